@@ -2,4 +2,5 @@
 // itself. Tests load the module in place of the HIP one. Forward and backward kernels have translation units of their own, as in
 // src/cuda.
 #include "emu/rt_emu.h"
+#include "gpu/plain_launch.h"
 #include "gpu/backend_gpu.h"

@@ -328,6 +328,7 @@ Tensors tensors_of(const Problem& p, const fa_backward_args_t& a) {
 }
 
 fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* a, Message* m) {
+    [[maybe_unused]] const rt::Range range("fa_backward");
     const BackwardPlan& plan = *static_cast<const BackwardPlan*>(planned);
     OnDevice on(c->device);
     const BackwardLaunch& b = plan.launch[tensors_of(plan.problem, *a)];

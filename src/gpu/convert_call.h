@@ -13,6 +13,7 @@ fa_status_t launch_convert(const ConvertParams& x, rt::Stream stream, Message* m
 }
 
 fa_status_t convert(Context* c, const fa_conversion_t* list, int64_t count, uint32_t flags, void* named, Message* m) {
+    [[maybe_unused]] const rt::Range range("fa_convert");
     OnDevice on(c->device);
     rt::Stream stream;
     fa_status_t status = stream_of(c, flags, named, &stream, m);

@@ -18,6 +18,7 @@ struct ForwardPlan : Plan {
     MmaForwardParams mma;
     int32_t mma_type;  // see there
     int64_t grid;
+    int dies;  // see dies_of
     uint64_t shared_bytes;
     bool early;          // see is_short
     bool cluster_merge;  // may a tile's splits merge in their cluster?
@@ -86,6 +87,13 @@ void set_mma_forward(const Problem& p, int rows, const SplitParams& split, MmaFo
     x->q_dtype = d.q_dtype;
 }
 
+// Dies that each take an equal share of neighbouring blocks, so that a head's keys and values come to one second-level cache; 1: blocks go where
+// they come to. With a causal mask a part of a head may be its long tiles or its short ones: heads stay whole there.
+int dies_of(const rt::Device& d, const Problem& p, int64_t blocks) {
+    const int all = rt::dies(d);
+    return blocks % all || (p.causal() && p.d.batch * p.kv_heads % all) ? 1 : all;
+}
+
 fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     const Problem& p = plan->problem;
     const fa_attention_desc_t& d = p.d;
@@ -115,6 +123,8 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     if (kernel.simt) set_simt_forward(p, c.properties, kernel.rows, kernel.columns, kernel.shared_bytes, x, &plan->simt);
     else set_mma_forward(p, kernel.rows, x, &plan->mma);
     plan->grid = tiles * x.splits;
+    plan->dies = dies_of(c.properties, p, plan->grid);
+    if (plan->dies > 1 && plan->mma.section > 0) plan->mma.section = 1;  // a die's cache is small
     plan->shared_bytes = uint64_t(kernel.shared_bytes(plan->simt.q_dims));
     plan->early = is_short(kernel, split_keys(d.seqlen_k, x.num_splits, x.split_size));
     plan->merge_columns = merge_columns(c.properties, p, all);
@@ -193,8 +203,7 @@ void set_mma_forward_tensors(const ForwardPlan& f, const fa_forward_args_t& a, M
 template <class Params>
 rt::Status launch_grid(const ForwardPlan& f, void (*kernel)(Params), const Params& x, rt::Stream stream) {
     const Instance& one = *f.instance;
-    return f.early ? rt::launch_after(kernel, f.grid, one.threads, f.shared_bytes, stream, x)
-                   : rt::launch(kernel, f.grid, one.threads, f.shared_bytes, stream, x);
+    return rt::launch_tiles(kernel, f.grid, f.dies, f.early, one.threads, f.shared_bytes, stream, x);
 }
 rt::Status launch_instance(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, const KeyLists& lists, rt::Stream stream,
                            SimtForwardParams* x) {
@@ -253,6 +262,7 @@ fa_status_t launch_arch(const ForwardPlan& f, const fa_forward_args_t& a, char* 
 }
 
 fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a, Message* m) {
+    [[maybe_unused]] const rt::Range range("fa_forward");
     const Problem& p = planned->problem;
     OnDevice on(c->device);
     const fa_status_t checked = launch_checks(c, p, *a, a->flags, a->stream, m);

@@ -53,11 +53,13 @@ fa_status_t launch_rows(Context* c, const Plan& plan, const Args& a, void (*kern
 }
 
 fa_status_t merge(Context* c, const Plan* plan, const fa_merge_args_t* a, Message* m) {
+    [[maybe_unused]] const rt::Range range("fa_merge");
     const int64_t rows = static_cast<const RowsPlan*>(plan)->rows;
     return launch_rows(c, *plan, *a, merge_rows, rows, 1, kRowThreads, merge_params(plan->problem, *a), m);
 }
 
 fa_status_t append_kv(Context* c, const Plan* plan, const fa_append_kv_args_t* a, Message* m) {
+    [[maybe_unused]] const rt::Range range("fa_append_kv");
     const Problem& p = plan->problem;
     const int64_t rows = p.d.batch * a->seqlen_new * max_of(p.d.heads_k, p.d.heads_v);  // of k, and as many of v
     fa_status_t status = check_rows(rows, kTeams / 2, rows_kernel_name(plan->op), m);
@@ -68,6 +70,7 @@ fa_status_t append_kv(Context* c, const Plan* plan, const fa_append_kv_args_t* a
 }
 
 fa_status_t rotary(Context* c, const Plan* plan, const fa_rotary_args_t* a, Message* m) {
+    [[maybe_unused]] const rt::Range range("fa_rotary");
     const int64_t rows = static_cast<const RowsPlan*>(plan)->rows;
     return launch_rows(c, *plan, *a, rotate_rows, rows, kTeams, kMoveThreads, rotary_params(plan->problem, *a), m);
 }

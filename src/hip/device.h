@@ -49,10 +49,9 @@ constexpr int kWave = 32;
 
 static __device__ __forceinline__ unsigned thread() { return __builtin_amdgcn_workitem_id_x(); }
 static __device__ __forceinline__ unsigned threads() { return __builtin_amdgcn_workgroup_size_x(); }
-// Blocks are whole, so that the quotient is the number of blocks of a row of the grid. (A branch around it would cost a register.)
+// Neighbouring blocks lie in a column of the grid: see launch_columns of rt_hip.h.
 static __device__ __forceinline__ int64_t block() {
-    const unsigned row_blocks = __builtin_amdgcn_grid_size_x() / threads();
-    return int64_t(__builtin_amdgcn_workgroup_id_y()) * row_blocks + __builtin_amdgcn_workgroup_id_x();
+    return int64_t(__builtin_amdgcn_workgroup_id_x()) * __builtin_amdgcn_grid_size_y() + __builtin_amdgcn_workgroup_id_y();
 }
 static __device__ __forceinline__ void barrier() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");

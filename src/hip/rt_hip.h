@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "gpu/matrix_unit.h"
 #include "hip/code.h"
+#include "hip/range.h"
 
 #define FA_KERNEL static __global__
 #define FA_DEVICE static __device__ __forceinline__
@@ -77,6 +78,7 @@ struct Device {
     uint64_t memory;
     uint64_t shared_per_block;
     gpu::MatrixUnit matrix;
+    int32_t dies;  // with a second-level cache each
 };
 
 // By the processor's name, as gfx942:sramecc+:xnack-. Later GPUs of these generations (gfx1170, gfx1250) have other instructions.
@@ -88,6 +90,8 @@ static inline gpu::MatrixUnit matrix_unit(const char* arch) {
     if (is("gfx120")) return MatrixUnit::wmma_gfx12;
     return MatrixUnit::none;
 }
+
+static inline int dies(const Device& d) { return d.dies; }
 
 // Why devices cannot be counted.
 static inline fa_status_t no_device(Status s, Message* m) {
@@ -114,6 +118,7 @@ static inline Status describe(int device, Device* d) {
     d->memory = p.memory;
     d->shared_per_block = p.shared_per_block;
     d->matrix = matrix_unit(p.arch);
+    d->dies = die_count(device);
     return kSuccess;
 }
 
@@ -169,15 +174,21 @@ static inline unsigned grid_rows(int64_t blocks, int threads) {
     return 0;
 }
 
+// `rows` divides `blocks`. A grid's blocks go row by row, each to the next die: those of a column, which are neighbours, to the same one if a
+// row has as many blocks as there are dies.
 template <class Params>
-static inline Status launch(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params) {
-    const unsigned rows = grid_rows(blocks, threads);
-    if (rows == 0) return hipErrorInvalidConfiguration;
+static inline Status launch_columns(void (*kernel)(Params), int64_t blocks, unsigned rows, int threads, uint64_t shared, Stream stream,
+                                    const Params& params) {
     hipFunction_t function;
     const Status s = find_kernel(reinterpret_cast<const void*>(kernel), &function);
     if (s != kSuccess) return s;
     void* arguments[] = {const_cast<Params*>(&params)};
     return hipModuleLaunchKernel(function, unsigned(blocks / rows), rows, 1, unsigned(threads), 1, 1, unsigned(shared), stream, arguments, nullptr);
+}
+template <class Params>
+static inline Status launch(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params) {
+    const unsigned rows = grid_rows(blocks, threads);
+    return rows ? launch_columns(kernel, blocks, rows, threads, shared, stream, params) : hipErrorInvalidConfiguration;
 }
 
 // A kernel begins when the one before it in the stream has ended.
@@ -186,6 +197,15 @@ FA_DEVICE void release_successor() {}
 template <class Params>
 static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params) {
     return launch(kernel, blocks, threads, shared, stream, params);
+}
+
+// The blocks of a forward, of which neighbours go to the same die: `dies` divides them.
+template <class Params>
+static inline Status launch_tiles(void (*kernel)(Params), int64_t blocks, int dies, bool, int threads, uint64_t shared, Stream stream,
+                                  const Params& params) {
+    const bool one = dies == 1 || blocks / dies > UINT16_MAX;
+    return one ? launch(kernel, blocks, threads, shared, stream, params)
+               : launch_columns(kernel, blocks, unsigned(blocks / dies), threads, shared, stream, params);
 }
 
 // Loads the kernel's code now: under stream capture that would be too late.

@@ -22,7 +22,8 @@ using hipFunction_t = struct ihipModuleSymbol_t*;
 constexpr hipError_t hipSuccess = 0, hipErrorInvalidValue = 1, hipErrorOutOfMemory = 2, hipErrorInvalidConfiguration = 9,
                      hipErrorInvalidDeviceFunction = 98, hipErrorNoDevice = 100, hipErrorInvalidDevice = 101,
                      hipErrorNoBinaryForGpu = 209, hipErrorStreamCaptureImplicit = 906;
-constexpr int hipMemcpyDefault = 4, hipStreamCaptureStatusNone = 0, hipDeviceAttributePageableMemoryAccess = 65;
+constexpr int hipMemcpyDefault = 4, hipStreamCaptureStatusNone = 0, hipDeviceAttributePageableMemoryAccess = 65,
+              hipDeviceAttributeNumberOfXccs = 10018;  // since ROCm 6
 constexpr unsigned hipEventDisableTiming = 2;
 
 // F(name, parameters, arguments), of functions that return a hipError_t.
@@ -144,6 +145,14 @@ static inline hipError_t get_properties(DeviceProperties* to, int device) {
     memcpy(&to->multiprocessors, raw + at.multiprocessors, 4);
     to->name[sizeof to->name - 1] = to->arch[sizeof to->arch - 1] = 0;
     return s;
+}
+
+// AMD's XCCs; 1 where the runtime, before ROCm 6, does not tell.
+static inline int die_count(int device) {
+    int n = 1;
+    const hipError_t s = hipDeviceGetAttribute(&n, hipDeviceAttributeNumberOfXccs, device);
+    if (s != hipSuccess) (void)hipGetLastError();
+    return s == hipSuccess && n > 1 ? n : 1;
 }
 
 // hipPointerAttribute_t, which has kept its layout; what `type` means has changed.

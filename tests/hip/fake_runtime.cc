@@ -4,7 +4,8 @@
 //
 // FAKE_FAULT = driver, malloc, launch or load makes those calls fail. FAKE_LOG names a file to which launches are written. FAKE_MEMORY =
 // host, peer or pageable is what every pointer is said to be; managed memory without it. FAKE_LAUNCHER names a library that runs kernels
-// (tests/machine_code/launcher.cc); without it none runs.
+// (tests/machine_code/launcher.cc); without it none runs. FAKE_CAPTURE = 1: every stream is being captured into a graph, in the mode that
+// forbids most; what does not go with that is refused, as it would end the capture, and logged as illegal.
 #include <dlfcn.h>
 #include <elf.h>
 #include <cstdint>
@@ -30,6 +31,7 @@ enum : int {
     hipErrorNoBinaryForGpu = 209,
     hipErrorNotFound = 500,
     hipErrorLaunchFailure = 719,
+    hipErrorStreamCaptureUnsupported = 900,
 };
 
 // The beginning of hipDeviceProp_t up to ROCm 5, and since.
@@ -104,6 +106,15 @@ void log(const char* format, Args... args) {
     fclose(file);
 }
 
+// Is this call one that ends a capture which is under way?
+bool ends_capture(const char* function) {
+    if (!getenv("FAKE_CAPTURE")) return false;
+    log("illegal while a stream is captured: %s\n", function);
+    return true;
+}
+#define FA_NOT_CAPTURED \
+    if (ends_capture(__func__)) return hipErrorStreamCaptureUnsupported
+
 // The processor numbers of the AMDGPU ELF header, from LLVM's manual.
 unsigned machine_of(const std::string& arch) {
     const struct {
@@ -176,19 +187,31 @@ const char* hipGetErrorString(hipError_t s) {
                                         : "error";
 }
 hipError_t hipMalloc(void** p, size_t bytes) {
+    FA_NOT_CAPTURED;
     if (faulty("malloc")) return hipErrorOutOfMemory;
     return posix_memalign(p, 256, bytes) == 0 ? hipSuccess : hipErrorOutOfMemory;
 }
-hipError_t hipFree(void* p) { return free(p), hipSuccess; }
+hipError_t hipFree(void* p) {
+    FA_NOT_CAPTURED;
+    return free(p), hipSuccess;
+}
+// Of pageable memory: what the module copies at all.
 hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, int, hipStream_t) {
+    FA_NOT_CAPTURED;
     return memmove(to, from, bytes), hipSuccess;
 }
-hipError_t hipStreamSynchronize(hipStream_t) { return hipSuccess; }
-hipError_t hipStreamIsCapturing(hipStream_t, int* status) { return *status = 0, hipSuccess; }
+hipError_t hipStreamSynchronize(hipStream_t) {
+    FA_NOT_CAPTURED;
+    return hipSuccess;
+}
+hipError_t hipStreamIsCapturing(hipStream_t, int* status) { return *status = getenv("FAKE_CAPTURE") ? 1 : 0, hipSuccess; }
 hipError_t hipStreamWaitEvent(hipStream_t, hipEvent_t, unsigned) { return hipSuccess; }
 hipError_t hipEventCreateWithFlags(hipEvent_t* e, unsigned) { return *e = malloc(1), hipSuccess; }
 hipError_t hipEventRecord(hipEvent_t, hipStream_t) { return hipSuccess; }
-hipError_t hipEventSynchronize(hipEvent_t) { return hipSuccess; }
+hipError_t hipEventSynchronize(hipEvent_t) {
+    FA_NOT_CAPTURED;
+    return hipSuccess;
+}
 hipError_t hipEventDestroy(hipEvent_t e) { return free(e), hipSuccess; }
 hipError_t hipPointerGetAttributes(Attributes* a, const void*) {
     constexpr int host = FAKE_ROCM < 6 ? 0 : 1, device = FAKE_ROCM < 6 ? 1 : 2, unregistered = 0;
@@ -202,9 +225,16 @@ hipError_t hipPointerGetAttributes(Attributes* a, const void*) {
     return hipSuccess;
 }
 hipError_t hipDeviceCanAccessPeer(int* can, int, int) { return *can = 0, hipSuccess; }
-hipError_t hipDeviceGetAttribute(int* value, int, int) { return *value = 0, hipSuccess; }
+// FAKE_DIES: of each device, which ROCm 5 does not tell.
+hipError_t hipDeviceGetAttribute(int* value, int attribute, int) {
+    constexpr int number_of_xccs = 10018;
+    const char* const dies = getenv("FAKE_DIES");
+    *value = attribute == number_of_xccs && dies ? atoi(dies) : 0;
+    return attribute == number_of_xccs && FAKE_ROCM < 6 ? hipErrorInvalidValue : hipSuccess;
+}
 
 hipError_t hipModuleLoadData(void** module, const void* image) {
+    FA_NOT_CAPTURED;
     if (faulty("load")) return hipErrorOutOfMemory;
     const auto* header = static_cast<const Elf64_Ehdr*>(image);
     const unsigned machine = header->e_flags & 0xff;
@@ -226,6 +256,7 @@ hipError_t hipModuleLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz,
     if (!fits || gx == 0 || gy == 0 || shared > kSharedPerBlock || !arguments || !arguments[0] || extra)
         return hipErrorInvalidConfiguration;
     log("launch %s %llu x %u\n", static_cast<Kernel*>(f)->name.c_str(), static_cast<unsigned long long>(gx) * gy, bx);
+    if (gy > 1) log("in %u rows\n", gy);
     const char* const launcher = getenv("FAKE_LAUNCHER");
     if (!launcher) return hipSuccess;
     static void* const library = dlopen(launcher, RTLD_NOW);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include "api/calls.h"
 #include "modules/folder.h"
@@ -237,6 +238,140 @@ TEST_F(Fake, MoreBlocksThanARowOfTheGridHolds) {
     r.d.seqlen_q = (int64_t(1) << 31) - 1;  // a prime
     EXPECT_EQ(r.run(handle), FA_DEVICE_ERROR);
     EXPECT_EQ(std::string(fa_last_error(handle)), "rotate_rows: error");
+}
+
+// Of a GPU of several dies, to which the blocks of a grid's row go in turn, each gets whole heads' blocks: they are a column. Where that would
+// give one the long tiles and another the short ones of a causal mask, or shares are not equal, the order is the usual one.
+TEST_F(Fake, DiesGetNeighbouringBlocks) {
+    for (const char* dies : {"8", "6", "1"}) {
+        setenv("FAKE_DIES", dies, 1);
+        ASSERT_EQ(create("gfx90a"), FA_OK) << fa_last_error(nullptr);
+        for (const int64_t heads : {8, 5})
+            for (const bool causal : {false, true}) {
+                Forward f;
+                plain(&f);
+                f.d.batch = 1;
+                f.d.heads_q = f.d.heads_k = f.d.heads_v = heads;
+                f.d.seqlen_q = f.d.seqlen_k = 1024;
+                f.d.flags = causal ? FA_CAUSAL : 0;
+                f.d.alignment = causal ? FA_ALIGN_TOP_LEFT : 0;
+                f.d.num_splits = 1;
+                f.a.q = reinterpret_cast<void*>(int64_t(1) << 41);
+                f.a.k = reinterpret_cast<void*>(int64_t(1) << 42);
+                f.a.v = reinterpret_cast<void*>(int64_t(1) << 43);
+                f.a.o = reinterpret_cast<void*>(int64_t(1) << 44);
+                log();
+                ASSERT_EQ(f.run(handle), FA_OK) << fa_last_error(handle);
+                const int64_t blocks = heads * 1024 / 64, n = name() == "Fake 5" ? 1 : atoi(dies);
+                const bool dealt = n > 1 && blocks % n == 0 && !(causal && heads % n != 0);
+                const std::string rows = dealt ? "in " + std::to_string(blocks / n) + " rows\n" : "";
+                const std::string launched = log(), expected = " " + std::to_string(blocks) + " x 256\n" + rows;
+                ASSERT_GE(launched.size(), expected.size());
+                EXPECT_EQ(launched.substr(launched.size() - expected.size()), expected)
+                    << dies << " dies, " << heads << " heads" << (causal ? ", causal: " : ": ") << launched;
+            }
+    }
+    unsetenv("FAKE_DIES");
+}
+
+// A profiler that has been loaded sees each call as a range around its launches; none is looked for.
+TEST_F(Fake, CallsAreRanges) {
+    ASSERT_EQ(create("gfx90a"), FA_OK) << fa_last_error(nullptr);
+    void* const markers = dlopen("libroctx64.so.4", RTLD_NOW | RTLD_LOCAL);
+    ASSERT_TRUE(markers) << dlerror();
+    Forward forward;
+    plain(&forward);
+    Backward backward;
+    backward_plain(&backward);
+    Merge merge;
+    merge_padded(&merge);
+    Append append;
+    append_paged(&append);
+    Rotary rotary;
+    rotary_padded(&rotary);
+    float x[4], out[4];
+    const fa_conversion_t copy{x, out, {1, 1, 1, 4}, {0, 0, 0, 1}, {0, 0, 0, 1}, FA_F32, FA_F32, 0};
+    const struct {
+        std::string name;
+        std::function<fa_status_t()> run;
+    } calls[] = {{"fa_forward", [&] { return forward.run(handle); }}, {"fa_backward", [&] { return backward.run(handle); }},
+                 {"fa_merge", [&] { return merge.run(handle); }},     {"fa_append_kv", [&] { return append.run(handle); }},
+                 {"fa_rotary", [&] { return rotary.run(handle); }},   {"fa_convert", [&] { return fa_convert(handle, &copy, 1, 0, nullptr); }}};
+    for (const auto& call : calls) {
+        log();
+        ASSERT_EQ(call.run(), FA_OK) << call.name << ": " << fa_last_error(handle);
+        const std::string text = log();
+        EXPECT_EQ(text.rfind("begin " + call.name + "\nlaunch ", 0), 0u) << text;
+        EXPECT_EQ(text.find("\nend\n"), text.size() - 5) << text;
+    }
+}
+TEST_F(Fake, NoProfilerIsLookedFor) {
+    ASSERT_EQ(create("gfx90a"), FA_OK) << fa_last_error(nullptr);
+    Forward forward;
+    plain(&forward);
+    log();
+    ASSERT_EQ(forward.run(handle), FA_OK) << fa_last_error(handle);
+    EXPECT_EQ(log().rfind("launch ", 0), 0u);
+}
+
+// Calls may be captured into a graph from the first on: kernels have been loaded with the handle, and nothing allocates, copies or waits.
+// What would is refused before the runtime hears of it.
+TEST_F(Fake, CaptureIsLeftAlone) {
+    ASSERT_EQ(create(HIP_TARGETS), FA_OK) << fa_last_error(nullptr);
+    Forward forward;
+    plain(&forward);
+    forward.d.num_splits = 2;
+    forward.d.seqlen_k = 256;
+    forward.a.k = reinterpret_cast<float*>(int64_t(1) << 42);  // never touched: nothing runs
+    forward.a.v = reinterpret_cast<float*>(int64_t(1) << 43);
+    Backward backward;
+    backward_plain(&backward);
+    Merge merge;
+    merge_padded(&merge);
+    Append append;
+    append_paged(&append);
+    Rotary rotary;
+    rotary_padded(&rotary);
+    Memory memory;
+    const auto workspace = [&](auto& call, auto& args) {
+        EXPECT_EQ(fa_workspace_size(handle, &call.d, call.op, &args.workspace_size), FA_OK) << fa_last_error(handle);
+        EXPECT_GT(args.workspace_size, 0u);
+        args.workspace = memory.make<char>(args.workspace_size);
+    };
+    EXPECT_EQ(forward.run(handle), FA_OK) << fa_last_error(handle);  // the handle's memory is large enough, too
+    log();
+    setenv("FAKE_CAPTURE", "1", 1);
+    EXPECT_EQ(forward.run(handle), FA_WORKSPACE_TOO_SMALL) << fa_last_error(handle);
+    EXPECT_EQ(backward.run(handle), FA_WORKSPACE_TOO_SMALL) << fa_last_error(handle);
+    void* pointer = nullptr;
+    EXPECT_EQ(fa_malloc(handle, 256, &pointer), FA_INVALID_STATE);
+    EXPECT_EQ(fa_free(handle, memory.make<char>(1)), FA_INVALID_STATE);
+    EXPECT_EQ(fa_copy(handle, memory.make<char>(1), memory.make<char>(1), 1), FA_INVALID_STATE);
+    EXPECT_EQ(fa_synchronize(handle), FA_INVALID_STATE);
+    EXPECT_EQ(std::string(fa_last_error(handle)).rfind("the stream is being captured", 0), 0u) << fa_last_error(handle);
+    EXPECT_EQ(log(), "") << "nothing of these reaches the runtime";
+
+    workspace(forward, forward.a);
+    workspace(backward, backward.a);
+    EXPECT_EQ(forward.run(handle), FA_OK) << fa_last_error(handle);
+    EXPECT_EQ(backward.run(handle), FA_OK) << fa_last_error(handle);
+    EXPECT_EQ(merge.run(handle), FA_OK) << fa_last_error(handle);
+    EXPECT_EQ(append.run(handle), FA_OK) << fa_last_error(handle);
+    EXPECT_EQ(rotary.run(handle), FA_OK) << fa_last_error(handle);
+    float x[4], out[4];
+    const fa_conversion_t copy{x, out, {1, 1, 1, 4}, {0, 0, 0, 1}, {0, 0, 0, 1}, FA_F32, FA_F32, 0};
+    EXPECT_EQ(fa_convert(handle, &copy, 1, 0, nullptr), FA_OK) << fa_last_error(handle);
+    const std::string captured = log();
+    for (const char* kernel : {"forward_simt", "merge_split", "backward_simt", "merge_rows", "append_rows", "rotate_rows", "convert_tensors"})
+        EXPECT_NE(captured.find(kernel), std::string::npos) << kernel << " was not launched:\n" << captured;
+    EXPECT_EQ(captured.find("illegal"), std::string::npos) << captured;
+    // What the runtime would have been asked otherwise, it does refuse.
+    void* const runtime = dlopen(("libamdhip64.so." + name().substr(5)).c_str(), RTLD_NOW | RTLD_NOLOAD);
+    ASSERT_TRUE(runtime) << dlerror();
+    EXPECT_NE(reinterpret_cast<int (*)(void*)>(dlsym(runtime, "hipStreamSynchronize"))(nullptr), 0);
+    EXPECT_EQ(log(), "illegal while a stream is captured: hipStreamSynchronize\n");
+    dlclose(runtime);
+    unsetenv("FAKE_CAPTURE");
 }
 
 TEST_F(Fake, DriverThatDoesNotStart) {

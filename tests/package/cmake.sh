@@ -26,7 +26,7 @@ cat >"$scratch/CMakeLists.txt" <<'CMAKE'
 cmake_minimum_required(VERSION 3.22)
 project(one_kind LANGUAGES C)
 find_package(flashattn)
-foreach(target flashattn::flashattn flashattn::flashattn_static)
+foreach(target flashattn::flashattn flashattn::flashattn_static roc::flashattn roc::flashattn_static)
   if(TARGET ${target})
     message(STATUS "has ${target}")
   endif()
@@ -45,9 +45,9 @@ expect_targets() {
     said=$(grep -E '^-- (has|found)' "$scratch/log")
     [ "$said" = "$(printf -- '-- %s\n' "$@")" ] || fail "without $pattern: $said"
 }
-expect_targets 'no such file' "has flashattn::flashattn" "has flashattn::flashattn_static" "found: 1"
-expect_targets libflashattn.a "has flashattn::flashattn" "found: 1"
-expect_targets 'libflashattn.so*' "has flashattn::flashattn_static" "found: 1"
+expect_targets 'no such file' "has flashattn::flashattn" "has flashattn::flashattn_static" "has roc::flashattn" "has roc::flashattn_static" "found: 1"
+expect_targets libflashattn.a "has flashattn::flashattn" "has roc::flashattn" "found: 1"
+expect_targets 'libflashattn.so*' "has flashattn::flashattn_static" "has roc::flashattn_static" "found: 1"
 expect_targets 'libflashattn.*' "found: 0"
 
 # The sources as a folder of a project: the library alone, by the same names, and none of its tests and tools.

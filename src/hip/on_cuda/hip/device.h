@@ -8,7 +8,7 @@ namespace device {
 
 static __device__ __forceinline__ unsigned thread() { return threadIdx.x; }
 static __device__ __forceinline__ unsigned threads() { return blockDim.x; }
-static __device__ __forceinline__ int64_t block() { return int64_t(blockIdx.y) * gridDim.x + blockIdx.x; }
+static __device__ __forceinline__ int64_t block() { return int64_t(blockIdx.x) * gridDim.y + blockIdx.y; }
 static __device__ __forceinline__ void barrier() { __syncthreads(); }
 static __device__ __forceinline__ void atomic_or(uint32_t* to, uint32_t bits) { atomicOr(to, bits); }
 // HIP's shuffle names no lanes: all of a wave take part.
