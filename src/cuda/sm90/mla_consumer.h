@@ -57,7 +57,7 @@ struct LatentConsumer : SplitOConsumer<Traits> {
         for_constants<0, 4>([&](auto i) {
             constexpr int block = (1 + w) * Traits::kMatrixBytes;
             Wgmma::template pv<(block + Traits::kProbPanel * kPanelBytes + 32 * i) / 16,
-                               (block + (1 - w) * 4 * kPanelBytes + 2048 * i) / 16 | kPanelBytes / 16 << 16>(acc_o, start);
+                               (block + (1 - w) * 4 * kPanelBytes + 2048 * i) / 16 | kPanelBytes / 16 << 16>(acc_o, start, start);
         });
         rt::wgmma_commit();
     }

@@ -23,15 +23,15 @@ struct LatentWgmma;
             : FA_D32                                                                                                       \
             : "r"(start), "r"(scale_d), "n"(a), "n"(b), "n"(kSmemDescHigh));                                               \
     }                                                                                                                      \
-    /* 64 × 256, d += x · y, x K-major and y MN-major in shared memory */                                                  \
+    /* 64 × 256, d += x · y, x K-major and y MN-major in shared memory, each from a start of its own */                    \
     template <int a, int b>                                                                                                \
-    FA_MEMBER static void pv(float(&d)[128], uint32_t start) {                                                             \
+    FA_MEMBER static void pv(float(&d)[128], uint32_t x_start, uint32_t y_start) {                                         \
         asm volatile(                                                                                                      \
-            "{\n.reg .b32 x, y;\n.reg .b64 a, b;\nadd.u32 x, %128, %129;\nadd.u32 y, %128, %130;\nmov.b64 a, {x, %131};\n" \
-            "mov.b64 b, {y, %131};\nwgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" FA_N120               \
+            "{\n.reg .b32 x, y;\n.reg .b64 a, b;\nadd.u32 x, %128, %130;\nadd.u32 y, %129, %131;\nmov.b64 a, {x, %132};\n" \
+            "mov.b64 b, {y, %132};\nwgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" FA_N120               \
             "}, a, b, 1, 1, 1, 0, 1;\n}"                                                                                   \
             : FA_D128                                                                                                      \
-            : "r"(start), "n"(a), "n"(b), "n"(kSmemDescHigh));                                                             \
+            : "r"(x_start), "r"(y_start), "n"(a), "n"(b), "n"(kSmemDescHigh));                                             \
     }                                                                                                                      \
     /* the same with x in registers */                                                                                     \
     template <int b>                                                                                                       \

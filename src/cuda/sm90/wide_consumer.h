@@ -13,7 +13,7 @@
 namespace fa {
 namespace gpu {
 
-template <class Traits_, int w>
+template <class Traits_>
 struct WideConsumer : SplitOConsumer<Traits_> {
     using Traits = Traits_;
     using Base = SplitOConsumer<Traits>;
@@ -23,9 +23,11 @@ struct WideConsumer : SplitOConsumer<Traits_> {
     static constexpr int kHalf = Traits::kPanels / 2;
 
     const WideParams& a;
+    const int w;   // the warpgroup: not known when compiled, so that both fetch the same instructions
     int keys = 0;  // of the block whose S there is
 
-    FA_MEMBER explicit WideConsumer(const WideParams& params) : Base(params.x.scale), a(params) {}
+    FA_MEMBER explicit WideConsumer(const WideParams& params)
+        : Base(params.x.scale), a(params), w(rt::warp_uniform(int(threadIdx.x) / 128) - 1) {}
 
     FA_MEMBER void release(const uint64_t& empty) const {
         if constexpr (!Traits::kPair) {
@@ -48,17 +50,15 @@ struct WideConsumer : SplitOConsumer<Traits_> {
         rt::wgmma_commit();
     }
     // O += P(t) v, with P of warpgroup `from`.
-    template <int from>
-    FA_MEMBER void issue_pv(int t) {
+    FA_MEMBER void issue_pv(int from, int t) {
         rt::mbarrier_wait(smem_addr(s.p_full[from]), t >> 1 & 1);
         rt::mbarrier_wait(smem_addr(s.v_full[w]), t & 1);
         const int v_keys = rt::warp_uniform(lane == 0 ? s.v_keys[w] : 0);
         if (v_keys < Traits::kBlock) zero_v_tail(v_keys);
         rt::keep_in_registers(acc_o);
         rt::wgmma_fence();
-        for_constants<0, 4>([&](auto i) {
-            Wgmma::template pv<3 * kMatrixUnits + from * kUnits + 2 * i, (2 * kMatrixUnits + w * kHalf * kUnits + 128 * i) | kUnits << 16>(acc_o, start);
-        });
+        const uint32_t p_tile = start + 3 * kMatrixUnits + from * kUnits, v_tile = start + 2 * kMatrixUnits + w * kHalf * kUnits;
+        for_constants<0, 4>([&](auto i) { Wgmma::template pv<2 * i, 128 * i | kUnits << 16>(acc_o, p_tile, v_tile); });
         rt::wgmma_commit();
     }
     FA_MEMBER void released_pv(int from) const {
@@ -99,22 +99,11 @@ struct WideConsumer : SplitOConsumer<Traits_> {
     FA_MEMBER void read_keys() { keys = rt::warp_uniform(lane == 0 ? s.k_keys[w] : 0); }
     FA_MEMBER void release_k(int half) const { release(s.k_empty[half]); }
 
-    // The first S of this warpgroup, block w.
-    FA_MEMBER void prologue() {
-        rt::keep_in_registers(acc_s);
-        issue_qk<0>(w);
-        issue_qk<1>(w);
-        rt::wgmma_wait<0>();
-        rt::keep_in_registers(acc_s);
-        read_keys();
-        release_k(0), release_k(1);
-    }
-
-    // From S(t) on. `has_other`: is there a block t − 1? `has_next`: is there a block t + 2?
-    template <bool has_other, bool has_next>
-    FA_MEMBER void step(int t) {
+    // P(t) of the scores that there are, to both warpgroups. True: row_ref has moved, and what O sums up to block t − 1 is to be multiplied
+    // by alpha.
+    FA_MEMBER bool publish_p(int t, float (&alpha)[2]) {
         const int key0 = s.range.w - t * Traits::kBlock;
-        if (has_other) {
+        if (t > 0) {
             rt::mbarrier_wait(smem_addr(s.p_full[1 - w]), (t - 1) >> 1 & 1);
             if (Base::any_has_moved(1 - w)) {
                 rt::wgmma_wait<0>();  // of all four warps or of none
@@ -129,63 +118,69 @@ struct WideConsumer : SplitOConsumer<Traits_> {
         rt::keep_in_registers(acc_o);
         if (t >= 2) released_pv(w);
         rt::mbarrier_wait(smem_addr(s.p_empty[w]), (t >> 1 & 1) ^ 1);
-        float alpha[2] = {1.f, 1.f};
         if (exact) exact_p(key0, alpha);
         else row_sum[0] += sum[0], row_sum[1] += sum[1];
         Base::store_p(Traits::p_tile(w));
         if (lane == 0) s.exchange.moved[w][warp] = exact;
         rt::fence_proxy_async_shared();
         rt::mbarrier_arrive(smem_addr(s.p_full[w]));  // each lane for what it wrote
+        return exact;
+    }
 
-        if (has_other) issue_pv<1 - w>(t - 1);
-        if (has_next) {
-            rt::keep_in_registers(acc_s);
-            issue_qk<0>(t + 2);
-            issue_qk<1>(t + 2);
-        }
-        if (has_other) {
-            rt::wgmma_wait<has_next ? 2 : 0>();
-            released_pv(1 - w);
-            if (exact) {
+    // The first S of this warpgroup, block w.
+    FA_MEMBER void prologue() {
+        rt::keep_in_registers(acc_s);
+        issue_qk<0>(w);
+        issue_qk<1>(w);
+        rt::wgmma_wait<0>();
+        rt::keep_in_registers(acc_s);
+        read_keys();
+        release_k(0), release_k(1);
+    }
+
+    // One text for all steps: what runs once in a tile would be fetched anew for each tile.
+    FA_MEMBER void mainloop() {
+        const int blocks = rt::warp_uniform(s.range.z);
+        if (w < blocks) prologue();
+        FA_UNROLL_BY(1)
+        for (int t = w; t < blocks; t += 2) {
+            float alpha[2] = {1.f, 1.f};
+            const bool moved = publish_p(t, alpha);
+            const auto finish_other_pv = [&] {
+                if (t > 0) released_pv(1 - w);
+                if (!moved) return;
                 rt::wgmma_wait<0>();
                 rt::keep_in_registers(acc_o);
                 FA_UNROLL for (int r = 0; r < 2; r++) Base::scale_o(r, alpha[r]);
+            };
+            if (t > 0) issue_pv(1 - w, t - 1);
+            if (t + 2 < blocks) {
+                rt::keep_in_registers(acc_s);
+                issue_qk<0>(t + 2);
+                issue_qk<1>(t + 2);
+                rt::wgmma_wait<2>();
+                finish_other_pv();
+                issue_pv(w, t);
+                rt::wgmma_wait<2>();
+                read_keys();
+                release_k(0);
+                rt::wgmma_wait<1>();
+                release_k(1);
+                rt::keep_in_registers(acc_s);
+            } else {
+                rt::wgmma_wait<0>();
+                finish_other_pv();
+                issue_pv(w, t);
             }
         }
-        issue_pv<w>(t);
-        if (has_next) {
-            rt::wgmma_wait<2>();
-            read_keys();
-            release_k(0);
-            rt::wgmma_wait<1>();
-            release_k(1);
-            rt::keep_in_registers(acc_s);
-        }
-    }
-
-    FA_MEMBER void mainloop() {
-        const int blocks = rt::warp_uniform(s.range.z);
-        int t = w;
-        if (t < blocks) {
-            prologue();
-            if (w == 0) {
-                if (blocks > 2) step<false, true>(t), t += 2;
-                else step<false, false>(t);
-            }
-            if (w == 1 || t > 0) {
-                for (; t + 2 < blocks; t += 2) step<true, true>(t);
-                step<true, false>(t);
-            }
-            t += 1;
-        } else t = 0;
         rt::wgmma_wait<0>();
         rt::keep_in_registers(acc_o);
-        if (t < blocks) {  // the other's last
-            if (t > 0) released_pv(w);
-            rt::mbarrier_wait(smem_addr(s.p_full[1 - w]), t >> 1 & 1);
-            if (Base::has_moved(1 - w)) Base::adopt_row_ref(1 - w, false);
-            issue_pv<1 - w>(t);
-        }
+        const int last = blocks - 1;
+        if (last % 2 == w) return;
+        if (last > 0) released_pv(w);
+        rt::mbarrier_wait(smem_addr(s.p_full[1 - w]), last >> 1 & 1);
+        if (Base::has_moved(1 - w)) Base::adopt_row_ref(1 - w, false);
+        issue_pv(1 - w, last);
         rt::wgmma_wait<0>();
         rt::keep_in_registers(acc_o);
     }

@@ -7,18 +7,18 @@ namespace fa {
 namespace gpu {
 
 template <class Consumer>
-FA_DEVICE void wide_epilogue(Consumer& wg, int warpgroup) {
+FA_DEVICE void wide_epilogue(Consumer& wg) {
     using Traits = typename Consumer::Traits;
     const WideParams& a = wg.a;
     const WideCall& x = a.x;
     const auto& s = wg.s;
-    wg.publish_row_sum(warpgroup);
+    wg.publish_row_sum(wg.w);
     rt::mbarrier_arrive(smem_addr(s.row_sums_full));
     rt::mbarrier_wait(smem_addr(s.row_sums_full), 0);
     const int place = wg.row_in_tile(), group = int(x.group);
     FA_UNROLL for (int r = 0; r < 2; r++) {
         const int row = wg.row_of_tile(r), head = s.tile.head0 + (place + 8 * r) % a.head_group;
-        const bool there = row < s.q_len, first = warpgroup == 0 && rt::read_laneid() % 4 == 0;
+        const bool there = row < s.q_len, first = wg.w == 0 && rt::read_laneid() % 4 == 0;
         const float l = s.exchange.row_sum[0][place + 8 * r] + s.exchange.row_sum[1][place + 8 * r];
         const RowState part{wg.row_ref[r], l * (Traits::kPUnscale * kHeadroomUnit)};
         const Sequence seq{s.q_begin, s.q_len, 0, 0, 0, 0};
@@ -33,7 +33,7 @@ FA_DEVICE void wide_epilogue(Consumer& wg, int warpgroup) {
             factor *= finalize_row(x, seq, s.tile.batch, head, min(row, s.q_len - 1), part, first && there).factor;
             if (x.o_dtype == FA_F32) wide = static_cast<float*>(x.o);
         }
-        const int column0 = warpgroup * 256;
+        const int column0 = wg.w * 256;
         store_o_row(wg, r, there, part.l == 0.f, factor, wide, x.o, at + column0, int(x.dim_v) - column0);
     }
 }

@@ -40,14 +40,6 @@ FA_DEVICE bool begin_wide_tile(const WideParams& a) {
     return true;
 }
 
-template <class Traits, int warpgroup>
-FA_DEVICE void wide_consumer(const WideParams& a) {
-    WideConsumer<Traits, warpgroup> wg(a);
-    rt::mbarrier_wait(smem_addr(wg.s.q_full), 0);
-    wg.mainloop();
-    wide_epilogue(wg, warpgroup);
-}
-
 template <class T, bool pair>
 FA_KERNEL void FA_BOUNDS((WideTraits<T, pair>::kThreads), 1) wide_sm90(FA_PARAM WideParams a) {
     using Traits = WideTraits<T, pair>;
@@ -67,8 +59,10 @@ FA_KERNEL void FA_BOUNDS((WideTraits<T, pair>::kThreads), 1) wide_sm90(FA_PARAM 
         else return;
     } else {
         rt::setmaxnreg_inc<Traits::kConsumerRegisters>();
-        if (warp < 8) wide_consumer<Traits, 0>(a);
-        else wide_consumer<Traits, 1>(a);
+        WideConsumer<Traits> wg(a);
+        rt::mbarrier_wait(smem_addr(wg.s.q_full), 0);
+        wg.mainloop();
+        wide_epilogue(wg);
     }
     if (pair) rt::cluster_sync();  // the peer CTA may still multicast to here, or arrive at a barrier
 }
