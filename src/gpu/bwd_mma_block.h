@@ -235,7 +235,7 @@ struct MmaBackwardBlock {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                    *staged(operand, own0 + kTile * m + Acc::row(Acc::lane_row(e)), column0 + kTile * c + Mma::output_column(e)) =
+                    *staged(operand, own0 + kTile * m + Acc::row(Acc::lane_row(e)), column0 + Mma::output_column(c, e)) =
                         acc[m][c].x[e] * factor;
     }
     // first: the index of the first owned row's first element.
