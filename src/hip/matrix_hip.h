@@ -1,4 +1,4 @@
-// What the mma kernels need of AMD's GPUs, named after their instructions: MFMA of CDNA 3, WMMA of RDNA 3 and 4, exchanges
+// What the mma kernels need of AMD's GPUs, named after their instructions: MFMA of CDNA 3 and 4, WMMA of RDNA 3 and 4, exchanges
 // of lanes. For other targets kernels that use them are compiled empty, and the host never chooses them there.
 #pragma once
 #include "hip/rt_hip.h"
@@ -6,7 +6,7 @@
 namespace fa {
 namespace rt {
 
-#ifdef __gfx942__
+#if defined(__gfx942__) || defined(__gfx950__)
 constexpr bool kHasMfma = true;
 #else
 constexpr bool kHasMfma = false;
@@ -42,7 +42,7 @@ using Short8 = Vec<short, 8>;
 using Short16 = Vec<short, 16>;
 }  // namespace detail
 
-#ifdef __gfx942__
+#if defined(__gfx942__) || defined(__gfx950__)
 template <bool f16>
 FA_DEVICE void mfma_f32_32x32x8(AccVec<16>& d, const uint32_t a[2], const uint32_t b[2]) {
     using namespace detail;

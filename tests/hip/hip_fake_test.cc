@@ -183,7 +183,7 @@ TEST_F(Fake, MatrixKernelsAreLaunched) {
     int with_matrix = 0, device = 0;
     for (std::string target; std::getline(targets, target, ','); device++) {
         ASSERT_EQ(create(HIP_TARGETS, device), FA_OK) << fa_last_error(nullptr);
-        const bool mfma = target == "gfx942", wmma = target.find("gfx11") == 0 || target.find("gfx12") == 0;
+        const bool mfma = target == "gfx942" || target == "gfx950", wmma = target.find("gfx11") == 0 || target.find("gfx12") == 0;
         const char* const instruction = mfma ? "Mfma" : target.find("gfx12") == 0 ? "WmmaGfx12" : "WmmaGfx11";
         with_matrix += mfma || wmma;
         for (const int32_t dtype : {FA_F16, FA_BF16})
