@@ -613,11 +613,18 @@ typedef struct fa_forward_args_s {
     void* stream;                   /* with FA_ARGS_STREAM */
     void* workspace;                /* NULL: the handle's own scratch memory, which grows as needed */
     uint64_t workspace_size;        /* bytes; at least what fa_workspace_size gives */
+    /* With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps of row
+       dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. On GPUs all are 0,
+       others FA_UNSUPPORTED. */
+    int64_t dropout_row;
+    int64_t dropout_key;
+    int64_t dropout_head;
+    int64_t dropout_heads;
 } fa_forward_args_t;
 
 #define FA_FORWARD_ARGS_INIT                                                                                                              \
     {sizeof(fa_forward_args_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,  \
-     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, 0}
+     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0}
 FA_API fa_status_t fa_forward_args_init(fa_forward_args_t* args, uint32_t struct_size);
 
 /* Attention without optional operands (desc->operands must be 0). */

@@ -329,6 +329,13 @@ struct ForwardArgs {
     Span<uint32_t> device_status{};
     uint64_t dropout_seed = 0; /* see fa_dropout_mask; not used when dropout_p is 0 */
     uint64_t dropout_offset = 0;
+    /* With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps of row
+     * dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. On GPUs all are 0,
+     * others FA_UNSUPPORTED. */
+    int64_t dropout_row = 0;
+    int64_t dropout_key = 0;
+    int64_t dropout_head = 0;
+    int64_t dropout_heads = 0;
     void* stream = nullptr; /* with FA_ARGS_STREAM */
     Span<char> workspace{}; /* none: the handle's own scratch memory */
 };
@@ -529,6 +536,10 @@ inline fa_forward_args_t blank(const ForwardArgs& given) {
     args.flags = given.flags;
     args.dropout_seed = given.dropout_seed;
     args.dropout_offset = given.dropout_offset;
+    args.dropout_row = given.dropout_row;
+    args.dropout_key = given.dropout_key;
+    args.dropout_head = given.dropout_head;
+    args.dropout_heads = given.dropout_heads;
     args.stream = given.stream;
     args.workspace = given.workspace.data();
     args.workspace_size = given.workspace.size();

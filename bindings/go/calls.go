@@ -86,12 +86,26 @@ type Forward struct {
 	DropoutSeed uint64
 	// DropoutOffset is as in flashattn.h.
 	DropoutOffset uint64
+	// DropoutRow: With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps of row
+	// dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. On GPUs all are 0,
+	// others FA_UNSUPPORTED.
+	DropoutRow int64
+	// DropoutKey is as in flashattn.h.
+	DropoutKey int64
+	// DropoutHead is as in flashattn.h.
+	DropoutHead int64
+	// DropoutHeads is as in flashattn.h.
+	DropoutHeads int64
 }
 
 func (x *Forward) bind(b *binding, args *C.fa_forward_args_t) {
 	b.begin(C.FA_OP_FORWARD, unsafe.Pointer(args))
 	args.dropout_seed = C.uint64_t(x.DropoutSeed)
 	args.dropout_offset = C.uint64_t(x.DropoutOffset)
+	args.dropout_row = C.int64_t(x.DropoutRow)
+	args.dropout_key = C.int64_t(x.DropoutKey)
+	args.dropout_head = C.int64_t(x.DropoutHead)
+	args.dropout_heads = C.int64_t(x.DropoutHeads)
 	b.tensor("q", unsafe.Offsetof(args.q), 0, x.Q, &b.desc.q_dtype, false)
 	b.tensor("k", unsafe.Offsetof(args.k), 0, x.K, &b.desc.k_dtype, false)
 	b.tensor("v", unsafe.Offsetof(args.v), 0, x.V, &b.desc.v_dtype, false)

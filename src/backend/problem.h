@@ -59,6 +59,14 @@ struct Problem {
     }
 };
 
+// Where a call's first row, key and head lie in the dropout mask of a whole problem, and heads of a sequence there.
+struct DropoutPlace {
+    int64_t row, key, head, heads;
+};
+inline DropoutPlace dropout_place(const Problem& p, const fa_forward_args_t& a) {
+    return {a.dropout_row, a.dropout_key, a.dropout_head, a.dropout_heads > 0 ? a.dropout_heads : p.d.heads_q};
+}
+
 // The factor of the products q·k, the scale or log2 e times it, as what q is multiplied by and what the products are. In q it costs nothing
 // for each score, but may take no finite q out of f32's range, however small k is: of others q has the mantissa alone, so that the bits are those
 // of a q and a scale between which a power of two has moved.

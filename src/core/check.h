@@ -59,7 +59,7 @@ struct Sized;
 FA_SIZED(fa_create_info_t, 72)
 FA_SIZED(fa_device_info_t, 216)
 FA_SIZED(fa_attention_desc_t, 888)
-FA_SIZED(fa_forward_args_t, 320)
+FA_SIZED(fa_forward_args_t, 352)
 FA_SIZED(fa_backward_args_t, 280)
 FA_SIZED(fa_merge_args_t, 176)
 FA_SIZED(fa_rotary_args_t, 152)

@@ -71,12 +71,20 @@ Tensor operand_tensor(const Problem& p, const fa_forward_args_t& a, int index) {
     }
 }
 
+static fa_status_t check_dropout_place(const fa_forward_args_t& a, Message* m) {
+    FA_TRY(in_range(m, "dropout_row", a.dropout_row, 0, kMaxSize));
+    FA_TRY(in_range(m, "dropout_key", a.dropout_key, 0, kMaxSize));
+    FA_TRY(in_range(m, "dropout_head", a.dropout_head, 0, INT64_MAX >> 1));
+    return in_range(m, "dropout_heads", a.dropout_heads, 0, kMaxSize);
+}
+
 fa_status_t check_operands(const Problem& p, const fa_forward_args_t& a, uint64_t read, Role lse, Call* call) {
     if (p.has(FA_OPERAND_RNG_STATE) && (a.dropout_seed != 0 || a.dropout_offset != 0)) {
         return fail(call->message, FA_INVALID_ARGUMENT,
                     "dropout_seed is %llu and dropout_offset is %llu: expected 0 with FA_OPERAND_RNG_STATE",
                     static_cast<unsigned long long>(a.dropout_seed), static_cast<unsigned long long>(a.dropout_offset));
     }
+    if (p.d.dropout_p > 0) FA_TRY(check_dropout_place(a, call->message));
     // Most calls have few of these, and the smallest calls take a microsecond: what is not there is not described.
     uint64_t there = p.d.operands;
     for (int i = 0; i < kOperands; i++) there |= uint64_t(pointer_of(a, i) != nullptr) << i;

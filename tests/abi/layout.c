@@ -106,7 +106,7 @@ AT(fa_attention_desc_t, list_stride, 824);
 AT(fa_attention_desc_t, list_count_stride, 856);
 AT(fa_attention_desc_t, alibi_batch_stride, 880);
 
-SIZE(fa_forward_args_t, 320);
+SIZE(fa_forward_args_t, 352);
 AT(fa_forward_args_t, struct_size, 0);
 AT(fa_forward_args_t, flags, 4);
 AT(fa_forward_args_t, q, 8);
@@ -148,6 +148,10 @@ AT(fa_forward_args_t, dropout_offset, 288);
 AT(fa_forward_args_t, stream, 296);
 AT(fa_forward_args_t, workspace, 304);
 AT(fa_forward_args_t, workspace_size, 312);
+AT(fa_forward_args_t, dropout_row, 320);
+AT(fa_forward_args_t, dropout_key, 328);
+AT(fa_forward_args_t, dropout_head, 336);
+AT(fa_forward_args_t, dropout_heads, 344);
 
 SIZE(fa_backward_args_t, 280);
 AT(fa_backward_args_t, struct_size, 0);

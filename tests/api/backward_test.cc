@@ -118,6 +118,7 @@ std::vector<Rule<Backward>> args() {
             plain, "flags is 0x400:", [](Backward& c) { c.a.flags = 0x400; }, F),
         row(padded, "dropout_seed is 5 and dropout_offset is 0: expected 0 with FA_OPERAND_RNG_STATE", [](Backward& c) { c.a.f.dropout_seed = 5; }),
         row(padded, "dropout_seed is 0 and dropout_offset is 6:", [](Backward& c) { c.a.f.dropout_offset = 6; }),
+        row(padded, "dropout_key is -6:", [](Backward& c) { c.a.f.dropout_key = -6; }),
         row(plain, "dout_stride[1] is -16:", [](Backward& c) { strides(c.a.dout_stride, 48, -16, 4, 1); }),
         row(plain, "dout_stride[3] is 0:", [](Backward& c) { strides(c.a.dout_stride, 48, 16, 4, 0); }),
         row(packed, "dout_stride[0] is 1: expected 0, packed", [](Backward& c) { strides(c.a.dout_stride, 1, 16, 4, 1); }),

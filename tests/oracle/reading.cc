@@ -158,7 +158,8 @@ bool Reading::in_masks(int64_t b, int64_t h, int64_t i, int64_t j) const {
 }
 
 bool Reading::kept(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return d.dropout_p == 0 || keeps(d.dropout_p, dropout_key_, b * d.heads_q + h, i, j);
+    const int64_t heads = a.dropout_heads != 0 ? a.dropout_heads : d.heads_q;
+    return d.dropout_p == 0 || keeps(d.dropout_p, dropout_key_, b * heads + a.dropout_head + h, a.dropout_row + i, a.dropout_key + j);
 }
 
 int64_t Reading::q(int64_t b, int64_t h, int64_t i) const {

@@ -335,6 +335,10 @@ class ForwardArgs(Sized):
         ("stream", c_void_p),
         ("workspace", c_void_p),
         ("workspace_size", c_uint64),
+        ("dropout_row", c_int64),
+        ("dropout_key", c_int64),
+        ("dropout_head", c_int64),
+        ("dropout_heads", c_int64),
     ]
 
 

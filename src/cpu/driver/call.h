@@ -65,6 +65,7 @@ struct Call {
     bool has_addend;        // bias, mask or ALiBi
     bool has_dropout;
     Dropout dropout;
+    DropoutPlace dropout_at;
     float dropout_rescale;  // 1 / (1 − p), or 1
     float o_scale;
     RowTiles tiles;

@@ -89,6 +89,7 @@ Call make_call(const Call& planned, const Problem& p, const fa_forward_args_t& a
     if (c.has_dropout) {
         const bool state = p.has(FA_OPERAND_RNG_STATE);
         c.dropout = make_dropout(p.d.dropout_p, state ? a.rng_state[0] : a.dropout_seed, state ? a.rng_state[1] : a.dropout_offset);
+        c.dropout_at = dropout_place(p, a);
         c.dropout_rescale = c.dropout.rescale;
     }
     if (p.has(FA_OPERAND_O_SCALE)) c.o_scale = a.o_scale[0];

@@ -82,13 +82,17 @@ bool score_tile(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key,
     return true;
 }
 
+static int64_t dropout_batch_head(const Call& c, int64_t batch, int64_t head) {
+    return batch * c.dropout_at.heads + c.dropout_at.head + head;
+}
+
 void apply_dropout(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* p) {
     const int64_t group = c.p->group;
     for (int lane = 0; lane < t.rows; lane++) {
-        const int64_t row = t.position(lane, group), batch_head = t.batch * c.p->d.heads_q + t.head(lane, group);
+        const int64_t row = c.dropout_at.row + t.position(lane, group), batch_head = dropout_batch_head(c, t.batch, t.head(lane, group));
         Philox4 words{};
         for (int j = 0; j < keys; j++) {
-            const int64_t at = key + j;
+            const int64_t at = c.dropout_at.key + key + j;
             if (j == 0 || (at & 3) == 0) words = dropout_words(c.dropout, batch_head, row, at >> 2);
             if (words.word[at & 3] < c.dropout.threshold) p[j * key_step + lane * row_step] = 0.f;
         }
@@ -99,12 +103,12 @@ void apply_dropout_tile(const Call& c, const QueryTile& t, int64_t key, int keys
     DropoutRows rows{};
     RowCursor row(t, c.p->group);
     for (int lane = 0; lane < t.rows; lane++, row.next()) {
-        const uint64_t batch_head = uint64_t(t.batch * c.p->d.heads_q + t.kv_head * row.group + row.group_head);
-        rows.position[lane] = uint32_t(row.position);
+        const uint64_t batch_head = uint64_t(dropout_batch_head(c, t.batch, t.kv_head * row.group + row.group_head));
+        rows.position[lane] = uint32_t(c.dropout_at.row + row.position);
         rows.low[lane] = uint32_t(batch_head);
         rows.high[lane] = uint32_t(batch_head >> 32);
     }
-    c.k->apply_dropout(p, t.vectors, keys, key, c.dropout, rows);
+    c.k->apply_dropout(p, t.vectors, keys, c.dropout_at.key + key, c.dropout, rows);
 }
 
 namespace {

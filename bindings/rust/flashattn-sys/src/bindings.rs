@@ -604,6 +604,13 @@ pub struct fa_forward_args_t {
     pub workspace: *mut c_void,
     /// bytes; at least what fa_workspace_size gives
     pub workspace_size: u64,
+    /// With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps of row
+    /// dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. On GPUs all are 0,
+    /// others FA_UNSUPPORTED.
+    pub dropout_row: i64,
+    pub dropout_key: i64,
+    pub dropout_head: i64,
+    pub dropout_heads: i64,
 }
 
 /// The gradients of a loss with respect to the forward's inputs, from its gradient with respect to o (dout) and, where the loss has
@@ -975,7 +982,7 @@ zeroed!(
     fa_create_info_t: 72 struct_size;
     fa_device_info_t: 216 struct_size;
     fa_attention_desc_t: 888 struct_size;
-    fa_forward_args_t: 320 struct_size;
+    fa_forward_args_t: 352 struct_size;
     fa_backward_args_t: 280 struct_size;
     fa_merge_args_t: 176 struct_size;
     fa_rotary_args_t: 152 struct_size;

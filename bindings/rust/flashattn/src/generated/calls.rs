@@ -76,6 +76,16 @@ operands! {
     word dropout_seed;
     /// As the field of this name in `flashattn.h`.
     word dropout_offset;
+    /// With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps of row
+    /// dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. On GPUs all are 0,
+    /// others FA_UNSUPPORTED.
+    size dropout_row;
+    /// As the field of this name in `flashattn.h`.
+    size dropout_key;
+    /// As the field of this name in `flashattn.h`.
+    size dropout_head;
+    /// As the field of this name in `flashattn.h`.
+    size dropout_heads;
 }
 operands! {
     Backward, fa_backward_args_t, FA_OP_BACKWARD;
