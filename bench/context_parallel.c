@@ -3,7 +3,8 @@
  *     mpirun -n 2 --bind-to core fa_bench_context_parallel METHOD ROWS HEADS HEADS_K DIM [ROUNDS]       built with -DFA_BENCH=ON
  * METHOD: ulysses, all-gather or ring, zigzag; each rank computes with one thread. In a round three take turns: fa_forward and fa_backward
  * of the first rank on the whole problem (core), libflashattn-cp on the first rank alone (alone), and all ranks (spread). Times are
- * those of the slowest rank, medians of the rounds. compare_cp.py reads the line. */
+ * those of the slowest rank, the least of the rounds: of a machine that has other work, too, the one that it disturbed least. compare_cp.py
+ * reads the line. */
 #include <flashattn_cp_mpi.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,14 +29,10 @@ static void* tensor(int64_t elements, unsigned seed) {
 
 enum { CORE, ALONE, SPREAD, WAYS, FORWARD = 0, BACKWARD, PASSES, MOST_ROUNDS = 100 };
 
-static int by_size(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double* values, int count) {
-    qsort(values, (size_t)count, sizeof *values, by_size);
-    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+static double least(const double* values, int count) {
+    double best = values[0];
+    for (int i = 1; i < count; i++) best = values[i] < best ? values[i] : best;
+    return best;
 }
 
 typedef struct {
@@ -148,7 +145,7 @@ int main(int argc, char** argv) {
             static const char* const names[] = {"core_seconds", "alone_seconds", "spread_seconds"};
             printf(", \"%s\": {\"bytes\": %llu, \"messages\": %llu", pass == FORWARD ? "forward" : "backward",
                    (unsigned long long)sent[pass][0], (unsigned long long)sent[pass][1]);
-            for (int way = 0; way < WAYS; way++) printf(", \"%s\": %.6g", names[way], median(seconds[pass][way], rounds));
+            for (int way = 0; way < WAYS; way++) printf(", \"%s\": %.6g", names[way], least(seconds[pass][way], rounds));
             printf("}");
         }
         printf(", \"link_gb_per_second\": %.4g, \"link_microseconds\": %.4g}\n", large > 0 ? 1e-9 * LARGE / large : 0, 1e6 * small);

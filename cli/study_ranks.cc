@@ -3,15 +3,37 @@
 #include <cmath>
 #include <iostream>
 #include <optional>
+#include "cp/cost.h"
 #include "files.h"
 #include "library.h"
 #include "picture.h"
 #include "plot.h"
-#include "ranks.h"
 #include "table.h"
 
 namespace tool {
 namespace {
+
+using fa::cp::cost_of;
+using fa::cp::kWays;
+using fa::cp::Seconds;
+using fa::cp::seconds_of;
+using fa::cp::Sharded;
+using fa::cp::Sharing;
+using fa::cp::Way;
+
+struct Link {
+    std::string name;
+    double rate, latency;
+};
+// The bandwidth that vendors state for one direction of one device or port, and the latency that message-passing libraries reach.
+const std::vector<Link> kLinks = {{"nvlink", 450e9, 3e-6}, {"infiniband", 50e9, 5e-6}, {"ethernet", 12.5e9, 30e-6}};
+
+const char* name_of(Way way) { return way == Way::ulysses ? "ulysses" : way == Way::all_gather ? "all-gather" : "ring"; }
+
+double seconds_of_both(Way way, const Sharing& s, const Link& link, double speed) {
+    const Seconds t = seconds_of(way, s, {speed, link.rate, link.latency});
+    return t.forward + t.backward;
+}
 
 constexpr int64_t kLongest = 100'000'000, kMostRanks = 1'000'000;
 constexpr float kSpeed = 600;  // an H100's in bf16
@@ -26,7 +48,7 @@ std::vector<Sharing> problems_of(const RanksOptions& o) {
         if (shape.n > kLongest) misuse("--shape has ", shape.n, " rows; expected at most ", kLongest);
         for (int64_t ranks : o.ranks) {
             if (ranks < 1 || ranks > kMostRanks) misuse("--ranks has ", ranks, "; expected 1 to ", kMostRanks);
-            found.push_back({shape.batch, shape.heads, heads_kv, shape.n, shape.dim, ranks});
+            found.push_back({double(shape.batch), shape.heads, heads_kv, double(shape.n), double(shape.dim), ranks});
         }
     }
     return found;
@@ -49,15 +71,15 @@ std::string drawing_of(const std::vector<Sharing>& problems, const std::vector<L
         for (size_t i = 0; i < problems.size(); ++i) {
             const Sharing& s = problems[i];
             if (i == 0 || s.n != problems[i - 1].n) {
-                panels.push_back({text_of(link.name, ", ", s.n, " rows"), "share of the ranks' speed", "", {}, {}});
-                for (Method method : kMethods) panels.back().series.push_back({name_of(method), {}, {}});
+                panels.push_back({text_of(link.name, ", ", int64_t(s.n), " rows"), "share of the ranks' speed", "", {}, {}});
+                for (const Way way : kWays) panels.back().series.push_back({name_of(way), {}, {}});
             }
             Panel& panel = panels.back();
             panel.groups.push_back(text_of(s.ranks));
-            for (size_t m = 0; m < kMethods.size(); ++m) {
-                const Sharded c = cost_of(kMethods[m], s);
+            for (size_t m = 0; m < std::size(kWays); ++m) {
+                const Sharded c = cost_of(kWays[m], s);
                 const double ideal = (c.forward.flops + c.backward.flops) / speed;
-                panel.series[m].bars.push_back(c.possible ? std::optional<double>(ideal / seconds_of(kMethods[m], s, link, speed))
+                panel.series[m].bars.push_back(c.possible ? std::optional<double>(ideal / seconds_of_both(kWays[m], s, link, speed))
                                                           : std::nullopt);
             }
         }
@@ -77,9 +99,9 @@ void study_ranks(const RanksOptions& o) {
     for (const Link& link : links) titles.insert(titles.end(), {"time, " + link.name, "used"});
     Table table(titles, 2);
     for (const Sharing& s : problems)
-        for (Method method : kMethods) {
-            const Sharded c = cost_of(method, s);
-            std::vector<std::string> row = {text_of_shape({s.batch, s.heads_q, s.n, s.dim}), name_of(method), text_of(s.ranks)};
+        for (const Way way : kWays) {
+            const Sharded c = cost_of(way, s);
+            std::vector<std::string> row = {text_of_shape({int64_t(s.batch), s.heads_q, int64_t(s.n), int64_t(s.dim)}), name_of(way), text_of(s.ranks)};
             if (!c.possible) {
                 row.push_back("–");
                 table.add(row);
@@ -90,7 +112,7 @@ void study_ranks(const RanksOptions& o) {
                        {engineering(work, "FLOP"), engineering(c.forward.bytes, "B"), text_of(int64_t(c.forward.messages)),
                         engineering(c.backward.bytes, "B"), text_of(int64_t(c.backward.messages))});
             for (const Link& link : links) {
-                const double seconds = seconds_of(method, s, link, speed);
+                const double seconds = seconds_of_both(way, s, link, speed);
                 row.insert(row.end(), {engineering(seconds, "s"), percent(work / speed / seconds)});
             }
             table.add(row);

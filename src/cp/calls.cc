@@ -6,21 +6,6 @@
 namespace fa {
 namespace cp {
 
-const Method* find_method(const Job& job, Message* m, fa_status_t* status) {
-    static const Method* const methods[] = {&kUlysses, &kAllGather, &kRingAttention, &kMergeMethod};
-    const bool rows = job.spread.shard == FA_CP_SHARD_ROWS;
-    for (const Method* method : methods) {
-        if (job.spread.method != FA_CP_METHOD_AUTO && job.spread.method != method->id) continue;
-        if (rows == (method == &kMergeMethod)) continue;  // which alone has keys' shards
-        *status = method->check(job, m);
-        if (*status == FA_OK || job.spread.method != FA_CP_METHOD_AUTO) return *status == FA_OK ? method : nullptr;
-    }
-    if (job.spread.method != FA_CP_METHOD_AUTO)
-        *status = fail(m, FA_INVALID_ARGUMENT, "spread.method is %d: expected %s", job.spread.method,
-                       rows ? "another than FA_CP_METHOD_MERGE with FA_CP_SHARD_ROWS" : "FA_CP_METHOD_MERGE with FA_CP_SHARD_KEYS");
-    return nullptr;
-}
-
 // A call on the object, whose message is empty until something fails.
 template <class Body>
 static fa_status_t within(fa_cp_t cp, const Body& body) {
@@ -115,7 +100,10 @@ static fa_status_t work(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp
     const Method* method = nullptr;
     fa_status_t status = read_job(cp, desc, spread, op, args, &job, &fingerprint);
     if (status == FA_OK) method = find_method(job, &cp->message, &status);
-    if (method) status = method->of(op).prepare(&job);
+    if (method) {
+        fingerprint.spread = hash_bytes(fingerprint.spread, &method->id, sizeof method->id);  // whose choice may be the machine's
+        status = method->of(op).prepare(&job);
+    }
     if (status == FA_OK) status = prepare_sinks(&job);
     FA_TRY(cp->failed ? status : agree(cp, status, fingerprint));  // failed: reading waited for a device in vain
     clear_sinks(&job);
@@ -158,9 +146,11 @@ static fa_status_t explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa
         snprintf(words, sizeof words, "one rank: %s", op == FA_OP_BACKWARD ? "fa_backward" : "fa_forward_ex");
     } else {
         const long long bytes = method->of(op).bytes(job), minimum = method->of(op).minimum(job);
-        snprintf(words, sizeof words, "%s; rank %d of %d has %lld rows and %lld keys%s; it sends %lld bytes, the least is %lld",
-                 method->name, job.rank, job.ranks, ll(job.local_rows), ll(job.local_keys), job.packed_q ? "" : " of each sequence",
-                 bytes, minimum);
+        int n = snprintf(words, sizeof words, "%s; rank %d of %d has %lld rows and %lld keys%s; it sends %lld bytes, the least is %lld",
+                         method->name, job.rank, job.ranks, ll(job.local_rows), ll(job.local_keys),
+                         job.packed_q ? "" : " of each sequence", bytes, minimum);
+        const double seconds = predicted_seconds(job, *method);
+        if (seconds > 0) snprintf(words + n, sizeof words - size_t(n), "; predicted: %.3g ms", 1e3 * seconds);
     }
     if (text && n > 0) snprintf(text, size_t(n), "%s", words);
     return status;

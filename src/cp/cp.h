@@ -4,6 +4,7 @@
 #include <atomic>
 #include "core/check.h"
 #include "core/rules.h"
+#include "cp/cost.h"
 
 namespace fa {
 namespace cp {
@@ -53,7 +54,7 @@ struct Sized<fa_cp_desc_t> {
     static constexpr char kName[] = "fa_cp_desc_t";
     static constexpr uint32_t kFirst = 32;
 };
-static_assert(sizeof(fa_cp_transport_t) == 88 && sizeof(fa_cp_create_info_t) == 24 && sizeof(fa_cp_desc_t) == 32,
+static_assert(sizeof(fa_cp_transport_t) == 88 && sizeof(fa_cp_create_info_t) == 48 && sizeof(fa_cp_desc_t) == 32,
               "they grow at their ends");
 static_assert(sizeof(fa_cp_message_t) == 32 && sizeof(fa_cp_range_t) == 32, "elements of arrays never change");
 
@@ -63,9 +64,11 @@ struct fa_cp_s {
     fa_handle_t handle;
     fa_cp_transport_t transport;
     int64_t timeout_ms;
+    fa::cp::Machine machine;
     std::atomic<bool> busy;  // a call is inside
     bool failed;             // the transport has: nobody knows any more which message comes next
     bool device;             // FA_CP_DEVICE_MEMORY
+    bool on_cpu;             // the handle is
     bool entered;            // the transport has a call's stream
     uint64_t groups;         // started so far: the same number on every rank, hence their messages' tags
     uint64_t bytes_sent, messages_sent;

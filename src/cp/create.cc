@@ -1,4 +1,5 @@
 // The object's life, and the functions that need none.
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 #include <new>
@@ -69,15 +70,30 @@ static fa_status_t check_transport(const fa_cp_transport_t& t, Message* m) {
     return FA_OK;
 }
 
-static fa_status_t check_handle(fa_handle_t handle, bool device, Message* m) {
+static fa_status_t check_handle(fa_handle_t handle, bool device, bool* on_cpu, Message* m) {
     if (!handle) return fail(m, FA_INVALID_ARGUMENT, "handle is NULL: expected a handle");
     int64_t backend = 0, memory = 0;
     fa_status_t status = fa_param_get(handle, FA_INFO_BACKEND, &backend);
     if (status == FA_OK) status = fa_param_get(handle, FA_INFO_MEMORY, &memory);
     if (status != FA_OK) return fail(m, status, "%s", fa_last_error(handle));
-    if (backend == FA_BACKEND_CPU || (memory == FA_MEMORY_DEVICE) == device) return FA_OK;
+    *on_cpu = backend == FA_BACKEND_CPU;
+    if (*on_cpu || (memory == FA_MEMORY_DEVICE) == device) return FA_OK;
     return fail(m, FA_UNSUPPORTED, "the handle takes %s memory: expected one that was created with %s %s FA_CP_DEVICE_MEMORY",
                 device ? "host" : "device", device ? "FA_MEMORY_DEVICE" : "FA_MEMORY_HOST", device ? "under" : "without");
+}
+
+static fa_status_t check_figure(Message* m, const char* name, double value) {
+    if (value >= 0 && value <= DBL_MAX) return FA_OK;
+    return fail(m, FA_INVALID_ARGUMENT, "%s is %g: expected a finite number, 0 or more", name, value);
+}
+
+// What the caller does not say is between GPUs of one host, in 16-bit types, or between cores of one.
+static Machine machine_of(const fa_cp_create_info_t& info, bool device) {
+    Machine m = device ? Machine{5e14, 2e11, 2e-5, 2e12, 1e-5} : Machine{1e11, 3e9, 1e-5, 1e10, 2e-6};
+    if (info.flops_per_second > 0) m.speed = info.flops_per_second;
+    if (info.link_bytes_per_second > 0) m.rate = info.link_bytes_per_second;
+    if (info.link_seconds > 0) m.latency = info.link_seconds;
+    return m;
 }
 
 static fa_status_t create(fa_cp_t* out, fa_handle_t handle, const fa_cp_create_info_t* user, Message* m) {
@@ -88,9 +104,13 @@ static fa_status_t create(fa_cp_t* out, fa_handle_t handle, const fa_cp_create_i
     FA_TRY(import_struct(&info, user, m));
     FA_TRY(known_bits(m, "info.flags", info.flags, 0));
     FA_TRY(in_range(m, "info.timeout_ms", info.timeout_ms, -1, INT64_MAX));
+    FA_TRY(check_figure(m, "info.link_bytes_per_second", info.link_bytes_per_second));
+    FA_TRY(check_figure(m, "info.link_seconds", info.link_seconds));
+    FA_TRY(check_figure(m, "info.flops_per_second", info.flops_per_second));
     FA_TRY(import_struct(&transport, info.transport, m));
     FA_TRY(check_transport(transport, m));
-    FA_TRY(check_handle(handle, (transport.flags & FA_CP_DEVICE_MEMORY) != 0, m));
+    bool on_cpu = false;
+    FA_TRY(check_handle(handle, (transport.flags & FA_CP_DEVICE_MEMORY) != 0, &on_cpu, m));
     fa_cp_s* cp = static_cast<fa_cp_s*>(calloc(1, sizeof(fa_cp_s)));
     if (!cp) return fail(m, FA_OUT_OF_MEMORY, "no memory for an object of %d bytes", int(sizeof(fa_cp_s)));
     new (&cp->busy) std::atomic<bool>(false);
@@ -98,6 +118,8 @@ static fa_status_t create(fa_cp_t* out, fa_handle_t handle, const fa_cp_create_i
     cp->transport = transport;
     cp->timeout_ms = info.timeout_ms == 0 ? kDefaultTimeout : info.timeout_ms;
     cp->device = (transport.flags & FA_CP_DEVICE_MEMORY) != 0;
+    cp->on_cpu = on_cpu;
+    cp->machine = machine_of(info, cp->device);
     const fa_status_t status = transport.ranks > 1 ? grow(cp, kHello, (uint64_t(transport.ranks) + 1) * kHelloBytes) : FA_OK;
     if (status != FA_OK) {
         *m = cp->message;

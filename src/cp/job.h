@@ -70,6 +70,7 @@ struct Job {
     fa_status_t computed;  // the first failure of the core; the exchange goes on without results
 
     bool accumulates() const { return (g.flags & FA_BACKWARD_ACCUMULATE) != 0; }
+    int64_t dropout_heads() const { return a.dropout_heads > 0 ? a.dropout_heads : d.heads_q; }
     bool has(uint64_t operand) const { return (d.operands & operand) != 0; }
     int64_t row_batch() const { return packed_q ? 1 : d.batch; }  // of the local tensors
     int64_t key_batch() const { return packed_k ? 1 : d.batch; }

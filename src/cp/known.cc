@@ -22,7 +22,7 @@ constexpr bool is_known(Field field) {
         case k_q_dtype: case k_k_dtype: case k_v_dtype: case k_o_dtype: case k_bias_dtype:
         case k_q_descale_dtype: case k_k_descale_dtype: case k_v_descale_dtype:
         case k_precision: case k_num_splits: case k_split_size: case k_reserve_units:
-        case k_scale: case k_softcap: case k_window_left: case k_window_right: case k_chunk:
+        case k_scale: case k_softcap: case k_dropout_p: case k_window_left: case k_window_right: case k_chunk:
         case k_batch: case k_heads_q: case k_heads_k: case k_heads_v: case k_dim_qk: case k_dim_v:
         case k_seqlen_q: case k_seqlen_k: case k_total_q: case k_total_k:
         case k_kv_batch: case k_page_size: case k_num_pages: case k_page_table_stride:
@@ -40,7 +40,6 @@ const char* reason(Field field) {
         case k_mask_period: return "since the core counts sequences and heads of a piece from 0";
         case k_mask_dtype:
         case k_mask_keys: return "which move bytes of all keys";
-        case k_dropout_p: return "since the core counts rows and heads of a mask from 0";
         default: return "none of whose methods knows it";
     }
 }

@@ -5,7 +5,8 @@ namespace fa {
 namespace cp {
 
 constexpr uint64_t kOfPieces =
-    FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_O_SCALE;
+    FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_O_SCALE |
+    FA_OPERAND_RNG_STATE;
 constexpr uint32_t kAllStrided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE;
 
 static void put(int64_t stride[4], const View& v) {
@@ -74,6 +75,17 @@ static int64_t pair_index(const int64_t stride[4], const Piece& p) {
     return p.segment->first * stride[0] + p.head * stride[1] + p.local_row * stride[2] + p.keys.begin * stride[3];
 }
 
+// Dropout: the piece's part of the whole's mask.
+static void draw_part(const Job& job, const Piece& p, fa_forward_args_t* a) {
+    a->rng_state = job.a.rng_state;
+    a->dropout_seed = job.a.dropout_seed;
+    a->dropout_offset = job.a.dropout_offset;
+    a->dropout_row = job.a.dropout_row + p.rows.begin;
+    a->dropout_key = job.a.dropout_key + p.keys.begin;
+    a->dropout_heads = job.dropout_heads();
+    a->dropout_head = job.a.dropout_head + p.segment->first * a->dropout_heads + p.head;
+}
+
 // A piece, as the core takes it.
 struct CoreCall {
     fa_attention_desc_t d;
@@ -119,6 +131,7 @@ static fa_status_t describe(Job* job, const Piece& p, CoreCall* call) {
     if (d.operands & FA_OPERAND_ALIBI) a.alibi_slopes = job->a.alibi_slopes + p.segment->first * d.alibi_batch_stride + p.head;
     if (d.operands & FA_OPERAND_SINKS) a.sinks = job->a.sinks + p.head;
     if (d.operands & FA_OPERAND_O_SCALE) a.o_scale = job->a.o_scale;
+    if (d.dropout_p > 0) draw_part(*job, p, &a);
     return FA_OK;
 }
 

@@ -8,11 +8,12 @@ namespace cp {
 namespace {
 
 constexpr uint64_t kRowsOperands = FA_OPERAND_LSE | FA_OPERAND_O_SCALE | FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI |
-                                   FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
+                                   FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K |
+                                   FA_OPERAND_RNG_STATE;
 constexpr uint64_t kCacheOperands = FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_K |
                                     FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE;
 constexpr uint64_t kKeysOperands =
-    (kRowsOperands & ~FA_OPERAND_CU_SEQLENS_K) | kCacheOperands | FA_OPERAND_Q_DESCALE | FA_OPERAND_SEQUSED_Q;
+    (kRowsOperands & ~(FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_RNG_STATE)) | kCacheOperands | FA_OPERAND_Q_DESCALE | FA_OPERAND_SEQUSED_Q;
 
 struct Operand {
     const char *bit, *field;
@@ -53,6 +54,11 @@ fa_status_t check_known_to_methods(const Job& job, Message* m) {
         return fail(m, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s with %s on %d ranks", llu(d.operands),
                     kOperand[__builtin_ctzll(refused)].bit, shard, job.ranks);
     FA_TRY(check_known(d, job.ranks, m));
+    if (d.dropout_p != 0 && job.spread.shard == FA_CP_SHARD_KEYS)
+        return fail(m, FA_UNSUPPORTED, "dropout_p is %g: expected 0 with FA_CP_SHARD_KEYS, which decodes", double(d.dropout_p));
+    if (d.dropout_p != 0 && !job.cp->on_cpu)
+        return fail(m, FA_UNSUPPORTED, "dropout_p is %g: expected 0 on %d ranks but on the CPU, since GPUs count rows, keys and heads of a mask from 0",
+                    double(d.dropout_p), job.ranks);
     if (job.a.workspace)
         return fail(m, FA_UNSUPPORTED, "workspace is %p: expected NULL on %d ranks, where each call of the core needs another",
                     job.a.workspace, job.ranks);
@@ -231,6 +237,12 @@ Fingerprint fingerprint_of(const Job& job) {
     }
     f.lengths = hash_array(f.lengths, job.cu_seqlens_q, d.batch + 1);
     f.lengths = hash_array(f.lengths, job.causal_offset, d.batch);
+    if (d.dropout_p > 0) {  // a state in device memory is nobody's to read
+        const fa_forward_args_t& a = job.a;
+        const uint64_t mask[] = {a.dropout_seed,          a.dropout_offset,         uint64_t(a.dropout_row),
+                                 uint64_t(a.dropout_key), uint64_t(a.dropout_head), uint64_t(a.dropout_heads)};
+        f.lengths = hash_bytes(f.lengths, mask, sizeof mask);
+    }
     f.descriptor = hash_bytes(kHashOfNothing, &d, sizeof d);
     f.spread = hash_bytes(kHashOfNothing, &job.spread, sizeof job.spread);
     return f;

@@ -88,6 +88,8 @@ fa_forward_args_t own_args(const Job& job, const fa_attention_desc_t& d) {
     fa_forward_args_t a = job.a;
     if (a.alibi_slopes) a.alibi_slopes += job.rank * d.heads_q;
     if (a.sinks) a.sinks += job.rank * d.heads_q;
+    a.dropout_heads = job.dropout_heads();
+    a.dropout_head += job.rank * d.heads_q;
     return a;
 }
 

@@ -38,7 +38,8 @@ TEST(CpFaults, WhatNoMethodHasIsRefused) {
     using A = fa_forward_args_t&;
     static float scores[4 * 24 * 24];
     alignas(256) static char workspace[256];
-    expect_everywhere([](int32_t, D d, S, A) { d.dropout_p = 0.5f; }, FA_UNSUPPORTED, "dropout_p is 0.5");
+    expect_everywhere([](int32_t, D d, S s, A) { d.dropout_p = 0.5f, s = {sizeof s, 0, FA_CP_SHARD_KEYS, 0, 0, 0, 0}; }, FA_UNSUPPORTED,
+                      "dropout_p is 0.5: expected 0 with FA_CP_SHARD_KEYS");
     expect_everywhere([](int32_t, D d, S, A a) { d.flags |= FA_V_IN_K, a.v = nullptr; }, FA_UNSUPPORTED, "no FA_V_IN_K on 3 ranks");
     static float bias[4 * 24 * 24];
     expect_everywhere([](int32_t, D d, S, A a) { d.operands |= FA_OPERAND_BIAS, d.bias_period[1] = 2, a.bias = bias; }, FA_UNSUPPORTED,
@@ -73,7 +74,7 @@ TEST(CpFaults, FieldsThatNoMethodKnowsAreRefused) {
     const std::set<std::string> known = {
         "struct_size", "flags", "operands", "strided", "alignment", "q_dtype", "k_dtype", "v_dtype", "o_dtype", "bias_dtype",
         "q_descale_dtype", "k_descale_dtype", "v_descale_dtype", "precision", "num_splits", "split_size", "reserve_units", "scale",
-        "softcap", "window_left", "window_right", "chunk", "batch", "heads_q", "heads_k", "heads_v", "dim_qk", "dim_v", "seqlen_q",
+        "softcap", "dropout_p", "window_left", "window_right", "chunk", "batch", "heads_q", "heads_k", "heads_v", "dim_qk", "dim_v", "seqlen_q",
         "seqlen_k", "total_q", "total_k", "kv_batch", "page_size", "num_pages", "page_table_stride", "q_descale_block",
         "k_descale_block", "v_descale_block", "q_stride", "k_stride", "v_stride", "o_stride", "lse_stride", "bias_stride",
         "mask_stride", "q_descale_stride", "k_descale_stride", "v_descale_stride", "alibi_batch_stride"};
@@ -121,6 +122,8 @@ TEST(CpFaults, RanksThatDifferAllSaySo) {
          "attention descriptor"},
         {[](int32_t rank, fa_attention_desc_t&, fa_cp_desc_t& s, fa_forward_args_t&) { s.block = rank == 2 ? 1 : 2; },
          "fa_cp_desc_t"},
+        {[](int32_t rank, fa_attention_desc_t& d, fa_cp_desc_t&, fa_forward_args_t& a) { d.dropout_p = 0.5f, a.dropout_seed = rank == 2 ? 1 : 2; },
+         "dropout seeds"},
     };
     for (const auto& difference : differences)
         for (const RankResult& r : changed(difference.change)) {
@@ -203,6 +206,7 @@ TEST(CpFaults, CreateChecksItsArguments) {
     EXPECT_EQ(FA_OK, fa_cp_destroy(nullptr));
     info.flags = 2, refused(FA_UNSUPPORTED_FIELD, "info.flags is 0x2"), info.flags = 0;
     info.timeout_ms = -2, refused(FA_INVALID_ARGUMENT, "info.timeout_ms is -2"), info.timeout_ms = 0;
+    info.link_seconds = -1, refused(FA_INVALID_ARGUMENT, "info.link_seconds is -1: expected a finite number"), info.link_seconds = 0;
     info.transport = nullptr, refused(FA_INVALID_ARGUMENT, "fa_cp_transport_t is NULL"), info.transport = &transport;
     transport.rank = 2, refused(FA_INVALID_ARGUMENT, "transport.rank is 2"), transport.rank = 0;
     transport.ranks = 0, refused(FA_INVALID_ARGUMENT, "transport.ranks is 0"), transport.ranks = 2;

@@ -32,14 +32,17 @@ TEST(Cp, UlyssesAndAllGatherHaveOneDevicesBits) {
         causal(c, FA_ALIGN_BOTTOM_RIGHT);
         if (dtype == FA_BF16) window(c, 150, 0, FA_ALIGN_BOTTOM_RIGHT);
         c.d.split_size = 128;
+        c.d.flags |= FA_DETERMINISTIC;
         Rng rng(7);
         fill(c, rng);
+        c.d.dropout_p = 0.1f, c.a.dropout_seed = 7;
         const Handle handle = make_handle();
         ASSERT_EQ(FA_OK, c.run(handle)) << handle.error();
         const auto o = bytes_of(c.o), lse = bytes_of(c.lse);
         for (const Way& way : kWays) {
             if (way.method == FA_CP_METHOD_RING) continue;
-            for (const int32_t ranks : {2, 4, 8}) {
+            for (const int32_t ranks : {2, 3, 4, 5, 8}) {
+                if (way.method == FA_CP_METHOD_ULYSSES && c.d.heads_k % ranks != 0) continue;
                 StandIn room(ranks);
                 for (const RankResult& r : run_spread(c, by_rows(ranks, way.method, way.layout), room))
                     ASSERT_EQ(FA_OK, r.status) << r.error;
@@ -209,6 +212,37 @@ TEST(Cp, SendsHardlyMoreThanPairsOfRowAndKeyDemand) {
             EXPECT_LE(double(sent - statuses), 1.05 * double(wanted)) << way.name << ", " << ranks << " ranks";
             EXPECT_GE(sent - statuses, wanted) << way.name << ", " << ranks << " ranks";  // else the count is wrong
         }
+}
+
+// The name of the method that ranks choose by themselves.
+std::string chosen(int64_t heads_k, double rate, double flops, bool deterministic = false,
+                   const std::function<void(int32_t, fa_cp_create_info_t&)>& change = nullptr) {
+    Case c = shaped({1, 8, heads_k, 256, 256, 16, 16});
+    causal(c, FA_ALIGN_TOP_LEFT);
+    if (deterministic) c.d.flags |= FA_DETERMINISTIC;
+    Rng rng(12);
+    fill(c, rng);
+    Spread s = by_rows(4, FA_CP_METHOD_AUTO, FA_CP_LAYOUT_ZIGZAG);
+    s.change_info = [&](int32_t rank, fa_cp_create_info_t& info) {
+        info.link_bytes_per_second = rate, info.link_seconds = 1e-9, info.flops_per_second = flops;
+        if (change) change(rank, info);
+    };
+    StandIn room(4);
+    const std::vector<RankResult> results = run_spread(c, s, room);
+    if (results[0].status != FA_OK) return fa_status_name(results[0].status);
+    for (const RankResult& r : results) EXPECT_EQ(0u, r.explained.find(results[0].explained.substr(0, 5))) << r.explained;
+    EXPECT_NE(std::string::npos, results[0].explained.find("predicted: ")) << results[0].explained;
+    return results[0].explained.substr(0, results[0].explained.find(';'));
+}
+
+TEST(Cp, TakesTheMethodThatShouldBeDoneFirst) {
+    EXPECT_EQ("Ulysses", chosen(4, 1e12, 1e9));     // of which nothing is hidden, but which needs least beside
+    EXPECT_EQ("ring", chosen(4, 1e6, 1e6));         // work is long enough to hide every message of a slow link
+    EXPECT_EQ("Ulysses", chosen(4, 1e6, 1e6, true));  // under FA_DETERMINISTIC never the ring, and of one chunk nothing is hidden
+    EXPECT_EQ("all-gather", chosen(2, 1e12, 1e9));  // four ranks do not divide two heads
+    EXPECT_EQ("FA_PEERS_DISAGREE", chosen(4, 1e12, 1e9, false, [](int32_t rank, fa_cp_create_info_t& info) {
+                  if (rank == 1) info.link_bytes_per_second = info.flops_per_second = 1e6;
+              }));
 }
 
 TEST(Cp, RanksOutsideTheBandNeitherSendNorCompute) {

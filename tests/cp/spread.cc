@@ -140,6 +140,7 @@ RankResult call(Rank& rank, int32_t index, const Spread& s, StandIn& room) {
     fa_cp_create_info_t info = FA_CP_CREATE_INFO_INIT;
     info.transport = &transport;
     info.timeout_ms = s.timeout_ms;
+    if (s.change_info) s.change_info(index, info);
     fa_cp_t cp = nullptr;
     result.status = fa_cp_create(&cp, handle, &info);
     if (result.status != FA_OK) {

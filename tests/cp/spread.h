@@ -28,6 +28,8 @@ struct Spread {
     // Another transport than the room's, in the memory of the rank's handle.
     std::function<fa_status_t(int32_t rank, fa_handle_t handle, fa_cp_transport_t* transport)> open = nullptr;
     std::function<void(int32_t rank, fa_cp_transport_t* transport)> close = nullptr;
+    // Changes of what one rank's object is made with.
+    std::function<void(int32_t rank, fa_cp_create_info_t&)> change_info = nullptr;
     bool own_devices = false;  // each rank has the device of its number
     int32_t silent_rank = -1;  // which makes no call
     bool again = false;  // a second call after the first, whose result counts

@@ -55,7 +55,9 @@ class Transport(_abi.Sized):
 
 
 class CpCreateInfo(_abi.Sized):
-    _fields_ = [("struct_size", c_uint32), ("flags", c_uint32), ("transport", POINTER(Transport)), ("timeout_ms", c_int64)]
+    _fields_ = [("struct_size", c_uint32), ("flags", c_uint32), ("transport", POINTER(Transport)), ("timeout_ms", c_int64)] + [
+        (name, ctypes.c_double) for name in ("link_bytes_per_second", "link_seconds", "flops_per_second")
+    ]
 
 
 class CpDesc(_abi.Sized):

@@ -98,9 +98,14 @@ typedef struct fa_cp_create_info_s {
     uint32_t flags;                     /* none yet: 0 */
     const fa_cp_transport_t* transport; /* copied */
     int64_t timeout_ms;                 /* longest wait for a peer, which may be computing meanwhile; 0: 60,000; −1: none */
+    /* What FA_CP_METHOD_AUTO and fa_cp_explain reckon with, the same on all ranks. 0: with FA_CP_DEVICE_MEMORY 2e11, 2e-5 and 5e14, which are a
+       GPU's in 16-bit types between GPUs of one host, else 3e9, 1e-5 and 1e11. Finite. */
+    double link_bytes_per_second; /* that a rank sends while it receives as many */
+    double link_seconds;          /* of a message without bytes */
+    double flops_per_second;      /* of a rank in attention */
 } fa_cp_create_info_t;
 
-#define FA_CP_CREATE_INFO_INIT {sizeof(fa_cp_create_info_t), 0, NULL, 0}
+#define FA_CP_CREATE_INFO_INIT {sizeof(fa_cp_create_info_t), 0, NULL, 0, 0, 0, 0}
 FA_API fa_status_t fa_cp_create_info_init(fa_cp_create_info_t* info, uint32_t struct_size);
 
 /* Borrows the handle, which outlives the fa_cp_t and whose tensors lie where the transport's messages do: FA_MEMORY_DEVICE with
@@ -128,7 +133,9 @@ enum { /* layout, with FA_CP_SHARD_ROWS: who has which rows of a sequence, and w
 };
 
 enum { /* method */
-    FA_CP_METHOD_AUTO = 0,       /* Ulysses where it can, else all-gather; with FA_CP_SHARD_KEYS merge */
+    FA_CP_METHOD_AUTO = 0,       /* of those that can, the one that should take least time by the model of docs/distributed.md and the figures of
+                                    fa_cp_create_info_t, for the forward and the backward each. Under FA_DETERMINISTIC never the
+                                    ring, whose bits depend on the number of ranks. With FA_CP_SHARD_KEYS merge */
     FA_CP_METHOD_ULYSSES = 1,    /* each rank computes all rows of its share of the heads. `ranks` divides heads_k and heads_v; no
                                     bias, no mask. Bits: one device's, if split_size is set */
     FA_CP_METHOD_ALL_GATHER = 2, /* each rank computes its rows with the keys that they see, which are gathered in chunks of heads.
@@ -186,15 +193,15 @@ FA_API fa_status_t fa_cp_partition(const fa_cp_desc_t* spread, int32_t rank, int
  * FA_CP_SHARD_ROWS: q and o hold the rank's rows, k and v the rank's keys, as fa_cp_partition says; LSE has the rank's rows. Rows
  * of bias and mask are the rank's, in the order in which they lie in q's sequence; their columns are all keys of the sequence.
  * alibi_slopes, sinks and o_scale are whole. Dense strides follow from the local tensors. Operands: FA_OPERAND_LSE, _BIAS, _MASK,
- * _ALIBI, _SINKS, _CAUSAL_OFFSET, _CU_SEQLENS_Q, _CU_SEQLENS_K, _O_SCALE.
+ * _ALIBI, _SINKS, _CAUSAL_OFFSET, _CU_SEQLENS_Q, _CU_SEQLENS_K, _O_SCALE, _RNG_STATE. Dropout draws the mask of the whole (on the CPU).
  *
  * FA_CP_SHARD_KEYS: k, v and what describes them (seqlen_k, total_k, kv_batch, pages, factors, seqused_k, cu_seqlens_k, leftpad_k,
  * kv_batch_idx, the types of k and v, bias and mask with the rank's own keys as columns) are the rank's own and may differ. A
  * sequence's keys are those of rank 0, then those of rank 1, and so on; positions count through all. q, o, LSE and all else are
  * whole and the same everywhere. Operands: all of the core's but FA_OPERAND_SCORES and _RNG_STATE.
  *
- * FA_UNSUPPORTED with more than one rank: dropout, FA_V_IN_K, FA_ALGORITHM_STANDARD and _FLASH1, other operands than those named, a
- * workspace.
+ * FA_UNSUPPORTED with more than one rank: FA_V_IN_K, FA_ALGORITHM_STANDARD and _FLASH1, other operands than those named, a workspace, and
+ * dropout with FA_CP_SHARD_KEYS or on a GPU.
  * After FA_TIMEOUT, FA_PEER_FAILED of the transport, or memory that is exhausted amid a call, ranks no longer know where their
  * peers are: outputs are undefined and all further calls give FA_INVALID_STATE; destroy the object and make a new one over a new
  * transport. */

@@ -92,7 +92,7 @@ TEST(CpNccl, ARankThatRefusesItsArgumentsTellsTheOthers) {
     std::vector<ncclComm_t> comms;
     Spread s = over_stand_in(by_rows(3, FA_CP_METHOD_ALL_GATHER, FA_CP_LAYOUT_ZIGZAG), &comms);
     s.change = [](int32_t rank, fa_attention_desc_t& d, fa_cp_desc_t&, fa_forward_args_t&) {
-        d.dropout_p = rank == 2 ? 0.5f : 0.f;
+        if (rank == 2) d.algorithm = FA_ALGORITHM_STANDARD;
     };
     StandIn room(3);
     const std::vector<RankResult> results = run_spread(c, s, room);

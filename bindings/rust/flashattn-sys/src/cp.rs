@@ -53,6 +53,9 @@ pub struct fa_cp_create_info_t {
     pub flags: u32,
     pub transport: *const fa_cp_transport_t,
     pub timeout_ms: i64,
+    pub link_bytes_per_second: f64,
+    pub link_seconds: f64,
+    pub flops_per_second: f64,
 }
 
 #[repr(C)]
@@ -140,6 +143,6 @@ macro_rules! sized {
 }
 sized! {
     fa_cp_transport_t: 88;
-    fa_cp_create_info_t: 24;
+    fa_cp_create_info_t: 48;
     fa_cp_desc_t: 32;
 }

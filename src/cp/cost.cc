@@ -1,0 +1,102 @@
+#include "cp/cost.h"
+
+namespace fa {
+namespace cp {
+namespace {
+
+constexpr double kFloat = 4;                     // bytes of sums and LSE
+constexpr double kChunkBytes = double(1 << 26);  // of gathered keys
+constexpr double kBackwardWork = 2.5;            // five products for the forward's two
+constexpr double kStatuses = 2;                  // exchanges of 48 bytes around a call
+
+double larger(double a, double b) { return a > b ? a : b; }
+
+double largest_divisor_up_to(int64_t n, double limit) {
+    int64_t found = 1;
+    for (int64_t i = 1; i <= n && double(i) <= limit; ++i)
+        if (n % i == 0) found = i;
+    return double(found);
+}
+
+double chunks_of(const Sharing& s) {
+    if (s.chunks > 0) return double(s.chunks);
+    const double bytes_of_head = 2 * s.element * s.batch * s.n * s.dim;
+    return double(s.heads_kv) / largest_divisor_up_to(s.heads_kv, kChunkBytes / bytes_of_head);
+}
+
+// Elements of q, and of k and v, of all ranks.
+double q_elements(const Sharing& s) { return s.batch * s.n * s.dim * double(s.heads_q); }
+double kv_elements(const Sharing& s) { return 2 * s.batch * s.n * s.dim * double(s.heads_kv); }
+
+// What a rank moves in its memory and what its calls lose, beside attention: bytes, and calls of the core.
+struct Beside {
+    double bytes, calls;
+};
+Beside beside(Way way, const Sharing& s, const Sharded& c, bool backward) {
+    const double ranks = double(s.ranks), own_q = q_elements(s) / ranks, kv = kv_elements(s);
+    const double bytes = backward ? c.backward.bytes : c.forward.bytes, f32_dq = backward ? 3 * kFloat * own_q : 0;
+    switch (way) {
+        case Way::ulysses: return {4 * bytes, 1};  // packed and taken apart
+        case Way::all_gather: return {2 * bytes + 2 * s.seen * kv * s.element + (backward ? 3 * s.seen * kFloat * kv : 0) + f32_dq, 2 * chunks_of(s)};
+        default: break;
+    }
+    // Of a step's two pieces each has half of the rank's rows, whose f32 o is merged.
+    const double pieces = 2 * ranks + 1, merged = backward ? 4 * kFloat * kv : pieces * own_q / 2 * 3 * kFloat;
+    return {2 * bytes + merged + f32_dq, pieces};
+}
+
+double exchange(double bytes, const Machine& m) { return bytes / m.rate + m.latency; }
+
+}  // namespace
+
+Sharded cost_of(Way way, const Sharing& s) {
+    const double ranks = double(s.ranks), peers = ranks - 1, rows = s.batch * s.n;
+    const double q = q_elements(s), kv = kv_elements(s), lse = rows * double(s.heads_q) * kFloat, messages = kStatuses * peers;
+    const double work = 4 * s.pairs * q * s.n / ranks;
+    Sharded c{true, {work, 0, messages}, {kBackwardWork * work, 0, messages}};
+    if (way == Way::ulysses) {
+        const double share = peers / (ranks * ranks);
+        c.possible = s.heads_kv % s.ranks == 0;
+        c.forward.bytes = share * (s.element * (2 * q + kv) + lse);
+        c.backward.bytes = share * (s.element * (3 * q + kv) + lse + s.element * (q + kv));
+        c.forward.messages += 2 * peers;
+        c.backward.messages += 2 * peers;
+        return c;
+    }
+    // All-gather sends what the mask lets others see. The first rank returns the gradients of all keys, and half of its own are seen by others
+    // where the mask is causal.
+    const bool gathers = way == Way::all_gather;
+    const double groups = gathers ? chunks_of(s) : 1, returned_by_first = gathers && s.pairs < 1 ? 0.5 : 1;
+    c.forward.bytes = s.seen * peers / ranks * kv * s.element;
+    c.backward.bytes = returned_by_first * c.forward.bytes + s.seen * peers / ranks * kv * kFloat;
+    c.forward.messages += groups * peers;
+    c.backward.messages += 2 * groups * peers;
+    return c;
+}
+
+Seconds seconds_of(Way way, const Sharing& s, const Machine& m) {
+    const Sharded c = cost_of(way, s);
+    Seconds t{c.forward.flops / m.speed, c.backward.flops / m.speed};
+    if (s.ranks == 1) return t;
+    const double returned = c.forward.bytes * kFloat / s.element;  // gradients of keys, all-gather and ring
+    if (way == Way::ulysses) {                                     // two exchanges a pass, before and after the work
+        t.forward += exchange(c.forward.bytes, m) + m.latency;
+        t.backward += exchange(c.backward.bytes, m) + m.latency;
+    } else if (way == Way::all_gather) {  // the first chunk's keys come, and the last one's gradients go, while nothing is computed
+        const double n = chunks_of(s), keys = exchange(c.forward.bytes / n, m), gradients = exchange(returned / n, m);
+        t.forward = keys + (n - 1) * larger(keys, t.forward / n) + t.forward / n;
+        t.backward = keys + (n - 1) * larger(keys + gradients, t.backward / n) + t.backward / n + gradients;
+    } else {  // a step of the ring hides behind the work of one rank's keys
+        const double n = double(s.ranks), steps = n - 1, keys = exchange(c.forward.bytes / steps, m), gradients = exchange(returned / steps, m);
+        t.forward = steps * larger(keys, t.forward / n) + t.forward / n;
+        t.backward = larger(keys, t.backward / n) + (steps - 1) * larger(keys + gradients, t.backward / n) + t.backward / n + gradients;
+    }
+    for (int backward = 0; backward < 2; backward++) {
+        const Beside b = beside(way, s, c, backward != 0);
+        (backward ? t.backward : t.forward) += kStatuses * m.latency + b.calls * m.call + (m.memory > 0 ? b.bytes / m.memory : 0);
+    }
+    return t;
+}
+
+}  // namespace cp
+}  // namespace fa
