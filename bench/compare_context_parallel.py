@@ -53,7 +53,7 @@ class Local:
 
 class Ours:
     def __init__(self, method: str, ranks: int) -> None:
-        self.cp, self.ranks = flashattn.torch.context_parallel(method=method, timeout=30), ranks
+        self.cp, self.ranks = flashattn.torch.context_parallel(device="cuda", method=method, timeout=30), ranks
 
     def inputs(self, tokens: int) -> list[torch.Tensor]:
         return rows_of(self.cp, tokens * self.ranks)
@@ -86,7 +86,8 @@ class Torch:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         set_rotate_method(self.rotation)
-        with sdpa_kernel([SDPBackend.FLASH_ATTENTION]), context_parallel(self.mesh, buffers=[], buffer_seq_dims=[]):
+        nothing = torch.zeros(2 * self.ranks, device="cuda")  # it wants a tensor to cut; inputs are this process's rows already
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION]), context_parallel(self.mesh, buffers=[nothing], buffer_seq_dims=[0]):
             yield
 
 
