@@ -26,17 +26,14 @@ bool is_of_both(const std::string& types) { return types.rfind("both", 0) == 0; 
 
 std::set<std::string> listed_kernels() {
     std::set<std::string> names = {"merge_splits", "merge_split_rows", "merge_split_states", "write_scores"};
+    const auto insert_both = [&](const char* family, int columns, int row_warps, int row_tiles, int most_of_f16) {
+        if (columns <= most_of_f16) names.insert(matrix_name(family, columns, row_warps, row_tiles, "f16"));
+        names.insert(matrix_name(family, columns, row_warps, row_tiles, "bf16"));
+    };
 #define FA_SIMT(rows, columns) names.insert("fwd_simt_" + std::to_string(rows) + "x" #columns);
-#define FA_MMA_16BIT(columns, row_warps, row_tiles, ...) \
-    for (const char* dtype : {"f16", "bf16"}) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, dtype));
-#define FA_MMA_8BIT(columns, row_warps, row_tiles, ...)     \
-    for (const char* dtype : {"f16", "bf16"})               \
-        if (columns <= 128 || dtype == std::string("bf16")) \
-            names.insert(matrix_name("fwd_mma_byte", columns, row_warps, row_tiles, dtype));
-#define FA_MMA_BLOCKS(columns, row_warps, row_tiles, ...) \
-    for (const char* dtype : {"f16", "bf16"})                 \
-        if (columns <= 128 || dtype == std::string("bf16"))   \
-            names.insert(matrix_name("fwd_mma_blocks", columns, row_warps, row_tiles, dtype));
+#define FA_MMA_16BIT(columns, row_warps, row_tiles, ...) insert_both("fwd_mma", columns, row_warps, row_tiles, 256);
+#define FA_MMA_8BIT(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_byte", columns, row_warps, row_tiles, 128);
+#define FA_MMA_BLOCKS(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_blocks", columns, row_warps, row_tiles, 128);
 #define FA_MMA_32BIT(columns, row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, "f32"));
 #include "gpu/kernels.def"
 #undef FA_SIMT
@@ -75,12 +72,9 @@ std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_des
     const std::string words = text;
     const size_t begin = words.find("kernel ") + 7;
     std::vector<std::string> names = {words.substr(begin, words.find(' ', begin) - begin)};
+    const int32_t type = words.find("products of bf16") != std::string::npos ? int32_t(FA_BF16) : d.q_dtype;
     if (names[0].rfind("fwd_mma", 0) == 0 || of_hopper(names[0]))
-        names[0] += words.find("products of bf16") != std::string::npos ? " bf16"
-                    : d.q_dtype == FA_F32                                 ? " f32"
-                    : d.q_dtype == FA_F16                                 ? " f16"
-                    : d.q_dtype == FA_E4M3                                ? " e4m3"
-                                                                          : " bf16";
+        names[0] += type == FA_F32 ? " f32" : type == FA_F16 ? " f16" : type == FA_E4M3 ? " e4m3" : " bf16";
     const bool together = words.find("their cluster") != std::string::npos;
     const bool split = words.find(" splits") != std::string::npos && !together, scores = (d.operands & FA_OPERAND_SCORES) != 0;
     if (together) names.push_back("merge_in_cluster");
