@@ -99,9 +99,8 @@ struct WideConsumer : SplitOConsumer<Traits_> {
     FA_MEMBER void read_keys() { keys = rt::warp_uniform(lane == 0 ? s.k_keys[w] : 0); }
     FA_MEMBER void release_k(int half) const { release(s.k_empty[half]); }
 
-    // P(t) of the scores that there are, to both warpgroups. True: row_ref has moved, and what O sums up to block t − 1 is to be multiplied
-    // by alpha.
-    FA_MEMBER bool publish_p(int t, float (&alpha)[2]) {
+    // P(t) of the scores that there are, to both warpgroups. What O sums up to block t − 1 is to be multiplied by alpha.
+    FA_MEMBER void publish_p(int t, float (&alpha)[2]) {
         const int key0 = s.range.w - t * Traits::kBlock;
         if (t > 0) {
             rt::mbarrier_wait(smem_addr(s.p_full[1 - w]), (t - 1) >> 1 & 1);
@@ -124,7 +123,6 @@ struct WideConsumer : SplitOConsumer<Traits_> {
         if (lane == 0) s.exchange.moved[w][warp] = exact;
         rt::fence_proxy_async_shared();
         rt::mbarrier_arrive(smem_addr(s.p_full[w]));  // each lane for what it wrote
-        return exact;
     }
 
     // The first S of this warpgroup, block w.
@@ -145,10 +143,11 @@ struct WideConsumer : SplitOConsumer<Traits_> {
         FA_UNROLL_BY(1)
         for (int t = w; t < blocks; t += 2) {
             float alpha[2] = {1.f, 1.f};
-            const bool moved = publish_p(t, alpha);
+            publish_p(t, alpha);
             const auto finish_other_pv = [&] {
                 if (t > 0) released_pv(1 - w);
-                if (!moved) return;
+                rt::mbarrier_wait(smem_addr(s.p_full[w]), t >> 1 & 1);
+                if (!Base::any_has_moved(w)) return;  // of all four warps or of none: the wgmma behind it are those of a warpgroup
                 rt::wgmma_wait<0>();
                 rt::keep_in_registers(acc_o);
                 FA_UNROLL for (int r = 0; r < 2; r++) Base::scale_o(r, alpha[r]);
