@@ -98,8 +98,8 @@ typedef struct fa_cp_create_info_s {
     uint32_t flags;                     /* none yet: 0 */
     const fa_cp_transport_t* transport; /* copied */
     int64_t timeout_ms;                 /* longest wait for a peer, which may be computing meanwhile; 0: 60,000; −1: none */
-    /* What FA_CP_METHOD_AUTO and fa_cp_explain reckon with, the same on all ranks. 0: with FA_CP_DEVICE_MEMORY 2e11, 2e-5 and 5e14, which are a
-       GPU's in 16-bit types between GPUs of one host, else 3e9, 1e-5 and 1e11. Finite. */
+    /* What FA_CP_METHOD_AUTO and fa_cp_explain reckon with, the same on all ranks. 0: with FA_CP_DEVICE_MEMORY 1.6e11, 1.7e-4 and 6.2e14, those of
+       H100s of one host in 16-bit types, else 3e9, 1e-5 and 1e11. Finite. */
     double link_bytes_per_second; /* that a rank sends while it receives as many */
     double link_seconds;          /* of a message without bytes */
     double flops_per_second;      /* of a rank in attention */

@@ -76,7 +76,8 @@ Sharded cost_of(Way way, const Sharing& s) {
 
 Seconds seconds_of(Way way, const Sharing& s, const Machine& m) {
     const Sharded c = cost_of(way, s);
-    Seconds t{c.forward.flops / m.speed, c.backward.flops / m.speed};
+    const double speed = way == Way::ulysses || s.ranks == 1 ? m.speed : m.speed * m.pieces;
+    Seconds t{c.forward.flops / speed, c.backward.flops / speed};
     if (s.ranks == 1) return t;
     const double returned = c.forward.bytes * kFloat / s.element;  // gradients of keys, all-gather and ring
     if (way == Way::ulysses) {                                     // two exchanges a pass, before and after the work

@@ -23,6 +23,7 @@ struct Machine {
     double rate, latency;  // of a link: bytes a second that a rank sends while it receives as many, and seconds of a message
     double memory = 0;     // bytes a second that a rank reads or writes beside its attention, to pack and to add; 0: they cost nothing
     double call = 0;       // seconds that each call of the core loses
+    double pieces = 1;     // of its speed, what a rank keeps where rows and keys are cut into pieces
 };
 
 enum class Way { ulysses, all_gather, ring };

@@ -22,7 +22,7 @@ namespace test {
 namespace {
 
 enum { kRows = 500, kHeads = 8, kDim = 64, kRow = kHeads * kDim };
-constexpr int64_t kPatient = 30000, kShort = kOwnDevices ? 3000 : 800;  // milliseconds
+constexpr int64_t kPatient = 30000, kShort = kOwnDevices ? 2000 : 800;  // milliseconds
 constexpr double kLongest = 40;                                         // seconds of a process, whatever happens
 // What a process ends with, beside a status.
 enum { kWrong = 250, kLate, kUnprepared };
@@ -40,7 +40,7 @@ struct Meeting {
 };
 
 int devices() {
-    const std::vector<int> counted = in_processes(1, [](int32_t) {
+    static const std::vector<int> counted = in_processes(1, [](int32_t) {
         int n = 0;
         return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
     });
