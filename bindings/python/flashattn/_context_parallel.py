@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from . import _abi, _cp
 from ._arrays import choice, integer
-from ._forward import ALIGNMENTS, SCORE_SCALARS, named_causal, window_sides
+from ._forward import ALIGNMENTS, KEY_LISTS, SCORE_SCALARS, named_causal, window_sides
 from ._tensors import Call, gpu_backend, lse_shape, out_shape
 from ._transport import Messages, OrderedMessages
 from ._types import Alignment, Causal
@@ -291,7 +291,7 @@ class _Attention(torch.autograd.Function):
 def _given(settings: dict[str, Any], tensors: Sequence[torch.Tensor | None]) -> dict[str, Any]:
     """Of a Call: every operand and setting."""
     names = ("q", "k", "v", "sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k")
-    others = dict.fromkeys(("bias", "bias_scale", "bias_period", "mask", "mask_period", "dropout_seed"))
-    others |= {"mask_keys": 0, "mask_bits": False, "dropout_p": 0.0, "deterministic": False, "handle": 0}
+    others = dict.fromkeys(("bias", "bias_scale", "bias_period", "mask", "mask_period", "key_ranges", *KEY_LISTS, "dropout_seed"))
+    others |= {"mask_keys": 0, "mask_bits": False, "list_rows": 1, "list_keys": 1, "dropout_p": 0.0, "deterministic": False, "handle": 0}
     longest = {"max_seqlen_q": None, "max_seqlen_k": None}
     return {**settings, **others, **longest, **dict(zip(names, tensors))}

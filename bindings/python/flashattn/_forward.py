@@ -30,6 +30,7 @@ STAGES = {
     "probability": _abi.FA_SCORES_PROBABILITY,
 }
 SCORE_SCALARS = ("softcap",)  # numbers of the descriptor that modify scores, 0: off; keywords of every `attention`
+KEY_LISTS = ("key_list", "key_list_count", "full_list", "full_list_count")
 OPEN = -1  # a side of the window without a limit
 
 
@@ -200,8 +201,12 @@ def _scores(request: Request, given: SimpleNamespace) -> None:
         shape = mask_columns(request, repeating(desc, desc.mask_period), given.mask_keys, given.mask_bits, mask.dtype == np.uint8)
         request.matrix(_abi.FA_OPERAND_MASK, "mask", mask, shape)
     if given.key_ranges is not None:
-        _key_ranges(request, given.key_ranges)
-    _key_lists(request, given)
+        key_ranges(request, given.key_ranges)
+
+    def put(bit: int, name: str, value: ArrayLike, shape: tuple[int, ...], axes: str) -> None:
+        request.operand(bit, name, int32_array(name, value, shape, axes))
+
+    key_lists(request, {name: getattr(given, name) for name in KEY_LISTS}, given.list_rows, given.list_keys, put)
     if alibi_slopes is not None:
         slopes = float32_array(
             "alibi_slopes", alibi_slopes, ((desc.heads_q,), (desc.batch, desc.heads_q)), "(heads,) or (batch, heads)"
@@ -214,28 +219,38 @@ def _scores(request: Request, given: SimpleNamespace) -> None:
         request.operand(_abi.FA_OPERAND_SINKS, "sinks", float32_array("sinks", sinks, ((desc.heads_q,),), "(heads,)"))
 
 
-def _key_ranges(request: Request, value: ArrayLike) -> None:
+def key_ranges(request: Request, value: ArrayLike) -> None:
     """Pairs of keys, with the packed rows' own axes where there are such."""
-    desc = request.desc
     pairs = np.asarray(value)
     if pairs.dtype.kind not in "iu":
         raise TypeError(f"key_ranges has dtype {pairs.dtype}: expected integers")
-    intervals = pairs.shape[-2] if pairs.ndim > 1 else 1
-    packed = bool(desc.operands & _abi.FA_OPERAND_CU_SEQLENS_Q)
-    rows = (desc.heads_q, desc.total_q) if packed else (desc.batch, desc.heads_q, desc.seqlen_q)
-    axes = "(heads, total_q, intervals, 2)" if packed else "(batch, heads, rows, intervals, 2)"
-    seen = broadcast("key_ranges", np.ascontiguousarray(pairs, np.int32), (*rows, intervals, 2), axes)
+    shape, axes = ranges_shape(request.desc, pairs.shape)
+    seen = broadcast("key_ranges", np.ascontiguousarray(pairs, np.int32), shape, axes)
     request.operand(_abi.FA_OPERAND_KEY_RANGES, "key_ranges", seen)
-    strides = [stride // 8 for stride in seen.strides[:-1]]
-    desc.key_range_max, desc.key_range_stride = intervals, (*([0] if packed else []), *strides)
+    set_ranges(request.desc, shape, tuple(stride // seen.itemsize for stride in seen.strides))
 
 
-def _key_lists(request: Request, given: SimpleNamespace) -> None:
+def ranges_shape(desc: _abi.AttentionDesc, given: Sequence[int]) -> tuple[tuple[int, ...], str]:
+    """Of pairs of keys that have this shape so far, and what its axes are."""
+    intervals = given[-2] if len(given) > 1 else 1
+    if desc.operands & _abi.FA_OPERAND_CU_SEQLENS_Q:
+        return (desc.heads_q, desc.total_q, intervals, 2), "(heads, total_q, intervals, 2)"
+    return (desc.batch, desc.heads_q, desc.seqlen_q, intervals, 2), "(batch, heads, rows, intervals, 2)"
+
+
+def set_ranges(desc: _abi.AttentionDesc, shape: Sequence[int], strides: Sequence[int]) -> None:
+    """strides: of elements; those of the descriptor are of pairs."""
+    pairs = [stride // 2 for stride in strides[:-1]]
+    desc.key_range_max, desc.key_range_stride = shape[-2], (*([0] if len(shape) == 4 else []), *pairs)
+
+
+def key_lists(request: Request, given: Mapping[str, Any], list_rows: Any, list_keys: Any, put: Callable[..., None]) -> None:
+    """given: each of KEY_LISTS. put: bit, field, value, shape and axes of an operand of integers."""
     desc = request.desc
-    desc.list_rows, desc.list_keys = integer("list_rows", given.list_rows, 64), integer("list_keys", given.list_keys, 64)
-    lists = {name: getattr(given, name) for name in ("key_list", "full_list") if getattr(given, name) is not None}
+    desc.list_rows, desc.list_keys = integer("list_rows", list_rows, 64), integer("list_keys", list_keys, 64)
+    lists = {name: given[name] for name in ("key_list", "full_list") if given[name] is not None}
     if not lists:
-        if given.list_rows != 1 or given.list_keys != 1 or desc.list_space != _abi.FA_LIST_KEYS:
+        if list_rows != 1 or list_keys != 1 or desc.list_space != _abi.FA_LIST_KEYS:
             raise ValueError("list_rows, list_keys and list_space say nothing without key_list or full_list")
         desc.list_rows = desc.list_keys = 0
     packed = bool(desc.operands & _abi.FA_OPERAND_CU_SEQLENS_Q)
@@ -244,21 +259,21 @@ def _key_lists(request: Request, given: SimpleNamespace) -> None:
     axes = "({}list heads, blocks of rows{})".format("" if packed else "batch, ", "{}")
     shape = None
     for name, value in lists.items():
-        entries = np.asarray(value)
-        if entries.ndim != len(outer) + 3 or (shape is not None and entries.shape != shape):
-            raise ValueError(f"{name} has shape {entries.shape}: expected {axes.format(', entries')}, the same for both lists")
-        heads, most = entries.shape[-3], entries.shape[-1]
+        found = tuple(np.shape(value))
+        if len(found) != len(outer) + 3 or (shape is not None and found != shape):
+            raise ValueError(f"{name} has shape {found}: expected {axes.format(', entries')}, the same for both lists")
+        heads, most = found[-3], found[-1]
         shape = (*outer, heads, -(-rows // max(desc.list_rows, 1)), most)
-        request.operand(getattr(_abi, f"FA_OPERAND_{name.upper()}"), name, int32_array(name, entries, shape, axes.format(", entries")))
+        put(getattr(_abi, f"FA_OPERAND_{name.upper()}"), name, value, shape, axes.format(", entries"))
         desc.list_heads, desc.list_max = heads, most
         desc.list_stride = (*((0,) if packed else (heads * shape[-2] * most,)), shape[-2] * most, most, 1)
     for name in ("key_list_count", "full_list_count"):
-        value = getattr(given, name)
+        value = given[name]
         if value is None:
             continue
         if shape is None:
             raise ValueError(f"{name} is given: expected the list that it counts")
-        request.operand(getattr(_abi, f"FA_OPERAND_{name.upper()}"), name, int32_array(name, value, shape[:-1], axes.format("")))
+        put(getattr(_abi, f"FA_OPERAND_{name.upper()}"), name, value, shape[:-1], axes.format(""))
         desc.list_count_stride = (*((0,) if packed else (shape[-3] * shape[-2],)), shape[-2], 1)
 
 

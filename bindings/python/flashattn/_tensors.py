@@ -9,20 +9,32 @@ import torch
 
 from . import _abi
 from ._arrays import integer
-from ._forward import SCORE_SCALARS, mask_columns, place, plain_scores, repeating, set_period
+from ._forward import (
+    KEY_LISTS,
+    SCORE_SCALARS,
+    key_lists,
+    mask_columns,
+    place,
+    plain_scores,
+    ranges_shape,
+    repeating,
+    set_period,
+    set_ranges,
+)
 from ._request import Request
 from ._types import BackendName
 from .handle import Handle, handle_at, handle_of
 
 # Of a call, in the order of the operators' arguments: tensors, of which all but q, k and v may be None, and what is no tensor.
 OPERANDS = (
-    *("q", "k", "v", "bias", "sinks", "mask", "alibi_slopes", "bias_scale", "cu_seqlens_q", "cu_seqlens_k"),
-    "dropout_seed",
+    *("q", "k", "v", "bias", "sinks", "mask", "alibi_slopes", "bias_scale", "key_ranges", *KEY_LISTS),
+    *("cu_seqlens_q", "cu_seqlens_k", "dropout_seed"),
 )
 SETTINGS = {  # and their types in the operators' schema
     **{"max_seqlen_q": "SymInt?", "max_seqlen_k": "SymInt?"},
     **{"causal": "str?", "alignment": "str?", "window": "SymInt[]?", "chunk": "SymInt"},
     **{"bias_period": "SymInt[]?", "mask_period": "SymInt[]?", "mask_keys": "SymInt", "mask_bits": "bool"},
+    **{"list_rows": "SymInt", "list_keys": "SymInt"},
     "scale": "float?",
     **dict.fromkeys(SCORE_SCALARS, "float"),
     **{"dropout_p": "float", "deterministic": "bool"},
@@ -166,6 +178,29 @@ class Call:
             if x.ndim == 2:
                 desc.alibi_batch_stride = desc.heads_q
             self.point(name, x.detach().to(torch.float32).contiguous())
+        if given["key_ranges"] is not None:
+            shape, axes = ranges_shape(desc, given["key_ranges"].shape)
+            ranges = self._integers("key_ranges", given["key_ranges"]).contiguous()
+            try:
+                ranges = ranges.broadcast_to(shape)
+            except RuntimeError:
+                raise ValueError(f"key_ranges has shape {tuple(ranges.shape)}: expected one that broadcasts to {axes} = {shape}") from None
+            desc.operands |= _abi.FA_OPERAND_KEY_RANGES
+            set_ranges(desc, shape, ranges.stride())
+            self.point("key_ranges", ranges)
+        key_lists(self._inputs, given, given["list_rows"], given["list_keys"], self._list)
+
+    def _list(self, bit: int, name: str, x: torch.Tensor, shape: tuple[int, ...], axes: str) -> None:
+        if tuple(x.shape) != shape:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}: expected {axes} = {shape}")
+        self.request.desc.operands |= bit
+        self.point(name, self._integers(name, x).contiguous())
+
+    @staticmethod
+    def _integers(name: str, x: torch.Tensor) -> torch.Tensor:
+        if x.is_floating_point() or x.dtype == torch.bool:
+            raise TypeError(f"{name} has dtype {x.dtype}: expected integers")
+        return x.to(torch.int32)
 
     def point(self, field: str, x: torch.Tensor) -> None:
         """Of the call's own args, or of its inputs."""

@@ -59,6 +59,13 @@ class Options(TypedDict, total=False):
     mask_period: tuple[int, int] | None
     mask_keys: int
     mask_bits: bool
+    key_ranges: torch.Tensor | None
+    key_list: torch.Tensor | None
+    key_list_count: torch.Tensor | None
+    full_list: torch.Tensor | None
+    full_list_count: torch.Tensor | None
+    list_rows: int
+    list_keys: int
     alibi_slopes: torch.Tensor | None
     sinks: torch.Tensor | None
     cu_seqlens_q: torch.Tensor | None
@@ -98,6 +105,13 @@ def attention(
     mask_period: tuple[int, int] | None = None,
     mask_keys: int = 0,
     mask_bits: bool = False,
+    key_ranges: torch.Tensor | None = None,
+    key_list: torch.Tensor | None = None,
+    key_list_count: torch.Tensor | None = None,
+    full_list: torch.Tensor | None = None,
+    full_list_count: torch.Tensor | None = None,
+    list_rows: int = 1,
+    list_keys: int = 1,
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
     cu_seqlens_q: torch.Tensor | None = None,
@@ -115,6 +129,8 @@ def attention(
     q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; k, v: the same with heads_k heads, which divide
     heads. The keywords are those of flashattn.attention. bias and mask broadcast to (batch, heads, rows, keys); a bias has float32,
     float16 or bfloat16. bias_scale and alibi_slopes have no gradient.
+    key_ranges, key_list, full_list and their counts as flashattn.attention has them: a document mask, or the tensors of FlexAttention's
+    BlockMask (kv_indices, kv_num_blocks, full_kv_indices, full_kv_num_blocks) with its block size as list_rows and list_keys.
     layout: "bhsd" for q, k, v and out of (batch, heads, rows, dim), as scaled_dot_product_attention has them. An order that is not
     said is not noticed: rows and heads then change places.
     max_seqlen_q, max_seqlen_k: bounds of packed lengths; None: the longest of cu_seqlens, for which a GPU is waited for.
@@ -141,9 +157,10 @@ def attention(
     if alignment is not None:
         choice("alignment", alignment, ALIGNMENTS)
     out, lse = forward(
-        *(q, k, v, bias, sinks, mask, alibi_slopes, bias_scale, cu_seqlens_q, cu_seqlens_k, seed),
+        *(q, k, v, bias, sinks, mask, alibi_slopes, bias_scale, key_ranges, key_list, key_list_count, full_list, full_list_count),
+        *(cu_seqlens_q, cu_seqlens_k, seed),
         *(max_seqlen_q, max_seqlen_k, named_causal(causal), alignment, None if window is None else window_sides(window), chunk),
-        *(bias_period, mask_period, mask_keys, mask_bits),
+        *(bias_period, mask_period, mask_keys, mask_bits, list_rows, list_keys),
         *(None if scale is None else float(scale), float(softcap), float(dropout_p)),
         torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic,
         0 if backend is None else backend.pointer,

@@ -98,6 +98,28 @@ class Torch(unittest.TestCase):
         options = {"bias_scale": torch.tensor([0.5, -1.0, 0.0, 2.0], device=self.device)}
         self.compare(tensors, options, options, 1e-5)
 
+    def test_ranges_and_lists_of_keys(self):
+        begin = torch.randint(0, 29, (2, 1, 20), device=self.device)
+        ranges = torch.stack([begin, begin + torch.randint(1, 9, (2, 1, 20), device=self.device)], -1)[..., None, :]
+        j = torch.arange(30, device=self.device)
+        self.compare(self.qkv(), {"key_ranges": ranges}, {"mask": (j >= ranges[..., 0, :1]) & (j < ranges[..., 0, 1:])})
+        # Of blocks of 16 rows and keys, the first rows attend the first block, the others the second and, but for the diagonal, the first.
+        entries = {"key_list": [[[[0], [1]]]], "full_list": [[[[-1], [0]]]]}
+        lists = {name: torch.tensor(x, device=self.device).expand(2, 1, 2, 1) for name, x in entries.items()}
+        counts = {"key_list_count": torch.ones(2, 1, 2, device=self.device, dtype=torch.int32)}
+        i = torch.arange(20, device=self.device)[:, None]
+        mask = torch.where(i < 16, j < 16, (j < 16) | (j <= i))
+        options = {**lists, **counts, "list_rows": 16, "list_keys": 16, "causal": "top-left"}
+        self.compare(self.qkv(), options, {"mask": mask & ((j <= i) | ((i >= 16) & (j < 16)))})
+        for name, wrong, error in (
+            ("key_ranges", ranges.float(), TypeError),
+            ("key_ranges", ranges[:, :, :7], ValueError),
+            ("key_list", lists["key_list"][:, :, :1], ValueError),
+            ("key_list_count", counts["key_list_count"], ValueError),
+        ):
+            with self.assertRaisesRegex(error, f"{name} "):
+                attention(**self.qkv(), **{name: wrong})
+
     def test_dropout(self):
         keep = torch.from_numpy(flashattn.dropout_mask(0.3, (2, 4, 20, 30), seed=9, offset=0)).double().to(self.device)
         self.compare(self.qkv(), {"dropout_p": 0.3, "dropout_seed": 9}, {"keep": keep, "p": 0.3})

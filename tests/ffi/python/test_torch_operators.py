@@ -32,7 +32,7 @@ class Operators(unittest.TestCase):
         torch.manual_seed(2)
 
     def arguments(self, **given):
-        defaults = {"chunk": 0, "mask_keys": 0, "mask_bits": False, **dict.fromkeys(SCORE_SCALARS, 0.0)}
+        defaults = {"chunk": 0, "mask_keys": 0, "mask_bits": False, "list_rows": 1, "list_keys": 1, **dict.fromkeys(SCORE_SCALARS, 0.0)}
         defaults |= {"dropout_p": 0.0, "deterministic": False, "handle": 0}
         self.assertLessEqual(set(given), {*OPERANDS, *SETTINGS})
         return tuple({**dict.fromkeys((*OPERANDS, *SETTINGS)), **defaults, **given}.values())
@@ -48,6 +48,9 @@ class Operators(unittest.TestCase):
         bits = torch.randint(0, 256, (20, 1), dtype=torch.uint8)
         yield self.arguments(**tensors, mask=bits, mask_keys=7, mask_bits=True)
         yield self.arguments(**tensors, alibi_slopes=torch.rand(4), alignment="top-left")
+        ranges = torch.tensor([3, 17]).expand(20, 1, 2)
+        lists = {"key_list": torch.ones(2, 2, 2, 1, dtype=torch.int64), "list_rows": 16, "list_keys": 16}
+        yield self.arguments(**tensors, key_ranges=ranges, **lists, key_list_count=torch.ones(2, 2, 2, dtype=torch.int32))
         yield self.arguments(**tensors, dropout_p=0.3, dropout_seed=torch.tensor(-5), deterministic=True)
         yield self.arguments(q=q.transpose(1, 2), k=randn(2, 20, 1, 16), v=randn(2, 20, 1, 8))
         cu = torch.tensor([0, 7, 7, 20])
