@@ -205,7 +205,7 @@ class Emulator:
                 for wave in waves:
                     if not wave.done:
                         wave.run(program)
-        self.launches[kernel] += 1
+        self.launches[kernel, threads, launch.lds_bytes] += 1
         self.report()
 
     def report(self):
@@ -222,8 +222,8 @@ class Emulator:
                 counts[step.name] += step.count
                 if step.correction:
                     corrected[step.correction] += step.count
-        for kernel, n in sorted(self.launches.items()):
-            file.write(f"launched {n} {hip_kernels.plain_name(kernel)} {kernel}\n")
+        for (kernel, threads, shared), n in sorted(self.launches.items()):
+            file.write(f"launched {n} {threads} threads {shared} bytes {hip_kernels.plain_name(kernel)} {kernel}\n")
         file.write(f"instructions {sum(counts.values())} of {len(counts)} kinds\n")
         for name, n in sorted(corrected.items()):
             file.write(f"corrected {n} {name}\n")
@@ -231,8 +231,7 @@ class Emulator:
             for name, n in sorted(times.items()):
                 file.write(f"corrected {n} {fault} of {name}\n")
         for name, n in sorted(counts.items()):
-            if "MFMA" in name or "WMMA" in name:
-                file.write(f"executed {n} {name}\n")
+            file.write(f"executed {n} {name}\n")
 
 
 _emulator = None
