@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes what is published of bench/results: the tables of README.md and docs/performance.md, and, with matplotlib, pictures of the results
-that those pages have tables of.
+that those pages have tables of, and of context parallelism.
 
     publish.py [--tables]
 """
@@ -27,9 +27,11 @@ def main() -> int:
         page.write_text(rewritten(page.read_text(), RESULTS))
     if not options.tables:
         from compare.plot import draw_results
+        from compare.plot_ranks import draw_ranks
 
         for name in sorted({name for page in PAGES for name in results_of(page.read_text())}):
             draw_results(RESULTS / f"{name}.json")
+        draw_ranks([RESULTS / f"context_parallel_h100_{gpus}.json" for gpus in (4, 2)], RESULTS / "context_parallel_h100.svg")
     return 0
 
 
