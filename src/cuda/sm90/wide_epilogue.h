@@ -13,8 +13,8 @@ FA_DEVICE void wide_epilogue(Consumer& wg) {
     const WideCall& x = a.x;
     const auto& s = wg.s;
     wg.publish_row_sum(wg.w);
-    rt::mbarrier_arrive(smem_addr(s.row_sums_full));
-    rt::mbarrier_wait(smem_addr(s.row_sums_full), 0);
+    rt::mbarrier_arrive(smem_addr(s.other_half));
+    rt::mbarrier_wait(smem_addr(s.other_half), 0);
     const int place = wg.row_in_tile(), group = int(x.group);
     FA_UNROLL for (int r = 0; r < 2; r++) {
         const int row = wg.row_of_tile(r), head = s.tile.head0 + (place + 8 * r) % a.head_group;

@@ -44,7 +44,7 @@ struct WideTraits {
 
     // k_full: of even blocks and of odd ones, for each panel. Halves: panels 0 … 3 and 4 … 7; of v each is one consumer's.
     struct Shared {
-        uint64_t q_full, k_full[2][kPanels], k_empty[2], v_full[2], v_empty[2], p_full[2], p_empty[2], row_sums_full;
+        uint64_t q_full, k_full[2][kPanels], k_empty[2], v_full[2], v_empty[2], p_full[2], p_empty[2], other_half;
         WideTile tile;
         int4 source;             // k_begin, kv_index, kv head, keys of the sequence
         int4 range;              // of keys: the split's first and one past its last; blocks, and the first key of the first one, the rightmost
@@ -63,7 +63,7 @@ struct WideTraits {
     FA_MEMBER static void init_barriers() {
         Shared& s = shared();
         rt::mbarrier_init(smem_addr(s.q_full), 1);
-        rt::mbarrier_init(smem_addr(s.row_sums_full), 256);
+        rt::mbarrier_init(smem_addr(s.other_half), 256);
         for (int w = 0; w < 2; w++) {
             for (const uint64_t& full : s.k_full[w]) rt::mbarrier_init(smem_addr(full), 1);
             rt::mbarrier_init(smem_addr(s.v_full[w]), 1);
