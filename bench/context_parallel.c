@@ -3,11 +3,13 @@
  *     mpirun -n 2 --bind-to core fa_bench_context_parallel METHOD ROWS HEADS HEADS_K DIM [ROUNDS]       built with -DFA_BENCH=ON
  * METHOD: ulysses, all-gather or ring, zigzag; each rank computes with one thread. In a round three take turns: fa_forward and fa_backward
  * of the first rank on the whole problem (core), libflashattn-cp on the first rank alone (alone), and all ranks (spread). Times are
- * those of the slowest rank, the least of the rounds: of a machine that has other work, too, the one that it disturbed least. compare_cp.py
- * reads the line. */
+ * those of the slowest rank, the least of the rounds: of a machine that has other work, too, the one that it disturbed least. Beside them stand
+ * a rank's seconds of its processor, waits for messages included, which other work hardly changes. compare_cp.py reads the line. */
+#define _POSIX_C_SOURCE 200809L
 #include <flashattn_cp_mpi.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static void check(fa_status_t status, const char* sentence) {
     if (status == FA_OK) return;
@@ -33,6 +35,12 @@ static double least(const double* values, int count) {
     double best = values[0];
     for (int i = 1; i < count; i++) best = values[i] < best ? values[i] : best;
     return best;
+}
+
+static double processor_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 typedef struct {
@@ -109,14 +117,14 @@ int main(int argc, char** argv) {
     make_operands(&whole, &d, transport.rank == 0 ? d.seqlen_q : 0);
 
     const int rounds = argc > 6 && atoi(argv[6]) > 0 && atoi(argv[6]) < MOST_ROUNDS ? atoi(argv[6]) : 7;
-    double seconds[PASSES][WAYS][MOST_ROUNDS];
+    double seconds[PASSES][WAYS][MOST_ROUNDS], processor[PASSES][WAYS][MOST_ROUNDS];
     uint64_t sent[PASSES][2] = {{0, 0}, {0, 0}};  /* bytes, messages */
     for (int round = -1; round < rounds; round++) /* the first is not counted */
         for (int pass = 0; pass < PASSES; pass++)
             for (int turn = 0; turn < WAYS; turn++) {
                 const int way = round % 2 ? WAYS - 1 - turn : turn;
                 MPI_Barrier(MPI_COMM_WORLD);
-                double took = MPI_Wtime();
+                double took = MPI_Wtime(), worked = processor_seconds();
                 if (way == SPREAD)
                     check(pass == FORWARD ? fa_cp_forward(cp, &d, &spread, &mine_alone.forward)
                                           : fa_cp_backward(cp, &d, &spread, &mine_alone.backward),
@@ -128,9 +136,11 @@ int main(int argc, char** argv) {
                 else if (transport.rank == 0)
                     check(pass == FORWARD ? fa_forward_ex(handle, &d, &whole.forward) : fa_backward(handle, &d, &whole.backward),
                           fa_last_error(handle));
-                took = MPI_Wtime() - took;
+                took = MPI_Wtime() - took, worked = processor_seconds() - worked;
+                if (way != SPREAD && transport.rank > 0) worked = 0;
                 MPI_Allreduce(MPI_IN_PLACE, &took, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-                if (round >= 0) seconds[pass][way][round] = took;
+                MPI_Allreduce(MPI_IN_PLACE, &worked, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+                if (round >= 0) seconds[pass][way][round] = took, processor[pass][way][round] = worked;
                 if (way == SPREAD) fa_cp_traffic(cp, &sent[pass][0], &sent[pass][1]);
             }
     MPI_Allreduce(MPI_IN_PLACE, sent, 2 * PASSES, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
@@ -142,10 +152,11 @@ int main(int argc, char** argv) {
         printf("{\"method\": \"%s\", \"ranks\": %d, \"rows\": %s, \"heads\": %s, \"heads_k\": %s, \"dim\": %s", argv[1],
                transport.ranks, argv[2], argv[3], argv[4], argv[5]);
         for (int pass = 0; pass < PASSES; pass++) {
-            static const char* const names[] = {"core_seconds", "alone_seconds", "spread_seconds"};
+            static const char* const names[] = {"core", "alone", "spread"};
             printf(", \"%s\": {\"bytes\": %llu, \"messages\": %llu", pass == FORWARD ? "forward" : "backward",
                    (unsigned long long)sent[pass][0], (unsigned long long)sent[pass][1]);
-            for (int way = 0; way < WAYS; way++) printf(", \"%s\": %.6g", names[way], least(seconds[pass][way], rounds));
+            for (int way = 0; way < WAYS; way++) printf(", \"%s_seconds\": %.6g, \"%s_processor_seconds\": %.6g", names[way], least(seconds[pass][way], rounds), names[way],
+                       least(processor[pass][way], rounds));
             printf("}");
         }
         printf(", \"link_gb_per_second\": %.4g, \"link_microseconds\": %.4g}\n", large > 0 ? 1e-9 * LARGE / large : 0, 1e6 * small);
