@@ -204,10 +204,10 @@ def float32_array(name: str, value: ArrayLike, shapes: tuple[tuple[int, ...], ..
 
 def status_word(array: Any) -> Array:
     """The one word of a GPU's remarks, which the call writes."""
-    array, _ = writable("device_status", array, unit=True)
-    if array.shape != (1,) or array.dtype != np.uint32:
-        raise ValueError(f"device_status has shape {array.shape} and dtype {array.dtype}: expected (1,) of uint32")
-    return array
+    word, _ = writable("device_status", array, unit=True)
+    if word.shape != (1,) or word.dtype != np.uint32:
+        raise ValueError(f"device_status has shape {word.shape} and dtype {word.dtype}: expected (1,) of uint32")
+    return word
 
 
 def factor_array(name: str, value: ArrayLike) -> Array:

@@ -184,7 +184,7 @@ def also_on_gpu(operands: Mapping[str, Operand]) -> Callable[[Function], Functio
 
         @functools.wraps(function)
         def anywhere(*arguments: Any, **options: Any) -> Any:
-            first = next(iter((*arguments, *options.values())), None)
+            first: Any = next(iter((*arguments, *options.values())), None)
             if not is_foreign(first) or int(first.__dlpack_device__()[0]) not in GPU:
                 return function(*arguments, **options)
             given = dict(signature.bind(*arguments, **options).arguments)

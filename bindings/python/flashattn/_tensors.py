@@ -151,7 +151,7 @@ class Call:
             set_period(self._inputs, f"{name}_period", given[f"{name}_period"], x)
             if x is None:
                 continue
-            pairs = repeating(desc, getattr(desc, f"{name}_period"))
+            pairs: tuple[int, ...] = repeating(desc, getattr(desc, f"{name}_period"))
             if name == "mask":
                 pairs = mask_columns(self._inputs, pairs, given["mask_keys"], given["mask_bits"], x.dtype == torch.uint8)
             if name == "mask":
