@@ -3,7 +3,7 @@
 
 typedef char frozen_transport[sizeof(fa_cp_transport_t) == 88 ? 1 : -1];
 typedef char frozen_message[sizeof(fa_cp_message_t) == 32 ? 1 : -1];
-typedef char frozen_info[sizeof(fa_cp_create_info_t) == 24 ? 1 : -1];
+typedef char frozen_info[sizeof(fa_cp_create_info_t) == 48 ? 1 : -1];
 typedef char frozen_desc[sizeof(fa_cp_desc_t) == 32 ? 1 : -1];
 typedef char frozen_range[sizeof(fa_cp_range_t) == 32 ? 1 : -1];
 
