@@ -1,6 +1,7 @@
 // The latent kernels of both types and widths: which calls they take, their plan, with the splits of keys, and their launch.
 #include "cuda/sm90/mla_dispatch.h"
 #include "cuda/sm90/mla_kernel.h"
+#include "cuda/sm90/split_o_dispatch.h"
 #include "cuda/sm90/tensor_map.h"
 
 namespace fa {
@@ -43,9 +44,7 @@ bool can_implement(const rt::Device& device, const Problem& p) {
     if ((d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype || (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32))
         return false;
     if (!p.within(kLatentForward) || !(d.scale > 0)) return false;
-    // A block of keys lies in one page.
-    if (p.paged() && (d.page_size % 64 != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMaxExtent))
-        return false;
+    if (!blocks_lie_in_pages(p)) return false;
     if (d.split_size % kSplitQuantum != 0 || d.seqlen_q < 1 || d.seqlen_k < 1 || d.seqlen_q >= kMaxExtent ||
         rows_of(p) >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_k(p) < 1 || rows_of_k(p) >= kMaxExtent ||
         d.batch * tiles_of(p) >= kMaxExtent || !rows_are_even(d))
@@ -56,27 +55,7 @@ bool can_implement(const rt::Device& device, const Problem& p) {
            (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
 }
 
-// The splits that should take the least time, in pairs of blocks of keys: what a CTA begins and ends with is worth about one more,
-// and merging a few.
-int64_t num_splits_heuristic(const rt::Device& device, const Problem& p) {
-    constexpr int64_t kBorder = 1, kMerge = 3, kMaxSplits = 128;
-    const int64_t tiles = p.d.batch * tiles_of(p), pairs = ceil_div(p.d.seqlen_k, 128);
-    int64_t best = 1, least = INT64_MAX;
-    for (int64_t splits = 1; splits <= min_of(kMaxSplits, pairs); splits++) {
-        const int64_t time =
-            ceil_div(tiles * splits, device.multiprocessors) * (ceil_div(pairs, splits) + kBorder) + (splits > 1 ? kMerge : 0);
-        if (time < least) best = splits, least = time;
-    }
-    return best;
-}
-SplitParams splits_of(const rt::Device& device, const Problem& p) {
-    SplitParams x{};
-    x.rows = rows_of(p);
-    x.split_size = p.d.split_size;
-    x.num_splits = p.d.num_splits > 0 || x.split_size > 0 ? p.d.num_splits : num_splits_heuristic(device, p);
-    x.splits = max_splits(p.d.seqlen_k, x.num_splits, x.split_size);
-    return x;
-}
+constexpr SplitCosts kSplitCosts = {128, 1, 3};  // in pairs of blocks of keys
 
 const ArchKernel* kernel_for(const Problem& p) {
     for (const ArchKernel& one : kList)
@@ -93,7 +72,7 @@ bool is_latent_kernel(const ArchKernel& arch_kernel) {
 ArchPlan plan_latent_kernel(const rt::Device& device, const Problem& p) {
     ArchPlan plan{};
     if (!can_implement(device, p)) return plan;
-    plan.split = splits_of(device, p);
+    plan.split = splits_of(device, p, p.d.batch * tiles_of(p), kSplitCosts);
     plan.blocks = p.d.batch * tiles_of(p) * plan.split.splits;
     if (plan.blocks >= kMaxExtent) return plan;
     plan.kernel = kernel_for(p);

@@ -1,6 +1,7 @@
 // The kernels of wide heads, of both types, with and without pairs: which calls they take, their plan, with the splits of keys, and their
 // launch.
 #include "cuda/sm90/wide_dispatch.h"
+#include "cuda/sm90/split_o_dispatch.h"
 #include "cuda/sm90/tensor_map.h"
 #include "cuda/sm90/wide_kernel.h"
 
@@ -42,8 +43,7 @@ bool can_implement(const rt::Device& device, const Problem& p) {
     if (d.dim_qk % 8 != 0 || d.dim_v % 8 != 0 || d.dim_v < 8 || d.dim_qk < 8) return false;
     if ((d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype || (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32)) return false;
     if (!p.within(kWideForward) || !(d.scale > 0)) return false;
-    // A block of keys lies in one page.
-    if (p.paged() && (d.page_size % 64 != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMaxExtent)) return false;
+    if (!blocks_lie_in_pages(p)) return false;
     if (d.split_size % kSplitQuantum != 0 || d.seqlen_q < 1 || d.seqlen_k < 1 || d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) < 1 ||
         rows_of_q(p) >= kMaxExtent || rows_of_k(p) < 1 || rows_of_k(p) >= kMaxExtent || d.seqlen_q * p.group >= kMaxExtent || outer_tiles(p) * (row_tiles(p) + 1) >= kMaxExtent)
         return false;
@@ -52,25 +52,7 @@ bool can_implement(const rt::Device& device, const Problem& p) {
            tma_compatible(d.v_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
 }
 
-// The splits that should take the least time, in blocks of keys: what a CTA begins and ends with is worth about three, and merging six.
-int64_t num_splits_heuristic(const rt::Device& device, const Problem& p) {
-    constexpr int64_t kBorder = 3, kMerge = 6, kMaxSplits = 128;
-    const int64_t tiles = outer_tiles(p) * row_tiles(p), blocks = ceil_div(p.d.seqlen_k, 64);
-    int64_t best = 1, least = INT64_MAX;
-    for (int64_t splits = 1; splits <= min_of(kMaxSplits, blocks); splits++) {
-        const int64_t time = ceil_div(tiles * splits, device.multiprocessors) * (ceil_div(blocks, splits) + kBorder) + (splits > 1 ? kMerge : 0);
-        if (time < least) best = splits, least = time;
-    }
-    return best;
-}
-SplitParams splits_of(const rt::Device& device, const Problem& p) {
-    SplitParams x{};
-    x.rows = p.d.seqlen_q * p.group;
-    x.split_size = p.d.split_size;
-    x.num_splits = p.d.num_splits > 0 || x.split_size > 0 ? p.d.num_splits : num_splits_heuristic(device, p);
-    x.splits = max_splits(p.d.seqlen_k, x.num_splits, x.split_size);
-    return x;
-}
+constexpr SplitCosts kSplitCosts = {64, 3, 6};  // in blocks of keys
 
 // Tiles of equal length run side by side, and what neighbours ask for at the same time comes from the second-level cache once; so do tiles
 // of a few rows for many heads. Where tiles part ways, at diagonals, pairs gain 8 to 12 %; elsewhere they lose as much by waiting for each other.
@@ -90,7 +72,7 @@ ArchPlan plan_wide_kernel(const rt::Device& device, const Problem& p) {
     if (!can_implement(device, p)) return plan;
     const ArchKernel* const kernel = kernel_for(p);
     const int64_t cluster = wide_kernel(*kernel).pair ? 2 : 1, tiles = ceil_div(row_tiles(p), cluster);
-    plan.split = splits_of(device, p);
+    plan.split = splits_of(device, p, outer_tiles(p) * row_tiles(p), kSplitCosts);
     plan.blocks = outer_tiles(p) * plan.split.splits * tiles * cluster;
     if (plan.blocks >= kMaxExtent) return plan;
     plan.kernel = kernel;

@@ -1,0 +1,41 @@
+// How the kernels whose O two warpgroups share (split_o.h) cut keys into splits.
+#pragma once
+#include "cuda/sm90/tensor_map.h"
+#include "gpu/row_params.h"
+
+namespace fa {
+namespace gpu {
+
+// In steps of so many keys: what a CTA begins and ends with is worth, and what merging is.
+struct SplitCosts {
+    int64_t keys, border, merge;
+};
+
+// The splits that should take the least time, for `tiles` CTAs of a split.
+inline int64_t num_splits_heuristic(const rt::Device& device, const Problem& p, int64_t tiles, const SplitCosts& costs) {
+    constexpr int64_t kMaxSplits = 128;
+    const int64_t steps = ceil_div(p.d.seqlen_k, costs.keys);
+    int64_t best = 1, least = INT64_MAX;
+    for (int64_t splits = 1; splits <= min_of(kMaxSplits, steps); splits++) {
+        const int64_t time =
+            ceil_div(tiles * splits, device.multiprocessors) * (ceil_div(steps, splits) + costs.border) + (splits > 1 ? costs.merge : 0);
+        if (time < least) best = splits, least = time;
+    }
+    return best;
+}
+inline SplitParams splits_of(const rt::Device& device, const Problem& p, int64_t tiles, const SplitCosts& costs) {
+    SplitParams x{};
+    x.rows = p.d.seqlen_q * p.group;
+    x.split_size = p.d.split_size;
+    x.num_splits = p.d.num_splits > 0 || x.split_size > 0 ? p.d.num_splits : num_splits_heuristic(device, p, tiles, costs);
+    x.splits = max_splits(p.d.seqlen_k, x.num_splits, x.split_size);
+    return x;
+}
+
+// May a block of 64 keys be taken to lie in one page?
+inline bool blocks_lie_in_pages(const Problem& p) {
+    return !p.paged() || (p.d.page_size % 64 == 0 && !p.has(FA_OPERAND_LEFTPAD_K) && p.d.num_pages >= 1 && p.d.num_pages < kMaxExtent);
+}
+
+}  // namespace gpu
+}  // namespace fa
