@@ -274,29 +274,37 @@ TEST_F(Fake, DiesGetNeighbouringBlocks) {
     unsetenv("FAKE_DIES");
 }
 
+// One call of each operation.
+struct OneOfEach {
+    Forward forward;
+    Backward backward;
+    Merge merge;
+    Append append;
+    Rotary rotary;
+    float x[4], out[4];
+    const fa_conversion_t conversion{x, out, {1, 1, 1, 4}, {0, 0, 0, 1}, {0, 0, 0, 1}, FA_F32, FA_F32, 0};
+    OneOfEach() {
+        plain(&forward);
+        backward_plain(&backward);
+        merge_padded(&merge);
+        append_paged(&append);
+        rotary_padded(&rotary);
+    }
+    fa_status_t convert(fa_handle_t handle) const { return fa_convert(handle, &conversion, 1, 0, nullptr); }
+};
+
 // A profiler that has been loaded sees each call as a range around its launches; none is looked for.
 TEST_F(Fake, CallsAreRanges) {
     ASSERT_EQ(create("gfx90a"), FA_OK) << fa_last_error(nullptr);
     void* const markers = dlopen("libroctx64.so.4", RTLD_NOW | RTLD_LOCAL);
     ASSERT_TRUE(markers) << dlerror();
-    Forward forward;
-    plain(&forward);
-    Backward backward;
-    backward_plain(&backward);
-    Merge merge;
-    merge_padded(&merge);
-    Append append;
-    append_paged(&append);
-    Rotary rotary;
-    rotary_padded(&rotary);
-    float x[4], out[4];
-    const fa_conversion_t copy{x, out, {1, 1, 1, 4}, {0, 0, 0, 1}, {0, 0, 0, 1}, FA_F32, FA_F32, 0};
+    OneOfEach c;
     const struct {
         std::string name;
         std::function<fa_status_t()> run;
-    } calls[] = {{"fa_forward", [&] { return forward.run(handle); }}, {"fa_backward", [&] { return backward.run(handle); }},
-                 {"fa_merge", [&] { return merge.run(handle); }},     {"fa_append_kv", [&] { return append.run(handle); }},
-                 {"fa_rotary", [&] { return rotary.run(handle); }},   {"fa_convert", [&] { return fa_convert(handle, &copy, 1, 0, nullptr); }}};
+    } calls[] = {{"fa_forward", [&] { return c.forward.run(handle); }}, {"fa_backward", [&] { return c.backward.run(handle); }},
+                 {"fa_merge", [&] { return c.merge.run(handle); }},     {"fa_append_kv", [&] { return c.append.run(handle); }},
+                 {"fa_rotary", [&] { return c.rotary.run(handle); }},   {"fa_convert", [&] { return c.convert(handle); }}};
     for (const auto& call : calls) {
         log();
         ASSERT_EQ(call.run(), FA_OK) << call.name << ": " << fa_last_error(handle);
@@ -318,20 +326,13 @@ TEST_F(Fake, NoProfilerIsLookedFor) {
 // What would is refused before the runtime hears of it.
 TEST_F(Fake, CaptureIsLeftAlone) {
     ASSERT_EQ(create(HIP_TARGETS), FA_OK) << fa_last_error(nullptr);
-    Forward forward;
-    plain(&forward);
+    OneOfEach c;
+    Forward& forward = c.forward;
+    Backward& backward = c.backward;
     forward.d.num_splits = 2;
     forward.d.seqlen_k = 256;
     forward.a.k = reinterpret_cast<float*>(int64_t(1) << 42);  // never touched: nothing runs
     forward.a.v = reinterpret_cast<float*>(int64_t(1) << 43);
-    Backward backward;
-    backward_plain(&backward);
-    Merge merge;
-    merge_padded(&merge);
-    Append append;
-    append_paged(&append);
-    Rotary rotary;
-    rotary_padded(&rotary);
     Memory memory;
     const auto workspace = [&](auto& call, auto& args) {
         EXPECT_EQ(fa_workspace_size(handle, &call.d, call.op, &args.workspace_size), FA_OK) << fa_last_error(handle);
@@ -355,12 +356,10 @@ TEST_F(Fake, CaptureIsLeftAlone) {
     workspace(backward, backward.a);
     EXPECT_EQ(forward.run(handle), FA_OK) << fa_last_error(handle);
     EXPECT_EQ(backward.run(handle), FA_OK) << fa_last_error(handle);
-    EXPECT_EQ(merge.run(handle), FA_OK) << fa_last_error(handle);
-    EXPECT_EQ(append.run(handle), FA_OK) << fa_last_error(handle);
-    EXPECT_EQ(rotary.run(handle), FA_OK) << fa_last_error(handle);
-    float x[4], out[4];
-    const fa_conversion_t copy{x, out, {1, 1, 1, 4}, {0, 0, 0, 1}, {0, 0, 0, 1}, FA_F32, FA_F32, 0};
-    EXPECT_EQ(fa_convert(handle, &copy, 1, 0, nullptr), FA_OK) << fa_last_error(handle);
+    EXPECT_EQ(c.merge.run(handle), FA_OK) << fa_last_error(handle);
+    EXPECT_EQ(c.append.run(handle), FA_OK) << fa_last_error(handle);
+    EXPECT_EQ(c.rotary.run(handle), FA_OK) << fa_last_error(handle);
+    EXPECT_EQ(c.convert(handle), FA_OK) << fa_last_error(handle);
     const std::string captured = log();
     for (const char* kernel : {"forward_simt", "merge_split", "backward_simt", "merge_rows", "append_rows", "rotate_rows", "convert_tensors"})
         EXPECT_NE(captured.find(kernel), std::string::npos) << kernel << " was not launched:\n" << captured;
