@@ -99,6 +99,7 @@ class Call:
         if p.table is not None:
             d.num_pages, d.page_size, d.page_table_stride = p.k.shape[0], p.k.shape[1], p.table.stride(0)
         d.softcap = p.softcap
+        d.precision = _abi.FA_PRECISION_NATIVE if p.native else _abi.FA_PRECISION_DEFAULT
         if p.bias is not None:
             d.bias_stride[:] = (0, *p.bias.stride())
         if p.mask is not None:

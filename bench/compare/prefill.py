@@ -84,8 +84,11 @@ def over_8bit(bench: Bench) -> Iterator[Group]:
                 contestants[kind] = bench.ours(replace(eight_bit(kind, batch, heads, heads_kv, n), q=q, causal=causal))
                 comparisons.append(Comparison(f"{kind}, {name}", "bf16", "speed", *targets.PREFILL_8BIT, ours=kind))
             for kind in ("q8_0", "q4_0"):
-                contestants[kind] = bench.ours(replace(in_blocks(kind, batch, heads, heads_kv, n), q=q, causal=causal))
+                problem = replace(in_blocks(kind, batch, heads, heads_kv, n), q=q, causal=causal)
+                rounded = f"{kind} native"
+                contestants[kind], contestants[rounded] = bench.ours(problem), bench.ours(replace(problem, native=True))
                 comparisons.append(Comparison(f"{kind}, {name}", "bf16", "speed", ours=kind))
+                comparisons.append(Comparison(f"{rounded}, {name}", "bf16", "speed", *targets.PREFILL_BLOCKS, ours=rounded))
             return contestants, comparisons
 
         yield Group(name, make)

@@ -74,3 +74,5 @@ SPECULATIVE: Bounds = (1.15, 1.05)
 QUANTISED = {"int8": (0.65, 0.55), "e4m3": (0.65, 0.55), "q8_0": (0.65, 0.57), "q4_0": (0.45, 0.35)}
 # and speed again.
 PREFILL_8BIT: Bounds = (0.9, 1.0)
+# of blocks, where native precision permits to round them
+PREFILL_BLOCKS: Bounds = (0.8, 0.9)

@@ -120,7 +120,7 @@ FA_KERNEL void FA_BOUNDS(kCheckThreads, 1) check_arrays(FA_PARAM ArrayChecks x) 
     rt::release_successor();
     const int64_t b = rt::block();
     const SequenceTable& t = x.sequences;
-    Span q, k;
+    Span q{}, k{};
     const bool lengths = find_span(t.q.cu_seqlens, t.q.seqused, t.q.seqlen, t.q.total, b, &q) &&
                          find_span(t.cu_seqlens_k, t.seqused_k, t.seqlen_k, t.total_k, b, &k);
     const int64_t pad = t.leftpad_k ? t.leftpad_k[b] : 0, row = t.kv_batch_idx ? t.kv_batch_idx[b] : b;

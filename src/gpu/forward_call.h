@@ -1,6 +1,7 @@
 // The forward's calls: its plan (which kernel and how many splits), what fa_explain says of it, and the launches of a forward, its
 // merge and its scores output.
 #pragma once
+#include "gpu/bf16_copies_call.h"
 #include "gpu/choose.h"
 #include "gpu/context.h"
 #include "gpu/simt_call.h"
@@ -11,6 +12,8 @@ namespace gpu {
 namespace {
 
 struct ForwardPlan : Plan {
+    Problem computed;   // what kernels compute: the problem, or that of its copies
+    Bf16Copies copies;  // at the workspace's begin
     ArchPlan arch;             // for calls whose tensors all begin at multiples of 16 bytes
     const Instance* instance;  // takes the others, with what follows
     SplitParams split;
@@ -55,7 +58,8 @@ rt::Status prepare_forward(const rt::Device& d) {
                 if (s != rt::kSuccess) return s;
             }
     const rt::Status others[] = {prepare_merge(d), rt::prepare(check_arrays, d), rt::prepare(expand_lists, d),
-                                 rt::prepare(merge_split_states, d), rt::prepare(write_scores, d)};
+                                 rt::prepare(merge_split_states, d), rt::prepare(write_scores, d),
+                                 rt::prepare(copy_as_bf16, d)};
     for (const rt::Status s : others)
         if (s != rt::kSuccess) return s;
     if constexpr (rt::kArchKernels) return prepare_arch_kernels(d);
@@ -94,8 +98,23 @@ int dies_of(const rt::Device& d, const Problem& p, int64_t blocks) {
     return blocks % all || (p.causal() && p.d.batch * p.kv_heads % all) ? 1 : all;
 }
 
-fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
+// What kernels compute. Copies are for matrix units.
+void plan_copies(const Context& c, ForwardPlan* plan) {
     const Problem& p = plan->problem;
+    plan->computed = p;
+    plan->copies = bf16_copies(p);
+    if (should_copy(p, plan->copies)) plan->computed = copied_problem(p, plan->copies);
+    bool worth = plan->computed.d.k_dtype != p.d.k_dtype || plan->computed.d.v_dtype != p.d.v_dtype;
+    if (worth && choose_instance(c.properties, plan->computed).simt) {
+        worth = false;
+        if constexpr (rt::kArchKernels) worth = plan_arch_kernel(c.properties, plan->computed).kernel != nullptr;
+    }
+    if (!worth) plan->copies = Bf16Copies{}, plan->computed = p;
+}
+
+fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
+    plan_copies(c, plan);
+    const Problem& p = plan->computed;
     const fa_attention_desc_t& d = p.d;
     plan->arch = ArchPlan{};
     if constexpr (rt::kArchKernels) plan->arch = plan_arch_kernel(c.properties, p);
@@ -135,7 +154,7 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     const fa_status_t listed = plan_lists(p, &plan->list_bytes, m);
     if (listed != FA_OK) return listed;
     const uint64_t bytes = plan->split_memory.bytes() + plan->list_bytes;
-    plan->workspace = bytes > plan->arch.workspace ? bytes : plan->arch.workspace;
+    plan->workspace = uint64_t(plan->copies.bytes()) + (bytes > plan->arch.workspace ? bytes : plan->arch.workspace);
     return FA_OK;
 }
 
@@ -148,9 +167,13 @@ void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_
                           c.properties.arch, arch->rows, arch->keys, (long long)f.arch.blocks,
                           f.arch.widened > 0 ? ", after 8-bit k or v has been copied to 16 bits" : "");
     else
-        length = snprintf(text, n, "kernel %s_%dx%d on %s (%s), tiles of %d rows x %d keys%s", f.instance->family, f.instance->rows,
-                          f.instance->columns, c.properties.name, c.properties.arch, f.instance->rows, f.instance->keys,
-                          f.mma_type != f.problem.d.q_dtype ? ", products of bf16" : "");
+        length = snprintf(text, n, "kernel %s_%dx%d on %s (%s), tiles of %d rows x %d keys", f.instance->family, f.instance->rows,
+                          f.instance->columns, c.properties.name, c.properties.arch, f.instance->rows, f.instance->keys);
+    const auto say = [&](const char* more) {
+        if (uint64_t(length) < n) length += snprintf(text + length, n - uint64_t(length), "%s", more);
+    };
+    if (f.copies.bytes() > 0) say(", after k and v have been copied as bf16");
+    if (f.copies.bytes() > 0 || (!arch && f.mma_type != f.problem.d.q_dtype)) say(", products of bf16");
     if (uint64_t(length) >= n || (arch && !arch->splits_keys)) return;
     text += length, n -= uint64_t(length);
     const char* const merged = !arch && f.cluster_merge ? "their cluster" : merge_name(f.merge_columns);
@@ -173,7 +196,7 @@ bool kv_offsets_fit(const Problem& p, const MmaForwardParams& x, int columns) {
 
 // What args add.
 void set_mma_forward_tensors(const ForwardPlan& f, const fa_forward_args_t& a, MmaForwardParams* x) {
-    const Problem& p = f.problem;
+    const Problem& p = f.computed;
     const fa_attention_desc_t& d = p.d;
     set_row_tensors(p, a, x);
     set_mma_call_tensors(p, a, x);
@@ -207,13 +230,13 @@ rt::Status launch_grid(const ForwardPlan& f, void (*kernel)(Params), const Param
 }
 rt::Status launch_instance(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, const KeyLists& lists, rt::Stream stream,
                            SimtForwardParams* x) {
-    set_simt_forward_tensors(f.problem, a, lists, x);
+    set_simt_forward_tensors(f.computed, a, lists, x);
     set_split_memory(f.split_memory, memory, x);
     return launch_grid(f, f.instance->simt, *x, stream);
 }
 rt::Status launch_instance(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, const KeyLists&, rt::Stream stream,
                            MmaForwardParams* x) {
-    const Problem& p = f.problem;
+    const Problem& p = f.computed;
     const Instance& one = *f.instance;
     set_mma_forward_tensors(f, a, x);
     const bool offsets_fit = kv_offsets_fit(p, *x, one.columns), general = needs_score_mod(p) || p.d.dropout_p > 0 || !offsets_fit || p.d.k_dtype == FA_Q5_0;
@@ -229,7 +252,7 @@ rt::Status launch_instance(const ForwardPlan& f, const fa_forward_args_t& a, cha
 // The same, and what merges its splits and writes the scores output. x: the plan's.
 template <class Params>
 fa_status_t launch_portable(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, Params x, rt::Stream stream, Message* m) {
-    const Problem& p = f.problem;
+    const Problem& p = f.computed;
     const KeyLists lists = key_lists(p, memory + f.split_memory.bytes());
     const fa_status_t listed = launch_lists(p, a, lists, stream, m);
     if (listed != FA_OK) return listed;
@@ -250,11 +273,11 @@ fa_status_t launch_arch(const ForwardPlan& f, const fa_forward_args_t& a, char* 
                         Message* m) {
     if constexpr (rt::kArchKernels) {
         const ArchPlan& arch = f.arch;
-        rt::Status s = launch_arch_kernel(arch, f.problem, a, memory, zeroed, stream);
+        rt::Status s = launch_arch_kernel(arch, f.computed, a, memory, zeroed, stream);
         if (s != rt::kSuccess || arch.split.splits == 1) return launched(m, s, arch.kernel->name);
         SplitMergeParams merged{{}, arch.split, nullptr, 1.f};
-        set_rows(f.problem, &merged);
-        set_row_tensors(f.problem, a, &merged);
+        set_rows(f.computed, &merged);
+        set_row_tensors(f.computed, a, &merged);
         set_split_memory(arch.split_memory, memory, &merged);
         return launched(m, launch_merge(f.merge_columns, stream, merged), merge_name(f.merge_columns));
     }
@@ -271,26 +294,32 @@ fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a,
     const ForwardPlan& f = *static_cast<const ForwardPlan*>(planned);
     if (f.grid == 0) return FA_OK;
     const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
-    const bool aligned = (address(a->q) | address(a->k) | address(a->v) | address(a->o)) % 16 == 0;
+    const auto read = [&](int i, const void* pointer) { return f.copies.tensor[i].total > 0 ? 0 : address(pointer); };
+    const bool aligned = (read(0, a->k) | read(1, a->v) | read(2, a->q) | address(a->o)) % 16 == 0;
     const bool arch = aligned && f.arch.kernel;
     fa_status_t status = check_tensors(*c, p, *a, m);
     if (status != FA_OK) return status;
     rt::Stream stream;
     status = stream_of(c, a->flags, a->stream, &stream, m);
     if (status != FA_OK) return status;
+    const uint64_t copied = uint64_t(f.copies.bytes());
     void* zeros = nullptr;
     if constexpr (rt::kArchKernels) {
-        const bool small = arch && f.arch.zeroed > 0 && f.arch.workspace <= kArchKernelBytes;
+        const bool small = arch && f.arch.zeroed > 0 && f.arch.workspace <= kArchKernelBytes && copied == 0;
         if (small && !a->workspace)  // a call that brings its workspace does not allocate
             status = launched(m, arch_kernel_memory(&c->arch_memory, stream, &zeros), "setting up a handle's memory");
     }
-    const uint64_t bytes = arch ? f.arch.workspace : f.split_memory.bytes() + f.list_bytes;
+    const uint64_t bytes = copied + (arch ? f.arch.workspace : f.split_memory.bytes() + f.list_bytes);
     char* memory = nullptr;
+    fa_forward_args_t args = *a;
     if (status == FA_OK && !zeros) status = workspace(c, stream, a->workspace, bytes, &memory, m);
     if (status != FA_OK) return status;
-    if (arch) status = launch_arch(f, *a, zeros ? static_cast<char*>(zeros) : memory, zeros != nullptr, stream, m);
-    else if (f.instance->simt) status = launch_portable(f, *a, memory, f.simt, stream, m);
-    else status = launch_portable(f, *a, memory, f.mma, stream, m);
+    if (copied > 0) status = launch_copies(p, f.copies, *a, memory, &args, stream, m);
+    char* const rest = memory + copied;
+    if (status != FA_OK) return mark_workspace(c, stream, memory, a->workspace, status, m);
+    if (arch) status = launch_arch(f, args, zeros ? static_cast<char*>(zeros) : rest, zeros != nullptr, stream, m);
+    else if (f.instance->simt) status = launch_portable(f, args, rest, f.simt, stream, m);
+    else status = launch_portable(f, args, rest, f.mma, stream, m);
     return mark_workspace(c, stream, memory, a->workspace, status, m);
 }
 

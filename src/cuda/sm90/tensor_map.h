@@ -2,6 +2,7 @@
 #pragma once
 #include <cudaTypedefs.h>
 #include "cuda/driver.h"
+#include "gpu/extents.h"
 
 namespace fa {
 namespace gpu {
@@ -16,13 +17,6 @@ static inline bool tma_compatible(const int64_t stride[4], int32_t dtype, int64_
         if (extent[i] > 1 && (stride[i] <= 0 || stride[i] % unit != 0 || stride[i] >= most)) return false;
     return true;
 }
-static inline int64_t rows_of_q(const Problem& p) { return p.packed_q() ? p.d.total_q : p.d.seqlen_q; }
-static inline int64_t rows_of_k(const Problem& p) { return p.packed_k() ? p.d.total_k : p.paged() ? p.d.page_size : p.d.seqlen_k; }
-static inline int64_t sequences_of_q(const Problem& p) { return p.packed_q() ? 1 : p.d.batch; }
-static inline int64_t sequences_of_k(const Problem& p) {
-    return p.packed_k() ? 1 : p.paged() ? p.d.num_pages : p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
-}
-
 // Looked up once.
 static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
     static PFN_cuTensorMapEncodeTiled_v12000 found = nullptr;

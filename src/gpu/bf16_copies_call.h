@@ -1,0 +1,90 @@
+// Which calls compute on copies of q, k and v in bf16 (bf16_copies.h), the call as it is then, and the launch that makes them.
+#pragma once
+#include "gpu/bf16_copies.h"
+#include "gpu/context.h"
+#include "gpu/extents.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+// Fewer rows of a kv head take less time than the copies do.
+constexpr int64_t kCopyRows = 128;
+
+// Of a tensor, without its pointers; of one that is bf16, or that is larger than a copy may be, none.
+Bf16Copy bf16_copy(int32_t dtype, const RowStrides& strides, int64_t sequences, int64_t rows, int64_t heads, int64_t dim) {
+    constexpr double most = double(int64_t(1) << 26);  // eights: a copy of a GiB
+    Bf16Copy x{};
+    if (dtype == FA_BF16 || double(sequences) * double(rows) * double(heads * dim / 8) > most) return x;
+    x.strides = strides;
+    x.rows = uint32_t(rows), x.heads = uint32_t(heads), x.eights = uint32_t(dim / 8);
+    x.total = uint32_t(sequences * rows * heads) * x.eights;
+    x.dtype = dtype;
+    return x;
+}
+Bf16Copies bf16_copies(const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    return {{bf16_copy(d.k_dtype, row_strides(d.k_stride, p.packed_k()), sequences_of_k(p), rows_of_k(p), d.heads_k, d.dim_qk),
+             bf16_copy(d.v_dtype, row_strides(d.v_stride, p.packed_k()), sequences_of_k(p), rows_of_k(p), d.heads_v, d.dim_v),
+             bf16_copy(d.q_dtype, row_strides(d.q_stride, p.packed_q()), sequences_of_q(p), rows_of_q(p), d.heads_q, d.dim_qk)}};
+}
+
+// By permission alone, and where k or v is of blocks: no copy of other types is worth its time. Probabilities as an output are computed from q
+// itself, and would not be these.
+bool may_copy(const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    const auto rounds = [](int32_t dtype) { return dtype == FA_BF16 || is_byte_type(dtype) || is_block_type(dtype); };
+    constexpr uint64_t rows_in_parts = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+    return d.precision == FA_PRECISION_NATIVE && (is_block_type(d.k_dtype) || is_block_type(d.v_dtype)) && rounds(d.k_dtype) && rounds(d.v_dtype) &&
+           (d.q_dtype == FA_F32 || d.q_dtype == FA_F16 || d.q_dtype == FA_BF16) && !p.has(rows_in_parts | FA_OPERAND_SCORES) && !p.v_in_k() &&
+           !p.slots() && (d.dim_qk | d.dim_v) % 8 == 0 && d.seqlen_q * p.group >= kCopyRows;
+}
+
+// The call that reads copies.
+Problem copied_problem(const Problem& p, const Bf16Copies& copies) {
+    Problem w = p;
+    int32_t* const dtypes[] = {&w.d.k_dtype, &w.d.v_dtype, &w.d.q_dtype};
+    int64_t* const strides[] = {w.d.k_stride, w.d.v_stride, w.d.q_stride};
+    for (int i = 0; i < 3; i++) {
+        const Bf16Copy& x = copies.tensor[i];
+        if (x.total == 0) continue;
+        const int64_t dim = 8 * int64_t(x.eights), dense[] = {x.rows * (x.heads * dim), x.heads * dim, dim, 1};
+        *dtypes[i] = FA_BF16;
+        memcpy(strides[i], dense, sizeof dense);
+    }
+    w.options = options_of(w.d);
+    return w;
+}
+
+// Should the call read copies? All of q, k and v are bf16 then. Not if it reads little of a pool of pages.
+bool should_copy(const Problem& p, const Bf16Copies& copies) {
+    if (!may_copy(p) || sequences_of_k(p) * rows_of_k(p) > 2 * p.d.batch * round_up(p.d.seqlen_k, 64)) return false;
+    const Problem w = copied_problem(p, copies);
+    return w.d.q_dtype == FA_BF16 && w.d.k_dtype == FA_BF16 && w.d.v_dtype == FA_BF16;
+}
+
+// Makes copies at `memory`, and args of those that read them.
+fa_status_t launch_copies(const Problem& p, Bf16Copies x, const fa_forward_args_t& a, char* memory, fa_forward_args_t* copied, rt::Stream stream,
+                          Message* m) {
+    const void* const from[] = {a.k, a.v, a.q};
+    const void** const to[] = {&copied->k, &copied->v, &copied->q};
+    // Others than those of the batch's own sequences may be wanted for longer, or lie in pages.
+    const bool own = !p.packed_k() && !p.paged() && !p.has(FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_LEFTPAD_K);
+    int64_t blocks = 0;
+    *copied = a;
+    for (int i = 0; i < 3; i++) {
+        Bf16Copy& t = x.tensor[i];
+        if (t.total == 0) continue;
+        t.from = from[i];
+        t.to = reinterpret_cast<uint16_t*>(memory);
+        t.seqused = i < 2 && own ? operand(p, FA_OPERAND_SEQUSED_K, a.seqused_k) : nullptr;
+        *to[i] = memory;
+        memory += t.bytes();
+        blocks += t.blocks();
+    }
+    return launched(m, rt::launch(copy_as_bf16, blocks, kCopyThreads, 0, stream, x), "copy_as_bf16");
+}
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa
