@@ -57,7 +57,8 @@ type Attention struct {
 	ScoresStage ScoresStage
 	// NumSplits: parts that the keys are cut into and computed side by side; 0: chosen from this descriptor alone
 	NumSplits int32
-	// ReserveUnits: compute units (fa_device_info_t) of a GPU to leave free; no effect on the CPU
+	// ReserveUnits: compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's to 256
+	// dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU
 	ReserveUnits int32
 	// Softcap: > 0 caps scores to ± softcap; 0: off
 	Softcap float32

@@ -119,10 +119,11 @@ union AnyPlan {
 
 fa_status_t plan(const Context* c, Plan* plan, Message* m) {
     OnDevice on(c->device);
-    if (plan->op == FA_OP_BACKWARD) return plan_backward(*c, static_cast<BackwardPlan*>(plan), m);
-    if (plan->op != FA_OP_FORWARD) return plan_rows(static_cast<RowsPlan*>(plan), m);
-    if (plan->problem.d.algorithm != FA_ALGORITHM_FLASH) return plan_study(c->properties, static_cast<StudyPlan*>(plan), m);
-    return plan_forward(*c, static_cast<ForwardPlan*>(plan), m);
+    if (plan->op != FA_OP_BACKWARD && plan->op != FA_OP_FORWARD) return plan_rows(static_cast<RowsPlan*>(plan), m);
+    const rt::Device device = unreserved(c->properties, plan->problem.d);
+    if (plan->op == FA_OP_BACKWARD) return plan_backward(device, static_cast<BackwardPlan*>(plan), m);
+    if (plan->problem.d.algorithm != FA_ALGORITHM_FLASH) return plan_study(device, static_cast<StudyPlan*>(plan), m);
+    return plan_forward(device, static_cast<ForwardPlan*>(plan), m);
 }
 
 void explain(const Context* c, const Plan* plan, char* text, uint64_t n) {

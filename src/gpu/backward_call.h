@@ -67,9 +67,9 @@ bool uses_dq_acc(const Problem& p, const BackwardLaunch& b) {
     return b.instance && b.instance->dq_by_atomics && !(p.d.flags & FA_DETERMINISTIC);
 }
 
-void plan_instance(const Context& c, const Problem& p, bool aligned, BackwardLaunch* plan) {
+void plan_instance(const rt::Device& device, const Problem& p, bool aligned, BackwardLaunch* plan) {
     const fa_attention_desc_t& d = p.d;
-    plan->instance = choose_backward(c.properties, p, aligned);
+    plan->instance = choose_backward(device, p, aligned);
     const BackwardInstance& one = *plan->instance;
     plan->by_keys_parts = ceil_div(max_of(d.dim_qk, d.dim_v), one.columns);
     plan->by_rows_parts = ceil_div(d.dim_qk, one.columns);
@@ -79,13 +79,13 @@ void plan_instance(const Context& c, const Problem& p, bool aligned, BackwardLau
     plan->dq_acc_columns = uses_dq_acc(p, *plan) ? one.columns : 0;
 }
 
-BackwardLaunch plan_launch(const Context& c, const Problem& p, Tensors tensors, const ArchBackwardPlan& arch) {
+BackwardLaunch plan_launch(const rt::Device& device, const Problem& p, Tensors tensors, const ArchBackwardPlan& arch) {
     BackwardLaunch plan{};
     if (tensors == kArchKernelTensors && arch.kernel) {
         plan.arch_bytes = arch.workspace;
         plan.dq_acc_columns = arch.kernel->dq_acc_columns;  // and it prepares rows itself
     } else {
-        plan_instance(c, p, tensors != kAnyTensors, &plan);
+        plan_instance(device, p, tensors != kAnyTensors, &plan);
     }
     plan.dq_acc_bytes = uint64_t(round_up(p.d.heads_q * padded_rows_of(p) * plan.dq_acc_columns * 4, 256));
     return plan;
@@ -128,7 +128,7 @@ MmaBackwardParams backward_mma(const Problem& p) {
     return x;
 }
 
-fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
+fa_status_t plan_backward(const rt::Device& device, BackwardPlan* plan, Message* m) {
     const Problem& p = plan->problem;
     const fa_attention_desc_t& d = p.d;
     const int64_t padded_rows = padded_rows_of(p);
@@ -146,9 +146,9 @@ fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
     if (listed != FA_OK) return listed;
     plan->workspace = 0;
     plan->arch = ArchBackwardPlan{};
-    if constexpr (rt::kArchKernels) plan->arch = plan_arch_backward(c.properties, p);
+    if constexpr (rt::kArchKernels) plan->arch = plan_arch_backward(device, p);
     for (const Tensors tensors : {kAnyTensors, kVec16Tensors, kArchKernelTensors}) {
-        const BackwardLaunch& b = plan->launch[tensors] = plan_launch(c, p, tensors, plan->arch);
+        const BackwardLaunch& b = plan->launch[tensors] = plan_launch(device, p, tensors, plan->arch);
         if (max_of(max_of(b.by_keys_blocks, b.by_rows_blocks), b.row_blocks + plan->key_blocks) >= kMaxBlocks)
             return fail(m, FA_UNSUPPORTED,
                         "%lld rows and heads, %lld keys and heads: one launch of the backward holds fewer than 2^31 blocks",

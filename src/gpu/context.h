@@ -31,6 +31,13 @@ struct Context {
 namespace gpu {
 namespace {
 
+// What a plan counts on: the device without the multiprocessors that the call leaves free. Two remain, which a cluster needs.
+rt::Device unreserved(const rt::Device& device, const fa_attention_desc_t& d) {
+    rt::Device o = device;
+    o.multiprocessors = max_of(device.multiprocessors - d.reserve_units, min_of(device.multiprocessors, 2));
+    return o;
+}
+
 fa_status_t device_failed(Message* m, rt::Status s, const char* what) {
     rt::clear_error();
     return fail(m, rt::out_of_memory(s) ? FA_OUT_OF_MEMORY : FA_DEVICE_ERROR, "%s: %s", what, rt::text(s));

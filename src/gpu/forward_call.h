@@ -99,30 +99,30 @@ int dies_of(const rt::Device& d, const Problem& p, int64_t blocks) {
 }
 
 // What kernels compute. Copies are for matrix units.
-void plan_copies(const Context& c, ForwardPlan* plan) {
+void plan_copies(const rt::Device& device, ForwardPlan* plan) {
     const Problem& p = plan->problem;
     plan->computed = p;
     plan->copies = bf16_copies(p);
     if (should_copy(p, plan->copies)) plan->computed = copied_problem(p, plan->copies);
     bool worth = plan->computed.d.k_dtype != p.d.k_dtype || plan->computed.d.v_dtype != p.d.v_dtype;
-    if (worth && choose_instance(c.properties, plan->computed).simt) {
+    if (worth && choose_instance(device, plan->computed).simt) {
         worth = false;
-        if constexpr (rt::kArchKernels) worth = plan_arch_kernel(c.properties, plan->computed).kernel != nullptr;
+        if constexpr (rt::kArchKernels) worth = plan_arch_kernel(device, plan->computed).kernel != nullptr;
     }
     if (!worth) plan->copies = Bf16Copies{}, plan->computed = p;
 }
 
-fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
-    plan_copies(c, plan);
+fa_status_t plan_forward(const rt::Device& device, ForwardPlan* plan, Message* m) {
+    plan_copies(device, plan);
     const Problem& p = plan->computed;
     const fa_attention_desc_t& d = p.d;
     plan->arch = ArchPlan{};
-    if constexpr (rt::kArchKernels) plan->arch = plan_arch_kernel(c.properties, p);
+    if constexpr (rt::kArchKernels) plan->arch = plan_arch_kernel(device, p);
     const ArchKernel* const arch_kernel = plan->arch.kernel;
-    if (arch_kernel && !arch_kernel->splits_keys && prefers_splits(c.properties, p, arch_kernel->rows)) plan->arch = ArchPlan{};
-    const Instance& kernel = choose_instance(c.properties, p);
+    if (arch_kernel && !arch_kernel->splits_keys && prefers_splits(device, p, arch_kernel->rows)) plan->arch = ArchPlan{};
+    const Instance& kernel = choose_instance(device, p);
     plan->instance = &kernel;
-    plan->mma_type = kernel.simt ? d.q_dtype : mma_type(c.properties, d);
+    plan->mma_type = kernel.simt ? d.q_dtype : mma_type(device, d);
     plan->split = SplitParams{};
     SplitParams& x = plan->split;
     x.rows = d.seqlen_q * p.group;
@@ -131,7 +131,7 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     x.split_size = d.split_size;
     // Unaligned tensors must not need more workspace than aligned ones.
     x.num_splits = d.num_splits ? d.num_splits : plan->arch.kernel ? 1 : 0;
-    if (x.num_splits == 0 && !d.split_size) x.num_splits = num_splits_heuristic(c.properties, p, kernel, tiles).count;
+    if (x.num_splits == 0 && !d.split_size) x.num_splits = num_splits_heuristic(device, p, kernel, tiles).count;
     x.splits = max_splits(d.seqlen_k, x.num_splits, x.split_size);
     if (tiles >= kMaxBlocks / x.splits || all >= kMaxBlocks || d.batch * d.heads_q * d.seqlen_q >= kMaxBlocks)
         return fail(m, FA_UNSUPPORTED,
@@ -139,17 +139,17 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
                     (long long)tiles, (long long)x.splits);
     plan->simt = SimtForwardParams{};
     plan->mma = MmaForwardParams{};
-    if (kernel.simt) set_simt_forward(p, c.properties, kernel.rows, kernel.columns, kernel.shared_bytes, x, &plan->simt);
+    if (kernel.simt) set_simt_forward(p, device, kernel.rows, kernel.columns, kernel.shared_bytes, x, &plan->simt);
     else set_mma_forward(p, kernel.rows, x, &plan->mma);
     plan->grid = tiles * x.splits;
-    plan->dies = dies_of(c.properties, p, plan->grid);
+    plan->dies = dies_of(device, p, plan->grid);
     if (plan->dies > 1 && plan->mma.section > 0) plan->mma.section = 1;  // a die's cache is small
     plan->shared_bytes = uint64_t(kernel.shared_bytes(plan->simt.q_dims));
     plan->early = is_short(kernel, split_keys(d.seqlen_k, x.num_splits, x.split_size));
-    plan->merge_columns = merge_columns(c.properties, p, all);
+    plan->merge_columns = merge_columns(device, p, all);
     plan->cluster_merge = can_merge_in_cluster(p, kernel, x.splits);
     if constexpr (rt::kArchKernels)
-        if (plan->cluster_merge) plan->cluster_merge = cluster_fits(c.properties, kernel, tiles, x.splits);
+        if (plan->cluster_merge) plan->cluster_merge = cluster_fits(device, kernel, tiles, x.splits);
     plan->split_memory = split_memory(p, x, p.has(FA_OPERAND_SCORES));
     const fa_status_t listed = plan_lists(p, &plan->list_bytes, m);
     if (listed != FA_OK) return listed;

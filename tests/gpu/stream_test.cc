@@ -23,6 +23,29 @@ TEST_F(Streams, CallsReturnWhileTheirStreamIsHeldUp) {
     }
 }
 
+// For kernels of one block a multiprocessor.
+TEST_F(Streams, HaveTheMultiprocessorsThatACallReserves) {
+    if (!is_hopper()) GTEST_SKIP() << "not a Hopper";
+    const Handle handle = make_handle();
+    fa_device_info_t info = {};
+    info.struct_size = sizeof info;
+    ASSERT_EQ(fa_device_info(FA_BACKEND_CUDA, 0, &info), FA_OK);
+    Case c = shaped({2, 16, 16, 4096, 4096, 128, 128}, FA_BF16);
+    for (const int32_t op : {FA_OP_FORWARD, FA_OP_BACKWARD}) {
+        for (const int32_t reserved : {0, 20, 21, info.compute_units, INT32_MAX}) {
+            c.d.reserve_units = reserved;
+            char text[512];
+            ASSERT_EQ(fa_explain(handle, &c.d, op, text, sizeof text), FA_OK) << handle.error();
+            const std::string said = text;
+            const size_t end = said.find(" blocks"), begin = said.rfind(' ', end - 1);
+            ASSERT_NE(end, std::string::npos) << said;
+            const int blocks = std::stoi(said.substr(begin + 1, end - begin - 1)), left = std::max(info.compute_units - reserved, 2);
+            EXPECT_LE(blocks, left) << said;
+            EXPECT_GE(blocks, left - 1) << said;  // clusters of two
+        }
+    }
+}
+
 // The handle's own scratch memory, once it is large enough.
 TEST_F(Streams, CallsWithoutAWorkspaceReturnToo) {
     const Stream stream;

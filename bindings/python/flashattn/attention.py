@@ -203,7 +203,7 @@ def attention(
 
     Computing
         num_splits: parts of the keys computed side by side, 0: chosen. split_size: keys of a part, fixed; 0: off. reserve_units: processors
-            of a GPU to leave free.
+            of a GPU to leave to other streams, where a kernel has one block on each, as Hopper's to 256 dims.
         device_status: (1,) uint32, written: a GPU looks at lengths, pages, indices and lists first, and or-s into it 1 for a bad length, 2
             for a page, 4 for an index. What is bad counts as absent or cut off; a CPU refuses it.
         precision: "native" permits a kernel to round q to the type of k, P to that of v, and q, P and the values of blocks to bfloat16.

@@ -442,7 +442,8 @@ typedef struct fa_attention_desc_s {
     int32_t precision;     /* FA_PRECISION_… */
     int32_t scores_stage;  /* with FA_OPERAND_SCORES */
     int32_t num_splits;    /* parts that the keys are cut into and computed side by side; 0: chosen from this descriptor alone */
-    int32_t reserve_units; /* compute units (fa_device_info_t) of a GPU to leave free; no effect on the CPU */
+    int32_t reserve_units; /* compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's to 256
+                              dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU */
     float scale;           /* with FA_SCALE_EXPLICIT; up to ± 2.35e38 */
     float softcap;         /* > 0 caps scores to ± softcap; 0: off */
     float dropout_p;       /* probability of dropping, in [0, 1) */

@@ -422,7 +422,8 @@ pub struct fa_attention_desc_t {
     pub scores_stage: i32,
     /// parts that the keys are cut into and computed side by side; 0: chosen from this descriptor alone
     pub num_splits: i32,
-    /// compute units (fa_device_info_t) of a GPU to leave free; no effect on the CPU
+    /// compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's to 256
+    /// dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU
     pub reserve_units: i32,
     /// with FA_SCALE_EXPLICIT; up to ± 2.35e38
     pub scale: f32,

@@ -32,7 +32,8 @@ of_attention! {
     choice ScoresStage scores_stage;
     /// parts that the keys are cut into and computed side by side; 0: chosen from this descriptor alone
     small num_splits;
-    /// compute units (fa_device_info_t) of a GPU to leave free; no effect on the CPU
+    /// compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's to 256
+    /// dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU
     small reserve_units;
     /// > 0 caps scores to ± softcap; 0: off
     real softcap;
