@@ -18,7 +18,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Literal, NamedTuple, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Callable, Literal, TypedDict, overload
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,9 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 
 from . import _abi
-from ._arrays import choice, dtype_code, integer
-from ._forward import ALIGNMENTS, SCORE_SCALARS, named_causal, place, plain_scores, window_sides
+from ._arrays import choice
+from ._forward import ALIGNMENTS, named_causal, window_sides
+from ._jax_request import INTEGERS, PER_HEAD, Arrays, Static, broadcast_strides, describe, point, sizes, strides
 from ._layout import Order
 from ._library import library
 from ._request import Request
@@ -38,34 +39,13 @@ if TYPE_CHECKING:
 
 __all__ = ["attention"]
 
-_FLOATS = ("float32", "float16", "bfloat16")
+_BROADCAST = ("bias", "mask", "key_ranges")  # along the batch
 _PLATFORMS = {"cpu": "cpu", "CUDA": "cuda", "ROCM": "rocm"}
-_OPERANDS = ("q", "k", "v", "bias", "sinks", "mask", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "rng_state")
-_DIFFERENTIABLE = _OPERANDS[:5]
-_BITS = {name: f"FA_OPERAND_{name.upper()}" for name in _OPERANDS[3:]} | {"alibi_slopes": "FA_OPERAND_ALIBI"}
+_DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks")
 _IN_FORWARD = 1 << 20  # as in xla.cc
 _SKIP = -1
 _Shape: Any = jax.ShapeDtypeStruct  # JAX's own types leave these two out
 _capsule: Any = jax.ffi.pycapsule
-
-Arrays = dict[str, Any]  # by name: arrays, or their shapes and dtypes
-
-
-class _Options(NamedTuple):
-    """What is no array: known when a program is traced."""
-
-    swapped: bool
-    causal: str | None
-    alignment: str | None
-    window: tuple[int, int] | None
-    chunk: int
-    scale: float | None
-    scalars: tuple[float, ...]  # each of SCORE_SCALARS
-    dropout_p: float
-    deterministic: bool
-    max_seqlen_q: int | None
-    max_seqlen_k: int | None
-    names: tuple[str, ...]  # of the operands that there are, in their order
 
 
 @jax.tree_util.register_static
@@ -87,7 +67,15 @@ class Options(TypedDict, total=False):
     scale: float | None
     softcap: float
     bias: jax.Array | None
+    bias_scale: jax.Array | None
     mask: jax.Array | None
+    key_ranges: jax.Array | None
+    key_list: jax.Array | None
+    key_list_count: jax.Array | None
+    full_list: jax.Array | None
+    full_list_count: jax.Array | None
+    list_rows: int
+    list_keys: int
     alibi_slopes: jax.Array | None
     sinks: jax.Array | None
     cu_seqlens_q: jax.Array | None
@@ -120,7 +108,15 @@ def attention(
     scale: float | None = None,
     softcap: float = 0,
     bias: jax.Array | None = None,
+    bias_scale: jax.Array | None = None,
     mask: jax.Array | None = None,
+    key_ranges: jax.Array | None = None,
+    key_list: jax.Array | None = None,
+    key_list_count: jax.Array | None = None,
+    full_list: jax.Array | None = None,
+    full_list_count: jax.Array | None = None,
+    list_rows: int = 1,
+    list_keys: int = 1,
     alibi_slopes: jax.Array | None = None,
     sinks: jax.Array | None = None,
     cu_seqlens_q: jax.Array | None = None,
@@ -137,6 +133,8 @@ def attention(
     q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; k, v: the same with heads_k heads, which divide
     heads; float32, float16 or bfloat16, all alike. The keywords are those of flashattn.attention; what is no array must be known
     when the program is traced. bias and mask broadcast to (batch, heads, rows, keys); a bias has float32, float16 or bfloat16.
+    key_ranges, key_list, full_list and their counts as flashattn.attention has them: a document mask, or the arrays of a block mask
+        with list_rows and list_keys. They have no gradient, nor have bias_scale and alibi_slopes.
     layout: "bhsd" for q, k, v and out of (batch, heads, rows, dim); nothing is transposed.
     max_seqlen_q, max_seqlen_k: bounds of packed lengths; None: the totals, which are always enough. Lengths beyond them, or that
         decrease, are refused when the call runs, or on a GPU leave rows undefined.
@@ -154,13 +152,15 @@ def attention(
     if dropout_p and dropout_key is None:
         raise ValueError(f"dropout_p is {dropout_p}: expected a dropout_key")
     given = {
-        **{"q": q, "k": k, "v": v, "bias": bias, "sinks": sinks, "mask": mask, "alibi_slopes": alibi_slopes},
+        **{"q": q, "k": k, "v": v, "bias": bias, "bias_scale": bias_scale, "sinks": sinks, "mask": mask, "alibi_slopes": alibi_slopes},
+        **{"key_ranges": key_ranges, "key_list": key_list, "key_list_count": key_list_count},
+        **{"full_list": full_list, "full_list_count": full_list_count},
         **{"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "rng_state": _seed(dropout_key) if dropout_p else None},
     }
-    arrays = {name: _operand(name, jnp.asarray(x)) for name, x in given.items() if x is not None}
+    arrays = {name: _operand(name, jnp.asarray(x), cu_seqlens_q is not None) for name, x in given.items() if x is not None}
     if alignment is not None:
         choice("alignment", alignment, ALIGNMENTS)
-    options = _Options(
+    options = Static(
         swapped=Order(layout).swapped and arrays["q"].ndim == 4,
         causal=named_causal(causal),
         alignment=alignment,
@@ -172,13 +172,15 @@ def attention(
         deterministic=bool(deterministic),
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
+        list_rows=list_rows,
+        list_keys=list_keys,
         names=tuple(arrays),
     )
     out, lse = _attention(options, tuple(arrays.values()))
     return (out, lse) if return_lse else out
 
 
-def _operand(name: str, x: jax.Array) -> jax.Array:
+def _operand(name: str, x: jax.Array, packed: bool) -> jax.Array:
     """In the type that the library reads."""
     if name == "mask":
         x = (x != 0).astype(jnp.uint8)
@@ -186,9 +188,13 @@ def _operand(name: str, x: jax.Array) -> jax.Array:
         if x.ndim > 4:
             raise ValueError(f"{name} has shape {x.shape}: expected one that broadcasts to (batch, heads, rows, keys)")
         return x.reshape((1,) * (4 - x.ndim) + x.shape)
-    if name in ("sinks", "alibi_slopes"):
+    if name == "key_ranges" and not packed:
+        if not 2 <= x.ndim <= 5:
+            raise ValueError(f"key_ranges has shape {x.shape}: expected one that broadcasts to (batch, heads, rows, intervals, 2)")
+        x = x.reshape((1,) * (5 - x.ndim) + x.shape)
+    if name in (*PER_HEAD, "alibi_slopes"):
         return x.astype(jnp.float32)
-    if name in ("cu_seqlens_q", "cu_seqlens_k"):
+    if name in INTEGERS:
         if not jnp.issubdtype(x.dtype, jnp.integer):
             raise TypeError(f"{name} has dtype {x.dtype}: expected integers")
         return x.astype(jnp.int32)
@@ -223,18 +229,18 @@ def _register() -> None:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(options: _Options, arrays: tuple[jax.Array, ...]) -> Any:
+def _attention(options: Static, arrays: tuple[jax.Array, ...]) -> Any:
     return tuple(_forward(options)(*arrays))
 
 
-def _attention_forward(options: _Options, arrays: tuple[Any, ...]) -> tuple[Any, Any]:
+def _attention_forward(options: Static, arrays: tuple[Any, ...]) -> tuple[Any, Any]:
     wanted = tuple(name for name, x in zip(options.names, arrays) if x.perturbed and name in _DIFFERENTIABLE)
     values = tuple(x.value for x in arrays)
     out, lse = _forward(options)(*values)
     return (out, lse), (values, out, lse, _Wanted(wanted))
 
 
-def _attention_backward(options: _Options, saved: Any, cotangents: Any) -> tuple[Any]:
+def _attention_backward(options: Static, saved: Any, cotangents: Any) -> tuple[Any]:
     values, out, lse, wanted = saved
     zero = jax.custom_derivatives.SymbolicZero
     dout, dlse = cotangents
@@ -251,23 +257,23 @@ _attention.defvjp(_attention_forward, _attention_backward, symbolic_zeros=True)
 
 
 @functools.lru_cache(maxsize=256)
-def _forward(options: _Options) -> Callable[..., Any]:
+def _forward(options: Static) -> Callable[..., Any]:
     """The call, with its rule for vmap, of the operands that options names; it returns out and lse."""
 
     @custom_vmap
     def call(*arrays: jax.Array) -> Any:
         given: Arrays = dict(zip(options.names, arrays))
-        request = _describe(options, given)
+        request = describe(options, given)
         results = _outputs(options, given)
         for name, x in results.items():
-            _point(request, name, x)
+            point(request, name, x)
         return _ffi(request, given, results, _gaps(options, results))
 
     @call.def_vmap
     def rule(size: int, mapped: list[bool], *arrays: jax.Array) -> Any:
         given = dict(zip(options.names, arrays))
         is_mapped = dict(zip(options.names, mapped))
-        if is_mapped.get("sinks") or not _foldable(options):
+        if any(is_mapped.get(name) for name in PER_HEAD) or not _foldable(options):
             return _one_by_one(call, mapped, arrays), [True, True]
         folded = _fold(options, given, is_mapped, size)
         return [x.reshape(size, -1, *x.shape[1:]) for x in call(*folded.values())], [True, True]
@@ -276,31 +282,31 @@ def _forward(options: _Options) -> Callable[..., Any]:
 
 
 @functools.lru_cache(maxsize=256)
-def _backward(options: _Options, wanted: tuple[str, ...], with_dlse: bool) -> Callable[..., Any]:
+def _backward(options: Static, wanted: tuple[str, ...], with_dlse: bool) -> Callable[..., Any]:
     """The call for the gradients of what is wanted. Its arguments: the operands, out, lse, dout, and dlse if there is."""
     names = (*options.names, "o", "lse", "dout", *(["dlse"] if with_dlse else []))
 
     @custom_vmap
     def call(*arrays: jax.Array) -> Any:
         given: Arrays = dict(zip(names, arrays))
-        inputs = _describe(options, given)
+        inputs = describe(options, given)
         request = Request(_abi.BackwardArgs(), inputs)
         for name in ("o", "lse"):
-            _point(inputs, name, given[name])
+            point(inputs, name, given[name])
         results = {f"d{name}": _gradient(name, given[name]) for name in wanted}
         for name, x in {**{name: given[name] for name in names[len(options.names) + 2 :]}, **results}.items():
-            _point(request, name, x)
+            point(request, name, x)
             if name in ("dout", "dq", "dk", "dv"):
-                setattr(request.args, f"{name}_stride", _strides(options, x.shape))
+                setattr(request.args, f"{name}_stride", strides(options, x.shape))
         if "dbias" in results:
-            request.args.dbias_stride = _broadcast_strides(results["dbias"].shape)
+            request.args.dbias_stride = broadcast_strides(results["dbias"].shape)
         return _ffi(request, given, results, _gaps(options, results))
 
     @call.def_vmap
     def rule(size: int, mapped: list[bool], *arrays: jax.Array) -> Any:
-        if "sinks" in options.names or not _foldable(options):
-            return _one_by_one(call, mapped, arrays), [True] * len(wanted)
         given, is_mapped = dict(zip(names, arrays)), dict(zip(names, mapped))
+        if "sinks" in options.names or is_mapped.get("bias_scale") or not _foldable(options):
+            return _one_by_one(call, mapped, arrays), [True] * len(wanted)
         folded = _fold(options, given, is_mapped, size)
         if "bias" in wanted:  # each item has a gradient of its own
             whole = folded["q"].shape[0]
@@ -333,13 +339,9 @@ def _place(request: Request, name: str) -> int:
     return offset + _IN_FORWARD if inner else offset
 
 
-def _point(request: Request, name: str, x: Any) -> None:
-    request.point_at(name, None, x.size * x.dtype.itemsize, None)
-
-
-def _outputs(options: _Options, given: Arrays) -> Arrays:
+def _outputs(options: Static, given: Arrays) -> Arrays:
     q, v = given["q"], given["v"]
-    batch, rows, heads = _sizes(options, q.shape)
+    batch, rows, heads = sizes(options, q.shape)
     lse = (heads, rows) if q.ndim == 3 else (batch, heads, rows)
     return {"o": _Shape((*q.shape[:-1], v.shape[-1]), q.dtype), "lse": _Shape(lse, jnp.float32)}
 
@@ -348,7 +350,7 @@ def _gradient(name: str, like: Any) -> Any:
     return _Shape(like.shape, jnp.float32 if name in ("bias", "sinks") else like.dtype)
 
 
-def _gaps(options: _Options, results: Arrays) -> Arrays:
+def _gaps(options: Static, results: Arrays) -> Arrays:
     """Packed sequences need not fill their tensors."""
     if "cu_seqlens_q" not in options.names and "cu_seqlens_k" not in options.names:
         return {}
@@ -358,18 +360,18 @@ def _gaps(options: _Options, results: Arrays) -> Arrays:
 # ---------------------------------------------------------------------------------------------------- vmap
 
 
-def _foldable(options: _Options) -> bool:
+def _foldable(options: Static) -> bool:
     """May items be sequences of one batch? Packed tensors have no such axis, and dropout draws by the sequence's number."""
     return not {"cu_seqlens_q", "cu_seqlens_k", "rng_state"} & set(options.names)
 
 
-def _fold(options: _Options, given: Arrays, is_mapped: dict[str, bool], size: int) -> Arrays:
+def _fold(options: Static, given: Arrays, is_mapped: dict[str, bool], size: int) -> Arrays:
     """Each operand with the mapped axis, which comes first, joined with its batch."""
     batch = given["q"].shape[int(is_mapped["q"])]
     folded = {}
     for name, x in given.items():
         mapped = is_mapped[name]
-        shared = name == "sinks" or (name == "alibi_slopes" and x.ndim == 1) or (name in ("bias", "mask") and x.shape[0] == 1)
+        shared = name in PER_HEAD or (name == "alibi_slopes" and x.ndim == 1) or (name in _BROADCAST and x.shape[0] == 1)
         if not mapped and shared:
             folded[name] = x
             continue
@@ -389,97 +391,3 @@ def _one_by_one(call: Callable[..., Any], mapped: list[bool], arrays: tuple[jax.
         return call(*(next(left) if m else x for x, m in zip(arrays, mapped)))
 
     return jax.lax.map(item, moving)
-
-
-# ---------------------------------------------------------------------------------------------- descriptor
-
-
-def _sizes(options: _Options, shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Batch, rows and heads; a packed tensor has no batch."""
-    if len(shape) == 3:
-        return 0, shape[0], shape[1]
-    return (shape[0], shape[2], shape[1]) if options.swapped else (shape[0], shape[1], shape[2])
-
-
-def _strides(options: _Options, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """(batch, row, head, element) of a dense tensor."""
-    dim = shape[-1]
-    if len(shape) == 3:
-        return 0, shape[1] * dim, dim, 1
-    inner = shape[2] * dim
-    return (shape[1] * inner, dim, inner, 1) if options.swapped else (shape[1] * inner, inner, dim, 1)
-
-
-def _broadcast_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    steps, step = [], 1
-    for length in reversed(shape):
-        steps.append(0 if length == 1 else step)
-        step *= length
-    return tuple(reversed(steps))
-
-
-def _describe(options: _Options, given: Arrays) -> Request:
-    """The descriptor, and the args with the room behind each operand."""
-    request = Request(_abi.ForwardArgs())
-    desc, q, k, v = request.desc, given["q"], given["k"], given["v"]
-    lengths = {name: given.get(f"cu_seqlens_{name}") for name in ("q", "k")}
-    ranks = {name: 4 if cu is None else 3 for name, cu in lengths.items()}
-    if (q.ndim, k.ndim, v.ndim) != (ranks["q"], ranks["k"], ranks["k"]) or k.shape[-1] != q.shape[-1]:
-        raise ValueError(
-            f"q, k and v have shapes {q.shape}, {k.shape} and {v.shape}: expected (batch, rows, heads, dim), or (total, heads, "
-            "dim) with cu_seqlens, dims of q and k alike"
-        )
-    sizes = {name: _sizes(options, x.shape) for name, x in (("q", q), ("k", k), ("v", v))}
-    if sizes["k"][:2] != sizes["v"][:2]:
-        raise ValueError(f"k has {sizes['k'][:2]} sequences and rows, v {sizes['v'][:2]}: they must agree")
-    if 0 in (sizes["k"][2], sizes["v"][2], q.shape[-1], v.shape[-1]):  # a zero in the descriptor would mean its default
-        raise ValueError(f"k and v have shapes {k.shape} and {v.shape}: expected at least one head and one dim")
-    desc.batch = sizes["q"][0] if lengths["q"] is None else lengths["q"].shape[0] - 1 if lengths["q"].ndim else 0
-    desc.heads_q, desc.heads_k, desc.heads_v = (sizes[name][2] for name in ("q", "k", "v"))
-    desc.dim_qk, desc.dim_v = q.shape[-1], v.shape[-1]
-    for name, cu in lengths.items():
-        batch, rows, _ = sizes[name]
-        longest = getattr(options, f"max_seqlen_{name}")
-        if cu is None and batch != desc.batch:
-            raise ValueError(f"{name} has {batch} sequences: expected {desc.batch}")
-        if cu is None and longest is not None:
-            raise ValueError(f"max_seqlen_{name} is {longest}: it belongs with cu_seqlens_{name}; {name} has {rows} rows")
-        if cu is not None and cu.shape != (desc.batch + 1,):
-            raise ValueError(f"cu_seqlens_{name} has shape {cu.shape}: expected (batch + 1,) = ({desc.batch + 1},)")
-        setattr(desc, f"seqlen_{name}", rows if longest is None else integer(f"max_seqlen_{name}", longest, 63, signed=False))
-        if cu is not None:
-            setattr(desc, f"total_{name}", rows)
-    for name in ("q", "k", "v"):
-        if given[name].dtype != q.dtype:
-            raise TypeError(f"{name} has dtype {given[name].dtype}: expected q's, {q.dtype}")
-        setattr(desc, f"{name}_dtype", dtype_code(name, np.dtype(q.dtype), _FLOATS))
-        setattr(desc, f"{name}_stride", _strides(options, given[name].shape))
-    desc.o_dtype, desc.o_stride = desc.q_dtype, _strides(options, (*q.shape[:-1], v.shape[-1]))
-    desc.strided |= _abi.FA_STRIDED_Q | _abi.FA_STRIDED_K | _abi.FA_STRIDED_V | _abi.FA_STRIDED_O
-    desc.operands |= _abi.FA_OPERAND_LSE
-    place(request, options.causal, None, options.alignment, options.window, options.chunk)
-    plain_scores(request, options.scale, dict(zip(SCORE_SCALARS, options.scalars)))
-    desc.dropout_p = options.dropout_p
-    if options.deterministic:
-        desc.flags |= _abi.FA_DETERMINISTIC
-    for name in options.names:
-        x = given[name]
-        _point(request, name, x)
-        if name in _BITS:
-            desc.operands |= getattr(_abi, _BITS[name])
-        if name in ("bias", "mask"):
-            _score(desc, name, x)
-        if name in ("sinks", "alibi_slopes"):
-            if x.shape != (desc.heads_q,) and (name == "sinks" or x.shape != (desc.batch, desc.heads_q)):
-                raise ValueError(f"{name} has shape {x.shape}: expected ({desc.heads_q},)")
-            desc.alibi_batch_stride = desc.heads_q if x.ndim == 2 else desc.alibi_batch_stride
-    return request
-
-
-def _score(desc: Any, name: str, x: Any) -> None:
-    pairs = (desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k)
-    if any(n not in (1, m) for n, m in zip(x.shape, pairs)):
-        raise ValueError(f"{name} has shape {x.shape}: expected one that broadcasts to {pairs}")
-    if name == "bias":
-        desc.bias_dtype = dtype_code(name, np.dtype(x.dtype), _FLOATS)
-    setattr(desc, f"{name}_stride", _broadcast_strides(x.shape))

@@ -48,6 +48,14 @@ class Jax(unittest.TestCase):
     def setUp(self):
         self.random = np.random.default_rng(6)
 
+    def key_masks(self, *items):
+        """Ranges of keys of 20 rows, and lists of 12 keys out of 30 for blocks of 16 rows, of 2 sequences."""
+        begin = self.random.integers(0, 25, (*items, 2, 1, 20, 1))
+        ranges = np.stack([begin, begin + self.random.integers(1, 20, begin.shape)], -1)
+        lists = self.random.permuted(np.broadcast_to(np.arange(30), (*items, 2, 1, 2, 30)), axis=-1)[..., :12]
+        counts = self.random.integers(1, 13, (*items, 2, 1, 2))
+        return jnp.asarray(ranges), jnp.asarray(lists), jnp.asarray(counts)
+
     def randn(self, *shape, dtype=np.float32):
         return jnp.asarray(self.random.standard_normal(shape, np.float32)).astype(dtype)
 
@@ -62,12 +70,18 @@ class Jax(unittest.TestCase):
     def test_the_same_bits_as_on_numpy_arrays(self):
         bias, mask, sinks = self.randn(4, 1, 30), jnp.asarray(self.random.random((20, 30)) < 0.8), self.randn(4)
         slopes = jnp.asarray(flashattn.alibi_slopes(4))
+        ranges, lists, counts = self.key_masks()
+        blocks = {"list_rows": 16}
         for dtype in (np.float32, np.float16, jnp.bfloat16):
             for options in (
                 {},
                 {"causal": "bottom-right", "window": (9, None), "scale": 0.3, "softcap": 2.0},
                 {"bias": bias, "mask": mask, "sinks": sinks},
                 {"alibi_slopes": slopes, "alignment": "top-left", "chunk": 7},
+                {"bias": bias, "bias_scale": jnp.asarray([0.5, -1, 2, 0.25]), "key_ranges": ranges},
+                {"key_ranges": ranges[0, 0], "sinks": sinks},
+                {"key_list": lists, "key_list_count": counts, **blocks},
+                {"full_list": lists[..., :5], "full_list_count": counts % 6, "mask": mask, "key_list": lists[..., 5:10], **blocks},
             ):
                 with self.subTest(dtype=dtype, options=list(options)):
                     q, k, v = self.qkv(dtype)
@@ -167,11 +181,16 @@ class Jax(unittest.TestCase):
         many, (q, k, v) = self.qkv(items=(3,)), self.qkv()
         masks = jnp.asarray(self.random.random((3, 20, 30)) < 0.8)
         sinks, slopes, each = self.randn(3, 4), jnp.abs(self.randn(3, 4)), jnp.abs(self.randn(3, 2, 4))
+        ranges, lists, counts = self.key_masks(3)
         for name, x, options in (
             ("mask", masks, {}),
             ("sinks", sinks, {}),
             ("alibi_slopes", slopes, {"alignment": "top-left"}),
             ("alibi_slopes", each, {"alignment": "top-left"}),
+            ("bias_scale", sinks, {"bias": self.randn(4, 1, 30)}),
+            ("key_ranges", ranges, {}),
+            ("key_list", lists, {"list_rows": 16, "key_list_count": counts[0]}),
+            ("key_list_count", counts, {"list_rows": 16, "key_list": lists[1]}),
         ):
             with self.subTest(name=name, shape=x.shape):
                 function = lambda q, x: attention(q, k, v, **{name: x}, **options)  # noqa: B023, E731
@@ -219,6 +238,12 @@ class Jax(unittest.TestCase):
             (TypeError, "q has dtype int32", lambda: attention(*(x.astype(int) for x in (q, k, v)))),
             (ValueError, "bias has shape", lambda: attention(q, k, v, bias=jnp.ones((3, 30)))),
             (ValueError, "sinks has shape", lambda: attention(q, k, v, sinks=jnp.ones(2))),
+            (ValueError, "bias_scale has shape", lambda: attention(q, k, v, bias=jnp.ones(30), bias_scale=jnp.ones(3))),
+            (TypeError, "key_ranges has dtype float32", lambda: attention(q, k, v, key_ranges=jnp.ones((20, 1, 2)))),
+            (ValueError, "key_ranges has shape", lambda: attention(q, k, v, key_ranges=jnp.ones((7, 1, 2), int))),
+            (ValueError, "key_list has shape", lambda: attention(q, k, v, key_list=jnp.ones((2, 1, 3, 4), int))),
+            (ValueError, "expected the list that it counts", lambda: attention(q, k, v, key_list_count=jnp.ones((2, 1, 20), int))),
+            (ValueError, "say nothing without key_list", lambda: attention(q, k, v, list_rows=8)),
             (ValueError, "max_seqlen_q is 4: it belongs with", lambda: attention(q, k, v, max_seqlen_q=4)),
             (TypeError, "causal is True", lambda: attention(q, k, v, causal=True)),
             (ValueError, "alignment is 'middle'", lambda: attention(q, k, v, alignment="middle")),
