@@ -176,6 +176,16 @@ TEST_F(Plans, AreForgottenWhenAParameterIsSet) {
     EXPECT_GT(three, one);
 }
 
+// Of a GPU, whose keys are cut into as many splits as units are left for.
+TEST_F(Plans, CountOnTheUnitsThatAreNotReserved) {
+    const Handle handle = make_handle();
+    fa_attention_desc_t d = shaped({1, 2, 2, 1, 1 << 24, 64, 64}, FA_BF16).d;
+    const std::string all = answers(handle, d, FA_OP_FORWARD);
+    d.reserve_units = INT32_MAX;
+    if (testing_the_cpu()) EXPECT_EQ(answers(handle, d, FA_OP_FORWARD), all);
+    else EXPECT_NE(answers(handle, d, FA_OP_FORWARD), all);
+}
+
 // A descriptor that was refused is planned anew, and so is one that differs in its last field or its size alone.
 TEST_F(Plans, AreOfTheWholeDescriptor) {
     const Handle handle = make_handle();
