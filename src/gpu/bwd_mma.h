@@ -1,4 +1,4 @@
-// The backward kernels on matrix cores: head dimensions up to 256 (f32: 128), every option. bwd_mma_block.h has what surrounds the
+// The backward kernels on matrix cores: head dimensions up to 512 (f32: 128), every option. bwd_mma_block.h has what surrounds the
 // arithmetic, mma_sync.h the products of tiles.
 //
 // By keys: a block owns a tile of keys, whose dk and dv stay in registers while the rows of all query heads of the group are
@@ -28,19 +28,21 @@ struct MmaBackward {
     using FragmentB = typename Mma::FragmentB;
     using Tile = typename M::Tile;
     using Shared = typename M::Shared;
+    static constexpr int kTile = M::kTile, kOwnTiles = M::kOwnTiles;
     using Scores = Acc[kOwnTiles][M::kShareTiles];
     using Columns = Acc[kOwnTiles][M::kColumnSteps];
-    static constexpr int kTile = M::kTile;
     static constexpr int kPrefetch = 1;  // fragments that are read before their use
 
     // Where a warp works: its owned rows, its share of the streamed ones, and of the columns of what it owns.
     struct Warp {
         int own0, share0, step0;
+        bool writes;  // does it write its share of the probabilities?
         FA_MEMBER Warp() {
             const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / Mma::kLanes), across = warp % (M::kSteps / M::kColumnSteps),
                       down = warp / (M::kSteps / M::kColumnSteps);
             own0 = kTile * kOwnTiles * down;
-            share0 = M::kShare * across;
+            share0 = M::kShare * (across % M::kShareWarps);
+            writes = M::kShareWarps == M::kSteps / M::kColumnSteps || across < M::kShareWarps;
             step0 = M::kColumnSteps * across;
         }
     };
@@ -133,7 +135,17 @@ struct MmaBackward {
         const auto rows =
             Mma::advance(Mma::template transposed_ptr<M::kProbRowBytes>(M::ds_tile(buffer), rt::opaque(0), lane_anew()), row0 / kTile);
         const auto keys = Mma::advance(Mma::template v_ptr<M::kRowBytes, M::own>(M::owned(0), rt::opaque(0), lane_anew()), step0);
-        Acc acc[kOwnTiles][M::kDqSteps];
+        const int64_t row = M::shared().tile.row0 + part.head * x.padded_rows + part.stream0;
+        float* const to = x.dq_acc + dq_acc_index(row + row0, 16 * step0, M::columns) + rt::opaque(rt::thread()) % 32 * 4;
+        if constexpr (M::kDqPassSteps == M::kDqSteps) add_dq_pass(rows, keys, to, factor);
+        else
+            FA_UNROLL_BY(1)
+            for (int step = 0; step < M::kDqSteps; step += M::kDqPassSteps)
+                add_dq_pass(rows, Mma::advance(keys, step), to + dq_acc_index(0, 16 * step, M::columns), factor);
+    }
+    template <class Rows, class Keys>
+    FA_MEMBER static void add_dq_pass(const Rows& rows, const Keys& keys, float* to, float factor) {
+        Acc acc[kOwnTiles][M::kDqPassSteps];
         clear(acc);
         gemm<M::own / kTile>(
             acc,
@@ -141,10 +153,8 @@ struct MmaBackward {
                 Mma::template load_transposed<M::kProbRowBytes>(a, rows, kTile * step * M::kProbRowBytes, m);
             },
             [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes, M::own>(b, keys, step, c); });
-        const int64_t row = M::shared().tile.row0 + part.head * x.padded_rows + part.stream0;
-        float* const to = x.dq_acc + dq_acc_index(row + row0, 16 * step0, M::columns) + rt::opaque(rt::thread()) % 32 * 4;
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int c = 0; c < M::kDqSteps; c++)
+            FA_UNROLL for (int c = 0; c < M::kDqPassSteps; c++)
                 FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
                     const float* const of = acc[m][c].x + 2 * r;
                     rt::red_add4(to + dq_acc_index(16 * m + 8 * r, 16 * c, M::columns), of[0] * factor, of[1] * factor, of[4] * factor, of[5] * factor);
@@ -265,6 +275,7 @@ struct MmaBackward {
 
     template <int n>
     FA_MEMBER static void put(char* tile, const Warp& w, const Acc (&acc)[kOwnTiles][n]) {
+        if (!w.writes) return;
         const auto ptr = Mma::advance(Mma::template prob_ptr<M::kProbRowBytes>(tile, rt::opaque(w.own0)), w.share0 / kTile);
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < n; c++)
@@ -317,12 +328,12 @@ FA_DEVICE void process_tile(const MmaBackwardParams& x, const typename MmaBackwa
     G::put(M::ds_tile(buffer), w, grad);
     float amax = 0.f;
     if constexpr (Mma::kNarrow) {
-        FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
+        FA_UNROLL for (int m = 0; m < M::kOwnTiles; m++)
             FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
                 FA_UNROLL for (int e = 0; e < M::Acc::kElements; e++) amax = max_fn(amax, fabsf(grad[m][n].x[e]));
         if (amax > kMaxDs || (!s.unit_set && amax > 0.f)) s.overflowed[buffer] = 1;
     }
-    if constexpr (M::kLate) rt::named_barrier(1 + w.own0 / (M::kTile * kOwnTiles), Mma::kLanes * (M::kSteps / M::kColumnSteps));
+    if constexpr (M::kLate) rt::named_barrier(1 + w.own0 / (M::kTile * M::kOwnTiles), Mma::kLanes * (M::kSteps / M::kColumnSteps));
     else rt::barrier();
     if constexpr (Mma::kNarrow) {
         if (rt::opaque(rt::thread()) == 0) s.overflowed[buffer ^ 1] = 0;
@@ -409,17 +420,19 @@ FA_DEVICE void run_backward_mma(const MmaBackwardParams& x) {
     backward_mainloop<M>(x, acc_ds, acc_p);
     const typename G::Warp w;
     const float factor = x.scale * M::Policy::kProductUnit * G::inv_unit();
-    rt::barrier();
-    M::stage_acc(0, factor, w.own0, M::kTile * w.step0, acc_ds);
-    if constexpr (!M::by_rows)
-        M::stage_acc(1, x.dropout_scale * M::Policy::kProductUnit / M::Policy::kProbUnit, w.own0, M::kTile * w.step0, acc_p);
-    rt::barrier();
+    const auto store = [&](const typename G::Columns& acc, float unit, void* base, const RowStrides& strides, int64_t dim, int64_t first) {
+        rt::barrier();
+        M::stage_acc(unit, w.own0, M::kTile * w.step0, acc);
+        rt::barrier();
+        if (base) M::store_acc(x, base, strides, dim, first);
+    };
     if constexpr (M::by_rows) {
-        M::store_acc(x, 0, x.dq, x.dq_strides, x.dim_qk, query_index(x.dq_strides, t.seq, t.batch, t.first, t.head0));
+        store(acc_ds, factor, x.dq, x.dq_strides, x.dim_qk, query_index(x.dq_strides, t.seq, t.batch, t.first, t.head0));
     } else {
         const KeyLocation at{t.batch, t.seq.k_begin + t.first, true};
-        if (x.dk) M::store_acc(x, 0, x.dk, x.dk_strides, x.dim_qk, key_index(x.dk_strides, at, t.kv_head));
-        if (x.dv) M::store_acc(x, 1, x.dv, x.dv_strides, x.dim_v, key_index(x.dv_strides, at, t.kv_head));
+        store(acc_ds, factor, x.dk, x.dk_strides, x.dim_qk, key_index(x.dk_strides, at, t.kv_head));
+        const float of_dv = x.dropout_scale * M::Policy::kProductUnit / M::Policy::kProbUnit;
+        store(acc_p, of_dv, x.dv, x.dv_strides, x.dim_v, key_index(x.dv_strides, at, t.kv_head));
     }
 }
 

@@ -11,24 +11,25 @@
 namespace fa {
 namespace gpu {
 
-// Tiles of rows that a warp owns; each streamed fragment is used for all of them.
-constexpr int kOwnTiles = 2;
-
-template <class Mma, int D, int OwnWarps, int ColumnWarps, int StreamRows, int Stages, int Resident, bool ByRows, bool Plain>
+// OwnTiles: tiles of rows that a warp owns; each streamed fragment is used for all of them.
+template <class Mma, int D, int OwnWarps, int ColumnWarps, int StreamRows, int Stages, int Resident, bool ByRows, bool Plain, int OwnTiles = 2>
 struct MmaBackwardBlock {
     using Policy = Mma;
     using Element = typename Mma::Element;
     using Acc = typename Mma::Acc;
-    static constexpr int kTile = Mma::kTile, threads = Mma::kLanes * OwnWarps * ColumnWarps, warps = OwnWarps * ColumnWarps;
+    static constexpr int kTile = Mma::kTile, kOwnTiles = OwnTiles, threads = Mma::kLanes * OwnWarps * ColumnWarps, warps = OwnWarps * ColumnWarps;
     static constexpr int own = kTile * kOwnTiles * OwnWarps, stream_rows = StreamRows, stages = Stages, resident = Resident,
                          columns = D;
     static constexpr bool by_rows = ByRows, plain = Plain;
     // A warp's part of the probabilities is its own rows times a share of the streamed ones; of the owned gradients, its rows and a
-    // share of the columns.
-    static constexpr int kSteps = D / kTile, kShare = StreamRows / ColumnWarps, kShareTiles = kShare / kTile,
+    // share of the columns. Where a streamed tile has fewer tiles than warps, several compute the same share, which takes them no
+    // longer, and one writes it.
+    static constexpr int kShareWarps = StreamRows / kTile < ColumnWarps ? StreamRows / kTile : ColumnWarps,
+                         kShare = StreamRows / kShareWarps, kShareTiles = kShare / kTile, kSteps = D / kTile,
                          kColumnSteps = kSteps / ColumnWarps;
-    // Of the streamed rows' dq: two tiles of rows and a share of the columns.
-    static constexpr int kDqRows = kTile * kOwnTiles, kDqWarps = StreamRows / kDqRows, kDqSteps = kSteps / (warps / kDqWarps);
+    // Of the streamed rows' dq: as many tiles of rows and a share of the columns, in passes of those that registers have room for.
+    static constexpr int kDqRows = kTile * kOwnTiles, kDqWarps = StreamRows / kDqRows, kDqSteps = kSteps / (warps / kDqWarps),
+                         kDqPassSteps = kDqSteps < 8 ? kDqSteps : 8;
     static constexpr int kRowBytes = D * int(sizeof(Element)), kRowVecs = kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;
     static constexpr int kProbRowBytes = StreamRows * int(sizeof(Element));
     static constexpr int kOwnedBytes = own * kRowBytes, kStreamBytes = StreamRows * kRowBytes, kProbTileBytes = own * kProbRowBytes;
@@ -40,7 +41,7 @@ struct MmaBackwardBlock {
     static constexpr int kRows = ByRows ? own : StreamRows, kRowStages = ByRows ? 1 : Stages;  // rows whose numbers are there at once
     static_assert(kShareTiles * Acc::kElements <= 32, "a bit for each score of a tile of rows");
     static_assert(threads % (D / 4) == 0 && own % kVec4Rows == 0, "");
-    static_assert(threads % kRowVecs == 0 && own % kRowsAtOnce == 0 && StreamRows % kRowsAtOnce == 0 && warps % kDqWarps == 0, "");
+    static_assert(threads % kRowVecs == 0 && own % kRowsAtOnce == 0 && StreamRows % kRowsAtOnce == 0 && warps % kDqWarps == 0 && kDqSteps % kDqPassSteps == 0, "");
 
     struct Source {
         const char* base;    // of the first row or key, for streamed rows those of the first head
@@ -225,24 +226,24 @@ struct MmaBackwardBlock {
         t.full_end = tile(full.end, 0);
     }
 
-    // Sums of the owned rows to their gradients, by way of shared memory that nothing else needs any more. Four columns of a row
-    // stay together, and those of neighbouring rows lie in different banks.
-    static_assert(2 * own * D * 4 <= kSharedBytes - kHeader, "sums of two gradients fit");
-    FA_MEMBER static float* staged(int operand, int row, int column) {
-        return reinterpret_cast<float*>(owned(0)) + operand * (own * D) + row * D + (column ^ (row & 3) << 3);
+    // Sums of the owned rows to a gradient, by way of shared memory that nothing else needs any more. Four columns of a row stay
+    // together, and those of neighbouring rows lie in different banks.
+    static_assert(own * D * 4 <= kSharedBytes - kHeader, "sums of a gradient fit");
+    FA_MEMBER static float* staged(int row, int column) {
+        return reinterpret_cast<float*>(owned(0)) + row * D + (column ^ (row & 3) << 3);
     }
-    FA_MEMBER static void stage_acc(int operand, float factor, int own0, int column0, const Acc (&acc)[kOwnTiles][kColumnSteps]) {
+    FA_MEMBER static void stage_acc(float factor, int own0, int column0, const Acc (&acc)[kOwnTiles][kColumnSteps]) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                    *staged(operand, own0 + kTile * m + Acc::row(Acc::lane_row(e)), column0 + Mma::output_column(c, e)) =
+                    *staged(own0 + kTile * m + Acc::row(Acc::lane_row(e)), column0 + Mma::output_column(c, e)) =
                         acc[m][c].x[e] * factor;
     }
     // first: the index of the first owned row's first element.
-    FA_MEMBER static void store_acc(const MmaBackwardParams& x, int operand, void* base, const RowStrides& strides, int64_t dim,
+    FA_MEMBER static void store_acc(const MmaBackwardParams& x, void* base, const RowStrides& strides, int64_t dim,
                                     int64_t first) {
         if (x.accumulate || dim % 4 != 0 || !vec4_aligned(base, strides, x.q_dtype))
-            return store_singly(x, operand, base, first, strides.row, int(dim));
+            return store_singly(x, base, first, strides.row, int(dim));
         const int own_row = rt::opaque(rt::thread()) / (D / 4), column = rt::opaque(rt::thread()) % (D / 4) * 4,
                   valid = shared().tile.valid;
         Element* const to = static_cast<Element*>(base) + first + column;
@@ -250,16 +251,15 @@ struct MmaBackwardBlock {
             FA_UNROLL_BY(4)
             for (int row = own_row; row < own; row += kVec4Rows) {
                 float value[4];
-                rt::load4(staged(operand, row, column), value);
+                rt::load4(staged(row, column), value);
                 if (row < valid) Mma::store4(to + row * strides.row, value);
             }
     }
-    FA_COLD_MEMBER static void store_singly(const MmaBackwardParams& x, int operand, void* base, int64_t first, int64_t step,
-                                            int dim) {
+    FA_COLD_MEMBER static void store_singly(const MmaBackwardParams& x, void* base, int64_t first, int64_t step, int dim) {
         FA_UNROLL_BY(4)
         for (int i = rt::thread(); i < shared().tile.valid * D; i += threads) {
             const int row = i / D, column = i % D;
-            if (column < dim) store_gradient(x, base, first + row * step + column, x.q_dtype, *staged(operand, row, column));
+            if (column < dim) store_gradient(x, base, first + row * step + column, x.q_dtype, *staged(row, column));
         }
     }
 };

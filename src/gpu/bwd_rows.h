@@ -156,21 +156,23 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) finish_dq(FA_PARAM BackwardRowParam
     if (rows.valid <= 0) return;
     if (x.accumulate || x.dim_qk % 8 != 0 || copy_width(x.dq, x.dq_strides, x.dim_qk, x.q_dtype) != 16)
         return finish_any_rows(x, rows);
-    constexpr int kInFlight = 4;
-    const int lanes = int(x.dq_acc_columns) / 8, rows_at_once = kPrepareThreads / lanes, column = rt::thread() % lanes * 8;
+    constexpr int kInFlight = 4, kMostLanes = 32;  // of a row: those of eight rows lie at a fixed distance from the next eight's
+    const int lanes = int(min_of(x.dq_acc_columns / 8, kMostLanes)), rows_at_once = kPrepareThreads / lanes;
     const int valid = int(min_of(rows.valid, kPaddedRows)), step = int(dq_acc_index(rows_at_once, 0, x.dq_acc_columns));
-    if (column >= x.dim_qk) return;
-    const float* from = x.dq_acc + dq_acc_index(rows.padded_row(x) + rt::thread() / lanes, column, x.dq_acc_columns);
-    int64_t to = rows.at(x.dq_strides, rt::thread() / lanes) + column;
     FA_UNROLL_BY(1)
-    for (int first = rt::thread() / lanes; first < int(kPaddedRows); first += kInFlight * rows_at_once) {
-        Pair sum[kInFlight][4];  // a row's pairs lie four columns apart
-        FA_UNROLL for (int i = 0; i < kInFlight; i++, from += step)
-            FA_UNROLL for (int e = 0; e < 4; e++) sum[i][e] = *reinterpret_cast<const Pair*>(from + 4 * e);
-        FA_UNROLL for (int i = 0; i < kInFlight; i++, to += rows_at_once * x.dq_strides.row) {
-            float dq[8];
-            FA_UNROLL for (int e = 0; e < 8; e++) dq[e] = sum[i][e / 2].x[e % 2] * x.scale;
-            if (first + i * rows_at_once < valid) store_vec8_at(x.dq, to, x.q_dtype, dq);
+    for (int column = rt::thread() % lanes * 8; column < x.dim_qk; column += 8 * lanes) {
+        const float* from = x.dq_acc + dq_acc_index(rows.padded_row(x) + rt::thread() / lanes, column, x.dq_acc_columns);
+        int64_t to = rows.at(x.dq_strides, rt::thread() / lanes) + column;
+        FA_UNROLL_BY(1)
+        for (int first = rt::thread() / lanes; first < int(kPaddedRows); first += kInFlight * rows_at_once) {
+            Pair sum[kInFlight][4];  // a row's pairs lie four columns apart
+            FA_UNROLL for (int i = 0; i < kInFlight; i++, from += step)
+                FA_UNROLL for (int e = 0; e < 4; e++) sum[i][e] = *reinterpret_cast<const Pair*>(from + 4 * e);
+            FA_UNROLL for (int i = 0; i < kInFlight; i++, to += rows_at_once * x.dq_strides.row) {
+                float dq[8];
+                FA_UNROLL for (int e = 0; e < 8; e++) dq[e] = sum[i][e / 2].x[e % 2] * x.scale;
+                if (first + i * rows_at_once < valid) store_vec8_at(x.dq, to, x.q_dtype, dq);
+            }
         }
     }
 }

@@ -82,6 +82,8 @@ BackwardInstances mma_backward_instances();
 
 template <>
 inline BackwardInstances mma_backward_instances<MmaTf32, 256>() { return {}; }  // a block has no room for such tiles
+template <>
+inline BackwardInstances mma_backward_instances<MmaTf32, 512>() { return {}; }
 
 struct InstanceLists {
     Instances width[3];
@@ -91,11 +93,12 @@ InstanceLists lists_of() {
     return {{mma_instances<Mma, 64>(), mma_instances<Mma, 128>(), mma_instances<Mma, 256>()}};
 }
 struct BackwardLists {
-    BackwardInstances width[3];
+    BackwardInstances width[4];
 };
 template <class Mma>
 BackwardLists backward_lists_of() {
-    return {{mma_backward_instances<Mma, 64>(), mma_backward_instances<Mma, 128>(), mma_backward_instances<Mma, 256>()}};
+    return {{mma_backward_instances<Mma, 64>(), mma_backward_instances<Mma, 128>(), mma_backward_instances<Mma, 256>(),
+             mma_backward_instances<Mma, 512>()}};
 }
 
 }  // namespace gpu

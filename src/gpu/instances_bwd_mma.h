@@ -30,6 +30,15 @@ struct BackwardShape<MmaSync<T>, 256> {
     using General = MmaBackwardBlock<MmaSync<T>, 256, 2, 4, 64, 1, 1, by_rows, false>;
     using Plain = void;  // registers are full of gradients either way
 };
+// A warp owns one tile: the gradients of 512 columns leave no registers for more. Tiles of 64 streamed rows take 206 KB of shared
+// memory, for devices with less there are lower ones.
+template <class T>
+struct BackwardShape<MmaSync<T>, 512> {
+    template <int rows, bool by_rows>
+    using General = MmaBackwardBlock<MmaSync<T>, 512, 2, 4, rows, 1, 1, by_rows, false, 1>;
+    using Plain = void;
+    static_assert(General<32, false>::kSharedBytes <= 163 << 10 && General<16, false>::kSharedBytes <= 99 << 10, "sm_80; sm_86, sm_89 and sm_120");
+};
 template <>
 struct BackwardShape<MmaTf32, 64> {
     template <bool by_rows>
@@ -61,18 +70,28 @@ constexpr BackwardInstance backward_instance() {
     one.plain = Keys::plain;
     return one;
 }
-template <class Plain, class General, class Rows>
+template <class Shape, class Plain = typename Shape::Plain>
 struct BackwardList {
-    static constexpr BackwardInstance list[] = {backward_instance<Plain, Rows>(), backward_instance<General, Rows>()};
+    using Rows = typename Shape::template General<true>;
+    static constexpr BackwardInstance list[] = {backward_instance<Plain, Rows>(),
+                                                backward_instance<typename Shape::template General<false>, Rows>()};
 };
-template <class General, class Rows>
-struct BackwardList<void, General, Rows> {
-    static constexpr BackwardInstance list[] = {backward_instance<General, Rows>()};
+template <class Shape>
+struct BackwardList<Shape, void> {
+    static constexpr BackwardInstance list[] = {
+        backward_instance<typename Shape::template General<false>, typename Shape::template General<true>>()};
+};
+template <class T>
+struct BackwardList<BackwardShape<MmaSync<T>, 512>, void> {
+    template <int rows, bool by_rows>
+    using Block = typename BackwardShape<MmaSync<T>, 512>::template General<rows, by_rows>;
+    static constexpr BackwardInstance list[] = {backward_instance<Block<64, false>, Block<64, true>>(),
+                                                backward_instance<Block<32, false>, Block<32, true>>(),
+                                                backward_instance<Block<16, false>, Block<16, true>>()};
 };
 template <class Mma, int width>
 BackwardInstances backward_instances() {
-    using Shape = BackwardShape<Mma, width>;
-    using List = BackwardList<typename Shape::Plain, typename Shape::template General<false>, typename Shape::template General<true>>;
+    using List = BackwardList<BackwardShape<Mma, width>>;
     return {List::list, int(sizeof List::list / sizeof *List::list)};
 }
 

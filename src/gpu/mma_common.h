@@ -11,8 +11,9 @@ namespace gpu {
 constexpr int kTileAlign = 1024;
 template <int row_bytes>
 FA_FN int swizzle_offset(int row, int vec) {
-    static_assert(row_bytes % 128 == 0, "a row fills all banks");
-    return row * row_bytes + ((vec ^ (row & 7)) << 4);
+    static_assert(row_bytes % 128 == 0 || row_bytes == 64 || row_bytes == 32, "a row fills all banks, or a few do together");
+    constexpr int vecs = row_bytes < 128 ? row_bytes / 16 : 8;
+    return row * row_bytes + ((vec ^ (row / (8 / vecs) & (vecs - 1))) << 4);
 }
 
 // How tiles of k and v come to shared memory: async_pipe.h, block_pipe.h, register_pipe.h.

@@ -129,5 +129,31 @@ TEST(Failures, F48_F69_every_head_dimension_backward) {
         }
 }
 
+// Heads of 257 to 512 dims on matrix units, whose tiles are low: several of rows and of keys, under each mask, of grouped heads, and with the same
+// bits asked for or not.
+class BackwardWideHeads : public testing::TestWithParam<int32_t> {};
+
+TEST_P(BackwardWideHeads, SeveralTiles) {
+    const Handle handle = make_handle();
+    for (int form = 0; form < 6; form++) {
+        Rng rng(derive(75, uint64_t(form)));
+        const int64_t dim = form < 2 ? 512 : form < 4 ? 388 : 271;
+        Case c = shaped({1, 2, form % 2 ? 2 : 1, form % 2 ? 37 : 70, form % 2 ? 70 : 37, dim, dim - (form == 4 ? 9 : 0)}, GetParam());
+        if (form % 3 == 0) causal(c, FA_ALIGN_BOTTOM_RIGHT);  // of more rows than keys: some see none
+        if (form == 4) window(c, 20, 3, FA_ALIGN_BOTTOM_RIGHT);
+        if (form == 5) c.d.softcap = 3;
+        if (form == 2 || form == 3) c.d.flags |= FA_DETERMINISTIC;
+        c.bind(rng);
+        c.fill_normal(rng);
+        BackwardCase b(std::move(c));
+        ASSERT_EQ(b.run_forward(handle), FA_OK) << handle.error();
+        b.bind(rng);
+        b.fill_normal(rng, form == 5 ? 1000 : 1);
+        ASSERT_EQ(run_and_check(handle, b), "") << form;
+    }
+}
+INSTANTIATE_TEST_SUITE_P(Type, BackwardWideHeads, testing::Values(FA_F16, FA_BF16),
+                         [](const auto& info) { return oracle::name_of(info.param); });
+
 }  // namespace
 }  // namespace test

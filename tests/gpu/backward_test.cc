@@ -24,7 +24,8 @@ std::set<std::string> listed_kernels() {
     add(widest);  // heads that a narrower one spans have matrix kernels
     for (const char* dtype : {" f16", " bf16", " f32"}) {
         for (const char* columns : {"64", "128"}) add(std::string("bwd_mma_") + columns + dtype), add(std::string("bwd_mma_plain_") + columns + dtype);
-        if (std::string(dtype) != " f32") add(std::string("bwd_mma_256") + dtype);
+        for (const char* columns : {"256", "512"})
+            if (std::string(dtype) != " f32") add(std::string("bwd_mma_") + columns + dtype);
     }
     for (const char* dtype : {" f16", " bf16"}) {
         if (!is_hopper()) continue;
@@ -53,7 +54,7 @@ std::vector<Case> plain_cases(const Handle& handle) {
     std::vector<Case> cases;
     std::set<std::pair<std::string, bool>> known;
     for (const int32_t dtype : {FA_BF16, FA_F16, FA_F32})
-        for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {56, 40}, {128, 128}, {192, 128}, {256, 256}, {300, 300}})
+        for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {56, 40}, {128, 128}, {192, 128}, {256, 256}, {300, 300}, {512, 512}, {600, 600}})
             for (const Size& size : {Size{1, 2, 70, 90}, {2, 4, 200, 330}, {1, 1, 130, 4200}})
                 for (int form = 0; form < 16; form++) {
                     const bool masked = form & 1, ragged = form & 2, same_bits = form & 4, capped = form & 8;
@@ -147,8 +148,8 @@ TEST_P(BackwardAtItsWorst, ElementByElement) {
     }
 }
 INSTANTIATE_TEST_SUITE_P(EveryBackwardKernel, BackwardAtItsWorst,
-                         testing::Values(std::pair(FA_F16, 64), std::pair(FA_F16, 128), std::pair(FA_F16, 256), std::pair(FA_BF16, 64),
-                                         std::pair(FA_BF16, 128), std::pair(FA_BF16, 256)),
+                         testing::Values(std::pair(FA_F16, 64), std::pair(FA_F16, 128), std::pair(FA_F16, 256), std::pair(FA_F16, 512),
+                                         std::pair(FA_BF16, 64), std::pair(FA_BF16, 128), std::pair(FA_BF16, 256), std::pair(FA_BF16, 512)),
                          [](const auto& info) { return (info.param.first == FA_F16 ? "F16_" : "Bf16_") + std::to_string(info.param.second); });
 
 struct LongCall {
