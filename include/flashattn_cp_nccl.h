@@ -100,15 +100,15 @@ static inline fa_status_t fa_cp_nccl_settle(ncclComm_t comm, ncclResult_t given,
     return given == ncclSuccess ? FA_OK : FA_PEER_FAILED;
 }
 
-/* Until the event has come. */
+/* Until the event has come. A stream goes on after a failure: the event is asked first, so that one that came behind it is none. */
 static inline fa_status_t fa_cp_nccl_until(fa_cp_nccl_t* nccl, FA_CP_GPU(Event_t) event, int64_t timeout_ms) {
     const int64_t begin = fa_cp_nccl_ms();
     for (;;) {
         ncclResult_t failure = ncclSuccess;
         FA_CP_GPU(Error_t) error = FA_CP_GPU(EventQuery)(event);
-        if (error != FA_CP_GPU(ErrorNotReady)) return fa_cp_nccl_of(error);
         if (ncclCommGetAsyncError(nccl->comm, &failure) != ncclSuccess || (failure != ncclSuccess && failure != ncclInProgress))
             return FA_PEER_FAILED;
+        if (error != FA_CP_GPU(ErrorNotReady)) return fa_cp_nccl_of(error);
         if (timeout_ms >= 0 && fa_cp_nccl_ms() - begin > timeout_ms) return FA_TIMEOUT;
         sched_yield();
     }
