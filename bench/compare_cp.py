@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """libflashattn-cp on two cores of this machine, over MPI: overhead with one rank, speed with two, bytes sent, and what the closed form of
-`flashattn study --ranks` says, given the speed of one rank and the link's, which are measured in the same run. Times are the least of the rounds; the
+`flashattn study --ranks` says, given the speed of one rank, of its memory and of the link, which are measured in the same run. Times are the least of the rounds; the
 overhead, and one of the two speeds, are of the processors' time, which other work on the machine hardly changes.
 
     compare_cp.py BUILD_DIR [--rounds N] [--rows N] [--json FILE]       BUILD_DIR: configured with -DFA_BENCH=ON, where MPI is, and built
@@ -39,7 +39,7 @@ def predicted(build: Path, result: dict) -> float:
     speed = flops / sum(result[p]["core_processor_seconds"] for p in ("forward", "backward"))
     command = [build / "cli" / "flashattn", "study", "--ranks", "2", "--shape", f"1,{SHAPE['heads']},{SHAPE['rows']},{SHAPE['dim']}", "--kv-heads",
                str(SHAPE["heads_k"]), "--speed", str(speed / 1e12), "--link-rate", str(result["link_gb_per_second"]), "--latency",
-               str(result["link_microseconds"])]
+               str(result["link_microseconds"]), "--memory", str(result["memory_gb_per_second"])]
     for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
         cells = re.split(r"  +", line)
         if result["method"] in cells:

@@ -222,6 +222,7 @@ void add_study(CLI::App& app) {
     add_ints(c, "--ranks", o->ranks.ranks, "R,...", "Instead: what one causal attention costs over so many ranks, by formula");
     add_int(c, "--kv-heads", o->ranks.heads_kv, "With --ranks: heads of k and v; default as many as HEADS");
     add_real(c, "--speed", o->ranks.speed, "With --ranks: TFLOP/s of a rank; default 600");
+    add_real(c, "--memory", o->ranks.memory, "With --ranks: GB/s that a rank reads and writes to pack and add; default: no time");
     add_real(c, "--link-rate", o->ranks.link_rate, "With --ranks: GB/s of a link of yours instead of NVLink, InfiniBand, Ethernet");
     add_real(c, "--latency", o->ranks.latency, "With --link-rate: microseconds of a message; default 0");
     add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an .svg, .png or .pdf file; -: SVG in place of the table");

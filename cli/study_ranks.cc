@@ -31,8 +31,13 @@ const std::vector<Link> kLinks = {{"nvlink", 160e9, 170e-6}, {"infiniband", 50e9
 
 const char* name_of(Way way) { return way == Way::ulysses ? "ulysses" : way == Way::all_gather ? "all-gather" : "ring"; }
 
-double seconds_of_both(Way way, const Sharing& s, const Link& link, double speed) {
-    const Seconds t = seconds_of(way, s, {speed, link.rate, link.latency});
+// A rank's operations, and bytes that it packs and adds, a second.
+struct Rates {
+    double speed, memory;
+};
+
+double seconds_of_both(Way way, const Sharing& s, const Link& link, const Rates& rank) {
+    const Seconds t = seconds_of(way, s, {rank.speed, link.rate, link.latency, rank.memory});
     return t.forward + t.backward;
 }
 
@@ -41,7 +46,7 @@ constexpr float kSpeed = 600;  // an H100's in bf16
 
 std::vector<Sharing> problems_of(const RanksOptions& o) {
     std::vector<Sharing> found;
-    if (o.ranks.empty()) misuse("--kv-heads, --speed, --link-rate and --latency are of --ranks; expected --ranks, too");
+    if (o.ranks.empty()) misuse("--kv-heads, --speed, --memory, --link-rate and --latency are of --ranks; expected --ranks, too");
     for (const Shape& shape : o.shapes) {
         const int64_t heads_kv = o.heads_kv == 0 ? shape.heads : o.heads_kv;
         if (heads_kv < 1 || shape.heads % heads_kv != 0)
@@ -66,7 +71,7 @@ std::vector<Link> links_of(const RanksOptions& o) {
 std::string percent(double share) { return text_of(std::llround(100 * share), " %"); }
 
 // One panel for each link and length: how well ranks are used.
-std::string drawing_of(const std::vector<Sharing>& problems, const std::vector<Link>& links, double speed) {
+std::string drawing_of(const std::vector<Sharing>& problems, const std::vector<Link>& links, const Rates& rank) {
     std::vector<Panel> panels;
     for (const Link& link : links)
         for (size_t i = 0; i < problems.size(); ++i) {
@@ -79,8 +84,8 @@ std::string drawing_of(const std::vector<Sharing>& problems, const std::vector<L
             panel.groups.push_back(text_of(s.ranks));
             for (size_t m = 0; m < std::size(kWays); ++m) {
                 const Sharded c = cost_of(kWays[m], s);
-                const double ideal = (c.forward.flops + c.backward.flops) / speed;
-                panel.series[m].bars.push_back(c.possible ? std::optional<double>(ideal / seconds_of_both(kWays[m], s, link, speed))
+                const double ideal = (c.forward.flops + c.backward.flops) / rank.speed;
+                panel.series[m].bars.push_back(c.possible ? std::optional<double>(ideal / seconds_of_both(kWays[m], s, link, rank))
                                                           : std::nullopt);
             }
         }
@@ -92,8 +97,10 @@ std::string drawing_of(const std::vector<Sharing>& problems, const std::vector<L
 void study_ranks(const RanksOptions& o) {
     const std::vector<Sharing> problems = problems_of(o);
     const std::vector<Link> links = links_of(o);
-    const double tflops = double(o.speed.value_or(kSpeed)), speed = 1e12 * tflops;
-    if (!(speed > 0)) misuse("--speed is ", tflops, "; expected more than 0 TFLOP/s");
+    const double tflops = double(o.speed.value_or(kSpeed));
+    if (!(tflops > 0)) misuse("--speed is ", tflops, "; expected more than 0 TFLOP/s");
+    if (o.memory && !(*o.memory > 0)) misuse("--memory is ", *o.memory, "; expected more than 0 GB/s");
+    const Rates rank{1e12 * tflops, 1e9 * double(o.memory.value_or(0))};
     std::optional<Picture> plot;
     if (!o.plot.empty()) plot.emplace(o.plot);
     std::vector<std::string> titles = {"shape", "method", "ranks", "work", "forward sends", "messages", "backward", "messages"};
@@ -113,8 +120,8 @@ void study_ranks(const RanksOptions& o) {
                        {engineering(work, "FLOP"), engineering(c.forward.bytes, "B"), text_of(int64_t(c.forward.messages)),
                         engineering(c.backward.bytes, "B"), text_of(int64_t(c.backward.messages))});
             for (const Link& link : links) {
-                const double seconds = seconds_of_both(way, s, link, speed);
-                row.insert(row.end(), {engineering(seconds, "s"), percent(work / speed / seconds)});
+                const double seconds = seconds_of_both(way, s, link, rank);
+                row.insert(row.end(), {engineering(seconds, "s"), percent(work / rank.speed / seconds)});
             }
             table.add(row);
         }
@@ -125,7 +132,7 @@ void study_ranks(const RanksOptions& o) {
                      "of the\n"
                      "ranks' speed that is used. –: the ranks do not divide the heads of k and v.\n";
     }
-    if (plot) plot->draw(drawing_of(problems, links, speed));
+    if (plot) plot->draw(drawing_of(problems, links, rank));
 }
 
 }  // namespace tool

@@ -14,8 +14,9 @@ struct RanksOptions {
     int64_t heads_kv = 0;                     // 0: as many as heads
     std::optional<float> speed;               // TFLOP/s
     std::optional<float> link_rate, latency;  // GB/s and microseconds of one link, instead of those that are known
+    std::optional<float> memory;              // GB/s at which a rank packs and adds; none: that costs nothing
     std::string plot;
-    bool any() const { return !ranks.empty() || heads_kv != 0 || speed || link_rate || latency; }
+    bool any() const { return !ranks.empty() || heads_kv != 0 || speed || memory || link_rate || latency; }
 };
 
 void study_ranks(const RanksOptions& options);

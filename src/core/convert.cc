@@ -5,21 +5,47 @@
 namespace fa {
 namespace {
 
-float load(const char* at, int32_t dtype) {
-    uint16_t half;
-    float whole;
-    if (dtype == FA_F32) return memcpy(&whole, at, sizeof whole), whole;
-    memcpy(&half, at, sizeof half);
-    return dtype == FA_F16 ? f16_to_f32(half) : bf16_to_f32(half);
+struct F32 {
+    using Stored = float;
+    static float load(float x) { return x; }
+    static float store(float x) { return x; }
+};
+struct F16 {
+    using Stored = uint16_t;
+    static float load(uint16_t x) { return f16_to_f32(x); }
+    static uint16_t store(float x) { return f32_to_f16(x); }
+};
+struct Bf16 {
+    using Stored = uint16_t;
+    static float load(uint16_t x) { return bf16_to_f32(x); }
+    static uint16_t store(float x) { return f32_to_bf16(x); }
+};
+
+// `n` elements, steps in elements. Compilers vectorise the loop without steps.
+template <class From, class To, bool accumulate>
+void convert_line(const typename From::Stored* from, int64_t from_step, typename To::Stored* to, int64_t to_step, int64_t n) {
+    const auto convert = [](typename From::Stored x, typename To::Stored sum) {
+        return To::store(accumulate ? To::load(sum) + From::load(x) : From::load(x));
+    };
+    if (from_step == 1 && to_step == 1)
+        for (int64_t i = 0; i < n; i++) to[i] = convert(from[i], to[i]);
+    else
+        for (int64_t i = 0; i < n; i++) to[i * to_step] = convert(from[i * from_step], to[i * to_step]);
 }
 
-void store(char* at, int32_t dtype, float x) {
-    if (dtype == FA_F32) {
-        memcpy(at, &x, sizeof x);
-        return;
-    }
-    const uint16_t half = dtype == FA_F16 ? f32_to_f16(x) : f32_to_bf16(x);
-    memcpy(at, &half, sizeof half);
+template <class From, class To>
+void convert_line(const Move& m, const char* from, char* to) {
+    using X = typename From::Stored;
+    using Out = typename To::Stored;
+    const int64_t from_step = m.from_stride[0] / m.elements / int64_t(sizeof(X)), to_step = m.to_stride[0] / m.elements / int64_t(sizeof(Out));
+    const auto line = m.accumulate ? convert_line<From, To, true> : convert_line<From, To, false>;
+    line(reinterpret_cast<const X*>(from), from_step, reinterpret_cast<Out*>(to), to_step, m.size[0] * m.elements);
+}
+template <class From>
+void convert_line(const Move& m, const char* from, char* to) {
+    if (m.to_dtype == FA_F32) convert_line<From, F32>(m, from, to);
+    else if (m.to_dtype == FA_F16) convert_line<From, F16>(m, from, to);
+    else convert_line<From, Bf16>(m, from, to);
 }
 
 // The innermost loop.
@@ -30,15 +56,9 @@ void move_line(const Move& m, const char* from, char* to) {
         else memset(to, 0, bytes);
         return;
     }
-    const int64_t n = m.size[0] * m.elements, from_unit = m.from_stride[0] / m.elements, to_unit = m.to_stride[0] / m.elements;
-    if (m.accumulate && m.from_dtype == FA_F32) {
-        float* const sum = reinterpret_cast<float*>(to);
-        const float* const term = reinterpret_cast<const float*>(from);
-        for (int64_t i = 0; i < n; i++) sum[i] += term[i];
-        return;
-    }
-    for (int64_t i = 0; i < n; i++, from += from_unit, to += to_unit)
-        store(to, m.to_dtype, m.accumulate ? load(to, m.to_dtype) + load(from, m.from_dtype) : load(from, m.from_dtype));
+    if (m.from_dtype == FA_F32) convert_line<F32>(m, from, to);
+    else if (m.from_dtype == FA_F16) convert_line<F16>(m, from, to);
+    else convert_line<Bf16>(m, from, to);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // All-gather, backward: keys come as in the forward, and what each rank's rows give to dk and dv goes back to the keys' owner,
-// which adds it in order of rank.
+// which adds it to its own rows' in order of rank.
 #include "cp/gather.h"
 
 namespace fa {
@@ -37,6 +37,7 @@ fa_status_t prepare(Job* job) {
     const Totals s = lay_out(*job, chunks_of(*job), &own, &others);
     int64_t out = 0, in = 0;
     for (int32_t peer = 0; peer < job->ranks; peer++) {
+        if (peer == job->rank) continue;
         out += shared_keys(*job, peer, job->rank);
         in += shared_keys(*job, job->rank, peer);
     }
@@ -61,11 +62,33 @@ void compute(Job* job, const Chunks& c, int64_t chunk, const Gathered& g, const 
     moves.flush();
 }
 
-// dk and dv of the keys that this rank saw, to each owner; its own stay in the buffer, between those of the ranks around it.
+// What this rank's rows give to its own keys: the totals begin with it. The buffer has it between those of the ranks around it.
+void begin_totals(Job* job, const Totals& s) {
+    Moves moves(job);
+    const int64_t local = job->key_batch() * job->local_keys;
+    if (shared_keys(*job, job->rank, job->rank) < local) {  // some are seen by others alone
+        moves.clear(s.dk, job->key_batch(), job->local_keys);
+        moves.clear(s.dv, job->key_batch(), job->local_keys);
+        moves.flush();
+    }
+    each_shared(*job, job->rank, job->rank,
+                [&](const Segment& segment, const Range& keys, int64_t local_key, int64_t first, const Range& needed) {
+                    const Place place{first, needed.rows};
+                    const auto copy = [&](const View& from, const View& to) {
+                        if (to.data) moves.copy(place.in(from), 0, job->keys_of(to, segment), local_key, segment.count, keys.rows, false);
+                    };
+                    copy(s.gathered.k, s.dk);
+                    copy(s.gathered.v, s.dv);
+                });
+    moves.flush();
+}
+
+// dk and dv of the keys that this rank saw, to each owner.
 fa_status_t start_return(Job* job, const Totals& s, Group* group) {
     Moves moves(job);
     char *out = job->cp->slab[kGradientSend].data, *in = job->cp->slab[kGradientReceive].data;
     for (int32_t peer = 0; peer < job->ranks; peer++) {
+        if (peer == job->rank) continue;
         char* const begin = out;
         each_shared(*job, peer, job->rank,
                     [&](const Segment& segment, const Range& keys, int64_t, int64_t first, const Range& needed) {
@@ -73,28 +96,26 @@ fa_status_t start_return(Job* job, const Totals& s, Group* group) {
                         if (s.dk.data) out = moves.pack(place.in(s.gathered.k), segment.count, 0, keys.rows, out);
                         if (s.dv.data) out = moves.pack(place.in(s.gathered.v), segment.count, 0, keys.rows, out);
                     });
-        if (peer == job->rank) continue;
         const int64_t bytes = shared_keys(*job, job->rank, peer) * s.key_bytes;
         group->send(peer, begin, uint64_t(out - begin));
         group->receive(peer, in, uint64_t(bytes));
         in += bytes;
     }
     moves.flush();
-    return group->start();
+    FA_TRY(group->start());
+    begin_totals(job, s);
+    return FA_OK;
 }
 
 void finish(Job* job, const Chunks& c, int64_t chunk, const Totals& s) {
     Moves moves(job);
-    char *own = job->cp->slab[kGradientSend].data, *in = job->cp->slab[kGradientReceive].data;
-    for (int32_t owner = 0; owner < job->rank; owner++) own += shared_keys(*job, owner, job->rank) * s.key_bytes;
-    moves.clear(s.dk, job->key_batch(), job->local_keys);
-    moves.clear(s.dv, job->key_batch(), job->local_keys);
+    char* in = job->cp->slab[kGradientReceive].data;
     for (int32_t peer = 0; peer < job->ranks; peer++) {
+        if (peer == job->rank) continue;
         moves.flush();  // ranks' shares are added one behind the other
-        char*& from = peer == job->rank ? own : in;
         each_shared(*job, job->rank, peer, [&](const Segment& segment, const Range& keys, int64_t local, int64_t, const Range&) {
-            if (s.dk.data) from = moves.add(job->keys_of(s.dk, segment), segment.count, local, keys.rows, from);
-            if (s.dv.data) from = moves.add(job->keys_of(s.dv, segment), segment.count, local, keys.rows, from);
+            if (s.dk.data) in = moves.add(job->keys_of(s.dk, segment), segment.count, local, keys.rows, in);
+            if (s.dv.data) in = moves.add(job->keys_of(s.dv, segment), segment.count, local, keys.rows, in);
         });
     }
     moves.flush();

@@ -34,15 +34,20 @@ struct Beside {
 };
 Beside beside(Way way, const Sharing& s, const Sharded& c, bool backward) {
     const double ranks = double(s.ranks), own_q = q_elements(s) / ranks, kv = kv_elements(s);
-    const double bytes = backward ? c.backward.bytes : c.forward.bytes, f32_dq = backward ? 3 * kFloat * own_q : 0;
-    switch (way) {
-        case Way::ulysses: return {4 * bytes, 1};  // packed and taken apart
-        case Way::all_gather: return {2 * bytes + 2 * s.seen * kv * s.element + (backward ? 3 * s.seen * kFloat * kv : 0) + f32_dq, 2 * chunks_of(s)};
-        default: break;
+    const double keys = c.forward.bytes, returned = backward ? c.forward.bytes * kFloat / s.element : 0;
+    const double f32_dq = kFloat * own_q, f32_kv = kFloat * kv, own_kv = f32_kv / ranks;
+    if (way == Way::ulysses) return {4 * (backward ? c.backward.bytes : keys), 1};  // packed and taken apart
+    if (way == Way::all_gather) {
+        const double gathered = 2 * keys + 2 * s.seen * kv * s.element, calls = 2 * chunks_of(s);
+        if (!backward) return {gathered, calls};
+        // f32 gradients of what was gathered are cleared and added to; those of other ranks' keys are packed, and added by the owner, whose own are
+        // copied and at last rounded. dq is cleared, added to and rounded.
+        return {gathered + 3 * s.seen * f32_kv + 5 * returned + 4 * own_kv + 4.5 * f32_dq, calls};
     }
-    // Of a step's two pieces each has half of the rank's rows, whose f32 o is merged.
-    const double pieces = 2 * ranks + 1, merged = backward ? 4 * kFloat * kv : pieces * own_q / 2 * 3 * kFloat;
-    return {2 * bytes + merged + f32_dq, pieces};
+    // Of a step's two pieces each has half of the rank's rows, whose f32 o is merged, and in the end rounded; in the backward it adds to dq, dk, dv.
+    const double pieces = 2 * ranks + 1, passed = 2 * keys;
+    if (!backward) return {passed + pieces / 2 * 3 * f32_dq + 2 * f32_dq, pieces};
+    return {passed + 3 * returned + f32_kv + 2 * pieces * own_kv + 1.5 * own_kv + (pieces + 2.5) * f32_dq, pieces};
 }
 
 double exchange(double bytes, const Machine& m) { return bytes / m.rate + m.latency; }

@@ -110,23 +110,60 @@ int64_t received_bytes(const Job& job, const Turning& t, Towards side) {
     return sum;
 }
 
+// Do tensors travel as messages of their own, from or to where they lie, instead of all together from and to buffers? In host memory a copy costs
+// more than a message of so many bytes; on a device, where a message costs more, all are packed in one launch. The same on all ranks.
+static bool travels_apart(const Job& job, const Turning& t) {
+    constexpr int64_t kLeastBytes = 1 << 16;
+    int64_t bytes = 0;
+    for (int i = 0; i < t.count; i++)
+        bytes += bytes_of(t.tensor[i].full, full_batch(job, t.tensor[i].of_keys), full_rows(job, t.tensor[i].of_keys));
+    const int64_t messages = job.segments() * t.count * 2;  // ranges of a rank
+    return !job.cp->device && bytes >= messages * job.ranks * kLeastBytes;
+}
+
+// Are the rows one piece of memory?
+static bool dense_rows(const View& v, int64_t sequences) {
+    return sequences == 1 && v.row == v.row_bytes() && (v.heads == 1 || v.head == v.head_bytes);
+}
+
 fa_status_t turn(Job* job, const Turning& t, Towards side, const char* what) {
-    const bool to_heads = side == Towards::heads;
+    const bool to_heads = side == Towards::heads, apart = travels_apart(*job, t), adds = !to_heads && job->accumulates();
     Group group(job->cp);
     Moves moves(job);
     char *out = job->cp->slab[kSend].data, *in = job->cp->slab[kReceive].data;
-    const auto pack_one = [&](const View& v, int64_t sequences, int64_t row, int64_t rows) {
-        out = moves.pack(v, sequences, row, rows, out);
-    };
     for (int32_t peer = 0; peer < job->ranks; peer++) {
         if (peer == job->rank) continue;
-        char* const begin = out;
-        if (to_heads) each_local(*job, t, peer, pack_one);
-        else each_full(*job, t, peer, pack_one);
-        const int64_t bytes = message_bytes(*job, t, to_heads ? peer : job->rank);
-        group.send(peer, begin, uint64_t(out - begin));
-        group.receive(peer, in, uint64_t(bytes));
-        in += bytes;
+        char *sent = out, *received = in;
+        const auto send_one = [&](const View& v, int64_t sequences, int64_t row, int64_t rows) {
+            if (apart && dense_rows(v, sequences)) {
+                group.send(peer, v.at(0, row, 0).data, uint64_t(bytes_of(v, sequences, rows)));
+                return;
+            }
+            out = moves.pack(v, sequences, row, rows, out);
+            if (!apart) return;
+            group.send(peer, sent, uint64_t(out - sent));
+            sent = out;
+        };
+        const auto receive_one = [&](const View& v, int64_t sequences, int64_t row, int64_t rows) {
+            const int64_t bytes = bytes_of(v, sequences, rows);
+            if (apart && !adds && dense_rows(v, sequences)) {
+                group.receive(peer, v.at(0, row, 0).data, uint64_t(bytes));
+                return;
+            }
+            in += bytes;
+            if (!apart) return;
+            group.receive(peer, received, uint64_t(bytes));
+            received = in;
+        };
+        if (to_heads) {
+            each_local(*job, t, peer, send_one);
+            each_full(*job, t, peer, receive_one);
+        } else {
+            each_full(*job, t, peer, send_one);
+            each_local(*job, t, peer, receive_one);
+        }
+        group.send(peer, sent, uint64_t(out - sent));  // all together, or nothing
+        group.receive(peer, received, uint64_t(in - received));
     }
     moves.flush();
     FA_TRY(group.start());
@@ -134,8 +171,8 @@ fa_status_t turn(Job* job, const Turning& t, Towards side, const char* what) {
     moves.flush();
     FA_TRY(group.wait(what));
     char* from = job->cp->slab[kReceive].data;
-    const bool adds = !to_heads && job->accumulates();
     const auto unpack_one = [&](const View& v, int64_t sequences, int64_t row, int64_t rows) {
+        if (apart && !adds && dense_rows(v, sequences)) return;
         from = adds ? moves.add(v, sequences, row, rows, from) : moves.unpack(v, sequences, row, rows, from);
     };
     for (int32_t peer = 0; peer < job->ranks; peer++) {

@@ -65,6 +65,30 @@ TEST(CpBackward, UlyssesHasOneDevicesBits) {
     }
 }
 
+// In host memory large tensors go as messages of their own, from and to where they lie.
+TEST(CpBackward, UlyssesMovesLargeTensorsWithoutBuffers) {
+    const Handle handle = make_handle();
+    Rng rng(11);
+    Case c = shaped({1, 2, 2, 560, 560, 256, 256});
+    causal(c, FA_ALIGN_TOP_LEFT);
+    fill(c, rng);
+    BackwardCase b(std::move(c));
+    ASSERT_EQ(FA_OK, b.run_forward(handle)) << handle.error();
+    b.bind(rng);
+    b.fill_normal(rng);
+    EXPECT_EQ("", spread_and_check_backward(handle, b, by_rows(2, FA_CP_METHOD_ULYSSES, FA_CP_LAYOUT_ZIGZAG)));
+    b.a.flags |= FA_BACKWARD_ACCUMULATE;
+    b.bind(rng);
+    b.fill_normal(rng);
+    EXPECT_EQ("", spread_and_check_backward(handle, b, by_rows(2, FA_CP_METHOD_ULYSSES, FA_CP_LAYOUT_CONTIGUOUS)));
+    StandIn room(2);
+    for (const RankResult& r : run_spread(b.c, by_rows(2, FA_CP_METHOD_ULYSSES, FA_CP_LAYOUT_ZIGZAG), room)) {
+        EXPECT_EQ(FA_OK, r.status) << r.error;
+        EXPECT_GT(r.messages, 4u) << "one for each tensor and range, and two of statuses";
+    }
+    EXPECT_EQ("", check_against_oracle(b.c, b.c.p_dtype));
+}
+
 TEST(CpBackward, SumsHaveTheSameBitsEveryTime) {
     const Handle handle = make_handle();
     for (const int32_t method : {FA_CP_METHOD_ALL_GATHER, FA_CP_METHOD_RING}) {

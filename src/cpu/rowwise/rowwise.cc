@@ -50,20 +50,37 @@ struct Merge {
     const Problem& p;
     const fa_merge_args_t& a;
     const Kernels& k;
+    bool heads_inside;  // a row's heads follow each other: memory is read in order where they are numbered so
 };
 
 // A row's merged state; acc in the units of kHeadroomUnit: several parts at the type's limit must not overflow before they are
 // normalised.
 struct MergedRow {
     RowState state;
-    float acc[kMaxDim];
     int64_t dim;
+    float acc[kMaxDim];  // of which `dim` are used, and zeroed
+    explicit MergedRow(int64_t dim_) : state(empty_row()), dim(dim_) { memset(acc, 0, size_t(dim) * sizeof(float)); }
     void add(const float* part, float part_lse) {
         const RowState s = from_lse(part_lse);
         if (s.l == 0.f) return;
         const Merged f = merge(state, s);
         state = f.state;
-        for (int64_t c = 0; c < dim; c++) acc[c] = acc[c] * f.scale_a + part[c] * (f.scale_b / kHeadroomFactor);
+        const float of_part = f.scale_b / kHeadroomFactor;
+        for (int64_t c = 0; c < dim; c++) acc[c] = acc[c] * f.scale_a + part[c] * of_part;
+    }
+    // Rounded to f32. An average of finite values is finite, though its sum times the factor may not be: a rare row, for whose sake the others'
+    // loop has no branch.
+    void normalise(float factor, float scale) {
+        float sum[kMaxDim];
+        bool infinite = false;
+        for (int64_t c = 0; c < dim; c++) {
+            sum[c] = acc[c];
+            const float average = acc[c] * factor;
+            infinite |= fabsf(average) > FLT_MAX;
+            acc[c] = average * scale;
+        }
+        for (int64_t c = 0; infinite && c < dim; c++)
+            if (isinf(sum[c] * factor) && isfinite(sum[c])) acc[c] = copysignf(FLT_MAX, sum[c]) * scale;
     }
 };
 
@@ -72,15 +89,15 @@ void merge_row(const void* context, int64_t index) {
     const fa_attention_desc_t& d = x.p.d;
     const fa_merge_args_t& a = x.a;
     const QuerySpans spans = query_spans(x.p, a.cu_seqlens_q, a.seqused_q);
-    const int64_t rows = rows_of(spans.cu_seqlens, d.batch, d.seqlen_q), h = index / rows;
-    const Place place = place_of(index % rows, spans.cu_seqlens, d.batch, d.seqlen_q);
+    const int64_t rows = rows_of(spans.cu_seqlens, d.batch, d.seqlen_q), h = x.heads_inside ? index % d.heads_q : index / rows;
+    const Place place = place_of(x.heads_inside ? index / d.heads_q : index % rows, spans.cu_seqlens, d.batch, d.seqlen_q);
     const Span span = span_of(spans, place.sequence);
     const int64_t i = place.row, batch = spans.packed() ? 0 : place.sequence, row = span.begin + i;
     if (i >= span.length && spans.packed()) return;  // gaps of a packed tensor are not ours
 
     void* o = element(a.o, batch * d.o_stride[0] + row * d.o_stride[1] + h * d.o_stride[2], d.o_dtype);
     float* lse = a.lse ? a.lse + batch * d.lse_stride[0] + h * d.lse_stride[1] + row * d.lse_stride[2] : nullptr;
-    MergedRow merged{empty_row(), {}, d.dim_v};
+    MergedRow merged(d.dim_v);
     if (i < span.length) {
         if (a.flags & FA_MERGE_ACCUMULATE) merged.add(static_cast<const float*>(o), *lse);
         for (int64_t part = 0; part < a.parts; part++) {
@@ -96,12 +113,7 @@ void merge_row(const void* context, int64_t index) {
         }
     }
     const float factor = normaliser(merged.state) * kHeadroomFactor, scale = x.p.has(FA_OPERAND_O_SCALE) ? a.o_scale[0] : 1.f;
-    for (int64_t c = 0; c < d.dim_v; c++) {
-        float average = merged.acc[c] * factor;
-        if (isinf(average) && isfinite(merged.acc[c]))
-            average = copysignf(FLT_MAX, average);  // an average of finite values is finite
-        merged.acc[c] = average * scale;
-    }
+    merged.normalise(factor, scale);
     x.k.narrow[type_index(d.o_dtype)](merged.acc, d.dim_v, o);
     if (lse) *lse = log_sum_exp(merged.state);
 }
@@ -261,7 +273,7 @@ fa_status_t for_rows(const Threads& threads, int64_t count, double bytes, void (
 }
 
 fa_status_t run_merge(const Problem& p, const fa_merge_args_t& a, const Kernels& k, const Threads& threads, Message* m) {
-    const Merge x{p, a, k};
+    const Merge x{p, a, k, p.d.o_stride[2] < p.d.o_stride[1]};
     const int64_t rows = rows_of(query_spans(p, a.cu_seqlens_q, nullptr).cu_seqlens, p.d.batch, p.d.seqlen_q) * p.d.heads_q;
     return for_rows(threads, rows, 8.0 * double(rows) * double(a.parts + 1) * double(p.d.dim_v), merge_row, &x, m);
 }
