@@ -23,8 +23,8 @@ struct KvPipe<M, kind, Type, Copies::async> {
     FA_MEMBER void load(bool value, int j, int i) {
         if (general && M::shared().tile.features & kUnalignedRows) return M::load_stage(x, source(value), j, i, begin, end);
         const Reader from = !kept_readers ? reader(value) : value ? v : k;
-        if constexpr (kind == Kind::paged) M::load_stage_paged(from, value, j, i, begin + j * M::keys, end);
-        else M::load_stage_plain(from, i, begin + j * M::keys, end);
+        if constexpr (kind == Kind::paged) M::load_stage_paged(from, source(value), value, j, i, begin + j * M::keys, end);
+        else M::load_stage_plain(from, source(value), i, begin + j * M::keys, end);
     }
     template <int n>
     FA_MEMBER void wait() {

@@ -90,14 +90,14 @@ InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
 // size always the tallest, for a sequence's bits must not depend on the other lengths of the batch.
 const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     constexpr double kLowTiles = 1.18;  // time of low tiles over that of a tall one with as many rows
-    const int64_t rows = rows_together(p), columns = max_of(p.d.dim_qk, p.d.dim_v), heads = p.d.batch * p.kv_heads;
+    const int64_t rows = rows_together(p), heads = p.d.batch * p.kv_heads;
     const InstanceLists mma = mma_instances_for(device, p);
     const Instance *best = nullptr, *tallest = nullptr;
     double min_time = 0;
     for (const Instances& list : mma.width)
         for (int i = 0; i < list.count; i++) {
             const Instance& one = list.list[i];
-            if (one.columns < columns || (best && one.columns != best->columns) || one.shared_bytes(0) > int64_t(device.shared_per_block)) continue;
+            if (one.dims < p.d.dim_qk || one.columns < p.d.dim_v || (best && one.dims != best->dims) || one.shared_bytes(0) > int64_t(device.shared_per_block)) continue;
             const int64_t room = int64_t(device.multiprocessors) * one.resident, waves = ceil_div(heads * ceil_div(rows, one.rows), room);
             const double time = double(waves) * one.rows * one.resident * (tallest ? kLowTiles : 1);
             if (!tallest) tallest = &one;
@@ -238,7 +238,7 @@ bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows) {
 bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t splits) {
     constexpr int64_t kMaxBytes = 64 << 10, kMaxRounds = 2;
     const fa_attention_desc_t& d = p.d;
-    if (!rt::kArchKernels || splits < 2 || splits > kMaxClusterSplits || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
+    if (!rt::kArchKernels || kernel.columns > 256 || splits < 2 || splits > kMaxClusterSplits || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
     const int64_t bytes = split_keys(d.seqlen_k, splits, 0) * kv_row_bytes(p);
     const int64_t items = min_of(d.seqlen_q * p.group, kernel.rows) * kernel.columns / 4,
                   teams = kernel.threads / kMaxClusterSplits;

@@ -168,7 +168,7 @@ void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_
                           f.arch.widened > 0 ? ", after 8-bit k or v has been copied to 16 bits" : "");
     else
         length = snprintf(text, n, "kernel %s_%dx%d on %s (%s), tiles of %d rows x %d keys", f.instance->family, f.instance->rows,
-                          f.instance->columns, c.properties.name, c.properties.arch, f.instance->rows, f.instance->keys);
+                          int(max_of(f.instance->dims, f.instance->columns)), c.properties.name, c.properties.arch, f.instance->rows, f.instance->keys);
     const auto say = [&](const char* more) {
         if (uint64_t(length) < n) length += snprintf(text + length, n - uint64_t(length), "%s", more);
     };

@@ -1,5 +1,5 @@
 // The forward kernel on matrix cores (mma.sync): f16, bf16 and f32, k and v of 8 bits or in blocks beside f16 and bf16 queries, head
-// dimensions up to 256, every option. This file has the mainloop; mma_block.h what surrounds it, mma_scores.h masks and score mods, mma_sync.h
+// dimensions up to 512, every option. This file has the mainloop; mma_block.h what surrounds it, mma_scores.h masks and score mods, mma_sync.h
 // the products.
 //
 // A block takes `rows` group-major query rows (the heads that share a kv head share a tile) and iterates over the keys, `Keys` at a
@@ -22,7 +22,7 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     using Block = MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     using Acc = typename Block::Acc;
     using PerRow = typename Block::PerRow;
-    using Block::kPrefetch, Block::kHoldQ, Block::kKeyTiles, Block::kRowBytes, Block::kSteps, Block::kTile, Block::kWidened,
+    using Block::kPrefetch, Block::kHoldQ, Block::column_warps, Block::kColumnSteps, Block::kKeyTiles, Block::kRowBytes, Block::kSteps, Block::kTile, Block::kWidened,
         Block::remove_scores, Block::scale_scores, Block::shared;
 
     // `type`: that of k and v that are widened, as a C++ type or, to keep one loop for all of them, as a number.
@@ -177,13 +177,13 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     // products of one tile of keys overlap the exponentials of the next.
     template <class Type>
     FA_MEMBER static void softmax_and_pv(Type type, float unit, Acc score[RowTiles][kKeyTiles], bool drop,
-                                         const uint32_t (&kept)[RowTiles], const char* v, int key0, PerRow& m, PerRow& l,
-                                         Acc o[RowTiles][kSteps]) {
+                                         const uint32_t (&kept)[RowTiles], const char* v, int key0, int column_warp,
+                                         PerRow& m, PerRow& l, Acc o[RowTiles][kColumnSteps]) {
         PerRow factor, exp2_offset;
         update_row_max(unit, score, m, factor, exp2_offset);
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
             FA_UNROLL for (int r = 0; r < Acc::kRows; r++) l[i][r] *= factor[i][r];
-            FA_UNROLL for (int c = 0; c < kSteps; c++)
+            FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)];
         }
         // Where few lanes share a row, each has many of its probabilities: a tile's are added up before they meet the sum so far.
@@ -250,16 +250,20 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
                     FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma(o[i][first + c], left[i], right[c]);
             }
         } else {
-            constexpr int all = kSteps * kKeyTiles;
+            constexpr int all = kColumnSteps * kKeyTiles;
             typename Mma::FragmentA left[RowTiles];
             typename Mma::FragmentB right[kPrefetch + 1];
+            const auto own = [&] {
+                if constexpr (column_warps > 1) return Mma::advance(ptr, column_warp * kColumnSteps);
+                else return ptr;
+            }();
             const auto load = [&](int i) {
-                Mma::template load_v<kRowBytes, Keys>(right[i % (kPrefetch + 1)], ptr, i / kSteps, i % kSteps);
+                Mma::template load_v<kRowBytes, Keys>(right[i % (kPrefetch + 1)], own, i / kColumnSteps, i % kColumnSteps);
             };
             FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load(i);
             compute_probs(0);
             FA_UNROLL for (int j = 0; j < all; j++) {
-                const int n = j / kSteps, c = j % kSteps;
+                const int n = j / kColumnSteps, c = j % kColumnSteps;
                 if (c == 0) {
                     FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i], score[i][n]);
                     if (n + 1 < kKeyTiles) compute_probs(n + 1);
@@ -278,12 +282,13 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
 // kept, and all of them.
 template <class M>
 struct WarpPart {
-    int row0, key0, key_warp, some_begin, some_end, full_begin, full_end;
+    int row0, key0, key_warp, column_warp, some_begin, some_end, full_begin, full_end;
     FA_MEMBER WarpPart() {
         constexpr int wide = M::kTile * M::kKeyTiles, high = M::kTile * M::row_tiles;
         const typename M::Shared& s = M::shared();
         const int warp = rt::warp_uniform(rt::thread() / M::Policy::kLanes);
-        key_warp = warp / M::row_warps;
+        key_warp = M::column_warps > 1 ? warp / M::row_warps % M::key_warps : warp / M::row_warps;
+        column_warp = M::column_warps > 1 ? warp / (M::row_warps * M::key_warps) : 0;
         row0 = warp % M::row_warps * high;
         key0 = key_warp * wide;
         const typename M::Row first = s.row[row0], last = s.row[row0 + high - 1];
@@ -308,7 +313,7 @@ struct ClusterMerge;
 template <class M, Kind kind, class Type>
 FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit,
                                float k_factor, typename M::PerRow& m, typename M::PerRow& l,
-                               typename M::Acc (&o)[M::row_tiles][M::kSteps]) {
+                               typename M::Acc (&o)[M::row_tiles][M::kColumnSteps]) {
     using Mma = typename M::Policy;
     constexpr bool general = kind == Kind::general;
     const typename M::Shared& s = M::shared();
@@ -382,7 +387,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
             const bool drop = general && !Mma::kSplitTf32 && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(x, w.row0 + M::kTile * i, key + w.key0);
-            M::softmax_and_pv(type, unit, score, drop, kept, M::stage_tile(stage + 1), w.key0, m, l, o);
+            M::softmax_and_pv(type, unit, score, drop, kept, M::stage_tile(stage + 1), w.key0, w.column_warp, m, l, o);
         }
         stage = stage + 2 == M::stages ? 0 : stage + 2;
     }
@@ -430,7 +435,7 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
         rt::release_successor();  // not before: merge_splits reads lengths before it waits
         if (t.valid < M::rows && split == 0) write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.dim_v);
     }
-    constexpr bool merges_in_cluster = Mma::kClusters && M::key_warps > 1 && kind != Kind::general;
+    constexpr bool merges_in_cluster = Mma::kClusters && M::key_warps > 1 && M::column_warps == 1 && kind != Kind::general;
     if (idle) {
         if constexpr (merges_in_cluster)
             if (__builtin_expect(x.cluster_merge, 0)) ClusterMerge<M>::stage_empty(), ClusterMerge<M>::merge(x, int(split));
@@ -443,13 +448,13 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
     M::load_q(x);
 
     typename M::PerRow m, l;
-    Acc o[M::row_tiles][M::kSteps];
+    Acc o[M::row_tiles][M::kColumnSteps];
     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
         FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
             m[i][r] = kNegInf;
             l[i][r] = 0.f;
         }
-        FA_UNROLL for (int c = 0; c < M::kSteps; c++)
+        FA_UNROLL for (int c = 0; c < M::kColumnSteps; c++)
             FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
     }
     const float k_factor = begin < end ? M::descale(x.k_descale) : 1.f;
@@ -461,7 +466,7 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
     else unit = Mma::by_type(x.k_dtype, pass);
     rt::barrier();
     FA_UNROLL for (int pass = 0; pass < M::kOutputPasses; pass++) {
-        M::stage_output(w.row0, w.key_warp, pass, unit, v_factor, m, l, o);
+        M::stage_output(w.row0, w.key_warp, w.column_warp, pass, unit, v_factor, m, l, o);
         rt::barrier();
         if constexpr (merges_in_cluster)
             if (__builtin_expect(x.cluster_merge, 0)) {  // unlikely: kept out of the other calls' instruction stream

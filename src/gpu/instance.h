@@ -11,7 +11,8 @@ namespace gpu {
 
 struct Instance {
     const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, fwd_mma_blocks, fwd_mfma, fwd_wmma
-    int rows, columns;   // of a tile: group-major query rows; the widest head dimension
+    int rows, columns;   // of a tile: group-major query rows; the widest head dimension of v
+    int dims;            // and of q and k, where these may be more
     int keys;            // of a tile
     int threads;
     int key_warps;       // warps that share a row tile's keys
@@ -82,23 +83,30 @@ BackwardInstances mma_backward_instances();
 
 template <>
 inline BackwardInstances mma_backward_instances<MmaTf32, 256>() { return {}; }  // a block has no room for such tiles
-template <>
-inline BackwardInstances mma_backward_instances<MmaTf32, 512>() { return {}; }
+
+// Wide heads: those of 16 bits alone have kernels for them.
+template <class Mma>
+constexpr bool kWideHeads = false;
+template <class T>
+constexpr bool kWideHeads<MmaSync<T>> = true;
 
 struct InstanceLists {
-    Instances width[3];
+    Instances width[5];
 };
 template <class Mma>
 InstanceLists lists_of() {
-    return {{mma_instances<Mma, 64>(), mma_instances<Mma, 128>(), mma_instances<Mma, 256>()}};
+    InstanceLists lists{{mma_instances<Mma, 64>(), mma_instances<Mma, 128>(), mma_instances<Mma, 256>(), {}, {}}};
+    if constexpr (kWideHeads<Mma>) lists.width[3] = mma_instances<Mma, 512>(), lists.width[4] = mma_instances<Mma, 576>();
+    return lists;
 }
 struct BackwardLists {
     BackwardInstances width[4];
 };
 template <class Mma>
 BackwardLists backward_lists_of() {
-    return {{mma_backward_instances<Mma, 64>(), mma_backward_instances<Mma, 128>(), mma_backward_instances<Mma, 256>(),
-             mma_backward_instances<Mma, 512>()}};
+    BackwardLists lists{{mma_backward_instances<Mma, 64>(), mma_backward_instances<Mma, 128>(), mma_backward_instances<Mma, 256>(), {}}};
+    if constexpr (kWideHeads<Mma>) lists.width[3] = mma_backward_instances<Mma, 512>();
+    return lists;
 }
 
 }  // namespace gpu

@@ -14,7 +14,7 @@ struct Instantiate {
     static constexpr bool shrinks = KeyWarps == 1 && (!Mma::kAsyncCopies || Mma::kWidens || Mma::kSplitTf32 || RowTiles > 1 || D > 128);
     static constexpr int keys = !shrinks ? Keys : Keys > 32 ? 32 : 16;
     using General = MmaForward<typename Mma::General, D, RowWarps, RowTiles * Mma::kTile / Mma::General::kTile, KeyWarps, keys,
-                               (shrinks && !Mma::kSplitTf32 && Mma::kAsyncCopies ? 2 * Stages : Stages), Resident>;
+                               (keys < Keys && !Mma::kSplitTf32 && Mma::kAsyncCopies ? 2 * Stages : Stages), Resident>;
 };
 template <class I>
 constexpr Instance make_instance() {
@@ -26,6 +26,7 @@ constexpr Instance make_instance() {
         one.family = M::Policy::kFamily;
         one.rows = M::rows;
         one.columns = M::columns;
+        one.dims = M::dims;
         one.keys = M::keys;
         one.threads = M::threads;
         one.key_warps = M::key_warps;

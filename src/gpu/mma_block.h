@@ -1,7 +1,6 @@
-// A block of the forward's mma kernel, but for its arithmetic: its shape, what it keeps in shared memory, how q, k and v come
-// there, and how its rows' outputs leave. fwd_mma.h describes the algorithm.
+// A block of the forward's mma kernel, but for its arithmetic: its shape, what it keeps in shared memory, and how q, k and v come
+// there. mma_output.h has how its rows' outputs leave, fwd_mma.h describes the algorithm.
 #pragma once
-#include "gpu/epilogue.h"
 #include "gpu/mma_common.h"
 #include "gpu/mma_params.h"
 
@@ -19,14 +18,19 @@ struct MmaBlock {
     using Element = typename Mma::Element;
     using Key = typename Mma::Key;
     using Acc = typename Mma::Acc;
-    static constexpr int row_warps = RowWarps, row_tiles = RowTiles, key_warps = KeyWarps, columns = D, keys = Keys, stages = Stages;
-    static constexpr int kTile = Mma::kTile, threads = Mma::kLanes * RowWarps * KeyWarps, rows = kTile * RowTiles * RowWarps;
+    static constexpr int row_warps = RowWarps, row_tiles = RowTiles, key_warps = KeyWarps, keys = Keys, stages = Stages;
+    // The outputs of wide heads are more than a warp's registers hold: two warps compute the same scores, and have half of the columns each.
+    static constexpr int column_warps = D > 256 ? 2 : 1;
+    // Of q and k; v has 512 at most.
+    static constexpr int dims = D, columns = D > 512 ? 512 : D;
+    static constexpr int kTile = Mma::kTile, threads = Mma::kLanes * RowWarps * KeyWarps * column_warps, rows = kTile * RowTiles * RowWarps;
     static constexpr int resident = Resident;  // blocks that a multiprocessor should hold at once
     // Of k and v: bytes between rows in shared memory, and a piece of a row that a thread copies at once, of which so many threads have a row.
     static constexpr int kRowBytes = Mma::kQuantised ? block_pitch(D) : D * int(sizeof(Key)), kVecBytes = Mma::kQuantised ? D / 16 : 16,
-                         kRowVecs = Mma::kQuantised ? 16 : kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;
+                         kRowVecs = Mma::kQuantised ? 16 : columns * int(sizeof(Key)) / 16, kRowsAtOnce = threads / kRowVecs;
+    static constexpr int kTailVecs = (D - columns) * int(sizeof(Key)) / 16;  // behind kRowVecs: each a row's eighth, of threads of their own
     static constexpr int kQRowBytes = D * int(sizeof(Element)), kQRowVecs = kQRowBytes / 16;
-    static constexpr int kKeyTiles = Keys / kTile / KeyWarps, kSteps = D / kTile;
+    static constexpr int kKeyTiles = Keys / kTile / KeyWarps, kSteps = D / kTile, kColumnSteps = columns / kTile / column_warps;
     static constexpr int kLocationTiles = Stages / 2 + 1;  // key tiles whose locations are kept: from the lookup to the mask
     // All stages before the first tile: others have no registers for it.
     static constexpr bool kFillAllStages = Mma::kAsyncCopies && (KeyWarps > 1 || RowTiles * D <= 64);
@@ -62,7 +66,7 @@ struct MmaBlock {
         Tile tile;
         Row row[rows];
         alignas(8) RowState state[KeyWarps][rows];
-        float factor[KeyWarps][rows];
+        float factor[KeyWarps][KeyWarps > 1 || column_warps == 1 ? rows : 1];
         int64_t output[rows];                    // where a row's output begins
         int64_t location[kLocationTiles][Keys];  // page · 2^32 + row in it, or see find_vec_offsets; −1: not there
         int32_t missing[kLocationTiles];         // the tile in which a key is not there
@@ -72,10 +76,10 @@ struct MmaBlock {
     static constexpr int kTileBytes = kQBytes + Stages * kStageBytes;
     // Outputs leave by way of the tiles' memory: all columns at once, or, where that is small, some at a time.
     static constexpr int output_columns(int columns) {
-        const bool fits = !Mma::kOutputInPasses || columns <= 32 || KeyWarps * rows * columns * 4 <= kTileBytes;
+        const bool fits = !(Mma::kOutputInPasses || column_warps > 1) || columns <= 32 || KeyWarps * rows * columns * 4 <= kTileBytes;
         return fits ? columns : output_columns(columns / 2);
     }
-    static constexpr int kOutputColumns = output_columns(D), kOutputPasses = D / kOutputColumns,
+    static constexpr int kOutputColumns = output_columns(columns), kOutputPasses = columns / kOutputColumns,
                          kOutputBytes = KeyWarps * rows * kOutputColumns * 4;
     static constexpr int kSharedBytes = kHeader + (kTileBytes > kOutputBytes ? kTileBytes : kOutputBytes);
 
@@ -180,6 +184,7 @@ struct MmaBlock {
         if (Mma::kWidens || x.q_width != 16) return load_q_narrow(x);
         const int vec = rt::thread() % kQRowVecs;
         const bool in_row = 16 * vec < x.dim_qk * int64_t(sizeof(Element));
+        if (threads % kQRowVecs != 0 && rt::thread() >= threads / kQRowVecs * kQRowVecs) return;
         for (int r = rt::thread() / kQRowVecs; r < rows; r += threads / kQRowVecs)
             rt::cp_async16(rt::smem_addr(q_tile()) + uint32_t(swizzle_offset<kQRowBytes>(r, vec)), q_row(x, r) + 16 * vec,
                        in_row && r < shared().tile.valid);
@@ -258,6 +263,25 @@ struct MmaBlock {
                                                                 : -1;
             rt::cp_async16(at + uint32_t(swizzle_offset<kRowBytes>(first + n * kRowsAtOnce, vec)), row_address(from, p) + 16 * vec, in_row && p >= 0);
         }
+        load_tail(source, to, [&](int r) {
+            const int64_t p = x.pages.table ? shared().location[j % kLocationTiles][r] : r < count ? key + r : -1;
+            return p < 0 ? nullptr : row_address(from, p);
+        });
+    }
+
+    // What lies behind the first `columns` dims of a tile's rows, with rows of whole vectors. row(r): as in load_narrow.
+    template <class RowAt>
+    FA_MEMBER static void load_tail(const Source& from, char* to, RowAt row) {
+        if constexpr (kTailVecs > 0) {
+            static_assert(threads % kTailVecs == 0, "");
+            const int vec = kRowVecs + rt::thread() % kTailVecs;
+            if (16 * kRowVecs >= from.bytes) return;  // v has none
+            FA_UNROLL_BY(1)
+            for (int r = rt::thread() / kTailVecs; r < Keys; r += threads / kTailVecs) {
+                const char* const at = row(r);
+                rt::cp_async16(rt::smem_addr(to) + uint32_t(swizzle_offset<kRowBytes>(r, vec)), at + 16 * vec, at && 16 * vec < from.bytes);
+            }
+        }
     }
 
     // Tile j of k or v into stage i of the ring: always a group of copies, were it empty.
@@ -291,21 +315,26 @@ struct MmaBlock {
             copy(r, (to ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes));  // the swizzle of these rows
         }
     }
-    FA_MEMBER static void load_stage_plain(const KvReader& s, int i, int key, int end) {
+    FA_MEMBER static void load_stage_plain(const KvReader& s, const Source& source, int i, int key, int end) {
         if (key < end) {
             const char* from = s.base + int64_t(key) * s.row;
             const int left = s.in_row ? end - key - rt::thread() / kRowVecs : 0;
             each_row(s, i, [&](int r, uint32_t to) { rt::cp_async16(to, from + int64_t(r) * s.row, r < left); });
+            load_tail(source, stage_tile(i), [&](int r) { return r < end - key ? source.base + int64_t(key + r) * s.row : nullptr; });
         }
         rt::cp_async_commit();
     }
     // value: v's half of a location.
-    FA_MEMBER static void load_stage_paged(const KvReader& s, int value, int j, int i, int key, int end) {
+    FA_MEMBER static void load_stage_paged(const KvReader& s, const Source& source, int value, int j, int i, int key, int end) {
         if (key < end) {
             const uint32_t* location =
                 reinterpret_cast<const uint32_t*>(shared().location[j % kLocationTiles] + rt::thread() / kRowVecs) + value;
             each_row(s, i, [&](int r, uint32_t to) {
                 rt::cp_async16(to, s.base + int64_t(location[2 * r]) * 16, s.in_row && location[2 * r] != ~0u);
+            });
+            load_tail(source, stage_tile(i), [&](int r) {
+                const uint32_t at = reinterpret_cast<const uint32_t*>(shared().location[j % kLocationTiles] + r)[value];
+                return at == ~0u ? nullptr : source.base + int64_t(at) * 16;
             });
         }
         rt::cp_async_commit();
@@ -372,105 +401,6 @@ struct MmaBlock {
     }
 
     FA_COLD_MEMBER static void init_rows_cold(const MmaForwardParams& x, int64_t begin, int64_t end) { init_rows(x, begin, end); }
-
-    // Four columns of a row stay together, and those of neighbouring rows lie in different banks.
-    FA_MEMBER static float* output_at(int key_warp, int row, int column) {
-        return reinterpret_cast<float*>(q_tile()) + (key_warp * rows + row) * kOutputColumns + (column ^ (row & 3) << 3);
-    }
-    // A warp's sums of the columns of a pass, and, with the first, its rows' states.
-    FA_MEMBER static void stage_output(int row0, int key_warp, int pass, float unit, float v_factor, const float m[RowTiles][Acc::kRows],
-                                       const float l[RowTiles][Acc::kRows], const Acc o[RowTiles][kSteps]) {
-        constexpr int steps = kSteps / kOutputPasses;
-        FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-            float factor[Acc::kRows];
-            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
-                const float sum = Acc::sum_of_row(l[i][r]) * Mma::kRowSumUnit;
-                factor[r] = sum == 0.f ? 0.f : Mma::kOutputUnit * v_factor;  // no key: 0, whatever v's factor
-                if (pass == 0 && Acc::first_of_row())
-                    shared().state[key_warp][row0 + kTile * i + Acc::row(r)] = {m[i][r] == kNegInf ? kNegInf : m[i][r] * unit, sum};
-            }
-            FA_UNROLL for (int c = 0; c < steps; c++)
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                    *output_at(key_warp, row0 + kTile * i + Acc::row(Acc::lane_row(e)), Mma::output_column(c, e)) =
-                        o[i][pass * steps + c].x[e] * factor[Acc::lane_row(e)];
-        }
-    }
-    // A row's state over all key warps, and what their sums are to be multiplied by.
-    FA_MEMBER static RowState merge_warps(int r) {
-        Shared& s = shared();
-        RowState state = s.state[0][r];
-        s.factor[0][r] = 1.f;
-        FA_UNROLL_BY(1)
-        for (int w = 1; w < KeyWarps; w++) {
-            const Merged f = fa::merge(state, s.state[w][r]);
-            for (int before = 0; before < w; before++) s.factor[before][r] *= f.scale_a;
-            s.factor[w][r] = f.scale_b;
-            state = f.state;
-        }
-        return state;
-    }
-    // The same, LSE, and what a row's sums are to be multiplied by.
-    FA_MEMBER static void finalize_rows(const MmaForwardParams& x) {
-        Shared& s = shared();
-        const Tile& t = s.tile;
-        const int64_t heads = x.kv_heads, split = uint32_t(rt::block()) % uint32_t(x.splits);
-        const int64_t all = x.batch * heads * x.rows, index0 = (t.batch * heads + t.kv_head) * x.rows + t.first;
-        for (int r = rt::thread(); r < t.valid; r += threads) {
-            const RowState state = merge_warps(r);
-            if (x.partial_o) {
-                x.state[split * all + index0 + r] = state;
-                s.output[r] = (split * all + index0 + r) * x.dim_v;
-                continue;
-            }
-            s.output[r] = query_index(x.o_strides, t.seq, t.batch, s.row[r].position, s.row[r].head);
-            const RowOutput f = finalize_row(x, t.seq, t.batch, s.row[r].head, s.row[r].position, state, true);
-            if (x.state) x.state[index0 + r] = f.state;
-            s.state[0][r].l = f.factor;
-        }
-    }
-    // The same for kernels without registers for it.
-    FA_COLD_MEMBER static void finalize_rows_cold(const MmaForwardParams& x) { finalize_rows(x); }
-    FA_MEMBER static void merge_key_warps(int r, int column, float sum[4]) {
-        rt::load4(output_at(0, r, column), sum);
-        if constexpr (KeyWarps > 1) {
-            FA_UNROLL for (int e = 0; e < 4; e++) sum[e] *= shared().factor[0][r];
-            FA_UNROLL for (int w = 1; w < KeyWarps; w++) {
-                float part[4];
-                rt::load4(output_at(w, r, column), part);
-                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = fmaf(part[e], shared().factor[w][r], sum[e]);
-            }
-        }
-    }
-    // The columns from `column0` on that were staged.
-    FA_MEMBER static void write_rows(const MmaForwardParams& x, int column0) {
-        constexpr int across = kOutputColumns / 4;
-        const Shared& s = shared();
-        const int dim = int(x.dim_v) - column0, items = s.tile.valid * across;
-        if (x.o_plain && !x.partial_o) {  // what most calls write: nothing to decide for each element
-            FA_UNROLL_BY(4)
-            for (int i = rt::thread(); i < items; i += threads) {
-                const int r = i / across, column = i % across * 4;
-                float sum[4];
-                merge_key_warps(r, column, sum);
-                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], s.state[0][r].l);
-                if (column < dim) Mma::store4(static_cast<Element*>(x.o) + s.output[r] + column0 + column, sum);
-            }
-            return;
-        }
-        for (int i = rt::thread(); i < items; i += threads) {
-            const int r = i / across, column = i % across * 4;
-            const int64_t at = s.output[r] + column0 + column;
-            float sum[4];
-            if (column >= dim) continue;
-            merge_key_warps(r, column, sum);
-            if (x.partial_o && dim % 4 == 0) rt::store4(x.partial_o + at, sum);
-            else
-                for (int e = 0; e < 4 && column + e < dim; e++) {
-                    if (x.partial_o) x.partial_o[at + e] = sum[e];
-                    else store_output(x, at + e, sum[e], s.state[0][r].l);
-                }
-        }
-    }
 };
 
 }  // namespace gpu

@@ -1,6 +1,6 @@
 // Splits whose blocks form a cluster, on Hopper: they merge through each other's shared memory.
 #pragma once
-#include "gpu/mma_block.h"
+#include "gpu/mma_output.h"
 
 namespace fa {
 namespace gpu {

@@ -1,14 +1,14 @@
 // What an mma kernel does to a tile of scores before softmax (masks and score mods), and to P where there is dropout. All but the
 // band is for calls that ask for it, by the features of score.h.
 #pragma once
-#include "gpu/mma_block.h"
+#include "gpu/mma_output.h"
 
 namespace fa {
 namespace gpu {
 
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
-struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident> {
-    using Block = MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
+struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident> {
+    using Block = MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     using Acc = typename Block::Acc;
     using Row = typename Block::Row;
     using Tile = typename Block::Tile;

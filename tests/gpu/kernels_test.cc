@@ -31,7 +31,7 @@ std::set<std::string> listed_kernels() {
         names.insert(matrix_name(family, columns, row_warps, row_tiles, "bf16"));
     };
 #define FA_SIMT(rows, columns) names.insert("fwd_simt_" + std::to_string(rows) + "x" #columns);
-#define FA_MMA_16BIT(columns, row_warps, row_tiles, ...) insert_both("fwd_mma", columns, row_warps, row_tiles, 256);
+#define FA_MMA_16BIT(columns, row_warps, row_tiles, ...) insert_both("fwd_mma", columns, row_warps, row_tiles, 576);
 #define FA_MMA_8BIT(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_byte", columns, row_warps, row_tiles, 128);
 #define FA_MMA_BLOCKS(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_blocks", columns, row_warps, row_tiles, 128);
 #define FA_MMA_32BIT(columns, row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, "f32"));
@@ -97,13 +97,15 @@ std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads
     for (const Types& types : {Types{FA_BF16, FA_BF16}, Types{FA_F16, FA_F16}, Types{FA_F32, FA_F32}, Types{FA_F16, FA_E4M3},
                                Types{FA_BF16, FA_I8}, Types{FA_F32, FA_E5M2}, Types{FA_BF16, FA_Q8_0}, Types{FA_BF16, FA_Q4_0},
                                Types{FA_F16, FA_Q8_0}, Types{FA_F16, FA_Q5_0}})
-        for (const int64_t dim : {64, 128, 256})
+        for (const int64_t dim : {64, 128, 256, 512, 576})
             for (const int64_t rows : all_rows)
                 for (const int splits : {0, 1, 5})
                     for (const bool scores : {false, true}) {
                         if (scores && (dim > 64 || rows > 5)) continue;  // written one by one, slowly
-                        Case c = shaped({batch, heads, 2, rows, keys, dim, dim}, types.q);
+                        if (dim > 256 && (types.q != types.kv || types.q == FA_F32)) continue;  // no kernel of matrix units
+                        Case c = shaped({batch, heads, 2, rows, keys, dim, std::min<int64_t>(dim, 512)}, types.q);
                         c.d.k_dtype = types.kv;
+                        if (dim > 256) c.d.o_dtype = types.q == FA_F16 ? FA_BF16 : FA_F16;  // not for Hopper's
                         c.d.num_splits = splits;
                         causal(c, FA_ALIGN_BOTTOM_RIGHT);
                         if (scores) c.d.operands |= FA_OPERAND_SCORES, dense_pairs(c.d, c.d.scores_stride);
