@@ -44,6 +44,9 @@ if ! "$venv/bin/python" -c "import ml_dtypes, mypy" 2>/dev/null; then
     "$venv/bin/pip" install --quiet --no-deps --only-binary :all: ml_dtypes==0.4.1 mypy==1.11.2 mypy_extensions==1.0.0 typing_extensions==4.12.2
 fi
 
+torch=
+[ "${1-}" = "" ] || torch=$(tools/install_torch.sh)
+
 # Tests run side by side: threads that wait must not spin.
 export OMP_WAIT_POLICY=passive CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL-$(nproc)}
 within_budget=yes
@@ -66,7 +69,7 @@ for preset in "${presets[@]}"; do
         tools/test_aarch64.sh $([ "$1" != --full ] || echo --full)
     fi
     enter "Building $preset"
-    cmake --preset "$preset" -DFA_TESTS=ON -DFA_WERROR=ON -DFA_PYTHON="$venv/bin/python" "${modules[@]}" --log-level=WARNING >/dev/null
+    cmake --preset "$preset" -DFA_TESTS=ON -DFA_WERROR=ON -DFA_PYTHON="$venv/bin/python" -DFA_TORCH="$torch" "${modules[@]}" --log-level=WARNING >/dev/null
     cmake --build --preset "$preset" -- --quiet
     if [ "$preset" = release ]; then
         enter "What the build cost"

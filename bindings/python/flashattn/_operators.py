@@ -8,6 +8,9 @@ import torch
 
 from ._tensors import OPERANDS, SETTINGS, Call, check, lse_shape, out_shape
 
+if not hasattr(torch.library, "register_fake"):
+    raise ImportError(f"torch is {torch.__version__}: expected 2.4 or later for flashattn.torch")
+
 _NAMES = (*OPERANDS, *SETTINGS)
 _GRADIENTS = OPERANDS[:5]  # what has one, with d before its name
 _ARGUMENTS = ", ".join(
