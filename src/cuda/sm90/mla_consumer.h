@@ -19,9 +19,11 @@ struct LatentConsumer : SplitOConsumer<Traits> {
     static constexpr int kEarlyPanels = 2;  // of the next product, issued before the one under way is waited for
 
     const LatentParams& a;
+    const int diagonal;  // the last key that all rows of the tile see, from the split's first on
     uint32_t phase = 0;
 
-    FA_MEMBER explicit LatentConsumer(const LatentParams& params) : Base(params.x.scale), a(params) {}
+    FA_MEMBER explicit LatentConsumer(const LatentParams& params)
+        : Base(params.x.scale), a(params), diagonal(rt::warp_uniform(params.x.causal ? s.source.z - s.range.x : INT_MAX)) {}
 
     // Of block w that there are. Lane 0 alone reads, which alone tells the producer that this may be overwritten.
     FA_MEMBER int keys_of(int w) const { return rt::warp_uniform(lane == 0 ? s.keys[w] : 0); }
@@ -110,11 +112,11 @@ struct LatentConsumer : SplitOConsumer<Traits> {
     FA_MEMBER void right_mainloop(int pairs) {
         rt::keep_in_registers(acc_s);
         issue_qk<0, 0, kPanels>();
+        int keys = keys_of(0);  // while S is made
         rt::wgmma_wait<0>();
         rt::keep_in_registers(acc_s);
         for (int n = pairs - 1;; n--) {
             const bool first = n == pairs - 1;
-            const int keys = keys_of(0);
             if (keys < 64) zero_v_tail(0, keys);
             bool exact = first || keys < 64 || crosses_diagonal(n, 0);
             if (!exact) {
@@ -142,6 +144,7 @@ struct LatentConsumer : SplitOConsumer<Traits> {
             rt::keep_in_registers(acc_o);
             release(1, 0);
             issue_qk<0, kEarlyPanels, kPanels>();
+            keys = keys_of(0);
             rt::wgmma_wait<0>();
             rt::keep_in_registers(acc_s);
         }
@@ -164,9 +167,9 @@ struct LatentConsumer : SplitOConsumer<Traits> {
             if (n == 0) add_row_sum(0);
             rt::keep_in_registers(acc_o);
             issue_other_pv<0>();
+            const int keys = keys_of(1);
             rt::wgmma_wait<1>();
             rt::keep_in_registers(acc_s);
-            const int keys = keys_of(1);
             if (keys < 64) zero_v_tail(1, keys);
             float sum[2];
             make_p(sum);
@@ -192,7 +195,7 @@ struct LatentConsumer : SplitOConsumer<Traits> {
     }
     // Does some row of the tile not see all keys of the block?
     FA_MEMBER bool crosses_diagonal(int n, int w) const {
-        return a.x.causal && rt::warp_uniform(s.range.x + (2 * n + 2 - w) * 64 - 1 - s.source.z) > 0;
+        return (2 * n + 2 - w) * 64 - 1 > diagonal;
     }
 };
 

@@ -18,17 +18,16 @@ FA_DEVICE bool begin_latent_tile(const LatentParams& a) {
     const LatentCall& x = a.x;
     const int split = a.split();
     const Sequence seq = bounded_sequence(x.sequences, a.batch());
-    if (split >= split_count(seq.k_len, x.num_splits, x.split_size)) return false;
+    const int keys = int(seq.k_len), size = split_size_of(x, keys), begin = split * size;
+    if (split > 0 && begin >= keys) return false;
     if (threadIdx.x == 0) {
-        const int64_t size = split_keys(seq.k_len, x.num_splits, x.split_size), begin = split * size,
-                      end = min_of(begin + size, seq.k_len);
-        const int64_t off = clamp(seq.off, -(int64_t(1) << 30), int64_t(1) << 30);
+        const int off = int(clamp(seq.off, -(int64_t(1) << 30), int64_t(1) << 30)), end = min(begin + size, keys);
         // Pairs of blocks that no row of the tile sees are left out; a split without any other has one pair, all of it masked.
-        const int64_t first_row = 64 * a.tile() / x.group, last_row = min_of(64 * a.tile() + 63, x.rows - 1) / x.group;
-        const int64_t seen_end = x.causal ? min_of(end, off + last_row + 1) : end;
+        const int group = int(x.group), first_row = 64 * a.tile() / group, last_row = min(64 * a.tile() + 63, int(x.rows) - 1) / group;
+        const int seen_end = x.causal ? min(end, off + last_row + 1) : end;
         typename Traits::Shared& s = Traits::shared();
-        s.source = make_int4(int(seq.k_begin), int(seq.kv_index), int(off + first_row), int(off));
-        s.range = make_int4(int(begin), int(end), int(max_of(ceil_div(seen_end - begin, 2 * Traits::kBlock), 1)), split);
+        s.source = make_int4(int(seq.k_begin), int(seq.kv_index), off + first_row, off);
+        s.range = make_int4(begin, end, max((seen_end - begin + 2 * Traits::kBlock - 1) / (2 * Traits::kBlock), 1), split);
     }
     return true;
 }

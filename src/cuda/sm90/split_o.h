@@ -18,6 +18,15 @@ FA_DEVICE void for_constants(const F& f) {
     if constexpr (from < to) f(Constant<from>{}), for_constants<from + 1, to>(f);
 }
 
+// A split's keys, as split_keys has them, in 32 bits, which the dispatch has checked to be enough: a division of 64 takes several times as
+// long, and a tile's loads wait for it.
+FA_DEVICE int split_size_of(const SplitParams& x, int keys) {
+    if (x.split_size > 0) return int(min_of(x.split_size, int64_t(1) << 30));
+    const int splits = int(x.num_splits);
+    if (splits <= 1) return max(keys, 1);
+    return max((keys / splits + (keys % splits != 0) + int(kSplitQuantum) - 1) / int(kSplitQuantum) * int(kSplitQuantum), 1);
+}
+
 // In shared memory, from one warpgroup to the other.
 struct SplitOExchange {
     float row_ref[2][64], alpha[2][64], row_sum[2][64];

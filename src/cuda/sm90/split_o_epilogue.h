@@ -18,10 +18,15 @@ template <class Consumer>
 FA_DEVICE void store_o_row(const Consumer& wg, int r, bool there, bool empty, float factor, float* wide, void* o, int64_t at, int columns) {
     const int c = rt::read_laneid() % 4;
     if (wide) {
-        FA_UNROLL for (int j = 0; j < 32; j++) {
-            const float two[2] = {fmaf(wg.acc_o[4 * j + 2 * r], factor, 0.f), fmaf(wg.acc_o[4 * j + 2 * r + 1], factor, 0.f)};
-            if (there && 8 * j < columns)
-                *reinterpret_cast<float2*>(wide + at + 8 * j + 2 * c) = empty ? make_float2(0.f, 0.f) : make_float2(two[0], two[1]);
+        // Of 16 columns a lane has two pairs, 8 apart: it gives one to its neighbour for the other's, and stores four in a row.
+        const bool odd = c & 1;
+        float* const out = wide + at + 8 * odd + 2 * (c & 2);
+        FA_UNROLL for (int j = 0; j < 32; j += 2) {
+            float four[4];
+            FA_UNROLL for (int e = 0; e < 4; e++) four[e] = empty ? 0.f : fmaf(wg.acc_o[4 * (j + e / 2) + 2 * r + e % 2], factor, 0.f);
+            const float first = rt::shuffle_xor16(odd ? four[0] : four[2], 1), second = rt::shuffle_xor16(odd ? four[1] : four[3], 1);
+            if (there && 8 * j + 8 * odd < columns)
+                *reinterpret_cast<float4*>(out + 8 * j) = odd ? make_float4(first, second, four[2], four[3]) : make_float4(four[0], four[1], first, second);
         }
     } else {
         uint16_t* const out = static_cast<uint16_t*>(o) + at + 8 * c;

@@ -20,20 +20,20 @@ FA_DEVICE bool begin_wide_tile(const WideParams& a) {
     const Sequence seq = bounded_sequence(x.sequences, tile.batch);
     const int rows = block / a.head_group, first_of_pair = tile.row0 - (Traits::kPair ? rt::cluster_rank() * rows : 0);
     const int q_len = int(seq.q_len), k_len = int(seq.k_len), off = int(clamp(seq.off, -(1 << 30), 1 << 30));
-    if (tile.split >= split_count(seq.k_len, x.num_splits, x.split_size) || first_of_pair >= q_len) return false;
+    const int size = split_size_of(x, k_len), begin = tile.split * size;
+    if ((tile.split > 0 && begin >= k_len) || first_of_pair >= q_len) return false;
     if (threadIdx.x == 0) {
-        const int64_t size = split_keys(seq.k_len, x.num_splits, x.split_size), begin = min_of(tile.split * size, seq.k_len),
-                      end = min_of(begin + size, seq.k_len);
+        const int end = min(begin + size, k_len);
         const auto seen = [&](int row) { return key_range_of<MaskKind::band>(x.window, max(min(row, q_len - 1), 0), off, k_len); };
         // Blocks that no row of the pair's tiles sees are left out; where all are, there is one, all of it masked.
-        const int blocks = max(int(ceil_div(end - begin, block)), 1);
-        const int left = max(seen(first_of_pair).begin - int(begin), 0) / block,
-                  right = (min(seen(first_of_pair + Traits::kClusterSize * rows - 1).end, int(end)) - int(begin) + block - 1) / block;
+        const int blocks = max((end - begin + block - 1) / block, 1);
+        const int left = max(seen(first_of_pair).begin - begin, 0) / block,
+                  right = (min(seen(first_of_pair + Traits::kClusterSize * rows - 1).end, end) - begin + block - 1) / block;
         const int first = min(left, blocks - 1), last = max(min(right, blocks), first + 1);
         typename Traits::Shared& s = Traits::shared();
         s.tile = tile;
         s.source = make_int4(int(seq.k_begin), x.sequences.packed_k() ? 0 : int(seq.kv_index), tile.head0 / int(x.group), k_len);
-        s.range = make_int4(int(begin), int(end), last - first, int(begin) + (last - 1) * block);
+        s.range = make_int4(begin, end, last - first, begin + (last - 1) * block);
         s.all_see = make_int2(seen(tile.row0 + rows - 1).begin, seen(tile.row0).end);
         s.q_begin = int(seq.q_begin), s.q_len = q_len, s.off = off;
     }
