@@ -172,6 +172,8 @@ FA_DEVICE void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
+constexpr bool kIndexesParams = true;  // may lanes read different elements of an array among a kernel's parameters?
+
 // Adds to four neighbouring floats at an address that is a multiple of 16 bytes, whatever others add meanwhile.
 FA_DEVICE void red_add4(float* to, float x, float y, float z, float w) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -69,6 +69,8 @@ FA_DEVICE void wmma_f32_16x16x16_gfx12(AccVec<8>& d, const uint32_t a[4], const 
 template <int lanes>
 FA_DEVICE float exchange(float x, int mask) { return lockstep::shuffle_xor(x, mask, lanes); }
 FA_DEVICE void order_products() {}
+template <int n>
+FA_DEVICE void finish_products(float (&)[n]) {}
 FA_DEVICE uint32_t cvt_pk_f16(float low, float high) { return pack_f16(low, high); }
 FA_DEVICE const uint8_t* shared_bytes(uint32_t address) { return reinterpret_cast<const uint8_t*>(shared_memory() + address); }
 template <int n>

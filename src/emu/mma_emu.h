@@ -7,7 +7,7 @@
 namespace fa {
 namespace rt {
 
-constexpr bool kHasMma = true;
+constexpr bool kHasMma = true, kIndexesParams = true;
 
 // One wave's rendezvous: every lane arrives with its Args, the last one performs `action` for all.
 template <class Args>

@@ -37,6 +37,7 @@ struct BackwardPlan : Plan {
 rt::Status prepare_backward_list(const BackwardInstances& list, const rt::Device& d) {
     for (int i = 0; i < list.count; i++) {
         const BackwardInstance& one = list.list[i];
+        if (!one.simt_by_keys && !one.mma_by_keys) continue;
         rt::Status s = one.simt_by_keys ? rt::prepare(one.simt_by_keys, d) : rt::prepare(one.mma_by_keys, d);
         if (s == rt::kSuccess) s = one.simt_by_keys ? rt::prepare(one.simt_by_rows, d) : rt::prepare(one.mma_by_rows, d);
         if (s != rt::kSuccess) return s;
@@ -47,11 +48,9 @@ rt::Status prepare_backward_list(const BackwardInstances& list, const rt::Device
 rt::Status prepare_backward(const rt::Device& d) {
     const rt::Status simt = prepare_backward_list(simt_backward_instances(), d);
     if (simt != rt::kSuccess) return simt;
-    const BackwardLists policies[] = {backward_lists_of<MmaSync<F16>>(), backward_lists_of<MmaSync<Bf16>>(),
-                                      backward_lists_of<MmaTf32>()};
-    for (const BackwardLists& policy : policies)
-        for (const BackwardInstances& list : policy.width) {
-            const rt::Status s = d.matrix == MatrixUnit::mma_sync ? prepare_backward_list(list, d) : rt::kSuccess;
+    for (const int32_t dtype : {FA_F16, FA_BF16, FA_F32})
+        for (const BackwardInstances& list : backward_lists_of_type(d, dtype).width) {
+            const rt::Status s = prepare_backward_list(list, d);
             if (s != rt::kSuccess) return s;
         }
     const rt::Status others[] = {rt::prepare(backward_preprocess, d), rt::prepare(finish_dq, d), rt::prepare(sum_sinks, d),

@@ -237,7 +237,8 @@ struct MmaBackward {
         return score * kLog2e;
     }
     // Products of q and k become probabilities, those of dout and v the gradients of scores.
-    FA_MEMBER static void softmax_backward(const MmaBackwardParams& x, const Part& part, float unit, Scores& score, Scores& grad) {
+    template <class Tiles>
+    FA_MEMBER static void softmax_backward(const MmaBackwardParams& x, const Part& part, float unit, Tiles& score, Tiles& grad) {
         const Shared& s = M::shared();
         const Tile& t = s.tile;
         const ScorePosition position(part);
@@ -402,9 +403,9 @@ FA_DEVICE void backward_mainloop(const MmaBackwardParams& x, typename MmaBackwar
     rt::cp_async_wait<0>();
 }
 
+// The block's tile; false: it has nothing to do.
 template <class M>
-FA_DEVICE void run_backward_mma(const MmaBackwardParams& x) {
-    using G = MmaBackward<M>;
+FA_DEVICE bool begin_backward_block(const MmaBackwardParams& x) {
     rt::fetch_parameters(x);
     const uint32_t blocks = uint32_t(ceil_div(M::by_rows ? x.sequences.q.seqlen : x.sequences.seqlen_k, M::own)),
                    heads = uint32_t(M::by_rows ? x.heads_q : x.kv_heads);
@@ -413,7 +414,14 @@ FA_DEVICE void run_backward_mma(const MmaBackwardParams& x) {
     const typename M::Tile& t = M::shared().tile;
     if (M::initializes(rt::thread())) M::init_block(x, batch, head, int(block) * M::own);
     rt::barrier();
-    if (t.valid <= 0) return;
+    return t.valid > 0;
+}
+
+template <class M>
+FA_DEVICE void run_backward_mma(const MmaBackwardParams& x) {
+    using G = MmaBackward<M>;
+    if (!begin_backward_block<M>(x)) return;
+    const typename M::Tile& t = M::shared().tile;
     typename G::Columns acc_ds, acc_p;
     G::clear(acc_ds);
     if (!M::by_rows) G::clear(acc_p);

@@ -6,7 +6,7 @@
 // aligned 16-byte vectors.
 #pragma once
 #include "gpu/bwd_params.h"
-#include "gpu/mma_sync.h"
+#include "gpu/mma_common.h"
 
 namespace fa {
 namespace gpu {
@@ -77,11 +77,13 @@ struct MmaBackwardBlock {
         int32_t overflowed[2];  // does the tile, or the one before, have a gradient that its units do not hold?
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
-    static constexpr int kSharedBytes = kHeader + 2 * kOwnedBytes + Stages * 2 * kStreamBytes + (ByRows ? 1 : kLate ? 3 : 2) * kProbTileBytes;
+    static constexpr int kProbTiles = Mma::kHoldsProbs ? 0 : ByRows ? 1 : kLate ? 3 : 2;
+    static constexpr int kSharedBytes =
+        kHeader + (Mma::kHoldsOwned ? 0 : 2 * kOwnedBytes) + Stages * 2 * kStreamBytes + kProbTiles * kProbTileBytes;
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory()); }
     FA_MEMBER static char* owned(int i) { return rt::shared_memory() + kHeader + i * kOwnedBytes; }
-    FA_MEMBER static char* streamed(int stage, int i) { return owned(2) + (2 * stage + i) * kStreamBytes; }
+    FA_MEMBER static char* streamed(int stage, int i) { return owned(Mma::kHoldsOwned ? 0 : 2) + (2 * stage + i) * kStreamBytes; }
     FA_MEMBER static char* ds_tile(int buffer) { return streamed(Stages, 0) + (kLate ? buffer * kProbTileBytes : 0); }  // of even tiles, or odd ones
     FA_MEMBER static char* p_tile() { return ds_tile(1) + kProbTileBytes; }
 
@@ -180,13 +182,20 @@ struct MmaBackwardBlock {
         const Sequence seq = x.uniform_lengths ? x.uniform_seq : bounded_sequence(x.sequences, batch);
         Tile& t = shared().tile;
         if (thread != 0) {  // 32 to 35: q, dout, k and v
-            const int i = thread % 4;
-            const RowSource& from = x.source[i];
-            const bool rows = i < 2;
-            const int64_t row = (rows ? seq.q_begin : seq.k_begin) + (rows == ByRows ? first : 0);
-            const int64_t at = batch * from.bytes.outer + row * from.bytes.row + (rows ? head0 : kv_head) * from.bytes.head;
-            Source& to = rows == ByRows ? t.owned[i % 2] : t.streamed[i % 2];
-            to = {static_cast<const char*>(from.base) + at, from.bytes.head, from.bytes.row, from.bytes.row_bytes, from.width};
+            const auto init = [&](int i) {
+                const RowSource& from = x.source[i];
+                const bool rows = i < 2;
+                const int64_t row = (rows ? seq.q_begin : seq.k_begin) + (rows == ByRows ? first : 0);
+                const int64_t at = batch * from.bytes.outer + row * from.bytes.row + (rows ? head0 : kv_head) * from.bytes.head;
+                Source& to = rows == ByRows ? t.owned[i % 2] : t.streamed[i % 2];
+                to = {static_cast<const char*>(from.base) + at, from.bytes.head, from.bytes.row, from.bytes.row_bytes, from.width};
+            };
+            if constexpr (rt::kIndexesParams) {
+                init(thread % 4);
+            } else {
+                FA_UNROLL for (int i = 0; i < 4; i++)
+                    if (thread % 4 == i) init(i);
+            }
             return;
         }
         t.batch = batch;
@@ -228,7 +237,7 @@ struct MmaBackwardBlock {
 
     // Sums of the owned rows to a gradient, by way of shared memory that nothing else needs any more. Four columns of a row stay
     // together, and those of neighbouring rows lie in different banks.
-    static_assert(own * D * 4 <= kSharedBytes - kHeader, "sums of a gradient fit");
+    static_assert(Mma::kHoldsProbs || own * D * 4 <= kSharedBytes - kHeader, "sums of a gradient fit");
     FA_MEMBER static float* staged(int row, int column) {
         return reinterpret_cast<float*>(owned(0)) + row * D + (column ^ (row & 3) << 3);
     }

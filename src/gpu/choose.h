@@ -124,24 +124,41 @@ bool plain_backward(const Problem& p, bool aligned) {
     return aligned && p.within(kPlainScores) && any * type_bytes(p.d.q_dtype) % 16 == 0;
 }
 
+// The backward's mma kernels that a device has for a type.
+BackwardLists backward_lists_of_type(const rt::Device& device, int32_t dtype) {
+    if (device.matrix == MatrixUnit::mma_sync) switch (dtype) {
+            case FA_F16: return backward_lists_of<MmaSync<F16>>();
+            case FA_BF16: return backward_lists_of<MmaSync<Bf16>>();
+            case FA_F32: return backward_lists_of<MmaTf32>();
+            default: return {};
+        }
+    if constexpr (rt::kAmdKernels) {
+        if (dtype != FA_F16 && dtype != FA_BF16) return {};
+        const bool f16 = dtype == FA_F16;
+        switch (device.matrix) {
+            case MatrixUnit::mfma: return f16 ? backward_lists_of<MfmaKernels<F16>>() : backward_lists_of<MfmaKernels<Bf16>>();
+            case MatrixUnit::wmma_gfx11:
+                return f16 ? backward_lists_of<WmmaKernels<WmmaGfx11, F16>>() : backward_lists_of<WmmaKernels<WmmaGfx11, Bf16>>();
+            case MatrixUnit::wmma_gfx12:
+                return f16 ? backward_lists_of<WmmaKernels<WmmaGfx12, F16>>() : backward_lists_of<WmmaKernels<WmmaGfx12, Bf16>>();
+            default: return {};
+        }
+    }
+    return {};
+}
+
 // The backward's mma kernel for a call, that spans its heads; NULL: none.
 const BackwardInstance* mma_backward_for(const rt::Device& device, const Problem& p, bool aligned) {
     const int64_t limit = int64_t(1) << 31;
-    const auto narrowest = [&](const auto& lists) -> const BackwardInstance* {
-        for (const BackwardInstances& list : lists)
-            for (int i = 0; i < list.count; i++) {
-                const BackwardInstance& one = list.list[i];
-                const int64_t bytes = max_of(one.by_keys_bytes, one.by_rows_bytes);
-                const bool fits = one.columns >= max_of(p.d.dim_qk, p.d.dim_v) && bytes <= int64_t(device.shared_per_block);
-                if (fits && (!one.plain || plain_backward(p, aligned))) return &one;
-            }
-        return nullptr;
-    };
-    if (device.matrix != MatrixUnit::mma_sync || !p.within(kMmaBackward) || p.d.k_dtype != p.d.q_dtype) return nullptr;
-    if (p.d.seqlen_q >= limit || p.d.seqlen_k >= limit) return nullptr;
-    if (p.d.q_dtype == FA_F16) return narrowest(backward_lists_of<MmaSync<F16>>().width);
-    if (p.d.q_dtype == FA_BF16) return narrowest(backward_lists_of<MmaSync<Bf16>>().width);
-    if (p.d.q_dtype == FA_F32) return narrowest(backward_lists_of<MmaTf32>().width);
+    if (!p.within(kMmaBackward) || p.d.k_dtype != p.d.q_dtype || p.d.seqlen_q >= limit || p.d.seqlen_k >= limit) return nullptr;
+    const BackwardLists lists = backward_lists_of_type(device, p.d.q_dtype);
+    for (const BackwardInstances& list : lists.width)
+        for (int i = 0; i < list.count; i++) {
+            const BackwardInstance& one = list.list[i];
+            const int64_t bytes = max_of(one.by_keys_bytes, one.by_rows_bytes);
+            const bool fits = one.columns >= max_of(p.d.dim_qk, p.d.dim_v) && bytes <= int64_t(device.shared_per_block);
+            if (fits && (!one.plain || plain_backward(p, aligned))) return &one;
+        }
     return nullptr;
 }
 

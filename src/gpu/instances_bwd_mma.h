@@ -2,6 +2,7 @@
 // them (src/emu, src/cuda), which define mma_backward_instances by it.
 #pragma once
 #include "gpu/bwd_mma.h"
+#include "gpu/mma_sync.h"
 #include "gpu/instance.h"
 
 namespace fa {

@@ -1,6 +1,7 @@
-// The forward's mma kernels on AMD's matrix cores, as kernels.def lists them, by width: for the translation units that compile them
-// (src/hip, src/emu), which define mma_instances by it.
+// The mma kernels on AMD's matrix cores, as kernels.def lists them, by width: for the translation units that compile them (src/hip,
+// src/emu), which define mma_instances and mma_backward_instances by it.
 #pragma once
+#include "gpu/bwd_transposed.h"
 #include "gpu/mma_transposed.h"
 #include "gpu/register_pipe.h"
 #include "gpu/instances_mma.h"
@@ -36,6 +37,58 @@ struct TransposedList<WmmaKernels<I, T>> {
 template <class Kernels, int width>
 Instances transposed_instances() {
     constexpr auto& list = TransposedList<Kernels>::template list<width>;
+    return {list, int(sizeof list / sizeof *list)};
+}
+
+// A plain kernel, and a general one.
+template <bool wanted, class Mma, int D, int Warps, int OwnTiles, int StreamRows, bool plain>
+constexpr BackwardInstance transposed_backward_entry() {
+    BackwardInstance one{};
+    if constexpr (wanted) {
+        using Keys = MmaBackwardBlock<Mma, D, Warps, 1, StreamRows, 1, 1, false, plain, OwnTiles>;
+        using Rows = MmaBackwardBlock<Mma, D, Warps, 1, StreamRows, 1, 1, true, plain, OwnTiles>;
+        static_assert(Keys::stream_rows <= kPaddedRows && Rows::own <= kPaddedRows, "");
+        one.family = Mma::kLanes == 64 ? (plain ? "bwd_mfma_plain" : "bwd_mfma") : plain ? "bwd_wmma_plain" : "bwd_wmma";
+        one.columns = D;
+        one.rows = StreamRows;
+        one.keys = one.block_keys = Keys::own;
+        one.block_rows = Rows::own;
+        one.threads = Keys::threads;
+        one.mma_by_keys = backward_transposed<Keys>;
+        one.mma_by_rows = backward_transposed<Rows>;
+        one.by_keys_bytes = Keys::kSharedBytes;
+        one.by_rows_bytes = Rows::kSharedBytes;
+        one.plain = plain;
+    }
+    return one;
+}
+template <class Kernels>
+struct TransposedBackwardList;
+template <class T>
+struct TransposedBackwardList<MfmaKernels<T>> {
+    template <int width>
+    static constexpr BackwardInstance list[] = {
+#define FA_MFMA_BACKWARD(I, D, ...)                                                         \
+    transposed_backward_entry<D == width, MmaTransposed<I, T>, D, __VA_ARGS__, true>(), \
+        transposed_backward_entry<D == width, MmaTransposed<I, T>, D, __VA_ARGS__, false>(),
+#include "gpu/kernels.def"
+#undef FA_MFMA_BACKWARD
+    };
+};
+template <class I, class T>
+struct TransposedBackwardList<WmmaKernels<I, T>> {
+    template <int width>
+    static constexpr BackwardInstance list[] = {
+#define FA_WMMA_BACKWARD(D, ...)                                                            \
+    transposed_backward_entry<D == width, MmaTransposed<I, T>, D, __VA_ARGS__, true>(), \
+        transposed_backward_entry<D == width, MmaTransposed<I, T>, D, __VA_ARGS__, false>(),
+#include "gpu/kernels.def"
+#undef FA_WMMA_BACKWARD
+    };
+};
+template <class Kernels, int width>
+BackwardInstances transposed_backward_instances() {
+    constexpr auto& list = TransposedBackwardList<Kernels>::template list<width>;
     return {list, int(sizeof list / sizeof *list)};
 }
 

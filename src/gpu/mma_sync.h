@@ -147,6 +147,7 @@ struct MmaSync {
 
     // For the backward: probabilities go to a tile in shared memory, of which load_q reads rows, and load_transposed columns, as a
     // left side.
+    static constexpr bool kHoldsProbs = false, kHoldsOwned = false;  // in registers
     static constexpr float kProbUnit = kIsF16<T> ? 0x1p+15f : 1.f;  // what they are kept too large by: 2^kExponent
     static constexpr float kProductUnit = 1.f;                      // takes products of probabilities to their value
     static constexpr bool kNarrow = kIsF16<T>;                      // of exponent: gradients of scores need units of their own
@@ -270,6 +271,7 @@ struct MmaTf32 {
 
     // For the backward, as in MmaSync. Of each eight columns a row of the tile has the even ones first: read by load_q they match
     // the depths that load_v reads.
+    static constexpr bool kHoldsProbs = false, kHoldsOwned = false;
     static constexpr float kProbUnit = 1.f, kProductUnit = 4.f;
     static constexpr bool kNarrow = false;
     template <int row_bytes>

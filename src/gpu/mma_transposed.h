@@ -111,6 +111,8 @@ struct AccTransposed {
         FA_UNROLL for (int mask = I::kTile; mask < I::kLanes; mask *= 2) x += rt::exchange<I::kLanes>(x, mask);
         return x;
     }
+    // Products that have been added are computed here, not behind a branch, where the fragments that they take would fill all registers.
+    FA_MEMBER void finish() { rt::finish_products(x); }
     static constexpr bool kMaskVecs = false;
     template <int tiles>
     FA_MEMBER static void load_mask(const uint8_t*, uint32_t*) {}
@@ -163,14 +165,15 @@ struct MmaTransposed {
     FA_MEMBER static uint32_t k_ptr(const char* tile, int key, int lane = Acc::lane()) {
         return rt::smem_addr(tile) + uint32_t(rt::opaque(swizzle_offset<row_bytes>(key + I::row(lane), 0) ^ I::dim_byte(lane)));
     }
-    template <int row_bytes>
-    FA_MEMBER static void load_k(FragmentB& b, uint32_t ptr, int down, int step) {
+    FA_MEMBER static void load_dims(uint32_t r[I::kWords], uint32_t ptr, int down, int step) {
         constexpr int words = I::kDimBytes / 4;
         FA_UNROLL for (int i = 0; i < kDimPieces; i++) {
             const uint32_t at = uint32_t(2 * kTile * step + I::kDimStep * i);
-            rt::load_words<words>(rt::shared_bytes((ptr ^ at % 128) + at / 128 * 128 + uint32_t(down)), b.r + words * i);
+            rt::load_words<words>(rt::shared_bytes((ptr ^ at % 128) + at / 128 * 128 + uint32_t(down)), r + words * i);
         }
     }
+    template <int row_bytes>
+    FA_MEMBER static void load_k(FragmentB& b, uint32_t ptr, int down, int step) { load_dims(b.r, ptr, down, step); }
     // v's tile lies column by column. The pieces of 16 neighbouring columns, or 8, lie in different banks, and so do those of every
     // fourth, which are written at a time.
     template <int keys>
@@ -212,8 +215,14 @@ struct MmaTransposed {
         else return rt::prmt(bits_of(low * 0x1p-24f) + 0x8000u, bits_of(high * 0x1p-24f) + 0x8000u, 0x7632);
     }
     FA_MEMBER static void round_probs(FragmentA& a, const Acc& p) {
+        spread_pairs(a, p, [](const float x[2]) { return round_pair(x[0], x[1]); });
+    }
+    // The pairs of a result's elements, as round(pair) makes them words.
+    template <class Tile, class Round>
+    FA_MEMBER static void spread_pairs(FragmentA& a, const Tile& p, Round round) {
         FA_UNROLL for (int i = 0; i < Acc::kElements; i += 2) {
-            const uint32_t own = round_pair(p.x[i], p.x[i + 1]);
+            const float pair[] = {p.x[i], p.x[i + 1]};
+            const uint32_t own = round(pair);
             if constexpr (!I::kOperandsTwice) {
                 a.r[i / 2] = own;
             } else {  // columns 2i and 2i + 2 of the even or odd ones; the other half of the wave has the others
@@ -224,6 +233,37 @@ struct MmaTransposed {
                 a.r[i + 1] = rt::prmt(even_columns, odd_columns, 0x7632);
             }
         }
+    }
+
+    // For the backward (bwd_transposed.h): P and dS as left sides, rounded to even; and columns of tiles that lie row by row. Of kColumnGroup
+    // products side by side a lane has neighbouring columns, which it reads together: of a row as many as its fragments have keys.
+    static constexpr int kColumnGroup = 4;
+    static constexpr bool kHoldsProbs = true, kHoldsOwned = kLanes == 64;  // where registers suffice
+    static constexpr float kProbUnit = kF16 ? 0x1p+15f : 1.f, kProductUnit = 1.f;
+    static constexpr bool kNarrow = kF16;
+    struct RawColumns { uint32_t r[2 * I::kWords][2]; };
+    template <class Tile>
+    FA_MEMBER static void pack_probs(FragmentA& a, const Tile& p) { spread_pairs(a, p, pack); }
+    FA_MEMBER static void load_shared_q(FragmentA& a, uint32_t ptr, int down, int step) { load_dims(a.r, ptr, down, step); }
+    template <int row_bytes>
+    FA_MEMBER static uint32_t columns_ptr(const char* tile) {
+        const int lane = Acc::lane(), key = I::key_byte(lane) / 2, byte = 2 * kColumnGroup * I::row(lane);
+        return rt::smem_addr(tile) + uint32_t(rt::opaque(swizzle_offset<row_bytes>(key, byte / 16) + byte % 16));
+    }
+    // Of the n-th kTile rows, and of the columns of a group.
+    template <int row_bytes>
+    FA_MEMBER static void load_columns(RawColumns& to, uint32_t ptr, int n, int group) {
+        static_assert(2 * kColumnGroup * kTile % 128 == 0, "a group's columns are swizzled among themselves");
+        FA_UNROLL for (int i = 0; i < 2 * I::kWords; i++) {
+            constexpr int keys = I::kKeyBytes / 2;  // of a piece
+            const int key = I::kKeyStep / 2 * (i / keys) + i % keys;
+            const uint32_t at = uint32_t((kTile * n + key) * row_bytes + 2 * kColumnGroup * kTile * group);
+            rt::load_words<2>(rt::shared_bytes((ptr ^ uint32_t(key % 8 * 16)) + at), to.r[i]);
+        }
+    }
+    FA_MEMBER static void column_of(FragmentB& b, const RawColumns& from, int c) {
+        FA_UNROLL for (int i = 0; i < I::kWords; i++)
+            b.r[i] = rt::prmt(from.r[2 * i][c / 2], from.r[2 * i + 1][c / 2], c % 2 ? 0x7632 : 0x5410);
     }
 };
 

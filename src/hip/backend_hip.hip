@@ -1,5 +1,5 @@
 // The HIP backend: the table of functions of gpu/backend_gpu.h over rt_hip.h, and all of its kernels, in one unit: the SIMT kernels,
-// and the forward's on AMD's matrix cores. Other policies' lists are empty.
+// and those on AMD's matrix cores. Other policies' lists are empty.
 #include "hip/rt_hip.h"
 #include "gpu/backend_gpu.h"
 #include "gpu/instances_bwd_simt.h"
@@ -17,4 +17,9 @@ fa::gpu::Instances fa::gpu::mma_instances() {
     return {};
 }
 template <class Mma, int width>
-fa::gpu::BackwardInstances fa::gpu::mma_backward_instances() { return {}; }
+fa::gpu::BackwardInstances fa::gpu::mma_backward_instances() {
+#ifdef __HIP__
+    if constexpr (kTransposed<Mma>) return transposed_backward_instances<Mma, width>();
+#endif
+    return {};
+}

@@ -9,7 +9,7 @@
 namespace fa {
 namespace rt {
 
-constexpr int kMaxKernels = 128, kMaxDevices = 64;
+constexpr int kMaxKernels = 256, kMaxDevices = 64;
 
 struct DeviceCode {
     const char* bundle;  // as clang-offload-bundler writes it: one ELF file for each target

@@ -105,7 +105,7 @@ FA_DEVICE uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) {
 }
 
 // Addresses in shared memory are counted from the block's first byte.
-FA_DEVICE uint32_t smem_addr(const char* p) { return uint32_t(p - shared_memory()); }
+FA_DEVICE uint32_t smem_addr(const void* p) { return uint32_t(static_cast<const char*>(p) - shared_memory()); }
 FA_DEVICE const uint8_t* shared_bytes(uint32_t address) { return reinterpret_cast<const uint8_t*>(shared_memory() + address); }
 // n words at an address that is a multiple of their size.
 template <int n>
@@ -119,10 +119,23 @@ FA_DEVICE void store_words(char* to, const uint32_t from[n]) {
     FA_UNROLL for (int i = 0; i < n; i++) x[i] = from[i];
     *reinterpret_cast<detail::Vec<uint32_t, n>*>(to) = x;
 }
-// There are no asynchronous copies: the text that names these is compiled for other GPUs alone.
-__device__ void cp_async16(uint32_t to, const char* from, bool copied);
-__device__ void cp_async4(uint32_t to, const char* from, bool copied);
-__device__ void cp_async_commit();
+// Copies to shared memory, which are not asynchronous here; what is not copied becomes 0.
+template <int words>
+FA_DEVICE void copy_to_shared(uint32_t to, const char* from, bool copied) {
+    uint32_t x[words] = {};
+    if (copied) load_words<words>(reinterpret_cast<const uint8_t*>(from), x);
+    store_words<words>(shared_memory() + to, x);
+}
+FA_DEVICE void cp_async16(uint32_t to, const char* from, bool copied) { copy_to_shared<4>(to, from, copied); }
+FA_DEVICE void cp_async4(uint32_t to, const char* from, bool copied) { copy_to_shared<1>(to, from, copied); }
+FA_DEVICE void cp_async_commit() {}
+template <int n>
+FA_DEVICE void cp_async_wait() {}
+constexpr bool kIndexesParams = false;  // by lanes, for which the compiler would copy all parameters to scratch memory
+// Text that names these is compiled for other GPUs alone.
+constexpr bool kHasMma = false;
+__device__ void red_add4(float* to, float x, float y, float z, float w);
+__device__ void named_barrier(int number, int count);
 
 // 2^x and 1/x within 1 ulp, subnormal results as 0 or not.
 FA_DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
@@ -132,6 +145,12 @@ FA_DEVICE bool warp_any(bool x) { return device::any(x); }
 // Products and loads of shared memory stay on their side of this; vector instructions may cross it. Left alone the compiler loads all
 // of a tile's fragments first, and spills.
 FA_DEVICE void order_products() { __builtin_amdgcn_sched_barrier(0x406); }
+// Products are finished here. The compiler would move them to where their sums are used, behind a branch, while the fragments that they take, loaded
+// before it, fill all registers.
+template <int n>
+FA_DEVICE void finish_products(AccVec<n>& acc) {
+    asm volatile("" : "+v"(acc));
+}
 // A value of which the compiler knows nothing: what depends on it is computed where it is used, and takes no register meanwhile.
 FA_DEVICE int opaque(int x) {
     asm volatile("" : "+v"(x));

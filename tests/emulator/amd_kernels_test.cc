@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <set>
 #include <string>
+#include "support/backward_case.h"
 #include "support/shaped.h"
 
 namespace test {
@@ -26,9 +27,24 @@ std::set<std::string> listed_kernels(const std::string& matrix) {
     return names;
 }
 
-std::string kernel_of(const Handle& handle, const fa_attention_desc_t& d) {
+std::set<std::string> listed_backward_kernels(const std::string& matrix) {
+    std::set<std::string> names;
+    [[maybe_unused]] const auto add = [&](const std::string& family, int columns) {
+        for (const char* kind : {"_", "_plain_"}) names.insert(family + kind + std::to_string(columns));
+    };
+#define FA_MFMA_BACKWARD(instruction, columns, warps, tiles, rows) \
+    if (matrix == "mfma") add("bwd_mfma", columns);
+#define FA_WMMA_BACKWARD(columns, warps, tiles, rows) \
+    if (matrix == "wmma_gfx11" || matrix == "wmma_gfx12") add("bwd_wmma", columns);
+#include "gpu/kernels.def"
+#undef FA_MFMA_BACKWARD
+#undef FA_WMMA_BACKWARD
+    return names;
+}
+
+std::string kernel_of(const Handle& handle, const fa_attention_desc_t& d, int32_t operation = FA_OP_FORWARD) {
     char text[512];
-    if (fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) != FA_OK) return handle.error();
+    if (fa_explain(handle, &d, operation, text, sizeof text) != FA_OK) return handle.error();
     const std::string words = text;
     const size_t begin = words.find("kernel ") + 7;
     return words.substr(begin, words.find(' ', begin) - begin);
@@ -63,6 +79,42 @@ TEST_P(AmdKernels, AreAllChosenAndRight) {
                 c.fill_normal(rng);
                 if (work == Work::score_mods) c.set_mask([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(0.7); });
                 EXPECT_EQ(run_and_check(handle, c), "") << kernel << ", " << c.describe();
+            }
+    EXPECT_EQ(met, listed);
+}
+
+// Gradients of heads of whole widths and of odd ones, over more tiles than one, with a group of two heads.
+TEST_P(AmdKernels, OfTheBackwardAreAllChosenAndRight) {
+    const char* const matrix = getenv("FLASHATTN_EMU_MATRIX");
+    ASSERT_TRUE(matrix);
+    const std::set<std::string> listed = listed_backward_kernels(matrix);
+    ASSERT_FALSE(listed.empty());
+    const Handle handle = make_handle();
+    Rng rng{derive(252, uint64_t(GetParam()))};
+    std::set<std::string> met;
+    for (const int64_t width : {64, 128, 256})
+        for (const Work work : {Work::plain, Work::score_mods, Work::unaligned})
+            for (const bool is_causal : {true, false}) {
+                const int64_t dim = work == Work::unaligned ? width - 3 : width;
+                Case c = shaped({1, 2, 1, 150, 170, dim, dim}, GetParam());
+                if (is_causal) causal(c, FA_ALIGN_BOTTOM_RIGHT);
+                else if (work != Work::plain) continue;
+                if (work == Work::score_mods) c.d.softcap = 3.f, c.d.operands |= FA_OPERAND_MASK, dense_pairs(c.d, c.d.mask_stride);
+                const std::string kernel = kernel_of(handle, c.d, FA_OP_BACKWARD);
+                if (listed.count(kernel) == 0) {
+                    EXPECT_EQ(kernel.rfind("bwd_simt_", 0), 0u) << kernel;
+                    EXPECT_GT(width, 128) << kernel << " takes " << c.describe();
+                    continue;
+                }
+                met.insert(kernel);
+                c.bind(rng);
+                c.fill_normal(rng);
+                if (work == Work::score_mods) c.set_mask([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(0.7); });
+                BackwardCase b(std::move(c));
+                ASSERT_EQ(b.run_forward(handle), FA_OK) << handle.error();
+                b.bind(rng);
+                b.fill_normal(rng);
+                EXPECT_EQ(run_and_check(handle, b), "") << kernel;
             }
     EXPECT_EQ(met, listed);
 }

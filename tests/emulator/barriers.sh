@@ -26,12 +26,13 @@ while IFS=: read -r file line _; do
     # Matrix kernels run on waves of 32, and take most calls there.
     wave=64 filter=$forward
     case $file in *mma*) wave=32 ;; esac
-    # Those between the parts of an output are AMD's, whose blocks stage one at a time.
+    # Those between the parts of an output are AMD's, whose blocks stage one at a time, and so is the backward of bwd_transposed.h.
     unset FLASHATTN_EMU_MATRIX
     case $file in fwd_simt.h | study.h) filter=$forward:*Ranges*Hide* ;; esac  # tiles between ranges, in the baselines, too
     [[ $(sed -n "${line}p" "$file") != *kOutputPasses* ]] || export FLASHATTN_EMU_MATRIX=wmma_gfx12
     [[ $file != bwd* ]] || filter=$backward
     [ "$file" != bwd_mma.h ] || filter=$backward:Failures.F18*backward  # it has NaN in rows without keys,
+    [ "$file" != bwd_transposed.h ] || { wave=32 filter=$backward:Failures.F18*backward; export FLASHATTN_EMU_MATRIX=wmma_gfx12; }
     [ "$file" != bwd_rows.h ] || filter='Failures.F18*backward'         # and sinks
     [ "$file" != bwd_bias.h ] || filter=${backward%0}2  # it has sums over sequences of different lengths, and over rows and keys at once
     [ "$file" != merge.h ] || filter='Reassemble.*Splits*'

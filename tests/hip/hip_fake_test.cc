@@ -214,6 +214,33 @@ TEST_F(Fake, MatrixKernelsAreLaunched) {
     EXPECT_GT(with_matrix, 0) << "none of " HIP_TARGETS " has matrix kernels";
 }
 
+// The same of the backward.
+TEST_F(Fake, MatrixKernelsOfTheBackwardAreLaunched) {
+    std::istringstream targets(HIP_TARGETS);
+    int device = 0;
+    for (std::string target; std::getline(targets, target, ','); device++) {
+        ASSERT_EQ(create(HIP_TARGETS, device), FA_OK) << fa_last_error(nullptr);
+        const bool has_matrix = target == "gfx942" || target == "gfx950" || target.find("gfx11") == 0 || target.find("gfx12") == 0;
+        for (const int32_t dtype : {FA_F32, FA_F16, FA_BF16})
+            for (const int64_t dim : {64, 128, 256}) {
+                Backward b;
+                backward_plain(&b);
+                b.d.q_dtype = b.d.k_dtype = b.d.v_dtype = b.d.o_dtype = dtype;
+                b.d.dim_qk = b.d.dim_v = dim;
+                int64_t at = int64_t(1) << 40;  // never touched: nothing runs
+                for (const void** in : {&b.a.f.q, &b.a.f.k, &b.a.f.v, &b.a.dout}) *in = reinterpret_cast<const void*>(at *= 2);
+                b.a.f.o = reinterpret_cast<void*>(at *= 2);
+                for (void** out : {&b.a.dq, &b.a.dk, &b.a.dv}) *out = reinterpret_cast<void*>(at *= 2);
+                log();
+                ASSERT_EQ(b.run(handle), FA_OK) << fa_last_error(handle);
+                const std::string launched = log();
+                const bool matrix = has_matrix && dtype != FA_F32 && dim <= 128;
+                EXPECT_EQ(launched.find("backward_transposed") != std::string::npos, matrix) << target << " dim " << dim << ": " << launched;
+                EXPECT_EQ(launched.find("backward_simt") != std::string::npos, !matrix) << target << " dim " << dim << ": " << launched;
+            }
+    }
+}
+
 // A row of a grid has fewer than 2^32 threads.
 TEST_F(Fake, MoreBlocksThanARowOfTheGridHolds) {
     ASSERT_EQ(create("gfx90a"), FA_OK) << fa_last_error(nullptr);
