@@ -53,6 +53,12 @@ def mma(bench: Bench) -> Iterator[Group]:
                 yield against_torch(bench, ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal), {"FLASH": targets.BACKWARD_MMA}, spread=4)
 
 
+def wide(bench: Bench) -> Iterator[Group]:
+    for n in (1024, 4096, 16384):
+        for causal in (False, True):
+            yield against_torch(bench, ("bf16", TOKENS // n, n, HIDDEN // 512, 512, causal), {"EFFICIENT": (None, None)})
+
+
 def same(bench: Bench) -> Iterator[Group]:
     for dim, bounds in targets.DETERMINISTIC.items():
         for causal in (False, True):

@@ -26,6 +26,7 @@ SUITES = {
     "backward": "bf16 backward, 16 k tokens, against cuDNN and FLASH",
     "backward-f32": "f32 backward against EFFICIENT",
     "backward-mma": "bf16 backward by mma.sync, for which rows of dv lie apart, against FLASH",
+    "backward-wide": "bf16 backward with heads of 512, 16 k tokens, against EFFICIENT",
     "backward-same": "the deterministic backward against this library's free one",
     "backward-varlen": "backward of packed sequences and grouped heads against this library's causal rates",
     "enqueue": "CPU time of one call, less what ctypes costs",
