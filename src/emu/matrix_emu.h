@@ -70,9 +70,28 @@ template <int lanes>
 FA_DEVICE float exchange(float x, int mask) { return lockstep::shuffle_xor(x, mask, lanes); }
 FA_DEVICE void order_products() {}
 template <int n>
+FA_DEVICE void multiply(float (&x)[n], float factor) {
+    for (float& each : x) each *= factor;
+}
+template <int n>
+FA_DEVICE float sum_of(const float (&x)[n]) {
+    float sum[n];
+    for (int i = 0; i < n; i++) sum[i] = x[i];
+    for (int half = n / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) sum[i] += sum[i + half];
+    return sum[0];
+}
+template <int n>
+FA_DEVICE void multiply_add(float (&x)[n], float a, float b) {
+    for (float& each : x) each = fmaf(each, a, b);
+}
+FA_DEVICE int64_t warp_uniform64(int64_t x) { return x; }
+template <int n>
 FA_DEVICE void finish_products(float (&)[n]) {}
 FA_DEVICE uint32_t cvt_pk_f16(float low, float high) { return pack_f16(low, high); }
 FA_DEVICE const uint8_t* shared_bytes(uint32_t address) { return reinterpret_cast<const uint8_t*>(shared_memory() + address); }
+template <int n>
+FA_DEVICE void load_global(const char* p, uint32_t to[n]) { load_words<n>(reinterpret_cast<const uint8_t*>(p), to); }
 template <int n>
 FA_DEVICE void store_words(char* to, const uint32_t from[n]) {
     lockstep::check_aligned(to, 4 * n);

@@ -260,13 +260,13 @@ struct MmaBackward {
                     const bool is_visible = all || (visible[m] >> i & 1);
                     float &p = score[m][n].x[e], &g = grad[m][n].x[e], slope = 1.f;
                     if constexpr (M::plain) {
-                        p = rt::exp2_fast(fmaf(p, to_log2, Mma::kExponent - lse));
+                        p = rt::exp2_fast(fmaf(p, to_log2, Mma::kProbExponent - lse));
                         g = p * fmaf(g, of_dp, -delta * of_delta);
                     } else {
                         const float final_score = apply_score_mods(x, t, p, t.head0 + part.head, position.row(m, n, e),
                                                                    position.key(m, n, e), is_visible, slope);
                         const bool is_kept = kept[m] >> i & 1;
-                        p = rt::exp2_fast(Mma::kExponent + exponent_below(final_score, lse));
+                        p = rt::exp2_fast(Mma::kProbExponent + exponent_below(final_score, lse));
                         g = p * slope * fmaf(is_kept ? g : 0.f, of_dp, -delta * of_delta);
                         if (!is_kept) p = 0.f;
                     }

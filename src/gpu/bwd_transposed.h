@@ -36,7 +36,7 @@ struct StreamedTile {
             FA_UNROLL for (int n = 0; n < kVecs; n++) {
                 FA_UNROLL for (int w = 0; w < 4; w++) vec[i][n][w] = 0;
                 if (at < from.bytes && first + n * M::kRowsAtOnce < t.count)
-                    rt::load_words<4>(reinterpret_cast<const uint8_t*>(base + n * M::kRowsAtOnce * from.row), vec[i][n]);
+                    rt::load_global<4>(base + n * M::kRowsAtOnce * from.row, vec[i][n]);
             }
         }
         if (M::by_rows || thread >= 2 * M::stream_rows) return;

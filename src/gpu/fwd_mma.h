@@ -22,7 +22,8 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     using Block = MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     using Acc = typename Block::Acc;
     using PerRow = typename Block::PerRow;
-    using Block::kPrefetch, Block::kHoldQ, Block::column_warps, Block::kColumnSteps, Block::kKeyTiles, Block::kRowBytes, Block::kSteps, Block::kTile, Block::kWidened,
+    using Block::apply_exp2, Block::apply_exp2_to_row, Block::column_warps, Block::kColumnSteps, Block::kHoldQ, Block::kKeyTiles,
+        Block::kPrefetch, Block::kRowBytes, Block::kSteps, Block::kTile, Block::kWidened,
         Block::remove_scores, Block::scale_scores, Block::shared;
 
     // `type`: that of k and v that are widened, as a C++ type or, to keep one loop for all of them, as a number.
@@ -126,7 +127,8 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     // multiplication's exact product may exceed the rounded reference by that one's rounding: where this is not small, scores are
     // multiplied and rounded first, as the reference is. Loops run over rows innermost: chains of maxima, and below of sums, that
     // do not wait for each other.
-    FA_MEMBER static void update_row_max(float& unit, Acc score[RowTiles][kKeyTiles], PerRow& m, PerRow& factor,
+    // Where a policy has a kLag, a row keeps its m until the maximum is `lag` larger, in log2 units; false: no row of the wave has moved.
+    FA_MEMBER static bool update_row_max(float lag, float& unit, Acc score[RowTiles][kKeyTiles], PerRow& m, PerRow& factor,
                                          PerRow& exp2_offset) {
         constexpr float kLarge = 0x1p+16f;
         PerRow row_max;
@@ -140,9 +142,14 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
                 }
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
             FA_UNROLL for (int r = 0; r < Acc::kRows; r++) row_max[i][r] = Acc::max_of_row(row_max[i][r]);
-        bool large = false;
+        bool large = false, moves = Mma::kLag == 0.f;
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
             FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+                if constexpr (Mma::kLag > 0.f) {
+                    const bool row_moves = !(row_max[i][r] * unit <= fmaf(m[i][r], unit, lag));
+                    row_max[i][r] = row_moves ? row_max[i][r] : m[i][r];
+                    moves |= row_moves;
+                }
                 const float row_ref = safe_max(row_max[i][r]) * unit;
                 large |= fabsf(row_ref) > kLarge;
                 const float moved = rt::exp2_fast(m[i][r] * unit - row_ref);
@@ -162,35 +169,28 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             }
             unit = 1.f;
         }
+        if constexpr (Mma::kLag > 0.f) return rt::warp_any(moves);
+        else return true;
     }
 
-    // Scores of key tile n to probabilities, whose sums go to `sum`: each lane has its own part of a row's.
-    FA_MEMBER static void apply_exp2(int n, float unit, const PerRow& exp2_offset, Acc score[RowTiles][kKeyTiles], PerRow& sum) {
-        FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-            FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-                const float p = rt::exp2_fast(fmaf(score[i][n].x[e], unit, exp2_offset[i][Acc::lane_row(e)]));
-                score[i][n].x[e] = p;
-                sum[i][Acc::lane_row(e)] += p;
-            }
-    }
     // Online softmax of one tile's scores, and its product with `v`: updates (m, l, o); `drop`: are there bits of kept_scores? The
     // products of one tile of keys overlap the exponentials of the next.
     template <class Type>
-    FA_MEMBER static void softmax_and_pv(Type type, float unit, Acc score[RowTiles][kKeyTiles], bool drop,
+    FA_MEMBER static void softmax_and_pv(Type type, float lag, float unit, Acc score[RowTiles][kKeyTiles], bool drop,
                                          const uint32_t (&kept)[RowTiles], const char* v, int key0, int column_warp,
                                          PerRow& m, PerRow& l, Acc o[RowTiles][kColumnSteps]) {
         PerRow factor, exp2_offset;
-        update_row_max(unit, score, m, factor, exp2_offset);
-        FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) l[i][r] *= factor[i][r];
-            FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)];
-        }
+        if (update_row_max(lag, unit, score, m, factor, exp2_offset))
+            FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+                FA_UNROLL for (int r = 0; r < Acc::kRows; r++) l[i][r] *= factor[i][r];
+                FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
+                    FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)];
+            }
         // Where few lanes share a row, each has many of its probabilities: a tile's are added up before they meet the sum so far.
         constexpr bool by_tiles = Acc::kRows == 1;
         PerRow tile_sum = {};
         const auto compute_probs = [&](int n) {
-            if constexpr (by_tiles) apply_exp2(n, unit, exp2_offset, score, tile_sum);
+            if constexpr (by_tiles) apply_exp2_to_row(n, unit, exp2_offset, score, tile_sum);
             else apply_exp2(n, unit, exp2_offset, score, l);
             if (drop)
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) remove_scores(kept[i], n, 0.f, score[i][n]);
@@ -337,6 +337,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         if (mergeable && !base_e) unit *= k_factor;
         else before = k_factor;
     }
+    const float lag = end - begin < 1 << 20 ? Mma::kLag : 0.f;  // more might overflow
     typename Mma::FragmentA q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
     int stage = 0;  // of tile j of k; v's is the next
     for (int key = begin, j = 0; key < end; key += M::keys, j++) {
@@ -387,7 +388,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
             const bool drop = general && !Mma::kSplitTf32 && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(x, w.row0 + M::kTile * i, key + w.key0);
-            M::softmax_and_pv(type, unit, score, drop, kept, M::stage_tile(stage + 1), w.key0, w.column_warp, m, l, o);
+            M::softmax_and_pv(type, lag, unit, score, drop, kept, M::stage_tile(stage + 1), w.key0, w.column_warp, m, l, o);
         }
         stage = stage + 2 == M::stages ? 0 : stage + 2;
     }

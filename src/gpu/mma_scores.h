@@ -1,5 +1,5 @@
-// What an mma kernel does to a tile of scores before softmax (masks and score mods), and to P where there is dropout. All but the
-// band is for calls that ask for it, by the features of score.h.
+// What an mma kernel does to a tile of scores before softmax (masks and score mods), and to P where there is dropout; and from the ones to the
+// other. All but the band and that is for calls that ask for it, by the features of score.h.
 #pragma once
 #include "gpu/mma_output.h"
 
@@ -13,6 +13,7 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     using Row = typename Block::Row;
     using Tile = typename Block::Tile;
     using Shared = typename Block::Shared;
+    using PerRow = typename Block::PerRow;
     using Block::kKeyTiles, Block::kTile, Block::shared;
     // −inf for keys outside their row's band, or that are not there.
     FA_MEMBER static void mask_scores(int row0, int key, const int64_t* location, Acc score[RowTiles][kKeyTiles]) {
@@ -146,6 +147,27 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
             kept |= uint32_t(is_kept) << i;
         }
         return kept;
+    }
+
+    // Scores of key tile n to probabilities, whose sums go to `sum`: each lane has its own part of a row's.
+    FA_MEMBER static void apply_exp2(int n, float unit, const PerRow& exp2_offset, Acc score[RowTiles][kKeyTiles], PerRow& sum) {
+        FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+            FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+                const float p = rt::exp2_fast(fmaf(score[i][n].x[e], unit, exp2_offset[i][Acc::lane_row(e)]));
+                score[i][n].x[e] = p;
+                sum[i][Acc::lane_row(e)] += p;
+            }
+    }
+    // The same where a lane's elements belong to one row.
+    FA_MEMBER static void apply_exp2_to_row(int n, float unit, const PerRow& exp2_offset, Acc score[RowTiles][kKeyTiles], PerRow& sum) {
+        FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+            score[i][n].multiply_add(unit, exp2_offset[i][0]);
+            FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
+                const float p = rt::exp2_fast(score[i][n].x[e]);
+                score[i][n].x[e] = p;
+            }
+            sum[i][0] += score[i][n].total();
+        }
     }
 };
 

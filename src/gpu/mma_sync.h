@@ -98,6 +98,7 @@ struct MmaSync {
     static constexpr float kExponent = kIsF16<T> ? 15.f : 0.f;         // log2 of what exponentials are computed too large by
     static constexpr float kRowSumUnit = kIsF16<T> ? 0x1p-47f : 0x1p-32f;    // takes their sums to the units of kHeadroomUnit
     static constexpr float kOutputUnit = kIsF16<T> ? 0x1p-47f : 0x1p-8f;  // and the sums of probabilities times v
+    static constexpr float kLag = 0.f;                                    // by how much m may be behind a row's maximum
     static constexpr float kScoreUnit = 1.f;                              // takes products of q and k to their value
     FA_MEMBER static int output_column(int c, int i) { return kTile * c + Acc::column(i); }  // of element i of the c-th product with v
 
@@ -148,7 +149,7 @@ struct MmaSync {
     // For the backward: probabilities go to a tile in shared memory, of which load_q reads rows, and load_transposed columns, as a
     // left side.
     static constexpr bool kHoldsProbs = false, kHoldsOwned = false;  // in registers
-    static constexpr float kProbUnit = kIsF16<T> ? 0x1p+15f : 1.f;  // what they are kept too large by: 2^kExponent
+    static constexpr float kProbExponent = kExponent, kProbUnit = kIsF16<T> ? 0x1p+15f : 1.f;  // what they are kept too large by
     static constexpr float kProductUnit = 1.f;                      // takes products of probabilities to their value
     static constexpr bool kNarrow = kIsF16<T>;                      // of exponent: gradients of scores need units of their own
     template <int row_bytes>
@@ -187,7 +188,7 @@ struct MmaTf32 {
     using General = MmaTf32;
     static constexpr bool kKv8bit = false, kQuantised = false, kWidens = false, kRoundsQ = false, kSplitTf32 = true;
     static constexpr Copies kCopies = Copies::async;
-    static constexpr float kExponent = 0.f, kRowSumUnit = 0x1p-32f, kOutputUnit = 1.f, kScoreUnit = 4.f;
+    static constexpr float kExponent = 0.f, kRowSumUnit = 0x1p-32f, kOutputUnit = 1.f, kScoreUnit = 4.f, kLag = 0.f;
     FA_MEMBER static int output_column(int c, int i) { return kTile * c + Acc::column(i); }
 
     // Register 4 · step + i: of the 16 deep, elements 8 · step … 8 · step + 7.
@@ -272,7 +273,7 @@ struct MmaTf32 {
     // For the backward, as in MmaSync. Of each eight columns a row of the tile has the even ones first: read by load_q they match
     // the depths that load_v reads.
     static constexpr bool kHoldsProbs = false, kHoldsOwned = false;
-    static constexpr float kProbUnit = 1.f, kProductUnit = 4.f;
+    static constexpr float kProbExponent = kExponent, kProbUnit = 1.f, kProductUnit = 4.f;
     static constexpr bool kNarrow = false;
     template <int row_bytes>
     FA_MEMBER static SwizzledPtrPair prob_ptr(const char* tile, int row) {

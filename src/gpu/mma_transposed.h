@@ -113,6 +113,10 @@ struct AccTransposed {
     }
     // Products that have been added are computed here, not behind a branch, where the fragments that they take would fill all registers.
     FA_MEMBER void finish() { rt::finish_products(x); }
+    // x · a + b of all elements, of which some GPUs compute two at a time.
+    FA_MEMBER void multiply_add(float a, float b) { rt::multiply_add(x, a, b); }
+    FA_MEMBER void multiply(float factor) { rt::multiply(x, factor); }
+    FA_MEMBER float total() const { return rt::sum_of(x); }
     static constexpr bool kMaskVecs = false;
     template <int tiles>
     FA_MEMBER static void load_mask(const uint8_t*, uint32_t*) {}
@@ -120,7 +124,8 @@ struct AccTransposed {
     FA_MEMBER static void set_mask_bits(const uint32_t (&)[tiles], int, uint32_t&) {}
 };
 
-// f16 and bf16, kept in the units of MmaSync's probabilities.
+// f16 and bf16, kept in the units of MmaSync's probabilities. Of bf16 a row's reference may be 4 behind its maximum, so that most tiles rescale no
+// outputs: over fewer than 2^20 keys no sum is larger for that than those of 2^24 keys are without.
 template <class I, class T>
 struct MmaTransposed {
     using Element = T;
@@ -138,7 +143,7 @@ struct MmaTransposed {
     static constexpr bool kAvailable = I::kAvailable;
     static constexpr bool kAsyncCopies = false, kClusters = false, kQInShared = false, kOutputInPasses = true;
     static constexpr bool kKv8bit = false, kQuantised = false, kWidens = false, kRoundsQ = false, kSplitTf32 = false, kF16 = kIsF16<T>;
-    static constexpr float kExponent = kF16 ? 15.f : 0.f, kRowSumUnit = kF16 ? 0x1p-47f : 0x1p-32f,
+    static constexpr float kExponent = kF16 ? 15.f : 0.f, kLag = kF16 ? 0.f : 4.f, kRowSumUnit = kF16 ? 0x1p-47f : 0x1p-32f,
                            kOutputUnit = kF16 ? 0x1p-47f : 0x1p-8f, kScoreUnit = 1.f;
     static constexpr int kDimPieces = I::kWords * 4 / I::kDimBytes, kKeyPieces = I::kWords * 4 / I::kKeyBytes;
     static constexpr Copies kCopies = Copies::registers;
@@ -210,12 +215,13 @@ struct MmaTransposed {
     // P as the right operand. bf16: 2^-24 times as large only here, for the exponential's result would be 0 instead of subnormal; and
     // halves are rounded up, for a third of the instructions that rounding them to even takes. A NaN may lose its bits on the way, but
     // the row's sum has it, too.
-    FA_MEMBER static uint32_t round_pair(float low, float high) {
-        if constexpr (kF16) return rt::cvt_pk_f16(low, high);
-        else return rt::prmt(bits_of(low * 0x1p-24f) + 0x8000u, bits_of(high * 0x1p-24f) + 0x8000u, 0x7632);
-    }
     FA_MEMBER static void round_probs(FragmentA& a, const Acc& p) {
-        spread_pairs(a, p, [](const float x[2]) { return round_pair(x[0], x[1]); });
+        Acc scaled = p;
+        if constexpr (!kF16) scaled.multiply(0x1p-24f);
+        spread_pairs(a, scaled, [](const float x[2]) {
+            if constexpr (kF16) return rt::cvt_pk_f16(x[0], x[1]);
+            else return rt::prmt(bits_of(x[0]) + 0x8000u, bits_of(x[1]) + 0x8000u, 0x7632);
+        });
     }
     // The pairs of a result's elements, as round(pair) makes them words.
     template <class Tile, class Round>
@@ -239,7 +245,7 @@ struct MmaTransposed {
     // products side by side a lane has neighbouring columns, which it reads together: of a row as many as its fragments have keys.
     static constexpr int kColumnGroup = 4;
     static constexpr bool kHoldsProbs = true, kHoldsOwned = kLanes == 64;  // where registers suffice
-    static constexpr float kProbUnit = kF16 ? 0x1p+15f : 1.f, kProductUnit = 1.f;
+    static constexpr float kProbExponent = kExponent, kProbUnit = kF16 ? 0x1p+15f : 1.f, kProductUnit = 1.f;
     static constexpr bool kNarrow = kF16;
     struct RawColumns { uint32_t r[2 * I::kWords][2]; };
     template <class Tile>

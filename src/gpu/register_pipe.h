@@ -54,15 +54,35 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         pending = false;
     }
 
+    // A tile all of whose rows are there, and less than 2^31 bytes long: one address for the wave, and each thread's offset.
+    struct WholeTile {
+        const char* base;
+        int row;
+        bool is;
+        FA_MEMBER WholeTile(const typename M::Source& from, int key, int end) {
+            const int64_t step = rt::warp_uniform64(from.row);
+            base = reinterpret_cast<const char*>(rt::warp_uniform64(reinterpret_cast<int64_t>(from.base))) + key * step;
+            row = int(step);
+            is = end - key >= M::keys && rt::warp_uniform(from.bytes) == M::kRowBytes && uint64_t(step) < (uint64_t(1) << 31) / M::keys;
+        }
+        template <int n>
+        FA_MEMBER void load(int down, int offset, uint32_t (&to)[n]) const {
+            rt::load_global<n>(base + int64_t(down) * row + uint32_t(offset), to);
+        }
+    };
+
     FA_MEMBER void fetch_k(const typename M::Source& from, int key) {
         const int first = thread() / M::kRowVecs, vec = thread() % M::kRowVecs, left = end - key;
+        const WholeTile whole(from, key, end);
+        if (whole.is) {
+            FA_UNROLL for (int n = 0; n < kVecs; n++) whole.load(n * M::kRowsAtOnce, first * whole.row + 16 * vec, k[n]);
+            return;
+        }
         const char* const at = from.base + int64_t(key) * from.row + first * from.row + 16 * vec;
-        const bool whole = left >= M::keys && from.bytes == M::kRowBytes;
         FA_UNROLL for (int n = 0; n < kVecs; n++) {
             const int r = n * M::kRowsAtOnce;
             FA_UNROLL for (int w = 0; w < 4; w++) k[n][w] = 0;
-            if (whole || (16 * vec < from.bytes && first + r < left))
-                rt::load_words<4>(reinterpret_cast<const uint8_t*>(at + int64_t(r) * from.row), k[n]);
+            if (16 * vec < from.bytes && first + r < left) rt::load_global<4>(at + int64_t(r) * from.row, k[n]);
         }
     }
     FA_MEMBER void store_k() const {
@@ -74,14 +94,19 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     FA_MEMBER static bool has_unit(int unit) { return kAllUnits % M::threads == 0 || unit < kAllUnits; }
     FA_MEMBER void fetch_v(const typename M::Source& from, int key) {
         const int left = end - key;
-        const bool whole = left >= M::keys && from.bytes == M::kRowBytes;
+        const WholeTile whole(from, key, end);
         FA_UNROLL for (int u = 0; u < kUnits; u++) {
             const int unit = thread() + u * M::threads, first = unit / kAcross * 4, column = unit % kAcross * 4;
+            if (whole.is) {
+                if (has_unit(unit))
+                    FA_UNROLL for (int r = 0; r < 4; r++) whole.load(r, first * whole.row + 2 * column, v[u][r]);
+                continue;
+            }
             const char* const at = from.base + int64_t(key) * from.row + first * from.row + 2 * column;
             FA_UNROLL for (int r = 0; r < 4; r++) {
                 v[u][r][0] = v[u][r][1] = 0;
-                if (has_unit(unit) && (whole || (2 * column < from.bytes && first + r < left)))
-                    rt::load_words<2>(reinterpret_cast<const uint8_t*>(at + r * from.row), v[u][r]);
+                if (has_unit(unit) && 2 * column < from.bytes && first + r < left)
+                    rt::load_global<2>(at + r * from.row, v[u][r]);
             }
         }
     }
@@ -104,7 +129,7 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     FA_MEMBER static void read_row(const typename M::Source& from, const char* row, int at, uint32_t (&to)[n]) {
         FA_UNROLL for (int i = 0; i < n; i++) to[i] = 0;
         if (!row || at >= from.bytes) return;
-        if (from.width == 16) return rt::load_words<n>(reinterpret_cast<const uint8_t*>(row) + at, to);
+        if (from.width == 16) return rt::load_global<n>(row + at, to);
         FA_UNROLL for (int e = 0; e < 2 * n; e++)
             if (at + 2 * e < from.bytes) to[e / 2] |= uint32_t(*reinterpret_cast<const uint16_t*>(row + at + 2 * e)) << e % 2 * 16;
     }

@@ -83,6 +83,19 @@ FA_DEVICE void wmma_f32_16x16x16_gfx12(AccVec<8>& d, const uint32_t* a, const ui
 #endif
 }
 
+template <int n>
+FA_DEVICE void multiply_add(AccVec<n>& x, float a, float b) {
+    x = __builtin_elementwise_fma(x, AccVec<n>(a), AccVec<n>(b));
+}
+template <int n>
+FA_DEVICE void multiply(AccVec<n>& x, float factor) {
+    x *= factor;
+}
+// By halves: vectors, of which some GPUs add two elements at a time.
+FA_DEVICE float sum_of(const AccVec<2>& x) { return x[0] + x[1]; }
+FA_DEVICE float sum_of(const AccVec<4>& x) { return sum_of(x.lo + x.hi); }
+FA_DEVICE float sum_of(const AccVec<8>& x) { return sum_of(x.lo + x.hi); }
+FA_DEVICE float sum_of(const AccVec<16>& x) { return sum_of(x.lo + x.hi); }
 // What lane ^ mask has, in waves of `lanes`.
 template <int lanes>
 FA_DEVICE float exchange(float x, int mask) {
@@ -113,6 +126,14 @@ FA_DEVICE void load_words(const uint8_t* p, uint32_t to[n]) {
     const detail::Vec<uint32_t, n> x = *reinterpret_cast<const detail::Vec<uint32_t, n>*>(p);
     FA_UNROLL for (int i = 0; i < n; i++) to[i] = x[i];
 }
+// The same from global memory, which the compiler does not know of an address that shared memory had. Otherwise it would take an instruction for
+// any memory, for which whoever waits for shared memory waits, too.
+template <int n>
+FA_DEVICE void load_global(const char* p, uint32_t to[n]) {
+    using Words = detail::Vec<uint32_t, n>;
+    const Words x = *reinterpret_cast<const __attribute__((address_space(1))) Words*>(reinterpret_cast<uintptr_t>(p));
+    FA_UNROLL for (int i = 0; i < n; i++) to[i] = x[i];
+}
 template <int n>
 FA_DEVICE void store_words(char* to, const uint32_t from[n]) {
     detail::Vec<uint32_t, n> x;
@@ -141,6 +162,9 @@ __device__ void named_barrier(int number, int count);
 FA_DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
 FA_DEVICE float reciprocal_fast(float x) { return __builtin_amdgcn_rcpf(x); }
 FA_DEVICE int warp_uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
+FA_DEVICE int64_t warp_uniform64(int64_t x) {
+    return int64_t(uint64_t(uint32_t(warp_uniform(int(x)))) | uint64_t(uint32_t(warp_uniform(int(x >> 32)))) << 32);
+}
 FA_DEVICE bool warp_any(bool x) { return device::any(x); }
 // Products and loads of shared memory stay on their side of this; vector instructions may cross it. Left alone the compiler loads all
 // of a tile's fragments first, and spills.
