@@ -615,8 +615,7 @@ typedef struct fa_forward_args_s {
     void* workspace;                /* NULL: the handle's own scratch memory, which grows as needed */
     uint64_t workspace_size;        /* bytes; at least what fa_workspace_size gives */
     /* With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps of row
-       dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. On GPUs all are 0,
-       others FA_UNSUPPORTED. */
+       dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. */
     int64_t dropout_row;
     int64_t dropout_key;
     int64_t dropout_head;

@@ -330,8 +330,7 @@ struct ForwardArgs {
     uint64_t dropout_seed = 0; /* see fa_dropout_mask; not used when dropout_p is 0 */
     uint64_t dropout_offset = 0;
     /* With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps of row
-     * dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. On GPUs all are 0,
-     * others FA_UNSUPPORTED. */
+     * dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. */
     int64_t dropout_row = 0;
     int64_t dropout_key = 0;
     int64_t dropout_head = 0;

@@ -68,7 +68,6 @@ struct fa_cp_s {
     std::atomic<bool> busy;  // a call is inside
     bool failed;             // the transport has: nobody knows any more which message comes next
     bool device;             // FA_CP_DEVICE_MEMORY
-    bool on_cpu;             // the handle is
     bool entered;            // the transport has a call's stream
     uint64_t groups;         // started so far: the same number on every rank, hence their messages' tags
     uint64_t bytes_sent, messages_sent;

@@ -70,14 +70,13 @@ static fa_status_t check_transport(const fa_cp_transport_t& t, Message* m) {
     return FA_OK;
 }
 
-static fa_status_t check_handle(fa_handle_t handle, bool device, bool* on_cpu, Message* m) {
+static fa_status_t check_handle(fa_handle_t handle, bool device, Message* m) {
     if (!handle) return fail(m, FA_INVALID_ARGUMENT, "handle is NULL: expected a handle");
     int64_t backend = 0, memory = 0;
     fa_status_t status = fa_param_get(handle, FA_INFO_BACKEND, &backend);
     if (status == FA_OK) status = fa_param_get(handle, FA_INFO_MEMORY, &memory);
     if (status != FA_OK) return fail(m, status, "%s", fa_last_error(handle));
-    *on_cpu = backend == FA_BACKEND_CPU;
-    if (*on_cpu || (memory == FA_MEMORY_DEVICE) == device) return FA_OK;
+    if (backend == FA_BACKEND_CPU || (memory == FA_MEMORY_DEVICE) == device) return FA_OK;
     return fail(m, FA_UNSUPPORTED, "the handle takes %s memory: expected one that was created with %s %s FA_CP_DEVICE_MEMORY",
                 device ? "host" : "device", device ? "FA_MEMORY_DEVICE" : "FA_MEMORY_HOST", device ? "under" : "without");
 }
@@ -110,8 +109,7 @@ static fa_status_t create(fa_cp_t* out, fa_handle_t handle, const fa_cp_create_i
     FA_TRY(check_figure(m, "info.flops_per_second", info.flops_per_second));
     FA_TRY(import_struct(&transport, info.transport, m));
     FA_TRY(check_transport(transport, m));
-    bool on_cpu = false;
-    FA_TRY(check_handle(handle, (transport.flags & FA_CP_DEVICE_MEMORY) != 0, &on_cpu, m));
+    FA_TRY(check_handle(handle, (transport.flags & FA_CP_DEVICE_MEMORY) != 0, m));
     fa_cp_s* cp = static_cast<fa_cp_s*>(calloc(1, sizeof(fa_cp_s)));
     if (!cp) return fail(m, FA_OUT_OF_MEMORY, "no memory for an object of %d bytes", int(sizeof(fa_cp_s)));
     new (&cp->busy) std::atomic<bool>(false);
@@ -119,7 +117,6 @@ static fa_status_t create(fa_cp_t* out, fa_handle_t handle, const fa_cp_create_i
     cp->transport = transport;
     cp->timeout_ms = info.timeout_ms == 0 ? kDefaultTimeout : info.timeout_ms;
     cp->device = (transport.flags & FA_CP_DEVICE_MEMORY) != 0;
-    cp->on_cpu = on_cpu;
     cp->machine = machine_of(info, cp->device);
     const fa_status_t status = transport.ranks > 1 ? grow(cp, kHello, (uint64_t(transport.ranks) + 1) * kHelloBytes) : FA_OK;
     if (status != FA_OK) {

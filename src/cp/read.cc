@@ -56,9 +56,6 @@ fa_status_t check_known_to_methods(const Job& job, Message* m) {
     FA_TRY(check_known(d, job.ranks, m));
     if (d.dropout_p != 0 && job.spread.shard == FA_CP_SHARD_KEYS)
         return fail(m, FA_UNSUPPORTED, "dropout_p is %g: expected 0 with FA_CP_SHARD_KEYS, which decodes", double(d.dropout_p));
-    if (d.dropout_p != 0 && !job.cp->on_cpu)
-        return fail(m, FA_UNSUPPORTED, "dropout_p is %g: expected 0 on %d ranks but on the CPU, since GPUs count rows, keys and heads of a mask from 0",
-                    double(d.dropout_p), job.ranks);
     if (job.a.workspace)
         return fail(m, FA_UNSUPPORTED, "workspace is %p: expected NULL on %d ranks, where each call of the core needs another",
                     job.a.workspace, job.ranks);

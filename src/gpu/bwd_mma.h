@@ -201,15 +201,13 @@ struct MmaBackward {
         }
         return visible;
     }
-    FA_COLD_MEMBER static uint32_t kept_scores(const MmaBackwardParams& x, const Part& part, int m) {
+    FA_COLD_MEMBER static uint32_t kept_scores(const Part& part, int m) {
         const Tile& t = M::shared().tile;
         const ScorePosition position(part);
         uint32_t kept = 0;
         for (int i = 0; i < M::kShareTiles * Acc::kElements; i++) {
             const int n = i / Acc::kElements, e = i % Acc::kElements;
-            kept |= uint32_t(dropout_keeps(t.dropout, t.batch * x.heads_q + t.head0 + part.head, position.row(m, n, e),
-                                           position.key(m, n, e)))
-                    << i;
+            kept |= uint32_t(keeps(t.dropout, t.head0 + part.head, position.row(m, n, e), position.key(m, n, e))) << i;
         }
         return kept;
     }
@@ -247,7 +245,7 @@ struct MmaBackward {
             visible[m] = part.full ? ~0u : visible_scores(position, m);
             kept[m] = ~0u;
             if (!M::plain && t.features & kMask) visible[m] = masked_scores(x, part, m, visible[m]);
-            if (!M::plain && t.features & kDropout) kept[m] = kept_scores(x, part, m);
+            if (!M::plain && t.features & kDropout) kept[m] = kept_scores(part, m);
         }
         const bool all = part.full && (M::plain || !(t.features & kMask));
         const float to_log2 = x.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kProbUnit;

@@ -52,7 +52,7 @@ struct MmaBackwardBlock {
     struct Tile {
         Sequence seq;
         MaskRule rule;
-        Dropout dropout;
+        SequenceDropout dropout;
         Source owned[2], streamed[2];
         int64_t batch, kv_head;
         int64_t row0;                  // in delta and lse_log2, of the first head
@@ -209,7 +209,7 @@ struct MmaBackwardBlock {
         t.valid = int(min_of((ByRows ? seq.q_len : seq.k_len) - first, own));
         t.count = int(ByRows ? seq.k_len : seq.q_len);
         t.features = x.features;
-        if (!Plain && x.features & kDropout) t.dropout = dropout_of(x);
+        if (!Plain && x.features & kDropout) t.dropout = dropout_of(x, batch);
         if (t.valid > 0) init_streamed_range();
         Shared& s = shared();
         s.unit = s.inv_unit = 1.f;

@@ -22,7 +22,7 @@ struct BackwardTile {
     int64_t begin, end;               // the rows or keys that are streamed: [begin, end), from the begin of a tile on
     Sequence seq;
     MaskRule rule;
-    Dropout dropout;
+    SequenceDropout dropout;
     int64_t batch, head, row0, key0;
     int64_t q_at[kTile], dout_at[kTile], k_at[kTile], v_at[kTile];  // where rows lie; −1: not there, or without keys
     float lse_log2[kTile], delta[kTile];
@@ -87,7 +87,7 @@ FA_DEVICE void init_sequence(const SimtBackwardParams& x, int64_t batch) {
     t.batch = batch;
     t.seq = bounded_sequence(x.sequences, batch);
     t.rule = mask_rule(x.rule, t.seq);
-    t.dropout = dropout_of(x);
+    t.dropout = dropout_of(x, batch);
 }
 
 // What a block is to do, of `heads` heads of `length` keys or rows each; `last_first`: in descending order of these. By one thread.
@@ -155,14 +155,20 @@ FA_DEVICE bool plain_tile(const SimtBackwardParams& x, const BackwardTile& t) {
            tile_class(rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == TileClass::full;
 }
 
-// Which of the tile's probabilities dropout keeps: one draw serves four keys.
-FA_COLD void draw_tile(const SimtBackwardParams& x) {
+// Which of the tile's probabilities dropout keeps: one draw serves four keys, where these lie so in the whole's mask.
+FA_COLD void draw_tile() {
     BackwardTile& t = *backward_shared().tile;
     for (int i = rt::thread(); i < kTile * kTile / 4; i += kThreads) {
         const int r = i / (kTile / 4), quad = i % (kTile / 4);
-        const Philox4 w = dropout_words(t.dropout, t.batch * x.heads_q + t.head, t.row0 + r, t.key0 / 4 + quad);
+        const int64_t row = t.row0 + r, key = t.key0 + quad * 4;
         uint8_t bits = 0;
-        FA_UNROLL for (int e = 0; e < 4; e++) bits |= uint8_t((w.word[e] >= t.dropout.threshold) << e);
+        if (t.dropout.key % 4 == 0) {
+            const Philox4 w = dropout_words(t.dropout, t.dropout.batch_head + t.head, row + t.dropout.row, (key + t.dropout.key) / 4);
+            FA_UNROLL for (int e = 0; e < 4; e++) bits |= uint8_t((w.word[e] >= t.dropout.threshold) << e);
+        } else {
+            FA_UNROLL_BY(1)
+            for (int e = 0; e < 4; e++) bits |= uint8_t(keeps(t.dropout, t.head, row, key + e) << e);
+        }
         t.kept[r][quad] = bits;
     }
 }
@@ -248,7 +254,7 @@ FA_DEVICE void compute_p_ds(const SimtBackwardParams& x, bool with_ds, bool thro
     const BackwardShared s = backward_shared();
     const BackwardTile& t = *s.tile;
     float product[4][4];
-    if (x.dropout_p > 0) draw_tile(x);
+    if (x.dropout_p > 0) draw_tile();
     if (rt::thread() == 0) s.tile->plain = plain_tile(x, t);
     if (with_ds) multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, product);
     FA_UNROLL for (int r = 0; r < 4; r++)

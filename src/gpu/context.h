@@ -110,17 +110,7 @@ fa_status_t check_pointer(const Context& c, const void* p, const char* name, Mes
 }
 
 // A tensor without elements may lie anywhere.
-// Kernels count rows, keys and heads of a dropout mask from 0.
-fa_status_t check_whole_mask(const Problem& p, const fa_forward_args_t& a, Message* m) {
-    const bool part = a.dropout_row != 0 || a.dropout_key != 0 || a.dropout_head != 0 || (a.dropout_heads != 0 && a.dropout_heads != p.d.heads_q);
-    if (!(p.d.dropout_p > 0) || !part) return FA_OK;
-    return fail(m, FA_UNSUPPORTED, "dropout_row is %lld, dropout_key %lld, dropout_head %lld and dropout_heads %lld: expected 0 on a GPU",
-                static_cast<long long>(a.dropout_row), static_cast<long long>(a.dropout_key), static_cast<long long>(a.dropout_head),
-                static_cast<long long>(a.dropout_heads));
-}
-
 fa_status_t check_tensors(const Context& c, const Problem& p, const fa_forward_args_t& a, Message* m) {
-    if (const fa_status_t part = check_whole_mask(p, a, m); part != FA_OK) return part;
     const int64_t queries = p.packed_q() ? p.d.total_q : p.d.seqlen_q;
     const int64_t keys = p.packed_k() ? p.d.total_k : p.paged() ? p.d.num_pages : p.d.seqlen_k;
     const struct {
@@ -188,6 +178,11 @@ void set_dropout_state(const Problem& p, const fa_forward_args_t& a, DropoutPara
     x->rng_state = operand(p, FA_OPERAND_RNG_STATE, a.rng_state);
     x->dropout_seed = a.dropout_seed;
     x->dropout_offset = a.dropout_offset;
+    const DropoutPlace place = dropout_place(p, a);
+    x->dropout_row = uint32_t(place.row);
+    x->dropout_key = uint32_t(place.key);
+    x->dropout_head = place.head;
+    x->dropout_heads = place.heads;
 }
 
 // Must scores leave the product in natural units?

@@ -387,7 +387,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
             uint32_t kept[M::row_tiles] = {};
             const bool drop = general && !Mma::kSplitTf32 && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
-                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(x, w.row0 + M::kTile * i, key + w.key0);
+                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(w.row0 + M::kTile * i, key + w.key0);
             M::softmax_and_pv(type, lag, unit, score, drop, kept, M::stage_tile(stage + 1), w.key0, w.column_warp, m, l, o);
         }
         stage = stage + 2 == M::stages ? 0 : stage + 2;

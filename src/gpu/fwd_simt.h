@@ -33,7 +33,7 @@ struct Simt {
         int64_t begin, end;                    // keys of the split that any of the rows may see
         ListSource slots;                      // of the keys, where they are such
         alignas(16) bool full;                 // do all rows see all keys of the tile that is being visited?
-        Dropout dropout;
+        SequenceDropout dropout;
     };
 
     // Shared memory. What depends on the head dimension lies last: all other addresses are constants and take no registers.
@@ -285,7 +285,7 @@ struct Simt {
     }
 
     // Online softmax: updates (m, l), turns scores into P and stores it, and returns each row's factor for o so far.
-    FA_MEMBER static void online_softmax(const SimtForwardParams& x, const Tile& t, const Shared& s, int64_t key0,
+    FA_MEMBER static void online_softmax(const SimtForwardParams& x, const Shared& s, int64_t key0,
                                       float score[TR][4], float m[TR], float l[TR], float factor[TR]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL for (int r = 0; r < TR; r++) {
@@ -306,8 +306,7 @@ struct Simt {
         }
         if (x.dropout_p > 0)
             for_each_score(s, score, [&](int row, int j, float p) {
-                return dropout_keeps_cold(s.tile->dropout, t.batch * x.heads_q + s.head[row], s.position[row], key0 + j) ? p
-                                                                                                                             : 0.f;
+                return keeps_cold(s.tile->dropout, s.head[row], s.position[row], key0 + j) ? p : 0.f;
             });
     }
 
@@ -405,7 +404,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM S
         tile.v_head = tile.kv_head / x.kv_heads_per_v;
         tile.seq = bounded_sequence(x.sequences, tile.batch);
         tile.rule = mask_rule(x.rule, tile.seq);
-        tile.dropout = dropout_of(x);
+        tile.dropout = dropout_of(x, tile.batch);
         tile.first = tile_begin(x.tiles, block);
         tile.split = split;
         tile.column0 = column0;
@@ -444,7 +443,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM S
         float score[TR][4], factor[TR];
         S::compute_qk(x, s, score);
         S::mask_scores(x, t, s, key, t.full, score);
-        S::online_softmax(x, t, s, key, score, m, l, factor);
+        S::online_softmax(x, s, key, score, m, l, factor);
         S::compute_pv(x, s, keys, t.column0, factor, o);
     }
     S::write(x, t, s, m, l, o);

@@ -56,7 +56,7 @@ struct MmaBlock {
     struct Tile {
         Sequence seq;
         MaskRule rule;
-        Dropout dropout;
+        SequenceDropout dropout;
         Source k, v;
         int64_t batch, kv_head;
         int32_t first, valid;  // first group-major row; how many exist
@@ -374,7 +374,7 @@ struct MmaBlock {
         t.v = source(x.v);
         t.features = x.features;
         for (int i = 0; i < kLocationTiles; i++) shared().missing[i] = -1;
-        if (x.dropout_p > 0) t.dropout = dropout_of(x);
+        if (x.dropout_p > 0) t.dropout = dropout_of(x, batch);
     }
     FA_MEMBER static void init_sequence(const MmaForwardParams& x, int64_t batch) {
         Tile& t = shared().tile;

@@ -134,7 +134,7 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     }
     // One bit for each score of a row tile, in their order: set where dropout keeps it. A loop that is not unrolled, without the
     // scores: they leave it few registers.
-    FA_MEMBER static uint32_t kept_scores(const MmaForwardParams& x, int row0, int64_t key) {
+    FA_MEMBER static uint32_t kept_scores(int row0, int64_t key) {
         static_assert(kKeyTiles * Acc::kElements <= 32, "a bit for each");
         const Tile& t = shared().tile;
         uint32_t kept = 0;
@@ -142,9 +142,7 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
         for (int i = 0; i < kKeyTiles * Acc::kElements; i++) {
             const int n = i / Acc::kElements, e = i % Acc::kElements;
             const Row& row = shared().row[row0 + Acc::row(Acc::lane_row(e))];
-            const bool is_kept =
-                dropout_keeps(t.dropout, t.batch * x.heads_q + row.head, row.position, key + kTile * n + Acc::column(e));
-            kept |= uint32_t(is_kept) << i;
+            kept |= uint32_t(keeps(t.dropout, row.head, row.position, key + kTile * n + Acc::column(e))) << i;
         }
         return kept;
     }

@@ -28,6 +28,9 @@ struct DropoutParams {
     const uint64_t* rng_state;  // NULL: these two
     uint64_t dropout_seed, dropout_offset;
     float dropout_p, dropout_scale;  // dropout_scale: 1 / (1 − dropout_p)
+    // Of the whole problem's mask, where the call's first row, key and head lie; and heads of a sequence there.
+    uint32_t dropout_row, dropout_key;
+    int64_t dropout_head, dropout_heads;
 };
 
 // A score in natural units, capped; and how much of a gradient passes.
@@ -62,14 +65,21 @@ FA_COLD float apply_score_mod(const Params& x, int64_t off, int64_t seqlen_k, in
     return s;
 }
 
-FA_FN Dropout dropout_of(const DropoutParams& x) {
+// The mask of a sequence, with the place of its first row, key and head in it: what draws needs no parameters beside. Both a place and a length are
+// below 2^31, so rows and keys of the whole are below 2^32.
+struct SequenceDropout : Dropout {
+    uint32_t row, key;
+    int64_t batch_head;
+};
+FA_FN SequenceDropout dropout_of(const DropoutParams& x, int64_t batch) {
     const uint64_t* const state = x.rng_state;
-    return make_dropout(x.dropout_p, state ? state[0] : x.dropout_seed, state ? state[1] : x.dropout_offset);
+    return {make_dropout(x.dropout_p, state ? state[0] : x.dropout_seed, state ? state[1] : x.dropout_offset), x.dropout_row, x.dropout_key,
+            batch * x.dropout_heads + x.dropout_head};
 }
-
-FA_COLD bool dropout_keeps_cold(const Dropout& dropout, int64_t batch_head, int64_t row, int64_t key) {
-    return dropout_keeps(dropout, batch_head, row, key);
+FA_FN bool keeps(const SequenceDropout& d, int64_t head, int64_t row, int64_t key) {
+    return dropout_keeps(d, d.batch_head + head, int64_t(uint32_t(row) + d.row), int64_t(uint32_t(key) + d.key));
 }
+FA_COLD bool keeps_cold(const SequenceDropout& d, int64_t head, int64_t row, int64_t key) { return keeps(d, head, row, key); }
 
 }  // namespace gpu
 }  // namespace fa

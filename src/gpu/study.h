@@ -31,7 +31,7 @@ FA_DEVICE void init_head(const SimtForwardParams& x, const typename S::Shared& s
         t.v_head = t.kv_head / x.kv_heads_per_v;
         t.seq = bounded_sequence(x.sequences, t.batch);
         t.rule = mask_rule(x.rule, t.seq);
-        t.dropout = dropout_of(x);
+        t.dropout = dropout_of(x, t.batch);
         t.column0 = column0;
         *s.tile = t;
     }
@@ -140,11 +140,11 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) standard_softmax(FA_PARAM StudyParams
     for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) row_max = max_fn(row_max, scores[key]);
     row_max = reduce_block(row_max, MaxOp());
     const bool drop = x.dropout_p > 0;
-    const Dropout dropout = dropout_of(x);
+    const SequenceDropout dropout = dropout_of(x, batch);
     for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) {
         const float p = prob(scores[key], row_max) * kHeadroomUnit;
         row_sum += p;
-        scores[key] = !drop || dropout_keeps_cold(dropout, batch * x.heads_q + query_head, row, key) ? p : 0.f;
+        scores[key] = !drop || keeps_cold(dropout, query_head, row, key) ? p : 0.f;
     }
     row_sum = reduce_block(row_sum, SumOp());
     if (rt::thread() == 0) y.states[head * x.rows + r] = {row_max, row_sum};
@@ -234,7 +234,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
             float score[TR][4], factor[TR];
             if (!score_tile<S, TR>(x, s, key, keys, score)) continue;
             fetch_states<TR>(states + t.first, t.valid, m, l);
-            S::online_softmax(x, t, s, key, score, m, l, factor);
+            S::online_softmax(x, s, key, score, m, l, factor);
             move_o<TR, TV, false>(x, s, column0, o);
             S::compute_pv(x, s, keys, column0, factor, o);
             store_states<TR>(states + t.first, t.valid, m, l);  // a barrier of compute_pv lies behind every fetch

@@ -89,6 +89,29 @@ TEST(CpBackward, UlyssesMovesLargeTensorsWithoutBuffers) {
     EXPECT_EQ("", check_against_oracle(b.c, b.c.p_dtype));
 }
 
+// Each piece of a method draws its part of the whole's mask, on GPUs, too.
+TEST(CpBackward, DropoutInDeviceMemory) {
+    const Handle handle = make_handle();
+    for (const Way& way : kWays)
+        for (const int32_t dtype : {FA_F32, FA_BF16}) {
+            Rng rng(12);
+            Case c = shaped({2, 4, 4, 70, 90, 32, 32}, dtype);
+            causal(c, FA_ALIGN_BOTTOM_RIGHT);
+            c.d.dropout_p = 0.3f, c.a.dropout_seed = 5, c.a.dropout_offset = 6;
+            c.a.dropout_row = 1001, c.a.dropout_key = 77, c.a.dropout_head = 5, c.a.dropout_heads = 40;
+            fill(c, rng);
+            BackwardCase b(std::move(c));
+            ASSERT_EQ(FA_OK, b.run_forward(handle)) << handle.error();
+            b.bind(rng);
+            b.fill_normal(rng);
+            Spread s = by_rows(2, way.method, way.layout);
+            s.device = true;
+            ASSERT_EQ("", spread_and_check_backward(handle, b, s)) << way.name;
+            b.c.p_dtype = probability_dtype(handle, b.c.d);
+            ASSERT_EQ("", spread_and_check(b.c, s)) << way.name;
+        }
+}
+
 TEST(CpBackward, SumsHaveTheSameBitsEveryTime) {
     const Handle handle = make_handle();
     for (const int32_t method : {FA_CP_METHOD_ALL_GATHER, FA_CP_METHOD_RING}) {

@@ -53,7 +53,7 @@ Case problem(uint64_t seed, bool pairs, bool chunks, bool differentiable) {
     if (!(c.d.operands & FA_OPERAND_MASK)) std::fill(c.d.mask_stride, c.d.mask_stride + 4, 0);
     fill(c, rng);
     Rng drops(derive(seed, 3));
-    if (testing_the_cpu() && drops.chance(0.25)) {
+    if (drops.chance(0.25)) {
         c.d.dropout_p = drops.pick<float>({0.2f, 0.7f});
         c.a.dropout_seed = drops.bits(), c.a.dropout_offset = drops.bits();
         if (drops.chance(0.3)) c.a.dropout_row = 1001, c.a.dropout_key = 77, c.a.dropout_head = 5, c.a.dropout_heads = 40;

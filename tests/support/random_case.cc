@@ -461,7 +461,7 @@ class Generator {
         uint64_t* state = c.rng_state.as<uint64_t>();
         (has(FA_OPERAND_RNG_STATE) ? state[0] : c.a.dropout_seed) = rng.bits();
         (has(FA_OPERAND_RNG_STATE) ? state[1] : c.a.dropout_offset) = rng.bits();
-        if (!testing_the_cpu() || rng.chance(0.6)) return;
+        if (rng.chance(0.6)) return;
         c.a.dropout_row = rng.between(0, 100000), c.a.dropout_key = rng.between(0, 100000);
         c.a.dropout_head = rng.between(0, 100), c.a.dropout_heads = rng.between(0, 100);
     }

@@ -606,8 +606,7 @@ pub struct fa_forward_args_t {
     /// bytes; at least what fa_workspace_size gives
     pub workspace_size: u64,
     /// With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps of row
-    /// dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. On GPUs all are 0,
-    /// others FA_UNSUPPORTED.
+    /// dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q.
     pub dropout_row: i64,
     pub dropout_key: i64,
     pub dropout_head: i64,

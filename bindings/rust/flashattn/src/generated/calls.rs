@@ -77,8 +77,7 @@ operands! {
     /// As the field of this name in `flashattn.h`.
     word dropout_offset;
     /// With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps of row
-    /// dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. On GPUs all are 0,
-    /// others FA_UNSUPPORTED.
+    /// dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q.
     size dropout_row;
     /// As the field of this name in `flashattn.h`.
     size dropout_key;
