@@ -80,14 +80,14 @@ struct TransposedBackward {
         FragmentA held[2][kOwnTiles][Mma::kHoldsOwned ? M::kSteps : 1];
     };
     // By rows, those without keys become 0, whatever they hold: 0 times an infinity or NaN is not 0.
-    FA_MEMBER static void load_owned(Owned& owned) {
+    FA_MEMBER static void load_owned(const MmaBackwardParams& x, Owned& owned) {
         const typename M::Shared& s = M::shared();
         const typename G::Warp w;
         FA_UNROLL for (int i = 0; i < 2; i++) {
             const typename M::Source from = s.tile.owned[i];
             FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
                 const int r = w.own0 + kTile * m + Acc::row(0);
-                const bool there = r < s.tile.valid && (!M::by_rows || s.lse[0][r] != kPosInf);
+                const bool there = r < s.tile.valid && (!M::by_rows || x.lse_log2[s.tile.row0 + s.tile.first + r] != kPosInf);
                 const typename Mma::QRow row{from.base + r * from.row, there ? from.bytes : 0, M::plain ? 16 : from.width};
                 FA_UNROLL for (int step = 0; step < M::kSteps; step++) Mma::load_q(owned.held[i][m][step], row, step);
             }
@@ -199,10 +199,8 @@ FA_DEVICE void run_backward_transposed(const MmaBackwardParams& x) {
     else if constexpr (M::by_rows) M::load_rows(x, t.row0 + t.first, 0);
     rt::cp_async_commit();
     rt::cp_async_wait<0>();
-    rt::barrier();
     typename T::Owned owned{};
-    if constexpr (Mma::kHoldsOwned) T::load_owned(owned);
-    else if (M::by_rows) M::zero_empty_rows(0, M::owned(0), M::owned(1));
+    if constexpr (Mma::kHoldsOwned) T::load_owned(x, owned);
     typename G::Columns acc_ds, acc_p;
     G::clear(acc_ds);
     if (!M::by_rows) G::clear(acc_p);
@@ -218,7 +216,9 @@ FA_DEVICE void run_backward_transposed(const MmaBackwardParams& x) {
         tile = wraps ? t.begin : tile + 1;
         head += wraps;
         if (head < t.heads) next.fetch(x, head, tile);
-        if (!M::by_rows && M::zero_empty_rows(0, M::streamed(0, 0), M::streamed(0, 1))) rt::barrier();
+        const bool may_be_empty = !M::by_rows || (!Mma::kHoldsOwned && part.stream0 == t.begin * M::stream_rows);
+        char* const rows = M::by_rows ? M::owned(0) : M::streamed(0, 0);
+        if (may_be_empty && M::zero_empty_rows(0, rows, M::by_rows ? M::owned(1) : M::streamed(0, 1))) rt::barrier();
 
         typename T::Scores score, grad;
         T::multiply_rows(owned, 0, score);
