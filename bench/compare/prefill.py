@@ -92,6 +92,18 @@ def over_8bit(bench: Bench) -> Iterator[Group]:
             return contestants, comparisons
 
         yield Group(name, make)
+    for rows, n in ((512, 4096), (512, 16384), (4096, 16384)):  # a chunk at the end of a cache
+        name = f"B1 32/8 q{count_text(rows)} S{count_text(n)} d128 causal"
+
+        def chunk(rows=rows, n=n, name=name):
+            q, (k, v) = normal(1, rows, 32, 128), (normal(1, n, 8, 128) for _ in range(2))
+            contestants, comparisons = {"bf16": bench.ours(Problem(q, k, v, causal=True))}, []
+            for kind in ("q8_0", "q4_0"):
+                contestants[kind] = bench.ours(replace(in_blocks(kind, 1, 32, 8, n), q=q, causal=True, native=True))
+                comparisons.append(Comparison(f"{kind} native, {name}", "bf16", "speed", *targets.PREFILL_BLOCKS, ours=kind))
+            return contestants, comparisons
+
+        yield Group(name, chunk)
 
 
 def f32(bench: Bench) -> Iterator[Group]:

@@ -85,6 +85,13 @@ FA_DEVICE void mma_m16n8k8_tf32(float d[4], const uint32_t a[4], const uint32_t 
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// An 8 × 8 matrix of 2-byte elements, of which lane i has 2 · (i % 4) and 2 · (i % 4) + 1 of row i / 4, transposed.
+FA_DEVICE uint32_t transpose_8x8(uint32_t pair) {
+    uint32_t r;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(pair));
+    return r;
+}
+
 // A pair of bf16 times 2^-24, subnormals included.
 FA_DEVICE uint32_t scale_down_bf16(uint32_t pair) {
     uint32_t r;
@@ -164,6 +171,10 @@ template <int size>
 FA_DEVICE void cp_async(uint32_t to, const char* from, bool copied) {
     asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.ca.shared.global [%0], [%1], %3, none; }" ::"r"(to), "l"(from),
                  "r"(int(copied)), "n"(size) : "memory");
+}
+// 16 bytes, of which the first `bytes` are copied.
+FA_DEVICE void cp_async_part(uint32_t to, const char* from, int bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 FA_DEVICE void cp_async4(uint32_t to, const char* from, bool copied) { cp_async<4>(to, from, copied); }
 FA_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

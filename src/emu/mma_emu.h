@@ -66,6 +66,21 @@ FA_DEVICE void ldmatrix_x4_trans(uint32_t row, uint32_t r[4]) {
     });
 }
 
+struct TransposeArgs {
+    uint32_t from, to;
+};
+FA_DEVICE uint32_t transpose_8x8(uint32_t pair) {
+    TransposeArgs args{pair, 0};
+    meet_wave(args, [](void** lanes, int n) {
+        const auto element = [&](int row, int column) {
+            return static_cast<const TransposeArgs*>(lanes[4 * row + column / 2])->from >> 16 * (column % 2) & 0xffffu;
+        };
+        for (int i = 0; i < n; i++)
+            static_cast<TransposeArgs*>(lanes[i])->to = element(2 * (i % 4), i / 4) | element(2 * (i % 4) + 1, i / 4) << 16;
+    });
+    return args.to;
+}
+
 struct MmaArgs {
     float* d;
     const uint32_t *a, *b;
@@ -164,6 +179,7 @@ template <int size>
 FA_DEVICE void cp_async(uint32_t to, const char* from, bool copied) {
     copy_later(shared_memory() + to, from, copied ? size : 0, size);
 }
+FA_DEVICE void cp_async_part(uint32_t to, const char* from, int bytes) { copy_later(shared_memory() + to, from, bytes, 16); }
 FA_DEVICE void cp_async4(uint32_t to, const char* from, bool copied) { cp_async<4>(to, from, copied); }
 FA_DEVICE float load_f16(const char* p) {
     lockstep::check_aligned(p, 2);

@@ -13,13 +13,14 @@ constexpr int64_t kCopyRows = 128;
 
 // Of a tensor, without its pointers; of one that is bf16, or that is larger than a copy may be, none.
 Bf16Copy bf16_copy(int32_t dtype, const RowStrides& strides, int64_t sequences, int64_t rows, int64_t heads, int64_t dim) {
-    constexpr double most = double(int64_t(1) << 26);  // eights: a copy of a GiB
+    constexpr double most = double(int64_t(1) << 29);  // dims: a copy of a GiB
     Bf16Copy x{};
-    if (dtype == FA_BF16 || double(sequences) * double(rows) * double(heads * dim / 8) > most) return x;
+    if (dtype == FA_BF16 || double(sequences) * double(rows) * double(heads * dim) > most) return x;
     x.strides = strides;
-    x.rows = uint32_t(rows), x.heads = uint32_t(heads), x.eights = uint32_t(dim / 8);
-    x.total = uint32_t(sequences * rows * heads) * x.eights;
+    x.rows = uint32_t(rows), x.heads = uint32_t(heads), x.parts = uint32_t(dim / (is_block_type(dtype) ? 16 : 8));
+    x.total = uint32_t(sequences * rows * heads) * x.parts;
     x.dtype = dtype;
+    x.dim = int32_t(dim);
     return x;
 }
 Bf16Copies bf16_copies(const Problem& p) {
@@ -48,7 +49,7 @@ Problem copied_problem(const Problem& p, const Bf16Copies& copies) {
     for (int i = 0; i < 3; i++) {
         const Bf16Copy& x = copies.tensor[i];
         if (x.total == 0) continue;
-        const int64_t dim = 8 * int64_t(x.eights), dense[] = {x.rows * (x.heads * dim), x.heads * dim, dim, 1};
+        const int64_t dim = x.dim, dense[] = {x.rows * (x.heads * dim), x.heads * dim, dim, 1};
         *dtypes[i] = FA_BF16;
         memcpy(strides[i], dense, sizeof dense);
     }

@@ -10,16 +10,90 @@ namespace gpu {
 template <class M, Kind kind, class Type>
 struct KvPipe<M, kind, Type, Copies::blocks> {
     static constexpr bool general = kind == Kind::general;
+    static constexpr bool kCursors = kind == Kind::plain && M::columns == 128;  // wider ones have no registers for them
+    static constexpr bool kWide = M::rows == 8;  // with 16 rows, and blocks fewer by half on a multiprocessor, pieces of 16 are slower
 
     const MmaForwardParams& x;
     const Type type;
     const int begin, end;
 
-    FA_MEMBER KvPipe(const MmaForwardParams& params, Type known, int first, int last) : x(params), type(known), begin(first), end(last) {}
-    FA_MEMBER void load(bool value, int j, int i) const {
-        if constexpr (general) load_cold(x, type, value, j, i, begin + j * M::keys, end);
-        else load_tile(x, type, value, j, i, begin + j * M::keys, end);
+    // Of plain calls, where the next tile's pieces of a thread lie. Where rows of 128 dims are 16 bytes' multiples apart, and the tensor begins at
+    // one, so that all rows begin at one or 8 bytes behind it, they are copied in pieces of 16 from there: for half the instructions, and past the
+    // first-level cache. Else in such of kVecBytes: a power of two of threads copies a row, and each thread what is left of a row.
+    struct Cursor {
+        const char* at;
+        int64_t rest;  // from there to the thread's piece of what is left
+        int row;
+        int shift;  // bytes before a row in its first piece of 16; -1: they are not
+    };
+    Cursor k, v;
+
+    FA_MEMBER KvPipe(const MmaForwardParams& params, Type known, int first, int last) : x(params), type(known), begin(first), end(last) {
+        if constexpr (kCursors) {
+            k = cursor(M::shared().tile.k, params.k.base);
+            v = cursor(M::shared().tile.v, params.v.base);
+        }
+    }
+    // Bytes before a row of k or of v in shared memory.
+    FA_MEMBER int shift(bool value) const {
+        if constexpr (kCursors && kWide) return (value ? v.shift : k.shift) > 0 ? 8 : 0;
+        return 0;
+    }
+    FA_MEMBER void load(bool value, int j, int i) {
+        const int key = begin + j * M::keys;
+        if constexpr (general) load_cold(x, type, value, j, i, key, end);
+        else if constexpr (kCursors) load_plain(value ? v : k, i, key);
+        else load_tile(x, type, value, j, i, key, end);
         rt::cp_async_commit();
+    }
+    template <class Known>
+    static constexpr int across() { return Known::kBytes / 2 < 16 ? 8 : 16; }
+    template <class Known>
+    static constexpr int wide() { return Known::kBytes / 4 + 1; }  // pieces of 16
+    FA_MEMBER Cursor cursor(const typename M::Source& from, const void* base) const {
+        const int row = rt::warp_uniform(int(from.row));
+        const char* const first = from.base + int64_t(begin) * from.row;
+        const uintptr_t tensor = reinterpret_cast<uintptr_t>(base);
+        if (kWide && tensor % 16 == 0 && row % 16 == 0 && row > 0 && reinterpret_cast<uintptr_t>(from.base) >= tensor) {
+            const int shift = rt::warp_uniform(int(reinterpret_cast<uintptr_t>(first) % 16));
+            return {first - shift + int64_t(rt::thread() / wide<Type>()) * row + rt::thread() % wide<Type>() * 16, 0, row, shift};
+        }
+        const int down = rt::thread() / across<Type>(), column = rt::thread() % across<Type>();
+        return {first + int64_t(down) * row + column * M::kVecBytes,
+                int64_t(rt::thread() - down) * row + (across<Type>() - column) * M::kVecBytes, row, -1};
+    }
+    // Tiles of k, and of v, are loaded one behind the other.
+    FA_MEMBER void load_plain(Cursor& from, int i, int key) const {
+        const uint32_t tile = rt::smem_addr(M::stage_tile(i));
+        const int left = end - key;
+        if (kWide && from.shift >= 0) {
+            if (left >= M::keys) copy_wide(from, tile, M::keys);
+            else if (left > 0) copy_wide(from, tile, left);
+        } else if (left > 0) {
+            copy_narrow_pieces(from, tile, left);
+        }
+        from.at += int64_t(M::keys) * from.row;
+    }
+    // The last piece has 8 bytes of the row where the first begins with it: what is behind belongs to others.
+    FA_MEMBER static void copy_wide(const Cursor& from, uint32_t tile, int left) {
+        constexpr int across = wide<Type>(), down = M::threads / across;
+        const int first = rt::thread() / across, column = rt::thread() % across, bytes = column == across - 1 && from.shift == 0 ? 8 : 16;
+        const uint32_t to = tile + uint32_t(first * M::kRowBytes + column * 16);
+        if (M::threads % across != 0 && first >= down) return;
+        FA_UNROLL for (int r = 0; r < M::keys; r += down)
+            if (r + down <= M::keys || first + r < M::keys)
+                rt::cp_async_part(to + uint32_t(r * M::kRowBytes), from.at + int64_t(r) * from.row, first + r < left ? bytes : 0);
+    }
+    FA_MEMBER static void copy_narrow_pieces(const Cursor& from, uint32_t tile, int left) {
+        constexpr int down = M::threads / across<Type>();
+        const int first = rt::thread() / across<Type>(), thread = rt::thread();
+        const uint32_t to = tile + uint32_t(first * M::kRowBytes + thread % across<Type>() * M::kVecBytes);
+        FA_UNROLL for (int r = 0; r < M::keys; r += down)
+            rt::cp_async<M::kVecBytes>(to + uint32_t(r * M::kRowBytes), from.at + int64_t(r) * from.row, first + r < left);
+        if (M::keys < M::threads && thread >= M::keys) return;
+        const uint32_t rest = tile + uint32_t(thread * M::kRowBytes);
+        FA_UNROLL for (int c = across<Type>(); c < Type::kBytes / 2; c++)
+            rt::cp_async<M::kVecBytes>(rest + uint32_t(c * M::kVecBytes), from.at + from.rest + (c - across<Type>()) * M::kVecBytes, thread < left);
     }
     template <int n>
     FA_MEMBER void wait() {
@@ -67,7 +141,7 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
     // Pieces across a row are those that a power of two of threads copy, and what is left, of which a thread has a row.
     template <class Known>
     FA_MEMBER static void copy_rows(const MmaForwardParams& x, const typename M::Source& from, bool value, int j, int i, int key, int end) {
-        constexpr int pieces = Known::kBytes / 2, across = pieces < 16 ? 8 : 16, down = M::threads / across, size = M::kVecBytes;
+        constexpr int pieces = Known::kBytes / 2, across = KvPipe::across<Known>(), down = M::threads / across, size = M::kVecBytes;
         static_assert(M::keys % down == 0 && M::keys <= M::threads, "a row for each thread that has one");
         const uint32_t tile = rt::smem_addr(M::stage_tile(i));
         const auto copy = [&](const Place& at, uint32_t to, int c) { rt::cp_async<size>(to + uint32_t(c * size), at.row + c * size, at.there); };

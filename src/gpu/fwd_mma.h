@@ -40,7 +40,7 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
         const auto k_ptr = Mma::template k_ptr<kRowBytes>(k, key0);
         if constexpr (Mma::kQuantised) {
             // Products of a block are summed by themselves, for its factor.
-            const char* const pairs = Mma::template v_ptr<kRowBytes, Keys>(k, key0);
+            const char* const factors = Mma::template factor_ptr<kRowBytes>(k, key0);
             typename Mma::FragmentA q[RowTiles][kHoldQ ? 1 : 2];
             FA_UNROLL for (int block = 0; block < kSteps / 2; block++) {
                 if constexpr (!kHoldQ)
@@ -49,9 +49,9 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                     Mma::in_loop(type, [&](auto known) {
                         typename Mma::FragmentB right[2];
-                        float factor[4];
+                        float factor[Mma::kFactors];
                         Mma::template load_k<decltype(known), kRowBytes>(right, k_ptr + kTile * n * kRowBytes, block);
-                        Mma::template load_factors<decltype(known), kRowBytes>(factor, pairs + kTile * n * kRowBytes, block);
+                        Mma::template load_factors<decltype(known), kRowBytes>(factor, factors + kTile * n * kRowBytes, block);
                         FA_UNROLL for (int m = 0; m < RowTiles; m++) {
                             Acc products{};
                             FA_UNROLL for (int c = 0; c < 2; c++)
@@ -180,12 +180,19 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
                                          const uint32_t (&kept)[RowTiles], const char* v, int key0, int column_warp,
                                          PerRow& m, PerRow& l, Acc o[RowTiles][kColumnSteps]) {
         PerRow factor, exp2_offset;
-        if (update_row_max(lag, unit, score, m, factor, exp2_offset))
-            FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-                FA_UNROLL for (int r = 0; r < Acc::kRows; r++) l[i][r] *= factor[i][r];
-                FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
-                    FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)];
-            }
+        if (update_row_max(lag, unit, score, m, factor, exp2_offset)) {
+            // Beside blocks, whose factors take the instructions, O is multiplied only where a maximum has moved: by 1 otherwise.
+            bool moved = !Mma::kQuantised;
+            FA_UNROLL for (int i = 0; i < RowTiles; i++)
+                FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+                    l[i][r] *= factor[i][r];
+                    moved |= factor[i][r] != 1.f;
+                }
+            if (!Mma::kQuantised || rt::warp_any(moved))
+                FA_UNROLL for (int i = 0; i < RowTiles; i++)
+                    FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
+                        FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)];
+        }
         // Where few lanes share a row, each has many of its probabilities: a tile's are added up before they meet the sum so far.
         constexpr bool by_tiles = Acc::kRows == 1;
         PerRow tile_sum = {};
@@ -197,17 +204,16 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
         };
         const auto ptr = Mma::template v_ptr<kRowBytes, Keys>(v, key0);
         if constexpr (Mma::kQuantised) {
+            const char* const factors = Mma::template factor_ptr<kRowBytes>(v, key0);
             compute_probs(0);
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-                FA_UNROLL for (int i = 0; i < RowTiles; i++)
-                    FA_UNROLL for (int e = 0; e < Acc::kElements; e++) score[i][n].x[e] *= Mma::kProbScale;
                 if (n + 1 < kKeyTiles) compute_probs(n + 1);
                 FA_UNROLL for (int block = 0; block < kSteps / 2; block++)
                     Mma::in_loop(type, [&](auto known) {
                         typename Mma::FragmentB right[2];
-                        float factor[4];
+                        float factor[Mma::kFactors];
                         Mma::template load_v<decltype(known), kRowBytes>(right, ptr + kTile * n * kRowBytes, block);
-                        Mma::template load_factors<decltype(known), kRowBytes>(factor, ptr + kTile * n * kRowBytes, block);
+                        Mma::template load_factors<decltype(known), kRowBytes>(factor, factors + kTile * n * kRowBytes, block);
                         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
                             typename Mma::FragmentA left, rest;
                             Mma::round_products(left, rest, score[i][n], factor);
@@ -284,7 +290,7 @@ template <class M>
 struct WarpPart {
     int row0, key0, key_warp, column_warp, some_begin, some_end, full_begin, full_end;
     FA_MEMBER WarpPart() {
-        constexpr int wide = M::kTile * M::kKeyTiles, high = M::kTile * M::row_tiles;
+        constexpr int wide = M::kTile * M::kKeyTiles, high = M::kTileRows * M::row_tiles;
         const typename M::Shared& s = M::shared();
         const int warp = rt::warp_uniform(rt::thread() / M::Policy::kLanes);
         key_warp = M::column_warps > 1 ? warp / M::row_warps % M::key_warps : warp / M::row_warps;
@@ -300,8 +306,8 @@ struct WarpPart {
 };
 
 // How tiles of k and v come to the stages of shared memory while a block computes: load(value, j, i) begins to load tile j of k, or of
-// v, into stage i; wait<n>() returns when all but the n latest loads of this thread have arrived, and those of others have behind a
-// barrier. See async_pipe.h, block_pipe.h and register_pipe.h.
+// v, into stage i, shift(value) bytes behind its begin; wait<n>() returns when all but the n latest loads of this thread have arrived, and
+// those of others have behind a barrier. See async_pipe.h, block_pipe.h and register_pipe.h.
 template <class M, Kind kind, class Type, Copies copies = M::Policy::kCopies>
 struct KvPipe;
 // Merges the splits of a cluster; see mma_cluster.h.
@@ -360,16 +366,16 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
             const bool masked = general && s.tile.features & kMask, by_vecs = masked && M::mask_in_vecs(x, key + w.key0);
             if constexpr (general)
                 if (by_vecs)
-                    FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + M::kTile * i, key + w.key0, mask[i]);
-            M::compute_qk(x, type, q, M::stage_tile(stage), w.row0, w.key0, score);
+                    FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + M::kTileRows * i, key + w.key0, mask[i]);
+            M::compute_qk(x, type, q, M::stage_tile(stage) + pipe.shift(false), w.row0, w.key0, score);
             if (Mma::kKv8bit && before != 1.f) M::scale_scores(score, before);
             if constexpr (general)
                 if (s.tile.features & kScoreMod)
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
-                        M::apply_score_mods(x, w.row0 + M::kTile * i, key + w.key0, unit, score[i]);
+                        M::apply_score_mods(x, w.row0 + M::kTileRows * i, key + w.key0, unit, score[i]);
                         if (!masked) continue;
                         const uint32_t kept =
-                            by_vecs ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + M::kTile * i, key + w.key0);
+                            by_vecs ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + M::kTileRows * i, key + w.key0);
                         FA_UNROLL for (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
                     }
             const bool has_missing = paged && s.missing[j % M::kLocationTiles] == j;
@@ -387,8 +393,8 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
             uint32_t kept[M::row_tiles] = {};
             const bool drop = general && !Mma::kSplitTf32 && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
-                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(w.row0 + M::kTile * i, key + w.key0);
-            M::softmax_and_pv(type, lag, unit, score, drop, kept, M::stage_tile(stage + 1), w.key0, w.column_warp, m, l, o);
+                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(w.row0 + M::kTileRows * i, key + w.key0);
+            M::softmax_and_pv(type, lag, unit, score, drop, kept, M::stage_tile(stage + 1) + pipe.shift(true), w.key0, w.column_warp, m, l, o);
         }
         stage = stage + 2 == M::stages ? 0 : stage + 2;
     }

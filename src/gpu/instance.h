@@ -62,6 +62,8 @@ template <class T>
 struct MmaByte;  // the same beside k and v of 8 bits
 template <class T>
 struct MmaQuantised;  // and in blocks
+template <class T>
+struct MmaQuantisedDecode;  // of few rows
 struct MmaTf32;  // f32
 // On AMD's devices, of an instruction's family.
 template <class T>

@@ -13,7 +13,7 @@ struct Instantiate {
     using Usual = MmaForward<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     static constexpr bool shrinks = KeyWarps == 1 && (!Mma::kAsyncCopies || Mma::kWidens || Mma::kSplitTf32 || RowTiles > 1 || D > 128);
     static constexpr int keys = !shrinks ? Keys : Keys > 32 ? 32 : 16;
-    using General = MmaForward<typename Mma::General, D, RowWarps, RowTiles * Mma::kTile / Mma::General::kTile, KeyWarps, keys,
+    using General = MmaForward<typename Mma::General, D, RowWarps, RowTiles * kRowsOfTile<Mma> / kRowsOfTile<typename Mma::General>, KeyWarps, keys,
                                (keys < Keys && !Mma::kSplitTf32 && Mma::kAsyncCopies ? 2 * Stages : Stages), Resident>;
 };
 template <class I>
@@ -45,6 +45,16 @@ constexpr Instance make_instance() {
     else return make(general, forward_mma<M, Kind::plain>, forward_mma<M, Kind::paged>);
 }
 
+// The policy of instances for few rows; most policies have no other.
+template <class Mma>
+struct DecodeOf {
+    using Policy = Mma;
+};
+template <class T>
+struct DecodeOf<MmaQuantised<T>> {
+    using Policy = MmaQuantisedDecode<T>;
+};
+
 // Entries of other policies and widths are empty.
 template <bool wanted, class Mma, int... shape>
 constexpr Instance entry() {
@@ -60,11 +70,13 @@ struct List {
 #define FA_MMA_16BIT(D, ...) entry<k16 && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_8BIT(D, ...) entry<k8 && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_BLOCKS(D, ...) entry<kQuantised && D == width, Mma, D, __VA_ARGS__>(),
+#define FA_MMA_BLOCKS_DECODE(D, ...) entry<kQuantised && D == width, typename DecodeOf<Mma>::Policy, D, __VA_ARGS__>(),
 #define FA_MMA_32BIT(D, ...) entry<k32 && D == width, Mma, D, __VA_ARGS__>(),
 #include "gpu/kernels.def"
 #undef FA_MMA_16BIT
 #undef FA_MMA_8BIT
 #undef FA_MMA_BLOCKS
+#undef FA_MMA_BLOCKS_DECODE
 #undef FA_MMA_32BIT
     };
 };

@@ -12,6 +12,10 @@ namespace gpu {
 // from the tensor's begin. general: all.
 enum class Kind { general, plain, paged };
 
+// Rows of a tile: as many as keys, but for policies that say otherwise.
+template <class Mma>
+constexpr int kRowsOfTile = Mma::kTile;
+
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
 struct MmaBlock {
     using Policy = Mma;
@@ -23,7 +27,8 @@ struct MmaBlock {
     static constexpr int column_warps = D > 256 ? 2 : 1;
     // Of q and k; v has 512 at most.
     static constexpr int dims = D, columns = D > 512 ? 512 : D;
-    static constexpr int kTile = Mma::kTile, threads = Mma::kLanes * RowWarps * KeyWarps * column_warps, rows = kTile * RowTiles * RowWarps;
+    static constexpr int kTile = Mma::kTile, kTileRows = kRowsOfTile<Mma>, threads = Mma::kLanes * RowWarps * KeyWarps * column_warps,
+                         rows = kTileRows * RowTiles * RowWarps;
     static constexpr int resident = Resident;  // blocks that a multiprocessor should hold at once
     // Of k and v: bytes between rows in shared memory, and a piece of a row that a thread copies at once, of which so many threads have a row.
     static constexpr int kRowBytes = Mma::kQuantised ? block_pitch(D) : D * int(sizeof(Key)), kVecBytes = Mma::kQuantised ? D / 16 : 16,
@@ -36,7 +41,7 @@ struct MmaBlock {
     static constexpr bool kFillAllStages = Mma::kAsyncCopies && (KeyWarps > 1 || RowTiles * D <= 64);
     static constexpr int kPrefetch = Mma::kAsyncCopies || KeyWarps == 1 ? 2 : 1;  // fragments that are read before their use
     static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
-    static constexpr bool kHoldQ = !Mma::kQInShared || (!Mma::kSplitTf32 && RowTiles * D <= 128);  // q stays in registers
+    static constexpr bool kHoldQ = !Mma::kQInShared || (!Mma::kSplitTf32 && RowTiles * kTileRows * D <= 128 * kTile);  // q stays in registers
     static_assert(Stages % 2 == 0 && Keys % (kTile * KeyWarps) == 0 && threads % kRowVecs == 0 && Keys % kRowsAtOnce == 0 &&
                       threads >= Keys,
                   "");
@@ -166,7 +171,7 @@ struct MmaBlock {
                 typename Mma::QRow tile[RowTiles];
             } rows;
             FA_UNROLL for (int m = 0; m < RowTiles; m++) {
-                const int r = row0 + kTile * m + Acc::row(0);
+                const int r = row0 + kTileRows * m + Acc::row(0);
                 rows.tile[m] = {q_row(x, r), r < shared().tile.valid ? int(x.dim_qk) * int(sizeof(Element)) : 0, x.q_width};
             }
             return rows;
@@ -174,7 +179,7 @@ struct MmaBlock {
     }
     template <class Fragment, class Ptr>
     FA_MEMBER static void load_q_tile(Fragment& a, const Ptr& ptr, int m, int i) {
-        if constexpr (Mma::kQInShared) Mma::load_q(a, ptr, kTile * m * kQRowBytes, i);
+        if constexpr (Mma::kQInShared) Mma::load_q(a, ptr, kTileRows * m * kQRowBytes, i);
         else Mma::load_q(a, ptr.tile[m], i);
     }
     FA_MEMBER static void load_q(const MmaForwardParams& x) {

@@ -13,8 +13,8 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     using Element = typename Block::Element;
     using Shared = typename Block::Shared;
     using Tile = typename Block::Tile;
-    using Block::column_warps, Block::kColumnSteps, Block::kOutputColumns, Block::kOutputPasses, Block::kTile, Block::q_tile, Block::rows,
-        Block::shared, Block::threads;
+    using Block::column_warps, Block::kColumnSteps, Block::kOutputColumns, Block::kOutputPasses, Block::kTile, Block::kTileRows, Block::q_tile,
+        Block::rows, Block::shared, Block::threads;
 
     // Four columns of a row stay together, and those of neighbouring rows lie in different banks.
     FA_MEMBER static float* output_at(int key_warp, int row, int column) {
@@ -35,12 +35,12 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
                 const float sum = Acc::sum_of_row(l[i][r]) * Mma::kRowSumUnit;
                 factor[r] = sum == 0.f ? 0.f : Mma::kOutputUnit * v_factor;  // no key: 0, whatever v's factor
                 if (pass == 0 && (column_warps == 1 || column_warp == 0) && Acc::first_of_row())
-                    shared().state[key_warp][row0 + kTile * i + Acc::row(r)] = {m[i][r] == kNegInf ? kNegInf : m[i][r] * unit, sum};
+                    shared().state[key_warp][row0 + kTileRows * i + Acc::row(r)] = {m[i][r] == kNegInf ? kNegInf : m[i][r] * unit, sum};
             }
             if (stages)
                 FA_UNROLL for (int c = 0; c < kPassSteps; c++)
                     FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                        *output_at(key_warp, row0 + kTile * i + Acc::row(Acc::lane_row(e)), column0 + Mma::output_column(c, e)) =
+                        *output_at(key_warp, row0 + kTileRows * i + Acc::row(Acc::lane_row(e)), column0 + Mma::output_column(c, e)) =
                             o[i][pass % warp_passes * kPassSteps + c].x[e] * factor[Acc::lane_row(e)];
         }
     }

@@ -29,8 +29,8 @@ struct MmaQuantised : MmaByte<T> {
     using General = MmaQuantised;
     static constexpr bool kKv8bit = false, kQuantised = true;
     static constexpr Copies kCopies = Copies::blocks;
-    static constexpr float kProbScale = 0x1p+24f;  // of probabilities that factors multiply: those of the smallest stay normal numbers
-    static constexpr float kExponent = 0.f, kRowSumUnit = 0x1p-32f, kOutputUnit = 0x1p-56f;
+    // Probabilities are 2^24 times too large: the products of those with the smallest factors stay normal numbers.
+    static constexpr float kExponent = 24.f, kRowSumUnit = 0x1p-56f, kOutputUnit = 0x1p-56f;
 
     // Column of element i of the c-th 16 columns' products: of a block's columns a lane reads a word's four, which go to four products.
     FA_MEMBER static int output_column(int c, int i) {
@@ -61,6 +61,11 @@ struct MmaQuantised : MmaByte<T> {
 
     // Where a lane reads k: the first of its rows, and those of eight keys behind it; and v, and factors: two rows, and those of eight keys behind
     // them, which are the keys whose scores and probabilities the lane has.
+    static constexpr int kFactors = 4;
+    template <int pitch>
+    FA_MEMBER static const char* factor_ptr(const char* tile, int key, int lane = rt::thread() % 32) {
+        return tile + (key + lane % 4 * 2) * pitch;
+    }
     template <int pitch>
     FA_MEMBER static const char* k_ptr(const char* tile, int key, int lane = rt::thread() % 32) { return tile + (key + lane / 4) * pitch; }
     template <int pitch, int keys>

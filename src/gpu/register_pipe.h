@@ -46,6 +46,7 @@ struct KvPipe<M, kind, Type, Copies::registers> {
             fetch_k(t.k, key);
         }
     }
+    FA_MEMBER static constexpr int shift(bool) { return 0; }
     template <int>
     FA_MEMBER void wait() {
         if (!pending) return;

@@ -79,6 +79,19 @@ TEST_P(StoredBlocks, RowsApart) {
             }
 }
 
+// Rows of an even number of heads are whole pieces of 16 bytes apart, so that every other head begins 8 bytes behind one; tensors end with a page
+// that nobody may read.
+TEST_P(StoredBlocks, HeadsBetweenPieces) {
+    for (const int64_t heads : {2, 4})
+        for (const int64_t keys : {1, 14, 63, 64, 65, 129, 300})
+            for (const int64_t rows : {1, 2, 3}) {
+                Case c = make({2, 4 * heads, heads, rows, keys, 128, 128});
+                if (rng.chance(0.5)) causal(c, FA_ALIGN_BOTTOM_RIGHT);
+                c.d.num_splits = rng.pick<int32_t>({1, 3});
+                ASSERT_EQ(check(std::move(c)), "") << heads << " heads, " << keys << " keys";
+            }
+}
+
 // What is done to scores and weights, which blocks have in units of their own.
 TEST_P(StoredBlocks, Options) {
     for (const int option : {0, 1, 2, 3, 4})

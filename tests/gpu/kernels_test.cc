@@ -17,8 +17,8 @@ constexpr int kWideRows = 64;  // as in rt_cuda.h
 }
 
 // A matrix kernel's name with the type that it is compiled for.
-std::string matrix_name(const char* family, int columns, int row_warps, int row_tiles, const char* dtype) {
-    return std::string(family) + "_" + std::to_string(16 * row_tiles * row_warps) + "x" + std::to_string(columns) + " " + dtype;
+std::string matrix_name(const char* family, int columns, int row_warps, int row_tiles, const char* dtype, int rows_of_tile = 16) {
+    return std::string(family) + "_" + std::to_string(rows_of_tile * row_tiles * row_warps) + "x" + std::to_string(columns) + " " + dtype;
 }
 
 // Is a row of sm90/kernels.def with those types compiled for f16 and bf16?
@@ -26,20 +26,22 @@ bool is_of_both(const std::string& types) { return types.rfind("both", 0) == 0; 
 
 std::set<std::string> listed_kernels() {
     std::set<std::string> names = {"merge_splits", "merge_split_rows", "merge_split_states", "write_scores"};
-    const auto insert_both = [&](const char* family, int columns, int row_warps, int row_tiles, int most_of_f16) {
-        if (columns <= most_of_f16) names.insert(matrix_name(family, columns, row_warps, row_tiles, "f16"));
-        names.insert(matrix_name(family, columns, row_warps, row_tiles, "bf16"));
+    const auto insert_both = [&](const char* family, int columns, int row_warps, int row_tiles, int most_of_f16, int rows_of_tile = 16) {
+        if (columns <= most_of_f16) names.insert(matrix_name(family, columns, row_warps, row_tiles, "f16", rows_of_tile));
+        names.insert(matrix_name(family, columns, row_warps, row_tiles, "bf16", rows_of_tile));
     };
 #define FA_SIMT(rows, columns) names.insert("fwd_simt_" + std::to_string(rows) + "x" #columns);
 #define FA_MMA_16BIT(columns, row_warps, row_tiles, ...) insert_both("fwd_mma", columns, row_warps, row_tiles, 576);
 #define FA_MMA_8BIT(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_byte", columns, row_warps, row_tiles, 128);
 #define FA_MMA_BLOCKS(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_blocks", columns, row_warps, row_tiles, 128);
+#define FA_MMA_BLOCKS_DECODE(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_blocks", columns, row_warps, row_tiles, 128, 8);
 #define FA_MMA_32BIT(columns, row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, "f32"));
 #include "gpu/kernels.def"
 #undef FA_SIMT
 #undef FA_MMA_16BIT
 #undef FA_MMA_8BIT
 #undef FA_MMA_BLOCKS
+#undef FA_MMA_BLOCKS_DECODE
 #undef FA_MMA_32BIT
     if (is_hopper()) {
         names.insert("merge_in_cluster");
