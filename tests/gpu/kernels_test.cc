@@ -12,9 +12,7 @@ namespace {
 
 class EveryKernel : public Gpu {};
 
-namespace rt {
-constexpr int kWideRows = 64;  // as in rt_cuda.h
-}
+namespace rt { constexpr int kWideRows = 64; }  // as in rt_cuda.h
 
 // A matrix kernel's name with the type that it is compiled for.
 std::string matrix_name(const char* family, int columns, int row_warps, int row_tiles, const char* dtype, int rows_of_tile = 16) {
