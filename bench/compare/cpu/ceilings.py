@@ -32,7 +32,8 @@ def run_tool(tool: Path, threads: int, effort, *options: str, isa: str | None = 
     if done.returncode:
         *_, reason = ["", *done.stderr.splitlines()]  # after lines of progress
         raise RuntimeError(reason or f"{tool} ended with status {done.returncode}")
-    return [row for row in json.loads(done.stdout)["rows"] if "seconds" in row]
+    rows = [row for row in json.loads(done.stdout)["rows"] if "seconds" in row]
+    return [{**row, "kernel": row["kernel"]["explanation"]} for row in rows]
 
 
 def rated(name: str, rate: float, unit: str, seconds: float | None = None) -> dict:
