@@ -166,7 +166,7 @@ TEST(RotaryArgs, InPlaceIsAllowed) {
 }
 
 // One row is checked, no row is not.
-TEST(RotaryArgs, PositionsOfDecodeOf) {
+TEST(RotaryArgs, PositionsOfFewRows) {
     Handle h;
     Rotary c;
     rotary_packed(&c);

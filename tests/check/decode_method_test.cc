@@ -11,7 +11,7 @@ struct Keys {
     int32_t q, kv;
 };
 
-class DecodeOf : public testing::TestWithParam<std::tuple<int32_t, Keys>> {
+class FewRows : public testing::TestWithParam<std::tuple<int32_t, Keys>> {
   protected:
     const Handle handle = make_handle();
     const Keys types = std::get<1>(GetParam());
@@ -35,18 +35,18 @@ class DecodeOf : public testing::TestWithParam<std::tuple<int32_t, Keys>> {
 };
 
 // One byte beyond a row, and the guard page behind the last one ends the test.
-TEST_P(DecodeOf, EveryWidthOfAHead) {
+TEST_P(FewRows, EveryWidthOfAHead) {
     for (int64_t dim = 1; dim <= 140; dim += dim < 36 ? 1 : 13) check({1, 2, 1, 1, 17, dim, 141 - dim});
     for (const int64_t dim : {192, 255, 512, 545, 1024}) check({1, 3, 3, 1, 5, dim, dim > 512 ? dim - 64 : dim});
 }
 
-TEST_P(DecodeOf, EveryNumberOfRows) {
+TEST_P(FewRows, EveryNumberOfRows) {
     for (int64_t group = 1; group <= 17; group++) check({1, 2 * group, 2, 1, 70, 40, 36});
     for (const int64_t rows : {2, 3, 5, 8}) check({1, 4, 2, rows, 130, 24, 33});
 }
 
 // Heads that fill matrix tiles, whose rows are few or fill the tiles, too.
-TEST_P(DecodeOf, WholeTiles) {
+TEST_P(FewRows, WholeTiles) {
     for (const int64_t group : {1, 2, 3, 4, 5, 9}) {
         check({1, 2 * group, 2, 1, 90, 64, 128});
         check({1, group, 1, 1, 133, 192, 64});
@@ -59,7 +59,7 @@ TEST_P(DecodeOf, WholeTiles) {
 }
 
 // Among heads that share a walk through the keys, one whose q is infinite, or no number.
-TEST_P(DecodeOf, OneHeadIsNotFinite) {
+TEST_P(FewRows, OneHeadIsNotFinite) {
     for (const float odd : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
         Case c = shaped({1, 6, 3, 1, 150, 64, 64}, types.q);
         c.d.k_dtype = types.kv, c.d.o_dtype = FA_F32;
@@ -72,19 +72,19 @@ TEST_P(DecodeOf, OneHeadIsNotFinite) {
 }
 
 // Around the borders of parts, blocks, and lists of addresses; several heads at once and one.
-TEST_P(DecodeOf, EveryNumberOfKeys) {
+TEST_P(FewRows, EveryNumberOfKeys) {
     for (const int64_t keys : {1, 15, 16, 17, 63, 64, 65, 127, 129, 255, 256, 257, 319, 321, 577, 1100}) {
         check({1, 3, 3, 1, keys, 8, 16});
         check({1, 2, 1, 1, keys, 16, 8});
     }
 }
 
-TEST_P(DecodeOf, Pages) {
+TEST_P(FewRows, Pages) {
     for (const int64_t page_size : {1, 3, 16, 64, 100}) check({2, 6, 3, 1, 331, 24, 20}, page_size);
 }
 
 // A few columns of a band, at every offset from the blocks of keys.
-TEST_P(DecodeOf, Windows) {
+TEST_P(FewRows, Windows) {
     for (const int64_t left : {0, 1, 15, 16, 63, 100})
         for (const int64_t rows : {1, 3}) {
             Case c = shaped({1, 4, 2, rows, 203, 8, 8}, types.q);
@@ -98,7 +98,7 @@ TEST_P(DecodeOf, Windows) {
 }
 
 // A short sequence among long ones has the bits that it has among short ones: its own length alone chooses the kernels.
-TEST_P(DecodeOf, AmongLongSequences) {
+TEST_P(FewRows, AmongLongSequences) {
     auto run = [&](int32_t length, int64_t row_bound) {
         Case c = shaped({2, 4, 2, row_bound, 300, 32, 32}, types.q);
         c.d.k_dtype = types.kv, c.d.o_dtype = FA_F32, c.d.split_size = 128;
@@ -125,12 +125,12 @@ TEST_P(DecodeOf, AmongLongSequences) {
     for (const int32_t length : {3, 6}) EXPECT_EQ(run(length, length), run(length, 90));  // each row is two, of two heads
 }
 
-std::string name_of_keys(const testing::TestParamInfo<DecodeOf::ParamType>& info) {
+std::string name_of_keys(const testing::TestParamInfo<FewRows::ParamType>& info) {
     const auto [isa, types] = info.param;
     return std::string(isa_name(isa)) + "_" + oracle::name_of(types.q) + "_" + oracle::name_of(types.kv);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, DecodeOf,
+INSTANTIATE_TEST_SUITE_P(Types, FewRows,
                          testing::Combine(testing::ValuesIn(usable_isas()),
                                           testing::Values(Keys{FA_F32, FA_F32}, Keys{FA_F16, FA_F16}, Keys{FA_BF16, FA_BF16},
                                                           Keys{FA_F32, FA_E4M3}, Keys{FA_BF16, FA_E5M2}, Keys{FA_BF16, FA_E4M3}, Keys{FA_F16, FA_I8},

@@ -96,7 +96,7 @@ TEST(Reassemble, SplitsInsideOneCall) {
 }
 
 // As a decoding step has them; more splits than a block that merges them has threads, and more columns.
-TEST(Reassemble, ManySplitsOfDecodeOf) {
+TEST(Reassemble, ManySplitsOfFewRows) {
     const Handle handle = make_handle();
     Rng rng(64);
     Case c = shaped({1, 2, 1, 3, 20000, 8, 140});

@@ -49,7 +49,7 @@ file docs/architecture.md <<'END'
 END
 file src/core/api.cc <<<'int fewer(int told);  // few rows; "told twice"'
 "$tools/check_terms" "$tree" >/dev/null
-for identifier in few_rows kFew DecodeOf told_twice; do
+for identifier in few_rows kFew FewRows told_twice; do
     file src/core/api.cc <<<"int $identifier;"
     finds "$identifier: the glossary" "$tools/check_terms" "$tree"
 done
