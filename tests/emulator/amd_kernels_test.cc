@@ -50,34 +50,46 @@ std::string kernel_of(const Handle& handle, const fa_attention_desc_t& d, int32_
     return words.substr(begin, words.find(' ', begin) - begin);
 }
 
-class AmdKernels : public testing::TestWithParam<int32_t> {};
+class AmdKernels : public testing::TestWithParam<int32_t> {
+protected:
+    const Handle handle = make_handle();
+    std::set<std::string> listed, met;
+
+    void begin(std::set<std::string> (*list)(const std::string& matrix)) {
+        const char* const matrix = getenv("FLASHATTN_EMU_MATRIX");
+        ASSERT_TRUE(matrix);
+        listed = list(matrix);
+        ASSERT_FALSE(listed.empty());
+    }
+    // Is the call's kernel one of the listed ones, which it is to be? Wide heads have those of a SIMT family.
+    bool meets(const std::string& kernel, const char* simt, int64_t width, const Case& c) {
+        if (listed.count(kernel) > 0) return met.insert(kernel), true;
+        EXPECT_EQ(kernel.rfind(simt, 0), 0u) << kernel;
+        EXPECT_GT(width, 128) << kernel << " takes " << c.describe();
+        return false;
+    }
+    static void modify_scores(Case& c) { c.d.softcap = 3.f, c.d.operands |= FA_OPERAND_MASK, dense_pairs(c.d, c.d.mask_stride); }
+    static void fill(Case& c, Work work, Rng& rng) {
+        c.bind(rng);
+        c.fill_normal(rng);
+        if (work == Work::score_mods) c.set_mask([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(0.7); });
+    }
+};
 
 TEST_P(AmdKernels, AreAllChosenAndRight) {
-    const char* const matrix = getenv("FLASHATTN_EMU_MATRIX");
-    ASSERT_TRUE(matrix);
-    const std::set<std::string> listed = listed_kernels(matrix);
-    ASSERT_FALSE(listed.empty());
-    const Handle handle = make_handle();
+    ASSERT_NO_FATAL_FAILURE(begin(listed_kernels));
     Rng rng{derive(251, uint64_t(GetParam()))};
-    std::set<std::string> met;
     for (const int64_t width : {64, 128, 256})
         for (const int64_t rows : {5, 300})
             for (const Work work : {Work::plain, Work::score_mods, Work::unaligned, Work::pages}) {
                 const int64_t dim = work == Work::unaligned ? width - 3 : width;
                 Case c = shaped({1, 2, 1, rows, 150, dim, dim}, GetParam());
                 causal(c, FA_ALIGN_BOTTOM_RIGHT);
-                if (work == Work::score_mods) c.d.softcap = 3.f, c.d.operands |= FA_OPERAND_MASK, dense_pairs(c.d, c.d.mask_stride);
+                if (work == Work::score_mods) modify_scores(c);
                 if (work == Work::pages) paged(c, 48);
                 const std::string kernel = kernel_of(handle, c.d);
-                if (listed.count(kernel) == 0) {
-                    EXPECT_EQ(kernel.rfind("fwd_simt_", 0), 0u) << kernel;
-                    EXPECT_GT(width, 128) << kernel << " takes " << c.describe();
-                    continue;
-                }
-                met.insert(kernel);
-                c.bind(rng);
-                c.fill_normal(rng);
-                if (work == Work::score_mods) c.set_mask([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(0.7); });
+                if (!meets(kernel, "fwd_simt_", width, c)) continue;
+                fill(c, work, rng);
                 EXPECT_EQ(run_and_check(handle, c), "") << kernel << ", " << c.describe();
             }
     EXPECT_EQ(met, listed);
@@ -85,13 +97,8 @@ TEST_P(AmdKernels, AreAllChosenAndRight) {
 
 // Gradients of heads of whole widths and of odd ones, over more tiles than one, with a group of two heads.
 TEST_P(AmdKernels, OfTheBackwardAreAllChosenAndRight) {
-    const char* const matrix = getenv("FLASHATTN_EMU_MATRIX");
-    ASSERT_TRUE(matrix);
-    const std::set<std::string> listed = listed_backward_kernels(matrix);
-    ASSERT_FALSE(listed.empty());
-    const Handle handle = make_handle();
+    ASSERT_NO_FATAL_FAILURE(begin(listed_backward_kernels));
     Rng rng{derive(252, uint64_t(GetParam()))};
-    std::set<std::string> met;
     for (const int64_t width : {64, 128, 256})
         for (const Work work : {Work::plain, Work::score_mods, Work::unaligned})
             for (const bool is_causal : {true, false}) {
@@ -99,17 +106,10 @@ TEST_P(AmdKernels, OfTheBackwardAreAllChosenAndRight) {
                 Case c = shaped({1, 2, 1, 150, 170, dim, dim}, GetParam());
                 if (is_causal) causal(c, FA_ALIGN_BOTTOM_RIGHT);
                 else if (work != Work::plain) continue;
-                if (work == Work::score_mods) c.d.softcap = 3.f, c.d.operands |= FA_OPERAND_MASK, dense_pairs(c.d, c.d.mask_stride);
+                if (work == Work::score_mods) modify_scores(c);
                 const std::string kernel = kernel_of(handle, c.d, FA_OP_BACKWARD);
-                if (listed.count(kernel) == 0) {
-                    EXPECT_EQ(kernel.rfind("bwd_simt_", 0), 0u) << kernel;
-                    EXPECT_GT(width, 128) << kernel << " takes " << c.describe();
-                    continue;
-                }
-                met.insert(kernel);
-                c.bind(rng);
-                c.fill_normal(rng);
-                if (work == Work::score_mods) c.set_mask([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(0.7); });
+                if (!meets(kernel, "bwd_simt_", width, c)) continue;
+                fill(c, work, rng);
                 BackwardCase b(std::move(c));
                 ASSERT_EQ(b.run_forward(handle), FA_OK) << handle.error();
                 b.bind(rng);
