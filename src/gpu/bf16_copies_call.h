@@ -31,14 +31,15 @@ Bf16Copies bf16_copies(const Problem& p) {
 }
 
 // By permission alone, and where k or v is of blocks: no copy of other types is worth its time. Probabilities as an output are computed from q
-// itself, and would not be these.
+// itself, and would not be these. Not if the call reads little of a pool of pages.
 bool may_copy(const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const auto rounds = [](int32_t dtype) { return dtype == FA_BF16 || is_byte_type(dtype) || is_block_type(dtype); };
     constexpr uint64_t rows_in_parts = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
     return d.precision == FA_PRECISION_NATIVE && (is_block_type(d.k_dtype) || is_block_type(d.v_dtype)) && rounds(d.k_dtype) && rounds(d.v_dtype) &&
            (d.q_dtype == FA_F32 || d.q_dtype == FA_F16 || d.q_dtype == FA_BF16) && !p.has(rows_in_parts | FA_OPERAND_SCORES) && !p.v_in_k() &&
-           !p.slots() && (d.dim_qk | d.dim_v) % 8 == 0 && d.seqlen_q * p.group >= kCopyRows;
+           !p.slots() && (d.dim_qk | d.dim_v) % 8 == 0 && d.seqlen_q * p.group >= kCopyRows &&
+           sequences_of_k(p) * rows_of_k(p) <= 2 * d.batch * round_up(d.seqlen_k, 64);
 }
 
 // The call that reads copies.
@@ -57,12 +58,7 @@ Problem copied_problem(const Problem& p, const Bf16Copies& copies) {
     return w;
 }
 
-// Should the call read copies? All of q, k and v are bf16 then. Not if it reads little of a pool of pages.
-bool should_copy(const Problem& p, const Bf16Copies& copies) {
-    if (!may_copy(p) || sequences_of_k(p) * rows_of_k(p) > 2 * p.d.batch * round_up(p.d.seqlen_k, 64)) return false;
-    const Problem w = copied_problem(p, copies);
-    return w.d.q_dtype == FA_BF16 && w.d.k_dtype == FA_BF16 && w.d.v_dtype == FA_BF16;
-}
+bool is_bf16(const fa_attention_desc_t& d) { return d.q_dtype == FA_BF16 && d.k_dtype == FA_BF16 && d.v_dtype == FA_BF16; }
 
 // Makes copies at `memory`, and args of those that read them.
 fa_status_t launch_copies(const Problem& p, Bf16Copies x, const fa_forward_args_t& a, char* memory, fa_forward_args_t* copied, rt::Stream stream,

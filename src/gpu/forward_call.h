@@ -102,14 +102,14 @@ int dies_of(const rt::Device& d, const Problem& p, int64_t blocks) {
 void plan_copies(const rt::Device& device, ForwardPlan* plan) {
     const Problem& p = plan->problem;
     plan->computed = p;
-    plan->copies = bf16_copies(p);
-    if (should_copy(p, plan->copies)) plan->computed = copied_problem(p, plan->copies);
-    bool worth = plan->computed.d.k_dtype != p.d.k_dtype || plan->computed.d.v_dtype != p.d.v_dtype;
-    if (worth && choose_instance(device, plan->computed).simt) {
-        worth = false;
-        if constexpr (rt::kArchKernels) worth = plan_arch_kernel(device, plan->computed).kernel != nullptr;
-    }
-    if (!worth) plan->copies = Bf16Copies{}, plan->computed = p;
+    plan->copies = Bf16Copies{};
+    if (!may_copy(p)) return;
+    const Bf16Copies copies = bf16_copies(p);
+    const Problem copied = copied_problem(p, copies);
+    if (!is_bf16(copied.d)) return;  // some copy would be too large
+    bool matrix = !choose_instance(device, copied).simt;
+    if constexpr (rt::kArchKernels) matrix = matrix || plan_arch_kernel(device, copied).kernel;
+    if (matrix) plan->computed = copied, plan->copies = copies;
 }
 
 fa_status_t plan_forward(const rt::Device& device, ForwardPlan* plan, Message* m) {
