@@ -43,7 +43,7 @@ def rivals_option(text: str) -> list[str]:
 
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
-    suites = "\n".join(f"  {name:15} {text}" for name, text in SUITES.items())
+    suites = "\n".join(f"  {name:19} {text}" for name, text in SUITES.items())
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog=f"suites:\n{suites}",
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", type=suites_option, default=list(SUITES), metavar="NAME,…", help="default all")

@@ -14,7 +14,7 @@ from .judge import Contestant
 from .ours import BackwardCall, Call, Library
 from .problem import Problem
 from .rivals import torch_call
-from .truth import LIMITS, gradient_error, relative_error
+from .truth import LIMITS, gradient_error, limit_of, relative_error
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn}
 
@@ -37,7 +37,7 @@ class Bench:
         torch.cuda.synchronize()
         first = problems[0]
         c = self.contestant(calls, first, graph, work)
-        c.error, c.limit = relative_error(first, calls[0].o), LIMITS[first.q.dtype]
+        c.error, c.limit = relative_error(first, calls[0].o), limit_of(first)
         c.kernel = calls[0].kernel()
         return c
 
@@ -76,4 +76,4 @@ class Bench:
         pointers = self.library.handle, _abi.FA_INFO_BACKEND, ctypes.byref(ctypes.c_int64())
         foreign = cpu_block(lambda: idle(*pointers), 256)(20)
         block = cpu_block(lambda: forward(*call.pointers), 256)
-        return Contestant(lambda ms: block(ms) - foreign, error=error, limit=LIMITS[p.q.dtype], kernel=call.kernel()), foreign
+        return Contestant(lambda ms: block(ms) - foreign, error=error, limit=limit_of(p), kernel=call.kernel()), foreign

@@ -28,12 +28,13 @@ def shape_text(dtype: str, batch: int, n: int, heads: int, dim: int, causal: boo
     return f"{dtype} B{batch} H{heads} S{count_text(n)} d{width} {'causal' if causal else 'dense'}"
 
 
-def against_torch(bench: Bench, shape: tuple, rivals: list[str], bounds: dict[str, tuple[float, float]], graph: bool = False) -> Group:
+def against_torch(bench: Bench, shape: tuple, rivals: list[str], bounds: dict[str, tuple[float, float]], graph: bool = False,
+                  native: bool = False) -> Group:
     """One shape beside torch's kernels; bounds: {rival: (must, aim)}."""
     name = shape_text(*shape)
 
     def make():
-        problems = [dense(*shape)]
+        problems = [replace(dense(*shape), native=native)]
         if graph:
             p = problems[0]
             problems += [dense(*shape) for _ in range(sets_for(p.cache_bytes()) - 1)]
@@ -59,11 +60,16 @@ def forward(bench: Bench) -> Iterator[Group]:
             yield against_torch(bench, ("bf16", 4, 4096, heads, dim, causal, dim_v), rivals, bounds)
 
 
-def e4m3(bench: Bench) -> Iterator[Group]:
+def e4m3(bench: Bench, native: bool = False) -> Iterator[Group]:
     rivals = beside_cudnn()
-    for (dim, causal), by_length in targets.FORWARD_E4M3.items():
+    for (dim, causal), by_length in (targets.FORWARD_E4M3_NATIVE if native else targets.FORWARD_E4M3).items():
         for n, bounds in by_length.items():
-            yield against_torch(bench, ("e4m3", TOKENS // n, n, HIDDEN // dim, dim, causal), rivals, dict.fromkeys(rivals, bounds))
+            shape = ("e4m3", TOKENS // n, n, HIDDEN // dim, dim, causal)
+            yield against_torch(bench, shape, rivals, dict.fromkeys(rivals, bounds), native=native)
+
+
+def e4m3_native(bench: Bench) -> Iterator[Group]:
+    return e4m3(bench, native=True)
 
 
 def wide(bench: Bench) -> Iterator[Group]:

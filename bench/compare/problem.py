@@ -28,7 +28,7 @@ class Problem:
     v_descale: torch.Tensor | None = None
     v_in_k: bool = False                  # v is a view of k's first dims, and said to be
     blocks: str | None = None             # k and v are bytes of blocks of this type, as blocks.py has them
-    native: bool = False                  # may be rounded to bf16
+    native: bool = False                  # q and block types may be rounded to bf16, P to v's 8 bits
     dout: torch.Tensor | None = None      # of a backward: the gradient of o, in its shape and q's type
 
     @property

@@ -10,6 +10,11 @@ from .problem import Problem
 SAMPLED_ROWS = 96
 # Relative Frobenius norm that ordinary data keeps to, by the type of q: the promise that the library's own tests check.
 LIMITS = {torch.float32: 4e-6, torch.float16: 5e-4, torch.bfloat16: 4e-3, torch.float8_e4m3fn: 4e-3}  # the last with a bf16 o
+ROUNDED_P = 4e-2  # the same of an e4m3 P, by permission
+
+
+def limit_of(p: Problem) -> float:
+    return ROUNDED_P if p.native and p.q.dtype.itemsize == 1 else LIMITS[p.q.dtype]
 
 
 def spread(n: int, most: int) -> list[int]:

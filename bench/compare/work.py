@@ -8,6 +8,7 @@ import math
 SUITES = {
     "forward": "f16 and bf16 forward, 16 k tokens, against cuDNN",
     "forward-e4m3": "e4m3 forward, 16 k tokens, o bf16, against cuDNN (whose o is e4m3) and FlashAttention-3",
+    "forward-e4m3-native": "e4m3 forward under native precision, which permits P in e4m3, as cuDNN and FlashAttention-3 have it",
     "wide": "bf16 forward with heads of 512, 16 k tokens, against EFFICIENT",
     "f32": "f32 forward against EFFICIENT",
     "odd": "f32 with odd head dimensions against this library's rate at the next multiple of 32",

@@ -19,7 +19,7 @@ from .bench import Bench
 from .judge import Effort, Group, row_of, take_turns
 from .sensors import Sensors
 
-MAKERS = {"forward": prefill.forward, "forward-e4m3": prefill.e4m3, "wide": prefill.wide, "f32": prefill.f32, "odd": prefill.odd, "decode": decode.decode,
+MAKERS = {"forward": prefill.forward, "forward-e4m3": prefill.e4m3, "forward-e4m3-native": prefill.e4m3_native, "wide": prefill.wide, "f32": prefill.f32, "odd": prefill.odd, "decode": decode.decode,
           "decode-latency": decode.decode_latency, "speculative": decode.speculative, "ragged": decode.ragged, "paged": decode.paged,
           "quantised": decode.quantised, "latent": decode.latent, "prefill-8bit": prefill.over_8bit, "chunked": decode.chunked, "small": prefill.small, "varlen": prefill.varlen,
           "options": prefill.options, "backward": backward.against_cudnn, "backward-f32": backward.f32, "backward-mma": backward.mma, "backward-wide": backward.wide,
