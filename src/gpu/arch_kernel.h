@@ -42,6 +42,7 @@ struct ArchPlan {
     const ArchKernel* kernel;  // NULL: none takes the call
     int64_t blocks;            // of the launch
     SplitParams split;         // without pointers; more than one split: merging them follows
+    const char* merge;         // the architecture's own kernel, which the launch brings along; NULL: one of merge.h
     SplitMemory split_memory;
     uint64_t workspace;  // bytes, and of those, from the first on, that must be 0 and will be 0 again
     uint64_t zeroed;

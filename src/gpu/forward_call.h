@@ -176,7 +176,7 @@ void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_
     if (f.copies.bytes() > 0 || (!arch && f.mma_type != f.problem.d.q_dtype)) say(", products of bf16");
     if (uint64_t(length) >= n || (arch && !arch->splits_keys)) return;
     text += length, n -= uint64_t(length);
-    const char* const merged = !arch && f.cluster_merge ? "their cluster" : merge_name(f.merge_columns);
+    const char* const merged = arch && f.arch.merge ? f.arch.merge : !arch && f.cluster_merge ? "their cluster" : merge_name(f.merge_columns);
     if (splits == 1) snprintf(text, n, ", up to 1 split");
     else snprintf(text, n, ", up to %lld splits, merged by %s", (long long)splits, merged);
 }
@@ -274,7 +274,7 @@ fa_status_t launch_arch(const ForwardPlan& f, const fa_forward_args_t& a, char* 
     if constexpr (rt::kArchKernels) {
         const ArchPlan& arch = f.arch;
         rt::Status s = launch_arch_kernel(arch, f.computed, a, memory, zeroed, stream);
-        if (s != rt::kSuccess || arch.split.splits == 1) return launched(m, s, arch.kernel->name);
+        if (s != rt::kSuccess || arch.split.splits == 1 || arch.merge) return launched(m, s, arch.kernel->name);
         SplitMergeParams merged{{}, arch.split, nullptr, 1.f};
         set_rows(f.computed, &merged);
         set_row_tensors(f.computed, a, &merged);

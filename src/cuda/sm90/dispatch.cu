@@ -341,7 +341,7 @@ rt::Status arch_kernel_memory(ArchKernelMemory* memory, rt::Stream stream, void*
 rt::Status prepare_arch_kernels(const rt::Device& device) {
     if (!device.sm90) return rt::kSuccess;
     if (!tensor_map_encoder()) return cudaErrorInsufficientDriver;
-    const rt::Status others[] = {rt::prepare(pack_mask, device), prepare_latent_kernels(), prepare_wide_kernels()};
+    const rt::Status others[] = {rt::prepare(pack_mask, device), prepare_latent_kernels(device), prepare_wide_kernels()};
     for (const int32_t from : {FA_E4M3, FA_E5M2, FA_I8})
         for (const auto kernel : {widen_kernel<F16>(from), widen_kernel<Bf16>(from)})
             if (const rt::Status s = rt::prepare(kernel, device); s != rt::kSuccess) return s;

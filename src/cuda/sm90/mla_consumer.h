@@ -19,12 +19,20 @@ struct LatentConsumer : SplitOConsumer<Traits> {
     static constexpr int kEarlyPanels = 2;  // of the next product, issued before the one under way is waited for
 
     const LatentParams& a;
+    const LatentItem& item;
     const int diagonal;  // the last key that all rows of the tile see, from the split's first on
-    uint32_t phase = 0;
+    uint32_t phase;
 
-    FA_MEMBER explicit LatentConsumer(const LatentParams& params)
-        : Base(params.x.scale), a(params), diagonal(rt::warp_uniform(params.x.causal ? s.source.z - s.range.x : INT_MAX)) {}
+    FA_MEMBER LatentConsumer(const LatentParams& params, const LatentItem& one, uint32_t first_phase)
+        : Base(params.x.scale),
+          a(params),
+          item(one),
+          diagonal(rt::warp_uniform(params.x.causal ? one.diagonal - one.begin : INT_MAX)),
+          phase(first_phase) {}
 
+    FA_MEMBER void release_q() const {
+        if (lane == 0) rt::mbarrier_arrive(smem_addr(s.q_empty));
+    }
     // Of block w that there are. Lane 0 alone reads, which alone tells the producer that this may be overwritten.
     FA_MEMBER int keys_of(int w) const { return rt::warp_uniform(lane == 0 ? s.keys[w] : 0); }
     FA_MEMBER void release(int w, int half) const {
@@ -75,10 +83,10 @@ struct LatentConsumer : SplitOConsumer<Traits> {
 
     // P with the mask, and row_ref moved to the true maxima.
     FA_MEMBER void exact_p(int w, int n, int keys, bool first) {
-        const int c = rt::read_laneid() % 4, place = row_in_tile(), key0 = s.range.x + (2 * n + 1 - w) * 64;
+        const int c = rt::read_laneid() % 4, place = row_in_tile(), key0 = item.begin + (2 * n + 1 - w) * 64;
         FA_UNROLL for (int r = 0; r < 2; r++) {
-            const int row = a.tile() * 64 + place + 8 * r;
-            const int last = min(keys - 1, a.x.causal ? s.source.w + row / int(a.x.group) - key0 : keys - 1) - 2 * c;
+            const int row = item.tile * 64 + place + 8 * r;
+            const int last = min(keys - 1, a.x.causal ? item.off + row / int(a.x.group) - key0 : keys - 1) - 2 * c;
             float row_max = row < int(a.x.rows) ? kNegInf : 1e30f;  // rows that are not there get P of 0, which takes less power
             FA_UNROLL for (int i = 0; i < 32; i++) if (i / 2 % 2 == r) {
                 if (i / 4 * 8 + i % 2 > last) acc_s[i] = kNegInf;
@@ -117,6 +125,7 @@ struct LatentConsumer : SplitOConsumer<Traits> {
         rt::keep_in_registers(acc_s);
         for (int n = pairs - 1;; n--) {
             const bool first = n == pairs - 1;
+            if (n == 0) release_q();
             if (keys < 64) zero_v_tail(0, keys);
             bool exact = first || keys < 64 || crosses_diagonal(n, 0);
             if (!exact) {
@@ -152,6 +161,7 @@ struct LatentConsumer : SplitOConsumer<Traits> {
         issue_other_pv<1>();
         rt::wgmma_wait<0>();
         rt::keep_in_registers(acc_o);
+        release(1, 0);
     }
     // Warpgroup 1:  S1 | wait for P0 | O += P0 v0 beside P1 | O += P1 v1.
     FA_MEMBER void left_mainloop(int pairs) {
@@ -170,6 +180,7 @@ struct LatentConsumer : SplitOConsumer<Traits> {
             const int keys = keys_of(1);
             rt::wgmma_wait<1>();
             rt::keep_in_registers(acc_s);
+            if (n == 0) release_q();
             if (keys < 64) zero_v_tail(1, keys);
             float sum[2];
             make_p(sum);

@@ -1,6 +1,8 @@
 // The latent kernels of both types and widths: which calls they take, their plan, with the splits of keys, and their launch.
 #include "cuda/sm90/mla_dispatch.h"
+#include <atomic>
 #include "cuda/sm90/mla_kernel.h"
+#include "cuda/sm90/mla_merge.h"
 #include "cuda/sm90/split_o_dispatch.h"
 #include "cuda/sm90/tensor_map.h"
 
@@ -55,7 +57,62 @@ bool can_implement(const rt::Device& device, const Problem& p) {
            (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
 }
 
-constexpr SplitCosts kSplitCosts = {128, 1, 3};  // in pairs of blocks of keys
+constexpr SplitCosts kSplitCosts = {kPairKeys, 1, 3};  // in pairs of blocks of keys
+
+constexpr int64_t kMaxCluster = 8;
+// How many CTAs of clusters of that size can run at once, on the device with the fewest: prepare asks, which takes as long as a launch.
+std::atomic<int>& ctas_at_once(int64_t cluster) {
+    static std::atomic<int> ctas[kMaxCluster + 1];
+    return ctas[cluster];
+}
+rt::Status count_clusters(const LatentKernel& h) {
+    for (int64_t cluster = 2; cluster <= kMaxCluster; cluster *= 2) {
+        cudaLaunchAttribute attribute{};
+        attribute.id = cudaLaunchAttributeClusterDimension;
+        attribute.val.clusterDim.x = unsigned(cluster);
+        attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+        cudaLaunchConfig_t config{};
+        config.gridDim = dim3(unsigned(cluster));
+        config.blockDim = dim3(LatentTraits<Bf16, 576>::kThreads);
+        config.dynamicSmemBytes = size_t(h.shared_bytes);
+        config.attrs = &attribute;
+        config.numAttrs = 1;
+        int clusters = 0;
+        const rt::Status s = cudaOccupancyMaxActiveClusters(&clusters, h.kernel, &config);
+        if (s != rt::kSuccess) return s;
+        std::atomic<int>& ctas = ctas_at_once(cluster);
+        const int before = ctas.load(std::memory_order_relaxed);
+        if (before == 0 || clusters * int(cluster) < before) ctas.store(clusters * int(cluster), std::memory_order_relaxed);
+    }
+    return rt::kSuccess;
+}
+
+// Splits of a tile's keys, and the CTAs of a cluster that share one.
+struct LatentShares {
+    SplitParams split;
+    int64_t cluster;
+};
+// What should take the least time. Clusters merge sooner than another kernel would, but take one item each, and only as many as run at once.
+// With a number or a size of splits there are none, so that a row's bits depend on nothing else.
+LatentShares shares_of(const rt::Device& device, const Problem& p) {
+    constexpr int64_t kMergeInCluster = 1;
+    const int64_t tiles = p.d.batch * tiles_of(p), steps = ceil_div(p.d.seqlen_k, kSplitCosts.keys);
+    LatentShares best{splits_of(device, p, tiles, kSplitCosts), 1};
+    if (p.d.num_splits > 0 || p.d.split_size > 0) return best;
+    int64_t least = split_time(device, tiles, best.split.num_splits, steps, kSplitCosts);
+    for (int64_t cluster = 2; cluster <= kMaxCluster && tiles * cluster <= device.multiprocessors; cluster *= 2) {
+        const int64_t ctas = ctas_at_once(cluster).load(std::memory_order_relaxed);
+        for (int64_t splits = 1; tiles * splits * cluster <= ctas && (splits - 1) * cluster < steps; splits++) {
+            const int64_t time = ceil_div(steps, splits * cluster) + kSplitCosts.border + kMergeInCluster + (splits > 1 ? kSplitCosts.merge : 0);
+            if (time >= least) continue;
+            least = time;
+            best.cluster = cluster;
+            best.split.num_splits = splits;
+            best.split.splits = max_splits(p.d.seqlen_k, splits, 0);
+        }
+    }
+    return best;
+}
 
 const ArchKernel* kernel_for(const Problem& p) {
     for (const ArchKernel& one : kList)
@@ -72,10 +129,14 @@ bool is_latent_kernel(const ArchKernel& arch_kernel) {
 ArchPlan plan_latent_kernel(const rt::Device& device, const Problem& p) {
     ArchPlan plan{};
     if (!can_implement(device, p)) return plan;
-    plan.split = splits_of(device, p, p.d.batch * tiles_of(p), kSplitCosts);
-    plan.blocks = p.d.batch * tiles_of(p) * plan.split.splits;
-    if (plan.blocks >= kMaxExtent) return plan;
-    plan.kernel = kernel_for(p);
+    const ArchKernel* const kernel = kernel_for(p);
+    const LatentShares shares = shares_of(device, p);
+    const int64_t items = p.d.batch * tiles_of(p) * shares.split.splits * shares.cluster;
+    if (items >= kMaxExtent) return plan;
+    plan.kernel = kernel;
+    plan.split = shares.split;
+    plan.blocks = min_of(items, min_of(device.multiprocessors, kMaxLatentCtas));
+    plan.merge = "merge_latent_splits";
     plan.split_memory = split_memory(p, plan.split, false);
     plan.workspace = plan.split_memory.bytes();
     LatentParams a{};
@@ -86,18 +147,21 @@ ArchPlan plan_latent_kernel(const rt::Device& device, const Problem& p) {
     a.x.pages = pages_of(p, nullptr);
     a.tiles = int(tiles_of(p));
     a.splits = int(plan.split.splits);
+    a.cluster = int(shares.cluster);
+    a.items = int(items);
     plan.params.set(a);
     return plan;
 }
 
-rt::Status prepare_latent_kernels() {
+rt::Status prepare_latent_kernels(const rt::Device& device) {
     for (const ArchKernel& one : kList) {
         const LatentKernel& h = latent_kernel(one);
         const rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel),
                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
         if (s != rt::kSuccess) return s;
     }
-    return rt::kSuccess;
+    const rt::Status s = count_clusters(latent_kernel(kList[0]));
+    return s != rt::kSuccess ? s : rt::prepare(merge_latent_splits, device);
 }
 
 rt::Status launch_latent_kernel(const ArchPlan& plan, const Problem& p, const fa_forward_args_t& args, char* memory,
@@ -115,7 +179,9 @@ rt::Status launch_latent_kernel(const ArchPlan& plan, const Problem& p, const fa
         !encode_tensor_map(&a.k, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), 1, sequences_of_k(p), {64},
                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE, promotion))
         return cudaErrorInvalidValue;
-    return rt::launch_after(h.kernel, plan.blocks, LatentTraits<Bf16, 576>::kThreads, uint64_t(h.shared_bytes), stream, a);
+    const rt::Status s = rt::launch_after(h.kernel, plan.blocks, LatentTraits<Bf16, 576>::kThreads, uint64_t(h.shared_bytes), stream, a, a.cluster);
+    if (s != rt::kSuccess || plan.split.splits == 1) return s;
+    return rt::launch_after(merge_latent_splits, p.d.batch * rows_of(p), kMergeTeam * merge_teams(plan.split), 0, stream, a.x);
 }
 
 }  // namespace gpu

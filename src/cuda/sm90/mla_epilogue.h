@@ -10,11 +10,12 @@ template <class Traits>
 FA_DEVICE void latent_epilogue(LatentConsumer<Traits>& wg, int warpgroup) {
     const LatentParams& a = wg.a;
     const LatentCall& x = a.x;
-    const int c = rt::read_laneid() % 4, place = wg.row_in_tile(), split = wg.s.range.w;
-    const int64_t batch = a.batch();
+    const LatentItem& t = wg.item;
+    const int c = rt::read_laneid() % 4, place = wg.row_in_tile(), split = t.split;
+    const int64_t batch = t.batch;
     __syncwarp();
     FA_UNROLL for (int r = 0; r < 2; r++) {
-        const int row = a.tile() * 64 + place + 8 * r;
+        const int row = t.tile * 64 + place + 8 * r;
         const bool there = row < int(x.rows), first = warpgroup == 0 && c == 0;
         const RowState part{wg.row_ref[r], wg.s.exchange.row_sum[1][place + 8 * r] * (Traits::kPUnscale * kHeadroomUnit)};
         const int64_t i = min(row, int(x.rows) - 1) / int(x.group), head = min(row, int(x.rows) - 1) % int(x.group);

@@ -12,15 +12,38 @@ struct LatentCall : RowParams, SplitParams {
     Pages pages;
 };
 
+// What an item has of q and of o: 64 rows of a sequence, and which split of its keys, or of that which share (see cluster).
+struct LatentPlace {
+    int tile, split, batch, rank;
+};
 struct LatentParams {
     CUtensorMap q, k;
     LatentCall x;
-    int tiles;   // of 64 rows, of a sequence
-    int splits;  // that a tile's CTAs take
-    // What a CTA works on. Tiles come from the last to the first: under a causal mask later ones see more keys.
-    FA_MEMBER int tile() const { return tiles - 1 - int(blockIdx.x) % tiles; }
-    FA_MEMBER int split() const { return int(blockIdx.x) / tiles % splits; }
-    FA_MEMBER int batch() const { return int(blockIdx.x) / (tiles * splits); }
+    int tiles;    // of 64 rows, of a sequence
+    int splits;   // of a tile
+    int cluster;  // CTAs that share a split, and merge among themselves (mla_cluster.h); each has one item then
+    int items;    // all of them, each CTA's first being that of its number
+    // Tiles come from the last to the first: under a causal mask later ones see more keys.
+    FA_MEMBER LatentPlace place_of(int index) const {
+        const int batch = index / (tiles * splits * cluster), rest = index - batch * (tiles * splits * cluster);
+        const int share = rest / cluster, split = share / tiles;
+        return {tiles - 1 - (share - split * tiles), split, batch, rest - share * cluster};
+    }
+};
+
+constexpr int kPairKeys = 2 * 64;       // of a pair of blocks
+constexpr int kNoItem = -1;             // in place of an item's pairs: there is no further one
+constexpr int kMaxLatentCtas = 5 * 32;  // that the scheduler knows of
+
+// Without pairs it is a split that the sequence has not, or in a cluster an empty share.
+struct LatentItem : LatentPlace {
+    int begin, end, pairs;  // keys of the split; pairs of blocks, of which some row sees one
+    int k_begin, kv_index;  // where the sequence's keys lie
+    int diagonal, off;      // of the tile's first row; of row 0
+};
+struct LatentItemSlot {
+    LatentItem item;
+    uint64_t ready, consumed;
 };
 
 template <class T, int HeadDim>
@@ -36,10 +59,10 @@ struct LatentTraits {
                            kRescaleThreshold = f16 ? 0x1.f8p+15f : 0x1p-12f;
 
     struct Shared {
-        uint64_t q_full, k_full[2][kProbPanel + 1], k_empty[2][2], p_full[2];
-        int4 source;  // of keys: k_begin, kv_index; the tile's first row's diagonal, off
-        int4 range;   // first key of the split, one past its last, pairs of blocks, split
-        int keys[2];  // of the two blocks, that there are
+        uint64_t q_full, q_empty, k_full[2][kProbPanel + 1], k_empty[2][2], p_full[2];
+        LatentItemSlot item[2];  // in turn
+        RowState part[64];   // of a CTA's share, for its cluster
+        int keys[2];         // of the two blocks, that there are
         SplitOExchange exchange;
     };
     static constexpr int kSharedBytes = 3 * kMatrixBytes + int(sizeof(Shared));
@@ -50,6 +73,8 @@ struct LatentTraits {
     FA_MEMBER static void init_barriers() {
         Shared& s = shared();
         rt::mbarrier_init(smem_addr(s.q_full), 1);
+        rt::mbarrier_init(smem_addr(s.q_empty), 8);
+        for (const LatentItemSlot& slot : s.item) rt::mbarrier_init(smem_addr(slot.ready), 1), rt::mbarrier_init(smem_addr(slot.consumed), 8);
         for (int w = 0; w < 2; w++) {
             for (const uint64_t& full : s.k_full[w]) rt::mbarrier_init(smem_addr(full), 1);
             for (const uint64_t& empty : s.k_empty[w]) rt::mbarrier_init(smem_addr(empty), 4);

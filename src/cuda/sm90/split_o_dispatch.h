@@ -11,14 +11,17 @@ struct SplitCosts {
     int64_t keys, border, merge;
 };
 
-// The splits that should take the least time, for `tiles` CTAs of a split.
+// Of `tiles` CTAs of a split, whose keys take so many steps.
+inline int64_t split_time(const rt::Device& device, int64_t tiles, int64_t splits, int64_t steps, const SplitCosts& costs) {
+    return ceil_div(tiles * splits, device.multiprocessors) * (ceil_div(steps, splits) + costs.border) + (splits > 1 ? costs.merge : 0);
+}
+// The splits that should take the least time.
 inline int64_t num_splits_heuristic(const rt::Device& device, const Problem& p, int64_t tiles, const SplitCosts& costs) {
     constexpr int64_t kMaxSplits = 128;
     const int64_t steps = ceil_div(p.d.seqlen_k, costs.keys);
     int64_t best = 1, least = INT64_MAX;
     for (int64_t splits = 1; splits <= min_of(kMaxSplits, steps); splits++) {
-        const int64_t time =
-            ceil_div(tiles * splits, device.multiprocessors) * (ceil_div(steps, splits) + costs.border) + (splits > 1 ? costs.merge : 0);
+        const int64_t time = split_time(device, tiles, splits, steps, costs);
         if (time < least) best = splits, least = time;
     }
     return best;
