@@ -26,7 +26,7 @@ struct KvPipe<M, kind, Type, Copies::async> {
         if constexpr (kind == Kind::paged) M::load_stage_paged(from, source(value), value, j, i, begin + j * M::keys, end);
         else M::load_stage_plain(from, source(value), i, begin + j * M::keys, end);
     }
-    FA_MEMBER static constexpr int shift(bool) { return 0; }
+    FA_MEMBER static const char* tile(bool, int i) { return M::stage_tile(i); }
     template <int n>
     FA_MEMBER void wait() {
         rt::cp_async_wait<n>();

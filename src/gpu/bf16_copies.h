@@ -1,5 +1,5 @@
-// Copies of q, k and v in bf16, which a forward of many rows reads in place of what native precision permits to round: k and v in blocks, beside
-// a q of any type. Matrix units then have operands, of whatever types k and v are; and reading blocks and writing 16 bits once takes a part of the
+// Copies of q, k and v in bf16, which a forward of many rows reads in place of what native precision permits to round: k and v in blocks, of 4 bits
+// or with factors of rows or along the dims, beside a q of any type. Matrix units then have operands, of whatever types k and v are; and reading blocks and writing 16 bits once takes a part of the
 // time that every tile of rows would take to find their values again.
 #pragma once
 #include "gpu/memory.h"
@@ -10,7 +10,7 @@ namespace gpu {
 constexpr int kCopyThreads = 256;
 
 // A tensor and its copy, which is dense: sequences or pages, rows, heads, dims. A thread copies a part of a row: eight dims, or of a block sixteen,
-// eight of each half, whose bits lie in the same bytes where they are fewer than eight.
+// eight of each half, whose bits lie in the same bytes where they are fewer than eight. Factors and shifts are multiplied and added before.
 struct Bf16Copy {
     const void* from;
     uint16_t* to;
@@ -20,6 +20,7 @@ struct Bf16Copy {
     uint32_t total;               // parts in all; 0: there is no copy
     int32_t dtype;
     int32_t dim;
+    Factors factors;
     constexpr int64_t bytes() const { return (int64_t(total) / (parts ? parts : 1) * dim * 2 + 255) / 256 * 256; }
     constexpr int64_t blocks() const { return (int64_t(total) + kCopyThreads - 1) / kCopyThreads; }
 };
@@ -54,6 +55,16 @@ FA_DEVICE void store_eight(uint16_t* to, const float value[8]) {
     rt::store4(reinterpret_cast<float*>(to), words);
 }
 
+FA_DEVICE void scale_eight(const Factors& f, int64_t index, uint32_t first, float value[8]) {
+    const uint32_t dims = uint32_t(f.block[1]);
+    if (dims % 8 == 0) {
+        const int64_t at = index + first / dims * f.stride[3];
+        FA_UNROLL for (int e = 0; e < 8; e++) value[e] = scaled_value(f, at, value[e]);
+    } else {
+        for (int e = 0; e < 8; e++) value[e] = scaled_value(f, index + (first + uint32_t(e)) / dims * f.stride[3], value[e]);
+    }
+}
+
 FA_DEVICE void copy_part(const Bf16Copy& x, uint32_t part) {
     const uint32_t line = part / x.parts, in_row = part % x.parts, position = line / x.heads;
     const uint32_t row = position % x.rows, sequence = position / x.rows;
@@ -68,7 +79,9 @@ FA_DEVICE void copy_part(const Bf16Copy& x, uint32_t part) {
         store_eight(to + in_row / 2 * kBlockDims + first, value);
         store_eight(to + in_row / 2 * kBlockDims + first + 16, value + 8);
     } else {
-        FA_UNROLL for (int e = 0; e < 8; e++) value[e] = load_element(x.from, at + in_row * 8 + e, x.dtype);
+        const uint32_t first = in_row * 8;
+        FA_UNROLL for (int e = 0; e < 8; e++) value[e] = load_dim(x.from, at, first + e, x.dtype);
+        if (x.factors.factor) scale_eight(x.factors, factor_index(x.factors, sequence, row, line % x.heads), first, value);
         store_eight(to + in_row * 8, value);
     }
 }

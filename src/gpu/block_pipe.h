@@ -34,10 +34,10 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
             v = cursor(M::shared().tile.v, params.v.base);
         }
     }
-    // Bytes before a row of k or of v in shared memory.
-    FA_MEMBER int shift(bool value) const {
-        if constexpr (kCursors && kWide) return (value ? v.shift : k.shift) > 0 ? 8 : 0;
-        return 0;
+    // Rows may begin 8 bytes behind a tile's begin.
+    FA_MEMBER const char* tile(bool value, int i) const {
+        if constexpr (kCursors && kWide) return M::stage_tile(i) + ((value ? v.shift : k.shift) > 0 ? 8 : 0);
+        return M::stage_tile(i);
     }
     FA_MEMBER void load(bool value, int j, int i) {
         const int key = begin + j * M::keys;

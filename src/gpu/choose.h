@@ -12,19 +12,30 @@ namespace {
 // Bytes of a key's k and v of one head.
 int64_t kv_row_bytes(const Problem& p) { return row_bytes(p.d.k_dtype, p.d.dim_qk) + row_bytes(p.d.v_dtype, p.d.dim_v); }
 
-// What mma kernels take k and v of: q's type, one of 8 bits, or blocks without a smallest value.
-enum class CacheType { like_q, bytes, blocks, other };
+// What mma kernels take k and v of: q's type, one of 8 bits, or blocks without a smallest value; or, each by itself, of any type of 8 bits or fewer.
+enum class CacheType { like_q, bytes, blocks, scaled, other };
 CacheType cache_type(int32_t k_dtype, int32_t q_dtype) {
     if (is_block_type(k_dtype)) return block_format(k_dtype).has_min ? CacheType::other : CacheType::blocks;
     return is_byte_type(k_dtype) ? CacheType::bytes : k_dtype == q_dtype ? CacheType::like_q : CacheType::other;
 }
 
+bool is_scaled_type(int32_t dtype) { return is_byte_type(dtype) || is_nibble_type(dtype) || is_block_type(dtype); }
+
+// Can scaled_pipe.h read k and v: 32 dims at a time, which share a factor, or each half one?
+bool is_scaled_cache(const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    const auto reads = [&](int32_t dtype, int64_t dim, uint64_t descale, uint64_t shift, const int64_t block[2]) {
+        const bool halves = block[1] == kBlockDims / 2 && !p.has(shift) && dtype != FA_U4, shared = halves || block[1] % kBlockDims == 0 || block[1] >= dim;
+        return is_scaled_type(dtype) && dim % kBlockDims == 0 && (!p.has(descale) || (shared && !is_block_type(dtype)));
+    };
+    return reads(d.k_dtype, d.dim_qk, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT, d.k_descale_block) &&
+           reads(d.v_dtype, d.dim_v, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_block);
+}
+
 // The type that mma kernels compute with: q's or, by permission, bf16, where with q's there are none for such a k. Not where probabilities are an
 // output: those are computed from q itself, and would not be these.
 int32_t mma_type(const rt::Device& device, const fa_attention_desc_t& d) {
-    const CacheType cache = cache_type(d.k_dtype, d.q_dtype);
-    const bool finer = d.q_dtype == FA_F32   ? d.k_dtype == FA_BF16 || cache == CacheType::bytes || cache == CacheType::blocks
-                       : d.q_dtype == FA_F16 && d.k_dtype == FA_BF16;
+    const bool finer = d.q_dtype == FA_F32 ? d.k_dtype == FA_BF16 || is_scaled_type(d.k_dtype) : d.q_dtype == FA_F16 && d.k_dtype == FA_BF16;
     const bool rounds = finer && d.precision == FA_PRECISION_NATIVE && device.matrix == MatrixUnit::mma_sync && !(d.operands & FA_OPERAND_SCORES);
     return rounds ? int32_t(FA_BF16) : d.q_dtype;
 }
@@ -32,7 +43,10 @@ int32_t mma_type(const rt::Device& device, const fa_attention_desc_t& d) {
 // The mma kernels that a device has for a type of q, beside k and v of such types.
 template <class T>
 InstanceLists mma_sync_lists(CacheType cache) {
-    return cache == CacheType::bytes ? lists_of<MmaByte<T>>() : cache == CacheType::blocks ? lists_of<MmaQuantised<T>>() : lists_of<MmaSync<T>>();
+    return cache == CacheType::bytes    ? lists_of<MmaByte<T>>()
+           : cache == CacheType::blocks ? lists_of<MmaQuantised<T>>()
+           : cache == CacheType::scaled ? lists_of<MmaScaled<T>>()
+                                        : lists_of<MmaSync<T>>();
 }
 InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, CacheType cache) {
     if (cache == CacheType::other) return {};
@@ -64,6 +78,10 @@ constexpr Implements kMmaForward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequen
                                         FA_OPERAND_SCORES,
                                     kMmaOptions | FA_V_IN_K | option::precision};
 constexpr Implements kMmaByteForward = {kMmaForward.operands | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE, kMmaForward.options};
+constexpr uint64_t kFactorOptions = option::k_descale_dtype | option::v_descale_dtype | option::k_descale_block | option::v_descale_block |
+                                    option::k_descale_stride | option::v_descale_stride;
+constexpr Implements kMmaScaledForward = {kMmaByteForward.operands | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT,
+                                          (kMmaForward.options & ~uint64_t(FA_V_IN_K)) | option::v_dtype | kFactorOptions};
 // Those of them without anything to do to scores and probabilities beside products and bands.
 constexpr Implements kPlainScores = {kMmaByteForward.operands & ~(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI),
                                      kMmaForward.options & ~(option::score_mods | option::dropout_p)};
@@ -78,11 +96,11 @@ InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const int32_t type = mma_type(device, d);
     const CacheType cache = cache_type(d.k_dtype, type);
     const bool bytes = cache == CacheType::bytes, drops = d.dropout_p > 0;
-    if (!p.within(bytes ? kMmaByteForward : kMmaForward) || (drops && type == FA_F32) ||
-        ((drops || bytes) && cache != CacheType::blocks && type == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= limit || d.seqlen_q * p.group >= limit ||
-        (p.paged() && d.num_pages >= limit))
-        return {};
-    return mma_instances_of(device, type, cache);
+    if ((drops && type == FA_F32) || d.seqlen_k >= limit || d.seqlen_q * p.group >= limit || (p.paged() && d.num_pages >= limit)) return {};
+    const bool narrow = (drops || bytes) && cache != CacheType::blocks && type == FA_F16 && d.o_dtype != FA_F16;
+    if (cache != CacheType::other && !narrow && p.within(bytes ? kMmaByteForward : kMmaForward)) return mma_instances_of(device, type, cache);
+    if (is_scaled_cache(p) && p.within(kMmaScaledForward)) return mma_instances_of(device, type, CacheType::scaled);
+    return {};
 }
 
 // Of the narrowest instances that span the head: the lowest that holds all rows of a kv head in one tile, else the one whose waves
@@ -201,7 +219,7 @@ Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const In
     constexpr int64_t kMaxSplits = 512;
     const fa_attention_desc_t& d = p.d;
     const int64_t keys = max_of(kernel.keys, kSplitQuantum), key_tiles = ceil_div(d.seqlen_k, keys);
-    const bool widened = is_byte_type(d.k_dtype) || is_block_type(d.k_dtype);
+    const bool widened = is_scaled_type(d.k_dtype);
     const double room = double(device.multiprocessors) * kernel.resident, rows = double(d.batch * d.heads_q * d.seqlen_q);
     const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = double(keys * kv_row_bytes(p));
     const double alone = widened ? elements * device.multiprocessors / (kBytesPerUs * kAloneWidened)
@@ -255,7 +273,7 @@ bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows) {
 bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t splits) {
     constexpr int64_t kMaxBytes = 64 << 10, kMaxRounds = 2;
     const fa_attention_desc_t& d = p.d;
-    if (!rt::kArchKernels || kernel.columns > 256 || splits < 2 || splits > kMaxClusterSplits || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
+    if (!rt::kArchKernels || kernel.columns > 256 || kernel.plain == kernel.general || splits < 2 || splits > kMaxClusterSplits || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
     const int64_t bytes = split_keys(d.seqlen_k, splits, 0) * kv_row_bytes(p);
     const int64_t items = min_of(d.seqlen_q * p.group, kernel.rows) * kernel.columns / 4,
                   teams = kernel.threads / kMaxClusterSplits;

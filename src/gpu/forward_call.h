@@ -52,7 +52,7 @@ rt::Status prepare_forward(const rt::Device& d) {
     const rt::Status simt = prepare_list(simt_instances(), d);
     if (simt != rt::kSuccess) return simt;
     for (const int32_t type : {FA_F16, FA_BF16, FA_F32})
-        for (const CacheType cache : {CacheType::like_q, CacheType::bytes, CacheType::blocks})
+        for (const CacheType cache : {CacheType::like_q, CacheType::bytes, CacheType::blocks, CacheType::scaled})
             for (const Instances& list : mma_instances_of(d, type, cache).width) {
                 const rt::Status s = prepare_list(list, d);
                 if (s != rt::kSuccess) return s;
@@ -89,6 +89,11 @@ void set_mma_forward(const Problem& p, int rows, const SplitParams& split, MmaFo
     if (x->uniform_lengths) x->uniform_split_keys = split_keys(d.seqlen_k, x->num_splits, x->split_size);
     x->k_dtype = d.k_dtype;
     x->q_dtype = d.q_dtype;
+    x->k_factors = k_factors(p, nullptr, nullptr);
+    x->v_factors = v_factors(p, nullptr, nullptr);
+    x->v_dtype = d.v_dtype;
+    const int32_t factors = d.v_descale_dtype;
+    x->v_unit = !p.has(FA_OPERAND_V_DESCALE) || factors == FA_F16 || factors == FA_E4M3 ? 1.f : kHeadroomUnit;
 }
 
 // Dies that each take an equal share of neighbouring blocks, so that a head's keys and values come to one second-level cache; 1: blocks go where
@@ -205,6 +210,10 @@ void set_mma_forward_tensors(const ForwardPlan& f, const fa_forward_args_t& a, M
     x->v.base = a.v;
     x->k_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_K_DESCALE, a.k_descale));
     x->v_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_V_DESCALE, a.v_descale));
+    x->k_factors.factor = operand(p, FA_OPERAND_K_DESCALE, a.k_descale);
+    x->k_factors.shift = operand(p, FA_OPERAND_K_SHIFT, a.k_shift);
+    x->v_factors.factor = operand(p, FA_OPERAND_V_DESCALE, a.v_descale);
+    x->v_factors.shift = operand(p, FA_OPERAND_V_SHIFT, a.v_shift);
     x->pages.table = operand(p, FA_OPERAND_PAGE_TABLE, a.page_table);
     x->o_scale = operand(p, FA_OPERAND_O_SCALE, a.o_scale);
     x->o_plain = d.o_dtype == f.mma_type && d.dim_v % 4 == 0 && vec4_aligned(a.o, x->o_strides, d.o_dtype) && d.dropout_p == 0 &&
@@ -216,10 +225,17 @@ void set_mma_forward_tensors(const ForwardPlan& f, const fa_forward_args_t& a, M
     x->q_width = f.mma_type == d.q_dtype ? copy_width(a.q, x->q_strides, d.dim_qk, d.q_dtype) : 0;
     const auto width = [&](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
         const RowStrides rows = row_strides(stride, p.packed_k());
+        if (f.instance->scaled) return piece_width(base, rows, dim, dtype);
         return is_block_type(dtype) ? block_copy_width(base, rows, dim, dtype, f.instance->columns) : copy_width(base, rows, dim, dtype);
     };
     x->k.width = width(a.k, d.k_stride, d.dim_qk, d.k_dtype);
     x->v.width = width(a.v, d.v_stride, d.dim_v, d.v_dtype);
+}
+
+// Are its values numbers times factors and something else besides, or are there two factors for 32 dims? See mma_scaled.h.
+uint32_t scaled_features(int32_t dtype, const Factors& f, uint32_t offsets, uint32_t halves) {
+    if (is_block_type(dtype) ? block_format(dtype).has_min : dtype == FA_U4 || f.shift) return offsets;
+    return f.factor && f.block[1] == kBlockDims / 2 ? halves : 0;
 }
 
 // The instance's kernel.
@@ -237,10 +253,13 @@ rt::Status launch_instance(const ForwardPlan& f, const fa_forward_args_t& a, cha
 rt::Status launch_instance(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, const KeyLists&, rt::Stream stream,
                            MmaForwardParams* x) {
     const Problem& p = f.computed;
+    const fa_attention_desc_t& d = p.d;
     const Instance& one = *f.instance;
     set_mma_forward_tensors(f, a, x);
-    const bool offsets_fit = kv_offsets_fit(p, *x, one.columns), general = needs_score_mod(p) || p.d.dropout_p > 0 || !offsets_fit || p.d.k_dtype == FA_Q5_0;
+    const bool offsets_fit = kv_offsets_fit(p, *x, one.columns), general = needs_score_mod(p) || d.dropout_p > 0 || !offsets_fit || d.k_dtype == FA_Q5_0;
     x->features = features_of(p, needs_score_mod(p), p.paged() || !offsets_fit);
+    if (one.scaled)
+        x->features |= scaled_features(d.k_dtype, x->k_factors, kKeyOffsets, kKeyHalves) | scaled_features(d.v_dtype, x->v_factors, kValueOffsets, kValueHalves);
     x->cluster_merge = f.cluster_merge && !general;
     void (*const kernel)(MmaForwardParams) = general ? one.general : p.paged() ? one.paged : one.plain;
     if constexpr (rt::kArchKernels)

@@ -12,14 +12,14 @@
 // Splits of the keys leave partial states for a kernel that merges them (merge.h); or, on Hopper, the blocks of a tile's short
 // splits form a cluster and merge through each other's shared memory, without a second launch and without a way through memory.
 #pragma once
-#include "gpu/mma_scores.h"
+#include "gpu/mma_block_products.h"
 
 namespace fa {
 namespace gpu {
 
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
-struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident> {
-    using Block = MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
+struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident> {
+    using Block = MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     using Acc = typename Block::Acc;
     using PerRow = typename Block::PerRow;
     using Block::apply_exp2, Block::apply_exp2_to_row, Block::column_warps, Block::kColumnSteps, Block::kHoldQ, Block::kKeyTiles,
@@ -39,28 +39,7 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
         const auto q_ptr = Block::q_ptr(x, row0, lane);
         const auto k_ptr = Mma::template k_ptr<kRowBytes>(k, key0);
         if constexpr (Mma::kQuantised) {
-            // Products of a block are summed by themselves, for its factor.
-            const char* const factors = Mma::template factor_ptr<kRowBytes>(k, key0);
-            typename Mma::FragmentA q[RowTiles][kHoldQ ? 1 : 2];
-            FA_UNROLL for (int block = 0; block < kSteps / 2; block++) {
-                if constexpr (!kHoldQ)
-                    FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                        FA_UNROLL for (int c = 0; c < 2; c++) Block::load_q_tile(q[m][c], q_ptr, m, 2 * block + c);
-                FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                    Mma::in_loop(type, [&](auto known) {
-                        typename Mma::FragmentB right[2];
-                        float factor[Mma::kFactors];
-                        Mma::template load_k<decltype(known), kRowBytes>(right, k_ptr + kTile * n * kRowBytes, block);
-                        Mma::template load_factors<decltype(known), kRowBytes>(factor, factors + kTile * n * kRowBytes, block);
-                        FA_UNROLL for (int m = 0; m < RowTiles; m++) {
-                            Acc products{};
-                            FA_UNROLL for (int c = 0; c < 2; c++)
-                                Mma::mma(products, kHoldQ ? held[m][kHoldQ ? 2 * block + c : 0] : q[m][kHoldQ ? 0 : c], right[c]);
-                            FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                                score[m][n].x[e] = fmaf(products.x[e], factor[Mma::factor_of(e)], score[m][n].x[e]);
-                        }
-                    });
-            }
+            Block::add_block_scores(type, held, q_ptr, k, key0, score);
         } else if constexpr (Mma::kSplitTf32) {
             constexpr int chain = 2;  // of steps
             for (int step = 0; step < kSteps; step += chain) {
@@ -208,18 +187,7 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             compute_probs(0);
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
                 if (n + 1 < kKeyTiles) compute_probs(n + 1);
-                FA_UNROLL for (int block = 0; block < kSteps / 2; block++)
-                    Mma::in_loop(type, [&](auto known) {
-                        typename Mma::FragmentB right[2];
-                        float factor[Mma::kFactors];
-                        Mma::template load_v<decltype(known), kRowBytes>(right, ptr + kTile * n * kRowBytes, block);
-                        Mma::template load_factors<decltype(known), kRowBytes>(factor, factors + kTile * n * kRowBytes, block);
-                        FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-                            typename Mma::FragmentA left, rest;
-                            Mma::round_products(left, rest, score[i][n], factor);
-                            FA_UNROLL for (int c = 0; c < 2; c++) Mma::mma_v(o[i][2 * block + c], left, rest, right[c]);
-                        }
-                    });
+                Block::add_block_outputs(type, score, ptr, factors, n, o);
             }
         } else if constexpr (Mma::kSplitTf32) {
             typename Mma::FragmentA left[RowTiles][kKeyTiles];
@@ -306,8 +274,8 @@ struct WarpPart {
 };
 
 // How tiles of k and v come to the stages of shared memory while a block computes: load(value, j, i) begins to load tile j of k, or of
-// v, into stage i, shift(value) bytes behind its begin; wait<n>() returns when all but the n latest loads of this thread have arrived, and
-// those of others have behind a barrier. See async_pipe.h, block_pipe.h and register_pipe.h.
+// v, into stage i, and tile(value, i) is where it then lies; wait<n>() returns when all but the n latest loads of this thread have arrived, and
+// those of others have behind a barrier. See async_pipe.h, block_pipe.h, scaled_pipe.h and register_pipe.h.
 template <class M, Kind kind, class Type, Copies copies = M::Policy::kCopies>
 struct KvPipe;
 // Merges the splits of a cluster; see mma_cluster.h.
@@ -351,6 +319,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         else pipe.template wait<M::stages - 2>();
         rt::barrier();
         if (!M::kFillAllStages || j > 0) pipe.load(true, j + M::stages / 2 - 1, stage ? stage - 1 : M::stages - 1);
+        const char* const k = pipe.tile(false, stage);
         const int next_key = key + M::stages / 2 * M::keys;
         const bool paged = kind == Kind::paged || (general && s.tile.features & kPaged);
         if constexpr (M::kHoldQ)
@@ -367,7 +336,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
             if constexpr (general)
                 if (by_vecs)
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + M::kTileRows * i, key + w.key0, mask[i]);
-            M::compute_qk(x, type, q, M::stage_tile(stage) + pipe.shift(false), w.row0, w.key0, score);
+            M::compute_qk(x, type, q, k, w.row0, w.key0, score);
             if (Mma::kKv8bit && before != 1.f) M::scale_scores(score, before);
             if constexpr (general)
                 if (s.tile.features & kScoreMod)
@@ -389,12 +358,13 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         pipe.template wait<M::stages - 2>();
         rt::barrier();
         pipe.load(false, j + M::stages / 2, stage);
+        const char* const v = pipe.tile(true, stage + 1);
         if (active) {
             uint32_t kept[M::row_tiles] = {};
             const bool drop = general && !Mma::kSplitTf32 && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(w.row0 + M::kTileRows * i, key + w.key0);
-            M::softmax_and_pv(type, lag, unit, score, drop, kept, M::stage_tile(stage + 1) + pipe.shift(true), w.key0, w.column_warp, m, l, o);
+            M::softmax_and_pv(type, lag, unit, score, drop, kept, v, w.key0, w.column_warp, m, l, o);
         }
         stage = stage + 2 == M::stages ? 0 : stage + 2;
     }
@@ -465,7 +435,7 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
             FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
     }
     const float k_factor = begin < end ? M::descale(x.k_descale) : 1.f;
-    const float v_factor = begin < end ? M::descale(x.v_descale) : 1.f;
+    const float v_factor = Mma::kScaled ? 1.f / x.v_unit : begin < end ? M::descale(x.v_descale) : 1.f;
     const float product = kind == Kind::general && t.features & kBaseE ? 1.f : x.scale * kLog2e * Mma::kScoreUnit;
     const auto pass = [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
     float unit;
@@ -491,7 +461,7 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
 }
 
 template <class M, Kind kind>
-FA_KERNEL void FA_BOUNDS(M::threads, M::resident > 2 && kind == Kind::general ? 2 : M::resident) forward_mma(FA_PARAM MmaForwardParams x) {
+FA_KERNEL void FA_BOUNDS(M::threads, M::resident > 2 && kind == Kind::general && !M::Policy::kScaled ? 2 : M::resident) forward_mma(FA_PARAM MmaForwardParams x) {
     if constexpr (M::Policy::kAvailable) run_forward_mma<M, kind>(x);
 }
 

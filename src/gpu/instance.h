@@ -10,12 +10,13 @@ namespace fa {
 namespace gpu {
 
 struct Instance {
-    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, fwd_mma_blocks, fwd_mfma, fwd_wmma
+    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, fwd_mma_blocks, fwd_mma_scaled, fwd_mfma, fwd_wmma
     int rows, columns;   // of a tile: group-major query rows; the widest head dimension of v
     int dims;            // and of q and k, where these may be more
     int keys;            // of a tile
     int threads;
     int key_warps;       // warps that share a row tile's keys
+    bool scaled;         // reads k and v as scaled_pipe.h does
     int resident;        // blocks that a multiprocessor holds at once
     void (*simt)(SimtForwardParams);  // NULL: an mma kernel, of which there is one for each Kind of mma_block.h
     void (*general)(MmaForwardParams);
@@ -64,6 +65,8 @@ template <class T>
 struct MmaQuantised;  // and in blocks
 template <class T>
 struct MmaQuantisedDecode;  // of few rows
+template <class T>
+struct MmaScaled;  // and of any types of 8 bits or fewer
 struct MmaTf32;  // f32
 // On AMD's devices, of an instruction's family.
 template <class T>

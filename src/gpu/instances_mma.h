@@ -27,9 +27,10 @@ constexpr Instance make_instance() {
         one.rows = M::rows;
         one.columns = M::columns;
         one.dims = M::dims;
-        one.keys = M::keys;
+        one.keys = M::Policy::kScaled ? General::keys : M::keys;
         one.threads = M::threads;
         one.key_warps = M::key_warps;
+        one.scaled = M::Policy::kScaled;
         one.resident = M::resident;
         one.general = general;
         one.plain = plain;
@@ -39,7 +40,7 @@ constexpr Instance make_instance() {
     };
     constexpr auto general = forward_mma<General, Kind::general>;
     // Prefill from k and v that are widened has the one loop: most of it reads pages, and three cost much code.
-    if constexpr (M::Policy::kWidens && M::key_warps == 1) return make(general, general, general);
+    if constexpr (M::Policy::kScaled || (M::Policy::kWidens && M::key_warps == 1)) return make(general, general, general);
     else if constexpr (sizeof(typename M::Policy::Element) == 4 || !M::Policy::kAsyncCopies)
         return make(general, forward_mma<M, Kind::plain>, general);  // caches of f32 are rare, and see kv_pipe.h
     else return make(general, forward_mma<M, Kind::plain>, forward_mma<M, Kind::paged>);
@@ -65,18 +66,21 @@ template <class Mma, int width>
 struct List {
     static constexpr bool k32 = sizeof(typename Mma::Element) == 4, k16 = !k32 && !Mma::kWidens;
     static constexpr bool worth = width <= 128 || !kIsF16<typename Mma::Element>;  // wide heads under f16 are not worth their code
-    static constexpr bool k8 = Mma::kKv8bit && worth, kQuantised = Mma::kQuantised && worth;
+    static constexpr bool k8 = Mma::kKv8bit && worth, kQuantised = Mma::kQuantised && !Mma::kScaled && worth,
+                          kScaled = Mma::kScaled && worth;
     static constexpr Instance list[] = {
 #define FA_MMA_16BIT(D, ...) entry<k16 && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_8BIT(D, ...) entry<k8 && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_BLOCKS(D, ...) entry<kQuantised && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_BLOCKS_DECODE(D, ...) entry<kQuantised && D == width, typename DecodeOf<Mma>::Policy, D, __VA_ARGS__>(),
+#define FA_MMA_SCALED(D, ...) entry<kScaled && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_32BIT(D, ...) entry<k32 && D == width, Mma, D, __VA_ARGS__>(),
 #include "gpu/kernels.def"
 #undef FA_MMA_16BIT
 #undef FA_MMA_8BIT
 #undef FA_MMA_BLOCKS
 #undef FA_MMA_BLOCKS_DECODE
+#undef FA_MMA_SCALED
 #undef FA_MMA_32BIT
     };
 };

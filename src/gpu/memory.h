@@ -47,6 +47,13 @@ FA_FN int32_t block_copy_width(const void* base, const RowStrides& strides, int6
     return (bits | row_bytes(dtype, dim)) % 4 == 0 ? 4 : 2;
 }
 
+// Bytes of the largest pieces, up to 16, that rows consist of and begin with.
+FA_FN int32_t piece_width(const void* base, const RowStrides& strides, int64_t dim, int32_t dtype) {
+    const int64_t bits =
+        int64_t(reinterpret_cast<uintptr_t>(base)) | (strides.batch | strides.row | strides.head) * type_bytes(dtype) | row_bytes(dtype, dim) | 16;
+    return int32_t(bits & -bits);
+}
+
 FA_DEVICE float load_element(const void* base, int64_t i, int32_t dtype) {
     switch (dtype) {
         case FA_F32: return static_cast<const float*>(base)[i];

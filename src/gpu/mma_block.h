@@ -31,7 +31,7 @@ struct MmaBlock {
                          rows = kTileRows * RowTiles * RowWarps;
     static constexpr int resident = Resident;  // blocks that a multiprocessor should hold at once
     // Of k and v: bytes between rows in shared memory, and a piece of a row that a thread copies at once, of which so many threads have a row.
-    static constexpr int kRowBytes = Mma::kQuantised ? block_pitch(D) : D * int(sizeof(Key)), kVecBytes = Mma::kQuantised ? D / 16 : 16,
+    static constexpr int kRowBytes = Mma::kScaled ? scaled_pitch(D) : Mma::kQuantised ? block_pitch(D) : D * int(sizeof(Key)), kVecBytes = Mma::kQuantised ? D / 16 : 16,
                          kRowVecs = Mma::kQuantised ? 16 : columns * int(sizeof(Key)) / 16, kRowsAtOnce = threads / kRowVecs;
     static constexpr int kTailVecs = (D - columns) * int(sizeof(Key)) / 16;  // behind kRowVecs: each a row's eighth, of threads of their own
     static constexpr int kQRowBytes = D * int(sizeof(Element)), kQRowVecs = kQRowBytes / 16;
@@ -41,7 +41,8 @@ struct MmaBlock {
     static constexpr bool kFillAllStages = Mma::kAsyncCopies && (KeyWarps > 1 || RowTiles * D <= 64);
     static constexpr int kPrefetch = Mma::kAsyncCopies || KeyWarps == 1 ? 2 : 1;  // fragments that are read before their use
     static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
-    static constexpr bool kHoldQ = !Mma::kQInShared || (!Mma::kSplitTf32 && RowTiles * kTileRows * D <= 128 * kTile);  // q stays in registers
+    static constexpr bool kHoldQ =
+        !Mma::kQInShared || (!Mma::kSplitTf32 && !Mma::kScaled && RowTiles * kTileRows * D <= 128 * kTile);  // q stays in registers
     static_assert(Stages % 2 == 0 && Keys % (kTile * KeyWarps) == 0 && threads % kRowVecs == 0 && Keys % kRowsAtOnce == 0 &&
                       threads >= Keys,
                   "");
@@ -77,8 +78,8 @@ struct MmaBlock {
         int32_t missing[kLocationTiles];         // the tile in which a key is not there
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
-    static constexpr int kQBytes = Mma::kQInShared ? rows * kQRowBytes : 0, kStageBytes = Keys * kRowBytes;
-    static constexpr int kTileBytes = kQBytes + Stages * kStageBytes;
+    static constexpr int kQBytes = Mma::kQInShared ? rows * kQRowBytes : 0, kStageBytes = Keys * (Mma::kScaled ? stored_pitch(D) : kRowBytes);
+    static constexpr int kTileBytes = kQBytes + Stages * kStageBytes + (Mma::kScaled ? Keys * kRowBytes : 0);
     // Outputs leave by way of the tiles' memory: all columns at once, or, where that is small, some at a time.
     static constexpr int output_columns(int columns) {
         const bool fits = !(Mma::kOutputInPasses || column_warps > 1) || columns <= 32 || KeyWarps * rows * columns * 4 <= kTileBytes;

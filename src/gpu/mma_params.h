@@ -11,7 +11,7 @@ namespace gpu {
 // kBaseE: scores are modified in natural units, not as the products come: ALiBi's distances are added to these only where
 // neither they nor the slopes, divided by the scale, can overflow.
 constexpr uint32_t kPaged = 1, kDropout = 2, kScoreMod = 4, kBaseE = 8, kSoftcap = 16, kBias = 32, kAlibi = 64, kMask = 128,
-                   kUnalignedRows = 256;
+                   kUnalignedRows = 256, kKeyOffsets = 512, kValueOffsets = 1024, kKeyHalves = 2048, kValueHalves = 4096;
 constexpr float kSteepSlope = 0x1p+60f;
 
 constexpr int kMaxClusterSplits = 16;  // splits that a cluster merges
@@ -43,6 +43,10 @@ struct MmaForwardParams : MmaCallParams<RowParams>, SplitParams {
     bool cluster_merge;  // the blocks of a tile's splits are a cluster, and merge among themselves
     bool o_plain;        // o has the kernel's type, and rows may be written four elements at a time as they come
     int32_t q_dtype;     // of a q that is rounded
+    // Of k and v that scaled_pipe.h reads.
+    Factors k_factors, v_factors;
+    int32_t v_dtype;
+    float v_unit;  // what v's factors are multiplied by, lest sums of the largest overflow
 };
 
 // Does no length, offset or start of a sequence lie in device memory?

@@ -27,7 +27,7 @@ struct MmaQuantised : MmaByte<T> {
     using typename MmaByte<T>::Acc;
     static constexpr const char* kFamily = "fwd_mma_blocks";
     using General = MmaQuantised;
-    static constexpr bool kKv8bit = false, kQuantised = true;
+    static constexpr bool kKv8bit = false, kQuantised = true, kScaled = false;
     static constexpr Copies kCopies = Copies::blocks;
     // Probabilities are 2^24 times too large: the products of those with the smallest factors stay normal numbers.
     static constexpr float kExponent = 24.f, kRowSumUnit = 0x1p-56f, kOutputUnit = 0x1p-56f;

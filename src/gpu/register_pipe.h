@@ -46,7 +46,7 @@ struct KvPipe<M, kind, Type, Copies::registers> {
             fetch_k(t.k, key);
         }
     }
-    FA_MEMBER static constexpr int shift(bool) { return 0; }
+    FA_MEMBER static const char* tile(bool, int i) { return M::stage_tile(i); }
     template <int>
     FA_MEMBER void wait() {
         if (!pending) return;

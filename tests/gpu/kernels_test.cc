@@ -11,7 +11,6 @@ namespace test::gpu {
 namespace {
 
 class EveryKernel : public Gpu {};
-
 namespace rt { constexpr int kWideRows = 64; }  // as in rt_cuda.h
 
 // A matrix kernel's name with the type that it is compiled for.
@@ -33,6 +32,7 @@ std::set<std::string> listed_kernels() {
 #define FA_MMA_8BIT(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_byte", columns, row_warps, row_tiles, 128);
 #define FA_MMA_BLOCKS(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_blocks", columns, row_warps, row_tiles, 128);
 #define FA_MMA_BLOCKS_DECODE(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_blocks", columns, row_warps, row_tiles, 128, 8);
+#define FA_MMA_SCALED(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_scaled", columns, row_warps, row_tiles, 128);
 #define FA_MMA_32BIT(columns, row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, "f32"));
 #include "gpu/kernels.def"
 #undef FA_SIMT
@@ -40,6 +40,7 @@ std::set<std::string> listed_kernels() {
 #undef FA_MMA_8BIT
 #undef FA_MMA_BLOCKS
 #undef FA_MMA_BLOCKS_DECODE
+#undef FA_MMA_SCALED
 #undef FA_MMA_32BIT
     if (is_hopper()) {
         names.insert("merge_in_cluster");
@@ -64,7 +65,6 @@ std::set<std::string> listed_kernels() {
 }
 
 bool of_hopper(const std::string& name) { return name.rfind("fwd_sm90", 0) == 0; }
-
 // The kernels that a forward launches, from the words of fa_explain.
 std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_desc_t& d) {
     char text[512];
@@ -96,7 +96,7 @@ std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads
     std::set<std::vector<std::string>> known;
     for (const Types& types : {Types{FA_BF16, FA_BF16}, Types{FA_F16, FA_F16}, Types{FA_F32, FA_F32}, Types{FA_F16, FA_E4M3},
                                Types{FA_BF16, FA_I8}, Types{FA_F32, FA_E5M2}, Types{FA_BF16, FA_Q8_0}, Types{FA_BF16, FA_Q4_0},
-                               Types{FA_F16, FA_Q8_0}, Types{FA_F16, FA_Q5_0}})
+                               Types{FA_F16, FA_Q8_0}, Types{FA_F16, FA_Q5_0}, Types{FA_BF16, FA_Q4_1}, Types{FA_F16, FA_Q5_1}})
         for (const int64_t dim : {64, 128, 256, 512, 576})
             for (const int64_t rows : all_rows)
                 for (const int splits : {0, 1, 5})

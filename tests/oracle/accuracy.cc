@@ -88,7 +88,7 @@ double faint_weight(int32_t p_dtype) { return p_dtype == FA_F16 ? 0x1p-34 : p_dt
 
 double short_qk_roundoff(int64_t dim_qk) { return double((dim_qk + 31) / 32) * 33 * 0x1p-13; }
 
-double rounded_qk_roundoff(int32_t k_dtype) { return unit_roundoff(FA_BF16) * (is_block(k_dtype) ? 2 : 1) + kQkRoundoff; }
+double rounded_qk_roundoff(bool rounds_k) { return unit_roundoff(FA_BF16) * (rounds_k ? 2 : 1) + kQkRoundoff; }
 
 double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach, double qk_roundoff) {
     const double u = std::fmax(unit_roundoff(r.o_dtype), unit_roundoff(p_dtype));

@@ -307,7 +307,7 @@ std::string check_against_oracle(const Case& c, int32_t p_dtype, int64_t row_ste
     const oracle::Reading r = c.reading();
     const oracle::Attention want = oracle::attention(r, {r.has(FA_OPERAND_SCORES), row_step});
     const double qk_roundoff = c.short_products ? oracle::short_qk_roundoff(r.d.dim_qk)
-                               : c.rounded_q    ? oracle::rounded_qk_roundoff(r.k_dtype)
+                               : c.rounded_q    ? oracle::rounded_qk_roundoff(oracle::is_block(r.k_dtype) || r.has(FA_OPERAND_K_DESCALE))
                                                 : oracle::kQkRoundoff;
     std::string fault = oracle::compare_o(r, want, p_dtype, qk_roundoff).fault;
     if (fault.empty() && r.has(FA_OPERAND_LSE)) fault = oracle::compare_lse(r, want, qk_roundoff).fault;
