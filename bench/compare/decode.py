@@ -7,7 +7,7 @@ from typing import Iterator
 
 import torch
 
-from . import blocks, targets
+from . import blocks, records, targets
 from .bench import Bench, normal
 from .judge import Comparison, Contestant, Group
 from .problem import Problem
@@ -163,6 +163,12 @@ def latent_cache(batch: int, heads: int, keys: int, rows: int = 1) -> Problem:
     return Problem(normal(batch, rows, heads, 576), k, k[..., :512], causal=rows > 1, used=used, table=table, v_in_k=True)
 
 
+def as_records(p: Problem) -> Problem:
+    """Its cache in 8 bits."""
+    k = records.quantise(p.k)
+    return replace(p, k=k, v=k, records=True)
+
+
 def latent(bench: Bench) -> Iterator[Group]:
     rivals = [FA3] if has_fa3() else []
     for batch, heads, keys, rows in ((128, 128, 4096, 1), (64, 128, 4096, 2), (32, 128, 4096, 1), (128, 64, 4096, 1), (128, 16, 4096, 1),
@@ -176,7 +182,12 @@ def latent(bench: Bench) -> Iterator[Group]:
             contestants = {"ours": bench.ours(*problems, graph=True, work=work)}
             wanted = bench.beside(contestants, rivals, *problems, graph=True, work=work)
             alone = [Comparison(name, None, "microseconds", *short)] if short else []
-            return contestants, alone + [Comparison(name, rival, "speed", *targets.LATENT[shape[1]]) for rival in wanted]
+            own = []
+            if work == "bytes" and not short:
+                c = contestants["8 bits"] = bench.ours(*(as_records(p) for p in problems), graph=True, work=work)
+                c.work, c.unit = contestants["ours"].work, "TB/s of bf16"
+                own = [Comparison(f"8 bits, {name}", "ours", "time", *targets.LATENT_8_BITS, ours="8 bits")]
+            return contestants, alone + [Comparison(name, rival, "speed", *targets.LATENT[shape[1]]) for rival in wanted] + own
 
         yield Group(name, make)
 

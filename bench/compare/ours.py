@@ -8,6 +8,7 @@ import torch
 from flashattn import _abi
 from flashattn._library import library
 
+from . import records
 from .blocks import TYPES
 from .problem import Problem
 
@@ -74,7 +75,7 @@ class Call:
 
     def describe(self) -> _abi.AttentionDesc:
         p = self.problem
-        k_dtype, unit = TYPES[p.blocks] if p.blocks else (DTYPES[p.k.dtype], 1)
+        k_dtype, unit = TYPES[p.blocks] if p.blocks else (_abi.FA_E4M3 if p.records else DTYPES[p.k.dtype], 1)
         d = _abi.AttentionDesc(q_dtype=DTYPES[p.q.dtype], k_dtype=k_dtype, batch=p.batch, heads_q=p.heads,
                                heads_k=p.k.shape[-2], seqlen_k=p.most_keys, dim_qk=p.q.shape[-1], dim_v=p.dim_v,
                                seqlen_q=p.most_keys if p.offsets is not None else p.q.shape[1])
@@ -82,6 +83,8 @@ class Call:
         for stride, x in ((d.q_stride, p.q), (d.o_stride, self.o)):
             stride[:] = strides_of(x)
         d.k_stride[:] = strides_of(p.k, unit)
+        if p.records:
+            self.describe_records(d)
         if p.v_in_k:
             d.flags |= _abi.FA_V_IN_K
         else:
@@ -104,16 +107,25 @@ class Call:
             d.bias_stride[:] = (0, *p.bias.stride())
         if p.mask is not None:
             d.mask_stride[:] = (0, 0, *p.mask.stride())
-        d.k_descale_stride[:] = d.v_descale_stride[:] = (0, 0, 1, 0) if p.k_descale is not None else (0, 0, 0, 0)
+        if p.k_descale is not None:
+            d.k_descale_stride[:] = d.v_descale_stride[:] = (0, 0, 1, 0)
         return d
+
+    def describe_records(self, d: _abi.AttentionDesc) -> None:
+        d.dim_tail, d.k_tail_dtype = records.TAIL, _abi.FA_BF16
+        d.strided |= _abi.FA_STRIDED_K_TAIL
+        d.k_descale_block[:] = (1, records.DIMS_OF_FACTOR)
+        for stride, size in ((d.k_tail_stride, 2), (d.k_descale_stride, 4)):
+            stride[:] = (*(n // size for n in self.problem.k.stride()[:3]), 1)
 
     def operands(self):
         p = self.problem
+        factors, tail = (p.k[..., at:] if p.records else None for at in (records.FACTORS_AT, records.TAIL_AT))
         return ((_abi.FA_OPERAND_BIAS, ["bias"], p.bias), (_abi.FA_OPERAND_MASK, ["mask"], p.mask),
                 (_abi.FA_OPERAND_ALIBI, ["alibi_slopes"], p.slopes), (_abi.FA_OPERAND_SINKS, ["sinks"], p.sinks), (_abi.FA_OPERAND_SEQUSED_K, ["seqused_k"], p.used),
                 (_abi.FA_OPERAND_PAGE_TABLE, ["page_table"], p.table),
                 (_abi.FA_OPERAND_CU_SEQLENS_Q | _abi.FA_OPERAND_CU_SEQLENS_K, ["cu_seqlens_q", "cu_seqlens_k"], p.offsets),
-                (_abi.FA_OPERAND_K_DESCALE, ["k_descale"], p.k_descale), (_abi.FA_OPERAND_V_DESCALE, ["v_descale"], p.v_descale))
+                (_abi.FA_OPERAND_K_DESCALE, ["k_descale"], factors if p.records else p.k_descale), (_abi.FA_OPERAND_K_TAIL, ["k_tail"], tail), (_abi.FA_OPERAND_V_DESCALE, ["v_descale"], p.v_descale))
 
     def __call__(self) -> None:
         if self.ours.streams:

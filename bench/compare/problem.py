@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from . import records
 from .work import flops_of, kept_pairs
 
 
@@ -27,6 +28,7 @@ class Problem:
     k_descale: torch.Tensor | None = None  # [heads_kv]
     v_descale: torch.Tensor | None = None
     v_in_k: bool = False                  # v is a view of k's first dims, and said to be
+    records: bool = False                 # k is bytes of tokens, as records.py has them, and v their first dims
     blocks: str | None = None             # k and v are bytes of blocks of this type, as blocks.py has them
     native: bool = False                  # q and block types may be rounded to bf16, P to v's 8 bits
     dout: torch.Tensor | None = None      # of a backward: the gradient of o, in its shape and q's type
@@ -41,6 +43,8 @@ class Problem:
 
     @property
     def dim_v(self) -> int:
+        if self.records:
+            return records.OWN
         return self.q.shape[-1] if self.blocks else self.v.shape[-1]
 
     @property

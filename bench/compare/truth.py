@@ -6,6 +6,7 @@ import torch
 
 from .blocks import values as values_of_blocks
 from .problem import Problem
+from .records import values as values_of_records
 
 SAMPLED_ROWS = 96
 # Relative Frobenius norm that ordinary data keeps to, by the type of q: the promise that the library's own tests check.
@@ -60,7 +61,11 @@ def relative_error(p: Problem, o: torch.Tensor) -> float:
         rows = torch.tensor(spread(len(q), SAMPLED_ROWS), device=q.device)
         for h in spread(p.heads, 3):
             kv = h // group
-            keys, values = (values_of_blocks(x[:, kv], p.blocks) if p.blocks else x[:, kv].double() for x in (k, v))
+            if p.records:
+                keys = values_of_records(k[:, kv])
+                values = keys[:, : p.dim_v]
+            else:
+                keys, values = (values_of_blocks(x[:, kv], p.blocks) if p.blocks else x[:, kv].double() for x in (k, v))
             if p.k_descale is not None:
                 keys, values = keys * p.k_descale[kv].double(), values * p.v_descale[kv].double()
             want = weights(p, h, q[:, h].double()[rows], keys, rows + len(k) - len(q)) @ values

@@ -12,8 +12,13 @@ namespace {
 // Bytes of a key's k and v of one head.
 int64_t kv_row_bytes(const Problem& p) { return row_bytes(p.d.k_dtype, p.d.dim_qk) + row_bytes(p.d.v_dtype, p.d.dim_v); }
 
+int64_t latent_row_bytes(const Problem& p) {
+    return row_bytes(p.d.k_dtype, p.k_dims()) + (p.d.dim_qk - p.k_dims()) * type_bytes(p.d.k_tail_dtype);
+}
+
 // What mma kernels take k and v of: q's type, one of 8 bits, or blocks without a smallest value; or, each by itself, of any type of 8 bits or fewer.
-enum class CacheType { like_q, bytes, blocks, scaled, other };
+// Of latent attention those of q's type, and e4m3 with a tail.
+enum class CacheType { like_q, bytes, blocks, scaled, latent, latent_bytes, other };
 CacheType cache_type(int32_t k_dtype, int32_t q_dtype) {
     if (is_block_type(k_dtype)) return block_format(k_dtype).has_min ? CacheType::other : CacheType::blocks;
     return is_byte_type(k_dtype) ? CacheType::bytes : k_dtype == q_dtype ? CacheType::like_q : CacheType::other;
@@ -43,6 +48,7 @@ int32_t mma_type(const rt::Device& device, const fa_attention_desc_t& d) {
 // The mma kernels that a device has for a type of q, beside k and v of such types.
 template <class T>
 InstanceLists mma_sync_lists(CacheType cache) {
+    if (cache == CacheType::latent) return latent_lists<MmaLatent<T>>();
     return cache == CacheType::bytes    ? lists_of<MmaByte<T>>()
            : cache == CacheType::blocks ? lists_of<MmaQuantised<T>>()
            : cache == CacheType::scaled ? lists_of<MmaScaled<T>>()
@@ -51,8 +57,8 @@ InstanceLists mma_sync_lists(CacheType cache) {
 InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, CacheType cache) {
     if (cache == CacheType::other) return {};
     if (device.matrix == MatrixUnit::mma_sync) switch (q_dtype) {
-            case FA_F16: return mma_sync_lists<F16>(cache);
-            case FA_BF16: return mma_sync_lists<Bf16>(cache);
+            case FA_F16: return cache == CacheType::latent_bytes ? InstanceLists{} : mma_sync_lists<F16>(cache);
+            case FA_BF16: return cache == CacheType::latent_bytes ? latent_lists<MmaLatentByte<Bf16>>() : mma_sync_lists<Bf16>(cache);
             case FA_F32: return cache == CacheType::like_q ? lists_of<MmaTf32>() : InstanceLists{};
             default: return {};
         }
@@ -85,7 +91,26 @@ constexpr Implements kMmaScaledForward = {kMmaByteForward.operands | FA_OPERAND_
 // Those of them without anything to do to scores and probabilities beside products and bands.
 constexpr Implements kPlainScores = {kMmaByteForward.operands & ~(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI),
                                      kMmaForward.options & ~(option::score_mods | option::dropout_p)};
+// Of latent attention with a tile for k and v (mma_latent.h).
+constexpr Implements kLatentForward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
+                                           FA_OPERAND_SCORES,
+                                       option::bands | option::schedule | FA_V_IN_K};
+constexpr Implements kLatentByteForward = {kLatentForward.operands | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_TAIL,
+                                           kLatentForward.options | option::k_descale_dtype | option::v_descale_dtype | option::k_descale_block |
+                                               option::v_descale_block | option::k_descale_stride | option::v_descale_stride};
 constexpr Implements kMmaBackward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequenceOperands | FA_OPERAND_O_SCALE, kMmaOptions};
+
+// The kernels of latent attention for a call; other: none, or those of narrow heads are as good. A warp's dims share a factor.
+CacheType latent_type(const Problem& p, int32_t type) {
+    constexpr int64_t kNarrow = 256, kWidest = 512, kOwnDims = 128, kTail = 64;
+    const fa_attention_desc_t& d = p.d;
+    if (!p.v_in_k() || d.dim_v <= kNarrow || d.dim_v > kWidest || !(d.scale > 0 && plain_scale(d.scale))) return CacheType::other;
+    if (p.within(kLatentForward)) return d.k_dtype == type && d.dim_qk <= kWidest + kTail ? CacheType::latent : CacheType::other;
+    const bool bytes = p.within(kLatentByteForward) && p.has(FA_OPERAND_K_TAIL) && d.k_dtype == FA_E4M3 && type == FA_BF16,
+               tail = d.k_tail_dtype == FA_BF16 && d.dim_tail <= kTail && p.k_dims() <= kWidest && d.dim_v <= p.k_dims();
+    const bool factors = !p.has(FA_OPERAND_K_DESCALE) || d.k_descale_block[1] % kOwnDims == 0 || d.k_descale_block[1] >= p.k_dims();
+    return bytes && tail && factors ? CacheType::latent_bytes : CacheType::other;
+}
 
 // The mma kernels that take a call; none: it has what they do not implement, a q of 8 bits, other types of k or v, wide heads, sizes
 // beyond 2^31, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or coarse values below them are 0,
@@ -94,9 +119,10 @@ InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t limit = int64_t(1) << 31;
     const int32_t type = mma_type(device, d);
-    const CacheType cache = cache_type(d.k_dtype, type);
+    const CacheType latent = latent_type(p, type), cache = cache_type(d.k_dtype, type);
     const bool bytes = cache == CacheType::bytes, drops = d.dropout_p > 0;
     if ((drops && type == FA_F32) || d.seqlen_k >= limit || d.seqlen_q * p.group >= limit || (p.paged() && d.num_pages >= limit)) return {};
+    if (latent != CacheType::other) return mma_instances_of(device, type, latent);
     const bool narrow = (drops || bytes) && cache != CacheType::blocks && type == FA_F16 && d.o_dtype != FA_F16;
     if (cache != CacheType::other && !narrow && p.within(bytes ? kMmaByteForward : kMmaForward)) return mma_instances_of(device, type, cache);
     if (is_scaled_cache(p) && p.within(kMmaScaledForward)) return mma_instances_of(device, type, CacheType::scaled);
@@ -221,7 +247,8 @@ Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const In
     const int64_t keys = max_of(kernel.keys, kSplitQuantum), key_tiles = ceil_div(d.seqlen_k, keys);
     const bool widened = is_scaled_type(d.k_dtype);
     const double room = double(device.multiprocessors) * kernel.resident, rows = double(d.batch * d.heads_q * d.seqlen_q);
-    const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = double(keys * kv_row_bytes(p));
+    const bool latent = latent_type(p, mma_type(device, d)) != CacheType::other && !kernel.simt;  // reads no v
+    const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = double(keys * (latent ? latent_row_bytes(p) : kv_row_bytes(p)));
     const double alone = widened ? elements * device.multiprocessors / (kBytesPerUs * kAloneWidened)
                                  : bytes * device.multiprocessors / (kBytesPerUs * kAlone);
     const double arithmetic = room * elements * 2 * kernel.rows / kFlopsPerUs,

@@ -52,7 +52,7 @@ rt::Status prepare_forward(const rt::Device& d) {
     const rt::Status simt = prepare_list(simt_instances(), d);
     if (simt != rt::kSuccess) return simt;
     for (const int32_t type : {FA_F16, FA_BF16, FA_F32})
-        for (const CacheType cache : {CacheType::like_q, CacheType::bytes, CacheType::blocks, CacheType::scaled})
+        for (const CacheType cache : {CacheType::like_q, CacheType::bytes, CacheType::blocks, CacheType::scaled, CacheType::latent, CacheType::latent_bytes})
             for (const Instances& list : mma_instances_of(d, type, cache).width) {
                 const rt::Status s = prepare_list(list, d);
                 if (s != rt::kSuccess) return s;
@@ -81,6 +81,11 @@ void set_mma_forward(const Problem& p, int rows, const SplitParams& split, MmaFo
     x->q_strides = row_strides(d.q_stride, p.packed_q());
     x->k = source(d.k_stride, d.dim_qk, d.k_dtype);
     x->v = source(d.v_stride, d.dim_v, d.v_dtype);
+    if (p.has(FA_OPERAND_K_TAIL)) {
+        x->k = source(d.k_stride, p.k_dims(), d.k_dtype);
+        x->v = source(d.k_tail_stride, d.dim_tail, d.k_tail_dtype);
+    }
+    x->k_dims = int32_t(p.k_dims());
     x->k_descale.strides = row_strides(d.k_descale_stride, false);
     x->v_descale.strides = row_strides(d.v_descale_stride, false);
     x->pages = pages_of(p, nullptr);
@@ -208,6 +213,7 @@ void set_mma_forward_tensors(const ForwardPlan& f, const fa_forward_args_t& a, M
     x->q = a.q;
     x->k.base = a.k;
     x->v.base = a.v;
+    if (p.has(FA_OPERAND_K_TAIL)) x->v.base = a.k_tail;
     x->k_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_K_DESCALE, a.k_descale));
     x->v_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_V_DESCALE, a.v_descale));
     x->k_factors.factor = operand(p, FA_OPERAND_K_DESCALE, a.k_descale);
@@ -230,6 +236,10 @@ void set_mma_forward_tensors(const ForwardPlan& f, const fa_forward_args_t& a, M
     };
     x->k.width = width(a.k, d.k_stride, d.dim_qk, d.k_dtype);
     x->v.width = width(a.v, d.v_stride, d.dim_v, d.v_dtype);
+    if (!p.has(FA_OPERAND_K_TAIL)) return;
+    x->k_descale.data = x->v_descale.data = nullptr;  // k_factors has them
+    x->k.width = width(a.k, d.k_stride, p.k_dims(), d.k_dtype);
+    x->v.width = width(a.k_tail, d.k_tail_stride, d.dim_tail, d.k_tail_dtype);
 }
 
 // Are its values numbers times factors and something else besides, or are there two factors for 32 dims? See mma_scaled.h.

@@ -252,8 +252,7 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
     }
 };
 
-// A warp's part of a tile: its rows, its keys, and the first keys of the tiles in which some of its scores are
-// kept, and all of them.
+// A warp's part of a tile: its rows, its keys, and the first keys of the tiles in which some of its scores are kept, and all of them.
 template <class M>
 struct WarpPart {
     int row0, key0, key_warp, column_warp, some_begin, some_end, full_begin, full_end;
@@ -278,12 +277,13 @@ struct WarpPart {
 // those of others have behind a barrier. See async_pipe.h, block_pipe.h, scaled_pipe.h and register_pipe.h.
 template <class M, Kind kind, class Type, Copies copies = M::Policy::kCopies>
 struct KvPipe;
-// Merges the splits of a cluster; see mma_cluster.h.
+// The mainloop of latent attention (fwd_latent.h), and what merges the splits of a cluster (mma_cluster.h).
+template <class M>
+struct LatentLoop;
 template <class M>
 struct ClusterMerge;
 
-// The mainloop over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what
-// takes m there.
+// The mainloop over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what takes m there.
 template <class M, Kind kind, class Type>
 FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit,
                                float k_factor, typename M::PerRow& m, typename M::PerRow& l,
@@ -439,7 +439,8 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
     const float product = kind == Kind::general && t.features & kBaseE ? 1.f : x.scale * kLog2e * Mma::kScoreUnit;
     const auto pass = [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
     float unit;
-    if constexpr (!Mma::kWidens || kind == Kind::general) unit = pass(x.k_dtype);
+    if constexpr (M::kLatent) unit = LatentLoop<M>::run(x, w, begin, end, product, m, l, o);
+    else if constexpr (!Mma::kWidens || kind == Kind::general) unit = pass(x.k_dtype);
     else unit = Mma::by_type(x.k_dtype, pass);
     rt::barrier();
     FA_UNROLL for (int pass = 0; pass < M::kOutputPasses; pass++) {

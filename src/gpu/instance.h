@@ -10,7 +10,7 @@ namespace fa {
 namespace gpu {
 
 struct Instance {
-    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, fwd_mma_blocks, fwd_mma_scaled, fwd_mfma, fwd_wmma
+    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, fwd_mma_blocks, fwd_mma_scaled, fwd_mma_latent, fwd_mma_byte_latent, fwd_mfma, fwd_wmma
     int rows, columns;   // of a tile: group-major query rows; the widest head dimension of v
     int dims;            // and of q and k, where these may be more
     int keys;            // of a tile
@@ -68,6 +68,10 @@ struct MmaQuantisedDecode;  // of few rows
 template <class T>
 struct MmaScaled;  // and of any types of 8 bits or fewer
 struct MmaTf32;  // f32
+template <class T>
+struct MmaLatent;  // f16 or bf16, where v is the first dims of k
+template <class T>
+struct MmaLatentByte;  // the same beside k of e4m3 with a tail
 // On AMD's devices, of an instruction's family.
 template <class T>
 struct MfmaKernels;
@@ -104,6 +108,9 @@ InstanceLists lists_of() {
     if constexpr (kWideHeads<Mma>) lists.width[3] = mma_instances<Mma, 512>(), lists.width[4] = mma_instances<Mma, 576>();
     return lists;
 }
+// Those of latent attention are of one width.
+template <class Mma>
+InstanceLists latent_lists() { return {{mma_instances<Mma, 576>(), {}, {}, {}, {}}}; }
 struct BackwardLists {
     BackwardInstances width[4];
 };

@@ -16,34 +16,50 @@ struct Instantiate {
     using General = MmaForward<typename Mma::General, D, RowWarps, RowTiles * kRowsOfTile<Mma> / kRowsOfTile<typename Mma::General>, KeyWarps, keys,
                                (keys < Keys && !Mma::kSplitTf32 && Mma::kAsyncCopies ? 2 * Stages : Stages), Resident>;
 };
+template <class M>
+constexpr Instance describe_instance(void (*general)(MmaForwardParams), void (*plain)(MmaForwardParams), void (*paged)(MmaForwardParams)) {
+    Instance one{};
+    one.family = M::Policy::kFamily;
+    one.rows = M::rows;
+    one.columns = M::columns;
+    one.dims = M::dims;
+    one.keys = M::keys;
+    one.threads = M::threads;
+    one.key_warps = M::key_warps;
+    one.resident = M::resident;
+    one.general = general;
+    one.plain = plain;
+    one.paged = paged;
+    one.shared_bytes = [](int64_t) -> int64_t { return M::kSharedBytes; };
+    return one;
+}
+template <class M>
+constexpr Instance describe_instance(void (*kernel)(MmaForwardParams)) {
+    return describe_instance<M>(kernel, kernel, kernel);
+}
 template <class I>
 constexpr Instance make_instance() {
     using M = typename I::Usual;
     using General = typename I::General;
     static_assert(General::kSharedBytes <= M::kSharedBytes, "one figure for all three");
-    constexpr auto make = [](auto general, auto plain, auto paged) -> Instance {
-        Instance one{};
-        one.family = M::Policy::kFamily;
-        one.rows = M::rows;
-        one.columns = M::columns;
-        one.dims = M::dims;
-        one.keys = M::Policy::kScaled ? General::keys : M::keys;
-        one.threads = M::threads;
-        one.key_warps = M::key_warps;
-        one.scaled = M::Policy::kScaled;
-        one.resident = M::resident;
-        one.general = general;
-        one.plain = plain;
-        one.paged = paged;
-        one.shared_bytes = [](int64_t) -> int64_t { return M::kSharedBytes; };
-        return one;
-    };
     constexpr auto general = forward_mma<General, Kind::general>;
     // Prefill from k and v that are widened has the one loop: most of it reads pages, and three cost much code.
-    if constexpr (M::Policy::kScaled || (M::Policy::kWidens && M::key_warps == 1)) return make(general, general, general);
+    if constexpr (M::Policy::kScaled) {
+        Instance one = describe_instance<M>(general);
+        one.keys = General::keys;
+        one.scaled = true;
+        return one;
+    } else if constexpr (M::Policy::kWidens && M::key_warps == 1) return describe_instance<M>(general);
     else if constexpr (sizeof(typename M::Policy::Element) == 4 || !M::Policy::kAsyncCopies)
-        return make(general, forward_mma<M, Kind::plain>, general);  // caches of f32 are rare, and see kv_pipe.h
-    else return make(general, forward_mma<M, Kind::plain>, forward_mma<M, Kind::paged>);
+        return describe_instance<M>(general, forward_mma<M, Kind::plain>, general);  // caches of f32 are rare, and see kv_pipe.h
+    else return describe_instance<M>(general, forward_mma<M, Kind::plain>, forward_mma<M, Kind::paged>);
+}
+
+// Of latent attention, one kernel takes all that they take.
+template <bool wanted, class Mma, int... shape>
+constexpr Instance latent_entry() {
+    if constexpr (!wanted) return Instance{};
+    else return describe_instance<MmaForward<Mma, 576, shape...>>(forward_mma<MmaForward<Mma, 576, shape...>, Kind::paged>);
 }
 
 // The policy of instances for few rows; most policies have no other.
@@ -64,9 +80,9 @@ constexpr Instance entry() {
 }
 template <class Mma, int width>
 struct List {
-    static constexpr bool k32 = sizeof(typename Mma::Element) == 4, k16 = !k32 && !Mma::kWidens;
+    static constexpr bool k32 = sizeof(typename Mma::Element) == 4, kLatent = kLatentKeyBytes<Mma> > 0, k16 = !k32 && !Mma::kWidens && !kLatent;
     static constexpr bool worth = width <= 128 || !kIsF16<typename Mma::Element>;  // wide heads under f16 are not worth their code
-    static constexpr bool k8 = Mma::kKv8bit && worth, kQuantised = Mma::kQuantised && !Mma::kScaled && worth,
+    static constexpr bool k8 = Mma::kKv8bit && worth && !kLatent, kQuantised = Mma::kQuantised && !Mma::kScaled && worth,
                           kScaled = Mma::kScaled && worth;
     static constexpr Instance list[] = {
 #define FA_MMA_16BIT(D, ...) entry<k16 && D == width, Mma, D, __VA_ARGS__>(),
@@ -74,6 +90,8 @@ struct List {
 #define FA_MMA_BLOCKS(D, ...) entry<kQuantised && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_BLOCKS_DECODE(D, ...) entry<kQuantised && D == width, typename DecodeOf<Mma>::Policy, D, __VA_ARGS__>(),
 #define FA_MMA_SCALED(D, ...) entry<kScaled && D == width, Mma, D, __VA_ARGS__>(),
+#define FA_MMA_LATENT(...) latent_entry<kLatent && !Mma::kKv8bit, Mma, __VA_ARGS__>(),
+#define FA_MMA_LATENT_8BIT(...) latent_entry<kLatent && Mma::kKv8bit, Mma, __VA_ARGS__>(),
 #define FA_MMA_32BIT(D, ...) entry<k32 && D == width, Mma, D, __VA_ARGS__>(),
 #include "gpu/kernels.def"
 #undef FA_MMA_16BIT
@@ -81,6 +99,8 @@ struct List {
 #undef FA_MMA_BLOCKS
 #undef FA_MMA_BLOCKS_DECODE
 #undef FA_MMA_SCALED
+#undef FA_MMA_LATENT
+#undef FA_MMA_LATENT_8BIT
 #undef FA_MMA_32BIT
     };
 };

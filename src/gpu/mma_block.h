@@ -15,6 +15,9 @@ enum class Kind { general, plain, paged };
 // Rows of a tile: as many as keys, but for policies that say otherwise.
 template <class Mma>
 constexpr int kRowsOfTile = Mma::kTile;
+// Of policies whose tiles hold k and v in one (mma_latent.h): bytes of a key there; 0: k and v have tiles of their own.
+template <class Mma>
+constexpr int kLatentKeyBytes = 0;
 
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
 struct MmaBlock {
@@ -24,7 +27,8 @@ struct MmaBlock {
     using Acc = typename Mma::Acc;
     static constexpr int row_warps = RowWarps, row_tiles = RowTiles, key_warps = KeyWarps, keys = Keys, stages = Stages;
     // The outputs of wide heads are more than a warp's registers hold: two warps compute the same scores, and have half of the columns each.
-    static constexpr int column_warps = D > 256 ? 2 : 1;
+    static constexpr bool kLatent = kLatentKeyBytes<Mma> > 0;
+    static constexpr int column_warps = kLatent ? 4 : D > 256 ? 2 : 1;
     // Of q and k; v has 512 at most.
     static constexpr int dims = D, columns = D > 512 ? 512 : D;
     static constexpr int kTile = Mma::kTile, kTileRows = kRowsOfTile<Mma>, threads = Mma::kLanes * RowWarps * KeyWarps * column_warps,
@@ -36,14 +40,14 @@ struct MmaBlock {
     static constexpr int kTailVecs = (D - columns) * int(sizeof(Key)) / 16;  // behind kRowVecs: each a row's eighth, of threads of their own
     static constexpr int kQRowBytes = D * int(sizeof(Element)), kQRowVecs = kQRowBytes / 16;
     static constexpr int kKeyTiles = Keys / kTile / KeyWarps, kSteps = D / kTile, kColumnSteps = columns / kTile / column_warps;
-    static constexpr int kLocationTiles = Stages / 2 + 1;  // key tiles whose locations are kept: from the lookup to the mask
+    static constexpr int kLocationTiles = kLatent ? Stages + 1 : Stages / 2 + 1;  // key tiles whose locations are kept: from the lookup to the mask
     // All stages before the first tile: others have no registers for it.
     static constexpr bool kFillAllStages = Mma::kAsyncCopies && (KeyWarps > 1 || RowTiles * D <= 64);
     static constexpr int kPrefetch = Mma::kAsyncCopies || KeyWarps == 1 ? 2 : 1;  // fragments that are read before their use
     static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
     static constexpr bool kHoldQ =
         !Mma::kQInShared || (!Mma::kSplitTf32 && !Mma::kScaled && RowTiles * kTileRows * D <= 128 * kTile);  // q stays in registers
-    static_assert(Stages % 2 == 0 && Keys % (kTile * KeyWarps) == 0 && threads % kRowVecs == 0 && Keys % kRowsAtOnce == 0 &&
+    static_assert((kLatent || Stages % 2 == 0) && Keys % (kTile * KeyWarps) == 0 && threads % kRowVecs == 0 && Keys % kRowsAtOnce == 0 &&
                       threads >= Keys,
                   "");
 
@@ -78,8 +82,10 @@ struct MmaBlock {
         int32_t missing[kLocationTiles];         // the tile in which a key is not there
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
-    static constexpr int kQBytes = Mma::kQInShared ? rows * kQRowBytes : 0, kStageBytes = Keys * (Mma::kScaled ? stored_pitch(D) : kRowBytes);
-    static constexpr int kTileBytes = kQBytes + Stages * kStageBytes + (Mma::kScaled ? Keys * kRowBytes : 0);
+    static constexpr int kQBytes = Mma::kQInShared ? rows * kQRowBytes : 0,
+                         kStageBytes = Keys * (kLatent ? kLatentKeyBytes<Mma> : Mma::kScaled ? stored_pitch(D) : kRowBytes);
+    static constexpr int kExchangeBytes = kLatent ? RowWarps * column_warps * (RowTiles * kKeyTiles * 1024 + 8 * Keys) + kLocationTiles * Keys * 16 : 0;
+    static constexpr int kTileBytes = kQBytes + Stages * kStageBytes + kExchangeBytes + (Mma::kScaled ? Keys * kRowBytes : 0);
     // Outputs leave by way of the tiles' memory: all columns at once, or, where that is small, some at a time.
     static constexpr int output_columns(int columns) {
         const bool fits = !(Mma::kOutputInPasses || column_warps > 1) || columns <= 32 || KeyWarps * rows * columns * 4 <= kTileBytes;

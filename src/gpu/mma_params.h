@@ -43,10 +43,11 @@ struct MmaForwardParams : MmaCallParams<RowParams>, SplitParams {
     bool cluster_merge;  // the blocks of a tile's splits are a cluster, and merge among themselves
     bool o_plain;        // o has the kernel's type, and rows may be written four elements at a time as they come
     int32_t q_dtype;     // of a q that is rounded
-    // Of k and v that scaled_pipe.h reads.
+    // Of k and v that scaled_pipe.h reads, and of k that fwd_latent.h does.
     Factors k_factors, v_factors;
     int32_t v_dtype;
     float v_unit;  // what v's factors are multiplied by, lest sums of the largest overflow
+    int32_t k_dims;  // with a tail, whose place is v's: those before it
 };
 
 // Does no length, offset or start of a sequence lie in device memory?

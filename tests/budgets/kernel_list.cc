@@ -9,7 +9,9 @@ int main() {
     const InstanceLists lists[] = {{{simt_instances(), {}, {}}}, lists_of<MmaSync<F16>>(), lists_of<MmaSync<Bf16>>(),
                                    lists_of<MmaTf32>(), lists_of<MmaByte<F16>>(), lists_of<MmaByte<Bf16>>(),
                                    lists_of<MmaQuantised<F16>>(), lists_of<MmaQuantised<Bf16>>(),
-                                   lists_of<MmaScaled<F16>>(), lists_of<MmaScaled<Bf16>>()};
+                                   lists_of<MmaScaled<F16>>(), lists_of<MmaScaled<Bf16>>(),
+
+                                   latent_lists<MmaLatent<F16>>(), latent_lists<MmaLatent<Bf16>>(), latent_lists<MmaLatentByte<Bf16>>()};
     for (const InstanceLists& of_type : lists)
         for (const Instances& list : of_type.width)
             for (int i = 0; i < list.count; i++) {

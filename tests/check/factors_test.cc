@@ -195,7 +195,7 @@ void run_records(const Record& x, const Handle& handle) {
     a.q = q.as(), a.k = put.k, a.k_descale = put.k_descale, a.k_tail = put.k_tail, a.o = o.as(), a.page_table = table.data();
     ASSERT_EQ(fa_forward_ex(handle, &d, &a), FA_OK) << handle.error();
     const oracle::Reading r(d, a);
-    EXPECT_EQ(oracle::compare_o(r, oracle::attention(r), FA_F32).fault, "");
+    EXPECT_EQ(oracle::compare_o(r, oracle::attention(r), probability_dtype(handle, d)).fault, "");
     const oracle::Cache again = oracle::load_cache(r, 0, 0, 0);
     for (int64_t e = 0; e < dim; e++) {  // the last token: e4m3 keeps 4 bits
         const double given = oracle::load(fresh.as(), (kTokens - 1) * dim + e, FA_BF16);

@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 #include "gpu/gpu.h"
+#include "gpu/latent_cases.h"
 #include "support/random_case.h"
 
 namespace test::gpu {
@@ -33,6 +34,8 @@ std::set<std::string> listed_kernels() {
 #define FA_MMA_BLOCKS(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_blocks", columns, row_warps, row_tiles, 128);
 #define FA_MMA_BLOCKS_DECODE(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_blocks", columns, row_warps, row_tiles, 128, 8);
 #define FA_MMA_SCALED(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_scaled", columns, row_warps, row_tiles, 128);
+#define FA_MMA_LATENT(row_warps, row_tiles, ...) insert_both("fwd_mma_latent", 576, row_warps, row_tiles, 576);
+#define FA_MMA_LATENT_8BIT(row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma_byte_latent", 576, row_warps, row_tiles, "bf16"));
 #define FA_MMA_32BIT(columns, row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, "f32"));
 #include "gpu/kernels.def"
 #undef FA_SIMT
@@ -41,6 +44,8 @@ std::set<std::string> listed_kernels() {
 #undef FA_MMA_BLOCKS
 #undef FA_MMA_BLOCKS_DECODE
 #undef FA_MMA_SCALED
+#undef FA_MMA_LATENT
+#undef FA_MMA_LATENT_8BIT
 #undef FA_MMA_32BIT
     if (is_hopper()) {
         names.insert("merge_in_cluster");
@@ -112,6 +117,9 @@ std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads
                         if (scores) c.d.operands |= FA_OPERAND_SCORES, dense_pairs(c.d, c.d.scores_stride);
                         if (known.insert(kernels_of(handle, c.d)).second) cases.push_back(std::move(c));
                     }
+    for (const int64_t rows : all_rows)
+        for (Case& c : latent_mma_cases(batch, heads, rows, keys))
+            if (known.insert(kernels_of(handle, c.d)).second) cases.push_back(std::move(c));
     return cases;
 }
 
@@ -122,38 +130,6 @@ void descale_heads(Case& c) {
     c.d.q_descale_stride[0] = c.d.heads_q;
     c.d.k_descale_stride[0] = c.d.v_descale_stride[0] = pages ? 0 : c.d.heads_k;
     c.d.q_descale_stride[2] = c.d.k_descale_stride[2] = c.d.v_descale_stride[2] = 1;
-}
-
-// Latent attention: one tile and several, the last of them full and not; keys that end within a block, at one's end and at a pair's; with
-// splits and without, over pages, with sequences that have no keys, diagonals that end where a block does, and tiles of a chunk of prefill
-// that see few of the keys or none of a split; more tiles than there are multiprocessors.
-std::vector<Case> latent_cases() {
-    struct Shape {
-        int64_t batch, heads, rows, keys;
-    };
-    enum { alike, ragged, in_pages, in_long_pages, to_f32, layouts };
-    std::vector<Case> cases;
-    for (const int32_t dtype : {FA_BF16, FA_F16})
-        for (const int64_t dim : {576, 512})
-            for (const Shape& shape : {Shape{3, 16, 1, 1}, Shape{3, 1, 2, 129}, Shape{2, 64, 1, 256}, Shape{2, 16, 4, 320},
-                                       Shape{2, 128, 2, 700}, Shape{1, 16, 1, 5000}, Shape{2, 4, 300, 310}, Shape{3, 5, 8, 1025}, Shape{300, 2, 1, 260}})
-                for (const int splits : {0, 1, 5})
-                    for (int layout = alike; layout < layouts; layout++) {
-                        if (shape.batch > 100 && splits == 1) continue;
-                        Case c = shaped({shape.batch, shape.heads, 1, shape.rows, shape.keys, dim, 512}, dtype);
-                        c.d.flags = FA_V_IN_K;
-                        c.d.num_splits = splits;
-                        if (layout != alike) causal(c, FA_ALIGN_BOTTOM_RIGHT);
-                        if (layout == to_f32) c.d.o_dtype = FA_F32;
-                        else if (layout != alike) {
-                            c.d.operands |= FA_OPERAND_SEQUSED_K;
-                            for (int64_t b = 0; b < shape.batch; b++)
-                                c.metadata.seqused_k.push_back(int32_t(b % 3 == 2 ? 0 : shape.keys - b % 3 * shape.keys / 3));
-                        }
-                        if (layout == in_pages || layout == in_long_pages) paged(c, layout == in_pages ? 64 : 192);
-                        cases.push_back(std::move(c));
-                    }
-    return cases;
 }
 
 // Heads of 257 to 512 dims, of k, of v and of both: one tile and several, an odd number of them, heads of a kv head that fill a tile's rows
@@ -301,8 +277,8 @@ std::vector<Case> some_of(std::vector<Case> all, const Handle& handle) {
 void fill(Case& c, Rng& rng) {
     c.bind(rng);
     c.fill_normal(rng);
+    if (c.d.operands & (FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE)) c.set_descales(rng, c.d.k_dtype == FA_I8 ? 0.02 : 0.8);
     if (c.d.operands & FA_OPERAND_Q_DESCALE) {
-        c.set_descales(rng, c.d.k_dtype == FA_I8 ? 0.02 : 0.8);
         c.q_descale.as<float>()[0] *= -1, c.v_descale.as<float>()[0] *= -1;
     }
     if (c.d.operands & FA_OPERAND_O_SCALE) *c.o_scale.as<float>() = -8;

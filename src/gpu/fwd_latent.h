@@ -1,0 +1,367 @@
+// The mainloop of latent attention: fwd_mma.h's kernel where v is the first 512 dims of k (mma_latent.h). The four warps that share rows have 128
+// dims each, of k as of v. A warp multiplies its own dims, of all keys of a tile, with its part of q, which it keeps in registers; the four sums
+// meet in shared memory, from where each warp takes the scores, computes the same probabilities, and multiplies them with its dims as v. So each
+// value of a tile is read twice and widened twice, by the same warp, and no score is computed twice but for its exponential.
+//
+// Stored bytes have a factor for each key and 128 dims, a warp's own: it multiplies the warp's sum, and the probabilities before they are rounded.
+#pragma once
+#include "gpu/fwd_mma.h"
+#include "gpu/mma_latent.h"
+
+namespace fa {
+namespace gpu {
+
+// Factors of a warp's dims, as powers of two and what is left: 2^e is the power of two of the largest so far, and o is a sum of P · f · 2^(kPScaleLog2 − e).
+// So products stay in bf16's range and sums in f32's, whatever factors are, and weights far below 2^-126 of the largest count. e is at least -kPScaleLog2,
+// for 2^(kPScaleLog2 - e) to be a number.
+struct LatentFactors {
+    static constexpr int kPScaleLog2 = 60, kHeadroom = 32;  // the latter as kHeadroomUnit
+    int exponent = -kPScaleLog2;
+    FA_MEMBER static float power(int e) { return e < -126 ? 0.f : float_of(uint32_t(e + 127) << 23); }
+    FA_MEMBER float p_scale() const { return power(kPScaleLog2 - exponent); }
+    // Takes a larger factor in: what o so far is to be multiplied by.
+    FA_MEMBER float raise(float largest) {
+        const int before = exponent;
+        exponent = max_of(exponent, int(bits_of(largest) >> 23) - 127);
+        return power(before - exponent);
+    }
+    FA_MEMBER float output_unit(float sum) const { return sum * power(-kPScaleLog2 - kHeadroom) * power(exponent); }
+};
+
+template <class M>
+struct LatentTile {
+    using Mma = typename M::Policy;
+    using Acc = typename M::Acc;
+    using PerRow = typename M::PerRow;
+    using FragmentA = typename Mma::FragmentA;
+    using FragmentB = typename Mma::FragmentB;
+    using Source = typename M::Source;
+    using TailMma = MmaSync<typename Mma::Element>;
+    using Scores = Acc[M::row_tiles][M::kKeyTiles];
+    static constexpr bool kBytes = Mma::kKv8bit;
+    static constexpr int kWarps = M::column_warps, kKeyTiles = M::kKeyTiles, keys = M::keys, stages = M::stages, threads = M::threads;
+    static constexpr int kRowBytes = kLatentDims * int(sizeof(typename Mma::Key)), kTailRowBytes = kLatentTail * int(sizeof(typename Mma::Element)),
+                         kWarpBytes = kRowBytes / kWarps, kWarpSteps = kLatentDims / kWarps / M::kTile;
+    static_assert(kLatentTail == kWarps * M::kTile && kWarpSteps == M::kColumnSteps && keys % Mma::kLanes == 0 && keys <= threads, "");
+
+    // Behind the stages: sums of the warps' dims, where tiles' rows lie, and factors of two tiles.
+    struct Place {
+        int64_t k, tail;  // bytes behind the bases; below 0: not there, but for an address that is as aligned
+    };
+    struct Exchange {
+        float sum[M::row_warps][kWarps][M::row_tiles][kKeyTiles][2][Mma::kLanes][4];
+        Place place[M::kLocationTiles][keys];
+        float factor[2][M::row_warps][kWarps][kBytes ? keys : 1];
+    };
+    static_assert(int(sizeof(Exchange)) <= M::kExchangeBytes, "");
+    FA_MEMBER static Exchange& exchange() { return *reinterpret_cast<Exchange*>(M::stage_tile(stages)); }
+    FA_MEMBER static const Source& tail_source() { return kBytes ? M::shared().tile.v : M::shared().tile.k; }
+    FA_MEMBER static int row_warp(const WarpPart<M>& w) { return w.row0 / (M::kTileRows * M::row_tiles); }
+
+    // ---- q: a lane's elements, from where q lies
+
+    // Dims `dim` and dim + 1 of row r of the tile.
+    FA_MEMBER static uint32_t q_pair(const MmaForwardParams& x, const char* row, int64_t index, int dim, int end) {
+        if (!row || dim >= end) return 0;
+        if (x.q_width >= 4 && dim % 2 == 0) return *reinterpret_cast<const uint32_t*>(row + dim * int(sizeof(typename Mma::Element)));
+        uint32_t pair = 0;
+        FA_UNROLL for (int e = 0; e < 2; e++) {
+            if (dim + e >= end) continue;
+            uint32_t bits;
+            if (Mma::kRoundsQ && x.q_width == 0) bits = f32_to_bf16(load_element(x.q, index + dim + e, x.q_dtype));
+            else bits = reinterpret_cast<const uint16_t*>(row)[dim + e];
+            pair |= bits << 16 * e;
+        }
+        return pair;
+    }
+    // The order of dims within 16 is that in which k's bytes widen.
+    FA_MEMBER static void load_q(const MmaForwardParams& x, const WarpPart<M>& w, FragmentA (&q)[M::row_tiles][kWarpSteps + 1]) {
+        const int t = rt::thread() % 4, dims = int(x.dim_qk), own_end = kBytes ? min_of(x.k_dims, kLatentDims) : min_of(dims, kLatentDims),
+                  own = w.column_warp * (kLatentDims / kWarps), tail = own_end + w.column_warp * M::kTile;
+        FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
+            FA_UNROLL for (int half = 0; half < 2; half++) {
+                const int r = w.row0 + M::kTileRows * m + Acc::row(half);
+                const bool there = r < M::shared().tile.valid;
+                const int64_t index = there ? M::q_index(x, r) : 0;
+                const char* const row = there ? static_cast<const char*>(x.q) + index * int64_t(sizeof(typename Mma::Element)) : nullptr;
+                FA_UNROLL for (int step = 0; step < kWarpSteps; step++)
+                    FA_UNROLL for (int part = 0; part < 2; part++)
+                        q[m][step].r[half + 2 * part] =
+                            q_pair(x, row, index, own + M::kTile * step + (kBytes ? 4 * t + 2 * part : 2 * t + 8 * part), own_end);
+                FA_UNROLL for (int part = 0; part < 2; part++)
+                    q[m][kWarpSteps].r[half + 2 * part] = q_pair(x, row, index, tail + 2 * t + 8 * part, dims);
+            }
+    }
+
+    // ---- tiles
+
+    // Where key `first` + thread lies: page or sequence, and row there; -1: nowhere.
+    FA_MEMBER static int64_t find(const MmaForwardParams& x, int first, int end) {
+        const int key = first + rt::thread();
+        if (rt::thread() >= keys || key >= end) return -1;
+        const Sequence& seq = M::shared().tile.seq;
+        const uint32_t slot = uint32_t(seq.k_begin) + uint32_t(key);
+        if (!x.pages.table) return seq.kv_index << 32 | slot;
+        const uint32_t size = uint32_t(min_of(x.pages.size, int64_t(0xffffffff)));
+        const int64_t page = x.pages.table[seq.kv_index * x.pages.row_stride + slot / size];
+        return page >= 0 && page < x.pages.count ? page << 32 | slot % size : -1;
+    }
+    FA_MEMBER static void store(const MmaForwardParams& x, int64_t location, int j, int first, int end) {
+        if (rt::thread() >= keys) return;
+        typename M::Shared& s = M::shared();
+        const int slot = j % M::kLocationTiles, key = first + rt::thread();
+        const auto offset = [&](const Source& from) {
+            return x.pages.table ? (location >> 32) * from.outer + uint32_t(location) * from.row : key * from.row;
+        };
+        exchange().place[slot][rt::thread()] = location < 0 ? Place{-16, -16} : Place{offset(s.tile.k), offset(tail_source())};
+        s.location[slot][rt::thread()] = location;
+        if (location < 0 && key < end) s.missing[slot] = j;
+    }
+
+    // Tile j into stage i: a group of copies, were it empty.
+    FA_MEMBER static void load(int j, int i, int key, int end) {
+        if (key < end) {
+            const Source &k = M::shared().tile.k, &tail = tail_source();
+            const Place* const place = exchange().place[j % M::kLocationTiles];
+            if (k.width == 16 && tail.width == 16) {
+                copy_rows<kRowBytes>(M::stage_tile(i), [&](int r) { return place[r].k; }, k.base, 0, k.bytes);
+                copy_rows<kTailRowBytes>(M::stage_tile(i) + keys * kRowBytes, [&](int r) { return place[r].tail; }, tail.base, kBytes ? 0 : kRowBytes,
+                                         tail.bytes);
+            } else {
+                load_elements(place, i);
+            }
+        }
+        rt::cp_async_commit();
+    }
+    // From byte `first` of the rows on, which end at byte `bytes`.
+    template <int row_bytes, class Offset>
+    FA_MEMBER static void copy_rows(char* to, Offset offset, const char* base, int first, int bytes) {
+        constexpr int across = row_bytes / 16, down = threads / across;
+        static_assert(keys % down == 0 && (down >= 8 ? down % 8 == 0 : 8 % down == 0), "a row's swizzle is its first row's, changed");
+        const int row = rt::thread() / across, vec = rt::thread() % across;
+        const uint32_t at = rt::smem_addr(to) + uint32_t(swizzle_offset<row_bytes>(row, vec));
+        const bool in_row = first + 16 * vec < bytes;
+        const char* const from = base + first + 16 * vec;
+        FA_UNROLL for (int r = 0; r < keys; r += down) {
+            const int64_t there = offset(row + r);
+            rt::cp_async16((at ^ uint32_t(r % 8 * 16)) + uint32_t(r * row_bytes), from + there, in_row && there >= 0);
+        }
+    }
+    FA_COLD_MEMBER static void load_elements(const Place* place, int i) {
+        using Key = typename Mma::Key;
+        using Element = typename Mma::Element;
+        const Source &k = M::shared().tile.k, &tail = tail_source();
+        char* const to = M::stage_tile(i);
+        for (int n = rt::thread(); n < keys * kLatentDims; n += threads) {
+            const int r = n / kLatentDims, at = n % kLatentDims * int(sizeof(Key));
+            Key value{};
+            if (place[r].k >= 0 && at < k.bytes) value = *reinterpret_cast<const Key*>(k.base + place[r].k + at);
+            *reinterpret_cast<Key*>(to + swizzle_offset<kRowBytes>(r, at / 16) + at % 16) = value;
+        }
+        for (int n = rt::thread(); n < keys * kLatentTail; n += threads) {
+            const int r = n / kLatentTail, at = n % kLatentTail * int(sizeof(Element)), from = at + (kBytes ? 0 : kRowBytes);
+            Element value{};
+            if (place[r].k >= 0 && from < tail.bytes) value = *reinterpret_cast<const Element*>(tail.base + place[r].tail + from);
+            *reinterpret_cast<Element*>(to + keys * kRowBytes + swizzle_offset<kTailRowBytes>(r, at / 16) + at % 16) = value;
+        }
+    }
+
+    // ---- factors: a lane has those of its keys, a tile ahead
+
+    static constexpr int kLaneKeys = kBytes ? keys / Mma::kLanes : 1;
+    // Index of a warp's factor in row 0; -1: it has no stored dims, or they have no factors.
+    FA_MEMBER static int64_t factor_column(const MmaForwardParams& x, const WarpPart<M>& w) {
+        const Factors& f = x.k_factors;
+        const int dim = w.column_warp * (kLatentDims / kWarps);
+        return f.factor && dim < x.k_dims ? M::shared().tile.kv_head * f.stride[2] + dim / f.block[1] * f.stride[3] : -1;
+    }
+    // As it is stored, so that nobody waits for it yet.
+    FA_MEMBER static void load_factors(const MmaForwardParams& x, int64_t column, int j, uint32_t (&raw)[kLaneKeys]) {
+        const Factors& f = x.k_factors;
+        FA_UNROLL for (int i = 0; i < kLaneKeys; i++) {
+            const int64_t location = M::shared().location[j % M::kLocationTiles][rt::thread() % Mma::kLanes + Mma::kLanes * i];
+            raw[i] = 0;
+            if (location < 0 || column < 0) continue;
+            const int64_t row = uint32_t(location), block = f.block[0] == 1 ? row : row / f.block[0];
+            const int64_t at = (location >> 32) * f.stride[0] + block * f.stride[1] + column;
+            raw[i] = f.dtype == FA_F32                          ? static_cast<const uint32_t*>(f.factor)[at]
+                     : f.dtype == FA_E8M0 || f.dtype == FA_E4M3 ? static_cast<const uint8_t*>(f.factor)[at]
+                                                                : static_cast<const uint16_t*>(f.factor)[at];
+        }
+    }
+    // As f32, for tile j; returned is the largest.
+    FA_MEMBER static float store_factors(const MmaForwardParams& x, const WarpPart<M>& w, int j, const uint32_t (&raw)[kLaneKeys]) {
+        float largest = 0.f;
+        FA_UNROLL for (int i = 0; i < kLaneKeys; i++) {
+            const float factor = !x.k_factors.factor ? 1.f : x.k_factors.dtype == FA_F32 ? float_of(raw[i]) : load_factor(&raw[i], 0, x.k_factors.dtype);
+            exchange().factor[j % 2][row_warp(w)][w.column_warp][rt::thread() % Mma::kLanes + Mma::kLanes * i] = factor;
+            const float size = fabsf(factor);
+            if (size <= kMaxFloat) largest = max_fn(largest, size);
+        }
+        FA_UNROLL for (int mask = 1; mask < Mma::kLanes; mask *= 2) largest = max_fn(largest, rt::shuffle_xor32(largest, mask));
+        return largest;
+    }
+    // Of the four keys of key tile n whose scores and probabilities a lane has.
+    FA_MEMBER static void read_factors(const WarpPart<M>& w, int j, int n, float (&factor)[4]) {
+        const float* const from = exchange().factor[j % 2][row_warp(w)][w.column_warp] + M::kTile * n + rt::thread() % 4 * 2;
+        FA_UNROLL for (int i = 0; i < 4; i++) factor[i] = from[i / 2 * 8 + i % 2];
+    }
+    FA_MEMBER static constexpr int factor_of(int e) { return e / 4 * 2 + e % 2; }
+
+    // ---- products
+
+    // 32 dims or columns of bytes, 16 of others, of a warp's own.
+    static constexpr int kPieces = kBytes ? kWarpSteps / 2 : kWarpSteps, kPieceSteps = kBytes ? 2 : 1;
+    FA_MEMBER static void load_k(FragmentB (&b)[kPieceSteps], const SwizzledPtr& ptr, int down, int i) {
+        if constexpr (kBytes) {
+            typename Mma::PackedB packed[1];
+            Mma::template load_k<kRowBytes>(packed[0], ptr, down, i);
+            Mma::template widen_k<1>(b, packed, E4m3{});
+        } else {
+            Mma::template load_k<kRowBytes>(b[0], ptr, down, i);
+        }
+    }
+    // What has been widened, for the second product.
+    struct Kept {
+        FragmentB k[kBytes ? kKeyTiles : 1][kBytes ? kWarpSteps : 1];
+    };
+    // Sums over a warp's dims, with their factors, to the other warps.
+    FA_MEMBER static void multiply_own_dims(const WarpPart<M>& w, const FragmentA (&q)[M::row_tiles][kWarpSteps + 1], const char* tile, int j, Kept& kept) {
+        Scores sum{}, tail{};
+        const SwizzledPtr ptr = Mma::template k_ptr<kRowBytes>(tile + w.column_warp * kWarpBytes, 0);
+        const SwizzledPtr tail_ptr = TailMma::template k_ptr<kTailRowBytes>(tile + keys * kRowBytes, 0).advance(w.column_warp);
+        FA_UNROLL for (int i = 0; i < kPieces; i++)
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                FragmentB right[kPieceSteps];
+                load_k(right, ptr, M::kTile * n * kRowBytes, i);
+                FA_UNROLL for (int c = 0; c < kPieceSteps; c++) {
+                    FA_UNROLL for (int m = 0; m < M::row_tiles; m++) Mma::mma(sum[m][n], q[m][kPieceSteps * i + c], right[c]);
+                    if constexpr (kBytes) kept.k[n][kPieceSteps * i + c] = right[c];
+                }
+            }
+        FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+            FragmentB right;
+            TailMma::template load_k<kTailRowBytes>(right, tail_ptr, M::kTile * n * kTailRowBytes, 0);
+            FA_UNROLL for (int m = 0; m < M::row_tiles; m++) Mma::mma(kBytes ? tail[m][n] : sum[m][n], q[m][kWarpSteps], right);
+        }
+        FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+            float factor[4];
+            if constexpr (kBytes) read_factors(w, j, n, factor);
+            FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
+                FA_UNROLL for (int half = 0; half < 2; half++) {
+                    float* const x = sum[m][n].x + 4 * half;
+                    if constexpr (kBytes)
+                        FA_UNROLL for (int e = 0; e < 4; e++) x[e] = fmaf(x[e], factor[factor_of(4 * half + e)], tail[m][n].x[4 * half + e]);
+                    rt::store4(exchange().sum[row_warp(w)][w.column_warp][m][n][half][rt::thread() % Mma::kLanes], x);
+                }
+        }
+    }
+    // The scores, of all dims: in one order, so that the warps that share them have the same.
+    FA_MEMBER static void add_up(const WarpPart<M>& w, Scores score) {
+        FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+                FA_UNROLL for (int half = 0; half < 2; half++) {
+                    float part[kWarps][4];
+                    FA_UNROLL for (int i = 0; i < kWarps; i++)
+                        rt::load4(exchange().sum[row_warp(w)][i][m][n][half][rt::thread() % Mma::kLanes], part[i]);
+                    FA_UNROLL for (int e = 0; e < 4; e++) score[m][n].x[4 * half + e] = (part[0][e] + part[1][e]) + (part[2][e] + part[3][e]);
+                }
+    }
+    // Online softmax of a tile's scores, and its product with the warp's dims. `raised`: what o is to be multiplied by besides.
+    FA_MEMBER static void softmax_and_pv(const WarpPart<M>& w, float unit, Scores score, const char* tile, const Kept& kept, int j, float raised,
+                                         float p_scale, PerRow& m, PerRow& l, Acc (&o)[M::row_tiles][M::kColumnSteps]) {
+        PerRow factor, exp2_offset;
+        M::update_row_max(0.f, unit, score, m, factor, exp2_offset);
+        bool moved = raised != 1.f;
+        FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
+            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+                l[i][r] *= factor[i][r];
+                moved |= factor[i][r] != 1.f;
+            }
+        if (rt::warp_any(moved))
+            FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
+                FA_UNROLL for (int c = 0; c < M::kColumnSteps; c++)
+                    FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)] * raised;
+        const SwizzledPtr ptr = Mma::template v_ptr<kRowBytes, keys>(tile + w.column_warp * kWarpBytes, 0);
+        FA_UNROLL for (int n = 0; n < kKeyTiles; n++) M::apply_exp2(n, unit, exp2_offset, score, l);
+        FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+            FragmentA left[M::row_tiles];
+            if constexpr (kBytes) {
+                float f[4];
+                read_factors(w, j, n, f);
+                FA_UNROLL for (int i = 0; i < 4; i++) f[i] *= p_scale;
+                FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
+                    FA_UNROLL for (int e = 0; e < 4; e++)
+                        left[i].r[e] = rt::pack_bf16(score[i][n].x[2 * e] * f[factor_of(2 * e)], score[i][n].x[2 * e + 1] * f[factor_of(2 * e + 1)]);
+            } else {
+                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) Mma::round_probs(left[i], score[i][n]);
+            }
+            FA_UNROLL for (int c = 0; c < kWarpSteps; c++) {
+                FragmentB right;
+                if constexpr (kBytes) {
+                    FA_UNROLL for (int e = 0; e < 4; e++) right.r[e] = rt::transpose_8x8(kept.k[n][c].r[e % 2 * 2 + e / 2]);
+                } else {
+                    Mma::template load_v<kRowBytes, keys>(right, ptr, n, c);
+                }
+                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) Mma::mma(o[i][c], left[i], right);
+            }
+        }
+    }
+};
+
+template <class M>
+struct LatentLoop {
+    using Tile = LatentTile<M>;
+    FA_MEMBER static float run(const MmaForwardParams& x, const WarpPart<M>& w, int begin, int end, float unit, typename M::PerRow& m,
+                              typename M::PerRow& l, typename M::Acc (&o)[M::row_tiles][M::kColumnSteps]) {
+        constexpr int keys = M::keys, stages = M::stages;
+        const typename M::Shared& s = M::shared();
+        FA_UNROLL for (int j = 0; j < stages; j++) Tile::store(x, Tile::find(x, begin + j * keys, end), j, begin + j * keys, end);
+        int64_t location = Tile::find(x, begin + stages * keys, end);  // of tile j + stages
+        rt::barrier();
+        FA_UNROLL for (int j = 0; j < stages - 1; j++) Tile::load(j, j, begin + j * keys, end);
+        uint32_t raw[Tile::kLaneKeys];
+        LatentFactors factors;
+        float largest = 0.f;
+        const int64_t column = Tile::kBytes ? Tile::factor_column(x, w) : 0;
+        if constexpr (Tile::kBytes) {
+            Tile::load_factors(x, column, 0, raw);
+            largest = Tile::store_factors(x, w, 0, raw);
+        }
+        typename M::Policy::FragmentA q[M::row_tiles][Tile::kWarpSteps + 1];
+        Tile::load_q(x, w, q);
+        int stage = 0;
+        for (int key = begin, j = 0; key < end; key += keys, j++) {
+            rt::cp_async_wait<stages - 2>();
+            rt::barrier();
+            Tile::load(j + stages - 1, stage ? stage - 1 : stages - 1, key + (stages - 1) * keys, end);
+            if constexpr (Tile::kBytes) Tile::load_factors(x, column, j + 1, raw);
+            const bool active = key >= w.some_begin && key < w.some_end, full = key >= w.full_begin && key < w.full_end;
+            const char* const tile = M::stage_tile(stage);
+            typename Tile::Kept kept;
+            if (active) Tile::multiply_own_dims(w, q, tile, j, kept);
+            Tile::store(x, location, j + stages, key + stages * keys, end);
+            rt::barrier();
+            location = Tile::find(x, key + (stages + 1) * keys, end);
+            if (active) {
+                const float raised = Tile::kBytes ? factors.raise(largest) : 1.f;
+                typename Tile::Scores score;
+                Tile::add_up(w, score);
+                const bool has_missing = s.missing[j % M::kLocationTiles] == j;
+                if (!full || has_missing) M::mask_scores(w.row0, key, has_missing ? s.location[j % M::kLocationTiles] : nullptr, score);
+                Tile::softmax_and_pv(w, unit, score, tile, kept, j, raised, factors.p_scale(), m, l, o);
+            }
+            if constexpr (Tile::kBytes) largest = Tile::store_factors(x, w, j + 1, raw);
+            stage = stage + 1 == stages ? 0 : stage + 1;
+        }
+        rt::cp_async_wait<0>();
+        if constexpr (Tile::kBytes)
+            FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
+                FA_UNROLL for (int c = 0; c < M::kColumnSteps; c++)
+                    FA_UNROLL for (int e = 0; e < M::Acc::kElements; e++) o[i][c].x[e] = factors.output_unit(o[i][c].x[e]);
+        return unit;
+    }
+};
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,57 @@
+// Calls of latent attention for the tests of every kernel.
+#pragma once
+#include <algorithm>
+#include "support/latent.h"
+
+namespace test::gpu {
+
+// Latent attention: one tile and several, the last of them full and not; keys that end within a block, at one's end and at a pair's; with
+// splits and without, over pages, with sequences that have no keys, diagonals that end where a block does, and tiles of a chunk of prefill
+// that see few of the keys or none of a split; more tiles than there are multiprocessors.
+inline std::vector<Case> latent_cases() {
+    struct Shape {
+        int64_t batch, heads, rows, keys;
+    };
+    enum { alike, ragged, in_pages, in_long_pages, to_f32, layouts };
+    std::vector<Case> cases;
+    for (const int32_t dtype : {FA_BF16, FA_F16})
+        for (const int64_t dim : {576, 512})
+            for (const Shape& shape : {Shape{3, 16, 1, 1}, Shape{3, 1, 2, 129}, Shape{2, 64, 1, 256}, Shape{2, 16, 4, 320},
+                                       Shape{2, 128, 2, 700}, Shape{1, 16, 1, 5000}, Shape{2, 4, 300, 310}, Shape{3, 5, 8, 1025}, Shape{300, 2, 1, 260}})
+                for (const int splits : {0, 1, 5})
+                    for (int layout = alike; layout < layouts; layout++) {
+                        if (shape.batch > 100 && splits == 1) continue;
+                        Case c = shaped({shape.batch, shape.heads, 1, shape.rows, shape.keys, dim, 512}, dtype);
+                        c.d.flags = FA_V_IN_K;
+                        c.d.num_splits = splits;
+                        if (layout != alike) causal(c, FA_ALIGN_BOTTOM_RIGHT);
+                        if (layout == to_f32) c.d.o_dtype = FA_F32;
+                        else if (layout != alike) {
+                            c.d.operands |= FA_OPERAND_SEQUSED_K;
+                            for (int64_t b = 0; b < shape.batch; b++)
+                                c.metadata.seqused_k.push_back(int32_t(b % 3 == 2 ? 0 : shape.keys - b % 3 * shape.keys / 3));
+                        }
+                        if (layout == in_pages || layout == in_long_pages) paged(c, layout == in_pages ? 64 : 192);
+                        cases.push_back(std::move(c));
+                    }
+    return cases;
+}
+
+// For the kernels of mma.sync: of 16 bits with an output that Hopper's do not write, and of 8.
+inline std::vector<Case> latent_mma_cases(int64_t batch, int64_t heads, int64_t rows, int64_t keys) {
+    std::vector<Case> cases;
+    for (const int32_t dtype : {FA_BF16, FA_F16, FA_E4M3})
+        for (const int splits : {0, 1, 5}) {
+            Case c = dtype == FA_E4M3 ? latent_bytes({512, 64, 512, 128, FA_F32}, batch, heads, rows, keys, 2)
+                                      : shaped({batch, heads, 2, rows, keys, 576, 512}, dtype);
+            c.d.flags = FA_V_IN_K;
+            if (dtype != FA_E4M3) c.d.o_dtype = dtype == FA_F16 ? FA_BF16 : FA_F16;
+            if (splits == 5) c.d.split_size = 64;  // the tallest tiles
+            else c.d.num_splits = splits;
+            causal(c, FA_ALIGN_BOTTOM_RIGHT);
+            cases.push_back(std::move(c));
+        }
+    return cases;
+}
+
+}  // namespace test::gpu
