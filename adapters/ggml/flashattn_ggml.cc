@@ -1,5 +1,5 @@
-// A backend for ggml that computes one operation, FLASH_ATTN_EXT, by libflashattn on the CPU. ggml's scheduler gives it what
-// supports_op() accepts, where that lies in host memory, and leaves all else to ggml's own CPU backend.
+// A backend for ggml that computes one operation, FLASH_ATTN_EXT, by libflashattn: a device on the CPU, and one on a GPU, where there is one. ggml's
+// scheduler gives them what supports_op() accepts, where that lies in their memory, and leaves all else to ggml's own CPU backend.
 #include <flashattn.h>
 #include <ggml-backend-impl.h>
 #include <cmath>
@@ -12,24 +12,15 @@ namespace {
 
 int32_t dtype_of(ggml_type type) {
     switch (type) {
-        case GGML_TYPE_F32:
-            return FA_F32;
-        case GGML_TYPE_F16:
-            return FA_F16;
-        case GGML_TYPE_BF16:
-            return FA_BF16;
-        case GGML_TYPE_Q4_0:
-            return FA_Q4_0;
-        case GGML_TYPE_Q4_1:
-            return FA_Q4_1;
-        case GGML_TYPE_Q5_0:
-            return FA_Q5_0;
-        case GGML_TYPE_Q5_1:
-            return FA_Q5_1;
-        case GGML_TYPE_Q8_0:
-            return FA_Q8_0;
-        default:
-            return 0;
+        case GGML_TYPE_F32: return FA_F32;
+        case GGML_TYPE_F16: return FA_F16;
+        case GGML_TYPE_BF16: return FA_BF16;
+        case GGML_TYPE_Q4_0: return FA_Q4_0;
+        case GGML_TYPE_Q4_1: return FA_Q4_1;
+        case GGML_TYPE_Q5_0: return FA_Q5_0;
+        case GGML_TYPE_Q5_1: return FA_Q5_1;
+        case GGML_TYPE_Q8_0: return FA_Q8_0;
+        default: return 0;
     }
 }
 
@@ -98,32 +89,80 @@ bool describe(const ggml_tensor* op, fa_attention_desc_t* d) {
     return true;
 }
 
-// What the device and all of its backends share. ggml asks supports_op() from any thread.
+// A device: the CPU, in ggml's host memory, or a GPU, with memory of its own. Its handle is what all of its backends and buffers share; ggml asks
+// supports_op() from any thread.
 struct Device {
+    const char* const name;
+    fa_create_info_t info = FA_CREATE_INFO_INIT;
     std::mutex mutex;
     fa_handle_t handle = nullptr;
     char description[FA_TEXT_MAX] = "";
+    ggml_backend_device ggml = {};
+    ggml_backend_buffer_type buffers = {};
 
-    Device() {
-        fa_create_info_t info = FA_CREATE_INFO_INIT;
-        info.backend = FA_BACKEND_CPU;
-        if (fa_create(&handle, &info) != FA_OK) std::snprintf(description, sizeof description, "%s", fa_last_error(nullptr));
-        else fa_explain(handle, nullptr, FA_OP_FORWARD, description, sizeof description);
+    Device(const char* called, int32_t backend) : name(called) {
+        info.backend = backend;
+        info.memory = FA_MEMORY_DEVICE;
+        if (fa_create(&handle, &info) == FA_OK) fa_explain(handle, nullptr, FA_OP_FORWARD, description, sizeof description);
+    }
+    bool on_gpu() const { return info.backend != FA_BACKEND_CPU; }
+    bool done(fa_status_t status) const {
+        if (status != FA_OK) std::fprintf(stderr, "ggml-flashattn: %s\n", fa_last_error(handle));
+        return status == FA_OK;
+    }
+    bool copy(void* to, const void* from, size_t bytes) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        return done(fa_copy(handle, to, from, bytes));
     }
 };
-Device& device() {
-    static Device* const shared = new Device;  // ggml may ask for it until the process ends
+// ggml may ask for them until the process ends.
+std::vector<Device*>& devices() {
+    static std::vector<Device*>* const shared = [] {
+        auto* const all = new std::vector<Device*>;
+        for (const int32_t backend : {FA_BACKEND_CPU, FA_BACKEND_CUDA, FA_BACKEND_HIP}) {
+            if (all->size() == 2) break;
+            Device* const one = new Device(backend == FA_BACKEND_CPU ? "FLASHATTN" : "FLASHATTN_GPU", backend);
+            if (one->handle) all->push_back(one);
+            else delete one;
+        }
+        return all;
+    }();
     return *shared;
 }
+Device& device_of(ggml_backend_dev_t dev) { return *static_cast<Device*>(dev->context); }
 
-bool computes(const ggml_tensor* op) {
+bool computes(Device& device, const ggml_tensor* op) {
     fa_attention_desc_t d;
-    if (!device().handle || !describe(op, &d)) return false;
-    const std::lock_guard<std::mutex> lock(device().mutex);
-    return fa_supports(device().handle, &d, FA_OP_FORWARD) == FA_OK;
+    if (!describe(op, &d)) return false;
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    return fa_supports(device.handle, &d, FA_OP_FORWARD) == FA_OK;
 }
 
-// ---- the backend: a handle of its own, for its threads are its own
+// ---- memory of a GPU: buffers that programs put caches into, and ggml's scheduler what it copies there
+
+Device& device_of(ggml_backend_buffer_t buffer) { return device_of(buffer->buft->device); }
+
+ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
+    Device& device = device_of(type->device);
+    ggml_backend_buffer_i i = {};
+    i.free_buffer = [](ggml_backend_buffer_t b) { fa_free(device_of(b).handle, b->context); };
+    i.get_base = [](ggml_backend_buffer_t b) { return b->context; };
+    i.memset_tensor = [](ggml_backend_buffer_t b, ggml_tensor* t, uint8_t value, size_t at, size_t n) {
+        device_of(b).copy(static_cast<char*>(t->data) + at, std::vector<char>(n, char(value)).data(), n);
+    };
+    i.set_tensor = [](ggml_backend_buffer_t b, ggml_tensor* t, const void* from, size_t at, size_t n) {
+        device_of(b).copy(static_cast<char*>(t->data) + at, from, n);
+    };
+    i.get_tensor = [](ggml_backend_buffer_t b, const ggml_tensor* t, void* to, size_t at, size_t n) {
+        device_of(b).copy(to, static_cast<const char*>(t->data) + at, n);
+    };
+    i.clear = [](ggml_backend_buffer_t b, uint8_t value) { device_of(b).copy(b->context, std::vector<char>(b->size, char(value)).data(), b->size); };
+    void* memory = nullptr;
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    return device.done(fa_malloc(device.handle, size, &memory)) ? ggml_backend_buffer_init(type, i, memory, size) : nullptr;
+}
+
+// ---- the backend: a handle of its own, for its threads, or its stream, are its own
 
 fa_handle_t handle_of(ggml_backend_t backend) { return static_cast<fa_handle_t>(backend->context); }
 
@@ -137,15 +176,21 @@ ggml_status compute(ggml_backend_t backend, const ggml_tensor* op) {
     a.o = op->data;
     if (op->src[3]) a.bias = op->src[3]->data;
     if (op->src[4]) a.sinks = static_cast<const float*>(op->src[4]->data);
-    std::vector<float> slopes;
+    const fa_handle_t handle = handle_of(backend);
+    void* slopes = nullptr;
+    fa_status_t status = FA_OK;
     if (d.operands & FA_OPERAND_BIAS_SCALE) {
-        slopes.resize(size_t(d.heads_q));
-        if (fa_alibi_slopes(d.heads_q, parameter(op, 1), slopes.data()) != FA_OK) return GGML_STATUS_FAILED;
-        a.bias_scale = slopes.data();
+        std::vector<float> values(size_t(d.heads_q));
+        status = fa_alibi_slopes(d.heads_q, parameter(op, 1), values.data());
+        if (status == FA_OK) status = fa_malloc(handle, values.size() * sizeof values[0], &slopes);
+        if (status == FA_OK) status = fa_copy(handle, slopes, values.data(), values.size() * sizeof values[0]);
+        a.bias_scale = static_cast<const float*>(slopes);
     }
-    if (fa_forward_ex(handle_of(backend), &d, &a) == FA_OK) return GGML_STATUS_SUCCESS;
-    std::fprintf(stderr, "ggml-flashattn: %s\n", fa_last_error(handle_of(backend)));
-    return GGML_STATUS_FAILED;
+    if (status == FA_OK) status = fa_forward_ex(handle, &d, &a);
+    if (status == FA_OK) status = fa_synchronize(handle);
+    if (status != FA_OK) std::fprintf(stderr, "ggml-flashattn: %s\n", fa_last_error(handle));
+    if (slopes) fa_free(handle, slopes);
+    return status == FA_OK ? GGML_STATUS_SUCCESS : GGML_STATUS_FAILED;
 }
 
 ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph* graph) {
@@ -164,20 +209,20 @@ void free_backend(ggml_backend_t backend) {
 }
 
 // Asked for by name; ggml tells it the number of threads of its own.
-void set_n_threads(ggml_backend_t backend, int n) { fa_param_set(handle_of(backend), FA_PARAM_THREADS, n > 0 ? n : 0); }
+void set_n_threads(ggml_backend_t backend, int n) {
+    if (!device_of(backend->device).on_gpu()) fa_param_set(handle_of(backend), FA_PARAM_THREADS, n > 0 ? n : 0);
+}
 
 ggml_backend_t init_backend(ggml_backend_dev_t dev, const char*) {
     static ggml_guid guid = {0x66, 0x6c, 0x61, 0x73, 0x68, 0x61, 0x74, 0x74, 0x6e, 0x2d, 0x67, 0x67, 0x6d, 0x6c, 0x00, 0x01};
-    fa_create_info_t info = FA_CREATE_INFO_INIT;
-    info.backend = FA_BACKEND_CPU;
     fa_handle_t handle;
-    if (fa_create(&handle, &info) != FA_OK) {
+    if (fa_create(&handle, &device_of(dev).info) != FA_OK) {
         std::fprintf(stderr, "ggml-flashattn: %s\n", fa_last_error(nullptr));
         return nullptr;
     }
     ggml_backend_t backend = new ggml_backend{};
     backend->guid = &guid;
-    backend->iface.get_name = [](ggml_backend_t) { return "FLASHATTN"; };
+    backend->iface.get_name = [](ggml_backend_t b) { return device_of(b->device).name; };
     backend->iface.free = free_backend;
     backend->iface.graph_compute = graph_compute;
     backend->device = dev;
@@ -185,17 +230,17 @@ ggml_backend_t init_backend(ggml_backend_dev_t dev, const char*) {
     return backend;
 }
 
-// ---- the device: an accelerator beside the CPU, in its memory
+// ---- devices: accelerators beside the CPU
 
 void get_props(ggml_backend_dev_t dev, ggml_backend_dev_props* props) {
     *props = {};
     props->name = dev->iface.get_name(dev);
     props->description = dev->iface.get_description(dev);
     props->type = GGML_BACKEND_DEVICE_TYPE_ACCEL;
-    props->caps.buffer_from_host_ptr = props->caps.mmap_support = true;
+    props->caps.buffer_from_host_ptr = props->caps.mmap_support = !device_of(dev).on_gpu();
 }
 
-bool supports_op(ggml_backend_dev_t, const ggml_tensor* op) {
+bool supports_op(ggml_backend_dev_t dev, const ggml_tensor* op) {
     switch (op->op) {
         case GGML_OP_NONE:
         case GGML_OP_RESHAPE:
@@ -204,28 +249,36 @@ bool supports_op(ggml_backend_dev_t, const ggml_tensor* op) {
         case GGML_OP_TRANSPOSE:
             return true;
         case GGML_OP_FLASH_ATTN_EXT:
-            return computes(op);
-        default:
-            return false;
+            return computes(device_of(dev), op);
+        default: return false;
     }
 }
 
-ggml_backend_dev_t get_device(ggml_backend_reg_t reg, size_t) {
-    static ggml_backend_device dev = {};
-    dev.iface.get_name = [](ggml_backend_dev_t) { return "FLASHATTN"; };
-    dev.iface.get_description = [](ggml_backend_dev_t) -> const char* { return device().description; };
-    dev.iface.get_memory = [](ggml_backend_dev_t, size_t* free, size_t* total) { *free = *total = 0; };  // none of its own
-    dev.iface.get_type = [](ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_ACCEL; };
-    dev.iface.get_props = get_props;
-    dev.iface.init_backend = init_backend;
-    dev.iface.get_buffer_type = [](ggml_backend_dev_t) { return ggml_backend_cpu_buffer_type(); };
-    dev.iface.buffer_from_host_ptr = [](ggml_backend_dev_t, void* p, size_t size, size_t) {
-        return ggml_backend_cpu_buffer_from_ptr(p, size);
-    };
-    dev.iface.supports_op = supports_op;
-    dev.iface.supports_buft = [](ggml_backend_dev_t, ggml_backend_buffer_type_t type) { return ggml_backend_buft_is_host(type); };
-    dev.reg = reg;
-    return &dev;
+ggml_backend_dev_t get_device(ggml_backend_reg_t reg, size_t index) {
+    Device& device = *devices()[index];
+    ggml_backend_device_i& i = device.ggml.iface;
+    i.get_name = [](ggml_backend_dev_t dev) { return device_of(dev).name; };
+    i.get_description = [](ggml_backend_dev_t dev) -> const char* { return device_of(dev).description; };
+    i.get_memory = [](ggml_backend_dev_t, size_t* free, size_t* total) { *free = *total = 0; };  // none that layers should be divided by
+    i.get_type = [](ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_ACCEL; };
+    i.get_props = get_props;
+    i.init_backend = init_backend;
+    i.supports_op = supports_op;
+    if (device.on_gpu()) {
+        device.buffers.iface.get_name = [](ggml_backend_buffer_type_t type) { return device_of(type->device).name; };
+        device.buffers.iface.alloc_buffer = alloc_buffer;
+        device.buffers.iface.get_alignment = [](ggml_backend_buffer_type_t) -> size_t { return 256; };
+        device.buffers.device = &device.ggml;
+        i.get_buffer_type = [](ggml_backend_dev_t dev) { return &device_of(dev).buffers; };
+        i.supports_buft = [](ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) { return type == &device_of(dev).buffers; };
+    } else {
+        i.get_buffer_type = [](ggml_backend_dev_t) { return ggml_backend_cpu_buffer_type(); };
+        i.buffer_from_host_ptr = [](ggml_backend_dev_t, void* p, size_t size, size_t) { return ggml_backend_cpu_buffer_from_ptr(p, size); };
+        i.supports_buft = [](ggml_backend_dev_t, ggml_backend_buffer_type_t type) { return ggml_backend_buft_is_host(type); };
+    }
+    device.ggml.context = &device;
+    device.ggml.reg = reg;
+    return &device.ggml;
 }
 
 void* get_proc_address(ggml_backend_reg_t, const char* name) {
@@ -238,7 +291,7 @@ extern "C" __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backen
     static ggml_backend_reg reg = {};
     reg.api_version = GGML_BACKEND_API_VERSION;
     reg.iface.get_name = [](ggml_backend_reg_t) { return "FLASHATTN"; };
-    reg.iface.get_device_count = [](ggml_backend_reg_t) -> size_t { return device().handle ? 1 : 0; };
+    reg.iface.get_device_count = [](ggml_backend_reg_t) { return devices().size(); };
     reg.iface.get_device = get_device;
     reg.iface.get_proc_address = get_proc_address;
     return &reg;

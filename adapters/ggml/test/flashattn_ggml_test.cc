@@ -1,4 +1,5 @@
-// FLASH_ATTN_EXT by libflashattn against ggml's own CPU backend, call by call, and as ggml's scheduler divides a graph between the two.
+// FLASH_ATTN_EXT by libflashattn, on the CPU and on a GPU if there is one, against ggml's own CPU backend, call by call, and as ggml's scheduler
+// divides a graph between the two.
 #include <ggml-alloc.h>
 #include <ggml-backend.h>
 #include <ggml-cpp.h>
@@ -31,6 +32,7 @@ int faults = 0, compared = 0, refused = 0;
 // A graph: q, which is first doubled by the CPU backend, its attention, and the sum of that with itself.
 struct Graph {
     ggml_context_ptr context;
+    ggml_backend_buffer_ptr cache;  // k and v, where they lie in a GPU's memory
     ggml_cgraph* graph;
     ggml_tensor *q, *k, *v, *mask = nullptr, *sinks = nullptr, *attention, *out;
 
@@ -54,6 +56,13 @@ struct Graph {
         ggml_build_forward_expand(graph, out);
     }
 
+    void put_cache_in(ggml_backend_buffer_type_t type) {
+        const size_t align = ggml_backend_buft_get_alignment(type);
+        cache.reset(ggml_backend_buft_alloc_buffer(type, ggml_nbytes(k) + ggml_nbytes(v) + 2 * align));
+        ggml_tallocr allocator = ggml_tallocr_new(cache.get());
+        for (ggml_tensor* t : {k, v}) EXPECT(ggml_tallocr_alloc(&allocator, t) == GGML_STATUS_SUCCESS, "the cache has no memory");
+    }
+
     void fill(unsigned seed) const {
         std::mt19937 generator(seed);
         std::normal_distribution<float> normal;
@@ -73,10 +82,15 @@ struct Graph {
     }
 };
 
-// By ggml's scheduler; where: the backend that the attention ran on.
-std::vector<float> computed(const Graph& g, const std::vector<ggml_backend_t>& backends, unsigned seed, const char** where) {
+// By ggml's scheduler; where: the backend that the attention ran on. A cache in a GPU's memory is there before.
+std::vector<float> computed(Graph g, const std::vector<ggml_backend_t>& backends, unsigned seed, const char** where) {
     ggml_backend_sched_ptr sched(
         ggml_backend_sched_new(const_cast<ggml_backend_t*>(backends.data()), nullptr, int(backends.size()), 256, false, true));
+    const ggml_backend_buffer_type_t memory = ggml_backend_get_default_buffer_type(backends[0]);
+    if (!ggml_backend_buft_is_host(memory) && ggml_backend_supports_op(backends[0], g.attention)) {
+        g.put_cache_in(memory);
+        ggml_backend_sched_set_tensor_backend(sched.get(), g.attention, backends[0]);
+    }
     for (ggml_tensor* t : {g.q, g.k, g.v, g.mask, g.sinks})
         if (t) ggml_set_input(t);
     ggml_set_output(g.out);
@@ -103,7 +117,7 @@ struct Pair {
         const char *ours_at, *cpu_at;
         const std::vector<float> got = computed(Graph(s, k_type, v_type, o), {ours.get(), cpu.get()}, seed, &ours_at);
         const std::vector<float> want = computed(Graph(s, k_type, v_type, o), {cpu.get()}, seed, &cpu_at);
-        EXPECT(strcmp(ours_at, ours_computes ? "FLASHATTN" : "CPU") == 0, "%s ran on %s", name, ours_at);
+        EXPECT(strcmp(ours_at, ours_computes ? ggml_backend_name(ours.get()) : "CPU") == 0, "%s ran on %s", name, ours_at);
         double error = 0, norm = 0;
         for (size_t n = 0; n < want.size(); n++)
             error += std::pow(double(got[n]) - want[n], 2), norm += std::pow(double(want[n]), 2);
@@ -113,19 +127,12 @@ struct Pair {
     }
 };
 
-}  // namespace
+constexpr ggml_type kTypes[] = {GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_Q8_0,
+                                GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1};
 
-int main(int count, char** words) {
-    if (count != 2) return fprintf(stderr, "flashattn_ggml_test BACKEND.so\n"), 2;
-    if (!ggml_backend_load(words[1])) return fprintf(stderr, "%s is not loaded\n", words[1]), 1;
-    const Pair pair{ggml_backend_ptr(ggml_backend_init_by_name("FLASHATTN", nullptr)), ggml_backend_ptr(ggml_backend_cpu_init())};
-    if (!pair.ours) return fprintf(stderr, "there is no device FLASHATTN\n"), 1;
-    printf("%s\n", ggml_backend_dev_description(ggml_backend_get_device(pair.ours.get())));
-
-    constexpr ggml_type kTypes[] = {GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_Q8_0,
-                                    GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1};
+void compare_all(const Pair& pair, const std::vector<int64_t>& dims) {
     for (const ggml_type type : kTypes)
-        for (const int64_t dim : {64, 128, 256})
+        for (const int64_t dim : dims)
             for (const int64_t rows : {1, 3, 35})
                 for (const bool permuted : {false, true})
                     for (const bool mask : {false, true})
@@ -144,6 +151,21 @@ int main(int count, char** words) {
                     pair.compare({64, 64, heads, heads, 5, 40, 2}, GGML_TYPE_F16, GGML_TYPE_Q8_0, {true, true, false, 0, max_bias, mask_heads});
     // What is not ours stays ggml's.
     pair.compare({64, 64, 4, 4, 5, 40, 1}, GGML_TYPE_IQ4_NL, GGML_TYPE_IQ4_NL, {true}, false);
-    printf("%d calls compared, %d left to ggml, %d faults\n", compared, refused, faults);
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+    if (count != 2) return fprintf(stderr, "flashattn_ggml_test BACKEND.so\n"), 2;
+    if (!ggml_backend_load(words[1])) return fprintf(stderr, "%s is not loaded\n", words[1]), 1;
+    for (const char* device : {"FLASHATTN", "FLASHATTN_GPU"}) {
+        const Pair pair{ggml_backend_ptr(ggml_backend_init_by_name(device, nullptr)), ggml_backend_ptr(ggml_backend_cpu_init())};
+        if (!pair.ours && strcmp(device, "FLASHATTN") == 0) return fprintf(stderr, "there is no device FLASHATTN\n"), 1;
+        if (!pair.ours) continue;
+        printf("%s\n", ggml_backend_dev_description(ggml_backend_get_device(pair.ours.get())));
+        compare_all(pair, {64, 128, 256});
+        printf("%s: %d calls compared, %d left to ggml, %d faults\n", device, compared, refused, faults);
+        compared = refused = 0;
+    }
     return faults ? 1 : 0;
 }
