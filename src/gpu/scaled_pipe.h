@@ -8,23 +8,42 @@
 namespace fa {
 namespace gpu {
 
-// 32 dims as they are stored to the bytes of integers or of 8-bit floats: those of 4 bits and of blocks to integers around 0.
+template <int32_t dtype>
+struct ByteType {
+    using type = I8;
+};
+template <>
+struct ByteType<FA_E4M3> {
+    using type = E4m3;
+};
+template <>
+struct ByteType<FA_E5M2> {
+    using type = E5m2;
+};
+
+// 32 dims of a type as they are stored to the bytes of integers or of 8-bit floats: those of 4 bits and of blocks to integers around 0.
+template <int32_t dtype>
 struct StoredBlock {
+    static constexpr bool kBlock = dtype >= FA_Q4_0, kNibbles = dtype == FA_E2M1 || dtype == FA_I4 || dtype == FA_U4;
+    static constexpr BlockFormat kFormat = {dtype == FA_Q8_0 ? 8 : dtype == FA_Q5_0 || dtype == FA_Q5_1 ? 5 : 4, dtype == FA_Q4_1 || dtype == FA_Q5_1};
+    static constexpr int kBytes = kBlock ? block_bytes(kFormat) : kNibbles ? 16 : 32, kHead = kFormat.has_min ? 4 : 2, kMiddle = 1 << (kFormat.bits - 1);
     uint32_t word[8];
 
-    // `count` words from an even address on.
+    // `count` words from an even address on, or from one that is as aligned as blocks are.
     template <int count>
     FA_MEMBER static void load(const char* row, int at, uint32_t* to) {
         const uint32_t* const from = reinterpret_cast<const uint32_t*>(row + (at & ~3));
-        if (at % 4) {
-            uint32_t before = from[0];
-            FA_UNROLL for (int i = 0; i < count; i++) {
-                const uint32_t next = from[i + 1];
-                to[i] = rt::prmt(before, next, 0x5432);
-                before = next;
+        if constexpr (kBytes % 16 == 0) {
+            FA_UNROLL for (int i = 0; i < count; i += 4) {
+                float words[4];
+                rt::load4(reinterpret_cast<const float*>(row + at + 4 * i), words);
+                FA_UNROLL for (int w = 0; w < 4; w++) to[i + w] = bits_of(words[w]);
             }
-        } else {
+        } else if constexpr (kBytes % 4 == 0) {
             FA_UNROLL for (int i = 0; i < count; i++) to[i] = from[i];
+        } else {
+            const uint32_t which = at % 4 ? 0x5432 : 0x3210;
+            FA_UNROLL for (int i = 0; i < count; i++) to[i] = rt::prmt(from[i], from[i + 1], which);
         }
     }
     // Bytes less `middle`, which they are at most 128 larger than.
@@ -32,25 +51,29 @@ struct StoredBlock {
     FA_MEMBER static uint32_t spread(uint32_t bits) { return (bits & 15) * 0x00204081u << 4 & 0x10101010u; }
 
     // Block `c` of a row. Of q4_1 and its like the middle is the type's own.
-    FA_MEMBER void load_block(const char* row, int c, BlockFormat f) {
-        const int head = f.has_min ? 4 : 2, at = c * block_bytes(f) + head;
-        if (f.bits == 8) return load<8>(row, at, word);
-        uint32_t fifth = 0;
-        if (f.bits == 5) load<1>(row, at, &fifth);
-        load<4>(row, at + (f.bits == 5 ? 4 : 0), word);
-        FA_UNROLL for (int i = 3; i >= 0; i--) {
-            word[4 + i] = less((word[i] >> 4 & 0x0f0f0f0fu) | spread(fifth >> (16 + 4 * i)), 1 << (f.bits - 1));
-            word[i] = less((word[i] & 0x0f0f0f0fu) | spread(fifth >> 4 * i), 1 << (f.bits - 1));
+    FA_MEMBER void load_row(const char* row, int c) {
+        if constexpr (kNibbles) {
+            load_nibbles(row, c);
+        } else if constexpr (!kBlock || kFormat.bits == 8) {
+            load<8>(row, c * kBytes + (kBlock ? kHead : 0), word);
+        } else {
+            uint32_t fifth = 0;
+            if constexpr (kFormat.bits == 5) load<1>(row, c * kBytes + kHead, &fifth);
+            load<4>(row, c * kBytes + kHead + (kFormat.bits == 5 ? 4 : 0), word);
+            FA_UNROLL for (int i = 3; i >= 0; i--) {
+                word[4 + i] = less((word[i] >> 4 & 0x0f0f0f0fu) | spread(fifth >> (16 + 4 * i)), kMiddle);
+                word[i] = less((word[i] & 0x0f0f0f0fu) | spread(fifth >> 4 * i), kMiddle);
+            }
         }
     }
     // 32 neighbouring 4-bit values: those of E2M1 doubled, of U4 less 8.
-    FA_MEMBER void load_nibbles(const char* row, int c, int32_t dtype) {
-        load<4>(row, 16 * c, word);
+    FA_MEMBER void load_nibbles(const char* row, int c) {
+        load<4>(row, c * kBytes, word);
         FA_UNROLL for (int i = 3; i >= 0; i--) {
             const uint32_t both = word[i], low = both & 0x0f0f0f0fu, high = both >> 4 & 0x0f0f0f0fu;
             FA_UNROLL for (int half = 0; half < 2; half++) {
                 const uint32_t codes = rt::prmt(low, high, half ? 0x7362 : 0x5140);
-                if (dtype == FA_E2M1) {
+                if constexpr (dtype == FA_E2M1) {
                     const uint32_t which = both >> 16 * half & 0x7777u, sign = (codes >> 3 & 0x01010101u) * 255u;
                     const uint32_t positive = rt::prmt(0x03020100u, 0x0c080604u, which), negative = rt::prmt(0xfdfeff00u, 0xf4f8fafcu, which);
                     word[2 * i + half] = (positive & ~sign) | (negative & sign);
@@ -58,6 +81,16 @@ struct StoredBlock {
                     word[2 * i + half] = less(dtype == FA_I4 ? codes ^ 0x08080808u : codes, 8);
                 }
             }
+        }
+    }
+    // Two words' bytes as numbers of 16 bits.
+    template <class E>
+    FA_MEMBER void widen(int first, float (&words)[4]) const {
+        using Byte = typename ByteType<dtype>::type;
+        FA_UNROLL for (int w = 0; w < 2; w++) {
+            uint32_t pairs[2];
+            MmaByte<E>::template widen<false>(Byte{}, word[first + w], pairs[0], pairs[1]);
+            words[2 * w] = float_of(pairs[0]), words[2 * w + 1] = float_of(pairs[1]);
         }
     }
 };
@@ -122,19 +155,26 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
         }
         const Factors& f = value ? x.v_factors : x.k_factors;
         const int c = rt::thread() % kBlocks;
-        if (!f.factor || c * kBlockDims >= (value ? x.dim_v : x.dim_qk)) return;
+        if (!f.factor || c * kBlockDims >= int(value ? x.dim_v : x.dim_qk)) return;
         const int64_t in_row = M::shared().tile.kv_head * f.stride[2] + int64_t(c * kBlockDims / int(f.block[1])) * f.stride[3];
+        const void* const second = f.shift ? f.shift : f.block[1] == kBlockDims / 2 ? f.factor : nullptr;
+        const int64_t to_second = f.shift ? 0 : f.stride[3];
+        const bool by_rows = !rows.location && f.block[0] == 1;  // the next index is a step away
+        int r = rt::thread() / kBlocks;
+        int64_t index = factor_row(f, rows.locate(r)) + in_row;
         FA_UNROLL_BY(2)
-        for (int r = rt::thread() / kBlocks; r < M::keys; r += kDown) {
-            const KeyLocation at = rows.locate(r);
-            const int64_t in_block = f.block[0] == 1 ? at.row : int64_t(uint32_t(at.row) / uint32_t(f.block[0]));
-            const int64_t index = at.outer * f.stride[0] + in_block * f.stride[1] + in_row;
+        for (; r < M::keys; r += kDown) {
+            if (!by_rows) index = factor_row(f, rows.locate(r)) + in_row;
             char* const row = stage + r * kPitch;
-            const int place = copy_factor(row + kFactorAt + 4 * c, f.factor, index, f.dtype, at.valid);
-            const void* const second = f.shift ? f.shift : f.block[1] == kBlockDims / 2 ? f.factor : nullptr;
-            const int64_t second_index = f.shift ? index : index + f.stride[3];
-            row[kPlaceAt + c] = char(place | (second ? copy_factor(row + kShiftAt + 4 * c, second, second_index, f.dtype, at.valid) << 2 : 0));
+            const int place = copy_factor(row + kFactorAt + 4 * c, f.factor, index, f.dtype, rows.there(r));
+            const int other = second ? copy_factor(row + kShiftAt + 4 * c, second, index + to_second, f.dtype, rows.there(r)) : 0;
+            if (f.dtype != FA_F32) row[kPlaceAt + c] = char(place | other << 2);
+            index += kDown * f.stride[1];
         }
+    }
+    FA_MEMBER static int64_t factor_row(const Factors& f, const KeyLocation& at) {
+        const int64_t row = f.block[0] == 1 ? at.row : int64_t(uint32_t(at.row) / uint32_t(f.block[0]));
+        return at.outer * f.stride[0] + row * f.stride[1];
     }
     // The word that holds a factor; returns where in it that begins.
     FA_MEMBER static int copy_factor(char* to, const void* factors, int64_t index, int32_t dtype, bool there) {
@@ -149,9 +189,11 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
     FA_MEMBER static void copy_rows(const Rows& rows, char* stage) {
         const int across = int(uint32_t(rows.from.bytes) / size), down = M::threads / across, over = M::threads % across;
         int r = rt::thread() / across, column = rt::thread() % across;
+        const char* at = rows.base + r * rows.from.row + column * size;  // without pages
+        const int64_t step = down * rows.from.row + over * size, wrap = rows.from.row - across * size;
         while (r < M::keys) {
             char* const to = stage + r * kPitch + column * size;
-            const char* const from = rows.row(r) + column * size;
+            const char* const from = rows.location ? rows.row(r) + column * size : at;
             if constexpr (size == 16) {
                 rt::cp_async16(rt::smem_addr(to), from, rows.there(r));
             } else if constexpr (size >= 4) {
@@ -163,59 +205,70 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
             }
             r += down;
             column += over;
-            if (column >= across) column -= across, r++;
+            at += step;
+            if (column >= across) column -= across, at += wrap, r++;
         }
     }
 
     // ---- from a stage to numbers
 
     FA_COLD_MEMBER static void widen_tile(const MmaForwardParams& x, bool value, int i) {
-        const int c = rt::thread() % kBlocks, first = rt::thread() / kBlocks;
-        const char* from = M::stage_tile(i) + first * kPitch;
-        char* to = M::stage_tile(M::stages) + first * M::kRowBytes;
-        FA_UNROLL_BY(1)
-        for (int r = first; r < M::keys; r += kDown) {
-            if (value) widen_block<Bf16>(from, to, c, x.v_dtype, x.v_factors, int(x.dim_v), x.v_unit);
-            else widen_block<typename M::Element>(from, to, c, x.k_dtype, x.k_factors, int(x.dim_qk), 1.f);
-            from += kDown * kPitch;
-            to += kDown * M::kRowBytes;
-        }
+        if (value) widen_type<Bf16>(x.v_dtype, x.v_factors, int(x.dim_v), x.v_unit, i);
+        else widen_type<typename M::Element>(x.k_dtype, x.k_factors, int(x.dim_qk), 1.f, i);
     }
     template <class E>
-    FA_MEMBER static void widen_block(const char* from, char* to, int c, int32_t dtype, const Factors& f, int dim, float unit) {
-        Scaling32& scaling = *reinterpret_cast<Scaling32*>(to + 2 * M::dims + int(sizeof(Scaling32)) * c);
-        float* const numbers = reinterpret_cast<float*>(to + 2 * kBlockDims * c);
-        StoredBlock block{};
-        scaling = {0.f, 0.f};
-        if (c * kBlockDims < dim) scaling = load(block, from, c, dtype, f, unit);
-        FA_UNROLL for (int i = 0; i < 8; i += 2) {
-            uint32_t pairs[4];
-            FA_UNROLL for (int w = 0; w < 2; w++) {
-                if (dtype == FA_E4M3) MmaByte<E>::template widen<false>(E4m3{}, block.word[i + w], pairs[2 * w], pairs[2 * w + 1]);
-                else if (dtype == FA_E5M2) MmaByte<E>::template widen<false>(E5m2{}, block.word[i + w], pairs[2 * w], pairs[2 * w + 1]);
-                else MmaByte<E>::template widen<false>(I8{}, block.word[i + w], pairs[2 * w], pairs[2 * w + 1]);
-            }
-            const float words[] = {float_of(pairs[0]), float_of(pairs[1]), float_of(pairs[2]), float_of(pairs[3])};
-            rt::store4(numbers + 2 * i, words);
+    FA_MEMBER static void widen_type(int32_t dtype, const Factors& f, int dim, float unit, int i) {
+        switch (dtype) {
+            case FA_E4M3: return widen_rows<E, FA_E4M3>(f, dim, unit, i);
+            case FA_E5M2: return widen_rows<E, FA_E5M2>(f, dim, unit, i);
+            case FA_I8: return widen_rows<E, FA_I8>(f, dim, unit, i);
+            case FA_E2M1: return widen_rows<E, FA_E2M1>(f, dim, unit, i);
+            case FA_I4: return widen_rows<E, FA_I4>(f, dim, unit, i);
+            case FA_U4: return widen_rows<E, FA_U4>(f, dim, unit, i);
+            case FA_Q4_0: return widen_rows<E, FA_Q4_0>(f, dim, unit, i);
+            case FA_Q4_1: return widen_rows<E, FA_Q4_1>(f, dim, unit, i);
+            case FA_Q5_0: return widen_rows<E, FA_Q5_0>(f, dim, unit, i);
+            case FA_Q5_1: return widen_rows<E, FA_Q5_1>(f, dim, unit, i);
+            default: return widen_rows<E, FA_Q8_0>(f, dim, unit, i);
         }
     }
-    FA_MEMBER static Scaling32 load(StoredBlock& block, const char* from, int c, int32_t dtype, const Factors& f, float unit) {
-        if (is_block_type(dtype)) {
-            const BlockFormat format = block_format(dtype);
-            const char* const head = from + c * block_bytes(format);
-            const float d = rt::load_f16(head);
-            block.load_block(from, c, format);
-            return {d * unit, format.has_min ? fmaf(d, float(1 << (format.bits - 1)), rt::load_f16(head + 2)) * unit : 0.f};
+    template <class E, int32_t dtype>
+    FA_MEMBER static void widen_rows(const Factors& f, int dim, float unit, int i) {
+        const int c = rt::thread() % kBlocks, first = rt::thread() / kBlocks;
+        const char* const from = M::stage_tile(i) + first * kPitch;
+        char* const to = M::stage_tile(M::stages) + first * M::kRowBytes;
+        const bool there = c * kBlockDims < dim;
+        FA_UNROLL_BY(2)
+        for (int n = 0; n < M::keys / kDown; n++) {
+            const char* const row = from + n * kDown * kPitch;
+            char* const numbers = to + n * kDown * M::kRowBytes;
+            StoredBlock<dtype> block{};
+            Scaling32 scaling = {0.f, 0.f};
+            if (there) block.load_row(row, c), scaling = load_scaling<dtype>(row, c, f, unit);
+            *reinterpret_cast<Scaling32*>(numbers + 2 * M::dims + int(sizeof(Scaling32)) * c) = scaling;
+            FA_UNROLL for (int w = 0; w < 8; w += 2) {
+                float words[4];
+                block.template widen<E>(w, words);
+                rt::store4(reinterpret_cast<float*>(numbers + 2 * kBlockDims * c) + 2 * w, words);
+            }
         }
-        if (is_nibble_type(dtype)) block.load_nibbles(from, c, dtype);
-        else StoredBlock::load<8>(from, kBlockDims * c, block.word);
-        const int place = from[kPlaceAt + c];
-        const bool halves = f.factor && f.block[1] == kBlockDims / 2;
-        const float factor = f.factor ? load_factor(from + kFactorAt + 4 * c + (place & 3), 0, f.dtype) : 1.f,
-                    second = f.shift || halves ? load_factor(from + kShiftAt + 4 * c + (place >> 2), 0, f.dtype) : 0.f;
-        if (dtype == FA_E2M1) unit *= 0.5f;
-        if (halves) return {factor * unit, second * unit};
-        return {factor * unit, (dtype == FA_U4 ? fmaf(factor, 8.f, second) : second) * unit};
+    }
+    template <int32_t dtype>
+    FA_MEMBER static Scaling32 load_scaling(const char* row, int c, const Factors& f, float unit) {
+        using Stored = StoredBlock<dtype>;
+        if constexpr (Stored::kBlock) {
+            const char* const head = row + c * Stored::kBytes;
+            const float d = rt::load_f16(head);
+            if constexpr (Stored::kFormat.has_min) return {d * unit, fmaf(d, float(Stored::kMiddle), rt::load_f16(head + 2)) * unit};
+            else return {d * unit, 0.f};
+        } else {
+            const bool halves = f.factor && f.block[1] == kBlockDims / 2;
+            const int place = f.dtype == FA_F32 ? 0 : row[kPlaceAt + c];
+            const float factor = f.factor ? load_factor(row + kFactorAt + 4 * c + (place & 3), 0, f.dtype) : 1.f,
+                        second = f.shift || halves ? load_factor(row + kShiftAt + 4 * c + (place >> 2), 0, f.dtype) : 0.f;
+            if constexpr (dtype == FA_E2M1) unit *= 0.5f;
+            return {factor * unit, (dtype == FA_U4 ? fmaf(factor, 8.f, second) : second) * unit};
+        }
     }
 };
 
