@@ -21,6 +21,7 @@ struct LatentConsumer : SplitOConsumer<Traits> {
     const LatentParams& a;
     const LatentItem& item;
     const int diagonal;  // the last key that all rows of the tile see, from the split's first on
+    const uint32_t shared_addr;  // of s
     uint32_t phase;
 
     FA_MEMBER LatentConsumer(const LatentParams& params, const LatentItem& one, uint32_t first_phase)
@@ -28,21 +29,26 @@ struct LatentConsumer : SplitOConsumer<Traits> {
           a(params),
           item(one),
           diagonal(rt::warp_uniform(params.x.causal ? one.diagonal - one.begin : INT_MAX)),
+          shared_addr(uint32_t(rt::warp_uniform(int(rt::smem_addr(&s))))),
           phase(first_phase) {}
 
     FA_MEMBER void release_q() const {
-        if (lane == 0) rt::mbarrier_arrive(smem_addr(s.q_empty));
+        if (lane == 0) rt::mbarrier_arrive(barrier_addr(s.q_empty));
+    }
+    // From a word that is known to be uniform, not from the reference: waits then are uniform, and need no convergence barriers.
+    FA_MEMBER uint32_t barrier_addr(const uint64_t& barrier) const {
+        return shared_addr + uint32_t(reinterpret_cast<const char*>(&barrier) - reinterpret_cast<const char*>(&s));
     }
     // Of block w that there are. Lane 0 alone reads, which alone tells the producer that this may be overwritten.
     FA_MEMBER int keys_of(int w) const { return rt::warp_uniform(lane == 0 ? s.keys[w] : 0); }
     FA_MEMBER void release(int w, int half) const {
-        if (lane == 0) rt::mbarrier_arrive(smem_addr(s.k_empty[w][half]));
+        if (lane == 0) rt::mbarrier_arrive(barrier_addr(s.k_empty[w][half]));
     }
     template <int w, int from, int to>
     FA_MEMBER void issue_qk() {
         for_constants<from, to>([&](auto i) {
             constexpr int n = i < 8 ? i ^ (4 * w) : i;  // in the order in which they come
-            rt::mbarrier_wait(smem_addr(s.k_full[w][n]), phase);
+            rt::mbarrier_wait(barrier_addr(s.k_full[w][n]), phase);
             rt::wgmma_fence();
             for_constants<0, 4>([&](auto k) {
                 Wgmma::template qk<(n * kPanelBytes + 32 * k) / 16,
@@ -105,7 +111,7 @@ struct LatentConsumer : SplitOConsumer<Traits> {
         if (last) Base::publish_row_sum(w);
         if (lane == 0) s.exchange.moved[w][warp] = moved;
         rt::fence_proxy_async_shared();
-        rt::mbarrier_arrive(smem_addr(s.p_full[w]));  // each lane for what it wrote
+        rt::mbarrier_arrive(barrier_addr(s.p_full[w]));  // each lane for what it wrote
     }
     FA_MEMBER void add_row_sum(int w) {
         const int place = row_in_tile();
@@ -141,7 +147,7 @@ struct LatentConsumer : SplitOConsumer<Traits> {
             rt::wgmma_wait<0>();
             keep_operands();
             release(0, 0);
-            rt::mbarrier_wait(smem_addr(s.p_full[1]), phase);
+            rt::mbarrier_wait(barrier_addr(s.p_full[1]), phase);
             if (has_moved(1)) adopt_row_ref(1, false);
             phase ^= 1;
             if (n == 0) break;
@@ -169,7 +175,7 @@ struct LatentConsumer : SplitOConsumer<Traits> {
             rt::keep_in_registers(acc_s);
             rt::keep_in_registers(acc_o);
             issue_qk<1, 0, kPanels>();
-            rt::mbarrier_wait(smem_addr(s.p_full[0]), phase);
+            rt::mbarrier_wait(barrier_addr(s.p_full[0]), phase);
             if (any_has_moved(0)) {
                 rt::wgmma_wait<0>();  // of all four warps or of none
                 if (has_moved(0)) adopt_row_ref(0, n == pairs - 1);

@@ -59,59 +59,35 @@ bool can_implement(const rt::Device& device, const Problem& p) {
 
 constexpr SplitCosts kSplitCosts = {kPairKeys, 1, 3};  // in pairs of blocks of keys
 
-constexpr int64_t kMaxCluster = 8;
-// How many CTAs of clusters of that size can run at once, on the device with the fewest: prepare asks, which takes as long as a launch.
-std::atomic<int>& ctas_at_once(int64_t cluster) {
-    static std::atomic<int> ctas[kMaxCluster + 1];
-    return ctas[cluster];
+// How many pairs of CTAs can run at once, on the device with the fewest: prepare asks, which takes as long as a launch.
+std::atomic<int>& pairs_at_once() {
+    static std::atomic<int> pairs{0};
+    return pairs;
 }
-rt::Status count_clusters(const LatentKernel& h) {
-    for (int64_t cluster = 2; cluster <= kMaxCluster; cluster *= 2) {
-        cudaLaunchAttribute attribute{};
-        attribute.id = cudaLaunchAttributeClusterDimension;
-        attribute.val.clusterDim.x = unsigned(cluster);
-        attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-        cudaLaunchConfig_t config{};
-        config.gridDim = dim3(unsigned(cluster));
-        config.blockDim = dim3(LatentTraits<Bf16, 576>::kThreads);
-        config.dynamicSmemBytes = size_t(h.shared_bytes);
-        config.attrs = &attribute;
-        config.numAttrs = 1;
-        int clusters = 0;
-        const rt::Status s = cudaOccupancyMaxActiveClusters(&clusters, h.kernel, &config);
-        if (s != rt::kSuccess) return s;
-        std::atomic<int>& ctas = ctas_at_once(cluster);
-        const int before = ctas.load(std::memory_order_relaxed);
-        if (before == 0 || clusters * int(cluster) < before) ctas.store(clusters * int(cluster), std::memory_order_relaxed);
-    }
-    return rt::kSuccess;
+void count_pairs(const LatentKernel& h) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = 2;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(2);
+    config.blockDim = dim3(LatentTraits<Bf16, 576>::kThreads);
+    config.dynamicSmemBytes = size_t(h.shared_bytes);
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int pairs = 0;
+    if (cudaOccupancyMaxActiveClusters(&pairs, h.kernel, &config) != cudaSuccess) pairs = 0, rt::clear_error();
+    const int before = pairs_at_once().load(std::memory_order_relaxed);
+    if (before == 0 || pairs < before) pairs_at_once().store(pairs, std::memory_order_relaxed);
 }
 
-// Splits of a tile's keys, and the CTAs of a cluster that share one.
-struct LatentShares {
-    SplitParams split;
-    int64_t cluster;
-};
-// What should take the least time. Clusters merge sooner than another kernel would, but take one item each, and only as many as run at once.
-// With a number or a size of splits there are none, so that a row's bits depend on nothing else.
-LatentShares shares_of(const rt::Device& device, const Problem& p) {
-    constexpr int64_t kMergeInCluster = 1;
+// Should a pair of CTAs share a tile's keys, in place of splits? It merges sooner than another kernel would, but takes one item. With a number
+// or a size of splits it never does, so that a row's bits depend on nothing else.
+bool pairs_are_faster(const rt::Device& device, const Problem& p, const SplitParams& split) {
+    constexpr int64_t kMerge = 1;
     const int64_t tiles = p.d.batch * tiles_of(p), steps = ceil_div(p.d.seqlen_k, kSplitCosts.keys);
-    LatentShares best{splits_of(device, p, tiles, kSplitCosts), 1};
-    if (p.d.num_splits > 0 || p.d.split_size > 0) return best;
-    int64_t least = split_time(device, tiles, best.split.num_splits, steps, kSplitCosts);
-    for (int64_t cluster = 2; cluster <= kMaxCluster && tiles * cluster <= device.multiprocessors; cluster *= 2) {
-        const int64_t ctas = ctas_at_once(cluster).load(std::memory_order_relaxed);
-        for (int64_t splits = 1; tiles * splits * cluster <= ctas && (splits - 1) * cluster < steps; splits++) {
-            const int64_t time = ceil_div(steps, splits * cluster) + kSplitCosts.border + kMergeInCluster + (splits > 1 ? kSplitCosts.merge : 0);
-            if (time >= least) continue;
-            least = time;
-            best.cluster = cluster;
-            best.split.num_splits = splits;
-            best.split.splits = max_splits(p.d.seqlen_k, splits, 0);
-        }
-    }
-    return best;
+    if (p.d.num_splits > 0 || p.d.split_size > 0 || tiles > pairs_at_once().load(std::memory_order_relaxed)) return false;
+    return ceil_div(steps, 2) + kSplitCosts.border + kMerge < split_time(device, tiles, split.num_splits, steps, kSplitCosts);
 }
 
 const ArchKernel* kernel_for(const Problem& p) {
@@ -130,11 +106,13 @@ ArchPlan plan_latent_kernel(const rt::Device& device, const Problem& p) {
     ArchPlan plan{};
     if (!can_implement(device, p)) return plan;
     const ArchKernel* const kernel = kernel_for(p);
-    const LatentShares shares = shares_of(device, p);
-    const int64_t items = p.d.batch * tiles_of(p) * shares.split.splits * shares.cluster;
-    if (items >= kMaxExtent) return plan;
+    SplitParams split = splits_of(device, p, p.d.batch * tiles_of(p), kSplitCosts);
+    const bool pairs = pairs_are_faster(device, p, split);
+    if (pairs) split.num_splits = split.splits = 1;
+    const int64_t items = p.d.batch * tiles_of(p) * split.splits * (pairs ? 2 : 1);
+    if (items >= kMaxExtent || (split.splits > 1 && p.d.batch * rows_of(p) >= kMaxExtent)) return plan;
     plan.kernel = kernel;
-    plan.split = shares.split;
+    plan.split = split;
     plan.blocks = min_of(items, min_of(device.multiprocessors, kMaxLatentCtas));
     plan.merge = "merge_latent_splits";
     plan.split_memory = split_memory(p, plan.split, false);
@@ -147,7 +125,7 @@ ArchPlan plan_latent_kernel(const rt::Device& device, const Problem& p) {
     a.x.pages = pages_of(p, nullptr);
     a.tiles = int(tiles_of(p));
     a.splits = int(plan.split.splits);
-    a.cluster = int(shares.cluster);
+    a.ctas_of_tile = pairs ? 2 : 1;
     a.items = int(items);
     plan.params.set(a);
     return plan;
@@ -160,8 +138,8 @@ rt::Status prepare_latent_kernels(const rt::Device& device) {
                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
         if (s != rt::kSuccess) return s;
     }
-    const rt::Status s = count_clusters(latent_kernel(kList[0]));
-    return s != rt::kSuccess ? s : rt::prepare(merge_latent_splits, device);
+    count_pairs(latent_kernel(kList[0]));
+    return rt::prepare(merge_latent_splits, device);
 }
 
 rt::Status launch_latent_kernel(const ArchPlan& plan, const Problem& p, const fa_forward_args_t& args, char* memory,
@@ -179,7 +157,7 @@ rt::Status launch_latent_kernel(const ArchPlan& plan, const Problem& p, const fa
         !encode_tensor_map(&a.k, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), 1, sequences_of_k(p), {64},
                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE, promotion))
         return cudaErrorInvalidValue;
-    const rt::Status s = rt::launch_after(h.kernel, plan.blocks, LatentTraits<Bf16, 576>::kThreads, uint64_t(h.shared_bytes), stream, a, a.cluster);
+    const rt::Status s = rt::launch_after(h.kernel, plan.blocks, LatentTraits<Bf16, 576>::kThreads, uint64_t(h.shared_bytes), stream, a, a.ctas_of_tile);
     if (s != rt::kSuccess || plan.split.splits == 1) return s;
     return rt::launch_after(merge_latent_splits, p.d.batch * rows_of(p), kMergeTeam * merge_teams(plan.split), 0, stream, a.x);
 }

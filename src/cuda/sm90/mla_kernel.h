@@ -42,7 +42,7 @@ FA_KERNEL void FA_BOUNDS((LatentTraits<T, HeadDim>::kThreads), 1) latent_sm90(FA
             if (pairs == 0) wg.release_q();
             else if (warpgroup == 0) wg.right_mainloop(pairs);
             else wg.left_mainloop(pairs);
-            if (a.cluster > 1) return merge_latent_cluster(wg, warpgroup, pairs == 0);
+            if (a.ctas_of_tile > 1) return merge_latent_pair(wg, warpgroup, pairs == 0);
             if (pairs > 0) latent_epilogue(wg, warpgroup);
             if (wg.lane == 0) rt::mbarrier_arrive(smem_addr(now.consumed));
             phase = wg.phase;

@@ -12,22 +12,22 @@ struct LatentCall : RowParams, SplitParams {
     Pages pages;
 };
 
-// What an item has of q and of o: 64 rows of a sequence, and which split of its keys, or of that which share (see cluster).
+// What an item has of q and of o: 64 rows of a sequence, and which split of its keys; rank: in a pair of CTAs.
 struct LatentPlace {
     int tile, split, batch, rank;
 };
 struct LatentParams {
     CUtensorMap q, k;
     LatentCall x;
-    int tiles;    // of 64 rows, of a sequence
-    int splits;   // of a tile
-    int cluster;  // CTAs that share a split, and merge among themselves (mla_cluster.h); each has one item then
-    int items;    // all of them, each CTA's first being that of its number
+    int tiles;         // of 64 rows, of a sequence
+    int splits;        // of a tile
+    int ctas_of_tile;  // 2: a pair, with one item each, shares its keys and merges itself (mla_cluster.h)
+    int items;         // all of them, each CTA's first being that of its number
     // Tiles come from the last to the first: under a causal mask later ones see more keys.
     FA_MEMBER LatentPlace place_of(int index) const {
-        const int batch = index / (tiles * splits * cluster), rest = index - batch * (tiles * splits * cluster);
-        const int share = rest / cluster, split = share / tiles;
-        return {tiles - 1 - (share - split * tiles), split, batch, rest - share * cluster};
+        const int of_sequence = tiles * splits * ctas_of_tile, batch = index / of_sequence, rest = index - batch * of_sequence;
+        const int share = rest / ctas_of_tile, split = share / tiles;
+        return {tiles - 1 - (share - split * tiles), split, batch, rest - share * ctas_of_tile};
     }
 };
 
@@ -35,7 +35,7 @@ constexpr int kPairKeys = 2 * 64;       // of a pair of blocks
 constexpr int kNoItem = -1;             // in place of an item's pairs: there is no further one
 constexpr int kMaxLatentCtas = 5 * 32;  // that the scheduler knows of
 
-// Without pairs it is a split that the sequence has not, or in a cluster an empty share.
+// Without pairs it is a split that the sequence has not, or one CTA of a pair has all keys.
 struct LatentItem : LatentPlace {
     int begin, end, pairs;  // keys of the split; pairs of blocks, of which some row sees one
     int k_begin, kv_index;  // where the sequence's keys lie
@@ -61,8 +61,8 @@ struct LatentTraits {
     struct Shared {
         uint64_t q_full, q_empty, k_full[2][kProbPanel + 1], k_empty[2][2], p_full[2];
         LatentItemSlot item[2];  // in turn
-        RowState part[64];   // of a CTA's share, for its cluster
-        int keys[2];         // of the two blocks, that there are
+        RowState part[64];       // of a CTA's keys, for its pair
+        int keys[2];             // of the two blocks, that there are
         SplitOExchange exchange;
     };
     static constexpr int kSharedBytes = 3 * kMatrixBytes + int(sizeof(Shared));

@@ -23,8 +23,8 @@ FA_DEVICE LatentItem find_latent_item(const LatentParams& a, const SequenceTable
     const int seen_end = x.causal ? min(t.end, t.off + last_row + 1) : t.end;
     t.pairs = max((seen_end - t.begin + kPairKeys - 1) / kPairKeys, 1);
     if (t.split > 0 && t.begin >= keys) t.pairs = 0;
-    if (a.cluster > 1) {
-        const int most = (t.pairs + a.cluster - 1) / a.cluster, first = min(t.rank * most, t.pairs);
+    if (a.ctas_of_tile > 1) {
+        const int most = (t.pairs + 1) / 2, first = min(t.rank * most, t.pairs);
         t.begin += first * kPairKeys;
         t.pairs = min(most, t.pairs - first);
         t.end = min(t.end, t.begin + t.pairs * kPairKeys);
