@@ -37,9 +37,16 @@ bool is_scaled_cache(const Problem& p) {
            reads(d.v_dtype, d.dim_v, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_block);
 }
 
-// The type that mma kernels compute with: q's or, by permission, bf16, where with q's there are none for such a k. Not where probabilities are an
-// output: those are computed from q itself, and would not be these.
+// Do mma kernels widen a q of 8 bits, as they do k and v?
+bool is_fp8(int32_t dtype) { return dtype == FA_E4M3 || dtype == FA_E5M2; }
+bool widens_q(const rt::Device& device, const fa_attention_desc_t& d) {
+    return device.matrix == MatrixUnit::mma_sync && is_fp8(d.q_dtype) && is_byte_type(d.k_dtype);
+}
+
+// The type that mma kernels compute with: q's, or f16 where it has 8 bits or, by permission, bf16, where with q's there are none for such a k. Not
+// where probabilities are an output: those are computed from q itself, and would not be these.
 int32_t mma_type(const rt::Device& device, const fa_attention_desc_t& d) {
+    if (widens_q(device, d)) return FA_F16;
     const bool finer = d.q_dtype == FA_F32 ? d.k_dtype == FA_BF16 || is_scaled_type(d.k_dtype) : d.q_dtype == FA_F16 && d.k_dtype == FA_BF16;
     const bool rounds = finer && d.precision == FA_PRECISION_NATIVE && device.matrix == MatrixUnit::mma_sync && !(d.operands & FA_OPERAND_SCORES);
     return rounds ? int32_t(FA_BF16) : d.q_dtype;
@@ -60,6 +67,8 @@ InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, CacheT
             case FA_F16: return cache == CacheType::latent_bytes ? InstanceLists{} : mma_sync_lists<F16>(cache);
             case FA_BF16: return cache == CacheType::latent_bytes ? latent_lists<MmaLatentByte<Bf16>>() : mma_sync_lists<Bf16>(cache);
             case FA_F32: return cache == CacheType::like_q ? lists_of<MmaTf32>() : InstanceLists{};
+            case FA_E4M3:
+            case FA_E5M2: return cache == CacheType::bytes ? lists_of<MmaFp8>() : InstanceLists{};
             default: return {};
         }
     if constexpr (rt::kAmdKernels) {
@@ -88,8 +97,9 @@ constexpr uint64_t kFactorOptions = option::k_descale_dtype | option::v_descale_
                                     option::k_descale_stride | option::v_descale_stride;
 constexpr Implements kMmaScaledForward = {kMmaByteForward.operands | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT,
                                           (kMmaForward.options & ~uint64_t(FA_V_IN_K)) | option::v_dtype | kFactorOptions};
+constexpr Implements kMmaFp8Forward = {kMmaByteForward.operands | FA_OPERAND_Q_DESCALE, kMmaForward.options};
 // Those of them without anything to do to scores and probabilities beside products and bands.
-constexpr Implements kPlainScores = {kMmaByteForward.operands & ~(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI),
+constexpr Implements kPlainScores = {kMmaFp8Forward.operands & ~(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI),
                                      kMmaForward.options & ~(option::score_mods | option::dropout_p)};
 // Of latent attention with a tile for k and v (mma_latent.h).
 constexpr Implements kLatentForward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
@@ -112,7 +122,7 @@ CacheType latent_type(const Problem& p, int32_t type) {
     return bytes && tail && factors ? CacheType::latent_bytes : CacheType::other;
 }
 
-// The mma kernels that take a call; none: it has what they do not implement, a q of 8 bits, other types of k or v, wide heads, sizes
+// The mma kernels that take a call; none: it has what they do not implement, other types of k or v, wide heads, sizes
 // beyond 2^31, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or coarse values below them are 0,
 // an output of wider range than the probabilities shows what has become of the small ones.
 InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
@@ -122,6 +132,7 @@ InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const CacheType latent = latent_type(p, type), cache = cache_type(d.k_dtype, type);
     const bool bytes = cache == CacheType::bytes, drops = d.dropout_p > 0;
     if ((drops && type == FA_F32) || d.seqlen_k >= limit || d.seqlen_q * p.group >= limit || (p.paged() && d.num_pages >= limit)) return {};
+    if (widens_q(device, d)) return p.within(kMmaFp8Forward) ? mma_instances_of(device, d.q_dtype, cache) : InstanceLists{};
     if (latent != CacheType::other) return mma_instances_of(device, type, latent);
     const bool narrow = (drops || bytes) && cache != CacheType::blocks && type == FA_F16 && d.o_dtype != FA_F16;
     if (cache != CacheType::other && !narrow && p.within(bytes ? kMmaByteForward : kMmaForward)) return mma_instances_of(device, type, cache);
@@ -291,7 +302,6 @@ bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows) {
     const fa_attention_desc_t& d = p.d;
     const int64_t tiles = d.batch * d.heads_q * ceil_div(d.seqlen_q, rows);
     const bool cut_short = d.flags & FA_WINDOW || d.chunk > 0 || (p.causal() && d.alignment != FA_ALIGN_BOTTOM_RIGHT);
-    if (type_bytes(d.q_dtype) == 1) return false;  // no mma kernel has an 8-bit q
     if (2 * tiles > device.multiprocessors || d.num_splits == 1 || cut_short || !p.within(kPlainScores)) return false;
     const Instance& kernel = choose_instance(device, p);
     const double alone = kStart + double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v)) / kFlopsPerUs;

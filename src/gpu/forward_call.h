@@ -51,7 +51,7 @@ rt::Status prepare_list(const Instances& list, const rt::Device& d) {
 rt::Status prepare_forward(const rt::Device& d) {
     const rt::Status simt = prepare_list(simt_instances(), d);
     if (simt != rt::kSuccess) return simt;
-    for (const int32_t type : {FA_F16, FA_BF16, FA_F32})
+    for (const int32_t type : {FA_F16, FA_BF16, FA_F32, FA_E4M3})
         for (const CacheType cache : {CacheType::like_q, CacheType::bytes, CacheType::blocks, CacheType::scaled, CacheType::latent, CacheType::latent_bytes})
             for (const Instances& list : mma_instances_of(d, type, cache).width) {
                 const rt::Status s = prepare_list(list, d);
@@ -86,6 +86,7 @@ void set_mma_forward(const Problem& p, int rows, const SplitParams& split, MmaFo
         x->v = source(d.k_tail_stride, d.dim_tail, d.k_tail_dtype);
     }
     x->k_dims = int32_t(p.k_dims());
+    x->q_descale.strides = row_strides(d.q_descale_stride, false);
     x->k_descale.strides = row_strides(d.k_descale_stride, false);
     x->v_descale.strides = row_strides(d.v_descale_stride, false);
     x->pages = pages_of(p, nullptr);
@@ -99,6 +100,7 @@ void set_mma_forward(const Problem& p, int rows, const SplitParams& split, MmaFo
     x->v_dtype = d.v_dtype;
     const int32_t factors = d.v_descale_dtype;
     x->v_unit = !p.has(FA_OPERAND_V_DESCALE) || factors == FA_F16 || factors == FA_E4M3 ? 1.f : kHeadroomUnit;
+    x->q_factors_differ = p.has(FA_OPERAND_Q_DESCALE) && p.group > 1 && d.q_descale_stride[2] != 0;
 }
 
 // Dies that each take an equal share of neighbouring blocks, so that a head's keys and values come to one second-level cache; 1: blocks go where
@@ -183,7 +185,8 @@ void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_
         if (uint64_t(length) < n) length += snprintf(text + length, n - uint64_t(length), "%s", more);
     };
     if (f.copies.bytes() > 0) say(", after k and v have been copied as bf16");
-    if (f.copies.bytes() > 0 || (!arch && f.mma_type != f.problem.d.q_dtype)) say(", products of bf16");
+    if (f.copies.bytes() > 0 || (!arch && f.mma_type != f.problem.d.q_dtype))
+        say(f.mma_type == FA_F16 && f.copies.bytes() == 0 ? ", products of f16" : ", products of bf16");
     if (uint64_t(length) >= n || (arch && !arch->splits_keys)) return;
     text += length, n -= uint64_t(length);
     const char* const merged = arch && f.arch.merge ? f.arch.merge : !arch && f.cluster_merge ? "their cluster" : merge_name(f.merge_columns);
@@ -214,6 +217,7 @@ void set_mma_forward_tensors(const ForwardPlan& f, const fa_forward_args_t& a, M
     x->k.base = a.k;
     x->v.base = a.v;
     if (p.has(FA_OPERAND_K_TAIL)) x->v.base = a.k_tail;
+    x->q_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_Q_DESCALE, a.q_descale));
     x->k_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_K_DESCALE, a.k_descale));
     x->v_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_V_DESCALE, a.v_descale));
     x->k_factors.factor = operand(p, FA_OPERAND_K_DESCALE, a.k_descale);
@@ -266,7 +270,9 @@ rt::Status launch_instance(const ForwardPlan& f, const fa_forward_args_t& a, cha
     const fa_attention_desc_t& d = p.d;
     const Instance& one = *f.instance;
     set_mma_forward_tensors(f, a, x);
-    const bool offsets_fit = kv_offsets_fit(p, *x, one.columns), general = needs_score_mod(p) || d.dropout_p > 0 || !offsets_fit || d.k_dtype == FA_Q5_0;
+    const bool offsets_fit = kv_offsets_fit(p, *x, one.columns), scores = needs_score_mod(p) || d.dropout_p > 0;
+    const bool other_type = d.k_dtype == FA_Q5_0 || (is_fp8(d.q_dtype) && d.k_dtype != FA_E4M3);
+    const bool general = scores || !offsets_fit || other_type;
     x->features = features_of(p, needs_score_mod(p), p.paged() || !offsets_fit);
     if (one.scaled)
         x->features |= scaled_features(d.k_dtype, x->k_factors, kKeyOffsets, kKeyHalves) | scaled_features(d.v_dtype, x->v_factors, kValueOffsets, kValueHalves);

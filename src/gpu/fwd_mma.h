@@ -1,4 +1,4 @@
-// The forward kernel on matrix cores (mma.sync): f16, bf16 and f32, k and v of 8 bits or in blocks beside f16 and bf16 queries, head
+// The forward kernel on matrix cores (mma.sync): f16, bf16 and f32, k and v of 8 bits or in blocks beside f16 and bf16 queries, all of 8 bits, head
 // dimensions up to 512, every option. This file has the mainloop; mma_block.h what surrounds it, mma_scores.h masks and score mods, mma_sync.h
 // the products.
 //
@@ -302,7 +302,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         rt::barrier();
     }
     FA_UNROLL for (int i = 0; i < M::stages - !M::kFillAllStages; i++) pipe.load(i % 2, i / 2, i);
-    // k's descale factor is multiplied into the unit, unless products must have their value first: for score mods, or where the
+    // k's descale factor, and q's where a tile has one, is multiplied into the unit, unless products must have their value first: for score mods, or where the
     // factor, which only device memory has, is not positive or leaves f32's range.
     float before = 1.f;
     if constexpr (Mma::kKv8bit) {
@@ -337,7 +337,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
                 if (by_vecs)
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + M::kTileRows * i, key + w.key0, mask[i]);
             M::compute_qk(x, type, q, k, w.row0, w.key0, score);
-            if (Mma::kKv8bit && before != 1.f) M::scale_scores(score, before);
+            M::apply_factors(x, w.row0, before, score);
             if constexpr (general)
                 if (s.tile.features & kScoreMod)
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
@@ -434,7 +434,7 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
         FA_UNROLL for (int c = 0; c < M::kColumnSteps; c++)
             FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
     }
-    const float k_factor = begin < end ? M::descale(x.k_descale) : 1.f;
+    const float k_factor = begin < end ? M::descale(x.k_descale) * M::common_q_factor(x) : 1.f;
     const float v_factor = Mma::kScaled ? 1.f / x.v_unit : begin < end ? M::descale(x.v_descale) : 1.f;
     const float product = kind == Kind::general && t.features & kBaseE ? 1.f : x.scale * kLog2e * Mma::kScoreUnit;
     const auto pass = [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };

@@ -10,7 +10,7 @@ namespace fa {
 namespace gpu {
 
 struct Instance {
-    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, fwd_mma_blocks, fwd_mma_scaled, fwd_mma_latent, fwd_mma_byte_latent, fwd_mfma, fwd_wmma
+    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, fwd_mma_fp8, fwd_mma_blocks, fwd_mma_scaled, fwd_mma_latent, fwd_mma_byte_latent, fwd_mfma, fwd_wmma
     int rows, columns;   // of a tile: group-major query rows; the widest head dimension of v
     int dims;            // and of q and k, where these may be more
     int keys;            // of a tile
@@ -72,6 +72,7 @@ template <class T>
 struct MmaLatent;  // f16 or bf16, where v is the first dims of k
 template <class T>
 struct MmaLatentByte;  // the same beside k of e4m3 with a tail
+struct MmaFp8;   // of 8 bits, as k and v
 // On AMD's devices, of an instruction's family.
 template <class T>
 struct MfmaKernels;

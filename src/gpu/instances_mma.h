@@ -49,7 +49,7 @@ constexpr Instance make_instance() {
         one.keys = General::keys;
         one.scaled = true;
         return one;
-    } else if constexpr (M::Policy::kWidens && M::key_warps == 1) return describe_instance<M>(general);
+    } else if constexpr (M::Policy::kWidens && !M::Policy::kWidensQ && M::key_warps == 1) return describe_instance<M>(general);
     else if constexpr (sizeof(typename M::Policy::Element) == 4 || !M::Policy::kAsyncCopies)
         return describe_instance<M>(general, forward_mma<M, Kind::plain>, general);  // caches of f32 are rare, and see kv_pipe.h
     else return describe_instance<M>(general, forward_mma<M, Kind::plain>, forward_mma<M, Kind::paged>);
@@ -82,11 +82,12 @@ template <class Mma, int width>
 struct List {
     static constexpr bool k32 = sizeof(typename Mma::Element) == 4, kLatent = kLatentKeyBytes<Mma> > 0, k16 = !k32 && !Mma::kWidens && !kLatent;
     static constexpr bool worth = width <= 128 || !kIsF16<typename Mma::Element>;  // wide heads under f16 are not worth their code
-    static constexpr bool k8 = Mma::kKv8bit && worth && !kLatent, kQuantised = Mma::kQuantised && !Mma::kScaled && worth,
+    static constexpr bool kFp8 = Mma::kWidensQ, k8 = Mma::kKv8bit && worth && !kLatent && !kFp8, kQuantised = Mma::kQuantised && !Mma::kScaled && worth,
                           kScaled = Mma::kScaled && worth;
     static constexpr Instance list[] = {
 #define FA_MMA_16BIT(D, ...) entry<k16 && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_8BIT(D, ...) entry<k8 && D == width, Mma, D, __VA_ARGS__>(),
+#define FA_MMA_FP8(D, ...) entry<kFp8 && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_BLOCKS(D, ...) entry<kQuantised && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_BLOCKS_DECODE(D, ...) entry<kQuantised && D == width, typename DecodeOf<Mma>::Policy, D, __VA_ARGS__>(),
 #define FA_MMA_SCALED(D, ...) entry<kScaled && D == width, Mma, D, __VA_ARGS__>(),
@@ -96,6 +97,7 @@ struct List {
 #include "gpu/kernels.def"
 #undef FA_MMA_16BIT
 #undef FA_MMA_8BIT
+#undef FA_MMA_FP8
 #undef FA_MMA_BLOCKS
 #undef FA_MMA_BLOCKS_DECODE
 #undef FA_MMA_SCALED

@@ -80,6 +80,7 @@ struct MmaBlock {
         int64_t output[rows];                    // where a row's output begins
         int64_t location[kLocationTiles][Keys];  // page · 2^32 + row in it, or see find_vec_offsets; −1: not there
         int32_t missing[kLocationTiles];         // the tile in which a key is not there
+        float q_factor[Mma::kWidensQ ? rows : 1];
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
     static constexpr int kQBytes = Mma::kQInShared ? rows * kQRowBytes : 0,
@@ -169,6 +170,21 @@ struct MmaBlock {
                           r < valid && at < bytes);
         }
     }
+    // For q of 8 bits: four at a time, each row's as its address allows.
+    FA_MEMBER static void load_q_bytes(const MmaForwardParams& x) {
+        constexpr int words = D / 4;
+        const int dims = int(x.dim_qk), valid = shared().tile.valid;
+        FA_UNROLL_BY(4)
+        for (int i = rt::thread(); i < rows * words; i += threads) {
+            const int r = i / words, first = i % words * 4, count = r < valid ? dims - first : 0;
+            const uint8_t* const from = static_cast<const uint8_t*>(x.q) + q_index(x, r < valid ? r : 0) + first;
+            uint32_t bytes = 0;
+            if (count >= 4 && reinterpret_cast<uintptr_t>(from) % 4 == 0) rt::load_words<1>(from, &bytes);
+            else
+                for (int e = 0; e < 4 && e < count; e++) bytes |= uint32_t(from[e]) << 8 * e;
+            Mma::template store_q<kQRowBytes>(q_tile(), r, first / 4, bytes, x.q_dtype);
+        }
+    }
     // Where a lane reads q's tiles of rows from `row0` on, and tile m, step i of the dims: from shared memory, or from q itself.
     FA_MEMBER static auto q_ptr(const MmaForwardParams& x, int row0, int lane) {
         if constexpr (Mma::kQInShared) {
@@ -191,6 +207,7 @@ struct MmaBlock {
     }
     FA_MEMBER static void load_q(const MmaForwardParams& x) {
         if constexpr (!Mma::kQInShared) return;
+        if constexpr (Mma::kWidensQ) return load_q_bytes(x);
         if constexpr (Mma::kWidens && KeyWarps > 1)
             if (x.q_width == 16) return load_q_words(x);
         if (Mma::kWidens || x.q_width != 16) return load_q_narrow(x);
@@ -360,6 +377,11 @@ struct MmaBlock {
         return Mma::kKv8bit && f.data ? f.data[f.strides.index(t.seq.kv_index, 0, t.kv_head)] : 1.f;
     }
 
+    // And all rows of q, where their factors are the same.
+    FA_MEMBER static float common_q_factor(const MmaForwardParams& x) {
+        return Mma::kWidensQ && !x.q_factors_differ ? shared().q_factor[0] : 1.f;
+    }
+
     // Code that runs once costs the fetch of its instructions: the host has computed what it can.
     FA_MEMBER static void init_block(const MmaForwardParams& x, int64_t kv_head, int64_t batch, int block) {
         Tile& t = shared().tile;
@@ -405,6 +427,7 @@ struct MmaBlock {
             const KeyBand band = key_band(t.rule, position, t.seq.k_len);
             const int head = int(t.kv_head) * group + row % group;
             s.row[r] = {position, head, int(clamp(band.begin, begin, end)), int(clamp(band.end, begin, end)), 0.f};
+            if constexpr (Mma::kWidensQ) s.q_factor[r] = x.q_descale.data ? x.q_descale.data[x.q_descale.strides.index(t.batch, 0, head)] : 1.f;
             if (!x.alibi_slopes) continue;
             const float slope = log2_slope(x.alibi_slopes[t.batch * x.alibi_batch_stride + head]);
             s.row[r].slope = slope;

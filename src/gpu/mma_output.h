@@ -29,11 +29,13 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         constexpr int warp_passes = kColumnSteps / kPassSteps;  // that a warp's columns take
         const bool stages = kOutputPasses == 1 || column_warps == 1 || column_warp == pass / warp_passes;
         const int column0 = column_warps > 1 && kOutputPasses == 1 ? column_warp * kTile * kColumnSteps : 0;
+        // The unit of f16 times a small factor is no normal number: of 8-bit queries, whose o may be f32, it comes first.
+        constexpr float first = Mma::kWidensQ ? Mma::kOutputUnit : 1.f, unit_left = Mma::kOutputUnit / first;
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
             float factor[Acc::kRows];
             FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
                 const float sum = Acc::sum_of_row(l[i][r]) * Mma::kRowSumUnit;
-                factor[r] = sum == 0.f ? 0.f : Mma::kOutputUnit * v_factor;  // no key: 0, whatever v's factor
+                factor[r] = sum == 0.f ? 0.f : unit_left * v_factor;  // no key: 0, whatever v's factor
                 if (pass == 0 && (column_warps == 1 || column_warp == 0) && Acc::first_of_row())
                     shared().state[key_warp][row0 + kTileRows * i + Acc::row(r)] = {m[i][r] == kNegInf ? kNegInf : m[i][r] * unit, sum};
             }
@@ -41,7 +43,7 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
                 FA_UNROLL for (int c = 0; c < kPassSteps; c++)
                     FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
                         *output_at(key_warp, row0 + kTileRows * i + Acc::row(Acc::lane_row(e)), column0 + Mma::output_column(c, e)) =
-                            o[i][pass % warp_passes * kPassSteps + c].x[e] * factor[Acc::lane_row(e)];
+                            o[i][pass % warp_passes * kPassSteps + c].x[e] * first * factor[Acc::lane_row(e)];
         }
     }
     // A row's state over all key warps, and what their sums are to be multiplied by.

@@ -31,18 +31,19 @@ struct MmaForwardParams : MmaCallParams<RowParams>, SplitParams {
     const void* q;
     RowStrides q_strides;
     RowSource k, v;
-    Descale k_descale, v_descale;
+    Descale q_descale, k_descale, v_descale;
     Pages pages;
     const float* o_scale;
     int64_t blocks;              // row tiles of a sequence and kv head
     int64_t section;             // kv heads of the batch whose tiles are taken longest first; 0: in any order
     int64_t uniform_split_keys;  // keys of a split, with uniform_lengths
     int32_t k_dtype;
-    int32_t q_width;     // as RowSource.width; 0: q is rounded to the kernel's type
+    int32_t q_width;     // as RowSource.width; 0: q is rounded, or widened, to the kernel's type
     bool mask_vec16;     // rows of the mask consist of aligned 16-byte vectors
     bool cluster_merge;  // the blocks of a tile's splits are a cluster, and merge among themselves
     bool o_plain;        // o has the kernel's type, and rows may be written four elements at a time as they come
-    int32_t q_dtype;     // of a q that is rounded
+    int32_t q_dtype;     // of a q that is rounded or widened
+    bool q_factors_differ;  // among a tile's rows, those of several heads
     // Of k and v that scaled_pipe.h reads, and of k that fwd_latent.h does.
     Factors k_factors, v_factors;
     int32_t v_dtype;
@@ -60,7 +61,7 @@ FA_FN uint32_t features_of(const Problem& p, bool score_mod, bool unaligned) {
     uint32_t features = (p.paged() ? kPaged : 0) | (p.d.dropout_p > 0 ? kDropout : 0) | (p.d.softcap > 0 ? kSoftcap : 0) |
                         (score_mod ? kScoreMod : 0) | (p.has(FA_OPERAND_BIAS) ? kBias : 0) |
                         (p.has(FA_OPERAND_ALIBI) ? kAlibi : 0) | (p.has(FA_OPERAND_MASK) ? kMask : 0);
-    if (features & (kBias | kSoftcap) || (score_mod && (p.has(FA_OPERAND_K_DESCALE) || !(p.d.scale > kSmallScale))))
+    if (features & (kBias | kSoftcap) || (score_mod && (p.has(FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE) || !(p.d.scale > kSmallScale))))
         features |= kBaseE;
     return features | (unaligned ? kUnalignedRows : 0);
 }

@@ -70,6 +70,19 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++) score[i][n].x[e] *= factor;
     }
+    // By what is not in the unit: `before`, and each row's factor of q where they differ.
+    FA_MEMBER static void apply_factors(const MmaForwardParams& x, int row0, float before, Acc score[RowTiles][kKeyTiles]) {
+        if (Mma::kKv8bit && before != 1.f) scale_scores(score, before);
+        if constexpr (Mma::kWidensQ)
+            if (x.q_factors_differ)
+                FA_UNROLL for (int i = 0; i < RowTiles; i++)
+                    FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+                        const float factor = shared().q_factor[row0 + kTileRows * i + Acc::row(r)];
+                        FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+                            FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                                if (Acc::lane_row(e) == r) score[i][n].x[e] *= factor;
+                    }
+    }
     // From products to scores in units that `unit` takes to log2: those of the products, or, for options that need them in natural
     // units on the way, log2 itself.
     FA_MEMBER static void apply_score_mods(const MmaForwardParams& x, int row0, int64_t key, float unit, Acc score[kKeyTiles]) {

@@ -91,7 +91,7 @@ struct MmaSync {
     struct FragmentA { uint32_t r[4]; };   // 16 rows × 16 deep
     struct FragmentB { uint32_t r[4]; };  // 16 deep × 16 columns
     using General = MmaSync;                              // the policy of general kernels, in whose rows others' are whole tiles
-    static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false;  // k and v are stored as q is
+    static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kWidensQ = false;  // k and v are stored as q is
     static constexpr Copies kCopies = Copies::async;
     static constexpr bool kRoundsQ = !kIsF16<T>;            // may q be of a finer type?
     static constexpr bool kSplitTf32 = false;               // long chains of products are accurate enough for probabilities of this type
@@ -186,7 +186,7 @@ struct MmaTf32 {
     static constexpr const char* kFamily = "fwd_mma";
     static constexpr bool kAsyncCopies = true, kClusters = true, kQInShared = true, kOutputInPasses = false, kAvailable = rt::kHasMma;
     using General = MmaTf32;
-    static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kRoundsQ = false, kSplitTf32 = true;
+    static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kWidensQ = false, kRoundsQ = false, kSplitTf32 = true;
     static constexpr Copies kCopies = Copies::async;
     static constexpr float kExponent = 0.f, kRowSumUnit = 0x1p-32f, kOutputUnit = 1.f, kScoreUnit = 4.f, kLag = 0.f;
     FA_MEMBER static int output_column(int c, int i) { return kTile * c + Acc::column(i); }

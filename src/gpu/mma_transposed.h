@@ -142,7 +142,7 @@ struct MmaTransposed {
     static constexpr int kLanes = I::kLanes, kTile = I::kTile;
     static constexpr bool kAvailable = I::kAvailable;
     static constexpr bool kAsyncCopies = false, kClusters = false, kQInShared = false, kOutputInPasses = true;
-    static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kRoundsQ = false, kSplitTf32 = false, kF16 = kIsF16<T>;
+    static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kWidensQ = false, kRoundsQ = false, kSplitTf32 = false, kF16 = kIsF16<T>;
     static constexpr float kExponent = kF16 ? 15.f : 0.f, kLag = kF16 ? 0.f : 4.f, kRowSumUnit = kF16 ? 0x1p-47f : 0x1p-32f,
                            kOutputUnit = kF16 ? 0x1p-47f : 0x1p-8f, kScoreUnit = 1.f;
     static constexpr int kDimPieces = I::kWords * 4 / I::kDimBytes, kKeyPieces = I::kWords * 4 / I::kKeyBytes;

@@ -7,7 +7,7 @@ extern "C" const char __executable_start;
 int main() {
     using namespace fa::gpu;
     const InstanceLists lists[] = {{{simt_instances(), {}, {}}}, lists_of<MmaSync<F16>>(), lists_of<MmaSync<Bf16>>(),
-                                   lists_of<MmaTf32>(), lists_of<MmaByte<F16>>(), lists_of<MmaByte<Bf16>>(),
+                                   lists_of<MmaTf32>(), lists_of<MmaByte<F16>>(), lists_of<MmaByte<Bf16>>(), lists_of<MmaFp8>(),
                                    lists_of<MmaQuantised<F16>>(), lists_of<MmaQuantised<Bf16>>(),
                                    lists_of<MmaScaled<F16>>(), lists_of<MmaScaled<Bf16>>(),
 

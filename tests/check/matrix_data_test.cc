@@ -190,6 +190,7 @@ TEST_P(MatrixData, NotANumberInAValue) {
     for (const int64_t key : {0, 63, 64, 100})
         for (const double value : {double(NAN), kInf})
             for (const int32_t splits : {1, 2}) {
+                if (GetParam() == FA_E4M3 && std::isinf(value)) continue;  // it has none
                 constexpr int64_t kColumn = 17;
                 const int64_t dim = key % 2 ? 24 : 64;
                 Case c = make(130, 130, dim, dim);
@@ -206,12 +207,13 @@ TEST_P(MatrixData, NotANumberInAValue) {
                     EXPECT_FALSE(std::isfinite(oracle::load(c.o.as(), r.o(0, 0, i) + kColumn, r.o_dtype))) << i;
                 spoil(c.v, at, before);
                 const oracle::Attention want = oracle::attention(r);
-                for (int64_t i = 0; i < 130; i++) spoil(c.o, r.o(0, 0, i) + kColumn, want.o[size_t(want.row(0, 0, i) * dim + kColumn)]);
+                for (int64_t i = 0; i < 130; i++)
+                    oracle::store(c.o.as(), r.o(0, 0, i) + kColumn, r.o_dtype, want.o[size_t(want.row(0, 0, i) * dim + kColumn)]);
                 EXPECT_EQ(check_against_oracle(c, c.p_dtype), "") << key;
             }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, MatrixData, testing::Values(FA_F32, FA_F16, FA_BF16),
+INSTANTIATE_TEST_SUITE_P(Types, MatrixData, testing::Values(FA_F32, FA_F16, FA_BF16, FA_E4M3),
                          [](const auto& info) { return oracle::name_of(info.param); });
 
 }  // namespace

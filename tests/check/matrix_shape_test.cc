@@ -153,7 +153,7 @@ TEST_P(MatrixShape, LengthsWithinACache) {
         }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, MatrixShape, testing::Values(FA_F32, FA_F16, FA_BF16),
+INSTANTIATE_TEST_SUITE_P(Types, MatrixShape, testing::Values(FA_F32, FA_F16, FA_BF16, FA_E4M3),
                          [](const auto& info) { return oracle::name_of(info.param); });
 
 // Heads of 257 to 512 dims, whose columns several warps share; and of 513 to 576, of which v has 512 at most. Prefill and decoding, over pages and

@@ -20,6 +20,7 @@ class Stored : public testing::TestWithParam<StoredTypes> {
     Case make(const Shape& shape) {
         Case c = shaped(shape, types.q);
         c.d.k_dtype = types.kv;
+        if (oracle::size_of(types.q) == 1) c.d.o_dtype = FA_F16;  // has every number of 8 bits
         return c;
     }
     static void write_code(const Buffer& buffer, int64_t at, int64_t code) { buffer.as<uint8_t>()[at] = uint8_t(code); }
@@ -38,7 +39,7 @@ TEST_P(Stored, EveryCodeOfAValue) {
             for (int64_t i = 0; i < rows; i++)
                 for (int64_t e = 0; e < 256; e++) {
                     const double want = oracle::load(c.v.as(), r.v(0, 0, 0) + e, types.kv),
-                                 got = oracle::load(c.o.as(), r.o(0, 0, i) + e, types.q);
+                                 got = oracle::load(c.o.as(), r.o(0, 0, i) + e, r.o_dtype);
                     EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want)))
                         << "code " << (e + first) % 256 << ": " << got << ", not " << want;
                 }
@@ -100,20 +101,23 @@ TEST_P(Stored, Factors) {
     for (const bool natural : {false, true})
         for (const int64_t page : {0, 16})
             for (const int64_t which :
-                 {0, 1, 2, 3, 4})  // strides of all, of a head, of a sequence or page and head, of a key, of a query
+                 {0, 1, 2, 3, 4, 5})  // strides of all, of a head, of a sequence or page and head, of a key, of a query, of a query head
                 for (const float factor : {0.25f, 3.f, -0.5f, 0.f, 1e-30f}) {
                     if (page && (natural || factor != 3.f)) continue;
+                    if (which == 5 && oracle::size_of(types.q) > 1) continue;
                     Case c = make({kBatch, 4, kHeads, rng.pick<int64_t>({1, 9, 40}), kKeys, rng.pick<int64_t>({40, 128}), 128});
-                    c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | (which == 4 ? FA_OPERAND_Q_DESCALE : 0);
+                    c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | (which >= 4 ? FA_OPERAND_Q_DESCALE : 0);
                     if (page) paged(c, page);
                     if (natural) c.d.softcap = 20;
                     for (auto* stride : {&c.d.k_descale_stride, &c.d.v_descale_stride}) {
                         const int64_t rows = page ? page : kKeys;
                         (*stride)[2] = which >= 1 ? 1 : 0;
-                        (*stride)[1] = which >= 3 ? kHeads : 0;
-                        (*stride)[0] = which >= 3 ? kHeads * rows : which == 2 ? kHeads : 0;
+                        const bool of_a_key = which == 3 || which == 4;
+                        (*stride)[1] = of_a_key ? kHeads : 0;
+                        (*stride)[0] = of_a_key ? kHeads * rows : which == 2 ? kHeads : 0;
                     }
                     if (which == 4) c.d.q_descale_stride[1] = 1;
+                    if (which == 5) c.d.q_descale_stride[0] = 4, c.d.q_descale_stride[2] = 1;
                     c.d.num_splits = rng.pick<int32_t>({1, 3});
                     c.bind(rng);
                     c.fill_normal(rng, types.kv == FA_I8 ? 0.2 : 1);
@@ -140,7 +144,7 @@ TEST_P(Stored, FactorsThatAreNoNumbers) {
             for (int64_t b = 0; b < 2; b++)
                 for (int64_t i = 0; i < 20; i++)
                     for (int64_t e = 0; e < 128; e++) {
-                        const double got = oracle::load(c.o.as(), r.o(b, 0, i) + e, types.q);
+                        const double got = oracle::load(c.o.as(), r.o(b, 0, i) + e, r.o_dtype);
                         EXPECT_TRUE(b == 0 ? got == 0 : !std::isfinite(got)) << b << " " << i << " " << e << ": " << got;
                     }
         }
@@ -148,7 +152,8 @@ TEST_P(Stored, FactorsThatAreNoNumbers) {
 
 INSTANTIATE_TEST_SUITE_P(Types, Stored,
                          testing::Values(StoredTypes{FA_F16, FA_E4M3}, StoredTypes{FA_F16, FA_E5M2}, StoredTypes{FA_F16, FA_I8},
-                                         StoredTypes{FA_BF16, FA_E4M3}, StoredTypes{FA_BF16, FA_E5M2}, StoredTypes{FA_BF16, FA_I8}),
+                                         StoredTypes{FA_BF16, FA_E4M3}, StoredTypes{FA_BF16, FA_E5M2}, StoredTypes{FA_BF16, FA_I8},
+                                         StoredTypes{FA_E4M3, FA_E4M3}, StoredTypes{FA_E5M2, FA_I8}),
                          [](const auto& info) {
                              return std::string(oracle::name_of(info.param.q)) + "_" + oracle::name_of(info.param.kv);
                          });

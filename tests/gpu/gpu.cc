@@ -127,7 +127,7 @@ std::string check_device_output(const Handle& handle, Case& c, const fa_attentio
     c.short_products = sums_short_products(handle, ran);
     const bool p_of_8_bits = rounds_p_to_8_bits(handle, ran);
     c.rounded_q = rounds_q_to_bf16(handle, ran);
-    const int32_t p_dtype = c.rounded_q ? int32_t(FA_BF16) : c.short_products && !p_of_8_bits ? int32_t(FA_F16) : c.d.q_dtype;
+    const int32_t p_dtype = probability_dtype(handle, ran);
     const std::string fault = check_against_oracle(c, p_dtype, row_step);
     return fault.empty() && c.short_products ? check_short_products(c, p_of_8_bits, row_step) : fault;
 }

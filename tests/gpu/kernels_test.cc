@@ -31,6 +31,7 @@ std::set<std::string> listed_kernels() {
 #define FA_SIMT(rows, columns) names.insert("fwd_simt_" + std::to_string(rows) + "x" #columns);
 #define FA_MMA_16BIT(columns, row_warps, row_tiles, ...) insert_both("fwd_mma", columns, row_warps, row_tiles, 576);
 #define FA_MMA_8BIT(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_byte", columns, row_warps, row_tiles, 128);
+#define FA_MMA_FP8(columns, row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma_fp8", columns, row_warps, row_tiles, "f16"));
 #define FA_MMA_BLOCKS(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_blocks", columns, row_warps, row_tiles, 128);
 #define FA_MMA_BLOCKS_DECODE(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_blocks", columns, row_warps, row_tiles, 128, 8);
 #define FA_MMA_SCALED(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_scaled", columns, row_warps, row_tiles, 128);
@@ -41,6 +42,7 @@ std::set<std::string> listed_kernels() {
 #undef FA_SIMT
 #undef FA_MMA_16BIT
 #undef FA_MMA_8BIT
+#undef FA_MMA_FP8
 #undef FA_MMA_BLOCKS
 #undef FA_MMA_BLOCKS_DECODE
 #undef FA_MMA_SCALED
@@ -77,9 +79,9 @@ std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_des
     const std::string words = text;
     const size_t begin = words.find("kernel ") + 7;
     std::vector<std::string> names = {words.substr(begin, words.find(' ', begin) - begin)};
-    const int32_t type = words.find("products of bf16") != std::string::npos ? int32_t(FA_BF16) : d.q_dtype;
+    const bool bf16 = words.find("products of bf16") != std::string::npos, f16 = words.find("products of f16") != std::string::npos;
     if (names[0].rfind("fwd_mma", 0) == 0 || of_hopper(names[0]))
-        names[0] += type == FA_F32 ? " f32" : type == FA_F16 ? " f16" : type == FA_E4M3 ? " e4m3" : " bf16";
+        names[0] += std::string(" ") + oracle::name_of(bf16 ? FA_BF16 : f16 ? FA_F16 : d.q_dtype);
     const bool together = words.find("their cluster") != std::string::npos;
     const bool split = words.find(" splits") != std::string::npos && !together, scores = (d.operands & FA_OPERAND_SCORES) != 0;
     if (together) names.push_back("merge_in_cluster");
@@ -94,20 +96,18 @@ constexpr int kCasesOfAKernel = 5;
 // Plain calls, dense and as wide as a kernel's columns, which have loops of their own: one for each kernel that they lead to.
 std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads, int64_t keys,
                               const std::vector<int64_t>& all_rows) {
-    struct Types {
-        int32_t q, kv;
-    };
+    struct Types { int32_t q, kv; };
     std::vector<Case> cases;
     std::set<std::vector<std::string>> known;
     for (const Types& types : {Types{FA_BF16, FA_BF16}, Types{FA_F16, FA_F16}, Types{FA_F32, FA_F32}, Types{FA_F16, FA_E4M3},
                                Types{FA_BF16, FA_I8}, Types{FA_F32, FA_E5M2}, Types{FA_BF16, FA_Q8_0}, Types{FA_BF16, FA_Q4_0},
-                               Types{FA_F16, FA_Q8_0}, Types{FA_F16, FA_Q5_0}, Types{FA_BF16, FA_Q4_1}, Types{FA_F16, FA_Q5_1}})
+                               Types{FA_F16, FA_Q8_0}, Types{FA_F16, FA_Q5_0}, Types{FA_BF16, FA_Q4_1}, Types{FA_F16, FA_Q5_1}, Types{FA_E4M3, FA_E4M3}})
         for (const int64_t dim : {64, 128, 256, 512, 576})
             for (const int64_t rows : all_rows)
                 for (const int splits : {0, 1, 5})
                     for (const bool scores : {false, true}) {
-                        if (scores && (dim > 64 || rows > 5)) continue;  // written one by one, slowly
-                        if (dim > 256 && (types.q != types.kv || types.q == FA_F32)) continue;  // no kernel of matrix units
+                        const bool narrow = types.q != types.kv || types.q == FA_F32 || types.q == FA_E4M3;  // no matrix units for wide heads
+                        if ((scores && (dim > 64 || rows > 5)) || (narrow && dim > 256)) continue;  // scores are written slowly, one by one
                         Case c = shaped({batch, heads, 2, rows, keys, dim, std::min<int64_t>(dim, 512)}, types.q);
                         c.d.k_dtype = types.kv;
                         if (dim > 256) c.d.o_dtype = types.q == FA_F16 ? FA_BF16 : FA_F16;  // not for Hopper's

@@ -62,8 +62,11 @@ const char* isa_name(int32_t isa) {
 
 int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d) {
     if (rounds_q_to_bf16(handle, d)) return FA_BF16;
-    if (!testing_the_cpu()) return sums_short_products(handle, d) && !rounds_p_to_8_bits(handle, d) ? int32_t(FA_F16) : d.q_dtype;
     char text[256] = "";
+    if (!testing_the_cpu()) {
+        const bool f16 = fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK && strstr(text, "products of f16");
+        return f16 || (sums_short_products(handle, d) && !rounds_p_to_8_bits(handle, d)) ? int32_t(FA_F16) : d.q_dtype;
+    }
     const bool known = fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK;
     return known && (strstr(text, "cpu_flash_matrix") || strstr(text, "cpu_flash_decode_matrix")) ? d.q_dtype : int32_t(FA_F32);
 }
