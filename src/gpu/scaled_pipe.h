@@ -122,7 +122,7 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
 
     // Row r of a tile: its page or sequence, and its row there; −1: it is not there.
     struct Rows {
-        const typename M::Source& from;
+        const typename M::Source from;
         const int64_t* location;  // NULL: keys lie one behind the other
         int64_t outer, first;
         int left;
@@ -153,7 +153,7 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
             case 2: copy_rows<2>(rows, stage); break;
             default: copy_rows<1>(rows, stage); break;
         }
-        const Factors& f = value ? x.v_factors : x.k_factors;
+        const Factors f = value ? x.v_factors : x.k_factors;  // a copy: what is stored might be parameters, for all that the compiler knows
         const int c = rt::thread() % kBlocks;
         if (!f.factor || c * kBlockDims >= int(value ? x.dim_v : x.dim_qk)) return;
         const int64_t in_row = M::shared().tile.kv_head * f.stride[2] + int64_t(c * kBlockDims / int(f.block[1])) * f.stride[3];
@@ -217,7 +217,7 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
         else widen_type<typename M::Element>(x.k_dtype, x.k_factors, int(x.dim_qk), 1.f, i);
     }
     template <class E>
-    FA_MEMBER static void widen_type(int32_t dtype, const Factors& f, int dim, float unit, int i) {
+    FA_MEMBER static void widen_type(int32_t dtype, const Factors f, int dim, float unit, int i) {
         switch (dtype) {
             case FA_E4M3: return widen_rows<E, FA_E4M3>(f, dim, unit, i);
             case FA_E5M2: return widen_rows<E, FA_E5M2>(f, dim, unit, i);
@@ -233,7 +233,7 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
         }
     }
     template <class E, int32_t dtype>
-    FA_MEMBER static void widen_rows(const Factors& f, int dim, float unit, int i) {
+    FA_MEMBER static void widen_rows(const Factors f, int dim, float unit, int i) {
         const int c = rt::thread() % kBlocks, first = rt::thread() / kBlocks;
         const char* const from = M::stage_tile(i) + first * kPitch;
         char* const to = M::stage_tile(M::stages) + first * M::kRowBytes;
