@@ -1,13 +1,14 @@
 // matrix_hip.h's names on the emulator: AMD's matrix instructions, for waves of 64 (MFMA) and of 32 (WMMA). Operands are gathered and
 // results scattered by the lane maps of matrix_maps.h. The order of a sum within an instruction is not AMD's.
 #pragma once
+#include "emu/banks.h"
 #include "emu/matrix_maps.h"
 #include "emu/mma_emu.h"
 
 namespace fa {
 namespace rt {
 
-constexpr bool kHasMfma = true, kHasWmmaGfx11 = true, kHasWmmaGfx12 = true;
+constexpr bool kHasMfma = true, kHasDeepMfma = false, kPacksBf16 = false, kHasWmmaGfx11 = true, kHasWmmaGfx12 = true;
 
 template <int n>
 using AccVec = float[n];
@@ -20,6 +21,7 @@ struct MatrixArgs {
 template <class Map, bool f16>
 static inline void multiply_wave(void** lanes, int n) {
     if (n != Map::kLanes) lockstep::die("a matrix instruction in a wave of another size");
+    if (lockstep::Banks* const banks = lockstep::Banks::counting()) banks->meet();
     const auto element = [](const uint32_t* r, int i) {
         const uint16_t bits = uint16_t(r[i / 2] >> i % 2 * 16);
         return f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
@@ -51,6 +53,10 @@ static inline void multiply(float* d, const uint32_t* a, const uint32_t* b) {
 template <bool f16>
 FA_DEVICE void mfma_f32_32x32x8(AccVec<16>& d, const uint32_t a[2], const uint32_t b[2]) {
     multiply<MfmaMap<32, 8>, f16>(d, a, b);
+}
+template <bool f16>
+FA_DEVICE void mfma_f32_32x32x16(AccVec<16>& d, const uint32_t a[4], const uint32_t b[4]) {
+    multiply<MfmaMap<32, 16>, f16>(d, a, b);
 }
 template <bool f16>
 FA_DEVICE void mfma_f32_16x16x16(AccVec<4>& d, const uint32_t a[2], const uint32_t b[2]) {
@@ -85,17 +91,31 @@ template <int n>
 FA_DEVICE void multiply_add(float (&x)[n], float a, float b) {
     for (float& each : x) each = fmaf(each, a, b);
 }
+FA_DEVICE const char* uniform_pointer(const char* p) { return p; }
 FA_DEVICE int64_t warp_uniform64(int64_t x) { return x; }
 template <int n>
 FA_DEVICE void finish_products(float (&)[n]) {}
 FA_DEVICE uint32_t cvt_pk_f16(float low, float high) { return pack_f16(low, high); }
-FA_DEVICE const uint8_t* shared_bytes(uint32_t address) { return reinterpret_cast<const uint8_t*>(shared_memory() + address); }
+FA_DEVICE uint32_t cvt_pk_bf16(float low, float high) { return pack_bf16(low, high); }
+FA_DEVICE float cvt_f32_f16(uint16_t bits) { return f16_to_f32(bits); }
+// n words of a tile in shared memory.
+template <int n>
+FA_DEVICE void load_shared(uint32_t address, uint32_t to[n]) {
+    const char* const p = shared_memory() + address;
+    if (lockstep::Banks* const banks = lockstep::Banks::counting()) banks->access(p, 4 * n, false);
+    load_words<n>(reinterpret_cast<const uint8_t*>(p), to);
+}
 template <int n>
 FA_DEVICE void load_global(const char* p, uint32_t to[n]) { load_words<n>(reinterpret_cast<const uint8_t*>(p), to); }
 template <int n>
 FA_DEVICE void store_words(char* to, const uint32_t from[n]) {
     lockstep::check_aligned(to, 4 * n);
     memcpy(to, from, 4 * n);
+}
+template <int n>
+FA_DEVICE void store_shared(char* to, const uint32_t from[n]) {
+    if (lockstep::Banks* const banks = lockstep::Banks::counting()) banks->access(to, 4 * n, true);
+    store_words<n>(to, from);
 }
 
 }  // namespace rt

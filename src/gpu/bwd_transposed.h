@@ -39,11 +39,16 @@ struct StreamedTile {
                     rt::load_global<4>(base + n * M::kRowsAtOnce * from.row, vec[i][n]);
             }
         }
-        if (M::by_rows || thread >= 2 * M::stream_rows) return;
-        const float* const numbers = thread < M::stream_rows ? x.lse_log2 : x.delta;
-        number = numbers[t.row0 + head * x.padded_rows + row0 + thread % M::stream_rows];
+        if (kNumberWaits) number = find_number(x, head, row0, thread);
     }
-    FA_MEMBER void store(int head, int tile) const {
+    // LSE or delta of a row; wide heads leave it no register to wait in.
+    static constexpr bool kNumberWaits = M::columns <= 128;
+    FA_MEMBER static float find_number(const MmaBackwardParams& x, int head, int row0, int thread) {
+        if (M::by_rows || thread >= 2 * M::stream_rows) return 0.f;
+        const float* const numbers = thread < M::stream_rows ? x.lse_log2 : x.delta;
+        return numbers[M::shared().tile.row0 + head * x.padded_rows + row0 + thread % M::stream_rows];
+    }
+    FA_MEMBER void store(const MmaBackwardParams& x, int head, int tile) const {
         typename M::Shared& s = M::shared();
         const int thread = thread_anew(), row0 = tile * M::stream_rows;
         FA_UNROLL for (int i = 0; i < 2; i++) {
@@ -51,7 +56,7 @@ struct StreamedTile {
             const typename M::Source& from = s.tile.streamed[i];
             if (in_vecs(from)) {
                 FA_UNROLL for (int n = 0; n < kVecs; n++)
-                    rt::store_words<4>(to + swizzle_offset<M::kRowBytes>(thread / M::kRowVecs + n * M::kRowsAtOnce, thread % M::kRowVecs), vec[i][n]);
+                    rt::store_shared<4>(to + swizzle_offset<M::kRowBytes>(thread / M::kRowVecs + n * M::kRowsAtOnce, thread % M::kRowVecs), vec[i][n]);
             } else {
                 M::template load_tile<M::stream_rows>(from, head, row0, s.tile.count - row0, to);
             }
@@ -59,7 +64,7 @@ struct StreamedTile {
         rt::cp_async_commit();
         rt::cp_async_wait<0>();
         if (!M::by_rows && thread < 2 * M::stream_rows)
-            (thread < M::stream_rows ? s.lse : s.delta)[0][thread % M::stream_rows] = number;
+            (thread < M::stream_rows ? s.lse : s.delta)[0][thread % M::stream_rows] = kNumberWaits ? number : find_number(x, head, row0, thread);
     }
 };
 
@@ -209,7 +214,7 @@ FA_DEVICE void run_backward_transposed(const MmaBackwardParams& x) {
     for (int head = 0, tile = t.begin; any && head < t.heads;) {
         const typename G::Part part{tile * M::stream_rows, head, 0, tile >= t.full_begin && tile < t.full_end};
         rt::barrier();
-        next.store(head, tile);
+        next.store(x, head, tile);
         if (M::by_rows ? tile == t.begin : !part.full) M::init_bands(M::by_rows ? t.first : part.stream0, 0);
         rt::barrier();
         const bool wraps = tile + 1 == t.end;

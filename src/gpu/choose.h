@@ -61,6 +61,24 @@ InstanceLists mma_sync_lists(CacheType cache) {
            : cache == CacheType::scaled ? lists_of<MmaScaled<T>>()
                                         : lists_of<MmaSync<T>>();
 }
+// On AMD's devices: lists(tag) with the kernels that a device has for f16 or bf16; else none.
+template <class K>
+struct KernelsTag {
+    using Kernels = K;
+};
+template <class Lists, class T, class Pass>
+Lists amd_lists(MatrixUnit unit, Pass lists) {
+    switch (unit) {
+        case MatrixUnit::mfma: return lists(KernelsTag<MfmaKernels<T>>{});
+        case MatrixUnit::wmma_gfx11: return lists(KernelsTag<WmmaKernels<WmmaGfx11, T>>{});
+        case MatrixUnit::wmma_gfx12: return lists(KernelsTag<WmmaKernels<WmmaGfx12, T>>{});
+        default: return {};
+    }
+}
+template <class Lists, class Pass>
+Lists amd_lists_of(const rt::Device& device, int32_t q_dtype, Pass lists) {
+    return q_dtype == FA_F16 ? amd_lists<Lists, F16>(device.matrix, lists) : q_dtype == FA_BF16 ? amd_lists<Lists, Bf16>(device.matrix, lists) : Lists{};
+}
 InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, CacheType cache) {
     if (cache == CacheType::other) return {};
     if (device.matrix == MatrixUnit::mma_sync) switch (q_dtype) {
@@ -72,16 +90,11 @@ InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, CacheT
             default: return {};
         }
     if constexpr (rt::kAmdKernels) {
-        if (cache != CacheType::like_q || (q_dtype != FA_F16 && q_dtype != FA_BF16)) return {};
-        const bool f16 = q_dtype == FA_F16;
-        switch (device.matrix) {
-            case MatrixUnit::mfma: return f16 ? lists_of<MfmaKernels<F16>>() : lists_of<MfmaKernels<Bf16>>();
-            case MatrixUnit::wmma_gfx11:
-                return f16 ? lists_of<WmmaKernels<WmmaGfx11, F16>>() : lists_of<WmmaKernels<WmmaGfx11, Bf16>>();
-            case MatrixUnit::wmma_gfx12:
-                return f16 ? lists_of<WmmaKernels<WmmaGfx12, F16>>() : lists_of<WmmaKernels<WmmaGfx12, Bf16>>();
-            default: return {};
-        }
+        if (cache != CacheType::like_q && cache != CacheType::bytes) return {};
+        return amd_lists_of<InstanceLists>(device, q_dtype, [&](auto tag) {
+            using Kernels = typename decltype(tag)::Kernels;
+            return cache == CacheType::bytes ? lists_of<ByteKernels<Kernels>>() : lists_of<Kernels>();
+        });
     }
     return {};
 }
@@ -195,16 +208,7 @@ BackwardLists backward_lists_of_type(const rt::Device& device, int32_t dtype) {
             default: return {};
         }
     if constexpr (rt::kAmdKernels) {
-        if (dtype != FA_F16 && dtype != FA_BF16) return {};
-        const bool f16 = dtype == FA_F16;
-        switch (device.matrix) {
-            case MatrixUnit::mfma: return f16 ? backward_lists_of<MfmaKernels<F16>>() : backward_lists_of<MfmaKernels<Bf16>>();
-            case MatrixUnit::wmma_gfx11:
-                return f16 ? backward_lists_of<WmmaKernels<WmmaGfx11, F16>>() : backward_lists_of<WmmaKernels<WmmaGfx11, Bf16>>();
-            case MatrixUnit::wmma_gfx12:
-                return f16 ? backward_lists_of<WmmaKernels<WmmaGfx12, F16>>() : backward_lists_of<WmmaKernels<WmmaGfx12, Bf16>>();
-            default: return {};
-        }
+        return amd_lists_of<BackwardLists>(device, dtype, [](auto tag) { return backward_lists_of<typename decltype(tag)::Kernels>(); });
     }
     return {};
 }

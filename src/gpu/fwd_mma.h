@@ -53,7 +53,7 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
                     FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::mma_chain(score[m][n], q[m], right);
                 }
             }
-        } else if constexpr (Mma::kKv8bit) {
+        } else if constexpr (Mma::kWidens) {
             constexpr int steps = 2 * kWidened, all = kSteps / steps * kKeyTiles;
             typename Mma::FragmentA q[RowTiles][kHoldQ ? 1 : steps];
             typename Mma::PackedB packed[2][kWidened];
@@ -136,6 +136,7 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
                 m[i][r] = row_max[i][r];
                 exp2_offset[i][r] = Mma::kExponent - row_ref;
             }
+        const bool any_moves = Mma::kLag == 0.f || rt::warp_any(moves);
         // Beside a large reference the offset's exponent would be rounded: there the difference is taken first.
         if (rt::warp_any(large)) {
             scale_scores(score, unit);
@@ -148,8 +149,7 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
             }
             unit = 1.f;
         }
-        if constexpr (Mma::kLag > 0.f) return rt::warp_any(moves);
-        else return true;
+        return any_moves;
     }
 
     // Online softmax of one tile's scores, and its product with `v`: updates (m, l, o); `drop`: are there bits of kept_scores? The
@@ -200,7 +200,7 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes, Keys>(right[n], ptr, n, c);
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma_chain(o[i][c], left[i], right);
             }
-        } else if constexpr (Mma::kKv8bit) {
+        } else if constexpr (Mma::kWidens) {
             constexpr int steps = 2 * kWidened, all = kSteps / steps * kKeyTiles;
             typename Mma::FragmentA left[RowTiles];
             typename Mma::PackedB packed[2][kWidened];

@@ -10,7 +10,7 @@ namespace fa {
 namespace gpu {
 
 struct Instance {
-    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, fwd_mma_fp8, fwd_mma_blocks, fwd_mma_scaled, fwd_mma_latent, fwd_mma_byte_latent, fwd_mfma, fwd_wmma
+    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, _fp8, _blocks, _scaled, _latent or _byte_latent, fwd_mfma, fwd_mfma_byte, fwd_wmma, fwd_wmma_byte
     int rows, columns;   // of a tile: group-major query rows; the widest head dimension of v
     int dims;            // and of q and k, where these may be more
     int keys;            // of a tile
@@ -81,11 +81,15 @@ struct WmmaKernels;  // I: WmmaGfx11 or WmmaGfx12
 struct WmmaGfx11;
 struct WmmaGfx12;
 template <class Kernels>
+struct ByteKernels;  // beside k and v of 8 bits
+template <class Kernels>
 constexpr bool kTransposed = false;
 template <class T>
 constexpr bool kTransposed<MfmaKernels<T>> = true;
 template <class I, class T>
 constexpr bool kTransposed<WmmaKernels<I, T>> = true;
+template <class Kernels>
+constexpr bool kTransposed<ByteKernels<Kernels>> = true;
 template <class Mma, int width>
 Instances mma_instances();
 template <class Mma, int width>

@@ -11,26 +11,46 @@ namespace gpu {
 
 template <class Kernels>
 struct TransposedList;
-template <bool wanted, class I, class T, int D, int RowWarps, int KeyWarps, int Keys>
+template <bool wanted, class Mma, int D, int RowWarps, int KeyWarps, int Keys>
 constexpr Instance transposed_entry() {
-    return entry<wanted, MmaTransposed<I, T>, D, RowWarps, 1, KeyWarps, Keys, 2, 1>();
+    return entry<wanted, Mma, D, RowWarps, 1, KeyWarps, Keys, 2, 1>();
 }
+template <class T, int D>
+constexpr bool kWorthBytes = D <= 128 || !kIsF16<T>;  // as with mma.sync
 template <class T>
 struct TransposedList<MfmaKernels<T>> {
     template <int width>
     static constexpr Instance list[] = {
-#define FA_MFMA(I, D, ...) transposed_entry<D == width, I, T, D, __VA_ARGS__>(),
+#define FA_MFMA(I, D, ...) transposed_entry<D == width, MmaTransposed<I, T>, D, __VA_ARGS__>(),
 #include "gpu/kernels.def"
 #undef FA_MFMA
+    };
+};
+template <class T>
+struct TransposedList<ByteKernels<MfmaKernels<T>>> {
+    template <int width>
+    static constexpr Instance list[] = {
+#define FA_MFMA_8BIT(I, D, ...) transposed_entry<D == width && kWorthBytes<T, D>, MmaTransposedByte<I, T>, D, __VA_ARGS__>(),
+#include "gpu/kernels.def"
+#undef FA_MFMA_8BIT
     };
 };
 template <class I, class T>
 struct TransposedList<WmmaKernels<I, T>> {
     template <int width>
     static constexpr Instance list[] = {
-#define FA_WMMA(D, ...) transposed_entry<D == width, I, T, D, __VA_ARGS__>(),
+#define FA_WMMA(D, ...) transposed_entry<D == width, MmaTransposed<I, T>, D, __VA_ARGS__>(),
 #include "gpu/kernels.def"
 #undef FA_WMMA
+    };
+};
+template <class I, class T>
+struct TransposedList<ByteKernels<WmmaKernels<I, T>>> {
+    template <int width>
+    static constexpr Instance list[] = {
+#define FA_WMMA_8BIT(D, ...) transposed_entry<D == width && kWorthBytes<T, D>, MmaTransposedByte<I, T>, D, __VA_ARGS__>(),
+#include "gpu/kernels.def"
+#undef FA_WMMA_8BIT
     };
 };
 

@@ -19,10 +19,10 @@ namespace gpu {
 
 struct Mfma16;
 
-// CDNA: v_mfma_f32_32x32x8, four times.
+// CDNA: v_mfma_f32_32x32x8, four times; on CDNA 4 v_mfma_f32_32x32x16, twice: of a depth in any order, half as many take the same operands.
 struct Mfma32 {
     using General = Mfma16;  // smaller fragments: score mods need registers
-    static constexpr const char* kFamily = "fwd_mfma";
+    static constexpr const char *kFamily = "fwd_mfma", *kByteFamily = "fwd_mfma_byte";
     static constexpr int kLanes = 64, kTile = 32, kElements = 16, kWords = 8;
     static constexpr int kDimBytes = 16, kDimStep = 32, kKeyBytes = 8, kKeyStep = 16;
     static constexpr bool kOperandsTwice = false;
@@ -33,14 +33,17 @@ struct Mfma32 {
     FA_MEMBER static constexpr int key_byte(int lane) { return 8 * (lane / 32); }
     template <class T>
     FA_MEMBER static void multiply(rt::AccVec<16>& d, const uint32_t a[8], const uint32_t b[8]) {
-        FA_UNROLL for (int i = 0; i < 8; i += 2) rt::mfma_f32_32x32x8<kIsF16<T>>(d, a + i, b + i);
+        if constexpr (rt::kHasDeepMfma)
+            FA_UNROLL for (int i = 0; i < 8; i += 4) rt::mfma_f32_32x32x16<kIsF16<T>>(d, a + i, b + i);
+        else
+            FA_UNROLL for (int i = 0; i < 8; i += 2) rt::mfma_f32_32x32x8<kIsF16<T>>(d, a + i, b + i);
     }
 };
 
 // CDNA: v_mfma_f32_16x16x16.
 struct Mfma16 {
     using General = Mfma16;
-    static constexpr const char* kFamily = "fwd_mfma";
+    static constexpr const char *kFamily = "fwd_mfma", *kByteFamily = "fwd_mfma_byte";
     static constexpr int kLanes = 64, kTile = 16, kElements = 4, kWords = 2;
     static constexpr int kDimBytes = 8, kDimStep = 0, kKeyBytes = 8, kKeyStep = 0;
     static constexpr bool kOperandsTwice = false;
@@ -59,7 +62,7 @@ struct Mfma16 {
 // column.
 struct WmmaGfx11 {
     using General = WmmaGfx11;
-    static constexpr const char* kFamily = "fwd_wmma";
+    static constexpr const char *kFamily = "fwd_wmma", *kByteFamily = "fwd_wmma_byte";
     static constexpr int kLanes = 32, kTile = 16, kElements = 8, kWords = 8;
     static constexpr int kDimBytes = 16, kDimStep = 16, kKeyBytes = 16, kKeyStep = 16;
     static constexpr bool kOperandsTwice = true;
@@ -77,7 +80,7 @@ struct WmmaGfx11 {
 // RDNA 4: v_wmma_f32_16x16x16, nothing twice.
 struct WmmaGfx12 {
     using General = WmmaGfx12;
-    static constexpr const char* kFamily = "fwd_wmma";
+    static constexpr const char *kFamily = "fwd_wmma", *kByteFamily = "fwd_wmma_byte";
     static constexpr int kLanes = 32, kTile = 16, kElements = 8, kWords = 4;
     static constexpr int kDimBytes = 16, kDimStep = 0, kKeyBytes = 16, kKeyStep = 0;
     static constexpr bool kOperandsTwice = false;
@@ -138,6 +141,7 @@ struct MmaTransposed {
         const char* base;
         int bytes, width;  // 0: a row that does not exist; of a copy
     };
+    using StoredBits = uint16_t;  // an element of k and v in memory
     static constexpr const char* kFamily = I::kFamily;
     static constexpr int kLanes = I::kLanes, kTile = I::kTile;
     static constexpr bool kAvailable = I::kAvailable;
@@ -174,7 +178,7 @@ struct MmaTransposed {
         constexpr int words = I::kDimBytes / 4;
         FA_UNROLL for (int i = 0; i < kDimPieces; i++) {
             const uint32_t at = uint32_t(2 * kTile * step + I::kDimStep * i);
-            rt::load_words<words>(rt::shared_bytes((ptr ^ at % 128) + at / 128 * 128 + uint32_t(down)), r + words * i);
+            rt::load_shared<words>((ptr ^ at % 128) + at / 128 * 128 + uint32_t(down), r + words * i);
         }
     }
     template <int row_bytes>
@@ -198,7 +202,7 @@ struct MmaTransposed {
         constexpr int words = I::kKeyBytes / 4;
         FA_UNROLL for (int i = 0; i < kKeyPieces; i++) {
             const uint32_t at = uint32_t((2 * kTile * n + I::kKeyStep * i) ^ v_swizzle<keys>(kTile * c));
-            rt::load_words<words>(rt::shared_bytes((ptr ^ at) + uint32_t(2 * keys * kTile * c)), b.r + words * i);
+            rt::load_shared<words>((ptr ^ at) + uint32_t(2 * keys * kTile * c), b.r + words * i);
         }
     }
     FA_MEMBER static void mma(Acc& d, const FragmentA& a, const FragmentB& b) {
@@ -213,13 +217,14 @@ struct MmaTransposed {
     }
     FA_MEMBER static float tanh(float x) { return tanh_fast(x); }
     // P as the right operand. bf16: 2^-24 times as large only here, for the exponential's result would be 0 instead of subnormal; and
-    // halves are rounded up, for a third of the instructions that rounding them to even takes. A NaN may lose its bits on the way, but
+    // halves are rounded up, for a third of the instructions that rounding them to even takes, where none does it. A NaN may lose its bits on the way, but
     // the row's sum has it, too.
     FA_MEMBER static void round_probs(FragmentA& a, const Acc& p) {
         Acc scaled = p;
         if constexpr (!kF16) scaled.multiply(0x1p-24f);
         spread_pairs(a, scaled, [](const float x[2]) {
             if constexpr (kF16) return rt::cvt_pk_f16(x[0], x[1]);
+            else if constexpr (rt::kPacksBf16) return rt::cvt_pk_bf16(x[0], x[1]);
             else return rt::prmt(bits_of(x[0]) + 0x8000u, bits_of(x[1]) + 0x8000u, 0x7632);
         });
     }
@@ -264,12 +269,37 @@ struct MmaTransposed {
             constexpr int keys = I::kKeyBytes / 2;  // of a piece
             const int key = I::kKeyStep / 2 * (i / keys) + i % keys;
             const uint32_t at = uint32_t((kTile * n + key) * row_bytes + 2 * kColumnGroup * kTile * group);
-            rt::load_words<2>(rt::shared_bytes((ptr ^ uint32_t(key % 8 * 16)) + at), to.r[i]);
+            rt::load_shared<2>((ptr ^ uint32_t(key % 8 * 16)) + at, to.r[i]);
         }
     }
     FA_MEMBER static void column_of(FragmentB& b, const RawColumns& from, int c) {
         FA_UNROLL for (int i = 0; i < I::kWords; i++)
             b.r[i] = rt::prmt(from.r[2 * i][c / 2], from.r[2 * i + 1][c / 2], c % 2 ? 0x7632 : 0x5410);
+    }
+};
+
+// The same with k and v of 8 bits, which are widened to q's type on their way to shared memory; that represents every value of theirs exactly.
+// e4m3 is OCP's everywhere: no instruction of CDNA 3 takes part, whose own format of that name lacks the largest values and −0.
+template <class I, class T>
+struct MmaTransposedByte : MmaTransposed<I, T> {
+    using General = MmaTransposedByte<typename I::General, T>;
+    using StoredBits = uint8_t;
+    static constexpr const char* kFamily = I::kByteFamily;
+    static constexpr bool kKv8bit = true;
+
+    // The i-th byte of a word. e4m3's exponent and mantissa at a float's place lack the difference of the biases; what only NaN has comes out as 480.
+    FA_MEMBER static float value(E4m3, uint32_t word, int i) {
+        const float x = float_of(uint32_t(int32_t(word << (24 - 8 * i)) >> 4) & 0x87f00000u) * 0x1p+120f;
+        return fabsf(x) > kMaxE4M3 ? float_of(0x7fc00000u) : x;
+    }
+    FA_MEMBER static float value(E5m2, uint32_t word, int i) { return rt::cvt_f32_f16(uint16_t(word >> 8 * i << 8)); }
+    FA_MEMBER static float value(I8, uint32_t word, int i) { return float(int32_t(word << (24 - 8 * i)) >> 24); }
+    template <class S>
+    FA_MEMBER static void widen(S, uint32_t word, uint32_t to[2]) {
+        FA_UNROLL for (int i = 0; i < 2; i++) {
+            const float low = value(S{}, word, 2 * i), high = value(S{}, word, 2 * i + 1);
+            to[i] = kIsF16<T> ? rt::cvt_pk_f16(low, high) : rt::prmt(bits_of(low), bits_of(high), 0x7632);
+        }
     }
 };
 

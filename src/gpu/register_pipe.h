@@ -1,7 +1,7 @@
 // Tiles of k and v come to shared memory by way of a thread's registers, where v is transposed: a KvPipe of fwd_mma.h, for GPUs without
 // asynchronous copies. With two stages: what a load has fetched stays in registers until it is waited for, so that one load is under
 // way at a time. Rows that are not aligned vectors, and those in pages, are read by the general kernel, whose loads of them are not
-// deferred.
+// deferred. k and v of 8 bits are widened to q's type when they are stored: shared memory has the same tiles of them as of 16 bits.
 #pragma once
 #include "gpu/fwd_mma.h"
 
@@ -13,19 +13,26 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     static constexpr bool general = kind == Kind::general;
     using Mma = typename M::Policy;
     using Element = typename M::Element;
-    // Of k a thread fetches 16-byte vectors; of v four columns of four keys, which are transposed.
+    // Bytes of an element in memory.
+    static constexpr int kStored = Mma::kKv8bit ? 1 : 2;
+    // Of k a thread fetches vectors of eight elements; of v four columns of four keys, which are transposed.
     static constexpr int kVecs = M::keys / M::kRowsAtOnce, kAcross = M::columns / 4, kAllUnits = M::keys / 4 * kAcross,
                          kUnits = (kAllUnits + M::threads - 1) / M::threads;
     static_assert(M::stages == 2 && M::keys % M::kRowsAtOnce == 0 && sizeof(Element) == 2, "");
 
     const MmaForwardParams& x;
     const int begin, end;
+    const Type type;
     union {
-        uint32_t k[kVecs][4], v[kUnits][4][2];
+        uint32_t k[kVecs][2 * kStored], v[kUnits][4][kStored];
     };
     bool pending = false, is_v = false;
 
-    FA_MEMBER KvPipe(const MmaForwardParams& params, Type, int first, int last) : x(params), begin(first), end(last) {}
+    FA_MEMBER KvPipe(const MmaForwardParams& params, Type stored, int first, int last) : x(params), begin(first), end(last), type(stored) {
+        k_base = uniform(M::shared().tile.k.base), v_base = uniform(M::shared().tile.v.base);
+    }
+    FA_MEMBER static const char* uniform(const char* p) { return reinterpret_cast<const char*>(rt::warp_uniform64(reinterpret_cast<int64_t>(p))); }
+    const char *k_base, *v_base;
 
     // Opaque in general kernels: what a thread loads and where it goes then takes no registers while scores are modified.
     FA_MEMBER static int thread() { return general ? rt::opaque(rt::thread()) : rt::thread(); }
@@ -55,74 +62,109 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         pending = false;
     }
 
-    // A tile all of whose rows are there, and less than 2^31 bytes long: one address for the wave, and each thread's offset.
+    // pass(type), as a C++ type, once for all that is stored; and words of such elements as those of q's type.
+    template <class Pass>
+    FA_MEMBER void by_type(Pass pass) const {
+        if constexpr (kStored == 2) pass(Element{});
+        else if (type == FA_E4M3) pass(E4m3{});
+        else if (type == FA_E5M2) pass(E5m2{});
+        else pass(I8{});
+    }
+    template <int n>
+    FA_MEMBER static void widen(Element, const uint32_t (&from)[n], uint32_t (&to)[n]) {
+        FA_UNROLL for (int i = 0; i < n; i++) to[i] = from[i];
+    }
+    template <class Stored, int n>
+    FA_MEMBER static void widen(Stored, const uint32_t (&from)[n], uint32_t (&to)[2 * n]) {
+        FA_UNROLL for (int i = 0; i < n; i++) Mma::widen(Stored{}, from[i], to + 2 * i);
+    }
+
+    // A tile all of whose rows are there, and less than 2^31 bytes long: one address for the wave, and each thread's offset, opaque: where that is
+    // computed, loads are known to need no more than its 32 bits.
     struct WholeTile {
         const char* base;
         int row;
         bool is;
-        FA_MEMBER WholeTile(const typename M::Source& from, int key, int end) {
-            const int64_t step = rt::warp_uniform64(from.row);
-            base = reinterpret_cast<const char*>(rt::warp_uniform64(reinterpret_cast<int64_t>(from.base))) + key * step;
+        // What is the same for all blocks is read as a parameter, which takes no vector instruction.
+        FA_MEMBER WholeTile(const char* from, const ByteStrides& strides, int key, int end) {
+            const int64_t step = strides.row;
+            base = from + key * step;
             row = int(step);
-            is = end - key >= M::keys && rt::warp_uniform(from.bytes) == M::kRowBytes && uint64_t(step) < (uint64_t(1) << 31) / M::keys;
+            is = end - key >= M::keys && strides.row_bytes == M::kRowBytes / 2 * kStored && uint64_t(step) < (uint64_t(1) << 31) / M::keys;
         }
         template <int n>
         FA_MEMBER void load(int down, int offset, uint32_t (&to)[n]) const {
-            rt::load_global<n>(base + int64_t(down) * row + uint32_t(offset), to);
+            rt::load_global<n>(rt::uniform_pointer(base + int64_t(down) * row) + uint32_t(offset), to);
         }
     };
 
     FA_MEMBER void fetch_k(const typename M::Source& from, int key) {
         const int first = thread() / M::kRowVecs, vec = thread() % M::kRowVecs, left = end - key;
-        const WholeTile whole(from, key, end);
+        const WholeTile whole(k_base, x.k.bytes, key, end);
         if (whole.is) {
-            FA_UNROLL for (int n = 0; n < kVecs; n++) whole.load(n * M::kRowsAtOnce, first * whole.row + 16 * vec, k[n]);
-            return;
+            const int offset = rt::opaque(first * whole.row + 8 * kStored * vec);
+            FA_UNROLL for (int n = 0; n < kVecs; n++) whole.load(n * M::kRowsAtOnce, offset, k[n]);
+            return rt::compiler_fence();  // or the compiler would join the last load with that below, whose registers are cleared first
         }
-        const char* const at = from.base + int64_t(key) * from.row + first * from.row + 16 * vec;
+        const char* const at = from.base + int64_t(key) * from.row + first * from.row + 8 * kStored * vec;
         FA_UNROLL for (int n = 0; n < kVecs; n++) {
             const int r = n * M::kRowsAtOnce;
-            FA_UNROLL for (int w = 0; w < 4; w++) k[n][w] = 0;
-            if (16 * vec < from.bytes && first + r < left) rt::load_global<4>(at + int64_t(r) * from.row, k[n]);
+            FA_UNROLL for (int w = 0; w < 2 * kStored; w++) k[n][w] = 0;
+            if (8 * kStored * vec < from.bytes && first + r < left) rt::load_global<2 * kStored>(at + int64_t(r) * from.row, k[n]);
         }
     }
     FA_MEMBER void store_k() const {
         const int first = thread() / M::kRowVecs, vec = thread() % M::kRowVecs;
-        FA_UNROLL for (int n = 0; n < kVecs; n++)
-            rt::store_words<4>(M::stage_tile(0) + swizzle_offset<M::kRowBytes>(first + n * M::kRowsAtOnce, vec), k[n]);
+        by_type([&](auto stored) {
+            FA_UNROLL for (int n = 0; n < kVecs; n++) store_vec(stored, first + n * M::kRowsAtOnce, vec, k[n]);
+        });
+    }
+    template <class Stored>
+    FA_MEMBER static void store_vec(Stored stored, int row, int vec, const uint32_t (&from)[2 * kStored]) {
+        uint32_t words[4];
+        widen(stored, from, words);
+        rt::store_shared<4>(M::stage_tile(0) + swizzle_offset<M::kRowBytes>(row, vec), words);
     }
     // Not all threads have one where there are more of them than units.
     FA_MEMBER static bool has_unit(int unit) { return kAllUnits % M::threads == 0 || unit < kAllUnits; }
     FA_MEMBER void fetch_v(const typename M::Source& from, int key) {
         const int left = end - key;
-        const WholeTile whole(from, key, end);
+        const WholeTile whole(v_base, x.v.bytes, key, end);
+        if (whole.is) {
+            FA_UNROLL for (int u = 0; u < kUnits; u++) {
+                const int unit = thread() + u * M::threads;
+                const int offset = rt::opaque(unit / kAcross * 4 * whole.row + kStored * (unit % kAcross * 4));
+                if (has_unit(unit))
+                    FA_UNROLL for (int r = 0; r < 4; r++) whole.load(r, offset, v[u][r]);
+            }
+            return rt::compiler_fence();
+        }
         FA_UNROLL for (int u = 0; u < kUnits; u++) {
             const int unit = thread() + u * M::threads, first = unit / kAcross * 4, column = unit % kAcross * 4;
-            if (whole.is) {
-                if (has_unit(unit))
-                    FA_UNROLL for (int r = 0; r < 4; r++) whole.load(r, first * whole.row + 2 * column, v[u][r]);
-                continue;
-            }
-            const char* const at = from.base + int64_t(key) * from.row + first * from.row + 2 * column;
+            const char* const at = from.base + int64_t(key) * from.row + first * from.row + kStored * column;
             FA_UNROLL for (int r = 0; r < 4; r++) {
-                v[u][r][0] = v[u][r][1] = 0;
-                if (has_unit(unit) && 2 * column < from.bytes && first + r < left)
-                    rt::load_global<2>(at + r * from.row, v[u][r]);
+                FA_UNROLL for (int w = 0; w < kStored; w++) v[u][r][w] = 0;
+                if (has_unit(unit) && kStored * column < from.bytes && first + r < left)
+                    rt::load_global<kStored>(at + r * from.row, v[u][r]);
             }
         }
     }
     FA_MEMBER void store_v() const {
-        FA_UNROLL for (int u = 0; u < kUnits; u++)
-            if (has_unit(thread() + u * M::threads)) store_unit(thread() + u * M::threads, v[u]);
+        by_type([&](auto stored) {
+            FA_UNROLL for (int u = 0; u < kUnits; u++)
+                if (has_unit(thread() + u * M::threads)) store_unit(stored, thread() + u * M::threads, v[u]);
+        });
     }
     // Four columns of four keys, each column's keys together.
-    FA_MEMBER static void store_unit(int unit, const uint32_t (&from)[4][2]) {
+    template <class Stored>
+    FA_MEMBER static void store_unit(Stored stored, int unit, const uint32_t (&from)[4][kStored]) {
         const int key = unit / kAcross * 4, column = unit % kAcross * 4;
+        uint32_t row[4][2];
+        FA_UNROLL for (int r = 0; r < 4; r++) widen(stored, from[r], row[r]);
         FA_UNROLL for (int c = 0; c < 4; c++) {
             const uint32_t selector = c % 2 ? 0x7632 : 0x5410;
-            const uint32_t words[] = {rt::prmt(from[0][c / 2], from[1][c / 2], selector),
-                                      rt::prmt(from[2][c / 2], from[3][c / 2], selector)};
-            rt::store_words<2>(M::stage_tile(1) + Mma::template v_offset<M::keys>(column + c, key), words);
+            const uint32_t words[] = {rt::prmt(row[0][c / 2], row[1][c / 2], selector), rt::prmt(row[2][c / 2], row[3][c / 2], selector)};
+            rt::store_shared<2>(M::stage_tile(1) + Mma::template v_offset<M::keys>(column + c, key), words);
         }
     }
     // Rows of any width, in pages or not: n words of one from byte `at` on. What lies beyond it is 0.
@@ -131,8 +173,10 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         FA_UNROLL for (int i = 0; i < n; i++) to[i] = 0;
         if (!row || at >= from.bytes) return;
         if (from.width == 16) return rt::load_global<n>(row + at, to);
-        FA_UNROLL for (int e = 0; e < 2 * n; e++)
-            if (at + 2 * e < from.bytes) to[e / 2] |= uint32_t(*reinterpret_cast<const uint16_t*>(row + at + 2 * e)) << e % 2 * 16;
+        using Bits = typename Mma::StoredBits;
+        constexpr int size = int(sizeof(Bits));
+        FA_UNROLL for (int i = 0; i < 4 * n; i += size)
+            if (at + i < from.bytes) to[i / 4] |= uint32_t(*reinterpret_cast<const Bits*>(row + at + i)) << i % 4 * 8;
     }
     // The r-th key from `key` on; NULL: it is not there.
     FA_MEMBER const char* row_of(const typename M::Source& from, int j, int key, int r) const {
@@ -145,19 +189,19 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         const typename M::Source from = M::shared().tile.k;
         FA_UNROLL_BY(1)
         for (int i = rt::opaque(rt::thread()); i < M::keys * M::kRowVecs; i += M::threads) {
-            uint32_t words[4];
-            read_row(from, row_of(from, j, key, i / M::kRowVecs), i % M::kRowVecs * 16, words);
-            rt::store_words<4>(M::stage_tile(0) + swizzle_offset<M::kRowBytes>(i / M::kRowVecs, i % M::kRowVecs), words);
+            uint32_t words[2 * kStored];
+            read_row(from, row_of(from, j, key, i / M::kRowVecs), i % M::kRowVecs * 8 * kStored, words);
+            by_type([&](auto stored) { store_vec(stored, i / M::kRowVecs, i % M::kRowVecs, words); });
         }
     }
     FA_MEMBER void copy_v(int j, int key) const {
         const typename M::Source from = M::shared().tile.v;
         FA_UNROLL_BY(1)
         for (int unit = rt::opaque(rt::thread()); unit < kAllUnits; unit += M::threads) {
-            uint32_t words[4][2];
+            uint32_t words[4][kStored];
             FA_UNROLL for (int r = 0; r < 4; r++)
-                read_row(from, row_of(from, j, key, unit / kAcross * 4 + r), unit % kAcross * 8, words[r]);
-            store_unit(unit, words);
+                read_row(from, row_of(from, j, key, unit / kAcross * 4 + r), unit % kAcross * 4 * kStored, words[r]);
+            by_type([&](auto stored) { store_unit(stored, unit, words); });
         }
     }
 };

@@ -6,10 +6,17 @@
 namespace fa {
 namespace rt {
 
-#if defined(__gfx942__) || defined(__gfx950__)
+#if defined(__gfx942__) || defined(__gfx950__) || defined(__gfx9_4_generic__)
+#define FA_HAS_MFMA
 constexpr bool kHasMfma = true;
 #else
 constexpr bool kHasMfma = false;
+#endif
+// 32×32 products twice as deep, in the time of the others; an instruction that rounds two floats to bf16.
+#ifdef __gfx950__
+constexpr bool kHasDeepMfma = true, kPacksBf16 = true;
+#else
+constexpr bool kHasDeepMfma = false, kPacksBf16 = false;
 #endif
 #ifdef __GFX11__
 constexpr bool kHasWmmaGfx11 = true;
@@ -42,7 +49,7 @@ using Short8 = Vec<short, 8>;
 using Short16 = Vec<short, 16>;
 }  // namespace detail
 
-#if defined(__gfx942__) || defined(__gfx950__)
+#ifdef FA_HAS_MFMA
 template <bool f16>
 FA_DEVICE void mfma_f32_32x32x8(AccVec<16>& d, const uint32_t a[2], const uint32_t b[2]) {
     using namespace detail;
@@ -61,6 +68,17 @@ FA_DEVICE void mfma_f32_32x32x8(AccVec<16>&, const uint32_t*, const uint32_t*) {
 template <bool f16>
 FA_DEVICE void mfma_f32_16x16x16(AccVec<4>&, const uint32_t*, const uint32_t*) {}
 #endif
+
+template <bool f16>
+FA_DEVICE void mfma_f32_32x32x16(AccVec<16>& d, const uint32_t* a, const uint32_t* b) {
+#ifdef __gfx950__
+    using namespace detail;
+    if constexpr (f16) d = __builtin_amdgcn_mfma_f32_32x32x16_f16(operand<Half8, 4>(a), operand<Half8, 4>(b), d, 0, 0, 0);
+    else d = __builtin_amdgcn_mfma_f32_32x32x16_bf16(operand<Vec<__bf16, 8>, 4>(a), operand<Vec<__bf16, 8>, 4>(b), d, 0, 0, 0);
+#else
+    (void)d, (void)a, (void)b;
+#endif
+}
 
 template <bool f16>
 FA_DEVICE void wmma_f32_16x16x16_gfx11(AccVec<8>& d, const uint32_t* a, const uint32_t* b) {
@@ -111,19 +129,29 @@ FA_DEVICE float exchange(float x, int mask) {
 FA_DEVICE uint32_t cvt_pk_f16(float low, float high) {
     return __builtin_bit_cast(uint32_t, detail::Vec<_Float16, 2>{_Float16(low), _Float16(high)});
 }
+FA_DEVICE uint32_t cvt_pk_bf16(float low, float high) {
+    return __builtin_bit_cast(uint32_t, __builtin_convertvector((detail::Vec<float, 2>{low, high}), detail::Vec<__bf16, 2>));
+}
+FA_DEVICE float cvt_f32_f16(uint16_t bits) { return float(__builtin_bit_cast(_Float16, bits)); }
 // Four of the eight bytes of (b, a), as the digits of `selector` say, the lowest first.
 FA_DEVICE uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) {
     const uint32_t wide = (selector & 0xf) | (selector & 0xf0) << 4 | (selector & 0xf00) << 8 | (selector & 0xf000) << 12;
     return __builtin_amdgcn_perm(b, a, wide);
 }
 
-// Addresses in shared memory are counted from the block's first byte.
-FA_DEVICE uint32_t smem_addr(const void* p) { return uint32_t(static_cast<const char*>(p) - shared_memory()); }
-FA_DEVICE const uint8_t* shared_bytes(uint32_t address) { return reinterpret_cast<const uint8_t*>(shared_memory() + address); }
+// Addresses in shared memory, as its instructions have them.
+using SharedBytes = __attribute__((address_space(3))) char*;
+FA_DEVICE uint32_t smem_addr(const void* p) { return uint32_t(reinterpret_cast<uintptr_t>((SharedBytes)p)); }
 // n words at an address that is a multiple of their size.
 template <int n>
 FA_DEVICE void load_words(const uint8_t* p, uint32_t to[n]) {
     const detail::Vec<uint32_t, n> x = *reinterpret_cast<const detail::Vec<uint32_t, n>*>(p);
+    FA_UNROLL for (int i = 0; i < n; i++) to[i] = x[i];
+}
+template <int n>
+FA_DEVICE void load_shared(uint32_t address, uint32_t to[n]) {
+    using Words = detail::Vec<uint32_t, n>;
+    const Words x = *reinterpret_cast<const __attribute__((address_space(3))) Words*>(uintptr_t(address));
     FA_UNROLL for (int i = 0; i < n; i++) to[i] = x[i];
 }
 // The same from global memory, which the compiler does not know of an address that shared memory had. Otherwise it would take an instruction for
@@ -140,12 +168,14 @@ FA_DEVICE void store_words(char* to, const uint32_t from[n]) {
     FA_UNROLL for (int i = 0; i < n; i++) x[i] = from[i];
     *reinterpret_cast<detail::Vec<uint32_t, n>*>(to) = x;
 }
+template <int n>
+FA_DEVICE void store_shared(char* to, const uint32_t from[n]) { store_words<n>(to, from); }
 // Copies to shared memory, which are not asynchronous here; what is not copied becomes 0.
 template <int words>
 FA_DEVICE void copy_to_shared(uint32_t to, const char* from, bool copied) {
     uint32_t x[words] = {};
     if (copied) load_words<words>(reinterpret_cast<const uint8_t*>(from), x);
-    store_words<words>(shared_memory() + to, x);
+    store_words<words>((char*)(SharedBytes)(uintptr_t(to)), x);
 }
 FA_DEVICE void cp_async16(uint32_t to, const char* from, bool copied) { copy_to_shared<4>(to, from, copied); }
 FA_DEVICE void cp_async4(uint32_t to, const char* from, bool copied) { copy_to_shared<1>(to, from, copied); }
@@ -179,6 +209,11 @@ FA_DEVICE void finish_products(AccVec<n>& acc) {
 FA_DEVICE int opaque(int x) {
     asm volatile("" : "+v"(x));
     return x;
+}
+// The same of an address that all lanes share: what is added to it is an instruction's offset, and no vector instruction adds it.
+FA_DEVICE const char* uniform_pointer(const char* p) {
+    asm("" : "+s"(p));
+    return p;
 }
 // No load moves over this: fewer are in flight at once, and fewer registers hold their results.
 FA_DEVICE void compiler_fence() { asm volatile("" ::: "memory"); }

@@ -1,6 +1,7 @@
 // Every kernel for the matrix instructions that FLASHATTN_EMU_MATRIX names: chosen, as fa_explain says, and right by the oracle, in its plain
 // loop and with what only the general one serves.
 #include <gtest/gtest.h>
+#include <iterator>
 #include <set>
 #include <string>
 #include "support/backward_case.h"
@@ -24,6 +25,23 @@ std::set<std::string> listed_kernels(const std::string& matrix) {
 #include "gpu/kernels.def"
 #undef FA_MFMA
 #undef FA_WMMA
+    return names;
+}
+
+// With k and v of 8 bits; those of wide heads have no queries of f16.
+std::set<std::string> listed_byte_kernels(const std::string& matrix) {
+    std::set<std::string> names;
+    constexpr int Mfma32 = 32, Mfma16 = 16;
+    const auto add = [&](const char* family, int tile, int columns, int row_warps, int) {
+        names.insert(family + std::to_string(tile * row_warps) + "x" + std::to_string(columns));
+    };
+#define FA_MFMA_8BIT(tile, columns, row_warps, key_warps, keys) \
+    if (matrix == "mfma") add("fwd_mfma_byte_", tile, columns, row_warps, key_warps);
+#define FA_WMMA_8BIT(columns, row_warps, key_warps, keys) \
+    if (matrix == "wmma_gfx11" || matrix == "wmma_gfx12") add("fwd_wmma_byte_", 16, columns, row_warps, key_warps);
+#include "gpu/kernels.def"
+#undef FA_MFMA_8BIT
+#undef FA_WMMA_8BIT
     return names;
 }
 
@@ -72,6 +90,7 @@ protected:
     static void fill(Case& c, Work work, Rng& rng) {
         c.bind(rng);
         c.fill_normal(rng);
+        if (c.d.operands & FA_OPERAND_K_DESCALE) c.set_descales(rng, 1.0 / 40);
         if (work == Work::score_mods) c.set_mask([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(0.7); });
     }
 };
@@ -92,6 +111,32 @@ TEST_P(AmdKernels, AreAllChosenAndRight) {
                 fill(c, work, rng);
                 EXPECT_EQ(run_and_check(handle, c), "") << kernel << ", " << c.describe();
             }
+    EXPECT_EQ(met, listed);
+}
+
+// k and v of 8 bits, with factors of heads.
+TEST_P(AmdKernels, OfBytesAreAllChosenAndRight) {
+    ASSERT_NO_FATAL_FAILURE(begin(listed_byte_kernels));
+    Rng rng{derive(253, uint64_t(GetParam()))};
+    const int32_t types[] = {FA_E4M3, FA_I8, FA_E5M2};
+    int turn = 0;
+    for (const int64_t width : {128, 256})
+        for (const int64_t rows : {5, 300})
+            for (const Work work : {Work::plain, Work::score_mods, Work::unaligned, Work::pages}) {
+                const int64_t dim = work == Work::unaligned ? width - 3 : width;
+                Case c = shaped({1, 2, 1, rows, 150, dim, dim}, GetParam());
+                c.d.k_dtype = types[turn++ % 3];
+                c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+                causal(c, FA_ALIGN_BOTTOM_RIGHT);
+                if (work == Work::score_mods) modify_scores(c);
+                if (work == Work::pages) paged(c, 48);
+                const std::string kernel = kernel_of(handle, c.d);
+                if (!meets(kernel, "fwd_simt_", width, c)) continue;
+                fill(c, work, rng);
+                EXPECT_EQ(run_and_check(handle, c), "") << kernel << ", " << c.describe();
+            }
+    for (auto name = listed.begin(); name != listed.end();)  // wide heads with queries of f16 are left to the SIMT kernel
+        name = GetParam() == FA_F16 && name->find("x256") != std::string::npos ? listed.erase(name) : std::next(name);
     EXPECT_EQ(met, listed);
 }
 

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <sstream>
+#include <utility>
 #include "api/calls.h"
 #include "modules/folder.h"
 
@@ -177,7 +178,8 @@ TEST_F(Fake, EveryKernelIsFound) {
     }
 }
 
-// Matrix cores serve f16 and bf16 where the device has them in a form that kernels are written for, and the SIMT kernel elsewhere.
+// Matrix cores serve f16 and bf16, and such queries beside k and v of 8 bits, where the device has them in a form that kernels are written for, and
+// the SIMT kernel elsewhere.
 TEST_F(Fake, MatrixKernelsAreLaunched) {
     std::istringstream targets(HIP_TARGETS);
     int with_matrix = 0, device = 0;
@@ -188,10 +190,11 @@ TEST_F(Fake, MatrixKernelsAreLaunched) {
         with_matrix += mfma || wmma;
         for (const int32_t dtype : {FA_F16, FA_BF16})
             for (const int64_t dim : {64, 128, 256})
-                for (const int64_t rows : {1, 200}) {
+                for (const auto& [rows, bytes] : {std::pair<int64_t, bool>{1, false}, {200, false}, {1, true}, {200, true}}) {
                     Forward f;
                     plain(&f);
-                    f.d.q_dtype = f.d.k_dtype = f.d.v_dtype = f.d.o_dtype = dtype;
+                    f.d.q_dtype = f.d.o_dtype = dtype;
+                    f.d.k_dtype = f.d.v_dtype = bytes ? int32_t(FA_E4M3) : dtype;
                     f.d.dim_qk = f.d.dim_v = dim;
                     f.d.seqlen_q = rows;
                     f.d.seqlen_k = 512;
@@ -202,9 +205,10 @@ TEST_F(Fake, MatrixKernelsAreLaunched) {
                     log();
                     ASSERT_EQ(f.run(handle), FA_OK) << fa_last_error(handle);
                     const std::string launched = log();
-                    const bool matrix = mfma || (wmma && dim <= 128);
+                    const bool matrix = (mfma && (!bytes || dim <= 128 || dtype == FA_BF16)) || (wmma && dim <= 128);
                     EXPECT_EQ(launched.find("forward_mma") != std::string::npos, matrix)
                         << target << " dim " << dim << ": " << launched;
+                    EXPECT_EQ(launched.find("MmaTransposedByte") != std::string::npos, matrix && bytes) << target << " dim " << dim << ": " << launched;
                     EXPECT_EQ(launched.find(instruction) != std::string::npos, matrix)
                         << target << " dim " << dim << ": " << launched;
                     EXPECT_EQ(launched.find("forward_simt") != std::string::npos, !matrix)
@@ -220,7 +224,7 @@ TEST_F(Fake, MatrixKernelsOfTheBackwardAreLaunched) {
     int device = 0;
     for (std::string target; std::getline(targets, target, ','); device++) {
         ASSERT_EQ(create(HIP_TARGETS, device), FA_OK) << fa_last_error(nullptr);
-        const bool has_matrix = target == "gfx942" || target == "gfx950" || target.find("gfx11") == 0 || target.find("gfx12") == 0;
+        const bool mfma = target == "gfx942" || target == "gfx950", wmma = target.find("gfx11") == 0 || target.find("gfx12") == 0;
         for (const int32_t dtype : {FA_F32, FA_F16, FA_BF16})
             for (const int64_t dim : {64, 128, 256}) {
                 Backward b;
@@ -234,7 +238,7 @@ TEST_F(Fake, MatrixKernelsOfTheBackwardAreLaunched) {
                 log();
                 ASSERT_EQ(b.run(handle), FA_OK) << fa_last_error(handle);
                 const std::string launched = log();
-                const bool matrix = has_matrix && dtype != FA_F32 && dim <= 128;
+                const bool matrix = dtype != FA_F32 && (mfma || (wmma && dim <= 128));
                 EXPECT_EQ(launched.find("backward_transposed") != std::string::npos, matrix) << target << " dim " << dim << ": " << launched;
                 EXPECT_EQ(launched.find("backward_simt") != std::string::npos, !matrix) << target << " dim " << dim << ": " << launched;
             }
