@@ -19,23 +19,39 @@ struct DeviceCode {
 };
 static DeviceCode device_code;
 
+// Generic targets, whose code runs on several GPUs of a generation: those with such begins.
+struct GenericTarget {
+    const char *name, *begins[2];
+};
+constexpr GenericTarget kGenericTargets[] = {
+    {"gfx9-4-generic", {"gfx942", "gfx950"}}, {"gfx10-3-generic", {"gfx103", nullptr}}, {"gfx11-generic", {"gfx110", "gfx115"}}, {"gfx12-generic", {"gfx120", nullptr}}};
+
+// Is `device` of the processor that the first `size` characters of `target` name, or of those that it serves?
+static inline bool is_processor(const char* target, size_t size, const char* device) {
+    if (strncmp(device, target, size) == 0 && (device[size] == 0 || device[size] == ':')) return true;
+    for (const GenericTarget& generic : kGenericTargets) {
+        if (strlen(generic.name) != size || strncmp(generic.name, target, size) != 0) continue;
+        for (const char* begin : generic.begins)
+            if (begin && strncmp(device, begin, strlen(begin)) == 0) return true;
+    }
+    return false;
+}
+
 // Does code for `target` run on `device`? Both look like gfx90a:sramecc+:xnack-; a target without a feature runs with it on or off.
 static inline bool runs_on(const char* target, size_t length, const char* device) {
     for (size_t part = 0; part < length;) {
         const char* colon = static_cast<const char*>(memchr(target + part, ':', length - part));
         const size_t size = colon ? size_t(colon - target) - part : length - part;
-        bool found = false;
-        for (const char* d = device; d && !found; d = strchr(d, ':') ? strchr(d, ':') + 1 : nullptr) {
-            found = strncmp(d, target + part, size) == 0 && (d[size] == 0 || d[size] == ':');
-            if (part == 0) break;  // the processor comes first
-        }
+        bool found = part == 0 && is_processor(target, size, device);  // which comes first
+        for (const char* d = strchr(device, ':'); part > 0 && d && !found; d = strchr(d + 1, ':'))
+            found = strncmp(d + 1, target + part, size) == 0 && (d[1 + size] == 0 || d[1 + size] == ':');
         if (!found) return false;
         part += size + 1;
     }
     return length > 0;
 }
 
-// The ELF file for the device; NULL when there is none.
+// The ELF file for the device, its own rather than a generic one; NULL when there is none.
 static inline const void* code_for(const char* device) {
     constexpr char magic[] = "__CLANG_OFFLOAD_BUNDLE__", triple[] = "amdgcn-amd-amdhsa--";
     const char* at = device_code.bundle;
@@ -44,6 +60,7 @@ static inline const void* code_for(const char* device) {
     uint64_t entries;
     memcpy(&entries, at, sizeof entries);
     at += sizeof entries;
+    const void* generic = nullptr;
     for (; entries > 0; entries--) {
         uint64_t head[3];  // offset, size, length of the name behind
         memcpy(head, at, sizeof head);
@@ -51,11 +68,16 @@ static inline const void* code_for(const char* device) {
         const char* target = static_cast<const char*>(memmem(name, head[2], triple, sizeof triple - 1));
         if (target) {
             target += sizeof triple - 1;
-            if (runs_on(target, size_t(name + head[2] - target), device)) return device_code.bundle + head[0];
+            const size_t length = size_t(name + head[2] - target);
+            const bool is_generic = memmem(target, length, "-generic", 8) != nullptr;
+            if (runs_on(target, length, device)) {
+                if (!is_generic) return device_code.bundle + head[0];
+                generic = device_code.bundle + head[0];
+            }
         }
         at = name + head[2];
     }
-    return nullptr;
+    return generic;
 }
 
 static inline hipError_t load_code(int device, hipModule_t* module) {

@@ -1,7 +1,7 @@
 // What the module takes for granted of AMD's runtime and does not read from a header, compared with the one that is installed.
 #include <gtest/gtest.h>
 #include <cmath>
-#include "hip/runtime.h"
+#include "hip/code.h"
 #include "hip/tanh.h"
 
 namespace {
@@ -58,7 +58,25 @@ TEST(Layout, AsInTheHeader) {
 }
 #endif
 
-// Device text's tanh against the C library's, over all exponents.
+// Code for a processor runs there alone, whatever features it leaves open; that of a generic target on those that it serves.
+TEST(Code, RunsOnItsProcessors) {
+    const auto runs = [](const char* target, const char* device) { return fa::rt::runs_on(target, strlen(target), device); };
+    EXPECT_TRUE(runs("gfx90a", "gfx90a:sramecc+:xnack-"));
+    EXPECT_TRUE(runs("gfx90a:xnack-", "gfx90a:sramecc+:xnack-"));
+    EXPECT_FALSE(runs("gfx90a:xnack+", "gfx90a:sramecc+:xnack-"));
+    EXPECT_FALSE(runs("gfx90a", "gfx90a1"));
+    EXPECT_FALSE(runs("gfx90a:xnack-", "gfx90a"));
+    EXPECT_TRUE(runs("gfx11-generic", "gfx1103"));
+    EXPECT_TRUE(runs("gfx11-generic", "gfx1151"));
+    EXPECT_FALSE(runs("gfx11-generic", "gfx1170"));
+    EXPECT_TRUE(runs("gfx12-generic", "gfx1200"));
+    EXPECT_FALSE(runs("gfx12-generic", "gfx1250"));
+    EXPECT_TRUE(runs("gfx10-3-generic", "gfx1036"));
+    EXPECT_TRUE(runs("gfx9-4-generic:xnack-", "gfx942:sramecc+:xnack-"));
+    EXPECT_FALSE(runs("gfx9-4-generic:xnack+", "gfx942:sramecc+:xnack-"));
+    EXPECT_FALSE(runs("gfx11-generic", "gfx1201"));
+}
+
 TEST(Tanh, WithinThreeUlp) {
     for (uint32_t bits = 0; bits < 0x7f800000u; bits += 1009) {
         const float x = fa::float_of(bits), y = fa::tanh_by_exp2(x);

@@ -11,6 +11,12 @@ alone() { # alone LOG OPTION…
 ! alone "$scratch/log" -DFA_MODULE=vulkan || fail "FA_MODULE=vulkan is taken"
 grep -q 'FA_MODULE is "vulkan": expected cuda, hip or nothing' "$scratch/log" || { cat "$scratch/log"; fail "FA_MODULE=vulkan: no such sentence"; }
 command -v clang++-19 >/dev/null && command -v ld.lld-19 >/dev/null || exit 77
+for name in CMAKE_HIP_ARCHITECTURES GPU_TARGETS AMDGPU_TARGETS; do
+    alone "$scratch/log" -DFA_MODULE=hip "-D$name=gfx1100;gfx11-generic" || { cat "$scratch/log"; fail "$name"; }
+    grep -q " for gfx1100;gfx11-generic$" "$scratch/log" || { cat "$scratch/log"; fail "$name is not honoured"; }
+done
+! alone "$scratch/log" -DFA_MODULE=hip -DGPU_TARGETS=gfx1 || fail "GPU_TARGETS=gfx1 is taken"
+grep -q "GPU_TARGETS has gfx1, for which" "$scratch/log" || { cat "$scratch/log"; fail "GPU_TARGETS=gfx1: no such sentence"; }
 alone "$scratch/log" -DFA_MODULE=hip -DFA_HIP_ARCHITECTURES=gfx1030 -DCMAKE_INSTALL_PREFIX="$scratch/hip" || { cat "$scratch/log"; fail "configure"; }
 "$cmake" --build "$scratch/build" >"$scratch/log" 2>&1 || { cat "$scratch/log"; fail "build"; }
 "$cmake" --install "$scratch/build" >/dev/null
