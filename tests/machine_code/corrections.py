@@ -11,6 +11,7 @@ import numpy as np
 
 PROOFS = {
     "cache": "buffer_gl0_inv, buffer_inv, buffer_wbl2, global_inv and global_wb are not decoded, or taken for loads: they are skipped",
+    "program counter": "s_getpc_b64 is not known: it gives the address of the instruction behind it",
     "flat saddr": "CDNA's FLAT has no scalar base: its bits are reserved, and 0 in what LLVM writes. The emulator adds s[0:1] to the lower "
                   "half of the address",
     "flat offset": "CDNA's FLAT has an unsigned offset of 12 bits, the emulator takes the upper half for negative ones",
@@ -22,6 +23,7 @@ PROOFS = {
     "rows of 32 x 32": "register i of lane l holds row 8 (i / 4) + 4 (l / 32) + i % 4 of an MFMA's 32 x 32 results by AMD's tables, the "
                        "emulator has row 16 (l / 32) + i",
     "operands in AGPRs": "a bit of MFMA's encoding says that A or B is an accumulation register, the emulator reads the vector register",
+    "LDS from AGPRs": "a bit of ds_write's encoding says that the data is in accumulation registers, the emulator stores vector registers",
     "f16 special operands": "MFMA of CDNA 3 takes subnormal f16 as they are, the emulator for 0, and infinity and NaN for numbers",
     "constant C": "WMMA's C may be an inline constant, the emulator takes its code for a register's",
     "permlane literal": "a literal among the selectors of v_permlane16 and v_permlanex16 is read as 0",
@@ -44,6 +46,17 @@ def skipped(word, arch):
 def advance(wave, size):
     pc = (wave.sgpr[256] | wave.sgpr[257] << 32) + size
     wave.sgpr[256], wave.sgpr[257] = pc & 0xFFFFFFFF, pc >> 32
+
+
+def give_program_counter(step, inst, pc):
+    """All of s_getpc_b64."""
+    size, register = inst.size(), field(inst, "sdst")
+    step.correction = "program counter"
+
+    def after(wave):
+        wave.sgpr[register], wave.sgpr[register + 1] = pc + size & 0xFFFFFFFF, pc + size >> 32
+        advance(wave, size)
+    step.after = after
 
 
 def install(emu):
@@ -126,7 +139,9 @@ def prepare(step, inst, pc, arch):
     name, kind = step.name, type(inst)
     if MEMORY.match(name):
         prepare_memory(step, inst, arch)
-    if arch == "cdna" and kind.__name__ == "FLAT":
+    if arch == "cdna" and kind.__name__ == "DS" and "WRITE" in name and field(inst, "acc"):
+        prepare_lds_store(step, inst, pc)
+    elif arch == "cdna" and kind.__name__ == "FLAT":
         step.correction = "flat saddr"
     elif arch == "rdna4" and kind.__name__ == "VFLAT":
         step.correction = "flat on RDNA 4"
@@ -193,6 +208,26 @@ def prepare_memory(step, inst, arch):
         return True
 
     step.before = before
+
+
+def prepare_lds_store(step, inst, pc):
+    """Vector registers that nobody uses stand in for the accumulation registers."""
+    bits = re.match(r"DS_WRITE_B(\d+)$", step.name)
+    assert bits, step.name
+    count, register = max(int(bits[1]) // 32, 1), field(inst, "data0")
+    to = free_registers(count, span(field(inst, "addr"), 1) | span(register, count))
+    set_field(pc, 40, 47, to)
+    step.correction = "LDS from AGPRs"
+    saved = []
+
+    def before(wave):
+        vgprs = registers(wave)
+        saved[:] = [vgprs[to:to + count].copy()]
+        vgprs[to:to + count] = registers(wave, True)[register:register + count]
+
+    def after(wave):
+        registers(wave)[to:to + count] = saved[0]
+    step.before, step.after = before, after
 
 
 UNALIGNED = {}  # how often

@@ -182,6 +182,9 @@ class Emulator:
             return step
         inst = self.emu.decode_inst(ctypes.string_at(pc, 16), arch)
         step = Step(inst.op.name if hasattr(inst, "op") else type(inst).__name__)
+        if step.name == "S_GETPC_B64":
+            corrections.give_program_counter(step, inst, pc)
+            return step
         corrections.prepare(step, inst, pc, arch)
         try:
             program, runtime = self.emu._get_runner(ctypes.string_at(pc, inst.size() + 4), arch)

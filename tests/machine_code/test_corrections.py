@@ -135,6 +135,14 @@ def agprs(emulator):
     return (machine.floats(0, 4) == 1).all()
 
 
+def lds_from_agprs(emulator):
+    machine = Machine(emulator, "cdna", "ds_write_b128 v6, a[8:11] offset:16\nds_read_b64 v[12:13], v6 offset:24\n")
+    corrections.registers(machine.wave, True)[8:12] = [[11], [22], [33], [44]]
+    machine.v[6], machine.v[8:12] = 0, 77
+    machine.run()
+    return machine.v[12:14, 9].tolist() == [33, 44] and not machine.v[14:].any()
+
+
 def special(emulator):
     machine = Machine(emulator, "cdna", "v_mfma_f32_16x16x16_f16 v[0:3], v[4:5], v[6:7], 0\n")
     machine.v[4, :16], machine.v[6, :16] = 1, ONE_HALF  # 2^-24
@@ -166,9 +174,15 @@ def caches(emulator):
     return True
 
 
-CASES = {"flat saddr": flat_saddr, "flat offset": flat_offset, "flat on RDNA 4": flat_rdna4, "unaligned words": unaligned,
+def program_counter(emulator):
+    machine = Machine(emulator, "rdna4", "s_getpc_b64 s[4:5]\n")
+    machine.run()
+    return machine.s[4] | machine.s[5] << 32 == ctypes.addressof(machine.code) + 4
+
+
+CASES = {"program counter": program_counter, "flat saddr": flat_saddr, "flat offset": flat_offset, "flat on RDNA 4": flat_rdna4, "unaligned words": unaligned,
          "16-bit registers": sixteen_bits,
-         "rows of 32 x 32": rows_of_32, "operands in AGPRs": agprs, "f16 special operands": special, "constant C": constant_c,
+         "rows of 32 x 32": rows_of_32, "operands in AGPRs": agprs, "LDS from AGPRs": lds_from_agprs, "f16 special operands": special, "constant C": constant_c,
          "permlane literal": permlane, "cache": caches}
 
 
