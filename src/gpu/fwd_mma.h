@@ -27,15 +27,16 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
         Block::remove_scores, Block::scale_scores, Block::shared;
 
     // `type`: that of k and v that are widened, as a C++ type or, to keep one loop for all of them, as a number.
-    template <class Type>
+    template <Kind kind, class Type>
     FA_MEMBER static void compute_qk(const MmaForwardParams& x, Type type,
                                      const typename Mma::FragmentA (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k, int row0,
                                      int key0, Acc score[RowTiles][kKeyTiles]) {
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++) score[m][n].x[e] = 0.f;
-        // Of f32 with 64 dims, registers are too few to keep where q is read from tile to tile.
-        const int lane = (Mma::kSplitTf32 && D == 64 ? rt::opaque(rt::thread()) : rt::thread()) % Mma::kLanes;
+        // Registers are too few to keep where q is read from tile to tile.
+        constexpr bool registers_lack = (Mma::kSplitTf32 && D == 64) || (Mma::kWidensQ && !kHoldQ && kind == Kind::plain);
+        const int lane = (registers_lack ? rt::opaque(rt::thread()) : rt::thread()) % Mma::kLanes;
         const auto q_ptr = Block::q_ptr(x, row0, lane);
         const auto k_ptr = Mma::template k_ptr<kRowBytes>(k, key0);
         if constexpr (Mma::kQuantised) {
@@ -336,7 +337,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
             if constexpr (general)
                 if (by_vecs)
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + M::kTileRows * i, key + w.key0, mask[i]);
-            M::compute_qk(x, type, q, k, w.row0, w.key0, score);
+            M::template compute_qk<kind>(x, type, q, k, w.row0, w.key0, score);
             M::apply_factors(x, w.row0, before, score);
             if constexpr (general)
                 if (s.tile.features & kScoreMod)
@@ -435,13 +436,16 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
             FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
     }
     const float k_factor = begin < end ? M::descale(x.k_descale) * M::common_q_factor(x) : 1.f;
-    const float v_factor = Mma::kScaled ? 1.f / x.v_unit : begin < end ? M::descale(x.v_descale) : 1.f;
+    const auto v_descale = [&] { return Mma::kScaled ? 1.f / x.v_unit : begin < end ? M::descale(x.v_descale) : 1.f; };
+    constexpr bool late = Mma::kWidensQ && M::key_warps == 1;  // prefill has no register for it through the loop
+    float v_factor = late ? 1.f : v_descale();
     const float product = kind == Kind::general && t.features & kBaseE ? 1.f : x.scale * kLog2e * Mma::kScoreUnit;
     const auto pass = [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
     float unit;
     if constexpr (M::kLatent) unit = LatentLoop<M>::run(x, w, begin, end, product, m, l, o);
     else if constexpr (!Mma::kWidens || kind == Kind::general) unit = pass(x.k_dtype);
     else unit = Mma::by_type(x.k_dtype, pass);
+    if constexpr (late) v_factor = v_descale();
     rt::barrier();
     FA_UNROLL for (int pass = 0; pass < M::kOutputPasses; pass++) {
         M::stage_output(w.row0, w.key_warp, w.column_warp, pass, unit, v_factor, m, l, o);
