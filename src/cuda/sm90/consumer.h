@@ -26,8 +26,11 @@ struct Consumer {
     // A softcap leaves no registers for softmax of the next tile's first block beside O's accumulators; and row sums by wgmma are not known
     // before the wait for it.
     static constexpr bool kOverlapEpilogue = score_mod != ScoreMod::softcap && !Traits::kP8;
-    // Where no register is left in which to keep RowPlace.
-    static constexpr bool kRecomputePlace = kHeadDim == 256 || (Traits::k8Bit && kWarpgroups == 4) || Traits::kScarceRegisters;
+    // But the new tile's row_ref can be found before that wait.
+    static constexpr bool kEarlyRowRef = Traits::kP8 && !Traits::kScarceRegisters;
+    // Where no register is left in which to keep RowPlace. With 8-bit P of 256 dims ptxas then takes stages' numbers to differ among lanes, and
+    // moves every descriptor to uniform registers anew.
+    static constexpr bool kRecomputePlace = (kHeadDim == 256 && !Traits::kP8) || (Traits::k8Bit && kWarpgroups == 4) || Traits::kScarceRegisters;
     // Likewise for RowEnds::empty, which a negative factor then stands for; but v's de-scale factor may be negative.
     static constexpr bool kEmptyBySign = kHeadDim == 256 && !Traits::kDescale;
     // The first P · V of a tile overwrites acc_o, in place of zeros in it; without a mask that is slower, and with 8
@@ -40,6 +43,8 @@ struct Consumer {
     // A warp computes P of a masked block in parts of 32 keys, and not where none of its rows sees a part. With wider heads, or
     // three warpgroups, the branches cost more than that saves.
     static constexpr bool kSkipUnseenParts = mask != MaskKind::none && kHeadDim <= 64 && kWarpgroups == 2;
+    // One loop for all blocks of a tile: a second one, of masked blocks, has not enough registers.
+    static constexpr bool kOneLoop = mask != MaskKind::none && Traits::kScarceRegisters;
     static_assert(!kWarpgroupDiagonals || (!kPair && kWarpgroups <= Traits::kStages),
                   "the last V of the previous tile keeps its stage until the first warpgroup's own keys have been loaded");
     static_assert(score_mod != ScoreMod::alibi || !Traits::kP8, "transpose_v and store_averages count blocks down");
@@ -166,7 +171,7 @@ struct Consumer {
         blocks_left = n_block - n_block_min;
         if constexpr (score_mod == ScoreMod::alibi) n_block = rt::warp_uniform(tile->first_n_block());
         if constexpr (Traits::kDescale) {
-            if (tile->scale < 0.f) negate_q();
+            if (Traits::kP8 ? __builtin_expect(tile->scale < 0.f, 0) : tile->scale < 0.f) negate_q();
             score_mod_op.set_scale(fabsf(tile->scale));
         }
         score_mod_op.begin_tile(x, *tile, border_place().row);
@@ -228,7 +233,7 @@ struct Consumer {
         score_mod_op.prefetch(n_block);
         // With wide heads a uniform address keeps the compiler from holding those of all k-steps in registers over the loop.
         const uint32_t q_rows = Traits::q_tile(q_stage) + warpgroup * 8192;
-        const uint64_t q_desc = rt::smem_desc(kHeadDim > 128 ? uint32_t(rt::warp_uniform(int(q_rows))) : q_rows, 16);
+        const uint64_t q_desc = rt::smem_desc(kHeadDim > 128 && !Traits::kP8 ? uint32_t(rt::warp_uniform(int(q_rows))) : q_rows, 16);
         const uint64_t k_desc = rt::smem_desc(Traits::k_tile(k.index), 16);
         FA_UNROLL for (int i = 0; i < Traits::kQkSteps; i++)
             QkWgmma::mma(acc_s, q_desc + i / 4 * (Traits::kBlockM * 8) + i % 4 * 2,
@@ -274,15 +279,20 @@ struct Consumer {
     }
     // average_sum, where no register is left for it.
     FA_MEMBER uint32_t average_sum_place() const { return Traits::average_sum_base() + (int(threadIdx.x) - 128) * 8; }
-    // Not by loading them: what had been summed would be in the short accumulator again. Where registers are scarce lazy_rescale loads them
-    // all the same, and mainloop_step stores them before the next product.
+    // Not by loading them: what had been summed would be in the short accumulator again. Where there are none, nothing is harmed.
     FA_MEMBER void rescale_averages(int r, float factor) {
-        if constexpr (Traits::kP8 && !Traits::kScarceRegisters) average_sum[r] *= factor;
+        if constexpr (!Traits::kPromotes) return;
+        if constexpr (Traits::kScarceRegisters) {
+            const uint32_t place = average_sum_place() + 4 * r;
+            rt::st_shared(place, bits_of(rt::ld_shared(place) * factor));
+        } else if constexpr (Traits::kP8) {
+            average_sum[r] *= factor;
+        }
     }
     // O from its averages in shared memory, to which it went; and back to there.
     FA_MEMBER void load_averages() {
-        if constexpr (Traits::kP8) {
-            if (has_averages) add_averages();
+        if constexpr (Traits::kPromotes) {
+            if (__builtin_expect(has_averages, 0)) add_averages();
         }
     }
     FA_MEMBER void add_averages() {

@@ -195,6 +195,7 @@ double estimated_time(const Sm90Kernel& h, const rt::Device& device, const Probl
 bool pv_product_fits(const Sm90Kernel& h, const Problem& p) {
     constexpr int64_t most_keys = int64_t(1) << 20;
     if (h.pv != PvProduct::wide && (p.d.precision != FA_PRECISION_NATIVE || p.d.seqlen_k > most_keys)) return false;
+    if (h.pv == PvProduct::p8_short && p.d.seqlen_k > kUnpromotedKeys) return false;
     return h.pv == PvProduct::wide || h.max_dim_v > 128 || p.has(FA_OPERAND_LSE) == (h.pv == PvProduct::p8_lse);
 }
 

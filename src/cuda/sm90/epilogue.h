@@ -40,7 +40,8 @@ FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
         e.empty[r] = row0 + 8 * r >= t.q_len || wg.row_sum[r] == 0.f;
         e.factor[r] = !e.empty[r] ? rt::reciprocal_fast(wg.row_sum[r]) : Consumer::kEmptyBySign ? -1.f : 0.f;
     }
-    if (x.sinks || x.lse) FA_UNROLL for (int r = 0; r < 2; r++) {
+    const bool asked = x.sinks || x.lse;
+    if (Traits::kP8 && !Traits::kLseSum ? __builtin_expect(asked, 0) : asked) FA_UNROLL for (int r = 0; r < 2; r++) {
             const int row = row0 + 8 * r;
             RowState state = e.empty[r] ? empty_row()
                                         : RowState{wg.row_ref[r] == kNegInf ? kNegInf : wg.row_ref[r] * wg.scale_log2_of(t),
@@ -60,33 +61,35 @@ FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
 }
 
 // O to memory, 16-bit, where P and v have 8 bits: a thread has four neighbouring columns of every 16; two lanes swap, so that each writes
-// eight.
-template <class Consumer, class T>
+// eight. `whole`: rows that all exist, see keys and are as wide as O, without a branch.
+template <bool f16, bool whole, class Consumer, class T>
 FA_DEVICE void store_o_p8(const Consumer& wg, const RowEnds<T>& e) {
     const int lane = wg.border_place().c, column = lane % 2 * 16 + lane / 2 * 8;
-    FA_UNROLL for (int g = 0; g < Consumer::kHeadDimV / 32; g++)
-        FA_UNROLL for (int r = 0; r < 2; r++) {
+    FA_UNROLL for (int r = 0; r < 2; r++) {
+        T* const out = e.out + 8 * r * wg.x.o_strides.row + column - 8 * lane;
+        FA_UNROLL for (int g = 0; g < Consumer::kHeadDimV / 32; g++) {
             uint32_t word[2][2];
             FA_UNROLL for (int half = 0; half < 2; half++)
                 FA_UNROLL for (int i = 0; i < 2; i++) {
                     const float* const first = wg.acc_o + 16 * g + 8 * half + 2 * r + i;
                     const float x = fmaf(first[0], e.factor[r], 0.f), y = fmaf(first[4], e.factor[r], 0.f);
-                    word[half][i] = wg.a.o_f16 ? rt::pack_f16(x, y) : rt::pack_bf16(x, y);
-                    if (e.empty[r]) word[half][i] = 0;  // whatever v is
+                    word[half][i] = f16 ? rt::pack_f16(x, y) : rt::pack_bf16(x, y);
+                    if (!whole && e.empty[r]) word[half][i] = 0;  // whatever v is
                 }
             uint32_t other[2];
             FA_UNROLL for (int i = 0; i < 2; i++) other[i] = __shfl_xor_sync(~0u, lane % 2 ? word[0][i] : word[1][i], 1);
-            if (e.in_bounds[r] && 32 * g + column < wg.a.o_columns)
-                *reinterpret_cast<uint4*>(e.out + 8 * r * wg.x.o_strides.row + 32 * g + column - 8 * lane) =
+            if (whole || (e.in_bounds[r] && 32 * g + column < wg.a.o_columns))
+                *reinterpret_cast<uint4*>(out + 32 * g) =
                     lane % 2 ? make_uint4(other[0], other[1], word[1][0], word[1][1]) : make_uint4(word[0][0], word[0][1], other[0], other[1]);
         }
+    }
 }
 
 // O to memory, 16-bit: transposes of 4 × 4 words in a quad make units of 16 bytes. Returns the largest magnitudes, as a pair.
 template <class Consumer, class T>
 FA_DEVICE uint32_t store_o(const Consumer& wg, const RowEnds<T>& e) {
     using Traits = typename Consumer::Traits;
-    if constexpr (Traits::kP8) return 0;  // repair_overflow stores it
+    if constexpr (Traits::kP8) return 0;  // store_any_o does
     const int c = wg.border_place().c;
     uint32_t largest = 0;
     FA_UNROLL for (int g = 0; g < Consumer::kHeadDimV / 32; g++)
@@ -133,15 +136,25 @@ FA_DEVICE void store_o_pairs(const Consumer& wg, const WorkTileInfo& t, const Ro
     }
 }
 
+// Of 8-bit P and v, in whichever type: what is common goes by straight code, as it is a part of every tile's time.
+template <class Consumer, class T>
+FA_DEVICE void store_any_o(const Consumer& wg, const WorkTileInfo& t, const RowEnds<T>& e) {
+    const bool whole = e.in_bounds[0] && e.in_bounds[1] && !e.empty[0] && !e.empty[1] && wg.a.o_columns == Consumer::kHeadDimV && !wg.a.o_f16;
+    if (__builtin_expect(__all_sync(~0u, whole), 1)) store_o_p8<false, true>(wg, e);
+    else if (wg.a.o_columns == 0) store_o_pairs(wg, t, e);
+    else if (wg.a.o_f16) store_o_p8<true, false>(wg, e);
+    else store_o_p8<false, false>(wg, e);
+}
+
 // O of finite v is finite, but P is rounded and the row sum is not: brings back what has become infinite, and stores it again. An
 // f32 o is stored here, too, so that a 16-bit one pays for one branch only.
 template <class Consumer, class T>
 FA_DEVICE void repair_overflow(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e, uint32_t largest) {
     using Traits = typename Consumer::Traits;
     const bool in_pairs = wg.a.o_columns == 0;
+    if constexpr (Traits::kP8) return store_any_o(wg, t, e);
     if constexpr (Traits::k8Bit) {  // whose v, with its factor, need not be in o's range
         if (in_pairs) store_o_pairs(wg, t, e);
-        else if constexpr (Traits::kP8) store_o_p8(wg, e);
         return;
     }
     constexpr float limit = Traits::f16 ? 65520.f : 0x1.ffp+127f, less = Traits::f16 ? 1.f - 0x1p-10f : 1.f - 0x1p-8f;

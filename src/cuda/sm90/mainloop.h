@@ -45,10 +45,9 @@ FA_DEVICE void mainloop_step(Consumer& wg, IsMasked is_masked) {
     issue_qk_and_pv(wg);
     wait_s(wg);
     wait_o(wg);
-    const bool had_averages = wg.has_averages;
     online_softmax(wg, is_masked);
-    if constexpr (Consumer::Traits::kP8)
-        if ((wg.n_block + 1) % Consumer::Traits::kPromoteBlocks == 0 || (had_averages && !wg.has_averages)) wg.store_averages();
+    if constexpr (Consumer::Traits::kPromotes)
+        if ((wg.n_block + 1) % Consumer::Traits::kPromoteBlocks == 0) wg.store_averages();
 }
 
 // The first step of a tile, and the epilogue of the previous one. What does not need O of that comes before the wait for it, and no
@@ -64,12 +63,21 @@ FA_DEVICE void first_step(Consumer& wg, const WorkTileInfo& prev_tile) {
         first_row_ref(wg);
         wg.wait_v();  // has long come: but ptxas moves nothing from before it to behind it
     }
+    float row_ref[2];  // the new tile's
+    if constexpr (Consumer::kEarlyRowRef) {
+        const float before[] = {wg.row_ref[0], wg.row_ref[1]};
+        first_row_ref(wg);
+        FA_UNROLL for (int r = 0; r < 2; r++) row_ref[r] = wg.row_ref[r], wg.row_ref[r] = before[r];
+    }
     wait_o(wg);
     if (!Consumer::kOverlapEpilogue) wg.load_averages(), finish_rows(wg, prev_tile, row_ends);
     const uint32_t largest = store_o(wg, row_ends);
     if (Consumer::kOverlapEpilogue) first_softmax(wg);
     repair_overflow(wg, prev_tile, row_ends, largest);
-    if (!Consumer::kOverlapEpilogue) first_row_ref(wg), first_softmax(wg);
+    if constexpr (Consumer::kEarlyRowRef) {
+        FA_UNROLL for (int r = 0; r < 2; r++) wg.row_ref[r] = row_ref[r];
+        first_softmax(wg);
+    } else if (!Consumer::kOverlapEpilogue) first_row_ref(wg), first_softmax(wg);
     rt::mbarrier_arrive(smem_addr(prev_tile.tile_consumed));
     wg.zero_o();
     wg.release_skipped_v();
@@ -106,6 +114,8 @@ FA_DEVICE void tile_mainloop(Consumer& wg) {
             else mainloop_step(wg, False{});
             wg.zero_v_tail();
         }
+    } else if constexpr (Consumer::kOneLoop) {
+        for (wg.n_block--; wg.n_block >= wg.n_block_min; wg.n_block--) mainloop_step(wg, False{});
     } else {
         wg.n_block--;
         if constexpr (Consumer::mask != MaskKind::none)

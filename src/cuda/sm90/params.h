@@ -31,8 +31,9 @@ template <class T>
 constexpr bool kIsF16<Descaled<T>> = kIsF16<T>;
 
 // How P · v is computed: from 16 bits each, v of 8 bits being widened to f16 (widen_v.h); or from 8 bits each (transpose_v.h), with row
-// sums of P as it was before it was rounded, too, where the call wants an LSE.
-enum class PvProduct { wide, p8, p8_lse };
+// sums of P as it was before it was rounded, too, where the call wants an LSE, or for calls of so few keys that nothing is promoted.
+enum class PvProduct { wide, p8, p8_lse, p8_short };
+constexpr int kUnpromotedKeys = 1152;  // at most
 
 // Of a band: how many keys a row sees on either side of the diagonal, −1: all; and the length of the chunks that confine it, 0:
 // none.
@@ -118,11 +119,12 @@ struct Sm90ForwardTraits {
     // Of P and v in 8 bits. Behind v's columns are eight of ones, whose product is P's row sum, where wgmma is wide enough. Every
     // kPromoteBlocks blocks O goes to f16 averages in shared memory, since wgmma's accumulators of 8-bit products keep few bits.
     static constexpr bool kP8 = pv != PvProduct::wide, kRowSumByWgmma = kP8 && HeadDimV <= 128, kLseSum = pv == PvProduct::p8_lse && kRowSumByWgmma;
+    static constexpr bool kPromotes = kP8 && pv != PvProduct::p8_short;
     static constexpr int kOColumns = HeadDimV + (kRowSumByWgmma ? 8 : 0);  // of the accumulators of O
     static constexpr int kKeptAverages = HeadDimV > 128 ? 16 : 0;          // of a thread, in registers
-    static constexpr int kPromoteBlocks = BlockN == 96 ? 12 : 1024 / BlockN, kAverageBytes = kP8 ? kBlockM * (HeadDimV - 2 * kKeptAverages) * 2 : 0,
-                         kAverageSumBytes = kP8 && Warpgroups == 3 ? Warpgroups * 1024 : 0;  // see kScarceRegisters
-    static constexpr int kRawStages = kP8 && HeadDimV > 128 ? 1 : Stages;
+    static constexpr int kPromoteBlocks = BlockN == 96 ? 12 : 1024 / BlockN, kAverageBytes = kPromotes ? kBlockM * (HeadDimV - 2 * kKeptAverages) * 2 : 0,
+                         kAverageSumBytes = kPromotes && Warpgroups == 3 ? Warpgroups * 1024 : 0;  // see kScarceRegisters
+    static constexpr int kRawStages = kPromotes && HeadDimV > 128 ? 1 : Stages;
     static_assert(!kP8 || (k8Bit && !pair && BlockN % 32 == 0 && BlockN <= 128), "keys of a transposed row are 128 bytes, swizzled");
     static_assert(!k8Bit || kRawPanels == kQPanels, "k and v of 8 bits are loaded together, by one warp");
     static constexpr int kWideningWarps = k8Bit ? 2 : 1;

@@ -144,7 +144,6 @@ FA_DEVICE bool ref_too_large(const Consumer& wg, int r) {
 // become differences from it.
 template <class Consumer>
 FA_DEVICE void lazy_rescale(Consumer& wg, const bool (&move)[2], bool is_first, const float (&row_max)[2]) {
-    if (Consumer::Traits::kScarceRegisters && !is_first) wg.load_averages();  // to be stored again at once
     bool large[2];
     FA_UNROLL for (int r = 0; r < 2; r++) {
         large[r] = false;
@@ -209,8 +208,7 @@ FA_DEVICE void online_softmax(Consumer& wg, IsMasked is_masked) {
     using Traits = typename Consumer::Traits;
     PStats sum;
     float row_max[2];
-    // Where registers are few, none are left for P that may have to be done again with a mask.
-    if constexpr (is_masked.value && (Consumer::score_mod != ScoreMod::none || Traits::kScarceRegisters)) {
+    if constexpr (is_masked.value && Consumer::score_mod != ScoreMod::none) {
         apply_score_mod(wg, may_miss_pages(wg.acc_s));
         apply_mask(wg);
         find_row_max(wg, false, row_max);
@@ -218,6 +216,8 @@ FA_DEVICE void online_softmax(Consumer& wg, IsMasked is_masked) {
         exact_softmax(wg, AllParts{}, {true, true}, sum);
     } else {
         if constexpr (is_masked.value) apply_mask(wg);
+        if constexpr (Consumer::kOneLoop)
+            if (wg.needs_mask()) apply_mask(wg);
         wg.score_mod_op.begin_block(wg.n_block, wg.ref_log2);
         const auto exponent = [&](int i, int r) { return wg.score_mod_op.exponent(wg.acc_s[i], i, r, wg.ref_log2[r]); };
         if constexpr (is_masked.value) exp2_to_p(wg, SeenParts<Consumer>{wg}, {true, true}, exponent, sum);
