@@ -33,7 +33,7 @@ constexpr bool kIsF16<Descaled<T>> = kIsF16<T>;
 // How P · v is computed: from 16 bits each, v of 8 bits being widened to f16 (widen_v.h); or from 8 bits each (transpose_v.h), with row
 // sums of P as it was before it was rounded, too, where the call wants an LSE, or for calls of so few keys that nothing is promoted.
 enum class PvProduct { wide, p8, p8_lse, p8_short };
-constexpr int kUnpromotedKeys = 1152;  // at most
+constexpr int kUnpromotedKeys = 1024;  // at most: fewer than either kernel with a promotion has before its first one
 
 // Of a band: how many keys a row sees on either side of the diagonal, −1: all; and the length of the chunks that confine it, 0:
 // none.
