@@ -18,7 +18,7 @@ int64_t latent_row_bytes(const Problem& p) {
 
 // What mma kernels take k and v of: q's type, one of 8 bits, or blocks without a smallest value; or, each by itself, of any type of 8 bits or fewer.
 // Of latent attention those of q's type, and e4m3 with a tail.
-enum class CacheType { like_q, bytes, blocks, scaled, latent, latent_bytes, other };
+enum class CacheType { like_q, bytes, blocks, scaled, latent, latent_bytes, latent_mixed, other };
 CacheType cache_type(int32_t k_dtype, int32_t q_dtype) {
     if (is_block_type(k_dtype)) return block_format(k_dtype).has_min ? CacheType::other : CacheType::blocks;
     return is_byte_type(k_dtype) ? CacheType::bytes : k_dtype == q_dtype ? CacheType::like_q : CacheType::other;
@@ -82,8 +82,11 @@ Lists amd_lists_of(const rt::Device& device, int32_t q_dtype, Pass lists) {
 InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, CacheType cache) {
     if (cache == CacheType::other) return {};
     if (device.matrix == MatrixUnit::mma_sync) switch (q_dtype) {
-            case FA_F16: return cache == CacheType::latent_bytes ? InstanceLists{} : mma_sync_lists<F16>(cache);
-            case FA_BF16: return cache == CacheType::latent_bytes ? latent_lists<MmaLatentByte<Bf16>>() : mma_sync_lists<Bf16>(cache);
+            case FA_F16: return cache == CacheType::latent_bytes || cache == CacheType::latent_mixed ? InstanceLists{} : mma_sync_lists<F16>(cache);
+            case FA_BF16:
+                return cache == CacheType::latent_bytes   ? latent_lists<MmaLatentByte<Bf16>>()
+                       : cache == CacheType::latent_mixed ? latent_lists<MmaLatentMixed<Bf16>, 512>()
+                                                          : mma_sync_lists<Bf16>(cache);
             case FA_F32: return cache == CacheType::like_q ? lists_of<MmaTf32>() : InstanceLists{};
             case FA_E4M3:
             case FA_E5M2: return cache == CacheType::bytes ? lists_of<MmaFp8>() : InstanceLists{};
@@ -123,16 +126,18 @@ constexpr Implements kLatentByteForward = {kLatentForward.operands | FA_OPERAND_
                                                option::v_descale_block | option::k_descale_stride | option::v_descale_stride};
 constexpr Implements kMmaBackward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequenceOperands | FA_OPERAND_O_SCALE, kMmaOptions};
 
-// The kernels of latent attention for a call; other: none, or those of narrow heads are as good. A warp's dims share a factor.
+// The kernels of latent attention for a call; other: none, or those of narrow heads are as good. Dims that a warp has, or half of them, share a factor.
 CacheType latent_type(const Problem& p, int32_t type) {
     constexpr int64_t kNarrow = 256, kWidest = 512, kOwnDims = 128, kTail = 64;
     const fa_attention_desc_t& d = p.d;
     if (!p.v_in_k() || d.dim_v <= kNarrow || d.dim_v > kWidest || !(d.scale > 0 && plain_scale(d.scale))) return CacheType::other;
     if (p.within(kLatentForward)) return d.k_dtype == type && d.dim_qk <= kWidest + kTail ? CacheType::latent : CacheType::other;
-    const bool bytes = p.within(kLatentByteForward) && p.has(FA_OPERAND_K_TAIL) && d.k_dtype == FA_E4M3 && type == FA_BF16,
-               tail = d.k_tail_dtype == FA_BF16 && d.dim_tail <= kTail && p.k_dims() <= kWidest && d.dim_v <= p.k_dims();
-    const bool factors = !p.has(FA_OPERAND_K_DESCALE) || d.k_descale_block[1] % kOwnDims == 0 || d.k_descale_block[1] >= p.k_dims();
-    return bytes && tail && factors ? CacheType::latent_bytes : CacheType::other;
+    if (!p.within(kLatentByteForward) || !p.has(FA_OPERAND_K_TAIL) || d.k_dtype != FA_E4M3 || d.k_tail_dtype != FA_BF16 || type != FA_BF16) return CacheType::other;
+    const auto shares = [&](int64_t dims) {
+        return !p.has(FA_OPERAND_K_DESCALE) || d.k_descale_block[1] % dims == 0 || d.k_descale_block[1] >= p.k_dims();
+    };
+    if (d.dim_v <= p.k_dims()) return d.dim_tail <= kTail && p.k_dims() <= kWidest && shares(kOwnDims) ? CacheType::latent_bytes : CacheType::other;
+    return d.dim_tail == kTail && p.k_dims() == kWidest - kTail && shares(kTail) ? CacheType::latent_mixed : CacheType::other;
 }
 
 // The mma kernels that take a call; none: it has what they do not implement, other types of k or v, wide heads, sizes

@@ -52,7 +52,8 @@ rt::Status prepare_forward(const rt::Device& d) {
     const rt::Status simt = prepare_list(simt_instances(), d);
     if (simt != rt::kSuccess) return simt;
     for (const int32_t type : {FA_F16, FA_BF16, FA_F32, FA_E4M3})
-        for (const CacheType cache : {CacheType::like_q, CacheType::bytes, CacheType::blocks, CacheType::scaled, CacheType::latent, CacheType::latent_bytes})
+        for (const CacheType cache : {CacheType::like_q, CacheType::bytes, CacheType::blocks, CacheType::scaled, CacheType::latent,
+                                      CacheType::latent_bytes, CacheType::latent_mixed})
             for (const Instances& list : mma_instances_of(d, type, cache).width) {
                 const rt::Status s = prepare_list(list, d);
                 if (s != rt::kSuccess) return s;

@@ -3,7 +3,8 @@
 // meet in shared memory, from where each warp takes the scores, computes the same probabilities, and multiplies them with its dims as v. So each
 // value of a tile is read twice and widened twice, by the same warp, and no score is computed twice but for its exponential.
 //
-// Stored bytes have a factor for each key and 128 dims, a warp's own: it multiplies the warp's sum, and the probabilities before they are rounded.
+// Stored bytes have a factor for each key and 128 dims, a warp's own, or 64: it multiplies the warp's sum, and the probabilities before they are
+// rounded.
 #pragma once
 #include "gpu/fwd_mma.h"
 #include "gpu/mma_latent.h"
@@ -38,24 +39,28 @@ struct LatentTile {
     using Source = typename M::Source;
     using TailMma = MmaSync<typename Mma::Element>;
     using Scores = Acc[M::row_tiles][M::kKeyTiles];
-    static constexpr bool kBytes = Mma::kKv8bit;
+    static constexpr bool kBytes = Mma::kKv8bit, kMixed = kLatentParts<Mma> > 1;
     static constexpr int kWarps = M::column_warps, kKeyTiles = M::kKeyTiles, keys = M::keys, stages = M::stages, threads = M::threads;
     static constexpr int kRowBytes = kLatentDims * int(sizeof(typename Mma::Key)), kTailRowBytes = kLatentTail * int(sizeof(typename Mma::Element)),
                          kWarpBytes = kRowBytes / kWarps, kWarpSteps = kLatentDims / kWarps / M::kTile;
-    static_assert(kLatentTail == kWarps * M::kTile && kWarpSteps == M::kColumnSteps && keys % Mma::kLanes == 0 && keys <= threads, "");
+    // Parts of a warp's dims, with factors of their own.
+    static constexpr int kParts = kLatentParts<Mma>, kPartSteps = kWarpSteps / kParts;
+    static_assert(kLatentTail == kWarps * M::kTile && kWarpSteps == M::kColumnSteps && (!kBytes || keys % Mma::kLanes == 0) && keys <= threads, "");
 
     // Behind the stages: sums of the warps' dims, where tiles' rows lie, and factors of two tiles.
     struct Place {
         int64_t k, tail;  // bytes behind the bases; below 0: not there, but for an address that is as aligned
     };
     struct Exchange {
-        float sum[M::row_warps][kWarps][M::row_tiles][kKeyTiles][2][Mma::kLanes][4];
+        float sum[2][M::row_warps][kWarps][M::row_tiles][kKeyTiles][2][Mma::kLanes][4];
         Place place[M::kLocationTiles][keys];
-        float factor[2][M::row_warps][kWarps][kBytes ? keys : 1];
+        float factor[3][M::row_warps][kWarps][kParts][kBytes ? keys : 1];
     };
     static_assert(int(sizeof(Exchange)) <= M::kExchangeBytes, "");
     FA_MEMBER static Exchange& exchange() { return *reinterpret_cast<Exchange*>(M::stage_tile(stages)); }
     FA_MEMBER static const Source& tail_source() { return kBytes ? M::shared().tile.v : M::shared().tile.k; }
+    // Where v has the tail, the last warp's second part is that.
+    FA_MEMBER static bool is_tail(const WarpPart<M>& w, int part) { return kMixed && part == 1 && w.column_warp == kWarps - 1; }
     FA_MEMBER static int row_warp(const WarpPart<M>& w) { return w.row0 / (M::kTileRows * M::row_tiles); }
 
     // ---- q: a lane's elements, from where q lies
@@ -85,11 +90,13 @@ struct LatentTile {
                 const int64_t index = there ? M::q_index(x, r) : 0;
                 const char* const row = there ? static_cast<const char*>(x.q) + index * int64_t(sizeof(typename Mma::Element)) : nullptr;
                 FA_UNROLL for (int step = 0; step < kWarpSteps; step++)
-                    FA_UNROLL for (int part = 0; part < 2; part++)
-                        q[m][step].r[half + 2 * part] =
-                            q_pair(x, row, index, own + M::kTile * step + (kBytes ? 4 * t + 2 * part : 2 * t + 8 * part), own_end);
-                FA_UNROLL for (int part = 0; part < 2; part++)
-                    q[m][kWarpSteps].r[half + 2 * part] = q_pair(x, row, index, tail + 2 * t + 8 * part, dims);
+                    FA_UNROLL for (int i = 0; i < 2; i++) {
+                        const bool as_stored = !kBytes || is_tail(w, step / kPartSteps);
+                        q[m][step].r[half + 2 * i] = q_pair(x, row, index, own + M::kTile * step + (as_stored ? 2 * t + 8 * i : 4 * t + 2 * i),
+                                                            is_tail(w, step / kPartSteps) ? dims : own_end);
+                    }
+                FA_UNROLL for (int i = 0; i < 2; i++)
+                    q[m][kWarpSteps].r[half + 2 * i] = kMixed ? 0 : q_pair(x, row, index, tail + 2 * t + 8 * i, dims);
             }
     }
 
@@ -118,30 +125,39 @@ struct LatentTile {
         if (location < 0 && key < end) s.missing[slot] = j;
     }
 
+    // What a thread copies of a tile's rows: where its vectors of the first one lie, and whether rows reach so far.
+    struct Reader {
+        const char *k, *tail;
+        bool aligned, k_in_row, tail_in_row;
+        FA_MEMBER Reader() {
+            const Source &from = M::shared().tile.k, &of_tail = tail_source();
+            const int k_byte = rt::thread() % (kRowBytes / 16) * 16, tail_byte = (kBytes ? 0 : kRowBytes) + rt::thread() % (kTailRowBytes / 16) * 16;
+            k = from.base + k_byte;
+            tail = of_tail.base + tail_byte;
+            aligned = from.width == 16 && of_tail.width == 16;
+            k_in_row = k_byte < from.bytes;
+            tail_in_row = tail_byte < of_tail.bytes;
+        }
+    };
     // Tile j into stage i: a group of copies, were it empty.
-    FA_MEMBER static void load(int j, int i, int key, int end) {
+    FA_MEMBER static void load(const Reader& from, int j, int i, int key, int end) {
         if (key < end) {
-            const Source &k = M::shared().tile.k, &tail = tail_source();
             const Place* const place = exchange().place[j % M::kLocationTiles];
-            if (k.width == 16 && tail.width == 16) {
-                copy_rows<kRowBytes>(M::stage_tile(i), [&](int r) { return place[r].k; }, k.base, 0, k.bytes);
-                copy_rows<kTailRowBytes>(M::stage_tile(i) + keys * kRowBytes, [&](int r) { return place[r].tail; }, tail.base, kBytes ? 0 : kRowBytes,
-                                         tail.bytes);
+            if (from.aligned) {
+                copy_rows<kRowBytes>(M::stage_tile(i), [&](int r) { return place[r].k; }, from.k, from.k_in_row);
+                copy_rows<kTailRowBytes>(M::stage_tile(i) + keys * kRowBytes, [&](int r) { return place[r].tail; }, from.tail, from.tail_in_row);
             } else {
                 load_elements(place, i);
             }
         }
         rt::cp_async_commit();
     }
-    // From byte `first` of the rows on, which end at byte `bytes`.
     template <int row_bytes, class Offset>
-    FA_MEMBER static void copy_rows(char* to, Offset offset, const char* base, int first, int bytes) {
+    FA_MEMBER static void copy_rows(char* to, Offset offset, const char* from, bool in_row) {
         constexpr int across = row_bytes / 16, down = threads / across;
         static_assert(keys % down == 0 && (down >= 8 ? down % 8 == 0 : 8 % down == 0), "a row's swizzle is its first row's, changed");
         const int row = rt::thread() / across, vec = rt::thread() % across;
         const uint32_t at = rt::smem_addr(to) + uint32_t(swizzle_offset<row_bytes>(row, vec));
-        const bool in_row = first + 16 * vec < bytes;
-        const char* const from = base + first + 16 * vec;
         FA_UNROLL for (int r = 0; r < keys; r += down) {
             const int64_t there = offset(row + r);
             rt::cp_async16((at ^ uint32_t(r % 8 * 16)) + uint32_t(r * row_bytes), from + there, in_row && there >= 0);
@@ -169,32 +185,35 @@ struct LatentTile {
     // ---- factors: a lane has those of its keys, a tile ahead
 
     static constexpr int kLaneKeys = kBytes ? keys / Mma::kLanes : 1;
-    // Index of a warp's factor in row 0; -1: it has no stored dims, or they have no factors.
-    FA_MEMBER static int64_t factor_column(const MmaForwardParams& x, const WarpPart<M>& w) {
+    // Index of the factor of a warp's part in row 0; -1: it has no bytes, or they have no factors.
+    FA_MEMBER static int64_t factor_column(const MmaForwardParams& x, const WarpPart<M>& w, int part) {
         const Factors& f = x.k_factors;
-        const int dim = w.column_warp * (kLatentDims / kWarps);
+        const int dim = (w.column_warp * kParts + part) * (kLatentDims / kWarps / kParts);
         return f.factor && dim < x.k_dims ? M::shared().tile.kv_head * f.stride[2] + dim / f.block[1] * f.stride[3] : -1;
     }
     // As it is stored, so that nobody waits for it yet.
-    FA_MEMBER static void load_factors(const MmaForwardParams& x, int64_t column, int j, uint32_t (&raw)[kLaneKeys]) {
+    FA_MEMBER static void load_factors(const MmaForwardParams& x, const int64_t (&column)[kParts], int j, uint32_t (&raw)[kParts][kLaneKeys]) {
         const Factors& f = x.k_factors;
         FA_UNROLL for (int i = 0; i < kLaneKeys; i++) {
             const int64_t location = M::shared().location[j % M::kLocationTiles][rt::thread() % Mma::kLanes + Mma::kLanes * i];
-            raw[i] = 0;
-            if (location < 0 || column < 0) continue;
             const int64_t row = uint32_t(location), block = f.block[0] == 1 ? row : row / f.block[0];
-            const int64_t at = (location >> 32) * f.stride[0] + block * f.stride[1] + column;
-            raw[i] = f.dtype == FA_F32                          ? static_cast<const uint32_t*>(f.factor)[at]
-                     : f.dtype == FA_E8M0 || f.dtype == FA_E4M3 ? static_cast<const uint8_t*>(f.factor)[at]
-                                                                : static_cast<const uint16_t*>(f.factor)[at];
+            const int64_t of_row = (location >> 32) * f.stride[0] + block * f.stride[1];
+            FA_UNROLL for (int part = 0; part < kParts; part++) {
+                const int64_t at = of_row + column[part];
+                raw[part][i] = 0;
+                if (location >= 0 && column[part] >= 0)
+                    raw[part][i] = f.dtype == FA_F32                          ? static_cast<const uint32_t*>(f.factor)[at]
+                                   : f.dtype == FA_E8M0 || f.dtype == FA_E4M3 ? static_cast<const uint8_t*>(f.factor)[at]
+                                                                              : static_cast<const uint16_t*>(f.factor)[at];
+            }
         }
     }
     // As f32, for tile j; returned is the largest.
-    FA_MEMBER static float store_factors(const MmaForwardParams& x, const WarpPart<M>& w, int j, const uint32_t (&raw)[kLaneKeys]) {
+    FA_MEMBER static float store_factors(const MmaForwardParams& x, const WarpPart<M>& w, int64_t column, int part, int j, const uint32_t (&raw)[kLaneKeys]) {
         float largest = 0.f;
         FA_UNROLL for (int i = 0; i < kLaneKeys; i++) {
-            const float factor = !x.k_factors.factor ? 1.f : x.k_factors.dtype == FA_F32 ? float_of(raw[i]) : load_factor(&raw[i], 0, x.k_factors.dtype);
-            exchange().factor[j % 2][row_warp(w)][w.column_warp][rt::thread() % Mma::kLanes + Mma::kLanes * i] = factor;
+            const float factor = column < 0 ? 1.f : x.k_factors.dtype == FA_F32 ? float_of(raw[i]) : load_factor(&raw[i], 0, x.k_factors.dtype);
+            exchange().factor[j % 3][row_warp(w)][w.column_warp][part][rt::thread() % Mma::kLanes + Mma::kLanes * i] = factor;
             const float size = fabsf(factor);
             if (size <= kMaxFloat) largest = max_fn(largest, size);
         }
@@ -202,8 +221,8 @@ struct LatentTile {
         return largest;
     }
     // Of the four keys of key tile n whose scores and probabilities a lane has.
-    FA_MEMBER static void read_factors(const WarpPart<M>& w, int j, int n, float (&factor)[4]) {
-        const float* const from = exchange().factor[j % 2][row_warp(w)][w.column_warp] + M::kTile * n + rt::thread() % 4 * 2;
+    FA_MEMBER static void read_factors(const WarpPart<M>& w, int part, int j, int n, float (&factor)[4]) {
+        const float* const from = exchange().factor[j % 3][row_warp(w)][w.column_warp][part] + M::kTile * n + rt::thread() % 4 * 2;
         FA_UNROLL for (int i = 0; i < 4; i++) factor[i] = from[i / 2 * 8 + i % 2];
     }
     FA_MEMBER static constexpr int factor_of(int e) { return e / 4 * 2 + e % 2; }
@@ -211,68 +230,109 @@ struct LatentTile {
     // ---- products
 
     // 32 dims or columns of bytes, 16 of others, of a warp's own.
-    static constexpr int kPieces = kBytes ? kWarpSteps / 2 : kWarpSteps, kPieceSteps = kBytes ? 2 : 1;
-    FA_MEMBER static void load_k(FragmentB (&b)[kPieceSteps], const SwizzledPtr& ptr, int down, int i) {
+    static constexpr int kPieceSteps = kBytes ? 2 : 1, kPieces = kPartSteps / kPieceSteps;  // of a part
+    FA_MEMBER static void load_k(FragmentB (&b)[kPieceSteps], const SwizzledPtr& ptr, int n, int i) {
         if constexpr (kBytes) {
             typename Mma::PackedB packed[1];
-            Mma::template load_k<kRowBytes>(packed[0], ptr, down, i);
+            Mma::template load_k<kRowBytes>(packed[0], ptr, M::kTile * n * kRowBytes, i);
             Mma::template widen_k<1>(b, packed, E4m3{});
         } else {
-            Mma::template load_k<kRowBytes>(b[0], ptr, down, i);
+            Mma::template load_k<kRowBytes>(b[0], ptr, M::kTile * n * kRowBytes, i);
         }
     }
-    // What has been widened, for the second product.
-    struct Kept {
-        FragmentB k[kBytes ? kKeyTiles : 1][kBytes ? kWarpSteps : 1];
-    };
+    FA_MEMBER static void load_v(FragmentB (&b)[kPieceSteps], const SwizzledPtr& ptr, int n, int i) {
+        if constexpr (kBytes) {
+            typename Mma::PackedB packed[1];
+            Mma::template load_v<kRowBytes, keys>(packed[0], ptr, n, i);
+            Mma::template widen_v<1>(b, packed, E4m3{});
+        } else {
+            Mma::template load_v<kRowBytes, keys>(b[0], ptr, n, i);
+        }
+    }
+    FA_MEMBER static const char* tail_tile(const char* tile) { return tile + keys * kRowBytes; }
+    // Key tile n of the tail's 16 dims that begin at `ptr`, 16 * i behind it.
+    FA_MEMBER static void load_tail(FragmentB& b, const SwizzledPtr& ptr, int n, int i) {
+        TailMma::template load_k<kTailRowBytes>(b, ptr, M::kTile * n * kTailRowBytes, i);
+    }
     // Sums over a warp's dims, with their factors, to the other warps.
-    FA_MEMBER static void multiply_own_dims(const WarpPart<M>& w, const FragmentA (&q)[M::row_tiles][kWarpSteps + 1], const char* tile, int j, Kept& kept) {
-        Scores sum{}, tail{};
+    FA_MEMBER static void multiply_own_dims(const WarpPart<M>& w, const FragmentA (&q)[M::row_tiles][kWarpSteps + 1], const char* tile, int j) {
+        Scores total{};
         const SwizzledPtr ptr = Mma::template k_ptr<kRowBytes>(tile + w.column_warp * kWarpBytes, 0);
-        const SwizzledPtr tail_ptr = TailMma::template k_ptr<kTailRowBytes>(tile + keys * kRowBytes, 0).advance(w.column_warp);
-        FA_UNROLL for (int i = 0; i < kPieces; i++)
+        const SwizzledPtr tail_ptr = TailMma::template k_ptr<kTailRowBytes>(tail_tile(tile), 0).advance(kMixed ? 0 : w.column_warp);
+        if constexpr (!kMixed)
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-                FragmentB right[kPieceSteps];
-                load_k(right, ptr, M::kTile * n * kRowBytes, i);
-                FA_UNROLL for (int c = 0; c < kPieceSteps; c++) {
-                    FA_UNROLL for (int m = 0; m < M::row_tiles; m++) Mma::mma(sum[m][n], q[m][kPieceSteps * i + c], right[c]);
-                    if constexpr (kBytes) kept.k[n][kPieceSteps * i + c] = right[c];
-                }
+                FragmentB right;
+                load_tail(right, tail_ptr, n, 0);
+                FA_UNROLL for (int m = 0; m < M::row_tiles; m++) Mma::mma(total[m][n], q[m][kWarpSteps], right);
             }
-        FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-            FragmentB right;
-            TailMma::template load_k<kTailRowBytes>(right, tail_ptr, M::kTile * n * kTailRowBytes, 0);
-            FA_UNROLL for (int m = 0; m < M::row_tiles; m++) Mma::mma(kBytes ? tail[m][n] : sum[m][n], q[m][kWarpSteps], right);
-        }
-        FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-            float factor[4];
-            if constexpr (kBytes) read_factors(w, j, n, factor);
-            FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
-                FA_UNROLL for (int half = 0; half < 2; half++) {
-                    float* const x = sum[m][n].x + 4 * half;
-                    if constexpr (kBytes)
-                        FA_UNROLL for (int e = 0; e < 4; e++) x[e] = fmaf(x[e], factor[factor_of(4 * half + e)], tail[m][n].x[4 * half + e]);
-                    rt::store4(exchange().sum[row_warp(w)][w.column_warp][m][n][half][rt::thread() % Mma::kLanes], x);
+        FA_UNROLL for (int part = 0; part < kParts; part++) {
+            Scores sum{};
+            if (is_tail(w, part)) {
+                FA_UNROLL for (int step = 0; step < kPartSteps; step++)
+                    FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                        FragmentB right;
+                        load_tail(right, tail_ptr, n, step);
+                        FA_UNROLL for (int m = 0; m < M::row_tiles; m++) Mma::mma(sum[m][n], q[m][part * kPartSteps + step], right);
+                    }
+            } else {
+                FA_UNROLL for (int i = 0; i < kPieces; i++)
+                    FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                        FragmentB right[kPieceSteps];
+                        load_k(right, ptr, n, part * kPieces + i);
+                        FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
+                            FA_UNROLL for (int c = 0; c < kPieceSteps; c++)
+                                Mma::mma(kBytes ? sum[m][n] : total[m][n], q[m][part * kPartSteps + kPieceSteps * i + c], right[c]);
+                    }
+            }
+            if constexpr (kBytes)
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                    float factor[4];
+                    read_factors(w, part, j, n, factor);
+                    FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
+                        FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                            total[m][n].x[e] = fmaf(sum[m][n].x[e], factor[factor_of(e)], total[m][n].x[e]);
                 }
         }
+        FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+            FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
+                FA_UNROLL for (int half = 0; half < 2; half++)
+                    rt::store4(exchange().sum[j % 2][row_warp(w)][w.column_warp][m][n][half][rt::thread() % Mma::kLanes], total[m][n].x + 4 * half);
     }
     // The scores, of all dims: in one order, so that the warps that share them have the same.
-    FA_MEMBER static void add_up(const WarpPart<M>& w, Scores score) {
+    FA_MEMBER static void add_up(const WarpPart<M>& w, int j, Scores score) {
         FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                 FA_UNROLL for (int half = 0; half < 2; half++) {
                     float part[kWarps][4];
                     FA_UNROLL for (int i = 0; i < kWarps; i++)
-                        rt::load4(exchange().sum[row_warp(w)][i][m][n][half][rt::thread() % Mma::kLanes], part[i]);
+                        rt::load4(exchange().sum[j % 2][row_warp(w)][i][m][n][half][rt::thread() % Mma::kLanes], part[i]);
                     FA_UNROLL for (int e = 0; e < 4; e++) score[m][n].x[4 * half + e] = (part[0][e] + part[1][e]) + (part[2][e] + part[3][e]);
                 }
     }
-    // Online softmax of a tile's scores, and its product with the warp's dims. `raised`: what o is to be multiplied by besides.
-    FA_MEMBER static void softmax_and_pv(const WarpPart<M>& w, float unit, Scores score, const char* tile, const Kept& kept, int j, float raised,
-                                         float p_scale, PerRow& m, PerRow& l, Acc (&o)[M::row_tiles][M::kColumnSteps]) {
+    // Probabilities of key tile n, times the factors of a part, as they are multiplied with it.
+    FA_MEMBER static void round_probs(const WarpPart<M>& w, int part, int j, int n, float p_scale, const Scores score, FragmentA (&left)[M::row_tiles]) {
+        if constexpr (kBytes) {
+            float f[4];
+            read_factors(w, part, j, n, f);
+            FA_UNROLL for (int i = 0; i < 4; i++) f[i] *= p_scale;
+            FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
+                FA_UNROLL for (int e = 0; e < 4; e++)
+                    left[i].r[e] = rt::pack_bf16(score[i][n].x[2 * e] * f[factor_of(2 * e)], score[i][n].x[2 * e + 1] * f[factor_of(2 * e + 1)]);
+        } else {
+            FA_UNROLL for (int i = 0; i < M::row_tiles; i++) Mma::round_probs(left[i], score[i][n]);
+        }
+    }
+    // Online softmax of a tile's scores, and its product with the warp's dims. `largest`: of each part's factors.
+    FA_MEMBER static void softmax_and_pv(const WarpPart<M>& w, float unit, Scores score, const char* tile, int j, const float (&largest)[kParts],
+                                         LatentFactors (&factors)[kParts], PerRow& m, PerRow& l, Acc (&o)[M::row_tiles][M::kColumnSteps]) {
         PerRow factor, exp2_offset;
+        float raised[kParts];
         M::update_row_max(0.f, unit, score, m, factor, exp2_offset);
-        bool moved = raised != 1.f;
+        bool moved = false;
+        FA_UNROLL for (int part = 0; part < kParts; part++) {
+            raised[part] = kBytes ? factors[part].raise(largest[part]) : 1.f;
+            moved |= raised[part] != 1.f;
+        }
         FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
             FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
                 l[i][r] *= factor[i][r];
@@ -281,29 +341,33 @@ struct LatentTile {
         if (rt::warp_any(moved))
             FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
                 FA_UNROLL for (int c = 0; c < M::kColumnSteps; c++)
-                    FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)] * raised;
-        const SwizzledPtr ptr = Mma::template v_ptr<kRowBytes, keys>(tile + w.column_warp * kWarpBytes, 0);
+                    FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)] * raised[c / kPartSteps];
         FA_UNROLL for (int n = 0; n < kKeyTiles; n++) M::apply_exp2(n, unit, exp2_offset, score, l);
-        FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-            FragmentA left[M::row_tiles];
-            if constexpr (kBytes) {
-                float f[4];
-                read_factors(w, j, n, f);
-                FA_UNROLL for (int i = 0; i < 4; i++) f[i] *= p_scale;
-                FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
-                    FA_UNROLL for (int e = 0; e < 4; e++)
-                        left[i].r[e] = rt::pack_bf16(score[i][n].x[2 * e] * f[factor_of(2 * e)], score[i][n].x[2 * e + 1] * f[factor_of(2 * e + 1)]);
-            } else {
-                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) Mma::round_probs(left[i], score[i][n]);
-            }
-            FA_UNROLL for (int c = 0; c < kWarpSteps; c++) {
-                FragmentB right;
-                if constexpr (kBytes) {
-                    FA_UNROLL for (int e = 0; e < 4; e++) right.r[e] = rt::transpose_8x8(kept.k[n][c].r[e % 2 * 2 + e / 2]);
-                } else {
-                    Mma::template load_v<kRowBytes, keys>(right, ptr, n, c);
+        const SwizzledPtr ptr = Mma::template v_ptr<kRowBytes, keys>(tile + w.column_warp * kWarpBytes, 0);
+        FA_UNROLL for (int part = 0; part < kParts; part++) {
+            const float p_scale = factors[part].p_scale();
+            if (is_tail(w, part)) {
+                const SwizzledPtr tail_ptr = TailMma::template v_ptr<kTailRowBytes, keys>(tail_tile(tile), 0);
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                    FragmentA left[M::row_tiles];
+                    round_probs(w, part, j, n, p_scale, score, left);
+                    FA_UNROLL for (int step = 0; step < kPartSteps; step++) {
+                        FragmentB right;
+                        TailMma::template load_v<kTailRowBytes, keys>(right, tail_ptr, n, step);
+                        FA_UNROLL for (int i = 0; i < M::row_tiles; i++) Mma::mma(o[i][part * kPartSteps + step], left[i], right);
+                    }
                 }
-                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) Mma::mma(o[i][c], left[i], right);
+                continue;
+            }
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                FragmentA left[M::row_tiles];
+                round_probs(w, part, j, n, p_scale, score, left);
+                FA_UNROLL for (int piece = 0; piece < kPieces; piece++) {
+                    FragmentB right[kPieceSteps];
+                    load_v(right, ptr, n, part * kPieces + piece);
+                    FA_UNROLL for (int c = 0; c < kPieceSteps; c++)
+                        FA_UNROLL for (int i = 0; i < M::row_tiles; i++) Mma::mma(o[i][part * kPartSteps + kPieceSteps * piece + c], left[i], right[c]);
+                }
             }
         }
     }
@@ -312,53 +376,63 @@ struct LatentTile {
 template <class M>
 struct LatentLoop {
     using Tile = LatentTile<M>;
+    // While a tile is multiplied as v, the scores of the next one come about: a barrier for each tile.
     FA_MEMBER static float run(const MmaForwardParams& x, const WarpPart<M>& w, int begin, int end, float unit, typename M::PerRow& m,
-                              typename M::PerRow& l, typename M::Acc (&o)[M::row_tiles][M::kColumnSteps]) {
-        constexpr int keys = M::keys, stages = M::stages;
+                               typename M::PerRow& l, typename M::Acc (&o)[M::row_tiles][M::kColumnSteps]) {
+        constexpr int keys = M::keys, stages = M::stages, parts = Tile::kParts;
         const typename M::Shared& s = M::shared();
         FA_UNROLL for (int j = 0; j < stages; j++) Tile::store(x, Tile::find(x, begin + j * keys, end), j, begin + j * keys, end);
         int64_t location = Tile::find(x, begin + stages * keys, end);  // of tile j + stages
         rt::barrier();
-        FA_UNROLL for (int j = 0; j < stages - 1; j++) Tile::load(j, j, begin + j * keys, end);
-        uint32_t raw[Tile::kLaneKeys];
-        LatentFactors factors;
-        float largest = 0.f;
-        const int64_t column = Tile::kBytes ? Tile::factor_column(x, w) : 0;
+        const typename Tile::Reader from;
+        FA_UNROLL for (int j = 0; j < stages - 1; j++) Tile::load(from, j, j, begin + j * keys, end);
+        uint32_t raw[parts][Tile::kLaneKeys];
+        LatentFactors factors[parts];
+        float largest[2][parts] = {};  // of tiles j and j + 1
+        int64_t column[parts];
+        const auto store_factors = [&](int j, float (&to)[parts]) {
+            FA_UNROLL for (int part = 0; part < parts; part++) to[part] = Tile::store_factors(x, w, column[part], part, j, raw[part]);
+        };
         if constexpr (Tile::kBytes) {
-            Tile::load_factors(x, column, 0, raw);
-            largest = Tile::store_factors(x, w, 0, raw);
+            FA_UNROLL for (int part = 0; part < parts; part++) column[part] = Tile::factor_column(x, w, part);
+            FA_UNROLL for (int j = 0; j < 2; j++) {
+                Tile::load_factors(x, column, j, raw);
+                store_factors(j, largest[j]);
+            }
         }
         typename M::Policy::FragmentA q[M::row_tiles][Tile::kWarpSteps + 1];
         Tile::load_q(x, w, q);
+        const auto active = [&](int key) { return key >= w.some_begin && key < w.some_end; };
+        rt::cp_async_wait<stages - 2>();
+        rt::barrier();
+        if (begin < end && active(begin)) Tile::multiply_own_dims(w, q, M::stage_tile(0), 0);
         int stage = 0;
         for (int key = begin, j = 0; key < end; key += keys, j++) {
-            rt::cp_async_wait<stages - 2>();
+            const int next = stage + 1 == stages ? 0 : stage + 1;
+            rt::cp_async_wait<stages - 3>();
             rt::barrier();
-            Tile::load(j + stages - 1, stage ? stage - 1 : stages - 1, key + (stages - 1) * keys, end);
-            if constexpr (Tile::kBytes) Tile::load_factors(x, column, j + 1, raw);
-            const bool active = key >= w.some_begin && key < w.some_end, full = key >= w.full_begin && key < w.full_end;
-            const char* const tile = M::stage_tile(stage);
-            typename Tile::Kept kept;
-            if (active) Tile::multiply_own_dims(w, q, tile, j, kept);
+            Tile::load(from, j + stages - 1, stage ? stage - 1 : stages - 1, key + (stages - 1) * keys, end);
+            if constexpr (Tile::kBytes) Tile::load_factors(x, column, j + 2, raw);
             Tile::store(x, location, j + stages, key + stages * keys, end);
-            rt::barrier();
             location = Tile::find(x, key + (stages + 1) * keys, end);
-            if (active) {
-                const float raised = Tile::kBytes ? factors.raise(largest) : 1.f;
+            if (key + keys < end && active(key + keys)) Tile::multiply_own_dims(w, q, M::stage_tile(next), j + 1);
+            if (active(key)) {
+                const bool full = key >= w.full_begin && key < w.full_end;
                 typename Tile::Scores score;
-                Tile::add_up(w, score);
+                Tile::add_up(w, j, score);
                 const bool has_missing = s.missing[j % M::kLocationTiles] == j;
                 if (!full || has_missing) M::mask_scores(w.row0, key, has_missing ? s.location[j % M::kLocationTiles] : nullptr, score);
-                Tile::softmax_and_pv(w, unit, score, tile, kept, j, raised, factors.p_scale(), m, l, o);
+                Tile::softmax_and_pv(w, unit, score, M::stage_tile(stage), j, largest[0], factors, m, l, o);
             }
-            if constexpr (Tile::kBytes) largest = Tile::store_factors(x, w, j + 1, raw);
-            stage = stage + 1 == stages ? 0 : stage + 1;
+            FA_UNROLL for (int part = 0; part < parts; part++) largest[0][part] = largest[1][part];
+            if constexpr (Tile::kBytes) store_factors(j + 2, largest[1]);
+            stage = next;
         }
         rt::cp_async_wait<0>();
         if constexpr (Tile::kBytes)
             FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
                 FA_UNROLL for (int c = 0; c < M::kColumnSteps; c++)
-                    FA_UNROLL for (int e = 0; e < M::Acc::kElements; e++) o[i][c].x[e] = factors.output_unit(o[i][c].x[e]);
+                    FA_UNROLL for (int e = 0; e < M::Acc::kElements; e++) o[i][c].x[e] = factors[c / Tile::kPartSteps].output_unit(o[i][c].x[e]);
         return unit;
     }
 };

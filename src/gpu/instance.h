@@ -72,6 +72,8 @@ template <class T>
 struct MmaLatent;  // f16 or bf16, where v is the first dims of k
 template <class T>
 struct MmaLatentByte;  // the same beside k of e4m3 with a tail
+template <class T>
+struct MmaLatentMixed;  // which v has, too
 struct MmaFp8;   // of 8 bits, as k and v
 // On AMD's devices, of an instruction's family.
 template <class T>
@@ -114,8 +116,8 @@ InstanceLists lists_of() {
     return lists;
 }
 // Those of latent attention are of one width.
-template <class Mma>
-InstanceLists latent_lists() { return {{mma_instances<Mma, 576>(), {}, {}, {}, {}}}; }
+template <class Mma, int width = 576>
+InstanceLists latent_lists() { return {{mma_instances<Mma, width>(), {}, {}, {}, {}}}; }
 struct BackwardLists {
     BackwardInstances width[4];
 };

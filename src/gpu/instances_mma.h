@@ -56,10 +56,10 @@ constexpr Instance make_instance() {
 }
 
 // Of latent attention, one kernel takes all that they take.
-template <bool wanted, class Mma, int... shape>
+template <bool wanted, class Mma, int width, int... shape>
 constexpr Instance latent_entry() {
     if constexpr (!wanted) return Instance{};
-    else return describe_instance<MmaForward<Mma, 576, shape...>>(forward_mma<MmaForward<Mma, 576, shape...>, Kind::paged>);
+    else return describe_instance<MmaForward<Mma, width, shape...>>(forward_mma<MmaForward<Mma, width, shape...>, Kind::paged>);
 }
 
 // The policy of instances for few rows; most policies have no other.
@@ -91,8 +91,8 @@ struct List {
 #define FA_MMA_BLOCKS(D, ...) entry<kQuantised && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_BLOCKS_DECODE(D, ...) entry<kQuantised && D == width, typename DecodeOf<Mma>::Policy, D, __VA_ARGS__>(),
 #define FA_MMA_SCALED(D, ...) entry<kScaled && D == width, Mma, D, __VA_ARGS__>(),
-#define FA_MMA_LATENT(...) latent_entry<kLatent && !Mma::kKv8bit, Mma, __VA_ARGS__>(),
-#define FA_MMA_LATENT_8BIT(...) latent_entry<kLatent && Mma::kKv8bit, Mma, __VA_ARGS__>(),
+#define FA_MMA_LATENT(...) latent_entry<kLatent && !Mma::kKv8bit, Mma, width, __VA_ARGS__>(),
+#define FA_MMA_LATENT_8BIT(...) latent_entry<kLatent && Mma::kKv8bit, Mma, width, __VA_ARGS__>(),
 #define FA_MMA_32BIT(D, ...) entry<k32 && D == width, Mma, D, __VA_ARGS__>(),
 #include "gpu/kernels.def"
 #undef FA_MMA_16BIT

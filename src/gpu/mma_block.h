@@ -18,6 +18,8 @@ constexpr int kRowsOfTile = Mma::kTile;
 // Of policies whose tiles hold k and v in one (mma_latent.h): bytes of a key there; 0: k and v have tiles of their own.
 template <class Mma>
 constexpr int kLatentKeyBytes = 0;
+template <class Mma>
+constexpr int kLatentParts = 1;  // see fwd_latent.h
 
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
 struct MmaBlock {
@@ -85,7 +87,7 @@ struct MmaBlock {
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
     static constexpr int kQBytes = Mma::kQInShared ? rows * kQRowBytes : 0,
                          kStageBytes = Keys * (kLatent ? kLatentKeyBytes<Mma> : Mma::kScaled ? stored_pitch(D) : kRowBytes);
-    static constexpr int kExchangeBytes = kLatent ? RowWarps * column_warps * (RowTiles * kKeyTiles * 1024 + 8 * Keys) + kLocationTiles * Keys * 16 : 0;
+    static constexpr int kExchangeBytes = kLatent ? RowWarps * column_warps * (RowTiles * kKeyTiles * 2048 + 12 * kLatentParts<Mma> * Keys) + kLocationTiles * Keys * 16 : 0;
     static constexpr int kTileBytes = kQBytes + Stages * kStageBytes + kExchangeBytes + (Mma::kScaled ? Keys * kRowBytes : 0);
     // Outputs leave by way of the tiles' memory: all columns at once, or, where that is small, some at a time.
     static constexpr int output_columns(int columns) {

@@ -16,7 +16,7 @@ struct MmaLatent : MmaSync<T> {
     static constexpr bool kQInShared = false;
     using General = MmaLatent;
 };
-// Products with factors leave bf16's range at neither end: see LatentFactors (fwd_latent.h).
+// Products with factors leave bf16's range at neither end: see LatentFactors.
 template <class T>
 struct MmaLatentByte : MmaByte<T> {
     static_assert(!kIsF16<T>, "f16 has not the range of probabilities times factors");
@@ -24,9 +24,19 @@ struct MmaLatentByte : MmaByte<T> {
     static constexpr bool kQInShared = false;
     static constexpr float kExponent = 0.f, kOutputUnit = 1.f;
     using General = MmaLatentByte;
-    // k's fragments, transposed, have the columns of v in k's order of dims.
-    FA_MEMBER static int output_column(int c, int i) { return MmaSync<T>::kTile * c + 4 * (rt::thread() % 4) + 2 * (i / 4) + i % 2; }
 };
+// The same where v has the tail, too: 448 bytes with factors of 64, and 64 dims of T.
+template <class T>
+struct MmaLatentMixed : MmaLatentByte<T> {
+    using General = MmaLatentMixed;
+    FA_MEMBER static int output_column(int column_warp, int c, int i) {
+        return column_warp == 3 && c >= 4 ? MmaSync<T>::output_column(c, i) : MmaLatentByte<T>::output_column(c, i);
+    }
+};
+template <class T>
+constexpr int kLatentParts<MmaLatentMixed<T>> = 2;
+template <class T>
+constexpr int kLatentKeyBytes<MmaLatentMixed<T>> = kLatentDims + kLatentTail * int(sizeof(T));
 template <class T>
 constexpr int kLatentKeyBytes<MmaLatent<T>> = (kLatentDims + kLatentTail) * int(sizeof(T));
 template <class T>

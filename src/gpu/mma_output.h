@@ -20,6 +20,10 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     FA_MEMBER static float* output_at(int key_warp, int row, int column) {
         return reinterpret_cast<float*>(q_tile()) + (key_warp * rows + row) * kOutputColumns + (column ^ (row & 3) << 3);
     }
+    FA_MEMBER static int output_column(int column_warp, int c, int i) {
+        if constexpr (kLatentParts<Mma> > 1) return Mma::output_column(column_warp, c, i);
+        else return Mma::output_column(c, i);
+    }
     // A warp's sums of the columns of a pass, and, with the first, its rows' states. Warps that share rows stage one after another where not all
     // columns fit.
     static constexpr int kPassSteps = kOutputColumns / kTile < kColumnSteps ? kOutputColumns / kTile : kColumnSteps;
@@ -42,7 +46,7 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
             if (stages)
                 FA_UNROLL for (int c = 0; c < kPassSteps; c++)
                     FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                        *output_at(key_warp, row0 + kTileRows * i + Acc::row(Acc::lane_row(e)), column0 + Mma::output_column(c, e)) =
+                        *output_at(key_warp, row0 + kTileRows * i + Acc::row(Acc::lane_row(e)), column0 + output_column(column_warp, c, e)) =
                             o[i][pass % warp_passes * kPassSteps + c].x[e] * first * factor[Acc::lane_row(e)];
         }
     }

@@ -11,7 +11,8 @@ int main() {
                                    lists_of<MmaQuantised<F16>>(), lists_of<MmaQuantised<Bf16>>(),
                                    lists_of<MmaScaled<F16>>(), lists_of<MmaScaled<Bf16>>(),
 
-                                   latent_lists<MmaLatent<F16>>(), latent_lists<MmaLatent<Bf16>>(), latent_lists<MmaLatentByte<Bf16>>()};
+                                   latent_lists<MmaLatent<F16>>(), latent_lists<MmaLatent<Bf16>>(), latent_lists<MmaLatentByte<Bf16>>(),
+                                   latent_lists<MmaLatentMixed<Bf16>, 512>()};
     for (const InstanceLists& of_type : lists)
         for (const Instances& list : of_type.width)
             for (int i = 0; i < list.count; i++) {

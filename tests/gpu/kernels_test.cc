@@ -36,7 +36,7 @@ std::set<std::string> listed_kernels() {
 #define FA_MMA_BLOCKS_DECODE(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_blocks", columns, row_warps, row_tiles, 128, 8);
 #define FA_MMA_SCALED(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_scaled", columns, row_warps, row_tiles, 128);
 #define FA_MMA_LATENT(row_warps, row_tiles, ...) insert_both("fwd_mma_latent", 576, row_warps, row_tiles, 576);
-#define FA_MMA_LATENT_8BIT(row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma_byte_latent", 576, row_warps, row_tiles, "bf16"));
+#define FA_MMA_LATENT_8BIT(row_warps, row_tiles, ...) for (const int dims : {576, 512}) names.insert(matrix_name("fwd_mma_byte_latent", dims, row_warps, row_tiles, "bf16"));
 #define FA_MMA_32BIT(columns, row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, "f32"));
 #include "gpu/kernels.def"
 #undef FA_SIMT

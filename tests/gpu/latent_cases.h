@@ -40,12 +40,13 @@ inline std::vector<Case> latent_cases() {
 // For the kernels of mma.sync: of 16 bits with an output that Hopper's do not write, and of 8.
 inline std::vector<Case> latent_mma_cases(int64_t batch, int64_t heads, int64_t rows, int64_t keys) {
     std::vector<Case> cases;
-    for (const int32_t dtype : {FA_BF16, FA_F16, FA_E4M3})
+    for (const int32_t dtype : {FA_BF16, FA_F16, FA_E4M3, FA_E8M0})  // the last two of factors of 128 dims and of 64
         for (const int splits : {0, 1, 5}) {
-            Case c = dtype == FA_E4M3 ? latent_bytes({512, 64, 512, 128, FA_F32}, batch, heads, rows, keys, 2)
-                                      : shaped({batch, heads, 2, rows, keys, 576, 512}, dtype);
+            const bool bytes = dtype == FA_E4M3 || dtype == FA_E8M0;
+            const LatentForm form = dtype == FA_E4M3 ? LatentForm{512, 64, 512, 128, FA_F32} : LatentForm{448, 64, 512, 64, FA_E8M0};
+            Case c = bytes ? latent_bytes(form, batch, heads, rows, keys, 2) : shaped({batch, heads, 2, rows, keys, 576, 512}, dtype);
             c.d.flags = FA_V_IN_K;
-            if (dtype != FA_E4M3) c.d.o_dtype = dtype == FA_F16 ? FA_BF16 : FA_F16;
+            if (!bytes) c.d.o_dtype = dtype == FA_F16 ? FA_BF16 : FA_F16;
             if (splits == 5) c.d.split_size = 64;  // the tallest tiles
             else c.d.num_splits = splits;
             causal(c, FA_ALIGN_BOTTOM_RIGHT);
