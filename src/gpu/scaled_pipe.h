@@ -266,8 +266,9 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
             const int place = f.dtype == FA_F32 ? 0 : row[kPlaceAt + c];
             const float factor = f.factor ? load_factor(row + kFactorAt + 4 * c + (place & 3), 0, f.dtype) : 1.f,
                         second = f.shift || halves ? load_factor(row + kShiftAt + 4 * c + (place >> 2), 0, f.dtype) : 0.f;
-            if constexpr (dtype == FA_E2M1) unit *= 0.5f;
-            return {factor * unit, (dtype == FA_U4 ? fmaf(factor, 8.f, second) : second) * unit};
+            const float of_numbers = dtype == FA_E2M1 ? 0.5f * unit : unit;
+            if (halves) return {factor * of_numbers, second * of_numbers};
+            return {factor * of_numbers, (dtype == FA_U4 ? fmaf(factor, 8.f, second) : second) * unit};
         }
     }
 };

@@ -182,6 +182,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Scheme{"e2m1_with_e4m3_factors", FA_BF16, FA_E2M1, FA_E2M1, FA_E4M3, 32, 64},
                     Scheme{"nvfp4", FA_BF16, FA_E2M1, FA_E2M1, FA_E4M3, 16, 16}, Scheme{"nvfp4_under_f16", FA_F16, FA_E2M1, FA_I8, FA_E4M3, 16, 16},
                     Scheme{"u4_with_shifts", FA_BF16, FA_U4, FA_U4, FA_F16, 32, 64, 1, 1, true},
+                    Scheme{"e2m1_with_shifts", FA_BF16, FA_E2M1, FA_E2M1, FA_F16, 32, 128, 1, 1, true},
                     Scheme{"u4_with_shifts_under_f16", FA_F16, FA_U4, FA_I4, FA_BF16, 0, 32, 1, 1, true},
                     Scheme{"i4_of_blocks_of_rows", FA_BF16, FA_I4, FA_I4, FA_F16, 64, 0, 16, 3},
                     Scheme{"i4_with_e5m2_native", FA_F32, FA_I4, FA_E5M2, FA_F32, 32, 128}),
