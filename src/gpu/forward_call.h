@@ -67,6 +67,16 @@ rt::Status prepare_forward(const rt::Device& d) {
     return rt::kSuccess;
 }
 
+// What v's factors are multiplied by, lest sums of the largest over all keys overflow: no smaller than that needs, so that the product of a small
+// one and a probability is still one that bf16 holds.
+float v_unit(const Problem& p) {
+    const int32_t factors = p.d.v_descale_dtype;
+    if (!p.has(FA_OPERAND_V_DESCALE) || factors == FA_F16 || factors == FA_E4M3) return 1.f;
+    float unit = 0x1p-8f;
+    for (int64_t keys = 1; keys < p.d.seqlen_k && unit > kHeadroomUnit; keys *= 2) unit /= 2;
+    return unit;
+}
+
 // Of a kernel whose tiles have `rows` rows.
 void set_mma_forward(const Problem& p, int rows, const SplitParams& split, MmaForwardParams* x) {
     const fa_attention_desc_t& d = p.d;
@@ -99,8 +109,7 @@ void set_mma_forward(const Problem& p, int rows, const SplitParams& split, MmaFo
     x->k_factors = k_factors(p, nullptr, nullptr);
     x->v_factors = v_factors(p, nullptr, nullptr);
     x->v_dtype = d.v_dtype;
-    const int32_t factors = d.v_descale_dtype;
-    x->v_unit = !p.has(FA_OPERAND_V_DESCALE) || factors == FA_F16 || factors == FA_E4M3 ? 1.f : kHeadroomUnit;
+    x->v_unit = v_unit(p);
     x->q_factors_differ = p.has(FA_OPERAND_Q_DESCALE) && p.group > 1 && d.q_descale_stride[2] != 0;
 }
 

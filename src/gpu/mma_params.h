@@ -47,7 +47,7 @@ struct MmaForwardParams : MmaCallParams<RowParams>, SplitParams {
     // Of k and v that scaled_pipe.h reads, and of k that fwd_latent.h does.
     Factors k_factors, v_factors;
     int32_t v_dtype;
-    float v_unit;  // what v's factors are multiplied by, lest sums of the largest overflow
+    float v_unit;  // what v's factors are multiplied by
     int32_t k_dims;  // with a tail, whose place is v's: those before it
 };
 
