@@ -176,10 +176,6 @@ FA_DEVICE void cp_async(uint32_t to, const char* from, bool copied) {
 FA_DEVICE void cp_async_part(uint32_t to, const char* from, int bytes) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-// A word, of which the first `bytes` are copied.
-FA_DEVICE void cp_async_word(uint32_t to, const char* from, int bytes) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
 FA_DEVICE void cp_async4(uint32_t to, const char* from, bool copied) { cp_async<4>(to, from, copied); }
 FA_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int n>

@@ -180,7 +180,6 @@ FA_DEVICE void cp_async(uint32_t to, const char* from, bool copied) {
     copy_later(shared_memory() + to, from, copied ? size : 0, size);
 }
 FA_DEVICE void cp_async_part(uint32_t to, const char* from, int bytes) { copy_later(shared_memory() + to, from, bytes, 16); }
-FA_DEVICE void cp_async_word(uint32_t to, const char* from, int bytes) { copy_later(shared_memory() + to, from, bytes, 4); }
 FA_DEVICE void cp_async4(uint32_t to, const char* from, bool copied) { cp_async<4>(to, from, copied); }
 FA_DEVICE float load_f16(const char* p) {
     lockstep::check_aligned(p, 2);

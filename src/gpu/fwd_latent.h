@@ -259,12 +259,13 @@ struct LatentTile {
         Scores total{};
         const SwizzledPtr ptr = Mma::template k_ptr<kRowBytes>(tile + w.column_warp * kWarpBytes, 0);
         const SwizzledPtr tail_ptr = TailMma::template k_ptr<kTailRowBytes>(tail_tile(tile), 0).advance(kMixed ? 0 : w.column_warp);
-        if constexpr (!kMixed)
+        if constexpr (!kMixed) {
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
                 FragmentB right;
                 load_tail(right, tail_ptr, n, 0);
                 FA_UNROLL for (int m = 0; m < M::row_tiles; m++) Mma::mma(total[m][n], q[m][kWarpSteps], right);
             }
+        }
         FA_UNROLL for (int part = 0; part < kParts; part++) {
             Scores sum{};
             if (is_tail(w, part)) {
@@ -284,7 +285,7 @@ struct LatentTile {
                                 Mma::mma(kBytes ? sum[m][n] : total[m][n], q[m][part * kPartSteps + kPieceSteps * i + c], right[c]);
                     }
             }
-            if constexpr (kBytes)
+            if constexpr (kBytes) {
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
                     float factor[4];
                     read_factors(w, part, j, n, factor);
@@ -292,6 +293,7 @@ struct LatentTile {
                         FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
                             total[m][n].x[e] = fmaf(sum[m][n].x[e], factor[factor_of(e)], total[m][n].x[e]);
                 }
+            }
         }
         FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
             FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
@@ -429,10 +431,11 @@ struct LatentLoop {
             stage = next;
         }
         rt::cp_async_wait<0>();
-        if constexpr (Tile::kBytes)
+        if constexpr (Tile::kBytes) {
             FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
                 FA_UNROLL for (int c = 0; c < M::kColumnSteps; c++)
                     FA_UNROLL for (int e = 0; e < M::Acc::kElements; e++) o[i][c].x[e] = factors[c / Tile::kPartSteps].output_unit(o[i][c].x[e]);
+        }
         return unit;
     }
 };

@@ -159,6 +159,7 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
         const int64_t in_row = M::shared().tile.kv_head * f.stride[2] + int64_t(c * kBlockDims / int(f.block[1])) * f.stride[3];
         const void* const second = f.shift ? f.shift : f.block[1] == kBlockDims / 2 ? f.factor : nullptr;
         const int64_t to_second = f.shift ? 0 : f.stride[3];
+        const bool words = lie_in_words(f, int(value ? x.dim_v : x.dim_qk));
         const bool by_rows = !rows.location && f.block[0] == 1;  // the next index is a step away
         int r = rt::thread() / kBlocks;
         int64_t index = factor_row(f, rows.locate(r)) + in_row;
@@ -166,22 +167,30 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
         for (; r < M::keys; r += kDown) {
             if (!by_rows) index = factor_row(f, rows.locate(r)) + in_row;
             char* const row = stage + r * kPitch;
-            const int place = copy_factor(row + kFactorAt + 4 * c, f.factor, index, f.dtype, rows.there(r));
-            const int other = second ? copy_factor(row + kShiftAt + 4 * c, second, index + to_second, f.dtype, rows.there(r)) : 0;
+            const int place = copy_factor(row + kFactorAt + 4 * c, f.factor, index, f.dtype, words, rows.there(r));
+            const int other = second ? copy_factor(row + kShiftAt + 4 * c, second, index + to_second, f.dtype, words, rows.there(r)) : 0;
             if (f.dtype != FA_F32) row[kPlaceAt + c] = char(place | other << 2);
             index += kDown * f.stride[1];
         }
+    }
+    // Do the factors of a row and head fill whole words, so that a word that holds one of them holds nothing else?
+    FA_MEMBER static bool lie_in_words(const Factors& f, int dim) {
+        const int64_t size = type_bytes(f.dtype), in_row = (dim + f.block[1] - 1) / f.block[1];
+        const int64_t strides = f.stride[0] | f.stride[1] | f.stride[2] | in_row;
+        return size == 4 || ((reinterpret_cast<uintptr_t>(f.factor) | reinterpret_cast<uintptr_t>(f.shift) | uint64_t(strides * size)) % 4 == 0 && f.stride[3] == 1);
     }
     FA_MEMBER static int64_t factor_row(const Factors& f, const KeyLocation& at) {
         const int64_t row = f.block[0] == 1 ? at.row : int64_t(uint32_t(at.row) / uint32_t(f.block[0]));
         return at.outer * f.stride[0] + row * f.stride[1];
     }
-    // The word that holds a factor; returns where in it that begins.
-    FA_MEMBER static int copy_factor(char* to, const void* factors, int64_t index, int32_t dtype, bool there) {
+    // A factor to where it lies in its word, with the rest of that if it is a word of factors; returns where in it that is.
+    FA_MEMBER static int copy_factor(char* to, const void* factors, int64_t index, int32_t dtype, bool words, bool there) {
         const int size = int(type_bytes(dtype));
         const char* const from = static_cast<const char*>(factors) + index * size;
         const int place = int(reinterpret_cast<uintptr_t>(from) % 4);
-        rt::cp_async_word(rt::smem_addr(to), from - place, there ? place + size : 0);
+        if (words) rt::cp_async<4>(rt::smem_addr(to), from - place, there);
+        else if (size == 2) *reinterpret_cast<uint16_t*>(to + place) = there ? *reinterpret_cast<const uint16_t*>(from) : uint16_t(0);
+        else to[place] = there ? *from : char(0);
         return place;
     }
     // Rows by `size` bytes at a time; those that are not there become 0.
