@@ -37,8 +37,8 @@ bool is_scaled_cache(const Problem& p) {
            reads(d.v_dtype, d.dim_v, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_block);
 }
 
-// Do mma kernels widen a q of 8 bits, as they do k and v?
 bool is_fp8(int32_t dtype) { return dtype == FA_E4M3 || dtype == FA_E5M2; }
+// Do mma kernels widen a q of 8 bits, as they do k and v?
 bool widens_q(const rt::Device& device, const fa_attention_desc_t& d) {
     return device.matrix == MatrixUnit::mma_sync && is_fp8(d.q_dtype) && is_byte_type(d.k_dtype);
 }
@@ -61,11 +61,11 @@ InstanceLists mma_sync_lists(CacheType cache) {
            : cache == CacheType::scaled ? lists_of<MmaScaled<T>>()
                                         : lists_of<MmaSync<T>>();
 }
-// On AMD's devices: lists(tag) with the kernels that a device has for f16 or bf16; else none.
 template <class K>
 struct KernelsTag {
     using Kernels = K;
 };
+// On AMD's devices: lists(tag) with the kernels that a device has for f16 or bf16; else none.
 template <class Lists, class T, class Pass>
 Lists amd_lists(MatrixUnit unit, Pass lists) {
     switch (unit) {
@@ -122,8 +122,7 @@ constexpr Implements kLatentForward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequ
                                            FA_OPERAND_SCORES,
                                        option::bands | option::schedule | FA_V_IN_K};
 constexpr Implements kLatentByteForward = {kLatentForward.operands | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_TAIL,
-                                           kLatentForward.options | option::k_descale_dtype | option::v_descale_dtype | option::k_descale_block |
-                                               option::v_descale_block | option::k_descale_stride | option::v_descale_stride};
+                                           kLatentForward.options | kFactorOptions};
 constexpr Implements kMmaBackward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequenceOperands | FA_OPERAND_O_SCALE, kMmaOptions};
 
 // The kernels of latent attention for a call; other: none, or those of narrow heads are as good. Dims that a warp has, or half of them, share a factor.

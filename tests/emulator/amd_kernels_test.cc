@@ -12,34 +12,26 @@ namespace {
 
 enum class Work { plain, score_mods, unaligned, pages };
 
-std::set<std::string> listed_kernels(const std::string& matrix) {
+// With k and v of q's type, or of 8 bits: those of wide heads have no queries of f16 then.
+std::set<std::string> listed_kernels(const std::string& matrix, bool bytes) {
     std::set<std::string> names;
     constexpr int Mfma32 = 32, Mfma16 = 16;  // rows of an instruction's tile
-    const auto add = [&](const char* family, int tile, int columns, int row_warps, int) {
-        names.insert(family + std::to_string(tile * row_warps) + "x" + std::to_string(columns));
+    const auto add = [&](bool of_bytes, const char* instruction, int tile, int columns, int row_warps) {
+        if (bytes != of_bytes) return;
+        names.insert(std::string("fwd_") + instruction + (bytes ? "_byte_" : "_") + std::to_string(tile * row_warps) + "x" + std::to_string(columns));
     };
+    const bool mfma = matrix == "mfma", wmma = matrix == "wmma_gfx11" || matrix == "wmma_gfx12";
 #define FA_MFMA(tile, columns, row_warps, key_warps, keys) \
-    if (matrix == "mfma") add("fwd_mfma_", tile, columns, row_warps, key_warps);
+    if (mfma) add(false, "mfma", tile, columns, row_warps);
 #define FA_WMMA(columns, row_warps, key_warps, keys) \
-    if (matrix == "wmma_gfx11" || matrix == "wmma_gfx12") add("fwd_wmma_", 16, columns, row_warps, key_warps);
+    if (wmma) add(false, "wmma", 16, columns, row_warps);
+#define FA_MFMA_8BIT(tile, columns, row_warps, key_warps, keys) \
+    if (mfma) add(true, "mfma", tile, columns, row_warps);
+#define FA_WMMA_8BIT(columns, row_warps, key_warps, keys) \
+    if (wmma) add(true, "wmma", 16, columns, row_warps);
 #include "gpu/kernels.def"
 #undef FA_MFMA
 #undef FA_WMMA
-    return names;
-}
-
-// With k and v of 8 bits; those of wide heads have no queries of f16.
-std::set<std::string> listed_byte_kernels(const std::string& matrix) {
-    std::set<std::string> names;
-    constexpr int Mfma32 = 32, Mfma16 = 16;
-    const auto add = [&](const char* family, int tile, int columns, int row_warps, int) {
-        names.insert(family + std::to_string(tile * row_warps) + "x" + std::to_string(columns));
-    };
-#define FA_MFMA_8BIT(tile, columns, row_warps, key_warps, keys) \
-    if (matrix == "mfma") add("fwd_mfma_byte_", tile, columns, row_warps, key_warps);
-#define FA_WMMA_8BIT(columns, row_warps, key_warps, keys) \
-    if (matrix == "wmma_gfx11" || matrix == "wmma_gfx12") add("fwd_wmma_byte_", 16, columns, row_warps, key_warps);
-#include "gpu/kernels.def"
 #undef FA_MFMA_8BIT
 #undef FA_WMMA_8BIT
     return names;
@@ -96,7 +88,7 @@ protected:
 };
 
 TEST_P(AmdKernels, AreAllChosenAndRight) {
-    ASSERT_NO_FATAL_FAILURE(begin(listed_kernels));
+    ASSERT_NO_FATAL_FAILURE(begin([](const std::string& matrix) { return listed_kernels(matrix, false); }));
     Rng rng{derive(251, uint64_t(GetParam()))};
     for (const int64_t width : {64, 128, 256})
         for (const int64_t rows : {5, 300})
@@ -116,7 +108,7 @@ TEST_P(AmdKernels, AreAllChosenAndRight) {
 
 // k and v of 8 bits, with factors of heads.
 TEST_P(AmdKernels, OfBytesAreAllChosenAndRight) {
-    ASSERT_NO_FATAL_FAILURE(begin(listed_byte_kernels));
+    ASSERT_NO_FATAL_FAILURE(begin([](const std::string& matrix) { return listed_kernels(matrix, true); }));
     Rng rng{derive(253, uint64_t(GetParam()))};
     const int32_t types[] = {FA_E4M3, FA_I8, FA_E5M2};
     int turn = 0;
