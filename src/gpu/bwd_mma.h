@@ -137,11 +137,13 @@ struct MmaBackward {
         const auto keys = Mma::advance(Mma::template v_ptr<M::kRowBytes, M::own>(M::owned(0), rt::opaque(0), lane_anew()), step0);
         const int64_t row = M::shared().tile.row0 + part.head * x.padded_rows + part.stream0;
         float* const to = x.dq_acc + dq_acc_index(row + row0, 16 * step0, M::columns) + rt::opaque(rt::thread()) % 32 * 4;
-        if constexpr (M::kDqPassSteps == M::kDqSteps) add_dq_pass(rows, keys, to, factor);
-        else
+        if constexpr (M::kDqPassSteps == M::kDqSteps) {
+            add_dq_pass(rows, keys, to, factor);
+        } else {
             FA_UNROLL_BY(1)
             for (int step = 0; step < M::kDqSteps; step += M::kDqPassSteps)
                 add_dq_pass(rows, Mma::advance(keys, step), to + dq_acc_index(0, 16 * step, M::columns), factor);
+        }
     }
     template <class Rows, class Keys>
     FA_MEMBER static void add_dq_pass(const Rows& rows, const Keys& keys, float* to, float factor) {

@@ -247,9 +247,10 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma(o[i][c], left[i], right[j % (kPrefetch + 1)]);
             }
         }
-        if constexpr (by_tiles)
+        if constexpr (by_tiles) {
             FA_UNROLL for (int i = 0; i < RowTiles; i++)
                 FA_UNROLL for (int r = 0; r < Acc::kRows; r++) l[i][r] += tile_sum[i][r];
+        }
     }
 };
 

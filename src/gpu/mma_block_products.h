@@ -18,9 +18,10 @@ struct MmaBlockProducts : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, 
         const char* const factors = Mma::template factor_ptr<kRowBytes>(k, key0);
         typename Mma::FragmentA q[RowTiles][kHoldQ ? 1 : 2];
         FA_UNROLL for (int block = 0; block < kSteps / 2; block++) {
-            if constexpr (!kHoldQ)
+            if constexpr (!kHoldQ) {
                 FA_UNROLL for (int m = 0; m < RowTiles; m++)
                     FA_UNROLL for (int c = 0; c < 2; c++) Block::load_q_tile(q[m][c], q_ptr, m, 2 * block + c);
+            }
             const auto q_tile = [&](int m, int c) -> const auto& { return kHoldQ ? held[m][kHoldQ ? 2 * block + c : 0] : q[m][kHoldQ ? 0 : c]; };
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                 Mma::in_loop(type, [&](auto known) {

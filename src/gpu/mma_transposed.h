@@ -33,10 +33,11 @@ struct Mfma32 {
     FA_MEMBER static constexpr int key_byte(int lane) { return 8 * (lane / 32); }
     template <class T>
     FA_MEMBER static void multiply(rt::AccVec<16>& d, const uint32_t a[8], const uint32_t b[8]) {
-        if constexpr (rt::kHasDeepMfma)
+        if constexpr (rt::kHasDeepMfma) {
             FA_UNROLL for (int i = 0; i < 8; i += 4) rt::mfma_f32_32x32x16<kIsF16<T>>(d, a + i, b + i);
-        else
+        } else {
             FA_UNROLL for (int i = 0; i < 8; i += 2) rt::mfma_f32_32x32x8<kIsF16<T>>(d, a + i, b + i);
+        }
     }
 };
 

@@ -37,6 +37,23 @@ file src/core/api.cc <<<'int f() { abort(); }'
 finds "abort(" "$tools/check_words" "$tree"
 file src/core/api.cc <<<'const char* f() { return getenv("X"); }'
 finds "getenv" "$tools/check_words" "$tree"
+file src/gpu/loop.h <<'END'
+void f() {
+    if constexpr (g(kRows) > 1) {
+        FA_UNROLL for (;;) h();
+    }
+}
+END
+file src/core/api.cc </dev/null
+"$tools/check_words" "$tree" >/dev/null
+file src/gpu/loop.h <<'END'
+void f() {
+    if constexpr (g(kRows) > 1)
+        FA_UNROLL for (;;) h();
+}
+END
+finds "src/gpu/loop.h:2: an unrolled loop" "$tools/check_words" "$tree"
+rm "$tree/src/gpu/loop.h"
 printf 'int f();  // %s: later\n' "TO""DO" | file src/core/api.cc
 finds "unfinished work" "$tools/check_words" "$tree"
 

@@ -329,7 +329,9 @@ struct Consumer {
                 pair[j] = rt::pack_f16(acc_o[i + 2 * j] * inverse[j % 2], acc_o[i + 2 * j + 1] * inverse[j % 2]);
             const int kept = (i - kHeadDimV / 2 + Traits::kKeptAverages) / 2;
             if (kept < 0) rt::st_shared_v4(average_place() + i * 256, pair[0], pair[1], pair[2], pair[3]);
-            else FA_UNROLL for (int j = 0; j < 4; j++) kept_average[kept + j] = pair[j];
+            else {
+                FA_UNROLL for (int j = 0; j < 4; j++) kept_average[kept + j] = pair[j];
+            }
         }
         if (Traits::kScarceRegisters) {
             rt::st_shared(average_sum_place(), bits_of(average_sum[0]));
