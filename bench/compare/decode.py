@@ -74,6 +74,21 @@ def speculative(bench: Bench) -> Iterator[Group]:
         yield Group(shape_text(*shape, rows=8), make)
 
 
+def low(bench: Bench) -> Iterator[Group]:
+    for shape in ((64, 32, 8, 4096), (8, 32, 8, 16384), (1, 32, 8, 65536), (16, 32, 32, 4096)):
+
+        def make(shape=shape):
+            whole = rotating(cache, *shape, 128, 128)
+            contestants, comparisons = {"Sq128": bench.ours(*whole, graph=True, work="bytes")}, []
+            for rows in (9, 16, 32, 64, 100, 127):
+                fewer = [replace(p, q=normal(shape[0], rows, shape[1], 128)) for p in whole]
+                contestants[f"Sq{rows}"] = bench.ours(*fewer, graph=True, work="bytes")
+                comparisons.append(Comparison(shape_text(*shape, rows=rows), "Sq128", "time", *targets.LOW, ours=f"Sq{rows}"))
+            return contestants, comparisons
+
+        yield Group(shape_text(*shape, rows=128), make)
+
+
 def ragged(bench: Bench) -> Iterator[Group]:
     """All 64 sequences have room for 32 k keys; the alike ones use the mean of what the others use."""
     shape = (64, 32, 8, 32768)

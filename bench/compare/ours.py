@@ -105,6 +105,7 @@ class Call:
         d.precision = _abi.FA_PRECISION_NATIVE if p.native else _abi.FA_PRECISION_DEFAULT
         if p.bias is not None:
             d.bias_stride[:] = (0, *p.bias.stride())
+            d.bias_dtype = DTYPES[p.bias.dtype]
         if p.mask is not None:
             d.mask_stride[:] = (0, 0, *p.mask.stride())
         if p.k_descale is not None:

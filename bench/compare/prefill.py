@@ -200,6 +200,20 @@ def options(bench: Bench) -> Iterator[Group]:
     yield Group(f"window, ALiBi, sinks, {name}", on_causal)
     yield Group("boolean mask", on_dense)
 
+    for causal in (False, True):
+        shape = shape_text("bf16", batch, n, heads, dim, causal)
+
+        def biased(causal=causal, shape=shape):
+            plain = dense("bf16", batch, n, heads, dim, causal)
+            shared, own = normal(1, n, n), normal(heads, n, n)
+            biases = {"bias": shared, "bias of heads": own, "f32 bias": shared.float(), "f32 bias of heads": own.float()}
+            contestants = {"plain": bench.ours(plain)}
+            for option, bias in biases.items():
+                contestants[option] = bench.ours(Problem(plain.q, plain.k, plain.v, causal=causal, bias=bias.expand(heads, n, n)))
+            return contestants, [Comparison(f"{option}, {shape}", "plain", "time", *targets.BIAS, ours=option) for option in biases]
+
+        yield Group(f"bias, {shape}", biased)
+
     for dim, bounds in targets.SOFTCAP.items():
         for causal in (False, True):
             shape = shape_text("bf16", batch, n, HIDDEN // dim, dim, causal)

@@ -20,7 +20,7 @@ class Problem:
     slopes: torch.Tensor | None = None    # ALiBi, [heads]
     sinks: torch.Tensor | None = None     # [heads]
     mask: torch.Tensor | None = None      # bool [rows, keys], of all sequences and heads
-    bias: torch.Tensor | None = None      # f32 [heads, rows, keys], of all sequences; an expanded one is repeated by stride 0
+    bias: torch.Tensor | None = None      # [heads, rows, keys], of all sequences; an expanded one is repeated by stride 0
     softcap: float = 0.0
     used: torch.Tensor | None = None      # int32 [batch]: keys in use
     table: torch.Tensor | None = None     # int32 [batch, pages of a sequence]

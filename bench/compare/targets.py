@@ -76,8 +76,10 @@ PAGED = {16: (0.85, 0.95), 64: (0.95, 0.98)}    # by page size
 CHUNKED = {16: (0.75, 0.9), 64: (0.85, 0.95)}
 # or time.
 OPTION: Bounds = (1.35, 1.15)
+BIAS: Bounds = (1.4, 1.25)
 SOFTCAP = {64: (2.0, 1.5), 128: (1.4, 1.2), 256: (1.15, 1.05)}  # by head dimension
 SPECULATIVE: Bounds = (1.15, 1.05)
+LOW: Bounds = (1.15, 1.0)
 QUANTISED = {"int8": (0.65, 0.55), "e4m3": (0.65, 0.55), "q8_0": (0.65, 0.57), "q4_0": (0.45, 0.35)}
 # and speed again.
 PREFILL_8BIT: Bounds = (0.9, 1.0)

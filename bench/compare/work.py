@@ -15,6 +15,7 @@ SUITES = {
     "decode": "one query row, against cuDNN, both in CUDA graphs over rotating K and V",
     "decode-latency": "one sequence, K and V from memory, in a CUDA graph",
     "speculative": "decoding 2 to 8 rows against this library's time for one",
+    "low": "9 to 127 rows against this library's time for 128",
     "ragged": "decoding 64 sequences of unlike lengths against this library's rate for alike ones",
     "paged": "decoding over shuffled pages against this library's contiguous decoding",
     "quantised": "decoding from K and V of 8 bits, and in blocks, against this library's bf16 decoding",

@@ -41,13 +41,14 @@ class PlannedParams {
 struct ArchPlan {
     const ArchKernel* kernel;  // NULL: none takes the call
     int64_t blocks;            // of the launch
+    int64_t tiles;             // that they take between them; 0: not said
     SplitParams split;         // without pointers; more than one split: merging them follows
     const char* merge;         // the architecture's own kernel, which the launch brings along; NULL: one of merge.h
     SplitMemory split_memory;
     uint64_t workspace;  // bytes, and of those, from the first on, that must be 0 and will be 0 again
     uint64_t zeroed;
     uint64_t widened;  // bytes at the workspace's end in which copies of 8-bit k and v in q's type lie
-    PlannedParams<1280> params;
+    PlannedParams<2048> params;
 };
 ArchPlan plan_arch_kernel(const rt::Device&, const Problem&);
 // A handle's memory for them, some for each of a few streams: zeros, and zeros again when a call ends.

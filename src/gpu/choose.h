@@ -303,19 +303,34 @@ Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const In
     return best;
 }
 
+// The time of an mma kernel for a call, in as many splits as suit it.
+double mma_time(const rt::Device& device, const Problem& p) {
+    const Instance& kernel = choose_instance(device, p);
+    return num_splits_heuristic(device, p, kernel, p.d.batch * p.kv_heads * ceil_div(p.d.seqlen_q * p.group, kernel.rows)).time;
+}
+
+// Is it less than an arch kernel's that has `tiles` of more rows than a head has? Its multiprocessors, where all are busy, draw so much power that
+// their clocks fall.
+bool prefers_low_tiles(const rt::Device& device, const Problem& p, int64_t rows, int64_t tiles) {
+    constexpr double kStart = 3, kFlopsPerUs = 6.7e6, kFullFlopsPerUs = 5e6, kBytesPerUs = 3e6, kMargin = 1.1;
+    const fa_attention_desc_t& d = p.d;
+    const double flops = double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v)), waves = double(ceil_div(tiles, device.multiprocessors));
+    const double tile = flops / (2 * tiles <= device.multiprocessors ? kFlopsPerUs : kFullFlopsPerUs),
+                 memory = double(d.batch * p.kv_heads * d.seqlen_k) * double(kv_row_bytes(p)) / kBytesPerUs, run = waves * (kStart + tile);
+    return mma_time(device, p) < kMargin * (run > memory ? run : memory);
+}
+
 // Should a call with so few tiles that an arch kernel, with `rows` in a tile, would leave most of the machine idle be cut into
-// splits? A multiprocessor's rate there is about twice that of an mma kernel.
-bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows) {
+// splits? A multiprocessor's rate there is about twice that of an mma kernel. So should one whose rows do not fill its `arch_tiles`.
+bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows, int64_t arch_tiles) {
     constexpr double kStart = 3, kFlopsPerUs = 6.7e6, kMargin = 1.1;
     const fa_attention_desc_t& d = p.d;
     const int64_t tiles = d.batch * d.heads_q * ceil_div(d.seqlen_q, rows);
     const bool cut_short = d.flags & FA_WINDOW || d.chunk > 0 || (p.causal() && d.alignment != FA_ALIGN_BOTTOM_RIGHT);
+    if (d.seqlen_q < rows && d.num_splits != 1) return prefers_low_tiles(device, p, rows, arch_tiles);
     if (2 * tiles > device.multiprocessors || d.num_splits == 1 || cut_short || !p.within(kPlainScores)) return false;
-    const Instance& kernel = choose_instance(device, p);
     const double alone = kStart + double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v)) / kFlopsPerUs;
-    return kMargin *
-               num_splits_heuristic(device, p, kernel, d.batch * p.kv_heads * ceil_div(d.seqlen_q * p.group, kernel.rows)).time <
-           alone;
+    return kMargin * mma_time(device, p) < alone;
 }
 
 // Should a tile's splits be a cluster, on Hopper, and merge among themselves? Not those of a fixed size, whose bits must not depend

@@ -141,7 +141,7 @@ fa_status_t plan_forward(const rt::Device& device, ForwardPlan* plan, Message* m
     plan->arch = ArchPlan{};
     if constexpr (rt::kArchKernels) plan->arch = plan_arch_kernel(device, p);
     const ArchKernel* const arch_kernel = plan->arch.kernel;
-    if (arch_kernel && !arch_kernel->splits_keys && prefers_splits(device, p, arch_kernel->rows)) plan->arch = ArchPlan{};
+    if (arch_kernel && !arch_kernel->splits_keys && prefers_splits(device, p, arch_kernel->rows, plan->arch.tiles)) plan->arch = ArchPlan{};
     const Instance& kernel = choose_instance(device, p);
     plan->instance = &kernel;
     plan->mma_type = kernel.simt ? d.q_dtype : mma_type(device, d);
@@ -340,7 +340,7 @@ fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a,
     if (f.grid == 0) return FA_OK;
     const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
     const auto read = [&](int i, const void* pointer) { return f.copies.tensor[i].total > 0 ? 0 : address(pointer); };
-    const bool aligned = (read(0, a->k) | read(1, a->v) | read(2, a->q) | address(a->o)) % 16 == 0;
+    const bool aligned = (read(0, a->k) | read(1, a->v) | read(2, a->q) | address(a->o) | address(operand(p, FA_OPERAND_BIAS, a->bias))) % 16 == 0;
     const bool arch = aligned && f.arch.kernel;
     fa_status_t status = check_tensors(*c, p, *a, m);
     if (status != FA_OK) return status;

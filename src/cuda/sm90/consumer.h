@@ -22,7 +22,7 @@ struct Consumer {
     static constexpr ScoreMod score_mod = score_mod_;
     static constexpr int kHeadDim = Traits::kHeadDim, kHeadDimV = Traits::kHeadDimV, kBlockN = Traits::kBlockN,
                          kWarpgroups = Traits::kWarpgroups;
-    static constexpr bool kPair = Traits::kPair;
+    static constexpr bool kPair = Traits::kPair, kPacksHeads = Traits::template kPacksHeads<mask>;
     // A softcap leaves no registers for softmax of the next tile's first block beside O's accumulators; and row sums by wgmma are not known
     // before the wait for it.
     static constexpr bool kOverlapEpilogue = score_mod != ScoreMod::softcap && !Traits::kP8;
@@ -54,7 +54,7 @@ struct Consumer {
     const Sm90ForwardParams& a;
     const Sm90Call& x;
     typename Traits::Shared& shared;
-    const int warp, lane, warpgroup, warp_row;  // warp_row: the first of the warp's 16 rows in the tile
+    const int warp, lane, warpgroup, warp_row;  // warp_row: the first of the warp's 16 rows behind the tile's first
     // The first of the thread's two rows in the tile, and its lane of the quad.
     struct RowPlace {
         int row, c;
@@ -79,7 +79,8 @@ struct Consumer {
     PipelineState<Traits::kQStages> q;
     PipelineState<Traits::kTileStages> tile_stage;
     const WorkTileInfo* tile = nullptr;
-    ScoreModOp<score_mod, kBlockN, Traits::kDescale> score_mod_op;
+    PipelineState<(Traits::kBiasStages > 0 ? Traits::kBiasStages : 1)> bias;
+    ScoreModOp<score_mod, kBlockN, Traits::kDescale, Traits::f16> score_mod_op;
     const int64_t eight_rows;  // of o
 
     FA_MEMBER explicit Consumer(const Sm90ForwardParams& params)
@@ -89,11 +90,14 @@ struct Consumer {
           warp(rt::warp_uniform(int(threadIdx.x) / 32)),
           lane(int(threadIdx.x) % 32),
           warpgroup(warp / 4 - 1),
-          warp_row(warpgroup * 64 + warp % 4 * 16),
+          warp_row(kPacksHeads ? row_in_tile() & ((1 << a.head_rows_log2) - 1) : row_in_tile()),
           kept_place(row_place_of(lane)),
           score_mod_op(params),
           eight_rows(8 * x.o_strides.row) {}
 
+    FA_MEMBER int row_in_tile() const { return warpgroup * 64 + warp % 4 * 16; }
+    // The warp's.
+    FA_MEMBER int head_of(const WorkTileInfo& t) const { return kPacksHeads ? t.head + (row_in_tile() >> a.head_rows_log2) : t.head; }
     FA_MEMBER int lane_index() const { return Traits::kScarceRegisters ? rt::read_laneid() : lane; }
     FA_MEMBER RowPlace row_place_of(int lane) const { return RowPlace{warp_row + lane / 4, lane % 4}; }
     FA_MEMBER RowPlace row_place() const { return kRecomputePlace ? row_place_of(rt::read_laneid()) : kept_place; }
@@ -123,6 +127,16 @@ struct Consumer {
     }
     FA_MEMBER void wait_k() const { rt::mbarrier_wait(smem_addr(shared.barrier.k_full[k.index]), k.phase); }
     FA_MEMBER void wait_v() const { rt::mbarrier_wait(smem_addr(shared.barrier.v_full[v.index]), v.phase); }
+    // The bias of a block, from when exact or other scores are made until they are no more.
+    FA_MEMBER void wait_bias() {
+        if constexpr (Traits::kBiasSize > 0) {
+            rt::mbarrier_wait(smem_addr(shared.barrier.bias_full[warpgroup][bias.index]), bias.phase);
+            score_mod_op.set_tile(Traits::bias_tile(warpgroup, bias.index));
+        }
+    }
+    FA_MEMBER void release_bias() {
+        if constexpr (Traits::kBiasSize > 0) rt::mbarrier_arrive(smem_addr(shared.barrier.bias_empty[warpgroup][bias.index])), bias.advance();
+    }
     FA_MEMBER void release_k() { release_to_pair(shared.barrier.k_empty[k.index]), k.advance(); }
     FA_MEMBER void release_v() {
         if (Traits::k8Bit) release(shared.barrier.v_empty[v.index]);  // the widened v is this CTA's own

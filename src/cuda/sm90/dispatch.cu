@@ -2,10 +2,10 @@
 // and workspace), and its launch.
 // Answers depend on the device and the descriptor alone; the tensors' addresses have been checked to be multiples of 16 bytes
 // before.
-#include "cuda/sm90/tile_scheduler.h"
 #include "cuda/sm90/kernel_list.h"
 #include "cuda/sm90/mla_dispatch.h"
 #include "cuda/sm90/pack_mask.h"
+#include "cuda/sm90/score_operands.h"
 #include "cuda/sm90/tensor_map.h"
 #include "cuda/sm90/wide_dispatch.h"
 #include "cuda/sm90/widen_kv.h"
@@ -44,6 +44,7 @@ MaskKind mask_kind_of(const Problem& p) {
 
 ScoreMod score_mod_of(const Problem& p) {
     return p.has(FA_OPERAND_MASK)    ? ScoreMod::mask
+           : p.has(FA_OPERAND_BIAS)  ? (reads_f32_bias(p.d) ? ScoreMod::bias_f32 : ScoreMod::bias)
            : p.d.softcap > 0         ? ScoreMod::softcap
            : p.has(FA_OPERAND_ALIBI) ? ScoreMod::alibi
                                      : ScoreMod::none;
@@ -57,8 +58,9 @@ bool softcap_polynomial_fits(const Problem& p) {
     return !p.has(FA_OPERAND_ALIBI) && p.d.softcap <= 256.f && ratio > least && ratio < most;
 }
 
-// With fewer rows the smaller tiles of fwd_mma.h are faster.
-constexpr int64_t kMinRows = 128;
+// With fewer rows a tile of 128 has some of several query heads that share k and v, where there are such. With few, and where anything but
+// products and lengths is asked for, the smaller tiles of fwd_mma.h are faster.
+constexpr int64_t kMinRows = 128, kFewestRows = 9, kFewestPacked = 16;
 // What the kernels implement, with factors of which a sequence and a head have one each; with an 8-bit q also o's.
 // FA_OPERAND_RNG_STATE is read with dropout only. Not splits: a fixed size promises bits that do not depend on the longest sequence.
 constexpr uint64_t kDescaleOperands = FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
@@ -66,6 +68,7 @@ constexpr Implements kForward = {FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_A
                                      FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE | kDescaleOperands,
                                  option::bands | FA_DETERMINISTIC | option::reserve_units | option::precision | FA_V_IN_K | option::softcap};
 constexpr Implements kByteForward = {kForward.operands | FA_OPERAND_O_SCALE, kForward.options};
+constexpr Implements kBiasForward = {kForward.operands | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE, kForward.options | option::bias_period};
 
 // The types that there are kernels for: q, k and v alike, once widen_kv has run, and o like them or f32; with 8 bits f32, f16, bf16 or e4m3.
 bool types_fit(const fa_attention_desc_t& d) {
@@ -118,20 +121,29 @@ Problem widened_problem(const Problem& p, const WidenKvParams& k, const WidenKvP
     return w;
 }
 
+bool is_low_call(const Problem& p) { return p.d.seqlen_q < kMinRows; }
+bool low_call_fits(const Problem& p) {
+    const bool plain = p.within({FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
+                                 FA_CAUSAL | FA_DETERMINISTIC | option::reserve_units | option::precision});
+    return plain && p.d.seqlen_q >= kFewestRows && type_bytes(p.d.q_dtype) == 2;
+}
+
 bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.sm90 || !types_fit(d) || !p.within(type_bytes(d.q_dtype) == 1 ? kByteForward : kForward)) return false;
+    if (!device.sm90 || !types_fit(d)) return false;
+    if (!p.within(type_bytes(d.q_dtype) == 1 ? kByteForward : p.has(FA_OPERAND_BIAS) ? kBiasForward : kForward)) return false;
     if (!(d.scale > 0) || (d.softcap > 0 && !softcap_polynomial_fits(p))) return false;
     if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
     // With left padding a block of keys would begin within a page.
     if (p.paged() &&
         (d.page_size % kMinPageChunk != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMaxExtent))
         return false;
-    if (d.seqlen_q < kMinRows || d.seqlen_k < 1) return false;
+    if (d.seqlen_k < 1 || (is_low_call(p) && !low_call_fits(p))) return false;
     if (d.dim_qk > 256 || d.dim_v > 256 || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
     if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent ||
         rows_of_q(p) < 1 || rows_of_k(p) < 1 || d.batch * d.heads_q * ceil_div(d.seqlen_q, kMinRows) >= kMaxExtent)
         return false;
+    if (p.has(FA_OPERAND_BIAS) && !bias_fits(p)) return false;
     return tma_compatible(d.q_stride, d.q_dtype, rows_of_q(p), d.heads_q, sequences_of_q(p)) &&
            tma_compatible(d.k_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
            tma_compatible(d.v_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
@@ -165,13 +177,23 @@ rt::Status pack(const PackedMask& to, const Problem& p, const uint8_t* from, rt:
     return s == rt::kSuccess ? rt::launch(pack_mask, ceil_div(to.words(), kPackThreads), kPackThreads, 0, stream, x) : s;
 }
 
+// Heads that share a tile: with fewer rows than it has as many as make the tiles fewest.
+int64_t packed_heads(const Problem& p) {
+    int64_t best = 1;
+    if (!is_low_call(p)) return best;
+    const auto tiles = [&](int64_t n) { return ceil_div(p.d.seqlen_q, kMinRows / n) * (p.group / n); };
+    for (int64_t n = 2; p.group % n == 0 && kMinRows / n >= kFewestPacked; n *= 2)
+        if (tiles(n) < tiles(best)) best = n;
+    return best;
+}
+
 // Two query heads that share k and v see the same keys in the same rows; of two tiles of one head, the later sees more.
 bool pair_by_heads(const Sm90Kernel& h, const Problem& p) { return h.cluster_size > 1 && p.group % 2 == 0; }
 int64_t m_blocks_of(const Sm90Kernel& h, const Problem& p) {
-    return ceil_div(p.d.seqlen_q, pair_by_heads(h, p) ? h.block_m : h.block_m * h.cluster_size);
+    return ceil_div(p.d.seqlen_q, pair_by_heads(h, p) ? h.block_m : h.block_m * h.cluster_size / packed_heads(p));
 }
 int64_t tiles_of(const Sm90Kernel& h, const Problem& p) {
-    return p.d.batch * p.d.heads_q / (pair_by_heads(h, p) ? 2 : 1) * m_blocks_of(h, p);
+    return p.d.batch * p.d.heads_q / (pair_by_heads(h, p) ? 2 : packed_heads(p)) * m_blocks_of(h, p);
 }
 
 // Is the tile schedule dynamic? Where tiles cost differently, and there is more than one for each CTA.
@@ -212,6 +234,7 @@ const ArchKernel* fastest_kernel(int width, MaskKind mask, const rt::Device& dev
             if (h.max_dim_v < p.d.dim_v || h.mask != mask || h.score_mod != score_mod || p.d.seqlen_k < h.min_seqlen_k) continue;
             if (!pv_product_fits(h, p) || (type_bytes(unit.dtype) == 2 && h.descale != p.has(kDescaleOperands))) continue;
             if ((h.cluster_size > 1 || warpgroup_diagonals(h.mask, h.block_n, h.block_m)) && !has_uniform_lengths(p)) continue;
+            if (packed_heads(p) > 1 && !(h.packs_heads && h.block_m == kMinRows)) continue;
             if ((p.paged() && !h.paged_kv) || (best && h.max_dim_v != sm90_kernel(*best).max_dim_v)) continue;
             const double time = estimated_time(h, device, p);
             if (best && time >= least) continue;
@@ -261,6 +284,7 @@ void set_call_tensors(const Problem& p, const fa_forward_args_t& a, Sm90Call* x)
 struct Sm90Plan {
     Sm90ForwardParams forward;
     WidenKvParams k, v;
+    CopyBiasParams bias;
 };
 
 template <class T>
@@ -288,6 +312,7 @@ ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& asked) {
     planned.k = widening_of(asked, asked.d.k_dtype, asked.d.k_stride, asked.d.heads_k, asked.d.dim_qk);
     planned.v = widening_of(asked, asked.d.v_dtype, asked.d.v_stride, asked.d.heads_v, asked.d.dim_v);
     const Problem p = widened_problem(asked, planned.k, planned.v);
+    if (is_low_call(p) && (planned.k.total | planned.v.total) != 0) return plan;  // the copies would take longer than the call
     plan.kernel = kernel_for(device, p);
     if (!plan.kernel) return plan;
     const Sm90Kernel& h = sm90_kernel(*plan.kernel);
@@ -302,14 +327,23 @@ ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& asked) {
     a.pair_by_heads = pair_by_heads(h, p);
     a.m_blocks = int(m_blocks_of(h, p));
     a.num_tiles = int(tiles_of(h, p));
+    plan.tiles = a.num_tiles * h.cluster_size;
+    const int64_t packed = packed_heads(p);
+    a.tile_heads = int(d.heads_q / packed);
+    while (h.block_m > packed << a.head_rows_log2) a.head_rows_log2++;
     const int64_t kv_heads = p.causal() ? min_of(kv_heads_in_l2(p), d.batch * p.kv_heads) : 0;
-    a.section = int(min_of(kv_heads * p.group, d.batch * d.heads_q) / (a.pair_by_heads ? 2 : 1));
+    a.section = int(min_of(kv_heads * p.group, d.batch * d.heads_q) / (a.pair_by_heads ? 2 : packed));
     plan.blocks = h.cluster_size * min_of(a.num_tiles, device.multiprocessors / h.cluster_size);
     plan.split.splits = 1;
     if (schedules_dynamically(h, device, p)) plan.workspace = kArchKernelBytes, plan.zeroed = 2 * sizeof *a.tile_counter;
     if (h.score_mod == ScoreMod::mask) {
         a.mask = packed_mask(p);
         plan.workspace = kArchKernelBytes + packed_mask_bytes(a.mask);
+    }
+    if (bias_size_of(h.score_mod) > 0) {
+        a.bias = planned_bias(p);
+        planned.bias = copy_of_bias(p, a.bias);
+        if (planned.bias.units > 0) plan.workspace = kArchKernelBytes + uint64_t(bytes_of(planned.bias, p));
     }
     plan.widened = uint64_t(round_up(planned.k.bytes(), 256) + planned.v.bytes());
     if (plan.widened > 0) plan.workspace = uint64_t(round_up(int64_t(plan.workspace), 256)) + plan.widened;
@@ -342,7 +376,7 @@ rt::Status arch_kernel_memory(ArchKernelMemory* memory, rt::Stream stream, void*
 rt::Status prepare_arch_kernels(const rt::Device& device) {
     if (!device.sm90) return rt::kSuccess;
     if (!tensor_map_encoder()) return cudaErrorInsufficientDriver;
-    const rt::Status others[] = {rt::prepare(pack_mask, device), prepare_latent_kernels(device), prepare_wide_kernels()};
+    const rt::Status others[] = {rt::prepare(pack_mask, device), rt::prepare(copy_bias<uint16_t>, device), rt::prepare(copy_bias<float>, device), prepare_latent_kernels(device), prepare_wide_kernels()};
     for (const int32_t from : {FA_E4M3, FA_E5M2, FA_I8})
         for (const auto kernel : {widen_kernel<F16>(from), widen_kernel<Bf16>(from)})
             if (const rt::Status s = rt::prepare(kernel, device); s != rt::kSuccess) return s;
@@ -386,8 +420,9 @@ rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_f
     };
     if (const rt::Status s = prepare(&k, planned.k, d.k_dtype, d.k_stride); s != rt::kSuccess) return s;
     if (const rt::Status s = prepare(&v, planned.v, d.v_dtype, d.v_stride); s != rt::kSuccess) return s;
+    const int packed = int(packed_heads(p));
     const int k_box_rows = a.page_chunk ? a.page_chunk : h.k_box_rows, v_box_rows = a.page_chunk ? a.page_chunk : h.v_box_rows;
-    if (!encode_tensor_map(&a.q, args.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), {h.block_m}) ||
+    if (!encode_tensor_map(&a.q, args.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), {h.block_m / packed, packed}) ||
         !encode_tensor_map(&a.k, k.data, d.q_dtype, k.stride.at, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, {k_box_rows}) ||
         !encode_tensor_map(&a.v, v.data, d.q_dtype, v.stride.at, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, {v_box_rows}) ||
         (a.page_chunk && !encode_tensor_map(&a.k_missing, k.data, d.q_dtype, k.stride.at, d.dim_qk, rows_of_k(p), d.heads_k,
@@ -402,6 +437,10 @@ rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_f
         a.mask.spans = reinterpret_cast<int2*>(memory + kArchKernelBytes);
         a.mask.bits = reinterpret_cast<uint2*>(memory + kArchKernelBytes + span_bytes(a.mask));
         const rt::Status s = pack(a.mask, p, args.mask, stream);
+        if (s != rt::kSuccess) return s;
+    }
+    if (bias_size_of(h.score_mod) > 0) {
+        const rt::Status s = read_bias(planned.bias, p, args, memory + kArchKernelBytes, stream, &a);
         if (s != rt::kSuccess) return s;
     }
     return rt::launch_after(h.kernel, plan.blocks, h.threads, h.shared_bytes, stream, a, h.cluster_size);

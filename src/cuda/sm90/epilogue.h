@@ -18,7 +18,7 @@ struct RowEnds {
 template <class Consumer>
 FA_DEVICE typename Consumer::Traits::Element* output_of(const Consumer& wg, const WorkTileInfo& t, int row0, int c) {
     const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
-    return static_cast<typename Consumer::Traits::Element*>(wg.x.o) + query_index(wg.x.o_strides, seq, t.batch, row0, t.head) +
+    return static_cast<typename Consumer::Traits::Element*>(wg.x.o) + query_index(wg.x.o_strides, seq, t.batch, row0, wg.head_of(t)) +
            8 * c;
 }
 
@@ -49,12 +49,12 @@ FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
             RowState exact = state;  // of P before it was rounded, for the LSE
             if (Traits::kLseSum && !e.empty[r]) exact.l = wg.lse_sum[r] * Traits::kPUnscale;
             if (x.sinks && row < t.q_len) {
-                const Merged f = merge(state, sink_state(x.sinks[t.head]));
-                exact = Traits::kLseSum ? merge(exact, sink_state(x.sinks[t.head])).state : f.state;
+                const Merged f = merge(state, sink_state(x.sinks[wg.head_of(t)]));
+                exact = Traits::kLseSum ? merge(exact, sink_state(x.sinks[wg.head_of(t)])).state : f.state;
                 if (!Consumer::kEmptyBySign || !e.empty[r]) e.factor[r] = Traits::kPUnscale * f.scale_a * normaliser(f.state);
             }
             if (x.lse && place.c == 0 && e.in_bounds[r])
-                x.lse[query_index(x.lse_strides, seq, t.batch, row, t.head)] = log_sum_exp(exact);
+                x.lse[query_index(x.lse_strides, seq, t.batch, row, wg.head_of(t))] = log_sum_exp(exact);
         }
     if constexpr (Traits::kDescale) e.factor[0] *= t.v_descale, e.factor[1] *= t.v_descale;
     e.out = output_of(wg, t, row0, place.c);
@@ -119,7 +119,7 @@ FA_DEVICE void store_o_pairs(const Consumer& wg, const WorkTileInfo& t, const Ro
     const typename Consumer::RowPlace place =
         Consumer::kHeadDim == 64 && Consumer::mask == MaskKind::none ? wg.row_place() : wg.row_place_of(rt::read_laneid());
     const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
-    const int64_t first = query_index(x.o_strides, seq, t.batch, t.row0 + place.row, t.head);
+    const int64_t first = query_index(x.o_strides, seq, t.batch, t.row0 + place.row, wg.head_of(t));
     const bool e4m3 = Consumer::Traits::k8Bit && wg.a.o_e4m3;
     const float o_scale = e4m3 && x.o_scale ? *x.o_scale : 1.f;
     FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i += 2) {

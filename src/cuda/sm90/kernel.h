@@ -2,11 +2,12 @@
 // FlashAttention-3's. docs/hopper.md tells how it works, docs/hopper_log.md what was tried.
 //
 // A CTA has a producer warpgroup and two to four consumer warpgroups. Of the producer, warp 0 schedules tiles and loads q
-// (tile_scheduler.h), warp 1 loads k and warp 2 loads v (producer.h, paged_kv.h). Each consumer owns 64 rows of the tile and goes
+// (tile_scheduler.h), warp 1 loads k and warp 2 loads v (producer.h, paged_kv.h), warp 3 a bias (bias.h). Each consumer owns 64 rows of the tile and goes
 // through its blocks of keys from right to left (mainloop.h): wgmma for S = q kᵀ of one block runs beside softmax of the block
 // before (softmax.h), and the warpgroups take turns at issuing wgmma (ping-pong). At the end of a tile it writes o and LSE
 // (epilogue.h), while the first S of the next tile is computed.
 #pragma once
+#include "cuda/sm90/bias.h"
 #include "cuda/sm90/mainloop.h"
 #include "cuda/sm90/transpose_v.h"
 
@@ -15,9 +16,9 @@ namespace gpu {
 
 template <class T, int HeadDim, int HeadDimV, int BlockN, int Warpgroups, MaskKind mask, bool pair, ScoreMod score_mod, int Stages,
           int QStages, PvProduct pv>
-FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages, pv>::kThreads), 1)
+FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages, pv, score_mod>::kThreads), 1)
     forward_sm90(FA_PARAM Sm90ForwardParams a) {
-    using Traits = Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages, pv>;
+    using Traits = Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages, pv, score_mod>;
     rt::fetch_parameters(a);
     if (threadIdx.x == 0) Traits::init_barriers();
     if constexpr (Traits::kRowSumByWgmma) write_ones<Traits>();
@@ -41,6 +42,7 @@ FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgr
         else if (Traits::kPagedKv && a.page_chunk && warp == 2) paged_kv_producer<Traits, KvOperand::v, Stages>(a);
         else if (threadIdx.x == 32) kv_producer<Traits, pair, KvOperand::k, Stages>(a);
         else if (threadIdx.x == 64) kv_producer<Traits, pair, KvOperand::v, Stages>(a);
+        else if (Traits::kBiasSize > 0 && threadIdx.x == 96) bias_producer<Traits>(a);
         else return;
     } else {
         rt::setmaxnreg_inc<Traits::kConsumerRegisters>();

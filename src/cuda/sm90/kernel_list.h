@@ -22,6 +22,7 @@ struct Sm90Kernel {
     int min_seqlen_k;  // calls with fewer keys have a better kernel
     int cost;          // of a row's way through many keys, relative to the other kernels of its width
     int block_m, block_n, threads, shared_bytes;
+    bool packs_heads;            // can a tile have rows of several heads?
     bool paged_kv;               // can k and v lie in pages?
     int k_box_rows, v_box_rows;  // rows of k and of v that one TMA load brings
     void (*kernel)(Sm90ForwardParams);

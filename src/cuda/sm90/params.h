@@ -19,7 +19,12 @@ namespace gpu {
 // own).
 enum class MaskKind { none, causal, band };
 // What changes scores between the product q · kᵀ and softmax.
-enum class ScoreMod { none, softcap, alibi, mask };
+enum class ScoreMod { none, softcap, alibi, mask, bias, bias_f32 };
+// Can a tile have few rows of several query heads that share k and v? Kernels of bands alone, or every kernel would carry it.
+constexpr bool packs_heads(MaskKind mask, ScoreMod score_mod, bool pair, bool descale) {
+    return mask == MaskKind::band && score_mod == ScoreMod::none && !pair && !descale;
+}
+constexpr int bias_size_of(ScoreMod m) { return m == ScoreMod::bias ? 2 : m == ScoreMod::bias_f32 ? 4 : 0; }
 // A 16-bit type of q, k and v whose k and v have factors: they were 8-bit ones, which widen_kv.h has copied.
 template <class T>
 struct Descaled { T x; };
@@ -56,6 +61,15 @@ struct Sm90Call : RowParams {
     const float* o_scale;  // of an 8-bit o; NULL: 1
 };
 
+// The bias operand, as it came or a copy of it (bias.h), of q's type or f32.
+struct Sm90Bias {
+    int sequences, heads;  // that have one of their own; sequences and heads beyond count modulo these
+    bool one_row;          // which all rows share: it is there for those of a warpgroup
+    bool heads_first;      // do tiles of all sequences, which share it, come before the next head's?
+    const float* scale;    // of a head; NULL: 1
+    uint64_t keep;         // L2 cache policy
+};
+
 struct Sm90ForwardParams {
     CUtensorMap q, k, v;
     CUtensorMap k_missing;  // with pages: like k, but what lies outside the tensor comes as NaN
@@ -71,6 +85,10 @@ struct Sm90ForwardParams {
     int m_blocks;        // tiles of a head, or of a pair's
     int num_tiles;
     int section;         // heads whose tiles are taken longest first, before those of the next ones (their k and v fit in L2); 0: head after head
+    int tile_heads;      // of a sequence that have tiles of their own
+    int head_rows_log2;  // where heads are packed: rows of each in a tile, the tile's row r being row r modulo that of head r / that
+    CUtensorMap bias_map;
+    Sm90Bias bias;
 };
 
 // A tile, as the scheduler describes it to producers and consumers. Its blocks of keys are [n_block_min, n_block_max], both
@@ -100,7 +118,7 @@ constexpr bool warpgroup_diagonals(MaskKind mask, int block_n, int block_m) { re
 
 FA_DEVICE uint32_t smem_addr(const uint64_t& barrier) { return rt::smem_addr(&barrier); }
 
-template <class T, int HeadDim, int HeadDimV, int BlockN, int Warpgroups, bool pair, int Stages, int QStages, PvProduct pv>
+template <class T, int HeadDim, int HeadDimV, int BlockN, int Warpgroups, bool pair, int Stages, int QStages, PvProduct pv, ScoreMod score_mod>
 struct Sm90ForwardTraits {
     // 8-bit q and k are multiplied as they are. 8-bit v is widened to f16, exactly, on its way through shared memory (widen_v.h), so that
     // P and v are f16 as if v had been, or transposed (transpose_v.h).
@@ -109,6 +127,8 @@ struct Sm90ForwardTraits {
     using Element = Select<k8Bit, F16, T>;  // of a 16-bit o, whose type an 8-bit q leaves open
     static constexpr bool f16 = k8Bit || kIsF16<T>, kPair = pair;
     static constexpr int kHeadDim = HeadDim, kHeadDimV = HeadDimV, kWarpgroups = Warpgroups, kStages = Stages, kQStages = QStages;
+    template <MaskKind mask>
+    static constexpr bool kPacksHeads = packs_heads(mask, score_mod, pair, kDescale);
     static constexpr int kBlockM = 64 * Warpgroups, kBlockN = BlockN, kThreads = 128 * (Warpgroups + 1), kClusterSize = pair ? 2 : 1;
     static constexpr int kQPanels = (HeadDim * int(sizeof(T)) + 127) / 128, kVPanels = (HeadDimV + 63) / 64,
                          kPanelBytes = BlockN * 128;
@@ -147,11 +167,20 @@ struct Sm90ForwardTraits {
     static constexpr bool kPagedKv = !pair && kProducerRegisters >= 40;
     static constexpr int kTileStages = 3;      // the tile whose o is being written, the one being computed and the next
     static constexpr int kPrefetchBlocks = 3;  // blocks of a tile that are not loaded yet when the next tile is taken
+    // The bias of a warpgroup's 64 rows and a block's keys, which each warpgroup takes at its own pace. One stage is enough where there is no
+    // room for two: it is filled while the warpgroup waits for its turn and for the next scores.
+    static constexpr int kBiasSize = bias_size_of(score_mod), kBiasPanels = BlockN * kBiasSize / 128, kBiasBytes = kBiasPanels * 8192;
+    static constexpr int kBiasStages = kBiasSize == 0 ? 0 : QStages * kQBytes + Stages * (kKBytes + kVBytes) + 2 * Warpgroups * kBiasBytes <= (224 << 10) ? 2 : 1;
+    static_assert(kBiasSize == 0 || (!k8Bit && !pair), "bias tiles lie behind k and v, and are loaded for one CTA");
     struct RawBarriers {
         uint64_t raw_full[kRawStages], raw_empty[kRawStages];
     };
+    struct BiasBarriers {
+        uint64_t bias_full[Warpgroups][kBiasStages + 1], bias_empty[Warpgroups][kBiasStages + 1];
+    };
     struct NoBarriers {};
-    struct Barriers : Select<k8Bit, RawBarriers, NoBarriers> {
+    struct NoBiasBarriers {};
+    struct Barriers : Select<k8Bit, RawBarriers, NoBarriers>, Select<(kBiasSize > 0), BiasBarriers, NoBiasBarriers> {
         uint64_t q_full[QStages], q_empty[QStages], k_full[Stages], k_empty[Stages], v_full[Stages], v_empty[Stages], next_tile_full[kTileStages],
             prefetch_next;  // few blocks of the tile are left to load: the scheduler may take the next one
     };
@@ -161,7 +190,7 @@ struct Sm90ForwardTraits {
         int next_tile[kTileStages];      // the tiles that the first CTA of a pair has taken for both
     };
     static constexpr int kTensorBytes = QStages * kQBytes + Stages * (kKBytes + kVBytes) + kRawStages * kRawBytes + kAverageBytes +
-                                        kAverageSumBytes,
+                                        kAverageSumBytes + Warpgroups * kBiasStages * kBiasBytes,
                          kSharedBytes = kTensorBytes + int(sizeof(Shared));
     static_assert(kSharedBytes <= 232448, "what a CTA may have");
     // Rows of a TMA load of k and v: in pairs each CTA loads half of the rows where there is one panel, else every second panel.
@@ -183,6 +212,7 @@ struct Sm90ForwardTraits {
     FA_MEMBER static uint32_t raw_v_tile(int stage) { return v_tile(Stages) + stage * kRawBytes; }
     FA_MEMBER static uint32_t averages() { return raw_v_tile(kRawStages); }
     FA_MEMBER static uint32_t average_sum_base() { return averages() + kAverageBytes; }
+    FA_MEMBER static uint32_t bias_tile(int warpgroup, int stage) { return v_tile(Stages) + (warpgroup * kBiasStages + stage) * kBiasBytes; }
 
     FA_MEMBER static void init_barriers() {
         Barriers& b = shared().barrier;
@@ -194,6 +224,9 @@ struct Sm90ForwardTraits {
         }
         if constexpr (k8Bit)
             for (int i = 0; i < kRawStages; i++) init(b.raw_full[i], 1), init(b.raw_empty[i], kWideningWarps * kClusterSize);
+        if constexpr (kBiasSize > 0)
+            for (int wg = 0; wg < Warpgroups; wg++)
+                for (int i = 0; i < kBiasStages; i++) init(b.bias_full[wg][i], 1), init(b.bias_empty[wg][i], 128);
         init(b.prefetch_next, 1);
         for (WorkTileInfo& t : shared().tile) init(t.tile_ready, 1), init(t.tile_consumed, 128 * Warpgroups);
         for (uint64_t& full : b.next_tile_full) init(full, 1);

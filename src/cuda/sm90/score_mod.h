@@ -1,5 +1,5 @@
-// What changes scores between q · kᵀ and softmax, as a policy of the mainloop for each ScoreMod: softcap, ALiBi, or the mask
-// operand. A policy is a template argument because the steady mainloop, where it asked at run time, would lose registers and speed
+// What changes scores between q · kᵀ and softmax, as a policy of the mainloop for each ScoreMod: softcap, ALiBi, the mask
+// operand or the bias. A policy is a template argument because the steady mainloop, where it asked at run time, would lose registers and speed
 // to what a call does not want.
 //
 // prefetch() asks for what a block of keys needs from memory, before the block's wgmma. Of a score there are two forms. exponent()
@@ -15,11 +15,11 @@ namespace gpu {
 
 // A thread's scores: s[i] is of row i / 2 % 2 of its two, and of key 8 · (i / 4) + i % 2 behind the thread's first.
 // tile_scale: each tile has a scale of its own, by set_scale() before begin_tile(); else it is the call's.
-template <ScoreMod score_mod, int BlockN, bool tile_scale>
+template <ScoreMod score_mod, int BlockN, bool tile_scale, bool f16>
 struct ScoreModOp;
 
-template <int BlockN, bool tile_scale>
-struct ScoreModOp<ScoreMod::none, BlockN, tile_scale> {
+template <int BlockN, bool tile_scale, bool f16>
+struct ScoreModOp<ScoreMod::none, BlockN, tile_scale, f16> {
     float scale_log2;
     FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : scale_log2(a.x.scale * kLog2e) {}
     FA_MEMBER void set_scale(float scale) { scale_log2 = scale * kLog2e; }
@@ -35,8 +35,8 @@ struct ScoreModOp<ScoreMod::none, BlockN, tile_scale> {
 // cap · tanh(s / cap): where |s| is at most 3/8 of the cap, s times a polynomial in w = s² − limit², whose sign says whether it is.
 // That is within 2^-17.8 of the true value, and tanh through an exponential and a reciprocal would cost the loop three special
 // functions in place of one. tanh.approx is within 2^-11: a score of 8 would be wrong by 4e-3, and P of f16 may be by 5e-4.
-template <int BlockN, bool tile_scale>
-struct ScoreModOp<ScoreMod::softcap, BlockN, tile_scale> {
+template <int BlockN, bool tile_scale, bool f16>
+struct ScoreModOp<ScoreMod::softcap, BlockN, tile_scale, f16> {
     static constexpr float scale_log2 = 1.f;
     const Sm90Call& x;
     float limit2, coefficient[3];  // -limit²; of powers of w
@@ -86,8 +86,8 @@ struct ScoreModOp<ScoreMod::softcap, BlockN, tile_scale> {
 // − slope · |row + off − key|: on either side of the diagonal it is linear in the key, one fused multiplication with a constant.
 // Distances are taken from the key of a block that lies nearest the diagonal from its left, so that those with the largest P are
 // small numbers.
-template <int BlockN, bool tile_scale>
-struct ScoreModOp<ScoreMod::alibi, BlockN, tile_scale> {
+template <int BlockN, bool tile_scale, bool f16>
+struct ScoreModOp<ScoreMod::alibi, BlockN, tile_scale, f16> {
     static constexpr float scale_log2 = 1.f;
     static constexpr int kNearest = BlockN - 7;
     float scale;
@@ -125,8 +125,8 @@ struct ScoreModOp<ScoreMod::alibi, BlockN, tile_scale> {
 
 // The mask operand: the bits of a block (packed_mask.h) are asked for before its wgmma, and become predicates, seven or eight at a
 // time.
-template <int BlockN, bool tile_scale>
-struct ScoreModOp<ScoreMod::mask, BlockN, tile_scale> {
+template <int BlockN, bool tile_scale, bool f16>
+struct ScoreModOp<ScoreMod::mask, BlockN, tile_scale, f16> {
     static_assert(BlockN == PackedMask::kBlockN, "two words have the bits of a thread's scores");
     const PackedMask& mask;
     float scale_log2;
@@ -148,6 +148,79 @@ struct ScoreModOp<ScoreMod::mask, BlockN, tile_scale> {
         bits.x ^= rt::hidden_zero(), bits.y ^= rt::hidden_zero();
         FA_UNROLL for (int i = 0; i < BlockN / 2; i++) s[i] = attended(s[i], i);
     }
+};
+
+// The bias, from its tile in shared memory (bias.h): in log2 units one fused multiplication more a score, by the factor of the head, and of 16
+// bits half an instruction to load and convert it.
+template <ScoreMod score_mod, int BlockN, bool f16>
+struct BiasOp {
+    static constexpr float scale_log2 = 1.f;
+    const Sm90ForwardParams& a;
+    float scale, factor, factor_log2;
+    bool plain;           // are bias · factor_log2 what the formula says? Not where −∞ would be multiplied by 0 or less, nor with extreme factors
+    uint32_t place, lane_place;  // the thread's in the tile
+    uint32_t word[4];
+    FA_MEMBER explicit BiasOp(const Sm90ForwardParams& params) : a(params), scale(params.x.scale * kLog2e), lane_place(place_of_lane()) {}
+    FA_MEMBER static uint32_t place_of_lane() {
+        const uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16;
+        // As TMA swizzles 16 bytes of 128; a step of 32 bytes is an exclusive or.
+        if (score_mod == ScoreMod::bias) return (row + lane % 16) * 128 + (lane / 16 ^ lane % 8) * 16;
+        return (row + lane / 4) * 128 + (lane % 4 / 2 ^ lane / 4) * 16 + lane % 2 * 8;
+    }
+    FA_MEMBER void set_scale(float) {}
+    FA_MEMBER void begin_tile(const Sm90Call&, const WorkTileInfo& t, int) {
+        constexpr float least = 0x1p-100f, most = 0x1p+100f;
+        factor = a.bias.scale ? a.bias.scale[t.head] : 1.f;
+        factor_log2 = factor * kLog2e;
+        plain = factor > least && factor < most;
+    }
+    FA_MEMBER void prefetch(int) {}
+    FA_MEMBER void set_tile(uint32_t tile) { place = tile + lane_place; }
+    FA_MEMBER void begin_block(int, const float (&)[2]) {}
+    // Of the two rows' 16 keys from the g-th on.
+    FA_MEMBER void load(int g) {
+        if constexpr (score_mod == ScoreMod::bias) rt::ldmatrix_x4((place ^ g % 4 * 32) + g / 4 * 8192, word);
+    }
+    FA_MEMBER float value(int i) const {
+        const uint32_t pair = word[i / 2 % 4];
+        if (f16) {
+            float first, second;
+            rt::f16x2_to_f32(pair, first, second);
+            return i % 2 ? second : first;
+        }
+        return __uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16);
+    }
+    FA_MEMBER float2 values_f32(int i) const {  // of the keys of score i and the one after it
+        return rt::ld_shared_v2((place ^ i / 4 % 4 * 32) + i / 16 * 8192 + i / 2 % 2 * 1024);
+    }
+    float2 both;  // of the two that were loaded last
+    FA_MEMBER float bias_of(int i) {
+        if constexpr (score_mod == ScoreMod::bias) {
+            if (i % 8 == 0) load(i / 8);
+            return value(i);
+        } else {
+            if (i % 2 == 0) both = values_f32(i);
+            return i % 2 ? both.y : both.x;
+        }
+    }
+    FA_MEMBER float exponent(float s, int i, int, float ref_log2) { return fmaf(s, scale, fmaf(bias_of(i), factor_log2, -ref_log2)); }
+    FA_MEMBER bool in_range(int) const { return plain; }
+    FA_MEMBER bool needs_exact(int) const { return false; }
+    // −∞ removes a key, whatever its k and the factor are.
+    FA_MEMBER void apply_exact(float (&s)[BlockN / 2], int) {
+        FA_UNROLL for (int i = 0; i < BlockN / 2; i++) {
+            const float bias = bias_of(i);
+            s[i] = bias == kNegInf ? kNegInf : fmaf(factor * bias, kLog2e, s[i] * scale);
+        }
+    }
+};
+template <int BlockN, bool tile_scale, bool f16>
+struct ScoreModOp<ScoreMod::bias, BlockN, tile_scale, f16> : BiasOp<ScoreMod::bias, BlockN, f16> {
+    using BiasOp<ScoreMod::bias, BlockN, f16>::BiasOp;
+};
+template <int BlockN, bool tile_scale, bool f16>
+struct ScoreModOp<ScoreMod::bias_f32, BlockN, tile_scale, f16> : BiasOp<ScoreMod::bias_f32, BlockN, f16> {
+    using BiasOp<ScoreMod::bias_f32, BlockN, f16>::BiasOp;
 };
 
 }  // namespace gpu

@@ -185,7 +185,9 @@ FA_DEVICE void exact_softmax(Consumer& wg, Parts computed, const bool (&wanted)[
 template <class Consumer>
 FA_DEVICE void first_row_ref(Consumer& wg) {
     float row_max[2];
+    wg.wait_bias();
     apply_score_mod(wg, may_miss_pages(wg.acc_s));
+    wg.release_bias();
     if (Consumer::mask != MaskKind::none || (wg.n_block + 1) * Consumer::kBlockN > wg.tile->k_len) apply_mask(wg);
     find_row_max(wg, true, row_max);
     lazy_rescale(wg, {true, true}, true, row_max);
@@ -208,6 +210,7 @@ FA_DEVICE void online_softmax(Consumer& wg, IsMasked is_masked) {
     using Traits = typename Consumer::Traits;
     PStats sum;
     float row_max[2];
+    wg.wait_bias();
     if constexpr (is_masked.value && Consumer::score_mod != ScoreMod::none) {
         apply_score_mod(wg, may_miss_pages(wg.acc_s));
         apply_mask(wg);
@@ -236,6 +239,7 @@ FA_DEVICE void online_softmax(Consumer& wg, IsMasked is_masked) {
             else exact_softmax(wg, AllParts{}, move, sum);
         }
     }
+    wg.release_bias();
     FA_UNROLL for (int r = 0; r < 2; r++) {
         if (!Traits::kRowSumByWgmma) wg.row_sum[r] += sum.of(r);
         if (Traits::kLseSum) wg.lse_sum[r] += sum.of(r);

@@ -56,7 +56,9 @@ template <class Traits, MaskKind mask, bool pair>
 FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, WorkTileInfo& t) {
     const Sm90Call& x = a.x;
     const bool pair_by_heads = pair && a.pair_by_heads, pair_by_rows = pair && !a.pair_by_heads;
-    const int heads_q = int(x.heads_q), heads = int(x.batch) * heads_q / (pair_by_heads ? 2 : 1);
+    constexpr bool packs = Traits::template kPacksHeads<mask>;
+    const int heads_q = packs ? a.tile_heads : int(x.heads_q), heads = int(x.batch) * heads_q / (pair_by_heads ? 2 : 1);
+    const int rows = packs ? 1 << a.head_rows_log2 : Traits::kBlockM;
     int m_block, head;
     if (a.section) {  // longest first, in sections of heads whose k and v fit in L2
         const int first = index / (a.section * a.m_blocks) * a.section, within = index - first * a.m_blocks;
@@ -70,8 +72,11 @@ FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, W
     if (pair_by_heads) head = 2 * head + rank;
     t.batch = head / heads_q;
     t.head = head - t.batch * heads_q;
+    if constexpr (Traits::kBiasSize > 0)
+        if (a.bias.heads_first) t.head = head / int(x.batch), t.batch = head - t.head * int(x.batch);
+    if (packs) t.head *= Traits::kBlockM >> a.head_rows_log2;
     t.kv_head = t.head / int(x.group);
-    t.row0 = (pair_by_rows ? 2 * m_block + rank : m_block) * Traits::kBlockM;
+    t.row0 = (pair_by_rows ? 2 * m_block + rank : m_block) * rows;
     const Sequence seq = x.uniform_lengths ? x.uniform_seq : bounded_sequence(x.sequences, t.batch);
     t.q_begin = int(seq.q_begin);
     t.q_len = int(seq.q_len);
@@ -82,7 +87,7 @@ FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, W
     t.kv_batch = x.sequences.packed_k() ? 0 : x.uniform_lengths ? t.batch : int(seq.kv_index);
     if constexpr (Traits::kDescale) find_descale_factors(x, t);
     const auto key_range = [&](int row) { return key_range_of<mask>(a.window, row, t.off, t.k_len); };
-    const auto n_block_max = [&](int row0) { return n_block_max_of<Traits, mask>(a.window, t, row0, Traits::kBlockM); };
+    const auto n_block_max = [&](int row0) { return n_block_max_of<Traits, mask>(a.window, t, row0, rows); };
     t.n_block_max = n_block_max(t.row0);
     t.peer_only_blocks =
         pair_by_rows && mask != MaskKind::none ? n_block_max((2 * m_block + 1) * Traits::kBlockM) - t.n_block_max : 0;
@@ -94,7 +99,7 @@ FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, W
         t.n_block_min = min(max(t.n_block_min, a.mask.n_blocks - span.y), t.n_block_max);
     }
     t.n_block_min_before_local_mask =
-        mask == MaskKind::band ? (key_range(t.last_row(t.row0, Traits::kBlockM)).begin + Traits::kBlockN - 1) / Traits::kBlockN : 0;
+        mask == MaskKind::band ? (key_range(t.last_row(t.row0, rows)).begin + Traits::kBlockN - 1) / Traits::kBlockN : 0;
     t.n_block_right = t.n_block_max + t.peer_only_blocks + 1;
     // ALiBi's scores fall to both sides of the diagonal; taken from right to left, each block would move row_ref.
     if (mask == MaskKind::band && x.alibi_slopes)

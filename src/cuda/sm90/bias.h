@@ -1,0 +1,68 @@
+// The bias operand on its way to scores: a producer thread brings the tiles of 64 rows and a block of keys of each warpgroup to shared memory by
+// TMA, and consumers read them as they have their accumulators (score_mod.h), of 16 bits by ldmatrix. A bias that TMA cannot walk
+// through, of another 16-bit type, or one row of which serves all, is copied before the forward runs.
+#pragma once
+#include "cuda/sm90/tile_scheduler.h"
+
+namespace fa {
+namespace gpu {
+
+template <class Traits>
+FA_DEVICE void bias_producer(const Sm90ForwardParams& a) {
+    if constexpr (Traits::kBiasSize > 0) {
+        typename Traits::Shared& s = Traits::shared();
+        PipelineState<Traits::kBiasStages> stage;
+        for (PipelineState<Traits::kTileStages> tile;; tile.advance()) {
+            const WorkTileInfo& t = s.tile[tile.index];
+            rt::mbarrier_wait(smem_addr(t.tile_ready), tile.phase);
+            if (t.n_block_max < 0) return;
+            const int row0 = a.bias.one_row ? 0 : t.row0, rows = a.bias.one_row ? 0 : 64;
+            const int head = t.head % a.bias.heads, sequence = t.batch % a.bias.sequences;
+            for (int left = t.n_block_max - t.n_block_min + 1, n_block = t.first_n_block();; left--, n_block = t.next_n_block(n_block)) {
+                FA_UNROLL_BY(1)
+                for (int wg = 0; wg < Traits::kWarpgroups; wg++) {
+                    const uint32_t full = smem_addr(s.barrier.bias_full[wg][stage.index]), to = Traits::bias_tile(wg, stage.index);
+                    rt::mbarrier_wait(smem_addr(s.barrier.bias_empty[wg][stage.index]), stage.phase ^ 1);
+                    rt::mbarrier_expect_tx(full, Traits::kBiasBytes);
+                    FA_UNROLL for (int panel = 0; panel < Traits::kBiasPanels; panel++)
+                        rt::tma_load(to + panel * 8192, &a.bias_map, full, 64 * (n_block * Traits::kBiasPanels + panel), row0 + wg * rows, head, sequence,
+                                     a.bias.keep);
+                }
+                stage.advance();
+                if (left == 1) break;  // the scheduler may overwrite the tile's description from here on
+            }
+        }
+    }
+}
+
+struct CopyBiasParams {
+    const void* from;
+    void* to;           // dense: sequences, heads, rows, keys
+    int64_t stride[4];  // of `from`, in elements
+    int32_t dtype;
+    int32_t sequences, heads, rows, keys, line;  // line: keys of `to`, in whole vectors of four
+    int64_t units;  // of four keys of `to`; 0: nothing is copied
+};
+constexpr int kCopyBiasThreads = 256;
+
+// To f32, or, of 16 bits, as they are.
+template <class To>
+FA_KERNEL void FA_BOUNDS(kCopyBiasThreads, 1) copy_bias(FA_PARAM CopyBiasParams x) {
+    const int64_t unit = int64_t(blockIdx.x) * kCopyBiasThreads + threadIdx.x;
+    if (unit >= x.units) return;
+    const int vecs = x.line / 4, key = int(unit % vecs) * 4;
+    const int64_t line = unit / vecs, row = line % x.rows, pair = line / x.rows;
+    const int64_t at = pair / x.heads * x.stride[0] + pair % x.heads * x.stride[1] + row * x.stride[2];
+    To value[4];
+    FA_UNROLL for (int i = 0; i < 4; i++) {
+        const int64_t from = at + int64_t(min(key + i, x.keys - 1)) * x.stride[3];
+        if constexpr (sizeof(To) == 2) value[i] = static_cast<const To*>(x.from)[from];
+        else value[i] = load_element(x.from, from, x.dtype);
+    }
+    To* const to = static_cast<To*>(x.to) + 4 * unit;
+    if constexpr (sizeof(To) == 2) *reinterpret_cast<uint2*>(to) = make_uint2(value[0] | uint32_t(value[1]) << 16, value[2] | uint32_t(value[3]) << 16);
+    else *reinterpret_cast<float4*>(to) = make_float4(value[0], value[1], value[2], value[3]);
+}
+
+}  // namespace gpu
+}  // namespace fa
