@@ -8,7 +8,7 @@
 namespace fa {
 namespace rt {
 
-constexpr bool kHasMfma = true, kHasDeepMfma = false, kPacksBf16 = false, kHasWmmaGfx11 = true, kHasWmmaGfx12 = true;
+constexpr bool kHasMfma = true, kHasMfmaF32 = true, kHasDeepMfma = false, kPacksBf16 = false, kHasWmmaGfx11 = true, kHasWmmaGfx12 = true;
 
 template <int n>
 using AccVec = float[n];
@@ -18,21 +18,27 @@ struct MatrixArgs {
     const uint32_t *a, *b;
 };
 
-template <class Map, bool f16>
+// Operands' elements, by the type that an instruction has.
+enum class Operand { f16, bf16, f32 };
+template <bool f16>
+constexpr Operand kOperand16 = f16 ? Operand::f16 : Operand::bf16;
+template <Operand type>
+static inline float operand_element(const uint32_t* r, int i) {
+    if (type == Operand::f32) return float_of(r[i]);
+    const uint16_t bits = uint16_t(r[i / 2] >> i % 2 * 16);
+    return type == Operand::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+}
+template <class Map, Operand type>
 static inline void multiply_wave(void** lanes, int n) {
     if (n != Map::kLanes) lockstep::die("a matrix instruction in a wave of another size");
     if (lockstep::Banks* const banks = lockstep::Banks::counting()) banks->meet();
-    const auto element = [](const uint32_t* r, int i) {
-        const uint16_t bits = uint16_t(r[i / 2] >> i % 2 * 16);
-        return f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-    };
     float a[Map::kRows][Map::kDepth], b[Map::kDepth][Map::kRows];
     for (int lane = 0; lane < n; lane++) {
         const MatrixArgs& x = *static_cast<const MatrixArgs*>(lanes[lane]);
         for (int i = 0; i < Map::kOperands; i++) {
             const MatrixElement of_a = Map::a(lane, i), of_b = Map::b(lane, i);
-            a[of_a.row][of_a.column] = element(x.a, i);
-            b[of_b.row][of_b.column] = element(x.b, i);
+            a[of_a.row][of_a.column] = operand_element<type>(x.a, i);
+            b[of_b.row][of_b.column] = operand_element<type>(x.b, i);
         }
     }
     for (int lane = 0; lane < n; lane++) {
@@ -40,35 +46,38 @@ static inline void multiply_wave(void** lanes, int n) {
         for (int i = 0; i < Map::kResults; i++) {
             const MatrixElement of_d = Map::d(lane, i);
             float sum = x.d[i];
-            for (int k = 0; k < Map::kDepth; k++) sum += a[of_d.row][k] * b[k][of_d.column];
+            for (int k = 0; k < Map::kDepth; k++)
+                sum = type == Operand::f32 ? fmaf(a[of_d.row][k], b[k][of_d.column], sum) : sum + a[of_d.row][k] * b[k][of_d.column];
             x.d[i] = sum;
         }
     }
 }
-template <class Map, bool f16>
+template <class Map, Operand type>
 static inline void multiply(float* d, const uint32_t* a, const uint32_t* b) {
     MatrixArgs args{d, a, b};
-    meet_wave(args, multiply_wave<Map, f16>);
+    meet_wave(args, multiply_wave<Map, type>);
 }
+FA_DEVICE void mfma_f32_32x32x2(AccVec<16>& d, uint32_t a, uint32_t b) { multiply<MfmaMap<32, 2>, Operand::f32>(d, &a, &b); }
+FA_DEVICE void mfma_f32_16x16x4(AccVec<4>& d, uint32_t a, uint32_t b) { multiply<MfmaMap<16, 4>, Operand::f32>(d, &a, &b); }
 template <bool f16>
 FA_DEVICE void mfma_f32_32x32x8(AccVec<16>& d, const uint32_t a[2], const uint32_t b[2]) {
-    multiply<MfmaMap<32, 8>, f16>(d, a, b);
+    multiply<MfmaMap<32, 8>, kOperand16<f16>>(d, a, b);
 }
 template <bool f16>
 FA_DEVICE void mfma_f32_32x32x16(AccVec<16>& d, const uint32_t a[4], const uint32_t b[4]) {
-    multiply<MfmaMap<32, 16>, f16>(d, a, b);
+    multiply<MfmaMap<32, 16>, kOperand16<f16>>(d, a, b);
 }
 template <bool f16>
 FA_DEVICE void mfma_f32_16x16x16(AccVec<4>& d, const uint32_t a[2], const uint32_t b[2]) {
-    multiply<MfmaMap<16, 16>, f16>(d, a, b);
+    multiply<MfmaMap<16, 16>, kOperand16<f16>>(d, a, b);
 }
 template <bool f16>
 FA_DEVICE void wmma_f32_16x16x16_gfx11(AccVec<8>& d, const uint32_t a[8], const uint32_t b[8]) {
-    multiply<WmmaGfx11Map, f16>(d, a, b);
+    multiply<WmmaGfx11Map, kOperand16<f16>>(d, a, b);
 }
 template <bool f16>
 FA_DEVICE void wmma_f32_16x16x16_gfx12(AccVec<8>& d, const uint32_t a[4], const uint32_t b[4]) {
-    multiply<WmmaGfx12Map, f16>(d, a, b);
+    multiply<WmmaGfx12Map, kOperand16<f16>>(d, a, b);
 }
 
 // What lane ^ mask has, in waves of `lanes`.

@@ -182,6 +182,7 @@ struct TransposedBackward {
                     FA_UNROLL for (int c = 0; c < 4; c++) {
                         if (c >= left) continue;
                         if (x.accumulate) static_cast<float*>(base)[row + column + c] += value[c];
+                        else if constexpr (sizeof(Element) == 4) static_cast<float*>(base)[row + column + c] = value[c];
                         else static_cast<uint16_t*>(base)[row + column + c] = uint16_t(Mma::pack(value + c / 2 * 2) >> c % 2 * 16);
                     }
                 }

@@ -94,6 +94,7 @@ InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, CacheT
         }
     if constexpr (rt::kAmdKernels) {
         if (cache != CacheType::like_q && cache != CacheType::bytes) return {};
+        if (q_dtype == FA_F32) return cache == CacheType::like_q && device.matrix == MatrixUnit::mfma ? lists_of<MfmaKernels<F32>>() : InstanceLists{};
         return amd_lists_of<InstanceLists>(device, q_dtype, [&](auto tag) {
             using Kernels = typename decltype(tag)::Kernels;
             return cache == CacheType::bytes ? lists_of<ByteKernels<Kernels>>() : lists_of<Kernels>();
@@ -212,6 +213,7 @@ BackwardLists backward_lists_of_type(const rt::Device& device, int32_t dtype) {
             default: return {};
         }
     if constexpr (rt::kAmdKernels) {
+        if (dtype == FA_F32) return device.matrix == MatrixUnit::mfma ? backward_lists_of<MfmaKernels<F32>>() : BackwardLists{};
         return amd_lists_of<BackwardLists>(device, dtype, [](auto tag) { return backward_lists_of<typename decltype(tag)::Kernels>(); });
     }
     return {};

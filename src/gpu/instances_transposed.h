@@ -26,6 +26,15 @@ struct TransposedList<MfmaKernels<T>> {
 #undef FA_MFMA
     };
 };
+template <>
+struct TransposedList<MfmaKernels<F32>> {
+    template <int width>
+    static constexpr Instance list[] = {
+#define FA_MFMA_32BIT(I, D, ...) transposed_entry<D == width, MmaTransposed<I, F32>, D, __VA_ARGS__>(),
+#include "gpu/kernels.def"
+#undef FA_MFMA_32BIT
+    };
+};
 template <class T>
 struct TransposedList<ByteKernels<MfmaKernels<T>>> {
     template <int width>
@@ -35,11 +44,22 @@ struct TransposedList<ByteKernels<MfmaKernels<T>>> {
 #undef FA_MFMA_8BIT
     };
 };
+// RDNA's instruction, with what heads of a width need of it.
+template <class I>
+struct WideWmma;
+template <>
+struct WideWmma<WmmaGfx11> { using Type = WideWmmaGfx11; };
+template <>
+struct WideWmma<WmmaGfx12> { using Type = WideWmmaGfx12; };
+template <class I, int D, bool wide = (D > 128)>
+struct WmmaOf { using Type = I; };
+template <class I, int D>
+struct WmmaOf<I, D, true> : WideWmma<I> {};
 template <class I, class T>
 struct TransposedList<WmmaKernels<I, T>> {
     template <int width>
     static constexpr Instance list[] = {
-#define FA_WMMA(D, ...) transposed_entry<D == width, MmaTransposed<I, T>, D, __VA_ARGS__>(),
+#define FA_WMMA(D, ...) transposed_entry<D == width, MmaTransposed<typename WmmaOf<I, D>::Type, T>, D, __VA_ARGS__>(),
 #include "gpu/kernels.def"
 #undef FA_WMMA
     };
@@ -48,7 +68,7 @@ template <class I, class T>
 struct TransposedList<ByteKernels<WmmaKernels<I, T>>> {
     template <int width>
     static constexpr Instance list[] = {
-#define FA_WMMA_8BIT(D, ...) transposed_entry<D == width && kWorthBytes<T, D>, MmaTransposedByte<I, T>, D, __VA_ARGS__>(),
+#define FA_WMMA_8BIT(D, ...) transposed_entry<D == width && kWorthBytes<T, D>, MmaTransposedByte<typename WmmaOf<I, D>::Type, T>, D, __VA_ARGS__>(),
 #include "gpu/kernels.def"
 #undef FA_WMMA_8BIT
     };
@@ -93,6 +113,17 @@ struct TransposedBackwardList<MfmaKernels<T>> {
         transposed_backward_entry<D == width, MmaTransposed<I, T>, D, __VA_ARGS__, false>(),
 #include "gpu/kernels.def"
 #undef FA_MFMA_BACKWARD
+    };
+};
+template <>
+struct TransposedBackwardList<MfmaKernels<F32>> {
+    template <int width>
+    static constexpr BackwardInstance list[] = {
+#define FA_MFMA_BACKWARD_32BIT(I, D, ...)                                                     \
+    transposed_backward_entry<D == width, MmaTransposed<I, F32>, D, __VA_ARGS__, true>(), \
+        transposed_backward_entry<D == width, MmaTransposed<I, F32>, D, __VA_ARGS__, false>(),
+#include "gpu/kernels.def"
+#undef FA_MFMA_BACKWARD_32BIT
     };
 };
 template <class I, class T>

@@ -45,7 +45,8 @@ struct MmaBlock {
     static constexpr int kLocationTiles = kLatent ? Stages + 1 : Stages / 2 + 1;  // key tiles whose locations are kept: from the lookup to the mask
     // All stages before the first tile: others have no registers for it.
     static constexpr bool kFillAllStages = Mma::kAsyncCopies && (KeyWarps > 1 || RowTiles * D <= 64);
-    static constexpr int kPrefetch = Mma::kAsyncCopies || KeyWarps == 1 ? 2 : 1;  // fragments that are read before their use
+    // Fragments that are read before their use; the products with one of f32 take as long as reads do.
+    static constexpr int kPrefetch = Mma::kAsyncCopies || (KeyWarps == 1 && sizeof(Element) < 4) ? 2 : 1;
     static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
     static constexpr bool kHoldQ =
         !Mma::kQInShared || (!Mma::kSplitTf32 && !Mma::kScaled && RowTiles * kTileRows * D <= 128 * kTile);  // q stays in registers

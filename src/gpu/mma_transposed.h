@@ -25,7 +25,7 @@ struct Mfma32 {
     static constexpr const char *kFamily = "fwd_mfma", *kByteFamily = "fwd_mfma_byte";
     static constexpr int kLanes = 64, kTile = 32, kElements = 16, kWords = 8;
     static constexpr int kDimBytes = 16, kDimStep = 32, kKeyBytes = 8, kKeyStep = 16;
-    static constexpr bool kOperandsTwice = false;
+    static constexpr bool kOperandsTwice = false, kQInShared = false;
     static constexpr bool kAvailable = rt::kHasMfma;
     FA_MEMBER static constexpr int row(int lane) { return lane % 32; }
     FA_MEMBER static constexpr int column(int lane, int i) { return 8 * (i / 4) + 4 * (lane / 32) + i % 4; }
@@ -47,7 +47,7 @@ struct Mfma16 {
     static constexpr const char *kFamily = "fwd_mfma", *kByteFamily = "fwd_mfma_byte";
     static constexpr int kLanes = 64, kTile = 16, kElements = 4, kWords = 2;
     static constexpr int kDimBytes = 8, kDimStep = 0, kKeyBytes = 8, kKeyStep = 0;
-    static constexpr bool kOperandsTwice = false;
+    static constexpr bool kOperandsTwice = false, kQInShared = false;
     static constexpr bool kAvailable = rt::kHasMfma;
     FA_MEMBER static constexpr int row(int lane) { return lane % 16; }
     FA_MEMBER static constexpr int column(int lane, int i) { return 4 * (lane / 16) + i; }
@@ -59,6 +59,31 @@ struct Mfma16 {
     }
 };
 
+// CDNA, of f32, whose products are exact: v_mfma_f32_32x32x2, sixteen times, and v_mfma_f32_16x16x4, four times. Results lie as of 16 bits, and are
+// operands as they lie.
+struct Mfma16x4;
+struct Mfma32x2 : Mfma32 {
+    using General = Mfma16x4;
+    static constexpr int kWords = 16, kKeyBytes = 16, kKeyStep = 32;
+    static constexpr bool kAvailable = rt::kHasMfmaF32;
+    FA_MEMBER static constexpr int key_byte(int lane) { return 16 * (lane / 32); }
+    template <class T>
+    FA_MEMBER static void multiply(rt::AccVec<16>& d, const uint32_t a[16], const uint32_t b[16]) {
+        FA_UNROLL for (int i = 0; i < 16; i++) rt::mfma_f32_32x32x2(d, a[i], b[i]);
+    }
+};
+struct Mfma16x4 : Mfma16 {
+    using General = Mfma16x4;
+    static constexpr int kWords = 4, kDimBytes = 16, kKeyBytes = 16;
+    static constexpr bool kAvailable = rt::kHasMfmaF32;
+    FA_MEMBER static constexpr int dim_byte(int lane) { return 16 * (lane / 16); }
+    FA_MEMBER static constexpr int key_byte(int lane) { return 16 * (lane / 16); }
+    template <class T>
+    FA_MEMBER static void multiply(rt::AccVec<4>& d, const uint32_t a[4], const uint32_t b[4]) {
+        FA_UNROLL for (int i = 0; i < 4; i++) rt::mfma_f32_16x16x4(d, a[i], b[i]);
+    }
+};
+
 // RDNA 3: v_wmma_f32_16x16x16. Lanes 16 to 31 give the operands of lanes 0 to 15 once more; of results a lane has every other
 // column.
 struct WmmaGfx11 {
@@ -66,7 +91,7 @@ struct WmmaGfx11 {
     static constexpr const char *kFamily = "fwd_wmma", *kByteFamily = "fwd_wmma_byte";
     static constexpr int kLanes = 32, kTile = 16, kElements = 8, kWords = 8;
     static constexpr int kDimBytes = 16, kDimStep = 16, kKeyBytes = 16, kKeyStep = 16;
-    static constexpr bool kOperandsTwice = true;
+    static constexpr bool kOperandsTwice = true, kQInShared = false;
     static constexpr bool kAvailable = rt::kHasWmmaGfx11;
     FA_MEMBER static constexpr int row(int lane) { return lane % 16; }
     FA_MEMBER static constexpr int column(int lane, int i) { return 2 * i + lane / 16; }
@@ -84,7 +109,7 @@ struct WmmaGfx12 {
     static constexpr const char *kFamily = "fwd_wmma", *kByteFamily = "fwd_wmma_byte";
     static constexpr int kLanes = 32, kTile = 16, kElements = 8, kWords = 4;
     static constexpr int kDimBytes = 16, kDimStep = 0, kKeyBytes = 16, kKeyStep = 0;
-    static constexpr bool kOperandsTwice = false;
+    static constexpr bool kOperandsTwice = false, kQInShared = false;
     static constexpr bool kAvailable = rt::kHasWmmaGfx12;
     FA_MEMBER static constexpr int row(int lane) { return lane % 16; }
     FA_MEMBER static constexpr int column(int lane, int i) { return 8 * (lane / 16) + i; }
@@ -94,6 +119,16 @@ struct WmmaGfx12 {
     FA_MEMBER static void multiply(rt::AccVec<8>& d, const uint32_t a[4], const uint32_t b[4]) {
         rt::wmma_f32_16x16x16_gfx12<kIsF16<T>>(d, a, b);
     }
+};
+
+// Of wide heads on RDNA: outputs fill the registers, and q lies in shared memory.
+struct WideWmmaGfx11 : WmmaGfx11 {
+    using General = WideWmmaGfx11;
+    static constexpr bool kQInShared = true;
+};
+struct WideWmmaGfx12 : WmmaGfx12 {
+    using General = WideWmmaGfx12;
+    static constexpr bool kQInShared = true;
 };
 
 // kTile rows × kTile columns of f32. A lane holds elements of one row.
@@ -128,7 +163,12 @@ struct AccTransposed {
     FA_MEMBER static void set_mask_bits(const uint32_t (&)[tiles], int, uint32_t&) {}
 };
 
-// f16 and bf16, kept in the units of MmaSync's probabilities. Of bf16 a row's reference may be 4 behind its maximum, so that most tiles rescale no
+template <class T>
+struct BitsOf { using Type = uint16_t; };
+template <>
+struct BitsOf<F32> { using Type = uint32_t; };
+
+// f16, bf16 and f32, kept in the units of MmaSync's and MmaTf32's probabilities. Of all but f16 a row's reference may be 4 behind its maximum, so that most tiles rescale no
 // outputs: over fewer than 2^20 keys no sum is larger for that than those of 2^24 keys are without.
 template <class I, class T>
 struct MmaTransposed {
@@ -142,30 +182,32 @@ struct MmaTransposed {
         const char* base;
         int bytes, width;  // 0: a row that does not exist; of a copy
     };
-    using StoredBits = uint16_t;  // an element of k and v in memory
+    using Bits = typename BitsOf<T>::Type;
+    using StoredBits = Bits;  // an element of k and v in memory
     static constexpr const char* kFamily = I::kFamily;
     static constexpr int kLanes = I::kLanes, kTile = I::kTile;
     static constexpr bool kAvailable = I::kAvailable;
-    static constexpr bool kAsyncCopies = false, kClusters = false, kQInShared = false, kOutputInPasses = true;
+    static constexpr bool kAsyncCopies = false, kClusters = false, kQInShared = I::kQInShared, kOutputInPasses = true;
     static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kWidensQ = false, kRoundsQ = false, kSplitTf32 = false, kF16 = kIsF16<T>;
+    static constexpr int kBytes = int(sizeof(T));
     static constexpr float kExponent = kF16 ? 15.f : 0.f, kLag = kF16 ? 0.f : 4.f, kRowSumUnit = kF16 ? 0x1p-47f : 0x1p-32f,
-                           kOutputUnit = kF16 ? 0x1p-47f : 0x1p-8f, kScoreUnit = 1.f;
+                           kOutputUnit = kF16 ? 0x1p-47f : kBytes == 4 ? 1.f : 0x1p-8f, kScoreUnit = 1.f;
     static constexpr int kDimPieces = I::kWords * 4 / I::kDimBytes, kKeyPieces = I::kWords * 4 / I::kKeyBytes;
     static constexpr Copies kCopies = Copies::registers;
     FA_MEMBER static int output_column(int c, int i) { return kTile * c + Acc::column(i); }
 
-    // q's rows are read from global memory, each lane its own, and stay in registers.
+    // q's rows are read from global memory, each lane its own, and stay in registers; or those of wide heads from shared memory, for each tile of keys.
     FA_MEMBER static void load_q(FragmentA& a, const QRow& row, int step) {
         constexpr int words = I::kDimBytes / 4;
         FA_UNROLL for (int i = 0; i < kDimPieces; i++) {
-            const int at = 2 * kTile * step + I::dim_byte(Acc::lane()) + I::kDimStep * i;
+            const int at = kBytes * kTile * step + I::dim_byte(Acc::lane()) + I::kDimStep * i;
             FA_UNROLL for (int w = 0; w < words; w++) a.r[words * i + w] = 0;
             if (row.width == 16) {
                 if (at < row.bytes) rt::load_words<words>(reinterpret_cast<const uint8_t*>(row.base) + at, a.r + words * i);
             } else {
-                FA_UNROLL for (int e = 0; e < 2 * words; e++)
-                    if (at + 2 * e < row.bytes)
-                        a.r[words * i + e / 2] |= uint32_t(*reinterpret_cast<const uint16_t*>(row.base + at + 2 * e)) << e % 2 * 16;
+                FA_UNROLL for (int byte = 0; byte < 4 * words; byte += kBytes)
+                    if (at + byte < row.bytes)
+                        a.r[words * i + byte / 4] |= uint32_t(*reinterpret_cast<const Bits*>(row.base + at + byte)) << byte % 4 * 8;
             }
         }
     }
@@ -178,22 +220,25 @@ struct MmaTransposed {
     FA_MEMBER static void load_dims(uint32_t r[I::kWords], uint32_t ptr, int down, int step) {
         constexpr int words = I::kDimBytes / 4;
         FA_UNROLL for (int i = 0; i < kDimPieces; i++) {
-            const uint32_t at = uint32_t(2 * kTile * step + I::kDimStep * i);
+            const uint32_t at = uint32_t(kBytes * kTile * step + I::kDimStep * i);
             rt::load_shared<words>((ptr ^ at % 128) + at / 128 * 128 + uint32_t(down), r + words * i);
         }
     }
     template <int row_bytes>
     FA_MEMBER static void load_k(FragmentB& b, uint32_t ptr, int down, int step) { load_dims(b.r, ptr, down, step); }
+    template <int row_bytes>
+    FA_MEMBER static uint32_t q_ptr(const char* tile, int row, int lane) { return k_ptr<row_bytes>(tile, row, lane); }
+    FA_MEMBER static void load_q(FragmentA& a, uint32_t ptr, int down, int step) { load_dims(a.r, ptr, down, step); }
     // v's tile lies column by column. The pieces of 16 neighbouring columns, or 8, lie in different banks, and so do those of every
     // fourth, which are written at a time.
     template <int keys>
     FA_MEMBER static constexpr int v_swizzle(int column) {
-        constexpr int pieces = 2 * keys / I::kKeyBytes;
+        constexpr int pieces = kBytes * keys / I::kKeyBytes, together = 128 / I::kKeyBytes;
         static_assert(kTile % pieces == 0, "");
-        return (column ^ column / pieces) % pieces * I::kKeyBytes;
+        return (column ^ column / (pieces < 4 ? 4 : pieces < together ? pieces : together)) % pieces * I::kKeyBytes;
     }
     template <int keys>
-    FA_MEMBER static constexpr int v_offset(int column, int key) { return 2 * keys * column + (2 * key ^ v_swizzle<keys>(column)); }
+    FA_MEMBER static constexpr int v_offset(int column, int key) { return kBytes * keys * column + (kBytes * key ^ v_swizzle<keys>(column)); }
     template <int row_bytes, int keys>
     FA_MEMBER static uint32_t v_ptr(const char* tile, int key, int lane = Acc::lane()) {
         return rt::smem_addr(tile) + uint32_t(rt::opaque(v_offset<keys>(I::row(lane), key) ^ I::key_byte(lane)));
@@ -202,8 +247,8 @@ struct MmaTransposed {
     FA_MEMBER static void load_v(FragmentB& b, uint32_t ptr, int n, int c) {
         constexpr int words = I::kKeyBytes / 4;
         FA_UNROLL for (int i = 0; i < kKeyPieces; i++) {
-            const uint32_t at = uint32_t((2 * kTile * n + I::kKeyStep * i) ^ v_swizzle<keys>(kTile * c));
-            rt::load_shared<words>((ptr ^ at) + uint32_t(2 * keys * kTile * c), b.r + words * i);
+            const uint32_t at = uint32_t((kBytes * kTile * n + I::kKeyStep * i) ^ v_swizzle<keys>(kTile * c));
+            rt::load_shared<words>((ptr ^ at) + uint32_t(kBytes * keys * kTile * c), b.r + words * i);
         }
     }
     FA_MEMBER static void mma(Acc& d, const FragmentA& a, const FragmentB& b) {
@@ -213,21 +258,30 @@ struct MmaTransposed {
 
     FA_MEMBER static uint32_t pack(const float x[2]) { return kF16 ? rt::cvt_pk_f16(x[0], x[1]) : rt::pack_bf16(x[0], x[1]); }
     FA_MEMBER static void store4(T* to, const float x[4]) {
-        const uint32_t words[] = {pack(x), pack(x + 2)};
-        rt::store_words<2>(reinterpret_cast<char*>(to), words);
+        if constexpr (kBytes == 4) {
+            rt::store4(&to->x, x);
+        } else {
+            const uint32_t words[] = {pack(x), pack(x + 2)};
+            rt::store_words<2>(reinterpret_cast<char*>(to), words);
+        }
     }
-    FA_MEMBER static float tanh(float x) { return tanh_fast(x); }
+    FA_MEMBER static float tanh(float x) { return kBytes == 4 ? tanhf(x) : tanh_fast(x); }
     // P as the right operand. bf16: 2^-24 times as large only here, for the exponential's result would be 0 instead of subnormal; and
     // halves are rounded up, for a third of the instructions that rounding them to even takes, where none does it. A NaN may lose its bits on the way, but
     // the row's sum has it, too.
     FA_MEMBER static void round_probs(FragmentA& a, const Acc& p) {
         Acc scaled = p;
-        if constexpr (!kF16) scaled.multiply(0x1p-24f);
+        if constexpr (!kF16) scaled.multiply(kRowSumUnit / kOutputUnit);
+        if constexpr (kBytes == 4) return keep(a, scaled);
         spread_pairs(a, scaled, [](const float x[2]) {
             if constexpr (kF16) return rt::cvt_pk_f16(x[0], x[1]);
             else if constexpr (rt::kPacksBf16) return rt::cvt_pk_bf16(x[0], x[1]);
             else return rt::prmt(bits_of(x[0]) + 0x8000u, bits_of(x[1]) + 0x8000u, 0x7632);
         });
+    }
+    template <class Tile>
+    FA_MEMBER static void keep(FragmentA& a, const Tile& p) {
+        FA_UNROLL for (int i = 0; i < Acc::kElements; i++) a.r[i] = bits_of(p.x[i]);
     }
     // The pairs of a result's elements, as round(pair) makes them words.
     template <class Tile, class Round>
@@ -253,29 +307,35 @@ struct MmaTransposed {
     static constexpr bool kHoldsProbs = true, kHoldsOwned = kLanes == 64;  // where registers suffice
     static constexpr float kProbExponent = kExponent, kProbUnit = kF16 ? 0x1p+15f : 1.f, kProductUnit = 1.f;
     static constexpr bool kNarrow = kF16;
-    struct RawColumns { uint32_t r[2 * I::kWords][2]; };
+    static constexpr int kKeysHeld = 4 * I::kWords / kBytes;  // of a fragment
+    struct RawColumns { uint32_t r[kKeysHeld][kBytes]; };
     template <class Tile>
-    FA_MEMBER static void pack_probs(FragmentA& a, const Tile& p) { spread_pairs(a, p, pack); }
+    FA_MEMBER static void pack_probs(FragmentA& a, const Tile& p) {
+        if constexpr (kBytes == 4) keep(a, p);
+        else spread_pairs(a, p, pack);
+    }
     FA_MEMBER static void load_shared_q(FragmentA& a, uint32_t ptr, int down, int step) { load_dims(a.r, ptr, down, step); }
     template <int row_bytes>
     FA_MEMBER static uint32_t columns_ptr(const char* tile) {
-        const int lane = Acc::lane(), key = I::key_byte(lane) / 2, byte = 2 * kColumnGroup * I::row(lane);
+        const int lane = Acc::lane(), key = I::key_byte(lane) / kBytes, byte = kBytes * kColumnGroup * I::row(lane);
         return rt::smem_addr(tile) + uint32_t(rt::opaque(swizzle_offset<row_bytes>(key, byte / 16) + byte % 16));
     }
     // Of the n-th kTile rows, and of the columns of a group.
     template <int row_bytes>
     FA_MEMBER static void load_columns(RawColumns& to, uint32_t ptr, int n, int group) {
-        static_assert(2 * kColumnGroup * kTile % 128 == 0, "a group's columns are swizzled among themselves");
-        FA_UNROLL for (int i = 0; i < 2 * I::kWords; i++) {
-            constexpr int keys = I::kKeyBytes / 2;  // of a piece
-            const int key = I::kKeyStep / 2 * (i / keys) + i % keys;
-            const uint32_t at = uint32_t((kTile * n + key) * row_bytes + 2 * kColumnGroup * kTile * group);
-            rt::load_shared<2>((ptr ^ uint32_t(key % 8 * 16)) + at, to.r[i]);
+        static_assert(kBytes * kColumnGroup * kTile % 128 == 0, "a group's columns are swizzled among themselves");
+        FA_UNROLL for (int i = 0; i < kKeysHeld; i++) {
+            constexpr int keys = I::kKeyBytes / kBytes;  // of a piece
+            const int key = I::kKeyStep / kBytes * (i / keys) + i % keys;
+            const uint32_t at = uint32_t((kTile * n + key) * row_bytes + kBytes * kColumnGroup * kTile * group);
+            rt::load_shared<kBytes>((ptr ^ uint32_t(key % 8 * 16)) + at, to.r[i]);
         }
     }
     FA_MEMBER static void column_of(FragmentB& b, const RawColumns& from, int c) {
-        FA_UNROLL for (int i = 0; i < I::kWords; i++)
-            b.r[i] = rt::prmt(from.r[2 * i][c / 2], from.r[2 * i + 1][c / 2], c % 2 ? 0x7632 : 0x5410);
+        FA_UNROLL for (int i = 0; i < I::kWords; i++) {
+            if constexpr (kBytes == 4) b.r[i] = from.r[i][c];
+            else b.r[i] = rt::prmt(from.r[2 * i][c / 2], from.r[2 * i + 1][c / 2], c % 2 ? 0x7632 : 0x5410);
+        }
     }
 };
 

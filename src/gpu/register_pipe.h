@@ -13,23 +13,27 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     static constexpr bool general = kind == Kind::general;
     using Mma = typename M::Policy;
     using Element = typename M::Element;
-    // Bytes of an element in memory.
-    static constexpr int kStored = Mma::kKv8bit ? 1 : 2;
-    // Of k a thread fetches vectors of eight elements; of v four columns of four keys, which are transposed.
+    // Bytes of an element in shared memory, and in memory; and elements of a vector in shared memory.
+    static constexpr int kBytes = int(sizeof(Element)), kStored = Mma::kKv8bit ? 1 : kBytes, kVec = 16 / kBytes, kVecWords = kVec * kStored / 4;
+    // Of k a thread fetches vectors; of v four columns of four keys, which are transposed.
     static constexpr int kVecs = M::keys / M::kRowsAtOnce, kAcross = M::columns / 4, kAllUnits = M::keys / 4 * kAcross,
                          kUnits = (kAllUnits + M::threads - 1) / M::threads;
-    static_assert(M::stages == 2 && M::keys % M::kRowsAtOnce == 0 && sizeof(Element) == 2, "");
+    static_assert(M::stages == 2 && M::keys % M::kRowsAtOnce == 0, "");
 
     const MmaForwardParams& x;
     const int begin, end;
     const Type type;
     union {
-        uint32_t k[kVecs][2 * kStored], v[kUnits][4][kStored];
+        uint32_t k[kVecs][kVecWords], v[kUnits][4][kStored];
     };
     bool pending = false, is_v = false;
 
     FA_MEMBER KvPipe(const MmaForwardParams& params, Type stored, int first, int last) : x(params), begin(first), end(last), type(stored) {
         k_base = uniform(M::shared().tile.k.base), v_base = uniform(M::shared().tile.v.base);
+        if constexpr (Mma::kQInShared) {  // its copies
+            rt::cp_async_commit();
+            rt::cp_async_wait<0>();
+        }
     }
     FA_MEMBER static const char* uniform(const char* p) { return reinterpret_cast<const char*>(rt::warp_uniform64(reinterpret_cast<int64_t>(p))); }
     const char *k_base, *v_base;
@@ -65,7 +69,7 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     // pass(type), as a C++ type, once for all that is stored; and words of such elements as those of q's type.
     template <class Pass>
     FA_MEMBER void by_type(Pass pass) const {
-        if constexpr (kStored == 2) pass(Element{});
+        if constexpr (kStored == kBytes) pass(Element{});
         else if (type == FA_E4M3) pass(E4m3{});
         else if (type == FA_E5M2) pass(E5m2{});
         else pass(I8{});
@@ -90,7 +94,7 @@ struct KvPipe<M, kind, Type, Copies::registers> {
             const int64_t step = strides.row;
             base = from + key * step;
             row = int(step);
-            is = end - key >= M::keys && strides.row_bytes == M::kRowBytes / 2 * kStored && uint64_t(step) < (uint64_t(1) << 31) / M::keys;
+            is = end - key >= M::keys && strides.row_bytes == M::kRowBytes / kBytes * kStored && uint64_t(step) < (uint64_t(1) << 31) / M::keys;
         }
         template <int n>
         FA_MEMBER void load(int down, int offset, uint32_t (&to)[n]) const {
@@ -102,15 +106,15 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         const int first = thread() / M::kRowVecs, vec = thread() % M::kRowVecs, left = end - key;
         const WholeTile whole(k_base, x.k.bytes, key, end);
         if (whole.is) {
-            const int offset = rt::opaque(first * whole.row + 8 * kStored * vec);
+            const int offset = rt::opaque(first * whole.row + 4 * kVecWords * vec);
             FA_UNROLL for (int n = 0; n < kVecs; n++) whole.load(n * M::kRowsAtOnce, offset, k[n]);
             return rt::compiler_fence();  // or the compiler would join the last load with that below, whose registers are cleared first
         }
-        const char* const at = from.base + int64_t(key) * from.row + first * from.row + 8 * kStored * vec;
+        const char* const at = from.base + int64_t(key) * from.row + first * from.row + 4 * kVecWords * vec;
         FA_UNROLL for (int n = 0; n < kVecs; n++) {
             const int r = n * M::kRowsAtOnce;
-            FA_UNROLL for (int w = 0; w < 2 * kStored; w++) k[n][w] = 0;
-            if (8 * kStored * vec < from.bytes && first + r < left) rt::load_global<2 * kStored>(at + int64_t(r) * from.row, k[n]);
+            FA_UNROLL for (int w = 0; w < kVecWords; w++) k[n][w] = 0;
+            if (4 * kVecWords * vec < from.bytes && first + r < left) rt::load_global<kVecWords>(at + int64_t(r) * from.row, k[n]);
         }
     }
     FA_MEMBER void store_k() const {
@@ -120,7 +124,7 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         });
     }
     template <class Stored>
-    FA_MEMBER static void store_vec(Stored stored, int row, int vec, const uint32_t (&from)[2 * kStored]) {
+    FA_MEMBER static void store_vec(Stored stored, int row, int vec, const uint32_t (&from)[kVecWords]) {
         uint32_t words[4];
         widen(stored, from, words);
         rt::store_shared<4>(M::stage_tile(0) + swizzle_offset<M::kRowBytes>(row, vec), words);
@@ -159,12 +163,19 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     template <class Stored>
     FA_MEMBER static void store_unit(Stored stored, int unit, const uint32_t (&from)[4][kStored]) {
         const int key = unit / kAcross * 4, column = unit % kAcross * 4;
-        uint32_t row[4][2];
-        FA_UNROLL for (int r = 0; r < 4; r++) widen(stored, from[r], row[r]);
-        FA_UNROLL for (int c = 0; c < 4; c++) {
-            const uint32_t selector = c % 2 ? 0x7632 : 0x5410;
-            const uint32_t words[] = {rt::prmt(row[0][c / 2], row[1][c / 2], selector), rt::prmt(row[2][c / 2], row[3][c / 2], selector)};
-            rt::store_shared<2>(M::stage_tile(1) + Mma::template v_offset<M::keys>(column + c, key), words);
+        if constexpr (kBytes == 4) {
+            FA_UNROLL for (int c = 0; c < 4; c++) {
+                const uint32_t words[] = {from[0][c], from[1][c], from[2][c], from[3][c]};
+                rt::store_shared<4>(M::stage_tile(1) + Mma::template v_offset<M::keys>(column + c, key), words);
+            }
+        } else {
+            uint32_t row[4][2];
+            FA_UNROLL for (int r = 0; r < 4; r++) widen(stored, from[r], row[r]);
+            FA_UNROLL for (int c = 0; c < 4; c++) {
+                const uint32_t selector = c % 2 ? 0x7632 : 0x5410;
+                const uint32_t words[] = {rt::prmt(row[0][c / 2], row[1][c / 2], selector), rt::prmt(row[2][c / 2], row[3][c / 2], selector)};
+                rt::store_shared<2>(M::stage_tile(1) + Mma::template v_offset<M::keys>(column + c, key), words);
+            }
         }
     }
     // Rows of any width, in pages or not: n words of one from byte `at` on. What lies beyond it is 0.
@@ -189,8 +200,8 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         const typename M::Source from = M::shared().tile.k;
         FA_UNROLL_BY(1)
         for (int i = rt::opaque(rt::thread()); i < M::keys * M::kRowVecs; i += M::threads) {
-            uint32_t words[2 * kStored];
-            read_row(from, row_of(from, j, key, i / M::kRowVecs), i % M::kRowVecs * 8 * kStored, words);
+            uint32_t words[kVecWords];
+            read_row(from, row_of(from, j, key, i / M::kRowVecs), i % M::kRowVecs * 4 * kVecWords, words);
             by_type([&](auto stored) { store_vec(stored, i / M::kRowVecs, i % M::kRowVecs, words); });
         }
     }

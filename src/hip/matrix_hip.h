@@ -12,6 +12,13 @@ constexpr bool kHasMfma = true;
 #else
 constexpr bool kHasMfma = false;
 #endif
+// The same of f32, which CDNA 2 computes like CDNA 3.
+#if defined(__gfx90a__) || defined(FA_HAS_MFMA)
+#define FA_HAS_MFMA_F32
+constexpr bool kHasMfmaF32 = true;
+#else
+constexpr bool kHasMfmaF32 = false;
+#endif
 // 32×32 products twice as deep, in the time of the others; an instruction that rounds two floats to bf16.
 #ifdef __gfx950__
 constexpr bool kHasDeepMfma = true, kPacksBf16 = true;
@@ -68,6 +75,21 @@ FA_DEVICE void mfma_f32_32x32x8(AccVec<16>&, const uint32_t*, const uint32_t*) {
 template <bool f16>
 FA_DEVICE void mfma_f32_16x16x16(AccVec<4>&, const uint32_t*, const uint32_t*) {}
 #endif
+
+FA_DEVICE void mfma_f32_32x32x2(AccVec<16>& d, uint32_t a, uint32_t b) {
+#ifdef FA_HAS_MFMA_F32
+    d = __builtin_amdgcn_mfma_f32_32x32x2f32(__builtin_bit_cast(float, a), __builtin_bit_cast(float, b), d, 0, 0, 0);
+#else
+    (void)d, (void)a, (void)b;
+#endif
+}
+FA_DEVICE void mfma_f32_16x16x4(AccVec<4>& d, uint32_t a, uint32_t b) {
+#ifdef FA_HAS_MFMA_F32
+    d = __builtin_amdgcn_mfma_f32_16x16x4f32(__builtin_bit_cast(float, a), __builtin_bit_cast(float, b), d, 0, 0, 0);
+#else
+    (void)d, (void)a, (void)b;
+#endif
+}
 
 template <bool f16>
 FA_DEVICE void mfma_f32_32x32x16(AccVec<16>& d, const uint32_t* a, const uint32_t* b) {

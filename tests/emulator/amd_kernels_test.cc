@@ -4,6 +4,7 @@
 #include <iterator>
 #include <set>
 #include <string>
+#include <tuple>
 #include "support/backward_case.h"
 #include "support/shaped.h"
 
@@ -12,42 +13,51 @@ namespace {
 
 enum class Work { plain, score_mods, unaligned, pages };
 
-// With k and v of q's type, or of 8 bits: those of wide heads have no queries of f16 then.
-std::set<std::string> listed_kernels(const std::string& matrix, bool bytes) {
+// With queries of a type and heads of a width, and with k and v of q's type, or of 8 bits: those of wide heads have no queries of f16 then.
+std::set<std::string> listed_kernels(const std::string& matrix, int32_t dtype, int64_t width, bool bytes) {
     std::set<std::string> names;
-    constexpr int Mfma32 = 32, Mfma16 = 16;  // rows of an instruction's tile
-    const auto add = [&](bool of_bytes, const char* instruction, int tile, int columns, int row_warps) {
-        if (bytes != of_bytes) return;
+    constexpr int Mfma32 = 32, Mfma16 = 16, Mfma32x2 = 32, Mfma16x4 = 16;  // rows of an instruction's tile
+    const bool f32 = dtype == FA_F32;
+    const auto add = [&](bool of_f32, bool of_bytes, const char* instruction, int tile, int columns, int row_warps) {
+        if (f32 != of_f32 || bytes != of_bytes || columns != width || (bytes && width > 128 && dtype == FA_F16)) return;
         names.insert(std::string("fwd_") + instruction + (bytes ? "_byte_" : "_") + std::to_string(tile * row_warps) + "x" + std::to_string(columns));
     };
     const bool mfma = matrix == "mfma", wmma = matrix == "wmma_gfx11" || matrix == "wmma_gfx12";
 #define FA_MFMA(tile, columns, row_warps, key_warps, keys) \
-    if (mfma) add(false, "mfma", tile, columns, row_warps);
+    if (mfma) add(false, false, "mfma", tile, columns, row_warps);
+#define FA_MFMA_32BIT(tile, columns, row_warps, key_warps, keys) \
+    if (mfma) add(true, false, "mfma", tile, columns, row_warps);
 #define FA_WMMA(columns, row_warps, key_warps, keys) \
-    if (wmma) add(false, "wmma", 16, columns, row_warps);
+    if (wmma) add(false, false, "wmma", 16, columns, row_warps);
 #define FA_MFMA_8BIT(tile, columns, row_warps, key_warps, keys) \
-    if (mfma) add(true, "mfma", tile, columns, row_warps);
+    if (mfma) add(false, true, "mfma", tile, columns, row_warps);
 #define FA_WMMA_8BIT(columns, row_warps, key_warps, keys) \
-    if (wmma) add(true, "wmma", 16, columns, row_warps);
+    if (wmma) add(false, true, "wmma", 16, columns, row_warps);
 #include "gpu/kernels.def"
 #undef FA_MFMA
+#undef FA_MFMA_32BIT
 #undef FA_WMMA
 #undef FA_MFMA_8BIT
 #undef FA_WMMA_8BIT
     return names;
 }
 
-std::set<std::string> listed_backward_kernels(const std::string& matrix) {
+std::set<std::string> listed_backward_kernels(const std::string& matrix, int32_t dtype, int64_t width, bool) {
     std::set<std::string> names;
-    [[maybe_unused]] const auto add = [&](const std::string& family, int columns) {
+    const bool f32 = dtype == FA_F32, mfma = matrix == "mfma", wmma = matrix == "wmma_gfx11" || matrix == "wmma_gfx12";
+    const auto add = [&](const std::string& family, int columns) {
+        if (columns != width) return;
         for (const char* kind : {"_", "_plain_"}) names.insert(family + kind + std::to_string(columns));
     };
 #define FA_MFMA_BACKWARD(instruction, columns, warps, tiles, rows) \
-    if (matrix == "mfma") add("bwd_mfma", columns);
+    if (mfma && !f32) add("bwd_mfma", columns);
+#define FA_MFMA_BACKWARD_32BIT(instruction, columns, warps, tiles, rows) \
+    if (mfma && f32) add("bwd_mfma", columns);
 #define FA_WMMA_BACKWARD(columns, warps, tiles, rows) \
-    if (matrix == "wmma_gfx11" || matrix == "wmma_gfx12") add("bwd_wmma", columns);
+    if (wmma && !f32) add("bwd_wmma", columns);
 #include "gpu/kernels.def"
 #undef FA_MFMA_BACKWARD
+#undef FA_MFMA_BACKWARD_32BIT
 #undef FA_WMMA_BACKWARD
     return names;
 }
@@ -60,22 +70,26 @@ std::string kernel_of(const Handle& handle, const fa_attention_desc_t& d, int32_
     return words.substr(begin, words.find(' ', begin) - begin);
 }
 
-class AmdKernels : public testing::TestWithParam<int32_t> {
+// By the type of q and the width of heads.
+class AmdKernels : public testing::TestWithParam<std::tuple<int32_t, int64_t>> {
 protected:
     const Handle handle = make_handle();
+    const int32_t type = std::get<0>(GetParam());
+    const int64_t width = std::get<1>(GetParam());
     std::set<std::string> listed, met;
 
-    void begin(std::set<std::string> (*list)(const std::string& matrix)) {
+    // Where no kernel is listed, other families have the calls.
+    void begin(std::set<std::string> (*list)(const std::string& matrix, int32_t dtype, int64_t width, bool bytes), bool bytes) {
         const char* const matrix = getenv("FLASHATTN_EMU_MATRIX");
         ASSERT_TRUE(matrix);
-        listed = list(matrix);
-        ASSERT_FALSE(listed.empty());
+        listed = list(matrix, type, width, bytes);
+        ASSERT_TRUE(type == FA_F32 || width > 128 || !listed.empty());
     }
-    // Is the call's kernel one of the listed ones, which it is to be? Wide heads have those of a SIMT family.
-    bool meets(const std::string& kernel, const char* simt, int64_t width, const Case& c) {
+    // Is the call's kernel one of the listed ones, which it is to be? Where none is, it has that of a SIMT family.
+    bool meets(const std::string& kernel, const char* simt, const Case& c) {
         if (listed.count(kernel) > 0) return met.insert(kernel), true;
         EXPECT_EQ(kernel.rfind(simt, 0), 0u) << kernel;
-        EXPECT_GT(width, 128) << kernel << " takes " << c.describe();
+        EXPECT_TRUE(listed.empty()) << kernel << " takes " << c.describe();
         return false;
     }
     static void modify_scores(Case& c) { c.d.softcap = 3.f, c.d.operands |= FA_OPERAND_MASK, dense_pairs(c.d, c.d.mask_stride); }
@@ -88,76 +102,72 @@ protected:
 };
 
 TEST_P(AmdKernels, AreAllChosenAndRight) {
-    ASSERT_NO_FATAL_FAILURE(begin([](const std::string& matrix) { return listed_kernels(matrix, false); }));
-    Rng rng{derive(251, uint64_t(GetParam()))};
-    for (const int64_t width : {64, 128, 256})
-        for (const int64_t rows : {5, 300})
-            for (const Work work : {Work::plain, Work::score_mods, Work::unaligned, Work::pages}) {
-                const int64_t dim = work == Work::unaligned ? width - 3 : width;
-                Case c = shaped({1, 2, 1, rows, 150, dim, dim}, GetParam());
-                causal(c, FA_ALIGN_BOTTOM_RIGHT);
-                if (work == Work::score_mods) modify_scores(c);
-                if (work == Work::pages) paged(c, 48);
-                const std::string kernel = kernel_of(handle, c.d);
-                if (!meets(kernel, "fwd_simt_", width, c)) continue;
-                fill(c, work, rng);
-                EXPECT_EQ(run_and_check(handle, c), "") << kernel << ", " << c.describe();
-            }
+    ASSERT_NO_FATAL_FAILURE(begin(listed_kernels, false));
+    Rng rng{derive(251, uint64_t(type + 16 * width))};
+    for (const int64_t rows : {5, 300})
+        for (const Work work : {Work::plain, Work::score_mods, Work::unaligned, Work::pages}) {
+            const int64_t dim = work == Work::unaligned ? width - 3 : width;
+            Case c = shaped({1, 2, 1, rows, 150, dim, dim}, type);
+            causal(c, FA_ALIGN_BOTTOM_RIGHT);
+            if (work == Work::score_mods) modify_scores(c);
+            if (work == Work::pages) paged(c, 48);
+            const std::string kernel = kernel_of(handle, c.d);
+            if (!meets(kernel, "fwd_simt_", c)) continue;
+            fill(c, work, rng);
+            EXPECT_EQ(run_and_check(handle, c), "") << kernel << ", " << c.describe();
+        }
     EXPECT_EQ(met, listed);
 }
 
 // k and v of 8 bits, with factors of heads.
 TEST_P(AmdKernels, OfBytesAreAllChosenAndRight) {
-    ASSERT_NO_FATAL_FAILURE(begin([](const std::string& matrix) { return listed_kernels(matrix, true); }));
-    Rng rng{derive(253, uint64_t(GetParam()))};
+    if (width < 128) return;  // narrower heads have those of 128
+    ASSERT_NO_FATAL_FAILURE(begin(listed_kernels, true));
+    Rng rng{derive(253, uint64_t(type + 16 * width))};
     const int32_t types[] = {FA_E4M3, FA_I8, FA_E5M2};
-    int turn = 0;
-    for (const int64_t width : {128, 256})
-        for (const int64_t rows : {5, 300})
-            for (const Work work : {Work::plain, Work::score_mods, Work::unaligned, Work::pages}) {
-                const int64_t dim = work == Work::unaligned ? width - 3 : width;
-                Case c = shaped({1, 2, 1, rows, 150, dim, dim}, GetParam());
-                c.d.k_dtype = types[turn++ % 3];
-                c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
-                causal(c, FA_ALIGN_BOTTOM_RIGHT);
-                if (work == Work::score_mods) modify_scores(c);
-                if (work == Work::pages) paged(c, 48);
-                const std::string kernel = kernel_of(handle, c.d);
-                if (!meets(kernel, "fwd_simt_", width, c)) continue;
-                fill(c, work, rng);
-                EXPECT_EQ(run_and_check(handle, c), "") << kernel << ", " << c.describe();
-            }
-    for (auto name = listed.begin(); name != listed.end();)  // wide heads with queries of f16 are left to the SIMT kernel
-        name = GetParam() == FA_F16 && name->find("x256") != std::string::npos ? listed.erase(name) : std::next(name);
+    int turn = width > 128 ? 8 : 0;
+    for (const int64_t rows : {5, 300})
+        for (const Work work : {Work::plain, Work::score_mods, Work::unaligned, Work::pages}) {
+            const int64_t dim = work == Work::unaligned ? width - 3 : width;
+            Case c = shaped({1, 2, 1, rows, 150, dim, dim}, type);
+            c.d.k_dtype = types[turn++ % 3];
+            c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+            causal(c, FA_ALIGN_BOTTOM_RIGHT);
+            if (work == Work::score_mods) modify_scores(c);
+            if (work == Work::pages) paged(c, 48);
+            const std::string kernel = kernel_of(handle, c.d);
+            if (!meets(kernel, "fwd_simt_", c)) continue;
+            fill(c, work, rng);
+            EXPECT_EQ(run_and_check(handle, c), "") << kernel << ", " << c.describe();
+        }
     EXPECT_EQ(met, listed);
 }
 
 // Gradients of heads of whole widths and of odd ones, over more tiles than one, with a group of two heads.
 TEST_P(AmdKernels, OfTheBackwardAreAllChosenAndRight) {
-    ASSERT_NO_FATAL_FAILURE(begin(listed_backward_kernels));
-    Rng rng{derive(252, uint64_t(GetParam()))};
-    for (const int64_t width : {64, 128, 256})
-        for (const Work work : {Work::plain, Work::score_mods, Work::unaligned})
-            for (const bool is_causal : {true, false}) {
-                const int64_t dim = work == Work::unaligned ? width - 3 : width;
-                Case c = shaped({1, 2, 1, 150, 170, dim, dim}, GetParam());
-                if (is_causal) causal(c, FA_ALIGN_BOTTOM_RIGHT);
-                else if (work != Work::plain) continue;
-                if (work == Work::score_mods) modify_scores(c);
-                const std::string kernel = kernel_of(handle, c.d, FA_OP_BACKWARD);
-                if (!meets(kernel, "bwd_simt_", width, c)) continue;
-                fill(c, work, rng);
-                BackwardCase b(std::move(c));
-                ASSERT_EQ(b.run_forward(handle), FA_OK) << handle.error();
-                b.bind(rng);
-                b.fill_normal(rng);
-                EXPECT_EQ(run_and_check(handle, b), "") << kernel;
-            }
+    ASSERT_NO_FATAL_FAILURE(begin(listed_backward_kernels, false));
+    Rng rng{derive(252, uint64_t(type + 16 * width))};
+    for (const Work work : {Work::plain, Work::score_mods, Work::unaligned})
+        for (const bool is_causal : {true, false}) {
+            const int64_t dim = work == Work::unaligned ? width - 3 : width;
+            Case c = shaped({1, 2, 1, 150, 170, dim, dim}, type);
+            if (is_causal) causal(c, FA_ALIGN_BOTTOM_RIGHT);
+            else if (work != Work::plain) continue;
+            if (work == Work::score_mods) modify_scores(c);
+            const std::string kernel = kernel_of(handle, c.d, FA_OP_BACKWARD);
+            if (!meets(kernel, "bwd_simt_", c)) continue;
+            fill(c, work, rng);
+            BackwardCase b(std::move(c));
+            ASSERT_EQ(b.run_forward(handle), FA_OK) << handle.error();
+            b.bind(rng);
+            b.fill_normal(rng);
+            EXPECT_EQ(run_and_check(handle, b), "") << kernel;
+        }
     EXPECT_EQ(met, listed);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, AmdKernels, testing::Values(FA_F16, FA_BF16),
-                         [](const auto& info) { return oracle::name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Types, AmdKernels, testing::Combine(testing::Values(FA_F16, FA_BF16, FA_F32), testing::Values(64, 128, 256)),
+                         [](const auto& info) { return oracle::name_of(std::get<0>(info.param)) + ("_" + std::to_string(std::get<1>(info.param))); });
 
 }  // namespace
 }  // namespace test

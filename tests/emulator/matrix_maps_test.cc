@@ -68,7 +68,7 @@ struct Depths {
     }
 };
 
-template <class Map, class I>
+template <class Map, class I, int bytes = 2>
 void check(const std::string& instruction) {
     const Table a = read(instruction, 'A'), b = read(instruction, 'B'), d = read(instruction, 'D');
     expect_map(a, Map::kLanes, Map::kOperands, Map::a);
@@ -79,17 +79,17 @@ void check(const std::string& instruction) {
     ASSERT_EQ(I::kElements, Map::kResults);
     // Results are transposed: their rows are keys or columns of v.
     expect_map(d, I::kLanes, I::kElements, [](int lane, int i) { return MatrixElement{I::column(lane, i), I::row(lane)}; });
-    const int products = I::kWords * 2 / Map::kOperands;
+    const int elements = I::kWords * 4 / bytes, products = elements / Map::kOperands;
     ASSERT_EQ(products * Map::kDepth, I::kTile);
     Depths dims(I::kTile), keys(I::kTile);
     for (int lane = 0; lane < I::kLanes; lane++)
-        for (int i = 0; i < I::kWords * 2; i++) {
+        for (int i = 0; i < elements; i++) {
             const MatrixElement left = a[size_t(lane)][size_t(i % Map::kOperands)],
                                 right = b[size_t(lane)][size_t(i % Map::kOperands)];
             const int first = i / Map::kOperands * Map::kDepth;
             EXPECT_EQ(left.row, I::row(lane));
             EXPECT_EQ(right.column, I::row(lane));
-            const auto read_at = [&](int begin, int step, int bytes) { return (begin + step * (2 * i / bytes) + 2 * i % bytes) / 2; };
+            const auto read_at = [&](int begin, int step, int piece) { return (begin + step * (bytes * i / piece) + bytes * i % piece) / bytes; };
             const int dim = read_at(I::dim_byte(lane), I::kDimStep, I::kDimBytes),
                       key = read_at(I::key_byte(lane), I::kKeyStep, I::kKeyBytes);
             dims.meet(first + left.column, dim);  // k's
@@ -103,6 +103,8 @@ void check(const std::string& instruction) {
 
 TEST(MatrixMaps, Mfma32x32x8) { check<fa::rt::MfmaMap<32, 8>, fa::gpu::Mfma32>("cdna3_mfma_f32_32x32x8"); }
 TEST(MatrixMaps, Mfma16x16x16) { check<fa::rt::MfmaMap<16, 16>, fa::gpu::Mfma16>("cdna3_mfma_f32_16x16x16"); }
+TEST(MatrixMaps, Mfma32x32x2) { check<fa::rt::MfmaMap<32, 2>, fa::gpu::Mfma32x2, 4>("cdna3_mfma_f32_32x32x2"); }
+TEST(MatrixMaps, Mfma16x16x4) { check<fa::rt::MfmaMap<16, 4>, fa::gpu::Mfma16x4, 4>("cdna3_mfma_f32_16x16x4"); }
 TEST(MatrixMaps, WmmaOfRdna3) { check<fa::rt::WmmaGfx11Map, fa::gpu::WmmaGfx11>("rdna3_wmma_f32_16x16x16"); }
 TEST(MatrixMaps, WmmaOfRdna4) { check<fa::rt::WmmaGfx12Map, fa::gpu::WmmaGfx12>("rdna4_wmma_f32_16x16x16"); }
 

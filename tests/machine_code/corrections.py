@@ -238,11 +238,11 @@ def prepare_mfma(step, inst, pc):
     """Operands that need it are brought into registers that nobody uses, and the encoding names those."""
     size = 32 if "32X32" in step.name else 16
     depth = int(step.name.split("X")[2].split("_")[0])
-    half = step.name.endswith("_F16")
-    words = size * depth // 64 // 2
+    half, wide = step.name.endswith("_F16"), step.name.endswith("_F32")
+    words = size * depth // 64 // (1 if wide else 2)
     accumulation = field(inst, "acc")
     a, b, c, d = (field(inst, f) for f in ("src0", "src1", "src2", "vdst"))
-    assert a >= 256 and b >= 256 and (half or step.name.endswith("BF16")), step.name
+    assert a >= 256 and b >= 256 and (half or wide or step.name.endswith("BF16")), step.name
     sources = [(a - 256, bool(accumulation & 1), size == 32), (b - 256, bool(accumulation & 2), False)]
     taken = span(a - 256, words) | span(b - 256, words)
     if not field(inst, "acc_cd"):

@@ -19,4 +19,8 @@ for operand in A B D; do
     for name in mfma_f32_32x32x8 mfma_f32_16x16x16; do  # and both generations
         cmp <(table cdna2 "${name}bf16_1k" "$operand") "cdna3_${name}_$operand.csv"
     done
+    for name in mfma_f32_32x32x2 mfma_f32_16x16x4; do  # of f32
+        table cdna3 "${name}_f32" "$operand" >"cdna3_${name}_$operand.csv"
+        cmp <(table cdna2 "${name}f32" "$operand") "cdna3_${name}_$operand.csv"
+    done
 done
