@@ -9,16 +9,14 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// From so many rows on that share a kv head, matrix instructions keep up with memory bandwidth better than vectors, which convert
-// bf16 for next to nothing, and fp8 for most of their time.
-int min_matrix_rows(int32_t type) { return type == FA_BF16 ? 4 : type == FA_I8 ? 2 : 1; }
 // Where heads are neighbours in memory, a worker takes several: for each chunk of keys, one head after the other, so that each page
 // of memory is used completely at once. Of a block of this size, a quarter and the next one are being loaded at a time.
 constexpr int64_t kPanelBytes = 1024 * 1024;
 // While one head's chunk is read, the next one's is prefetched: a chunk should take as long as memory latency.
 constexpr int64_t kMinChunkBytes = 4096;
 constexpr int kMaxChunkKeys = kDecodeChunkKeys;
-int chunk_keys(bool matrix, int64_t row_bytes) { return matrix || 16 * row_bytes < kMinChunkBytes ? kMaxChunkKeys : 16; }
+int chunk_keys(int64_t row_bytes) { return 16 * row_bytes < kMinChunkBytes ? kMaxChunkKeys : 16; }
+constexpr int64_t kFarBytes = 16 * 1024;  // so far ahead is what is prefetched for the second-level cache
 // Addresses of so many keys are looked up at once.
 constexpr int kLookupKeys = 4 * kTileKeys;
 constexpr int kMaxPanelHeads = 32;  // of a panel
@@ -51,7 +49,9 @@ struct DecodeScratch {
 };
 
 // Whether scores of int8 k can be products of integers, with q split into limbs of 8 bits.
-bool use_int8_limbs(const Problem& p, int64_t rows) { return p.d.k_dtype == FA_I8 && rows <= kLimbRows && p.d.dim_qk % 64 == 0; }
+bool use_int8_limbs(const Problem& p, const DecodeMatrixKernels& k, int64_t rows) {
+    return k.pack_limbs && p.d.k_dtype == FA_I8 && rows <= kLimbRows && p.d.dim_qk % 64 == 0;
+}
 int64_t limb_bytes(const Problem& p) { return 16 * p.d.dim_qk + kLimbRows * int64_t(sizeof(float)); }
 
 // Floats of a tile's q in either form.
@@ -76,7 +76,9 @@ bool use_matrix(const Problem& p, const Kernels& k, int64_t rows) {
     const fa_attention_desc_t& d = p.d;
     if (!k.matrix || !k.matrix->decode || !p.within(kMatrixDecode) || d.q_dtype != FA_BF16) return false;
     if (d.k_dtype != FA_BF16 && !is_byte_type(d.k_dtype)) return false;
-    return d.dim_qk % 32 == 0 && d.dim_v % 32 == 0 && rows >= min_matrix_rows(d.k_dtype);
+    const DecodeMatrixKernels& decode = *k.matrix->decode;
+    const int64_t step = d.k_dtype == FA_BF16 ? 32 : decode.byte_dims;
+    return d.dim_qk % step == 0 && d.dim_v % step == 0 && rows >= decode.min_rows(d.k_dtype);
 }
 bool use_matrix(const Problem& p, const Kernels& k) { return use_matrix(p, k, rows_together(p)); }
 
@@ -142,7 +144,7 @@ void pack_matrix_q(const Call& c, const QueryTile& t, int panel_index, const Dec
     q_pointers(c, t, rows);
     const DecodeMatrixKernels& decode = *c.k->matrix->decode;
     const uint16_t* const* const values = reinterpret_cast<const uint16_t* const*>(rows);
-    scratch.has_limbs[panel_index] = use_int8_limbs(p, t.rows) && decode.pack_limbs(values, t.rows, int(p.d.dim_qk),
+    scratch.has_limbs[panel_index] = use_int8_limbs(p, decode, t.rows) && decode.pack_limbs(values, t.rows, int(p.d.dim_qk),
                                                                                     scratch.limbs + panel_index * limb_bytes(p));
     if (!scratch.has_limbs[panel_index])
         decode.pack_q(values, t.rows, p.d.k_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
@@ -283,6 +285,7 @@ struct DecodePanel {
     KvSource k, v;
     KeyBand visible[kMaxPanel];
     int chunk_keys;
+    int far_tiles;  // from a tile's chunk to the one that is prefetched for the second-level cache
     int64_t start, last;  // of a run: the first block's begin, and the end of its keys
     int64_t at(int64_t key) const { return (key - start) % kLookupKeys; }  // in the lists of addresses
     DecodeScratch scratch;
@@ -303,12 +306,14 @@ struct DecodePanel {
 // A tile's rows of keys from key + first + skip on, and those to prefetch: the next tile's, or the first one's next chunk.
 KvRows kv_rows(const DecodePanel& panel, const KvSource& source, int i, int64_t key, int first, int skip) {
     const char* const* const rows = source.rows + panel.at(key) + first + skip;
-    const bool last = i + 1 == panel.count, k = source.operand == KvOperand::k;
+    const bool k = source.operand == KvOperand::k;
     const auto offset = [&](int tile) {
-        const int64_t head = panel.tiles[tile].kv_head;
+        const int64_t head = panel.tiles[tile % panel.count].kv_head;
         return (k ? panel.c->p->k_head(head) : panel.c->p->v_head(head)) * source.head_step;
     };
-    return {rows, offset(i), last ? rows + panel.chunk_keys : rows, offset(last ? 0 : i + 1)};
+    const auto chunk = [&](int tile) { return rows + tile / panel.count * panel.chunk_keys; };
+    const int next = i + 1, far = i + panel.far_tiles;
+    return {rows, offset(i), chunk(next), offset(next), chunk(far), offset(far)};
 }
 
 void qk_chunk_matrix(const DecodePanel& panel, int i, const DecodeChunk& chunk, float* s) {
@@ -438,7 +443,9 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     panel.matrix = use_matrix(c, tiles[0]);
     panel.scratch = lay_out_scratch(c, w);
     panel.limbs = panel.matrix && panel.scratch.has_limbs[0];
-    panel.chunk_keys = chunk_keys(panel.matrix, row_bytes(p.d.k_dtype, p.k_dims()));
+    const int64_t bytes = row_bytes(p.d.k_dtype, p.k_dims());
+    panel.chunk_keys = panel.matrix ? kDecodeChunkKeys : chunk_keys(bytes);
+    panel.far_tiles = int(min_of(kFarBytes / (panel.chunk_keys * bytes) + 1, kTileKeys / panel.chunk_keys * count));
     panel.rows = c.decode.rows;
     panel.o_step = panel.rows * padded(*c.k, p.d.dim_v);
     panel.k = make_source(c, KvOperand::k, panel.scratch.k);

@@ -51,6 +51,11 @@ KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t hea
     const bool close = s.stride[1] <= 2 * s.dim;
     if (s.dtype == FA_F32 && !s.factors.factor && s.own == s.dim && evenly_spaced && close)
         return {static_cast<const float*>(s.data) + row_index(p, s.stride, first, head), s.stride[1]};
+    const bool adjacent = s.stride[1] * type_bytes(s.dtype) == row_bytes(s.dtype, s.dim);
+    if (!s.factors.factor && s.own == s.dim && evenly_spaced && adjacent) {
+        c.k->widen[type_index(s.dtype)](element(s.data, row_index(p, s.stride, first, head), s.dtype), keys * s.dim, buffer);
+        return {buffer, s.dim};
+    }
     for (int j = 0; j < keys; j++)
         load_row(c, s, evenly_spaced ? KeyLocation{first.outer, first.row + j, true} : locate(c, t, key + j), head, buffer + j * s.dim);
     return {buffer, s.dim};

@@ -18,11 +18,21 @@ float* o_row(const Call& c, const QueryTile& t, int64_t position) {
     return static_cast<float*>(c.a->o) + query_index(*c.p, c.p->d.o_stride, t.seq, t.batch, position, t.kv_head);
 }
 
+// Whether they follow each other without a gap, so that one conversion takes them all.
+bool adjacent(const Problem& p, const int64_t* stride, int64_t dim) { return p.group == 1 && stride[1] == dim; }
+
 // Prefetches such rows of the next tile: hardware prefetchers do not follow rows that lie so far apart.
 template <class T>
 void prefetch_next_tile(const Call& c, const QueryTile& t, T* row(const Call&, const QueryTile&, int64_t), int64_t dim) {
     const int64_t end = min_of(t.first + 2 * t.rows, t.seq.q_len);
     for (int64_t i = t.first + t.rows; i < end; i++) prefetch_bytes(row(c, t, i), dim * int64_t(sizeof(float)));
+}
+
+void narrow_rows(const Call& c, const float* lines, int rows, char* const* to) {
+    const int64_t dim = c.p->d.dim_v;
+    const auto narrow = c.k->narrow[type_index(c.p->d.o_dtype)];
+    if (adjacent(*c.p, c.p->d.o_stride, dim)) return narrow(lines, rows * dim, to[0]);
+    for (int lane = 0; lane < rows; lane++) narrow(lines + lane * dim, dim, to[lane]);
 }
 
 }  // namespace
@@ -104,9 +114,16 @@ void pack_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
         for (int lane = 0; lane < t.rows; lane++) factor[lane] = q_factor(c, t, t.first + lane, t.kv_head);
         return c.k->transpose(q_row(c, t, t.first), p.d.q_stride[1], t.width, dim, factor, t.q, t.width);
     }
+    const bool at_once = p.plain_q() && adjacent(p, p.d.q_stride, dim);
+    if (at_once) {
+        const int64_t first = query_index(p, p.d.q_stride, t.seq, t.batch, t.first, t.kv_head);
+        c.k->widen[type_index(p.d.q_dtype)](element(c.a->q, first, p.d.q_dtype), t.rows * dim, lines);
+    }
     RowCursor row(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, row.next())
-        factor[lane] = load_q(c, t, row.position, t.kv_head * p.group + row.group_head, lines + lane * dim);
+    for (int lane = 0; lane < t.rows; lane++, row.next()) {
+        const int64_t head = t.kv_head * p.group + row.group_head;
+        factor[lane] = at_once ? q_factor(c, t, row.position, head) : load_q(c, t, row.position, head, lines + lane * dim);
+    }
     memset(lines + t.rows * dim, 0, size_t(t.width - t.rows) * dim * sizeof(float));
     for (int lane = t.rows; lane < t.width; lane++) factor[lane] = 0.f;
     c.k->transpose(lines, dim, t.width, dim, factor, t.q, t.width);
@@ -192,11 +209,9 @@ void write_rows(const Call& c, const QueryTile& t, PartialState& state, Scratch&
     char* to[kMaxRows];
     if (!written) o_pointers(c, t, to);
     if (!lines) t.method->write_o(c, t, factor, scale, to, w);
-    for (int lane = 0; lines && lane < t.rows; lane++) {
-        float* const line = lines + lane * dim;
-        if (t.method->o_row_major) c.k->finish_o_row(line, dim, factor[lane], scale);
-        if (!written) c.k->narrow[type_index(p.d.o_dtype)](line, dim, to[lane]);
-    }
+    for (int lane = 0; lines && t.method->o_row_major && lane < t.rows; lane++)
+        c.k->finish_o_row(lines + lane * dim, dim, factor[lane], scale);
+    if (lines && !written) narrow_rows(c, lines, t.rows, to);
     RowCursor row(t, p.group);
     for (int lane = 0; p.has(FA_OPERAND_LSE) && lane < t.rows; lane++, row.next()) {
         const int64_t at = lse_index(p, p.d.lse_stride, t.seq, t.batch, row.position, t.kv_head * p.group + row.group_head);

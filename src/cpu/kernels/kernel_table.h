@@ -31,13 +31,16 @@ static inline int decode_block_rows(int rows, int lanes) {
     return block;
 }
 
-// Rows of k or v as they are stored: addresses, with `offset` bytes to be added; and the rows that are read next, in the same
-// order, which are prefetched meanwhile, a line for each that is read. So a prefetched line lies on a page that was just used.
+// Rows of k or v as they are stored: addresses, with `offset` bytes to be added; the rows that are read next, in the same order, which
+// are prefetched meanwhile, a line for each that is read, so that a prefetched line lies on a page that was just used; and rows that
+// are read some time later, for the second-level cache.
 struct KvRows {
     const char* const* row;
     int64_t offset;
     const char* const* next_row;
     int64_t next_offset;
+    const char* const* far_row;
+    int64_t far_offset;
 };
 
 // Decoding: few query rows against keys as they are stored. Here lanes are elements of a head: q and o are padded to whole vector

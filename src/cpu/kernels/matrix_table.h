@@ -110,6 +110,8 @@ struct DecodeChunk {
 };
 constexpr int kDecodeChunkKeys = 32;
 constexpr int kDecodeRows = 16;
+// P, as bf16, is multiplied by it once more: sums of 2^16 values at their type's limit are finite.
+constexpr float kDecodePScale = 0x1p-8f;
 constexpr int kLimbRows = 4;  // rows whose limbs of q fit the 16 columns of a tile
 struct DecodeMatrixScratch {
     uint16_t* converted;  // [kDecodeChunkKeys][dim]
@@ -123,6 +125,11 @@ constexpr int kDecodeProducts = 2048;
 // Decoding by matrix instructions: DecodeKernels for up to kDecodeRows query rows of bf16 and dims that are multiples of 32.
 // Accumulators of o lie [row][dim], in an order of their own. The type is that of k and v.
 struct DecodeMatrixKernels {
+    int byte_dims;  // of 8-bit types, dims are multiples of it
+    // From so many rows on that share a kv head they keep up with memory better than vectors, which on some convert bf16 for next to
+    // nothing, and fp8 for most of their time.
+    int min_rows_bf16, min_rows_int8;
+    int min_rows(int32_t type) const { return type == FA_BF16 ? min_rows_bf16 : type == FA_I8 ? min_rows_int8 : 1; }
     void (*configure)(int rows, bool limbs);  // tile registers, on each thread before the others; release() behind them
     void (*release)();
     void (*pack_q)(const uint16_t* const* rows, int count, int32_t type, int dim, uint16_t* to);  // 32 · dim bytes

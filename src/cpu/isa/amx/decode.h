@@ -125,7 +125,10 @@ void decode_matrix_finish(const float* from, int32_t type, int dim, float factor
     }
 }
 
-constexpr DecodeMatrixKernels kDecodeMatrix = {.configure = decode_configure,
+constexpr DecodeMatrixKernels kDecodeMatrix = {.byte_dims = 32,
+                                               .min_rows_bf16 = 4,
+                                               .min_rows_int8 = 2,
+                                               .configure = decode_configure,
                                                .release = decode_release,
                                                .pack_q = decode_pack_q,
                                                .pack_limbs = pack_limbs,

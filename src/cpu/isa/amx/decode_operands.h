@@ -2,42 +2,13 @@
 // with their prefetches, and products transposed back to rows of scores.
 #pragma once
 #include "cpu/isa/amx/tiles.h"
+#include "cpu/isa/avx512_bf16/byte_tables.h"
 
 namespace fa {
 namespace cpu {
 namespace {
 
 constexpr int kGroupKeys = 16, kPairKeys = 32;  // of a left side's rows, and of its depth
-// P is multiplied by it once more: sums of 2^16 values at their type's limit are finite.
-constexpr float kDecodePScale = 0x1p-8f;
-
-// bf16 of 7-bit magnitudes, low bytes and high bytes. By table look-up, a value costs a quarter of what it does by way of f32.
-struct Magnitudes {
-    alignas(64) uint8_t low[128], high[128];
-};
-
-constexpr uint32_t small_bf16(uint32_t limbs, int scale) {  // mantissa · 2^scale, mantissa < 256
-    int top = 7;
-    while (top > 0 && !(limbs >> top & 1)) top--;
-    return limbs == 0 ? 0 : uint32_t(127 + top + scale) << 7 | (limbs << (7 - top) & 0x7f);
-}
-constexpr uint32_t magnitude(int32_t type, uint32_t x) {
-    const uint32_t bits = type == FA_E4M3 ? 3 : 2, exponent = x >> bits, limbs = x & ((1u << bits) - 1);
-    if (type == FA_E4M3 && x == 127) return 0x7fc0;
-    if (type == FA_E5M2 && exponent == 31) return limbs ? 0x7fc0 : 0x7f80;
-    const int least = type == FA_E4M3 ? -9 : -16;
-    return exponent == 0 ? small_bf16(limbs, least) : small_bf16(limbs | 1u << bits, least + int(exponent) - 1);
-}
-constexpr Magnitudes magnitudes(int32_t type) {
-    Magnitudes m{};
-    for (uint32_t x = 0; x < 128; x++) {
-        m.low[x] = uint8_t(magnitude(type, x));
-        m.high[x] = uint8_t(magnitude(type, x) >> 8);
-    }
-    return m;
-}
-template <int32_t Type>
-constexpr Magnitudes kMagnitudes = magnitudes(Type);
 
 // Prefetches a line of a row that is read next.
 inline __attribute__((always_inline)) void prefetch(const KvRows& rows, int j, int64_t at) {

@@ -1,10 +1,11 @@
-// The kernel table of AVX-512 with dot products of pairs of bf16 (VDPBF16PS; Zen 4 and later, Cooper Lake): what AMX does on tiles,
-// on vectors. Operands are packed alike (matrix_table.h).
+// The kernel table of AVX-512 with dot products of pairs of bf16 (VDPBF16PS) and byte permutations (VBMI): Zen 4 and later. What AMX does on
+// tiles it does on vectors. Operands are packed alike (matrix_table.h).
 //
 // exp2 needs the execution units that dot products need, so that nothing is won by interleaving both as AMX does: a step's products
 // and its softmax follow each other.
 #define FA_ISA_VECTORS "cpu/isa/avx512/vectors.h"
 #define FA_ISA_FORMATS "cpu/isa/avx512/formats.h"
+#include "cpu/isa/avx512_bf16/decode.h"
 #include "cpu/kernels/matrix_kernels.h"
 #include "cpu/kernels/tile_kernels.h"
 
@@ -57,8 +58,9 @@ inline void dot_block(const MatrixGemm& m, const Extent& e, const uint16_t* left
         for (int n = 0; n < Vectors; n++) store(c + r * e.row + n * e.across, sum[r][n]);
 }
 
-void gemm(const MatrixGemm& m, const Extent& e) {
-    for (int r = 0; r < m.m_pairs * kRowBlock; r += kDotRows) {
+// Rows [first, end) of a product.
+void gemm(const MatrixGemm& m, const Extent& e, int first, int end) {
+    for (int r = first; r < end; r += kDotRows) {
         const uint16_t* const left = m.a + r / 16 * m.a_m_stride + r % 16 * (m.a_row_bytes / 2);
         float* const c = m.c + r / 16 * e.down + r % 16 * e.row;
         for (int n = 0; n < e.vectors; n += 4) {
@@ -74,7 +76,19 @@ void gemm(const MatrixGemm& m, const Extent& e) {
 
 void gemm(const MatrixGemm* products, int count) {
     for (const MatrixGemm* m = products; m < products + count; m++)
-        gemm(*m, {2 * m->n_pairs, 16, m->c_stride, 16, 16 * m->c_stride});
+        gemm(*m, {2 * m->n_pairs, 16, m->c_stride, 16, 16 * m->c_stride}, 0, m->m_pairs * kRowBlock);
+}
+
+// Of a step that a band cuts, vectors of keys from the first on to the last that one of 16 rows sees: what lies behind is neither multiplied
+// nor, as P, added. What its scores then are does not matter: they are masked.
+int visible_vectors(const MainloopStep& step, int row) {
+    if (!step.masked || step.visible) return kKeyBlock / 16;
+    int64_t keys = 0;
+    for (int r = row; r < row + 16; r++) {
+        const int64_t seen = step.block->rows[r].end - step.key;
+        keys = seen > keys ? seen : keys;
+    }
+    return keys < kKeyBlock ? int(keys + 15) / 16 : kKeyBlock / 16;
 }
 
 void qk_gemm(const MatrixShape& shape, const MainloopStep& step, float* s) {
@@ -94,7 +108,8 @@ void qk_gemm(const MatrixShape& shape, const MainloopStep& step, float* s) {
                           .c = s,
                           .c_stride = kKeyBlock,
                           .accumulate = false};
-    gemm(m, {kKeyBlock / 16, (shape.dim_qk - 1) % 32 / 2 + 1, kKeyBlock, 16, 16 * kKeyBlock});
+    for (int row = 0; row < kRowBlock; row += 16)
+        gemm(m, {visible_vectors(step, row), (shape.dim_qk - 1) % 32 / 2 + 1, kKeyBlock, 16, 16 * kKeyBlock}, row, row + 16);
 }
 
 // S and P of a step.
@@ -107,22 +122,25 @@ struct ScoreStage {
 void pv_gemm(const MatrixShape& shape, const MainloopStep& step, const ScoreStage& stage) {
     RowBlock& block = *step.block;
     if (__builtin_expect(stage.rescale && !block.acc_empty, 0)) rescale_o(shape, block);
-    const MatrixGemm m = {.a = stage.p,
-                          .a_m_stride = 16 * kKeyBlock,
-                          .a_k_stride = 32,
-                          .a_row_bytes = 2 * kKeyBlock,
-                          .b = step.v,
-                          .b_n_stride = 4 * kTileValues,
-                          .m_pairs = 1,
-                          .n_pairs = shape.columns / 2,
-                          .k_tiles = 2,
-                          .k_parts = 1,
-                          .a_part_stride = 0,
-                          .b_part_stride = 0,
-                          .c = block.o,
-                          .c_stride = 16,
-                          .accumulate = !block.acc_empty};
-    gemm(m, {(shape.dim_v - 1) / 16 + 1, 16, 16, 256, int64_t(shape.columns) * 256});
+    MatrixGemm m = {.a = stage.p,
+                    .a_m_stride = 16 * kKeyBlock,
+                    .a_k_stride = 32,
+                    .a_row_bytes = 2 * kKeyBlock,
+                    .b = step.v,
+                    .b_n_stride = 4 * kTileValues,
+                    .m_pairs = 1,
+                    .n_pairs = shape.columns / 2,
+                    .k_tiles = 2,
+                    .k_parts = 1,
+                    .a_part_stride = 0,
+                    .b_part_stride = 0,
+                    .c = block.o,
+                    .c_stride = 16,
+                    .accumulate = !block.acc_empty};
+    for (int row = 0; row < kRowBlock; row += 16) {
+        m.k_tiles = (visible_vectors(step, row) + 1) / 2;
+        gemm(m, {(shape.dim_v - 1) / 16 + 1, 16, 16, 256, int64_t(shape.columns) * 256}, row, row + 16);
+    }
     block.acc_empty = false;
 }
 
@@ -171,6 +189,7 @@ constexpr MatrixKernels matrix_kernels() {
     k.backward_speed = 1.5;
     k.init_refs_at_diagonal = init_refs_at_diagonal;
     k.mainloop = mainloop;
+    k.decode = &kDecodeDots;
     k.gemm = gemm;
     return k;
 }
