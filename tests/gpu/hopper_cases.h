@@ -52,7 +52,7 @@ inline std::vector<Case> wide_cases() {
     return cases;
 }
 
-// Fewer rows than a tile of Hopper's kernels has, where several heads share one and where none do.
+// Fewer rows than a tile of Hopper's kernels has, and a few more, where several heads share one and where none do.
 inline std::vector<Case> low_cases() {
     struct Shape {
         int64_t heads, heads_k, rows;
@@ -61,7 +61,7 @@ inline std::vector<Case> low_cases() {
     std::vector<Case> cases;
     for (const int32_t dtype : {FA_BF16, FA_F16})
         for (const int64_t dim : {64, 128, 256})
-            for (const Shape& shape : {Shape{8, 2, 20}, Shape{12, 2, 100}, Shape{16, 1, 9}, Shape{4, 4, 127}, Shape{64, 2, 33}})
+            for (const Shape& shape : {Shape{8, 2, 20}, Shape{12, 2, 100}, Shape{16, 1, 9}, Shape{4, 4, 127}, Shape{64, 2, 33}, Shape{8, 2, 160}})
                 for (int layout = alike; layout < layouts; layout++) {
                     Case c = shaped({2, shape.heads, shape.heads_k, shape.rows, 300, dim, dim}, dtype);
                     c.d.num_splits = 1;

@@ -177,14 +177,18 @@ rt::Status pack(const PackedMask& to, const Problem& p, const uint8_t* from, rt:
     return s == rt::kSuccess ? rt::launch(pack_mask, ceil_div(to.words(), kPackThreads), kPackThreads, 0, stream, x) : s;
 }
 
-// Heads that share a tile: with fewer rows than it has as many as make the tiles fewest.
+// Heads that share a tile: as many as make the tiles fewest, by a tenth where there are as many rows as it has. Bands have no kernels of 96 and 192
+// dims; those of the next width take a third longer.
 int64_t packed_heads(const Problem& p) {
-    int64_t best = 1;
-    if (!is_low_call(p)) return best;
+    const bool low = is_low_call(p);
+    if (!low && !(low_call_fits(p) && has_uniform_lengths(p))) return 1;
+    const int64_t dim = p.d.dim_qk;
+    const bool wider = p.d.q_dtype == FA_BF16 && ((dim > 64 && dim <= 96) || (dim > 128 && dim <= 192));
     const auto tiles = [&](int64_t n) { return ceil_div(p.d.seqlen_q, kMinRows / n) * (p.group / n); };
+    int64_t best = 1;
     for (int64_t n = 2; p.group % n == 0 && kMinRows / n >= kFewestPacked; n *= 2)
         if (tiles(n) < tiles(best)) best = n;
-    return best;
+    return tiles(best) * (wider ? 40 : 30) <= tiles(1) * (low ? 30 : 27) ? best : 1;
 }
 
 // Two query heads that share k and v see the same keys in the same rows; of two tiles of one head, the later sees more.
