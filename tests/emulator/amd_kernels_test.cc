@@ -169,5 +169,54 @@ TEST_P(AmdKernels, OfTheBackwardAreAllChosenAndRight) {
 INSTANTIATE_TEST_SUITE_P(Types, AmdKernels, testing::Combine(testing::Values(FA_F16, FA_BF16, FA_F32), testing::Values(64, 128, 256)),
                          [](const auto& info) { return oracle::name_of(std::get<0>(info.param)) + ("_" + std::to_string(std::get<1>(info.param))); });
 
+namespace rt {
+constexpr int kWideRows = 32;  // as in rt_hip.h
+}
+
+// What no matrix kernel takes: f32 beside keys and values of other types, by the width of heads. Among these calls are probabilities as outputs,
+// splits of the keys and gradients of sinks, which have small kernels of their own.
+class SimtKernels : public testing::TestWithParam<int64_t> {};
+
+TEST_P(SimtKernels, AreAllChosenAndRight) {
+    const Handle handle = make_handle();
+    const int64_t width = GetParam();
+    std::set<std::string> listed, met;
+#define FA_SIMT(rows, columns) \
+    if (columns == width) listed.insert("fwd_simt_" + std::to_string(rows) + "x" + std::to_string(columns));
+#include "gpu/kernels.def"
+#undef FA_SIMT
+    Rng rng{derive(254, uint64_t(width))};
+    for (const int64_t rows : {5, 40}) {
+        Case c = shaped({1, 2, 1, rows, 90, width, width});
+        c.d.k_dtype = FA_E4M3;
+        if (rows == 5) c.d.num_splits = 2, c.d.operands |= FA_OPERAND_SCORES, dense_pairs(c.d, c.d.scores_stride);
+        const std::string kernel = kernel_of(handle, c.d);
+        met.insert(kernel);
+        c.bind(rng);
+        c.fill_normal(rng);
+        EXPECT_EQ(run_and_check(handle, c), "") << kernel << ", " << c.describe();
+    }
+    EXPECT_EQ(met, listed);
+}
+
+TEST_P(SimtKernels, OfTheBackwardAreAllChosenAndRight) {
+    const Handle handle = make_handle();
+    const int64_t width = GetParam();
+    Rng rng{derive(255, uint64_t(width))};
+    Case c = shaped({1, 2, 1, 40, 70, width, width});
+    c.d.k_dtype = FA_BF16;
+    c.d.operands |= FA_OPERAND_SINKS;
+    EXPECT_EQ(kernel_of(handle, c.d, FA_OP_BACKWARD), "bwd_simt_" + std::to_string(width > 128 ? 128 : width));
+    c.bind(rng);
+    c.fill_normal(rng);
+    BackwardCase b(std::move(c));
+    ASSERT_EQ(b.run_forward(handle), FA_OK) << handle.error();
+    b.bind(rng);
+    b.fill_normal(rng);
+    EXPECT_EQ(run_and_check(handle, b), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Widths, SimtKernels, testing::Values(64, 128, 256));
+
 }  // namespace
 }  // namespace test
