@@ -444,7 +444,7 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     panel.scratch = lay_out_scratch(c, w);
     panel.limbs = panel.matrix && panel.scratch.has_limbs[0];
     const int64_t bytes = row_bytes(p.d.k_dtype, p.k_dims());
-    panel.chunk_keys = panel.matrix ? kDecodeChunkKeys : chunk_keys(bytes);
+    panel.chunk_keys = panel.matrix ? max_of(c.k->matrix->decode->min_chunk_keys(tiles[0].rows), chunk_keys(bytes)) : chunk_keys(bytes);
     panel.far_tiles = int(min_of(kFarBytes / (panel.chunk_keys * bytes) + 1, kTileKeys / panel.chunk_keys * count));
     panel.rows = c.decode.rows;
     panel.o_step = panel.rows * padded(*c.k, p.d.dim_v);

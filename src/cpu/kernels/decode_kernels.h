@@ -20,13 +20,29 @@ constexpr int kChainVecPairs = kChain / 2;  // vector pairs of a row that one ch
 
 static inline int padded(int dim) { return (dim + kVecPair - 1) / kVecPair * kVecPair; }
 
-// Prefetches the lines of a unit: into the first-level cache, since a line that waits in the second takes one of the few line
-// fill buffers once more. A core may drop a prefetch where too many are pending. Where a line has several VecPairs, each of them
+// What is prefetched, and where to. Usually the rows that are read next, into the first-level cache, since a line that waits in the second
+// takes one of the few line fill buffers once more. On Zen, whose first level has too few ways for rows a power of two apart, and whose
+// second level is near, the far ones into that.
+#ifdef FA_ISA_PREFETCH_FAR
+constexpr bool kPrefetchFar = true;
+#else
+constexpr bool kPrefetchFar = false;
+#endif
+struct PrefetchRows {
+    const char* const* row;
+    int64_t offset;
+    uintptr_t at(int64_t j) const { return uintptr_t(row[j]) + uintptr_t(offset); }
+};
+static inline PrefetchRows prefetched(const KvRows& rows) {
+    return kPrefetchFar ? PrefetchRows{rows.far_row, rows.far_offset} : PrefetchRows{rows.next_row, rows.next_offset};
+}
+
+// Prefetches the lines of a unit. A core may drop a prefetch where too many are pending. Where a line has several VecPairs, each of them
 // asks for it; where it has one, the next line's asks again.
 template <class T>
 static inline void prefetch(uintptr_t row, int64_t at) {
     constexpr int bytes = T::kUnitBytes;
-    const auto start = [&](int64_t x) { __builtin_prefetch(reinterpret_cast<const char*>(row + uintptr_t(x)), 0, 3); };
+    const auto start = [&](int64_t x) { __builtin_prefetch(reinterpret_cast<const char*>(row + uintptr_t(x)), 0, kPrefetchFar ? 2 : 3); };
 #pragma GCC unroll 2
     for (int n = 0; n < bytes; n += 64) start(at + n);
     if (kLanes == 8 && bytes == 64) start(at - 64);
@@ -123,11 +139,10 @@ __attribute__((always_inline)) static inline void fma_block(const float* q, cons
 }
 
 // Scores of M = kLanes / R keys and R rows over pairs [first, end) of dims, and the elements behind the last whole pair where
-// `last` counts some: M · R accumulators, and so one vector of scores. Meanwhile it prefetches what lies `next_offset` bytes behind
-// `next_row`.
+// `last` counts some: M · R accumulators, and so one vector of scores. Meanwhile it prefetches rows from number `first_ahead` on.
 template <class T, int R>
 __attribute__((always_inline)) static inline V qk_block(const float* q, const char* const* k, int64_t offset,
-                                                        const char* const* next_row, int64_t next_offset, int first, int end,
+                                                        const PrefetchRows& ahead, int first_ahead, int first, int end,
                                                         int last) {
     // Bytes take longer to convert than to load, so more keys share a load of q; of wider types memory delivers two rows sooner
     // than four.
@@ -142,7 +157,7 @@ __attribute__((always_inline)) static inline V qk_block(const float* q, const ch
         const char* row[G];
         uintptr_t then[G];
 #pragma GCC unroll 4
-        for (int g = 0; g < G; g++) row[g] = k[m + g] + offset, then[g] = uintptr_t(next_row[m + g]) + uintptr_t(next_offset);
+        for (int g = 0; g < G; g++) row[g] = k[m + g] + offset, then[g] = ahead.at(first_ahead + m + g);
         const float* a = q + first * R * kVecPair;
         int64_t at = first / T::kParts * bytes;
         for (; at < end / T::kParts * bytes; at += bytes) {
@@ -171,16 +186,17 @@ __attribute__((always_inline)) static inline V qk_block(const float* q, const ch
 template <class T, int R>
 static void qk_rows(const float* q, const KvRows& rows, int keys, int dim, float* s) {
     constexpr int M = kLanes / R;
-    const char *const *const k = rows.row, *const *const next_row = rows.next_row;
-    const int64_t offset = rows.offset, next_offset = rows.next_offset;
+    const char* const* const k = rows.row;
+    const int64_t offset = rows.offset;
+    const PrefetchRows ahead = prefetched(rows);
     const int pairs = dim / kVecPair, last = dim % kVecPair;
     float scores[kTileKeys * R];  // [keys / M][R][M]
     for (int j = 0; j < keys; j += M) {
         V total = V{};
         int first = 0;
         for (; pairs - first > kChainVecPairs; first += kChainVecPairs)
-            total += qk_block<T, R>(q, k + j, offset, next_row + j, next_offset, first, first + kChainVecPairs, 0);
-        total += qk_block<T, R>(q, k + j, offset, next_row + j, next_offset, first, pairs, last);
+            total += qk_block<T, R>(q, k + j, offset, ahead, j, first, first + kChainVecPairs, 0);
+        total += qk_block<T, R>(q, k + j, offset, ahead, j, first, pairs, last);
         store(scores + j * R, total * T::kDescale);
     }
     for (int j = 0; j < keys; j += M)
@@ -209,8 +225,9 @@ static inline void opaque(const char*& a) { __asm__("" : "+r"(a)); }
 template <class T, int R, int C, bool Tail, int Part = 0>
 [[gnu::noinline]] static void pv_block(const float* p, const KvRows& rows, int keys, int64_t column, int count,
                                        const float* rescale, float* o, int64_t stride) {
-    const char *const *const v = rows.row, *const *const next_row = rows.next_row;
-    const int64_t offset = rows.offset, next_offset = rows.next_offset;
+    const char* const* const v = rows.row;
+    const int64_t offset = rows.offset;
+    const PrefetchRows ahead = prefetched(rows);
     constexpr int N = kLanes == 8 ? 1 : C;  // read at once: beside the accumulators, 16 registers hold no more
     constexpr bool kScaled = T::kScaledDots && R <= 2;
     V acc[R][2 * C];
@@ -219,7 +236,7 @@ template <class T, int R, int C, bool Tail, int Part = 0>
 #pragma GCC unroll 8
         for (int c = 0; c < 2 * C; c++) acc[r][c] = V{};
     for (int64_t j = 0; j < keys; j++) {
-        const uintptr_t then = uintptr_t(next_row[j]) + uintptr_t(next_offset + column);
+        const uintptr_t then = ahead.at(j) + uintptr_t(column);
         const char* row = v[j] + offset + column;
         if (kLanes == 8) opaque(row);
         V y[R];

@@ -126,6 +126,7 @@ void decode_matrix_finish(const float* from, int32_t type, int dim, float factor
 }
 
 constexpr DecodeMatrixKernels kDecodeMatrix = {.byte_dims = 32,
+                                               .short_chunk_rows = 0,
                                                .min_rows_bf16 = 4,
                                                .min_rows_int8 = 2,
                                                .configure = decode_configure,

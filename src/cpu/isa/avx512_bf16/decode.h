@@ -226,6 +226,7 @@ void no_tiles(int, bool) {}
 void no_tiles() {}
 
 constexpr DecodeMatrixKernels kDecodeDots = {.byte_dims = 64,
+                                             .short_chunk_rows = 2,
                                              .min_rows_bf16 = 1,
                                              .min_rows_int8 = 1,
                                              .configure = no_tiles,

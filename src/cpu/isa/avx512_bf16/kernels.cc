@@ -5,6 +5,7 @@
 // and its softmax follow each other.
 #define FA_ISA_VECTORS "cpu/isa/avx512/vectors.h"
 #define FA_ISA_FORMATS "cpu/isa/avx512/formats.h"
+#define FA_ISA_PREFETCH_FAR
 #include "cpu/isa/avx512_bf16/decode.h"
 #include "cpu/kernels/matrix_kernels.h"
 #include "cpu/kernels/tile_kernels.h"
