@@ -55,6 +55,18 @@ void pack_dot_q(const uint16_t* const* rows, int count, int32_t type, int dim, u
     }
 }
 
+// transpose_add_lanes() of 16 vectors, by unpacking within quarters, which leaves dots their units, before quarters are exchanged.
+inline V add_lanes(const V* x) {
+    V sum[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const V *const y = x + 4 * i, a = V(_mm512_unpacklo_ps(y[0], y[1])) + V(_mm512_unpackhi_ps(y[0], y[1])),
+                       b = V(_mm512_unpacklo_ps(y[2], y[3])) + V(_mm512_unpackhi_ps(y[2], y[3]));
+        sum[i] = V(_mm512_unpacklo_pd((__m512d)a, (__m512d)b)) + V(_mm512_unpackhi_pd((__m512d)a, (__m512d)b));
+    }
+    return transpose_quarters(sum, [](V a, V b) { return a + b; });
+}
+
 // Scores of 16 / R keys and R rows, one vector.
 template <class Line, int R>
 __attribute__((always_inline)) inline V dot_block(const Line& line, const uint16_t* q, const KvRows& k, int first, int lines) {
@@ -89,8 +101,7 @@ __attribute__((always_inline)) inline V dot_block(const Line& line, const uint16
                 }
         }
     }
-    transpose_add_lanes(acc);
-    return acc[0];
+    return add_lanes(acc);
 }
 
 template <class Line, int R>
