@@ -67,7 +67,6 @@ struct Consumer {
     // With P of 8 bits: of two rows this thread's part of the sum of P before it was rounded; what their averages in shared memory are
     // to be multiplied by; and whether there are any.
     float lse_sum[2] = {}, average_sum[2] = {};
-    uint32_t kept_average[Traits::kKeptAverages / 2 + 1];
     bool has_averages = false;
     // Of the keys that the two rows see, with a mask, and of those that some row of the warp sees.
     KeyRange key_range[2], warp_range{};
@@ -257,9 +256,11 @@ struct Consumer {
     // `ping_pong`: lets the next warpgroup issue, two wgmma before the end (of 8 bits one), for its first one takes as long to begin.
     FA_MEMBER void issue_pv(bool ping_pong) {
         constexpr int steps = kBlockN / (Traits::kP8 ? 32 : 16), last_turn = steps - (Traits::kP8 ? 2 : 3);
-        const uint64_t v_desc = rt::smem_desc(Traits::v_tile(v.index), Traits::kP8 ? 16 : Traits::kPanelBytes);
+        const uint64_t v_desc = Traits::kKeyPanels ? rt::smem_desc_32_bytes(Traits::v_tile(v.index))
+                                                   : rt::smem_desc(Traits::v_tile(v.index), Traits::kP8 ? 16 : Traits::kPanelBytes);
+        constexpr int v_step = Traits::kKeyPanels ? Traits::kKeyPanelBytes / 16 : Traits::kP8 ? 2 : 128;
         FA_UNROLL for (int i = 0; i < steps; i++) {
-            PvWgmma::mma(acc_o, p + 4 * i, v_desc + i * (Traits::kP8 ? 2 : 128), !kZeroByFirstMma || i > 0 ? 1 : o_started);
+            PvWgmma::mma(acc_o, p + 4 * i, v_desc + i * v_step, !kZeroByFirstMma || i > 0 ? 1 : o_started);
             if (kPingPong && ping_pong && i == last_turn) rt::named_barrier_arrive(1 + (warpgroup + 1) % kWarpgroups, 256);
         }
         rt::wgmma_commit();
@@ -315,13 +316,11 @@ struct Consumer {
             average_sum[0] = stored.x, average_sum[1] = stored.y;
         }
         FA_UNROLL for (int i = 0; i < kHeadDimV / 2; i += 8) {
-            const int kept = (i - kHeadDimV / 2 + Traits::kKeptAverages) / 2;
-            uint4 word{};
-            if (kept < 0) word = rt::ld_shared_v4(average_place() + i * 256);
+            const uint4 word = rt::ld_shared_v4(average_place() + i * 256);
             const uint32_t pair[] = {word.x, word.y, word.z, word.w};
             FA_UNROLL for (int j = 0; j < 4; j++) {
                 float low, high;
-                rt::f16x2_to_f32(kept < 0 ? pair[j] : kept_average[max(kept, 0) + j], low, high);
+                rt::f16x2_to_f32(pair[j], low, high);
                 acc_o[i + 2 * j] = fmaf(low, average_sum[j % 2], acc_o[i + 2 * j]);
                 acc_o[i + 2 * j + 1] = fmaf(high, average_sum[j % 2], acc_o[i + 2 * j + 1]);
             }
@@ -341,11 +340,7 @@ struct Consumer {
             uint32_t pair[4];
             FA_UNROLL for (int j = 0; j < 4; j++)
                 pair[j] = rt::pack_f16(acc_o[i + 2 * j] * inverse[j % 2], acc_o[i + 2 * j + 1] * inverse[j % 2]);
-            const int kept = (i - kHeadDimV / 2 + Traits::kKeptAverages) / 2;
-            if (kept < 0) rt::st_shared_v4(average_place() + i * 256, pair[0], pair[1], pair[2], pair[3]);
-            else {
-                FA_UNROLL for (int j = 0; j < 4; j++) kept_average[kept + j] = pair[j];
-            }
+            rt::st_shared_v4(average_place() + i * 256, pair[0], pair[1], pair[2], pair[3]);
         }
         if (Traits::kScarceRegisters) {
             rt::st_shared(average_sum_place(), bits_of(average_sum[0]));

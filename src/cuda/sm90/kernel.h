@@ -30,12 +30,12 @@ FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgr
     if (rt::warp_uniform(int(threadIdx.x) / 128) == 0) {
         rt::setmaxnreg_dec<Traits::kProducerRegisters>();
         const int warp = rt::warp_uniform(int(threadIdx.x) / 32);
-        if (threadIdx.x == 0) schedule_tiles_and_load_q<Traits, mask, pair, QStages>(a);
+        if (Traits::k8Bit && warp >= 2) {  // first, as ptxas then keeps counters in uniform registers
+            if constexpr (Traits::kP8) transpose_v<Traits>(a);
+            else if constexpr (Traits::k8Bit) widen_v<Traits>(a);
+        } else if (threadIdx.x == 0) schedule_tiles_and_load_q<Traits, mask, pair, QStages>(a);
         else if constexpr (Traits::k8Bit) {
-            if (warp >= 2) {
-                if constexpr (Traits::kP8) transpose_v<Traits>(a);
-                else widen_v<Traits>(a);
-            } else if (warp == 1 && Traits::kPagedKv && a.page_chunk) paged_kv_8bit_producer<Traits>(a);
+            if (warp == 1 && Traits::kPagedKv && a.page_chunk) paged_kv_8bit_producer<Traits>(a);
             else if (threadIdx.x == 32) kv_8bit_producer<Traits>(a);
             else return;
         } else if (Traits::kPagedKv && a.page_chunk && warp == 1) paged_kv_producer<Traits, KvOperand::k, Stages>(a);

@@ -38,7 +38,7 @@ constexpr bool kIsF16<Descaled<T>> = kIsF16<T>;
 // How P · v is computed: from 16 bits each, v of 8 bits being widened to f16 (widen_v.h); or from 8 bits each (transpose_v.h), with row
 // sums of P as it was before it was rounded, too, where the call wants an LSE, or for calls of so few keys that nothing is promoted.
 enum class PvProduct { wide, p8, p8_lse, p8_short };
-constexpr int kUnpromotedKeys = 1024;  // at most: fewer than either kernel with a promotion has before its first one
+constexpr int kUnpromotedKeys = 1536;  // at most, wherever P is of 8 bits
 
 // Of a band: how many keys a row sees on either side of the diagonal, −1: all; and the length of the chunks that confine it, 0:
 // none.
@@ -132,7 +132,11 @@ struct Sm90ForwardTraits {
     static constexpr int kBlockM = 64 * Warpgroups, kBlockN = BlockN, kThreads = 128 * (Warpgroups + 1), kClusterSize = pair ? 2 : 1;
     static constexpr int kQPanels = (HeadDim * int(sizeof(T)) + 127) / 128, kVPanels = (HeadDimV + 63) / 64,
                          kPanelBytes = BlockN * 128;
-    static constexpr int kQBytes = kBlockM * kQPanels * 128, kKBytes = kQPanels * kPanelBytes, kVBytes = pv != PvProduct::wide ? (HeadDimV + (HeadDimV <= 128 ? 8 : 0)) * 128 : kVPanels * kPanelBytes;
+    // v transposed: rows of 128 bytes of keys, or panels of rows of 32, which leave nothing unused where there are fewer.
+    static constexpr bool kKeyPanels = pv != PvProduct::wide && BlockN < 128;
+    static constexpr int kVRows = HeadDimV + (HeadDimV <= 128 ? 8 : 0), kKeyPanelBytes = kVRows * 32;
+    static constexpr int kQBytes = kBlockM * kQPanels * 128, kKBytes = kQPanels * kPanelBytes,
+                         kVBytes = pv == PvProduct::wide ? kVPanels * kPanelBytes : (kKeyPanels ? (kVRows * BlockN + 1023) / 1024 * 1024 : kVRows * 128);
     static constexpr int kQkSteps = HeadDim * int(sizeof(T)) / 32;  // wgmmas of a product q · kᵀ
     // Of v as it comes, in 8 bits, which has as many stages of its own.
     static constexpr int kRawPanels = (HeadDimV + 127) / 128, kRawBytes = k8Bit ? kRawPanels * kPanelBytes : 0;
@@ -141,11 +145,10 @@ struct Sm90ForwardTraits {
     static constexpr bool kP8 = pv != PvProduct::wide, kRowSumByWgmma = kP8 && HeadDimV <= 128, kLseSum = pv == PvProduct::p8_lse && kRowSumByWgmma;
     static constexpr bool kPromotes = kP8 && pv != PvProduct::p8_short;
     static constexpr int kOColumns = HeadDimV + (kRowSumByWgmma ? 8 : 0);  // of the accumulators of O
-    static constexpr int kKeptAverages = HeadDimV > 128 ? 16 : 0;          // of a thread, in registers
-    static constexpr int kPromoteBlocks = BlockN == 96 ? 12 : 1024 / BlockN, kAverageBytes = kPromotes ? kBlockM * (HeadDimV - 2 * kKeptAverages) * 2 : 0,
+    static constexpr int kPromoteBlocks = kUnpromotedKeys / BlockN, kAverageBytes = kPromotes ? kBlockM * HeadDimV * 2 : 0,
                          kAverageSumBytes = kPromotes && Warpgroups == 3 ? Warpgroups * 1024 : 0;  // see kScarceRegisters
     static constexpr int kRawStages = kPromotes && HeadDimV > 128 ? 1 : Stages;
-    static_assert(!kP8 || (k8Bit && !pair && BlockN % 32 == 0 && BlockN <= 128), "keys of a transposed row are 128 bytes, swizzled");
+    static_assert(!kP8 || (k8Bit && BlockN % 32 == 0 && BlockN <= 128), "keys of a transposed row are 128 bytes, swizzled");
     static_assert(!k8Bit || kRawPanels == kQPanels, "k and v of 8 bits are loaded together, by one warp");
     static constexpr int kWideningWarps = k8Bit ? 2 : 1;
     static constexpr int kUnitsOfAWarp = HeadDimV / 16 / kWideningWarps;  // of 16 columns that a warp transposes
@@ -153,16 +156,14 @@ struct Sm90ForwardTraits {
     static constexpr bool kScarceRegisters = kP8 && Warpgroups == 3;  // what can be computed again is not kept
     // Registers of a thread after setmaxnreg, of the producer warpgroup and of the consumers.
     static constexpr bool kSmallAccumulators = Warpgroups == 3 && BlockN / 2 + kOColumns / 2 + BlockN / (kP8 ? 8 : 4) <= 112;
-    static constexpr bool kWideP8 = kP8 && HeadDimV > 128;  // whose consumers need every register
-    static constexpr int kProducerRegisters = kWideP8              ? 40
-                                              : k8Bit              ? (kSmallAccumulators || Warpgroups == 2 ? 56 : 32)
+    static constexpr int kProducerRegisters = k8Bit              ? (kSmallAccumulators || Warpgroups == 2 ? 56 : 32)
                                               : Warpgroups == 2    ? 40
                                               : kSmallAccumulators ? 56
                                                                    : 32;
     static constexpr int kConsumerRegisters = Warpgroups == 4      ? 112
                                               : kSmallAccumulators ? 152
                                               : Warpgroups == 3    ? 160
-                                                                   : (k8Bit && !kWideP8 ? 224 : 232);
+                                                                   : (k8Bit ? 224 : 232);
     // May k and v lie in pages? Not in pairs, which load halves of blocks; and paged_kv_producer needs 40 registers.
     static constexpr bool kPagedKv = !pair && kProducerRegisters >= 40;
     static constexpr int kTileStages = 3;      // the tile whose o is being written, the one being computed and the next
@@ -199,9 +200,9 @@ struct Sm90ForwardTraits {
 
     // P is kept 2^kPScaleLog2 times its value: of f16 so that little is lost below its smallest number, of bf16 so that many P
     // times the largest v stay finite before they are normalised. row_ref moves when a thread's part of a block's row sum exceeds
-    // kRescaleThreshold. P of 8 bits grows to 7 times its value at row_ref before it meets the type's limit; of 2^6 the largest P are just
-    // below a power of two, where e4m3 is finest.
-    static constexpr float kPScaleLog2 = kP8 ? 6.f : f16 ? 10.f : -24.f, kPUnscale = kP8 ? 0x1p-6f : f16 ? 0x1p-10f : 0x1p+24f,
+    // kRescaleThreshold. P of 8 bits grows to 14 times its value at row_ref before it meets the type's limit, of normally distributed scores once in a
+    // few hundred rows; of 2^5 the largest P are just below a power of two, where e4m3 is finest.
+    static constexpr float kPScaleLog2 = kP8 ? 5.f : f16 ? 10.f : -24.f, kPUnscale = kP8 ? 0x1p-5f : f16 ? 0x1p-10f : 0x1p+24f,
                            kRescaleThreshold = f16 ? 0x1.f8p+15f : 0x1p-12f;
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory() + kTensorBytes); }

@@ -213,6 +213,11 @@ FA_DEVICE uint64_t smem_desc(uint32_t address, uint32_t leading_bytes) {
     return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(leading_bytes >> 4) << 16 | uint64_t(1024 >> 4) << 32 | 1ull << 62;
 }
 
+// The same of one panel of rows of 32 bytes, in groups of eight (256 bytes).
+FA_DEVICE uint64_t smem_desc_32_bytes(uint32_t address) {
+    return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(1) << 16 | uint64_t(256 >> 4) << 32 | 3ull << 62;
+}
+
 // wgmma.mma_async.m64nNk16 with f32 accumulators d, one overload for each N. x and y are descriptors: mma is d = x · yᵀ, or d +=
 // where scale_d, both K-major; mma_a_mn_major and mma_ab_mn_major read x, or both, MN-major; mma_negated is d -= x · yᵀ. With x in
 // registers mma is d += x · y, y MN-major.

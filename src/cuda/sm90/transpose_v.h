@@ -16,8 +16,10 @@ namespace gpu {
 template <class Traits>
 FA_DEVICE void write_ones() {
     constexpr uint32_t ones = 0x38383838u;
-    for (int i = int(threadIdx.x); i < 64 * Traits::kStages; i += Traits::kThreads)
-        rt::st_shared_v4(Traits::v_tile(i / 64) + Traits::kHeadDimV * 128 + i % 64 * 16, ones, ones, ones, ones);
+    constexpr int panels = Traits::kKeyPanels ? Traits::kBlockN / 32 : 1, row_bytes = Traits::kKeyPanels ? 32 : 128, units = row_bytes / 2;
+    for (int i = int(threadIdx.x); i < units * panels * Traits::kStages; i += Traits::kThreads)
+        rt::st_shared_v4(Traits::v_tile(i / (units * panels)) + i / units % panels * Traits::kKeyPanelBytes + Traits::kHeadDimV * row_bytes + i % units * 16,
+                         ones, ones, ones, ones);
     rt::fence_proxy_async_shared();
 }
 
@@ -29,7 +31,7 @@ FA_DEVICE void clear_keys(uint32_t (&pair)[4], int left) {
 
 template <class Traits, class HasTail>
 FA_DEVICE void transpose_block(uint32_t from, uint32_t to, int left, HasTail) {
-    constexpr int kUnits = Traits::kUnitsOfAWarp, kBatch = kUnits == 2 || Traits::kProducerRegisters <= 40 ? 2 : 4;
+    constexpr int kUnits = Traits::kUnitsOfAWarp, kBatch = Traits::kProducerRegisters <= 40 || HasTail::value ? 2 : kUnits;  // loads in flight
     FA_UNROLL_BY(1)
     for (int keys = 0; keys < Traits::kBlockN; keys += 32) {
         FA_UNROLL for (int unit = 0; unit < kUnits; unit += kBatch) {
@@ -41,10 +43,11 @@ FA_DEVICE void transpose_block(uint32_t from, uint32_t to, int left, HasTail) {
             FA_UNROLL for (int i = 0; i < kBatch; i++) {
                 const uint32_t parted[] = {rt::prmt(pair[i][0], pair[i][1], 0x6420), rt::prmt(pair[i][0], pair[i][1], 0x7531),
                                            rt::prmt(pair[i][2], pair[i][3], 0x6420), rt::prmt(pair[i][2], pair[i][3], 0x7531)};
-                rt::stmatrix((to ^ keys) + (unit + i) * 2048, parted);
+                rt::stmatrix(Traits::kKeyPanels ? to + (unit + i) * 512 : (to ^ keys) + (unit + i) * 2048, parted);
             }
         }
         from += 32 * 128;
+        if (Traits::kKeyPanels) to += Traits::kKeyPanelBytes;
     }
 }
 
@@ -59,21 +62,26 @@ FA_DEVICE void transpose_v(const Sm90ForwardParams& a) {
     for (PipelineState<Traits::kTileStages> tile;; tile.advance()) {
         const WorkTileInfo& t = s.tile[tile.index];
         rt::mbarrier_wait(smem_addr(t.tile_ready), tile.phase);
-        if (t.n_block_max < 0) return;
+        if (rt::warp_uniform(t.n_block_max) < 0) return;
         // Not later: with its last v the tile's description may be overwritten.
-        const int end = t.k_len - t.n_block_min * Traits::kBlockN;
+        const int end = rt::warp_uniform(t.k_len - t.n_block_min * Traits::kBlockN);
         FA_UNROLL_BY(1)
-        for (int keys = t.k_len - t.n_block_max * Traits::kBlockN; keys <= end; keys += Traits::kBlockN) {  // that are left from the block's first on
+        for (int keys = rt::warp_uniform(t.k_len - (t.n_block_max + t.peer_only_blocks) * Traits::kBlockN); keys <= end;
+             keys += Traits::kBlockN) {  // that are left from the block's first on
             rt::mbarrier_wait(smem_addr(s.barrier.raw_full[raw.index]), raw.phase);
             rt::mbarrier_wait(smem_addr(s.barrier.v_empty[stage.index]), stage.phase ^ 1);
             const int lane = rt::read_laneid(), row = lane % 8;  // here, as there are 32 registers
             const uint32_t raw_v = Traits::raw_v_tile(raw.index) + first / 8 * Traits::kPanelBytes + lane * 128 + ((row ^ first % 8) << 4),
-                           v = Traits::v_tile(stage.index) + first * 2048 + lane % 16 * 128 + ((lane / 16 ^ row) << 4);
+                           v = Traits::v_tile(stage.index) + (Traits::kKeyPanels ? first * 512 + lane % 16 * 32 + ((lane / 16 ^ row / 4) << 4)
+                                                                                 : first * 2048 + lane % 16 * 128 + ((lane / 16 ^ row) << 4));
             if (keys < Traits::kBlockN) transpose_block<Traits>(raw_v, v, keys - lane % 4 * 2, True{});
             else transpose_block<Traits>(raw_v, v, 0, False{});
-            if (rt::read_laneid() == 0) rt::mbarrier_arrive(smem_addr(s.barrier.raw_empty[raw.index]));  // what was read has been used
             rt::fence_proxy_async_shared();
             __syncwarp();
+            if (rt::read_laneid() < Traits::kClusterSize) {
+                if (Traits::kPair) rt::mbarrier_arrive_remote(smem_addr(s.barrier.raw_empty[raw.index]), rt::read_laneid());
+                else rt::mbarrier_arrive(smem_addr(s.barrier.raw_empty[raw.index]));
+            }
             if (rt::read_laneid() == 0) rt::mbarrier_arrive(smem_addr(s.barrier.v_full[stage.index]));
             stage.advance();
             if (Traits::kStages != Traits::kRawStages) raw.advance();
