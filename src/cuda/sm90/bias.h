@@ -1,6 +1,9 @@
 // The bias operand on its way to scores: a producer thread brings the tiles of 64 rows and a block of keys of each warpgroup to shared memory by
 // TMA, and consumers read them as they have their accumulators (score_mod.h), of 16 bits by ldmatrix. A bias that TMA cannot walk
 // through, of another 16-bit type, or one row of which serves all, is copied before the forward runs.
+//
+// Of f32, of which a thread reads pairs, rows 0 … 3 and 4 … 7 of each eight lie in turns, or rows that are read together would meet in banks:
+// TMA swizzles 16 bytes of 128 by the row, so that neighbours swap the halves of a pair of pieces, which both read.
 #pragma once
 #include "cuda/sm90/tile_scheduler.h"
 
@@ -24,9 +27,11 @@ FA_DEVICE void bias_producer(const Sm90ForwardParams& a) {
                     const uint32_t full = smem_addr(s.barrier.bias_full[wg][stage.index]), to = Traits::bias_tile(wg, stage.index);
                     rt::mbarrier_wait(smem_addr(s.barrier.bias_empty[wg][stage.index]), stage.phase ^ 1);
                     rt::mbarrier_expect_tx(full, Traits::kBiasBytes);
-                    FA_UNROLL for (int panel = 0; panel < Traits::kBiasPanels; panel++)
-                        rt::tma_load(to + panel * 8192, &a.bias_map, full, 64 * (n_block * Traits::kBiasPanels + panel), row0 + wg * rows, head, sequence,
-                                     a.bias.keep);
+                    FA_UNROLL for (int panel = 0; panel < Traits::kBiasPanels; panel++) {
+                        const int column = 64 * (n_block * Traits::kBiasPanels + panel), row = row0 + wg * rows;
+                        if (Traits::kBiasSize == 2) rt::tma_load(to + panel * 8192, &a.bias_map, full, column, row, head, sequence, a.bias.keep);
+                        else rt::tma_load_5d(to + panel * 8192, &a.bias_map, full, {column, 0, 0, row / 8, sequence * a.bias.heads + head}, a.bias.keep);
+                    }
                 }
                 stage.advance();
                 if (left == 1) break;  // the scheduler may overwrite the tile's description from here on
@@ -40,7 +45,7 @@ struct CopyBiasParams {
     void* to;           // dense: sequences, heads, rows, keys
     int64_t stride[4];  // of `from`, in elements
     int32_t dtype;
-    int32_t sequences, heads, rows, keys, line;  // line: keys of `to`, in whole vectors of four
+    int32_t sequences, heads, rows, keys, line, last_row;  // line: keys of `to`, in whole vectors of four; last_row: of `from`
     int64_t units;  // of four keys of `to`; 0: nothing is copied
 };
 constexpr int kCopyBiasThreads = 256;
@@ -52,7 +57,7 @@ FA_KERNEL void FA_BOUNDS(kCopyBiasThreads, 1) copy_bias(FA_PARAM CopyBiasParams 
     if (unit >= x.units) return;
     const int vecs = x.line / 4, key = int(unit % vecs) * 4;
     const int64_t line = unit / vecs, row = line % x.rows, pair = line / x.rows;
-    const int64_t at = pair / x.heads * x.stride[0] + pair % x.heads * x.stride[1] + row * x.stride[2];
+    const int64_t at = pair / x.heads * x.stride[0] + pair % x.heads * x.stride[1] + min_of(row, int64_t(x.last_row)) * x.stride[2];
     To value[4];
     FA_UNROLL for (int i = 0; i < 4; i++) {
         const int64_t from = at + int64_t(min(key + i, x.keys - 1)) * x.stride[3];

@@ -55,6 +55,11 @@ FA_DEVICE void tma_load(uint32_t to, const CUtensorMap* map, uint32_t barrier, i
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
         "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(sequence), "l"(keep) : "memory");
 }
+FA_DEVICE void tma_load_5d(uint32_t to, const CUtensorMap* map, uint32_t barrier, const int (&at)[5], uint64_t keep) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "l"(keep) : "memory");
+}
 // Multicast: to the same address in both CTAs of a cluster of two; the mbarrier at that address of each counts the bytes.
 FA_DEVICE void tma_load_multicast(uint32_t to, const CUtensorMap* map, uint32_t barrier, int column, int row, int head, int sequence, uint64_t keep) {
     asm volatile(

@@ -165,7 +165,8 @@ struct BiasOp {
         const uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16;
         // As TMA swizzles 16 bytes of 128; a step of 32 bytes is an exclusive or.
         if (score_mod == ScoreMod::bias) return (row + lane % 16) * 128 + (lane / 16 ^ lane % 8) * 16;
-        return (row + lane / 4) * 128 + (lane % 4 / 2 ^ lane / 4) * 16 + lane % 2 * 8;
+        const uint32_t in_eight = lane / 4 % 4 * 2 + lane / 16;
+        return (row + in_eight) * 128 + (lane % 4 / 2 ^ in_eight) * 16 + lane % 2 * 8;
     }
     FA_MEMBER void set_scale(float) {}
     FA_MEMBER void begin_tile(const Sm90Call&, const WorkTileInfo& t, int) {

@@ -26,7 +26,9 @@ int32_t type_of_read_bias(const fa_attention_desc_t& d) { return reads_f32_bias(
 bool tma_reads_bias(const Problem& p, const Sm90Bias& x) {
     const fa_attention_desc_t& d = p.d;
     const int64_t stride[] = {d.bias_stride[0], d.bias_stride[2], d.bias_stride[1], 1};
-    return d.bias_stride[3] == 1 && d.bias_dtype == type_of_read_bias(d) && tma_compatible(stride, d.bias_dtype, d.seqlen_q, x.heads, x.sequences);
+    const bool even = type_of_read_bias(d) != FA_F32 ||
+                      (d.seqlen_q % 8 == 0 && (x.sequences == 1 || x.heads == 1 || d.bias_stride[0] == x.heads * d.bias_stride[1]));
+    return even && d.bias_stride[3] == 1 && d.bias_dtype == type_of_read_bias(d) && tma_compatible(stride, d.bias_dtype, d.seqlen_q, x.heads, x.sequences);
 }
 CopyBiasParams copy_of_bias(const Problem& p, const Sm90Bias& bias) {
     const fa_attention_desc_t& d = p.d;
@@ -35,7 +37,8 @@ CopyBiasParams copy_of_bias(const Problem& p, const Sm90Bias& bias) {
     for (int i = 0; i < 4; i++) x.stride[i] = d.bias_stride[i];
     x.dtype = d.bias_dtype;
     x.sequences = bias.sequences, x.heads = bias.heads;
-    x.rows = bias.one_row ? 64 : int32_t(d.seqlen_q);
+    x.rows = bias.one_row ? 64 : int32_t(round_up(d.seqlen_q, 8));
+    x.last_row = int32_t(d.seqlen_q - 1);
     x.keys = int32_t(d.seqlen_k);
     x.line = int32_t(round_up(d.seqlen_k, 8));
     const double units = double(x.sequences) * x.heads * x.rows * (x.line / 4);
@@ -67,6 +70,10 @@ rt::Status read_bias(CopyBiasParams x, const Problem& p, const fa_forward_args_t
         if (s != rt::kSuccess) return s;
     }
     const void* const base = copied ? copy : args.bias;
+    if (dtype == FA_F32) {
+        const int64_t pairs = a->bias.heads * a->bias.sequences;
+        return encode_interleaved_map(&a->bias_map, base, stride[1], a->bias.heads > 1 ? stride[2] : stride[0], d.seqlen_k, rows, pairs) ? rt::kSuccess : cudaErrorInvalidValue;
+    }
     return encode_tensor_map(&a->bias_map, base, dtype, stride, d.seqlen_k, rows, a->bias.heads, a->bias.sequences, {64}) ? rt::kSuccess : cudaErrorInvalidValue;
 }
 
