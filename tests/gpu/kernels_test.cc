@@ -213,6 +213,7 @@ std::vector<Case> worked_cases(const Handle& handle) {
                         c.d.operands |= FA_OPERAND_BIAS;
                         c.d.bias_dtype = work == f32_bias ? int32_t(FA_F32) : dtype;
                         dense_pairs(c.d, c.d.bias_stride);
+                        if (mask == dense) c.d.operands &= ~uint64_t(FA_OPERAND_SEQUSED_K), c.metadata.seqused_k.clear();  // for pairs
                         if (mask == dense) c.d.bias_stride[0] = 0, c.d.bias_stride[2] = 1304, c.d.bias_stride[1] = 1304 * shape.rows;
                         if (mask == causal_mask) c.d.bias_stride[2] = 0;
                         if (mask == band) c.d.bias_stride[1] = c.d.bias_stride[0], c.d.bias_period[1] = 1, c.d.operands |= FA_OPERAND_BIAS_SCALE;

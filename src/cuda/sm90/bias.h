@@ -21,7 +21,7 @@ FA_DEVICE void bias_producer(const Sm90ForwardParams& a) {
             if (t.n_block_max < 0) return;
             const int row0 = a.bias.one_row ? 0 : t.row0, rows = a.bias.one_row ? 0 : 64;
             const int head = t.head % a.bias.heads, sequence = t.batch % a.bias.sequences;
-            for (int left = t.n_block_max - t.n_block_min + 1, n_block = t.first_n_block();; left--, n_block = t.next_n_block(n_block)) {
+            for (int n_block = t.n_block_max;; n_block--) {
                 FA_UNROLL_BY(1)
                 for (int wg = 0; wg < Traits::kWarpgroups; wg++) {
                     const uint32_t full = smem_addr(s.barrier.bias_full[wg][stage.index]), to = Traits::bias_tile(wg, stage.index);
@@ -34,7 +34,7 @@ FA_DEVICE void bias_producer(const Sm90ForwardParams& a) {
                     }
                 }
                 stage.advance();
-                if (left == 1) break;  // the scheduler may overwrite the tile's description from here on
+                if (n_block == t.n_block_min) break;  // the scheduler may overwrite the tile's description from here on
             }
         }
     }

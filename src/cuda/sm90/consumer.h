@@ -35,7 +35,7 @@ struct Consumer {
     static constexpr bool kEmptyBySign = kHeadDim == 256 && !Traits::kDescale;
     // The first P · V of a tile overwrites acc_o, in place of zeros in it; without a mask that is slower, and with 8
     // bits it spills registers.
-    static constexpr bool kZeroByFirstMma = Traits::kP8 || (mask != MaskKind::none && kHeadDim == 128 && !Traits::k8Bit);
+    static constexpr bool kZeroByFirstMma = Traits::kP8 || ((mask != MaskKind::none || Traits::kBiasSize > 0) && kHeadDim == 128 && !Traits::k8Bit);
     // Under a causal mask, warpgroups whose rows are as many as a block's keys each begin at their own diagonal, so that only their
     // first block is masked. They go without ping-pong, in which one would have to wait for those that have not begun.
     static constexpr bool kWarpgroupDiagonals = warpgroup_diagonals(mask, kBlockN, Traits::kBlockM),

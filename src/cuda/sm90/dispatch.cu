@@ -346,6 +346,7 @@ ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& asked) {
     }
     if (bias_size_of(h.score_mod) > 0) {
         a.bias = planned_bias(p);
+        a.bias.heads_first = a.bias.heads_first && !a.pair_by_heads;  // whose two heads are neighbours
         planned.bias = copy_of_bias(p, a.bias);
         if (planned.bias.units > 0) plan.workspace = kArchKernelBytes + uint64_t(bytes_of(planned.bias, p));
     }

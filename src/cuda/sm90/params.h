@@ -172,7 +172,7 @@ struct Sm90ForwardTraits {
     // room for two: it is filled while the warpgroup waits for its turn and for the next scores.
     static constexpr int kBiasSize = bias_size_of(score_mod), kBiasPanels = BlockN * kBiasSize / 128, kBiasBytes = kBiasPanels * 8192;
     static constexpr int kBiasStages = kBiasSize == 0 ? 0 : QStages * kQBytes + Stages * (kKBytes + kVBytes) + 2 * Warpgroups * kBiasBytes <= (224 << 10) ? 2 : 1;
-    static_assert(kBiasSize == 0 || (!k8Bit && !pair), "bias tiles lie behind k and v, and are loaded for one CTA");
+    static_assert(kBiasSize == 0 || !k8Bit, "bias tiles lie behind k and v");
     struct RawBarriers {
         uint64_t raw_full[kRawStages], raw_empty[kRawStages];
     };
