@@ -13,6 +13,17 @@ inline void descale_heads(Case& c) {
     c.d.q_descale_stride[2] = c.d.k_descale_stride[2] = c.d.v_descale_stride[2] = 1;
 }
 
+// Of blocks of q's rows and of keys, k's of another type.
+inline void descale_blocks(Case& c, int64_t rows, int64_t keys) {
+    descale_heads(c);
+    c.d.k_descale_dtype = FA_BF16;
+    c.d.q_descale_block[0] = rows, c.d.k_descale_block[0] = keys, c.d.v_descale_block[0] = 2 * keys;
+    const auto lay = [](int64_t (&stride)[4], int64_t heads, int64_t blocks) { stride[1] = heads, stride[0] = heads * blocks; };
+    lay(c.d.q_descale_stride, c.d.heads_q, c.d.seqlen_q / rows + 1);
+    lay(c.d.k_descale_stride, c.d.heads_k, c.d.seqlen_k / keys + 1);
+    lay(c.d.v_descale_stride, c.d.heads_k, c.d.seqlen_k / keys + 1);
+}
+
 // Heads of 257 to 512 dims, of k, of v and of both: one tile and several, an odd number of them, heads of a kv head that fill a tile's rows
 // evenly and not; blocks of keys that are one and two, or end in the middle; splits, pages with sequences that have no keys, packed
 // sequences of which one has no rows, and rows that see few keys or none.

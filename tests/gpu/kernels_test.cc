@@ -60,6 +60,7 @@ std::set<std::string> listed_kernels() {
 #define FA_MOD_mask "_mask"
 #define FA_MOD_bias "_bias"
 #define FA_MOD_bias_f32 "_bias_f32"
+#define FA_MOD_factors "_factors"
 #define FA_SM90(d, dv, n, warpgroups, mask, pair, mod, stages, q_stages, min_k, cost, types)                      \
     for (const std::string dtype : {"f16", "bf16", "e4m3"})                                                       \
         if ((is_of_both(#types) && dtype != "e4m3") || std::string(#types).rfind(dtype, 0) == 0)                  \
@@ -188,7 +189,7 @@ std::vector<Case> tall_cases(const Handle& handle) {
 // to the exact way, and both in one block.
 std::vector<Case> worked_cases(const Handle& handle) {
     enum { dense, causal_mask, band, masks };
-    constexpr float alibi = 0, mask_operand = -1, own_bias = -2, f32_bias = -3;
+    constexpr float alibi = 0, mask_operand = -1, own_bias = -2, f32_bias = -3, block_factors = -4;
     struct Shape {
         int64_t heads, rows, keys, dim;
     };
@@ -198,7 +199,7 @@ std::vector<Case> worked_cases(const Handle& handle) {
         for (const Shape& shape :
              {Shape{2, 300, 700, 64}, Shape{2, 300, 700, 128}, Shape{2, 300, 700, 256}, Shape{36, 384, 1300, 128}})
             for (int mask = dense; mask < masks; mask++)
-                for (const float work : {mask_operand, own_bias, f32_bias, alibi, 50.f, 5.f, 0.4f}) {
+                for (const float work : {mask_operand, own_bias, f32_bias, block_factors, alibi, 50.f, 5.f, 0.4f}) {
                     Case c = shaped({2, shape.heads, shape.heads / 2, shape.rows, shape.keys, shape.dim, shape.dim}, dtype);
                     c.d.alignment = FA_ALIGN_TOP_LEFT;  // with distances to both sides
                     c.d.num_splits = 1;                 // as above
@@ -220,7 +221,8 @@ std::vector<Case> worked_cases(const Handle& handle) {
                         if (mask == band && shape.dim == 64) c.d.bias_dtype = dtype == FA_F16 ? FA_BF16 : FA_F16;
                     }
                     if (shape.heads > 2 && (work == 5 || work == own_bias)) paged(c, 48);
-                    if (dtype == FA_E4M3) descale_heads(c);
+                    if (work == block_factors) descale_blocks(c, 1 + mask * 7, 16 * (1 + mask));
+                    else if (dtype == FA_E4M3) descale_heads(c);
                     const std::vector<std::string> names = kernels_of(handle, c.d);
                     if (names.empty() || !of_hopper(names[0])) continue;
                     // Many heads fill the device, and take their time to judge: only for what few do not lead to.

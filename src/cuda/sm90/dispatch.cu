@@ -43,7 +43,8 @@ MaskKind mask_kind_of(const Problem& p) {
 }
 
 ScoreMod score_mod_of(const Problem& p) {
-    return p.has(FA_OPERAND_MASK)    ? ScoreMod::mask
+    return has_block_factors(p)      ? ScoreMod::factors
+           : p.has(FA_OPERAND_MASK)  ? ScoreMod::mask
            : p.has(FA_OPERAND_BIAS)  ? (reads_f32_bias(p.d) ? ScoreMod::bias_f32 : ScoreMod::bias)
            : p.d.softcap > 0         ? ScoreMod::softcap
            : p.has(FA_OPERAND_ALIBI) ? ScoreMod::alibi
@@ -61,13 +62,13 @@ bool softcap_polynomial_fits(const Problem& p) {
 // With fewer rows a tile of 128 has some of several query heads that share k and v, where there are such. With few, and where anything but
 // products and lengths is asked for, the smaller tiles of fwd_mma.h are faster.
 constexpr int64_t kMinRows = 128, kFewestRows = 9, kFewestPacked = 16;
-// What the kernels implement, with factors of which a sequence and a head have one each; with an 8-bit q also o's.
+// What the kernels implement, with factors of which a sequence and a head have one each; with an 8-bit q also o's, and others.
 // FA_OPERAND_RNG_STATE is read with dropout only. Not splits: a fixed size promises bits that do not depend on the longest sequence.
 constexpr uint64_t kDescaleOperands = FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
 constexpr Implements kForward = {FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | kSequenceOperands |
                                      FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE | kDescaleOperands,
                                  option::bands | FA_DETERMINISTIC | option::reserve_units | option::precision | FA_V_IN_K | option::softcap};
-constexpr Implements kByteForward = {kForward.operands | FA_OPERAND_O_SCALE, kForward.options};
+constexpr Implements kByteForward = {kForward.operands | FA_OPERAND_O_SCALE, kForward.options | kFactorOptions};
 constexpr Implements kBiasForward = {kForward.operands | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE, kForward.options | option::bias_period};
 
 // The types that there are kernels for: q, k and v alike, once widen_kv has run, and o like them or f32; with 8 bits f32, f16, bf16 or e4m3.
@@ -143,7 +144,7 @@ bool can_implement(const rt::Device& device, const Problem& p) {
     if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent ||
         rows_of_q(p) < 1 || rows_of_k(p) < 1 || d.batch * d.heads_q * ceil_div(d.seqlen_q, kMinRows) >= kMaxExtent)
         return false;
-    if (p.has(FA_OPERAND_BIAS) && !bias_fits(p)) return false;
+    if ((p.has(FA_OPERAND_BIAS) && !bias_fits(p)) || (has_block_factors(p) && !block_factors_fit(p))) return false;
     return tma_compatible(d.q_stride, d.q_dtype, rows_of_q(p), d.heads_q, sequences_of_q(p)) &&
            tma_compatible(d.k_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
            tma_compatible(d.v_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
@@ -289,6 +290,7 @@ struct Sm90Plan {
     Sm90ForwardParams forward;
     WidenKvParams k, v;
     CopyBiasParams bias;
+    BlockFactorParams factors;
 };
 
 template <class T>
@@ -344,6 +346,10 @@ ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& asked) {
         a.mask = packed_mask(p);
         plan.workspace = kArchKernelBytes + packed_mask_bytes(a.mask);
     }
+    if (h.score_mod == ScoreMod::factors) {
+        planned.factors = planned_factors(p);
+        plan.workspace = kArchKernelBytes + factor_bytes(planned.factors);
+    }
     if (bias_size_of(h.score_mod) > 0) {
         a.bias = planned_bias(p);
         a.bias.heads_first = a.bias.heads_first && !a.pair_by_heads;  // whose two heads are neighbours
@@ -381,7 +387,7 @@ rt::Status arch_kernel_memory(ArchKernelMemory* memory, rt::Stream stream, void*
 rt::Status prepare_arch_kernels(const rt::Device& device) {
     if (!device.sm90) return rt::kSuccess;
     if (!tensor_map_encoder()) return cudaErrorInsufficientDriver;
-    const rt::Status others[] = {rt::prepare(pack_mask, device), rt::prepare(copy_bias<uint16_t>, device), rt::prepare(copy_bias<float>, device), prepare_latent_kernels(device), prepare_wide_kernels()};
+    const rt::Status others[] = {rt::prepare(pack_mask, device), rt::prepare(copy_bias<uint16_t>, device), rt::prepare(copy_bias<float>, device), rt::prepare(prepare_block_factors, device), prepare_latent_kernels(device), prepare_wide_kernels()};
     for (const int32_t from : {FA_E4M3, FA_E5M2, FA_I8})
         for (const auto kernel : {widen_kernel<F16>(from), widen_kernel<Bf16>(from)})
             if (const rt::Status s = rt::prepare(kernel, device); s != rt::kSuccess) return s;
@@ -446,6 +452,10 @@ rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_f
     }
     if (bias_size_of(h.score_mod) > 0) {
         const rt::Status s = read_bias(planned.bias, p, args, memory + kArchKernelBytes, stream, &a);
+        if (s != rt::kSuccess) return s;
+    }
+    if (h.score_mod == ScoreMod::factors) {
+        const rt::Status s = read_factors(planned.factors, p, args, memory + kArchKernelBytes, stream, &a);
         if (s != rt::kSuccess) return s;
     }
     return rt::launch_after(h.kernel, plan.blocks, h.threads, h.shared_bytes, stream, a, h.cluster_size);

@@ -6,6 +6,7 @@
 // two CTAs that share k and v: each loads one half and multicasts it to both. A panel is 64 columns (128 bytes, the TMA box) of a
 // matrix in shared memory.
 #pragma once
+#include "cuda/sm90/block_factors.h"
 #include "cuda/sm90/packed_mask.h"
 #include "cuda/sm90/pipeline.h"
 #include "cuda/sm90/ptx.h"
@@ -19,7 +20,7 @@ namespace gpu {
 // own).
 enum class MaskKind { none, causal, band };
 // What changes scores between the product q · kᵀ and softmax.
-enum class ScoreMod { none, softcap, alibi, mask, bias, bias_f32 };
+enum class ScoreMod { none, softcap, alibi, mask, bias, bias_f32, factors };
 // Can a tile have few rows of several query heads that share k and v? Kernels of bands alone, or every kernel would carry it.
 constexpr bool packs_heads(MaskKind mask, ScoreMod score_mod, bool pair, bool descale) {
     return mask == MaskKind::band && score_mod == ScoreMod::none && !pair && !descale;
@@ -89,6 +90,7 @@ struct Sm90ForwardParams {
     int head_rows_log2;  // where heads are packed: rows of each in a tile, the tile's row r being row r modulo that of head r / that
     CUtensorMap bias_map;
     Sm90Bias bias;
+    BlockFactors factors;
 };
 
 // A tile, as the scheduler describes it to producers and consumers. Its blocks of keys are [n_block_min, n_block_max], both

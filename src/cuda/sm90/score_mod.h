@@ -215,6 +215,41 @@ struct BiasOp {
         }
     }
 };
+// Factors of q's rows and of k's and v's groups of 16 keys: one multiplication more a score for v's, which act on P behind its sum.
+template <int BlockN, bool tile_scale, bool f16>
+struct ScoreModOp<ScoreMod::factors, BlockN, tile_scale, f16> {
+    static constexpr float scale_log2 = 1.f;
+    static constexpr int kGroups = BlockN / BlockFactors::kKeys;
+    const BlockFactors& factors;
+    float scale, of_v;
+    const float4* first;  // of key 0: the factors of 32 keys
+    float of_row[2];      // with the scale
+    float2 of_keys[kGroups];
+    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : factors(a.factors), scale(a.x.scale * kLog2e) {}
+    FA_MEMBER void set_scale(float) {}
+    FA_MEMBER void begin_tile(const Sm90Call& x, const WorkTileInfo& t, int tile_row) {
+        first = reinterpret_cast<const float4*>(factors.kv + (int64_t(t.kv_batch) * factors.heads_k + t.kv_head) * factors.groups);
+        const int64_t line = (int64_t(x.sequences.q.packed() ? 0 : t.batch) * factors.heads_q + t.head) * factors.rows;
+        FA_UNROLL for (int r = 0; r < 2; r++) of_row[r] = scale * factors.q[line + min(t.q_begin + t.row0 + tile_row + 8 * r, factors.rows - 1)];
+        of_v = t.v_descale > 0.f ? __fdividef(1.f, t.v_descale) : 0.f;
+    }
+    FA_MEMBER void prefetch(int n_block) {
+        FA_UNROLL for (int i = 0; i < kGroups; i += 2) {
+            const float4 two = first[(n_block * kGroups + i) / 2];
+            of_keys[i] = make_float2(two.x, two.y), of_keys[i + 1] = make_float2(two.z, two.w);
+        }
+    }
+    FA_MEMBER void begin_block(int, const float (&)[2]) {}
+    FA_MEMBER float of_score(int i) const { return of_keys[i / 8].x * of_row[i / 2 % 2]; }
+    FA_MEMBER float of_value(int i) const { return of_keys[i / 8].y * of_v; }
+    FA_MEMBER float exponent(float s, int i, int, float ref_log2) { return fmaf(s, of_score(i), -ref_log2); }
+    FA_MEMBER bool in_range(int) const { return true; }
+    FA_MEMBER bool needs_exact(int) const { return false; }
+    FA_MEMBER void apply_exact(float (&s)[BlockN / 2], int) const {
+        FA_UNROLL for (int i = 0; i < BlockN / 2; i++) s[i] *= of_score(i);
+    }
+};
+
 template <int BlockN, bool tile_scale, bool f16>
 struct ScoreModOp<ScoreMod::bias, BlockN, tile_scale, f16> : BiasOp<ScoreMod::bias, BlockN, f16> {
     using BiasOp<ScoreMod::bias, BlockN, f16>::BiasOp;

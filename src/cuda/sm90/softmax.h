@@ -108,7 +108,9 @@ FA_DEVICE void exp2_to_p(Consumer& wg, Parts computed, const bool (&wanted)[2], 
                 const float first = rt::exp2_fast(exponent(2 * i, r)), second = rt::exp2_fast(exponent(2 * i + 1, r));
                 sum[2 * r] += first;
                 sum[2 * r + 1] += second;
-                wg.p[i] = Consumer::Traits::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
+                float of_v = 1.f;
+                if constexpr (Consumer::score_mod == ScoreMod::factors) of_v = wg.score_mod_op.of_value(2 * i);
+                wg.p[i] = Consumer::Traits::f16 ? rt::pack_f16(first * of_v, second * of_v) : rt::pack_bf16(first * of_v, second * of_v);
             }
         } else {
             FA_UNROLL for (int i = 8 * part; i < past; i++)
