@@ -205,6 +205,7 @@ FA_DEVICE int opaque(int x) {
     asm volatile("" : "+r"(x));
     return x;
 }
+FA_DEVICE int opaque_uniform(int x) { return x; }  // conditions take no registers here
 FA_DEVICE bool warp_any(bool x) { return __any_sync(~0u, x); }
 
 }  // namespace rt

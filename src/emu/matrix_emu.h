@@ -8,7 +8,12 @@
 namespace fa {
 namespace rt {
 
-constexpr bool kHasMfma = true, kHasMfmaF32 = true, kHasDeepMfma = false, kPacksBf16 = false, kHasWmmaGfx11 = true, kHasWmmaGfx12 = true;
+constexpr bool kHasMfma = true, kHasWmmaGfx11 = true, kHasWmmaGfx12 = true;
+template <int generation>
+struct Cdna {
+    static constexpr bool kMultipliesF16 = true;
+    static constexpr bool kDeepProducts = generation == 4, kPacksBf16 = generation == 4, kTransposedLoads = generation == 4;
+};
 
 template <int n>
 using AccVec = float[n];
@@ -18,6 +23,11 @@ struct MatrixArgs {
     const uint32_t *a, *b;
 };
 
+// CDNA 2 takes subnormal numbers of 16 bits for 0, and results beside them.
+static inline float as_multiplied(float x) {
+    static const bool flushes = matrix_unit() == gpu::MatrixUnit::mfma_gfx90a;
+    return flushes && fabsf(x) < 0x1p-126f ? 0.f : x;
+}
 // Operands' elements, by the type that an instruction has.
 enum class Operand { f16, bf16, f32 };
 template <bool f16>
@@ -26,7 +36,7 @@ template <Operand type>
 static inline float operand_element(const uint32_t* r, int i) {
     if (type == Operand::f32) return float_of(r[i]);
     const uint16_t bits = uint16_t(r[i / 2] >> i % 2 * 16);
-    return type == Operand::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+    return type == Operand::f16 ? f16_to_f32(bits) : as_multiplied(bf16_to_f32(bits));
 }
 template <class Map, Operand type>
 static inline void multiply_wave(void** lanes, int n) {
@@ -45,10 +55,11 @@ static inline void multiply_wave(void** lanes, int n) {
         const MatrixArgs& x = *static_cast<const MatrixArgs*>(lanes[lane]);
         for (int i = 0; i < Map::kResults; i++) {
             const MatrixElement of_d = Map::d(lane, i);
-            float sum = x.d[i];
+            constexpr bool of_f32 = type == Operand::f32;
+            float sum = of_f32 ? x.d[i] : as_multiplied(x.d[i]);
             for (int k = 0; k < Map::kDepth; k++)
-                sum = type == Operand::f32 ? fmaf(a[of_d.row][k], b[k][of_d.column], sum) : sum + a[of_d.row][k] * b[k][of_d.column];
-            x.d[i] = sum;
+                sum = of_f32 ? fmaf(a[of_d.row][k], b[k][of_d.column], sum) : sum + a[of_d.row][k] * b[k][of_d.column];
+            x.d[i] = of_f32 ? sum : as_multiplied(sum);
         }
     }
 }
@@ -83,18 +94,22 @@ FA_DEVICE void wmma_f32_16x16x16_gfx12(AccVec<8>& d, const uint32_t a[4], const 
 // What lane ^ mask has, in waves of `lanes`.
 template <int lanes>
 FA_DEVICE float exchange(float x, int mask) { return lockstep::shuffle_xor(x, mask, lanes); }
+template <int lanes>
+FA_DEVICE float sum_across(float x, int mask) { return x + exchange<lanes>(x, mask); }
+template <int lanes>
+FA_DEVICE float max_across(float x, int mask) { return fmaxf(x, exchange<lanes>(x, mask)); }
 FA_DEVICE void order_products() {}
 template <int n>
 FA_DEVICE void multiply(float (&x)[n], float factor) {
     for (float& each : x) each *= factor;
 }
 template <int n>
-FA_DEVICE float sum_of(const float (&x)[n]) {
-    float sum[n];
-    for (int i = 0; i < n; i++) sum[i] = x[i];
-    for (int half = n / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) sum[i] += sum[i + half];
-    return sum[0];
+FA_DEVICE void add_pairs(float (&sum)[2], const float (&x)[n], bool first) {
+    float own[n];
+    for (int i = 0; i < n; i++) own[i] = x[i];
+    for (int half = n / 2; half > 1; half /= 2)
+        for (int i = 0; i < half; i++) own[i] += own[i + half];
+    for (int i = 0; i < 2; i++) sum[i] = first ? own[i] : sum[i] + own[i];
 }
 template <int n>
 FA_DEVICE void multiply_add(float (&x)[n], float a, float b) {
@@ -113,6 +128,25 @@ FA_DEVICE void load_shared(uint32_t address, uint32_t to[n]) {
     const char* const p = shared_memory() + address;
     if (lockstep::Banks* const banks = lockstep::Banks::counting()) banks->access(p, 4 * n, false);
     load_words<n>(reinterpret_cast<const uint8_t*>(p), to);
+}
+struct TransposedArgs {
+    const char* from;
+    uint32_t* to;
+};
+FA_DEVICE void load_transposed(uint32_t address, uint32_t to[2]) {
+    TransposedArgs args{shared_memory() + address, to};
+    lockstep::check_aligned(args.from, 8);
+    if (lockstep::Banks* const banks = lockstep::Banks::counting()) banks->access(args.from, 8, false);
+    meet_wave(args, [](void** lanes, int n) {
+        for (int lane = 0; lane < n; lane++)
+            for (int i = 0; i < 4; i++) {
+                const MatrixElement at = TransposedLoad::source(lane, i);
+                uint16_t bits;
+                memcpy(&bits, static_cast<TransposedArgs*>(lanes[at.row])->from + 2 * at.column, 2);
+                uint32_t& word = static_cast<TransposedArgs*>(lanes[lane])->to[i / 2];
+                word = i % 2 ? word | uint32_t(bits) << 16 : bits;
+            }
+    });
 }
 template <int n>
 FA_DEVICE void load_global(const char* p, uint32_t to[n]) { load_words<n>(reinterpret_cast<const uint8_t*>(p), to); }

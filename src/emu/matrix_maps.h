@@ -18,6 +18,11 @@ struct MfmaMap {
     static constexpr MatrixElement d(int lane, int i) { return {256 / size * (i / 4) + 4 * (lane / size) + i % 4, lane % size}; }
 };
 
+// ds_read_b64_tr_b16: which lane, and which of the four elements at its address, element i of a lane comes from.
+struct TransposedLoad {
+    static constexpr MatrixElement source(int lane, int i) { return {lane / 16 * 16 + 4 * i + lane % 16 / 4, lane % 4}; }
+};
+
 // v_wmma_f32_16x16x16 of RDNA 3 in waves of 32: operands are there twice.
 struct WmmaGfx11Map {
     static constexpr int kRows = 16, kDepth = 16, kLanes = 32, kResults = 8, kOperands = 16;

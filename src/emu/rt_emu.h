@@ -78,17 +78,19 @@ struct Device {
     gpu::MatrixUnit matrix;
 };
 
-// FLASHATTN_EMU_MATRIX = mfma (waves of 64), wmma_gfx11 or wmma_gfx12 (of 32): the matrix instructions of the emulated device. Without
-// it, NVIDIA's in waves of 32, and none in others.
+// FLASHATTN_EMU_MATRIX = mfma, mfma_gfx90a or mfma_gfx950 (waves of 64), wmma_gfx11 or wmma_gfx12 (of 32): the matrix instructions of the emulated
+// device. Without it, NVIDIA's in waves of 32, and none in others.
 static inline gpu::MatrixUnit matrix_unit() {
     using gpu::MatrixUnit;
     const char* const name = getenv("FLASHATTN_EMU_MATRIX");
     const bool wave32 = lockstep::wave() == 32;
     if (!name) return wave32 ? MatrixUnit::mma_sync : MatrixUnit::none;
+    if (strcmp(name, "mfma_gfx90a") == 0 && !wave32) return MatrixUnit::mfma_gfx90a;
     if (strcmp(name, "mfma") == 0 && !wave32) return MatrixUnit::mfma;
+    if (strcmp(name, "mfma_gfx950") == 0 && !wave32) return MatrixUnit::mfma_gfx950;
     if (strcmp(name, "wmma_gfx11") == 0 && wave32) return MatrixUnit::wmma_gfx11;
     if (strcmp(name, "wmma_gfx12") == 0 && wave32) return MatrixUnit::wmma_gfx12;
-    lockstep::die("FLASHATTN_EMU_MATRIX: expected mfma with waves of 64, wmma_gfx11 or wmma_gfx12 with waves of 32");
+    lockstep::die("FLASHATTN_EMU_MATRIX: expected mfma, mfma_gfx90a or mfma_gfx950 with waves of 64, wmma_gfx11 or wmma_gfx12 with waves of 32");
 }
 
 static inline fa_status_t no_device(Status, Message* m) { return fail(m, FA_NO_DEVICE, "the emulator is gone"); }

@@ -69,7 +69,9 @@ struct KernelsTag {
 template <class Lists, class T, class Pass>
 Lists amd_lists(MatrixUnit unit, Pass lists) {
     switch (unit) {
-        case MatrixUnit::mfma: return lists(KernelsTag<MfmaKernels<T>>{});
+        case MatrixUnit::mfma_gfx90a:
+        case MatrixUnit::mfma: return lists(KernelsTag<MfmaKernels<3, T>>{});
+        case MatrixUnit::mfma_gfx950: return lists(KernelsTag<MfmaKernels<4, T>>{});
         case MatrixUnit::wmma_gfx11: return lists(KernelsTag<WmmaKernels<WmmaGfx11, T>>{});
         case MatrixUnit::wmma_gfx12: return lists(KernelsTag<WmmaKernels<WmmaGfx12, T>>{});
         default: return {};
@@ -77,6 +79,7 @@ Lists amd_lists(MatrixUnit unit, Pass lists) {
 }
 template <class Lists, class Pass>
 Lists amd_lists_of(const rt::Device& device, int32_t q_dtype, Pass lists) {
+    if (q_dtype == FA_F16 && device.matrix == MatrixUnit::mfma_gfx90a) return {};
     return q_dtype == FA_F16 ? amd_lists<Lists, F16>(device.matrix, lists) : q_dtype == FA_BF16 ? amd_lists<Lists, Bf16>(device.matrix, lists) : Lists{};
 }
 InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, CacheType cache) {
@@ -94,7 +97,7 @@ InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, CacheT
         }
     if constexpr (rt::kAmdKernels) {
         if (cache != CacheType::like_q && cache != CacheType::bytes) return {};
-        if (q_dtype == FA_F32) return cache == CacheType::like_q && device.matrix == MatrixUnit::mfma ? lists_of<MfmaKernels<F32>>() : InstanceLists{};
+        if (q_dtype == FA_F32) return cache == CacheType::like_q && is_mfma(device.matrix) ? lists_of<MfmaKernels<3, F32>>() : InstanceLists{};
         return amd_lists_of<InstanceLists>(device, q_dtype, [&](auto tag) {
             using Kernels = typename decltype(tag)::Kernels;
             return cache == CacheType::bytes ? lists_of<ByteKernels<Kernels>>() : lists_of<Kernels>();
@@ -213,7 +216,7 @@ BackwardLists backward_lists_of_type(const rt::Device& device, int32_t dtype) {
             default: return {};
         }
     if constexpr (rt::kAmdKernels) {
-        if (dtype == FA_F32) return device.matrix == MatrixUnit::mfma ? backward_lists_of<MfmaKernels<F32>>() : BackwardLists{};
+        if (dtype == FA_F32) return is_mfma(device.matrix) ? backward_lists_of<MfmaKernels<3, F32>>() : BackwardLists{};
         return amd_lists_of<BackwardLists>(device, dtype, [](auto tag) { return backward_lists_of<typename decltype(tag)::Kernels>(); });
     }
     return {};

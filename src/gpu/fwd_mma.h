@@ -37,7 +37,10 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
         // Registers are too few to keep where q is read from tile to tile.
         constexpr bool registers_lack = (Mma::kSplitTf32 && D == 64) || (Mma::kWidensQ && !kHoldQ && kind == Kind::plain);
         const int lane = (registers_lack ? rt::opaque(rt::thread()) : rt::thread()) % Mma::kLanes;
-        const auto q_ptr = Block::q_ptr(x, row0, lane);
+        [[maybe_unused]] const auto q_ptr = [&] {
+            if constexpr (kHoldQ && !Mma::kQuantised) return 0;
+            else return Block::q_ptr(x, row0, lane);
+        }();
         const auto k_ptr = Mma::template k_ptr<kRowBytes>(k, key0);
         if constexpr (Mma::kQuantised) {
             Block::add_block_scores(type, held, q_ptr, k, key0, score);
@@ -83,7 +86,9 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
             typename Mma::FragmentA q[2][RowTiles];
             typename Mma::FragmentB right[kPrefetch + 1];
             const auto load_step = [&](int step) {
-                FA_UNROLL for (int m = 0; m < RowTiles; m++) Block::load_q_tile(q[step % 2][m], q_ptr, m, step);
+                if constexpr (!kHoldQ) {
+                    FA_UNROLL for (int m = 0; m < RowTiles; m++) Block::load_q_tile(q[step % 2][m], q_ptr, m, step);
+                }
             };
             const auto load = [&](int i) {
                 Mma::template load_k<kRowBytes>(right[i % (kPrefetch + 1)], k_ptr, kTile * (i % kKeyTiles) * kRowBytes,
@@ -135,7 +140,7 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
                 const float moved = rt::exp2_fast(m[i][r] * unit - row_ref);
                 factor[i][r] = m[i][r] == kNegInf ? 1.f : moved;
                 m[i][r] = row_max[i][r];
-                exp2_offset[i][r] = Mma::kExponent - row_ref;
+                exp2_offset[i][r] = Mma::kExponent == 0.f ? -row_ref : Mma::kExponent - row_ref;
             }
         const bool any_moves = Mma::kLag == 0.f || rt::warp_any(moves);
         // Beside a large reference the offset's exponent would be rounded: there the difference is taken first.
@@ -175,7 +180,7 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
         }
         // Where few lanes share a row, each has many of its probabilities: a tile's are added up before they meet the sum so far.
         constexpr bool by_tiles = Acc::kRows == 1;
-        PerRow tile_sum = {};
+        TileSum<Acc> tile_sum[RowTiles] = {};
         const auto compute_probs = [&](int n) {
             if constexpr (by_tiles) apply_exp2_to_row(n, unit, exp2_offset, score, tile_sum);
             else apply_exp2(n, unit, exp2_offset, score, l);
@@ -248,8 +253,7 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
             }
         }
         if constexpr (by_tiles) {
-            FA_UNROLL for (int i = 0; i < RowTiles; i++)
-                FA_UNROLL for (int r = 0; r < Acc::kRows; r++) l[i][r] += tile_sum[i][r];
+            FA_UNROLL for (int i = 0; i < RowTiles; i++) l[i][0] += tile_sum[i].total();
         }
     }
 };
@@ -325,12 +329,13 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         const int next_key = key + M::stages / 2 * M::keys;
         const bool paged = kind == Kind::paged || (general && s.tile.features & kPaged);
         if constexpr (M::kHoldQ)
-            if (j == 0) {
+            if (key == begin) {
                 const auto ptr = M::q_ptr(x, w.row0, rt::thread() % Mma::kLanes);
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
                     FA_UNROLL for (int step = 0; step < M::kSteps; step++) M::load_q_tile(q[i][step], ptr, i, step);
             }
-        const bool active = key >= w.some_begin && key < w.some_end, full = key >= w.full_begin && key < w.full_end;
+        const auto is_active = [&](int first) { return first >= w.some_begin && first < w.some_end; };
+        const bool active = is_active(key), full = key >= w.full_begin && key < w.full_end;
         typename M::Acc score[M::row_tiles][M::kKeyTiles];
         if (active) {
             typename M::MaskRows mask[M::row_tiles];
@@ -361,7 +366,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         rt::barrier();
         pipe.load(false, j + M::stages / 2, stage);
         const char* const v = pipe.tile(true, stage + 1);
-        if (active) {
+        if (is_active(rt::opaque_uniform(key))) {
             uint32_t kept[M::row_tiles] = {};
             const bool drop = general && !Mma::kSplitTf32 && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)

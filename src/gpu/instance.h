@@ -76,8 +76,8 @@ template <class T>
 struct MmaLatentMixed;  // which v has, too
 struct MmaFp8;   // of 8 bits, as k and v
 // On AMD's devices, of an instruction's family.
-template <class T>
-struct MfmaKernels;
+template <int generation, class T>
+struct MfmaKernels;  // of CDNA, 3 for CDNA 2, too
 template <class I, class T>
 struct WmmaKernels;  // I: WmmaGfx11 or WmmaGfx12
 struct WmmaGfx11;
@@ -86,8 +86,8 @@ template <class Kernels>
 struct ByteKernels;  // beside k and v of 8 bits
 template <class Kernels>
 constexpr bool kTransposed = false;
-template <class T>
-constexpr bool kTransposed<MfmaKernels<T>> = true;
+template <int generation, class T>
+constexpr bool kTransposed<MfmaKernels<generation, T>> = true;
 template <class I, class T>
 constexpr bool kTransposed<WmmaKernels<I, T>> = true;
 template <class Kernels>

@@ -17,17 +17,18 @@ constexpr Instance transposed_entry() {
 }
 template <class T, int D>
 constexpr bool kWorthBytes = D <= 128 || !kIsF16<T>;  // as with mma.sync
-template <class T>
-struct TransposedList<MfmaKernels<T>> {
+template <int generation, class T>
+struct TransposedList<MfmaKernels<generation, T>> {
+    using Cdna = rt::Cdna<generation>;
     template <int width>
     static constexpr Instance list[] = {
-#define FA_MFMA(I, D, ...) transposed_entry<D == width, MmaTransposed<I, T>, D, __VA_ARGS__>(),
+#define FA_MFMA(I, D, ...) transposed_entry<D == width, MmaTransposed<I<Cdna>, T>, D, __VA_ARGS__>(),
 #include "gpu/kernels.def"
 #undef FA_MFMA
     };
 };
 template <>
-struct TransposedList<MfmaKernels<F32>> {
+struct TransposedList<MfmaKernels<3, F32>> {
     template <int width>
     static constexpr Instance list[] = {
 #define FA_MFMA_32BIT(I, D, ...) transposed_entry<D == width, MmaTransposed<I, F32>, D, __VA_ARGS__>(),
@@ -35,11 +36,12 @@ struct TransposedList<MfmaKernels<F32>> {
 #undef FA_MFMA_32BIT
     };
 };
-template <class T>
-struct TransposedList<ByteKernels<MfmaKernels<T>>> {
+template <int generation, class T>
+struct TransposedList<ByteKernels<MfmaKernels<generation, T>>> {
+    using Cdna = rt::Cdna<generation>;
     template <int width>
     static constexpr Instance list[] = {
-#define FA_MFMA_8BIT(I, D, ...) transposed_entry<D == width && kWorthBytes<T, D>, MmaTransposedByte<I, T>, D, __VA_ARGS__>(),
+#define FA_MFMA_8BIT(I, D, ...) transposed_entry<D == width && kWorthBytes<T, D>, MmaTransposedByte<I<Cdna>, T>, D, __VA_ARGS__>(),
 #include "gpu/kernels.def"
 #undef FA_MFMA_8BIT
     };
@@ -104,19 +106,20 @@ constexpr BackwardInstance transposed_backward_entry() {
 }
 template <class Kernels>
 struct TransposedBackwardList;
-template <class T>
-struct TransposedBackwardList<MfmaKernels<T>> {
+template <int generation, class T>
+struct TransposedBackwardList<MfmaKernels<generation, T>> {
+    using Cdna = rt::Cdna<generation>;
     template <int width>
     static constexpr BackwardInstance list[] = {
-#define FA_MFMA_BACKWARD(I, D, ...)                                                         \
-    transposed_backward_entry<D == width, MmaTransposed<I, T>, D, __VA_ARGS__, true>(), \
-        transposed_backward_entry<D == width, MmaTransposed<I, T>, D, __VA_ARGS__, false>(),
+#define FA_MFMA_BACKWARD(I, D, ...)                                                               \
+    transposed_backward_entry<D == width, MmaTransposed<I<Cdna>, T>, D, __VA_ARGS__, true>(), \
+        transposed_backward_entry<D == width, MmaTransposed<I<Cdna>, T>, D, __VA_ARGS__, false>(),
 #include "gpu/kernels.def"
 #undef FA_MFMA_BACKWARD
     };
 };
 template <>
-struct TransposedBackwardList<MfmaKernels<F32>> {
+struct TransposedBackwardList<MfmaKernels<3, F32>> {
     template <int width>
     static constexpr BackwardInstance list[] = {
 #define FA_MFMA_BACKWARD_32BIT(I, D, ...)                                                     \

@@ -6,6 +6,12 @@
 namespace fa {
 namespace gpu {
 
+// The sum of a lane's probabilities in a tile of keys, where they belong to one row.
+template <class Acc, bool one_row = Acc::kRows == 1>
+struct TileSum {};
+template <class Acc>
+struct TileSum<Acc, true> : Acc::Sum {};
+
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
 struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident> {
     using Block = MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
@@ -170,14 +176,15 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
             }
     }
     // The same where a lane's elements belong to one row.
-    FA_MEMBER static void apply_exp2_to_row(int n, float unit, const PerRow& exp2_offset, Acc score[RowTiles][kKeyTiles], PerRow& sum) {
+    FA_MEMBER static void apply_exp2_to_row(int n, float unit, const PerRow& exp2_offset, Acc score[RowTiles][kKeyTiles],
+                                            TileSum<Acc> (&sum)[RowTiles]) {
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
             score[i][n].multiply_add(unit, exp2_offset[i][0]);
             FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
                 const float p = rt::exp2_fast(score[i][n].x[e]);
                 score[i][n].x[e] = p;
             }
-            sum[i][0] += score[i][n].total();
+            score[i][n].add_to(sum[i], n == 0);
         }
     }
 };

@@ -17,15 +17,19 @@ namespace gpu {
 // which the instruction may take a part at a time. A lane reads its part of a row of q or k as pieces of kDimBytes, the first at
 // dim_byte(lane) of a step's, the next kDimStep further on; and of a column of v alike.
 
+template <class Cdna>
 struct Mfma16;
 
 // CDNA: v_mfma_f32_32x32x8, four times; on CDNA 4 v_mfma_f32_32x32x16, twice: of a depth in any order, half as many take the same operands.
+// Cdna: what a generation has besides (matrix_hip.h).
+template <class Cdna>
 struct Mfma32 {
-    using General = Mfma16;  // smaller fragments: score mods need registers
+    using General = Mfma16<Cdna>;  // smaller fragments: score mods need registers
     static constexpr const char *kFamily = "fwd_mfma", *kByteFamily = "fwd_mfma_byte";
     static constexpr int kLanes = 64, kTile = 32, kElements = 16, kWords = 8;
     static constexpr int kDimBytes = 16, kDimStep = 32, kKeyBytes = 8, kKeyStep = 16;
     static constexpr bool kOperandsTwice = false, kQInShared = false;
+    static constexpr bool kMultipliesF16 = Cdna::kMultipliesF16, kPacksBf16 = Cdna::kPacksBf16, kTransposedLoads = Cdna::kTransposedLoads;
     static constexpr bool kAvailable = rt::kHasMfma;
     FA_MEMBER static constexpr int row(int lane) { return lane % 32; }
     FA_MEMBER static constexpr int column(int lane, int i) { return 8 * (i / 4) + 4 * (lane / 32) + i % 4; }
@@ -33,7 +37,7 @@ struct Mfma32 {
     FA_MEMBER static constexpr int key_byte(int lane) { return 8 * (lane / 32); }
     template <class T>
     FA_MEMBER static void multiply(rt::AccVec<16>& d, const uint32_t a[8], const uint32_t b[8]) {
-        if constexpr (rt::kHasDeepMfma) {
+        if constexpr (Cdna::kDeepProducts) {
             FA_UNROLL for (int i = 0; i < 8; i += 4) rt::mfma_f32_32x32x16<kIsF16<T>>(d, a + i, b + i);
         } else {
             FA_UNROLL for (int i = 0; i < 8; i += 2) rt::mfma_f32_32x32x8<kIsF16<T>>(d, a + i, b + i);
@@ -42,12 +46,14 @@ struct Mfma32 {
 };
 
 // CDNA: v_mfma_f32_16x16x16.
+template <class Cdna>
 struct Mfma16 {
     using General = Mfma16;
     static constexpr const char *kFamily = "fwd_mfma", *kByteFamily = "fwd_mfma_byte";
     static constexpr int kLanes = 64, kTile = 16, kElements = 4, kWords = 2;
     static constexpr int kDimBytes = 8, kDimStep = 0, kKeyBytes = 8, kKeyStep = 0;
     static constexpr bool kOperandsTwice = false, kQInShared = false;
+    static constexpr bool kMultipliesF16 = Cdna::kMultipliesF16, kPacksBf16 = Cdna::kPacksBf16, kTransposedLoads = Cdna::kTransposedLoads;
     static constexpr bool kAvailable = rt::kHasMfma;
     FA_MEMBER static constexpr int row(int lane) { return lane % 16; }
     FA_MEMBER static constexpr int column(int lane, int i) { return 4 * (lane / 16) + i; }
@@ -62,20 +68,20 @@ struct Mfma16 {
 // CDNA, of f32, whose products are exact: v_mfma_f32_32x32x2, sixteen times, and v_mfma_f32_16x16x4, four times. Results lie as of 16 bits, and are
 // operands as they lie.
 struct Mfma16x4;
-struct Mfma32x2 : Mfma32 {
+struct Mfma32x2 : Mfma32<rt::Cdna<3>> {
     using General = Mfma16x4;
     static constexpr int kWords = 16, kKeyBytes = 16, kKeyStep = 32;
-    static constexpr bool kAvailable = rt::kHasMfmaF32;
+    static constexpr bool kTransposedLoads = false;  // those are of 16 bits
     FA_MEMBER static constexpr int key_byte(int lane) { return 16 * (lane / 32); }
     template <class T>
     FA_MEMBER static void multiply(rt::AccVec<16>& d, const uint32_t a[16], const uint32_t b[16]) {
         FA_UNROLL for (int i = 0; i < 16; i++) rt::mfma_f32_32x32x2(d, a[i], b[i]);
     }
 };
-struct Mfma16x4 : Mfma16 {
+struct Mfma16x4 : Mfma16<rt::Cdna<3>> {
     using General = Mfma16x4;
     static constexpr int kWords = 4, kDimBytes = 16, kKeyBytes = 16;
-    static constexpr bool kAvailable = rt::kHasMfmaF32;
+    static constexpr bool kTransposedLoads = false;  // those are of 16 bits
     FA_MEMBER static constexpr int dim_byte(int lane) { return 16 * (lane / 16); }
     FA_MEMBER static constexpr int key_byte(int lane) { return 16 * (lane / 16); }
     template <class T>
@@ -91,7 +97,7 @@ struct WmmaGfx11 {
     static constexpr const char *kFamily = "fwd_wmma", *kByteFamily = "fwd_wmma_byte";
     static constexpr int kLanes = 32, kTile = 16, kElements = 8, kWords = 8;
     static constexpr int kDimBytes = 16, kDimStep = 16, kKeyBytes = 16, kKeyStep = 16;
-    static constexpr bool kOperandsTwice = true, kQInShared = false;
+    static constexpr bool kOperandsTwice = true, kQInShared = false, kMultipliesF16 = true, kPacksBf16 = false, kTransposedLoads = false;
     static constexpr bool kAvailable = rt::kHasWmmaGfx11;
     FA_MEMBER static constexpr int row(int lane) { return lane % 16; }
     FA_MEMBER static constexpr int column(int lane, int i) { return 2 * i + lane / 16; }
@@ -109,7 +115,7 @@ struct WmmaGfx12 {
     static constexpr const char *kFamily = "fwd_wmma", *kByteFamily = "fwd_wmma_byte";
     static constexpr int kLanes = 32, kTile = 16, kElements = 8, kWords = 4;
     static constexpr int kDimBytes = 16, kDimStep = 0, kKeyBytes = 16, kKeyStep = 0;
-    static constexpr bool kOperandsTwice = false, kQInShared = false;
+    static constexpr bool kOperandsTwice = false, kQInShared = false, kMultipliesF16 = true, kPacksBf16 = false, kTransposedLoads = false;
     static constexpr bool kAvailable = rt::kHasWmmaGfx12;
     FA_MEMBER static constexpr int row(int lane) { return lane % 16; }
     FA_MEMBER static constexpr int column(int lane, int i) { return 8 * (lane / 16) + i; }
@@ -143,11 +149,11 @@ struct AccTransposed {
     FA_MEMBER static int column(int i) { return I::column(rt::opaque(lane()), i); }
     FA_MEMBER static bool first_of_row() { return lane() < I::kTile; }
     FA_MEMBER static float max_of_row(float x) {
-        FA_UNROLL for (int mask = I::kTile; mask < I::kLanes; mask *= 2) x = max_fn(x, rt::exchange<I::kLanes>(x, mask));
+        FA_UNROLL for (int mask = I::kTile; mask < I::kLanes; mask *= 2) x = rt::max_across<I::kLanes>(x, mask);
         return x;
     }
     FA_MEMBER static float sum_of_row(float x) {
-        FA_UNROLL for (int mask = I::kTile; mask < I::kLanes; mask *= 2) x += rt::exchange<I::kLanes>(x, mask);
+        FA_UNROLL for (int mask = I::kTile; mask < I::kLanes; mask *= 2) x = rt::sum_across<I::kLanes>(x, mask);
         return x;
     }
     // Products that have been added are computed here, not behind a branch, where the fragments that they take would fill all registers.
@@ -155,7 +161,12 @@ struct AccTransposed {
     // x · a + b of all elements, of which some GPUs compute two at a time.
     FA_MEMBER void multiply_add(float a, float b) { rt::multiply_add(x, a, b); }
     FA_MEMBER void multiply(float factor) { rt::multiply(x, factor); }
-    FA_MEMBER float total() const { return rt::sum_of(x); }
+    // A lane's part of a row's sum, alike.
+    struct Sum {
+        rt::AccVec<2> part;
+        FA_MEMBER float total() const { return part[0] + part[1]; }
+    };
+    FA_MEMBER void add_to(Sum& sum, bool first) const { rt::add_pairs(sum.part, x, first); }
     static constexpr bool kMaskVecs = false;
     template <int tiles>
     FA_MEMBER static void load_mask(const uint8_t*, uint32_t*) {}
@@ -186,7 +197,7 @@ struct MmaTransposed {
     using StoredBits = Bits;  // an element of k and v in memory
     static constexpr const char* kFamily = I::kFamily;
     static constexpr int kLanes = I::kLanes, kTile = I::kTile;
-    static constexpr bool kAvailable = I::kAvailable;
+    static constexpr bool kAvailable = I::kAvailable && (I::kMultipliesF16 || !kIsF16<T>);
     static constexpr bool kAsyncCopies = false, kClusters = false, kQInShared = I::kQInShared, kOutputInPasses = true;
     static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kWidensQ = false, kRoundsQ = false, kSplitTf32 = false, kF16 = kIsF16<T>;
     static constexpr int kBytes = int(sizeof(T));
@@ -213,9 +224,10 @@ struct MmaTransposed {
     }
     // Byte offsets in shared memory: of a lane's first piece of a tile of keys, and of the columns of v. Pieces of other steps and
     // tiles lie an exclusive or, and a constant, away.
+    FA_MEMBER static uint32_t opaque_address(const char* tile, int offset) { return uint32_t(rt::opaque(int(rt::smem_addr(tile)) + offset)); }
     template <int row_bytes>
     FA_MEMBER static uint32_t k_ptr(const char* tile, int key, int lane = Acc::lane()) {
-        return rt::smem_addr(tile) + uint32_t(rt::opaque(swizzle_offset<row_bytes>(key + I::row(lane), 0) ^ I::dim_byte(lane)));
+        return opaque_address(tile, swizzle_offset<row_bytes>(key + I::row(lane), 0) ^ I::dim_byte(lane));
     }
     FA_MEMBER static void load_dims(uint32_t r[I::kWords], uint32_t ptr, int down, int step) {
         constexpr int words = I::kDimBytes / 4;
@@ -239,13 +251,28 @@ struct MmaTransposed {
     }
     template <int keys>
     FA_MEMBER static constexpr int v_offset(int column, int key) { return kBytes * keys * column + (kBytes * key ^ v_swizzle<keys>(column)); }
+    // Or row by row, where loads transpose: 16 lanes together, each a quarter of 16 columns of a key. Four neighbouring keys lie in different banks.
+    static constexpr bool kTransposedLoads = I::kTransposedLoads;
+    template <int row_bytes>
+    FA_MEMBER static constexpr int v_row_offset(int key, int vec) { return row_bytes * key + (vec ^ (key % 4 * 2 + key / 4 % 2)) * 16; }
     template <int row_bytes, int keys>
     FA_MEMBER static uint32_t v_ptr(const char* tile, int key, int lane = Acc::lane()) {
-        return rt::smem_addr(tile) + uint32_t(rt::opaque(v_offset<keys>(I::row(lane), key) ^ I::key_byte(lane)));
+        if constexpr (kTransposedLoads) {
+            const int column = I::row(lane / 16 * 16) + lane % 4 * 4, own = I::key_byte(lane) / 2 + lane / 4 % 4;
+            return opaque_address(tile, v_row_offset<row_bytes>(key + own, column / 8) + column % 8 * 2);
+        }
+        return opaque_address(tile, v_offset<keys>(I::row(lane), key) ^ I::key_byte(lane));
     }
     template <int row_bytes, int keys>
     FA_MEMBER static void load_v(FragmentB& b, uint32_t ptr, int n, int c) {
         constexpr int words = I::kKeyBytes / 4;
+        if constexpr (kTransposedLoads) {
+            FA_UNROLL for (int i = 0; i < kKeyPieces; i++) {
+                const int row = kTile * n + I::kKeyStep / 2 * i, at = 2 * kTile * c;
+                rt::load_transposed((ptr ^ uint32_t(at % 128)) + uint32_t(at / 128 * 128 + row * row_bytes), b.r + words * i);
+            }
+            return;
+        }
         FA_UNROLL for (int i = 0; i < kKeyPieces; i++) {
             const uint32_t at = uint32_t((kBytes * kTile * n + I::kKeyStep * i) ^ v_swizzle<keys>(kTile * c));
             rt::load_shared<words>((ptr ^ at) + uint32_t(kBytes * keys * kTile * c), b.r + words * i);
@@ -275,7 +302,7 @@ struct MmaTransposed {
         if constexpr (kBytes == 4) return keep(a, scaled);
         spread_pairs(a, scaled, [](const float x[2]) {
             if constexpr (kF16) return rt::cvt_pk_f16(x[0], x[1]);
-            else if constexpr (rt::kPacksBf16) return rt::cvt_pk_bf16(x[0], x[1]);
+            else if constexpr (I::kPacksBf16) return rt::cvt_pk_bf16(x[0], x[1]);
             else return rt::prmt(bits_of(x[0]) + 0x8000u, bits_of(x[1]) + 0x8000u, 0x7632);
         });
     }

@@ -18,6 +18,7 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     // Of k a thread fetches vectors; of v four columns of four keys, which are transposed.
     static constexpr int kVecs = M::keys / M::kRowsAtOnce, kAcross = M::columns / 4, kAllUnits = M::keys / 4 * kAcross,
                          kUnits = (kAllUnits + M::threads - 1) / M::threads;
+    static constexpr bool kRowsOfV = Mma::kTransposedLoads;  // v lies like k, and is transposed as it is read
     static_assert(M::stages == 2 && M::keys % M::kRowsAtOnce == 0, "");
 
     const MmaForwardParams& x;
@@ -29,14 +30,23 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     bool pending = false, is_v = false;
 
     FA_MEMBER KvPipe(const MmaForwardParams& params, Type stored, int first, int last) : x(params), begin(first), end(last), type(stored) {
-        k_base = uniform(M::shared().tile.k.base), v_base = uniform(M::shared().tile.v.base);
+        k_rows = rows_of(M::shared().tile.k, params.k.bytes), v_rows = rows_of(M::shared().tile.v, params.v.bytes);
         if constexpr (Mma::kQInShared) {  // its copies
             rt::cp_async_commit();
             rt::cp_async_wait<0>();
         }
     }
-    FA_MEMBER static const char* uniform(const char* p) { return reinterpret_cast<const char*>(rt::warp_uniform64(reinterpret_cast<int64_t>(p))); }
-    const char *k_base, *v_base;
+    // What is the same for the wave: where keys begin, and the bytes between them; −1: their tiles are more than 2^31 bytes long, or not all of their rows'
+    // bytes are there.
+    struct Rows {
+        const char* base;
+        int step;
+    };
+    Rows k_rows, v_rows;
+    FA_MEMBER static Rows rows_of(const typename M::Source& from, const ByteStrides& strides) {
+        const bool whole = strides.row_bytes == M::kRowBytes / kBytes * kStored && uint64_t(strides.row) < (uint64_t(1) << 31) / M::keys;
+        return {reinterpret_cast<const char*>(rt::warp_uniform64(reinterpret_cast<int64_t>(from.base))), whole ? int(strides.row) : -1};
+    }
 
     // Opaque in general kernels: what a thread loads and where it goes then takes no registers while scores are modified.
     FA_MEMBER static int thread() { return general ? rt::opaque(rt::thread()) : rt::thread(); }
@@ -49,20 +59,22 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         if (!pending) return;
         if (general && t.features & kUnalignedRows) {
             pending = false;
-            if (value) copy_v(j, key);
-            else copy_k(j, key);
-        } else if (value) {
-            fetch_v(t.v, key);
+            if (!value || kRowsOfV) copy_rows(value ? t.v : t.k, value, j, key);
+            else copy_v(j, key);
+        } else if (!value) {
+            fetch_rows(t.k, k_rows, key);
+        } else if constexpr (kRowsOfV) {
+            fetch_rows(t.v, v_rows, key);
         } else {
-            fetch_k(t.k, key);
+            fetch_v(t.v, key);
         }
     }
     FA_MEMBER static const char* tile(bool, int i) { return M::stage_tile(i); }
     template <int>
     FA_MEMBER void wait() {
         if (!pending) return;
-        if (is_v) store_v();
-        else store_k();
+        if (!is_v || kRowsOfV) store_rows();
+        else store_v();
         pending = false;
     }
 
@@ -90,11 +102,8 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         int row;
         bool is;
         // What is the same for all blocks is read as a parameter, which takes no vector instruction.
-        FA_MEMBER WholeTile(const char* from, const ByteStrides& strides, int key, int end) {
-            const int64_t step = strides.row;
-            base = from + key * step;
-            row = int(step);
-            is = end - key >= M::keys && strides.row_bytes == M::kRowBytes / kBytes * kStored && uint64_t(step) < (uint64_t(1) << 31) / M::keys;
+        FA_MEMBER WholeTile(const Rows& from, int key, int end) : base(from.base + uint64_t(uint32_t(key)) * uint32_t(from.step)), row(from.step) {
+            is = row >= 0 && end - key >= M::keys;
         }
         template <int n>
         FA_MEMBER void load(int down, int offset, uint32_t (&to)[n]) const {
@@ -102,9 +111,9 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         }
     };
 
-    FA_MEMBER void fetch_k(const typename M::Source& from, int key) {
+    FA_MEMBER void fetch_rows(const typename M::Source& from, const Rows& rows, int key) {
         const int first = thread() / M::kRowVecs, vec = thread() % M::kRowVecs, left = end - key;
-        const WholeTile whole(k_base, x.k.bytes, key, end);
+        const WholeTile whole(rows, key, end);
         if (whole.is) {
             const int offset = rt::opaque(first * whole.row + 4 * kVecWords * vec);
             FA_UNROLL for (int n = 0; n < kVecs; n++) whole.load(n * M::kRowsAtOnce, offset, k[n]);
@@ -117,23 +126,26 @@ struct KvPipe<M, kind, Type, Copies::registers> {
             if (4 * kVecWords * vec < from.bytes && first + r < left) rt::load_global<kVecWords>(at + int64_t(r) * from.row, k[n]);
         }
     }
-    FA_MEMBER void store_k() const {
+    FA_MEMBER void store_rows() const {
         const int first = thread() / M::kRowVecs, vec = thread() % M::kRowVecs;
         by_type([&](auto stored) {
-            FA_UNROLL for (int n = 0; n < kVecs; n++) store_vec(stored, first + n * M::kRowsAtOnce, vec, k[n]);
+            FA_UNROLL for (int n = 0; n < kVecs; n++) store_vec(stored, is_v, first + n * M::kRowsAtOnce, vec, k[n]);
         });
     }
     template <class Stored>
-    FA_MEMBER static void store_vec(Stored stored, int row, int vec, const uint32_t (&from)[kVecWords]) {
+    FA_MEMBER static void store_vec(Stored stored, bool of_v, int row, int vec, const uint32_t (&from)[kVecWords]) {
         uint32_t words[4];
         widen(stored, from, words);
-        rt::store_shared<4>(M::stage_tile(0) + swizzle_offset<M::kRowBytes>(row, vec), words);
+        int offset = swizzle_offset<M::kRowBytes>(row, vec);
+        if constexpr (kRowsOfV)
+            if (of_v) offset = Mma::template v_row_offset<M::kRowBytes>(row, vec);
+        rt::store_shared<4>(M::stage_tile(of_v) + offset, words);
     }
     // Not all threads have one where there are more of them than units.
     FA_MEMBER static bool has_unit(int unit) { return kAllUnits % M::threads == 0 || unit < kAllUnits; }
     FA_MEMBER void fetch_v(const typename M::Source& from, int key) {
         const int left = end - key;
-        const WholeTile whole(v_base, x.v.bytes, key, end);
+        const WholeTile whole(v_rows, key, end);
         if (whole.is) {
             FA_UNROLL for (int u = 0; u < kUnits; u++) {
                 const int unit = thread() + u * M::threads;
@@ -196,13 +208,12 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         const int64_t location = M::shared().location[j % M::kLocationTiles][r];
         return location < 0 ? nullptr : M::row_address(from, location);
     }
-    FA_MEMBER void copy_k(int j, int key) const {
-        const typename M::Source from = M::shared().tile.k;
+    FA_MEMBER void copy_rows(const typename M::Source from, bool of_v, int j, int key) const {
         FA_UNROLL_BY(1)
         for (int i = rt::opaque(rt::thread()); i < M::keys * M::kRowVecs; i += M::threads) {
             uint32_t words[kVecWords];
             read_row(from, row_of(from, j, key, i / M::kRowVecs), i % M::kRowVecs * 4 * kVecWords, words);
-            by_type([&](auto stored) { store_vec(stored, i / M::kRowVecs, i % M::kRowVecs, words); });
+            by_type([&](auto stored) { store_vec(stored, of_v, i / M::kRowVecs, i % M::kRowVecs, words); });
         }
     }
     FA_MEMBER void copy_v(int j, int key) const {

@@ -1,4 +1,4 @@
-// What the mma kernels need of AMD's GPUs, named after their instructions: MFMA of CDNA 3 and 4, WMMA of RDNA 3 and 4, exchanges
+// What the mma kernels need of AMD's GPUs, named after their instructions: MFMA of CDNA 2 to 4, WMMA of RDNA 3 and 4, exchanges
 // of lanes. For other targets kernels that use them are compiled empty, and the host never chooses them there.
 #pragma once
 #include "hip/rt_hip.h"
@@ -6,25 +6,29 @@
 namespace fa {
 namespace rt {
 
-#if defined(__gfx942__) || defined(__gfx950__) || defined(__gfx9_4_generic__)
+#if defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx9_4_generic__)
 #define FA_HAS_MFMA
 constexpr bool kHasMfma = true;
 #else
 constexpr bool kHasMfma = false;
 #endif
-// The same of f32, which CDNA 2 computes like CDNA 3.
-#if defined(__gfx90a__) || defined(FA_HAS_MFMA)
-#define FA_HAS_MFMA_F32
-constexpr bool kHasMfmaF32 = true;
+// What CDNA 4 has besides: 32×32 products twice as deep, in the time of the others; an instruction that rounds two floats to bf16; loads of shared
+// memory that transpose; exchanges between halves of a wave. Code for a target has its generation's alone, whichever is named. That of CDNA 2,
+// which takes subnormal numbers for 0, has no products of f16.
+struct TargetCdna {
+#ifdef __gfx90a__
+    static constexpr bool kMultipliesF16 = false;
 #else
-constexpr bool kHasMfmaF32 = false;
+    static constexpr bool kMultipliesF16 = true;
 #endif
-// 32×32 products twice as deep, in the time of the others; an instruction that rounds two floats to bf16.
 #ifdef __gfx950__
-constexpr bool kHasDeepMfma = true, kPacksBf16 = true;
+    static constexpr bool kDeepProducts = true, kPacksBf16 = true, kTransposedLoads = true;
 #else
-constexpr bool kHasDeepMfma = false, kPacksBf16 = false;
+    static constexpr bool kDeepProducts = false, kPacksBf16 = false, kTransposedLoads = false;
 #endif
+};
+template <int>
+using Cdna = TargetCdna;
 #ifdef __GFX11__
 constexpr bool kHasWmmaGfx11 = true;
 #else
@@ -77,14 +81,14 @@ FA_DEVICE void mfma_f32_16x16x16(AccVec<4>&, const uint32_t*, const uint32_t*) {
 #endif
 
 FA_DEVICE void mfma_f32_32x32x2(AccVec<16>& d, uint32_t a, uint32_t b) {
-#ifdef FA_HAS_MFMA_F32
+#ifdef FA_HAS_MFMA
     d = __builtin_amdgcn_mfma_f32_32x32x2f32(__builtin_bit_cast(float, a), __builtin_bit_cast(float, b), d, 0, 0, 0);
 #else
     (void)d, (void)a, (void)b;
 #endif
 }
 FA_DEVICE void mfma_f32_16x16x4(AccVec<4>& d, uint32_t a, uint32_t b) {
-#ifdef FA_HAS_MFMA_F32
+#ifdef FA_HAS_MFMA
     d = __builtin_amdgcn_mfma_f32_16x16x4f32(__builtin_bit_cast(float, a), __builtin_bit_cast(float, b), d, 0, 0, 0);
 #else
     (void)d, (void)a, (void)b;
@@ -131,11 +135,15 @@ template <int n>
 FA_DEVICE void multiply(AccVec<n>& x, float factor) {
     x *= factor;
 }
-// By halves: vectors, of which some GPUs add two elements at a time.
-FA_DEVICE float sum_of(const AccVec<2>& x) { return x[0] + x[1]; }
-FA_DEVICE float sum_of(const AccVec<4>& x) { return sum_of(x.lo + x.hi); }
-FA_DEVICE float sum_of(const AccVec<8>& x) { return sum_of(x.lo + x.hi); }
-FA_DEVICE float sum_of(const AccVec<16>& x) { return sum_of(x.lo + x.hi); }
+// The sums of even and of odd elements, by halves: vectors, of which some GPUs add two elements at a time.
+FA_DEVICE AccVec<2> pair_sum(const AccVec<4>& x) { return x.lo + x.hi; }
+FA_DEVICE AccVec<2> pair_sum(const AccVec<8>& x) { return pair_sum(x.lo + x.hi); }
+FA_DEVICE AccVec<2> pair_sum(const AccVec<16>& x) { return pair_sum(x.lo + x.hi); }
+template <int n>
+FA_DEVICE void add_pairs(AccVec<2>& sum, const AccVec<n>& x, bool first) {
+    const AccVec<2> own = pair_sum(x);
+    sum = first ? own : sum + own;
+}
 // What lane ^ mask has, in waves of `lanes`.
 template <int lanes>
 FA_DEVICE float exchange(float x, int mask) {
@@ -147,6 +155,33 @@ FA_DEVICE float exchange(float x, int mask) {
 #endif
     return device::shuffle_xor(x, mask);
 }
+
+// The sum, or the maximum, of x and what lane ^ mask has.
+#ifdef __gfx950__
+// Lower rows come to one register, and upper ones to the other. Of its builtin's two results clang 22 takes the first for both; and of those of
+// a text it would make the maximum's operands canonical first. The instruction wants two others between it and what its operands come from.
+#define FA_SWAP(rows, then) asm("s_nop 1\n\tv_permlane" rows "_swap_b32 %0, %1" then : "+v"(x), "+v"(y))
+template <int lanes>
+FA_DEVICE float sum_across(float x, int mask) {
+    float y = x;
+    if (mask == 32) FA_SWAP("32", "");
+    else FA_SWAP("16", "");
+    return x + y;
+}
+template <int lanes>
+FA_DEVICE float max_across(float x, int mask) {
+    float y = x;
+    if (mask == 32) FA_SWAP("32", "\n\tv_max_f32 %0, %0, %1");
+    else FA_SWAP("16", "\n\tv_max_f32 %0, %0, %1");
+    return x;
+}
+#undef FA_SWAP
+#else
+template <int lanes>
+FA_DEVICE float sum_across(float x, int mask) { return x + exchange<lanes>(x, mask); }
+template <int lanes>
+FA_DEVICE float max_across(float x, int mask) { return fmaxf(x, exchange<lanes>(x, mask)); }
+#endif
 
 FA_DEVICE uint32_t cvt_pk_f16(float low, float high) {
     return __builtin_bit_cast(uint32_t, detail::Vec<_Float16, 2>{_Float16(low), _Float16(high)});
@@ -183,6 +218,17 @@ FA_DEVICE void load_global(const char* p, uint32_t to[n]) {
     using Words = detail::Vec<uint32_t, n>;
     const Words x = *reinterpret_cast<const __attribute__((address_space(1))) Words*>(reinterpret_cast<uintptr_t>(p));
     FA_UNROLL for (int i = 0; i < n; i++) to[i] = x[i];
+}
+// Of 16 lanes together, each of which gives the address of four 16-bit elements in shared memory: the i-th gets the (i % 4)-th of lanes
+// i / 4, 4 + i / 4, 8 + i / 4 and 12 + i / 4.
+FA_DEVICE void load_transposed(uint32_t address, uint32_t to[2]) {
+#ifdef __gfx950__
+    using Halves = __attribute__((address_space(3))) detail::Short4;
+    const auto x = __builtin_bit_cast(detail::Vec<uint32_t, 2>, __builtin_amdgcn_ds_read_tr16_b64_v4i16((Halves*)(uintptr_t(address))));
+    to[0] = x[0], to[1] = x[1];
+#else
+    (void)address, (void)to;
+#endif
 }
 template <int n>
 FA_DEVICE void store_words(char* to, const uint32_t from[n]) {
@@ -236,6 +282,11 @@ FA_DEVICE int opaque(int x) {
 FA_DEVICE const char* uniform_pointer(const char* p) {
     asm("" : "+s"(p));
     return p;
+}
+// The same of a number that all lanes share: a condition on it that was met before is computed anew, by scalar instructions, and not kept as a mask.
+FA_DEVICE int opaque_uniform(int x) {
+    asm volatile("" : "+s"(x));
+    return x;
 }
 // No load moves over this: fewer are in flight at once, and fewer registers hold their results.
 FA_DEVICE void compiler_fence() { asm volatile("" ::: "memory"); }

@@ -85,7 +85,9 @@ struct Device {
 static inline gpu::MatrixUnit matrix_unit(const char* arch) {
     using gpu::MatrixUnit;
     const auto is = [&](const char* begin) { return strncmp(arch, begin, strlen(begin)) == 0; };
-    if (is("gfx942") || is("gfx950")) return MatrixUnit::mfma;
+    if (is("gfx90a")) return MatrixUnit::mfma_gfx90a;
+    if (is("gfx942")) return MatrixUnit::mfma;
+    if (is("gfx950")) return MatrixUnit::mfma_gfx950;
     if (is("gfx110") || is("gfx115")) return MatrixUnit::wmma_gfx11;
     if (is("gfx120")) return MatrixUnit::wmma_gfx12;
     return MatrixUnit::none;

@@ -101,8 +101,8 @@ void check(const std::string& instruction) {
     keys.expect_all();
 }
 
-TEST(MatrixMaps, Mfma32x32x8) { check<fa::rt::MfmaMap<32, 8>, fa::gpu::Mfma32>("cdna3_mfma_f32_32x32x8"); }
-TEST(MatrixMaps, Mfma16x16x16) { check<fa::rt::MfmaMap<16, 16>, fa::gpu::Mfma16>("cdna3_mfma_f32_16x16x16"); }
+TEST(MatrixMaps, Mfma32x32x8) { check<fa::rt::MfmaMap<32, 8>, fa::gpu::Mfma32<fa::rt::Cdna<3>>>("cdna3_mfma_f32_32x32x8"); }
+TEST(MatrixMaps, Mfma16x16x16) { check<fa::rt::MfmaMap<16, 16>, fa::gpu::Mfma16<fa::rt::Cdna<3>>>("cdna3_mfma_f32_16x16x16"); }
 TEST(MatrixMaps, Mfma32x32x2) { check<fa::rt::MfmaMap<32, 2>, fa::gpu::Mfma32x2, 4>("cdna3_mfma_f32_32x32x2"); }
 TEST(MatrixMaps, Mfma16x16x4) { check<fa::rt::MfmaMap<16, 4>, fa::gpu::Mfma16x4, 4>("cdna3_mfma_f32_16x16x4"); }
 TEST(MatrixMaps, WmmaOfRdna3) { check<fa::rt::WmmaGfx11Map, fa::gpu::WmmaGfx11>("rdna3_wmma_f32_16x16x16"); }

@@ -179,14 +179,14 @@ TEST_F(Fake, EveryKernelIsFound) {
     }
 }
 
-// Matrix cores serve f16 and bf16, and such queries beside k and v of 8 bits, and on CDNA f32, where the device has them in a form that kernels are written for, and
+// Matrix cores serve f16, but on CDNA 2, and bf16, and such queries beside k and v of 8 bits, and on CDNA f32, where the device has them in a form that kernels are written for, and
 // the SIMT kernel elsewhere.
 TEST_F(Fake, MatrixKernelsAreLaunched) {
     std::istringstream targets(HIP_TARGETS);
     int with_matrix = 0, device = 0;
     for (std::string target; std::getline(targets, target, ','); device++) {
         ASSERT_EQ(create(HIP_TARGETS, device), FA_OK) << fa_last_error(nullptr);
-        const bool mfma = target == "gfx942" || target == "gfx950", wmma = target.find("gfx11") == 0 || target.find("gfx12") == 0;
+        const bool cdna2 = target == "gfx90a", mfma = cdna2 || target == "gfx942" || target == "gfx950", wmma = target.find("gfx11") == 0 || target.find("gfx12") == 0;
         const char* const instruction = mfma ? "Mfma" : target.find("gfx12") == 0 ? "WmmaGfx12" : "WmmaGfx11";
         with_matrix += mfma || wmma;
         for (const int32_t dtype : {FA_F16, FA_BF16, FA_F32})
@@ -206,7 +206,7 @@ TEST_F(Fake, MatrixKernelsAreLaunched) {
                     log();
                     ASSERT_EQ(f.run(handle), FA_OK) << fa_last_error(handle);
                     const std::string launched = log();
-                    const bool matrix = dtype == FA_F32 ? mfma && !bytes : (mfma || wmma) && (!bytes || dim <= 128 || dtype == FA_BF16);
+                    const bool matrix = dtype == FA_F32 ? mfma && !bytes : (mfma || wmma) && !(cdna2 && dtype == FA_F16) && (!bytes || dim <= 128 || dtype == FA_BF16);
                     EXPECT_EQ(launched.find("forward_mma") != std::string::npos, matrix)
                         << target << " dim " << dim << ": " << launched;
                     EXPECT_EQ(launched.find("MmaTransposedByte") != std::string::npos, matrix && bytes) << target << " dim " << dim << ": " << launched;
@@ -225,7 +225,7 @@ TEST_F(Fake, MatrixKernelsOfTheBackwardAreLaunched) {
     int device = 0;
     for (std::string target; std::getline(targets, target, ','); device++) {
         ASSERT_EQ(create(HIP_TARGETS, device), FA_OK) << fa_last_error(nullptr);
-        const bool mfma = target == "gfx942" || target == "gfx950", wmma = target.find("gfx11") == 0 || target.find("gfx12") == 0;
+        const bool cdna2 = target == "gfx90a", mfma = cdna2 || target == "gfx942" || target == "gfx950", wmma = target.find("gfx11") == 0 || target.find("gfx12") == 0;
         for (const int32_t dtype : {FA_F32, FA_F16, FA_BF16})
             for (const int64_t dim : {64, 128, 256}) {
                 Backward b;
@@ -239,7 +239,7 @@ TEST_F(Fake, MatrixKernelsOfTheBackwardAreLaunched) {
                 log();
                 ASSERT_EQ(b.run(handle), FA_OK) << fa_last_error(handle);
                 const std::string launched = log();
-                const bool matrix = mfma ? dtype != FA_F32 || dim <= 128 : wmma && dtype != FA_F32 && dim <= 128;
+                const bool matrix = mfma ? (dtype != FA_F32 || dim <= 128) && !(cdna2 && dtype == FA_F16) : wmma && dtype != FA_F32 && dim <= 128;
                 EXPECT_EQ(launched.find("backward_transposed") != std::string::npos, matrix) << target << " dim " << dim << ": " << launched;
                 EXPECT_EQ(launched.find("backward_simt") != std::string::npos, !matrix) << target << " dim " << dim << ": " << launched;
             }
@@ -282,6 +282,7 @@ TEST_F(Fake, DiesGetNeighbouringBlocks) {
             for (const bool causal : {false, true}) {
                 Forward f;
                 plain(&f);
+                f.d.q_dtype = f.d.k_dtype = f.d.v_dtype = f.d.o_dtype = FA_F16;  // of which gfx90a has SIMT kernels
                 f.d.batch = 1;
                 f.d.heads_q = f.d.heads_k = f.d.heads_v = heads;
                 f.d.seqlen_q = f.d.seqlen_k = 1024;
@@ -421,6 +422,7 @@ TEST_F(Fake, FailuresHaveTheirStatus) {
 
     Forward f;
     plain(&f);
+    f.d.q_dtype = f.d.k_dtype = f.d.v_dtype = f.d.o_dtype = FA_F16;  // of which gfx90a has SIMT kernels
     setenv("FAKE_FAULT", "launch", 1);
     EXPECT_EQ(f.run(handle), FA_DEVICE_ERROR);
     EXPECT_EQ(std::string(fa_last_error(handle)), "fwd_simt: launch failure");

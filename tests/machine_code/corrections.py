@@ -12,6 +12,10 @@ import numpy as np
 PROOFS = {
     "cache": "buffer_gl0_inv, buffer_inv, buffer_wbl2, global_inv and global_wb are not decoded, or taken for loads: they are skipped",
     "program counter": "s_getpc_b64 is not known: it gives the address of the instruction behind it",
+    "transposed loads": "ds_read_b64_tr_b16 of CDNA 4 is not known: it exchanges what 16 lanes have read, as AMD's own simulator does (rocjitsu, of "
+                        "ROCm/rocm-systems, whose pull request 10175 gives the lanes)",
+    "products of CDNA 2": "the emulator has CDNA 3's codes alone of the products of bf16; whose numbers CDNA 2 would take for 0, it does not",
+    "swaps": "of v_permlane32_swap and v_permlane16_swap the emulator makes something else than AMD's manual of CDNA 4 says",
     "flat saddr": "CDNA's FLAT has no scalar base: its bits are reserved, and 0 in what LLVM writes. The emulator adds s[0:1] to the lower "
                   "half of the address",
     "flat offset": "CDNA's FLAT has an unsigned offset of 12 bits, the emulator takes the upper half for negative ones",
@@ -56,6 +60,46 @@ def give_program_counter(step, inst, pc):
     def after(wave):
         wave.sgpr[register], wave.sgpr[register + 1] = pc + size & 0xFFFFFFFF, pc + size >> 32
         advance(wave, size)
+    step.after = after
+
+
+def rename_product(pc):
+    """Of v_mfma_f32_32x32x8bf16_1k and 16x16x16bf16_1k, CDNA 3's code in place of CDNA 2's. Was it one?"""
+    word = ctypes.c_uint32.from_address(pc)
+    code = {0xD3E6: 0xD3E0, 0xD3E7: 0xD3E1}.get(word.value >> 16)
+    if code:
+        word.value = code << 16 | word.value & 0xFFFF
+    return code is not None
+
+
+TRANSPOSED_LANES = np.array([[lane // 16 * 16 + 4 * i + lane % 16 // 4 for lane in range(64)] for i in range(4)])
+
+
+def read_transposed(step, inst):
+    """All of ds_read_b64_tr_b16: element i of a lane is the (lane % 4)-th of the four that another one reads."""
+    address, to, offset = field(inst, "addr"), field(inst, "vdst"), field(inst, "offset0") | field(inst, "offset1") << 8
+    step.correction = "transposed loads"
+
+    def after(wave):
+        assert wave.sgpr[126] & wave.sgpr[127] == 0xFFFFFFFF, "lanes that are switched off"
+        read = np.array([(ctypes.c_uint16 * 4).from_address(wave.buffers[3].value + int(a) + offset) for a in registers(wave)[address]])
+        own = read[TRANSPOSED_LANES, np.arange(64) % 4].astype(np.uint32)
+        registers(wave, bool(field(inst, "acc")))[to:to + 2] = own[::2] | own[1::2] << 16
+        advance(wave, inst.size())
+    step.after = after
+
+
+def swap_lanes(step, inst):
+    """All of v_permlane32_swap and v_permlane16_swap: the upper rows of one register and the lower rows of the other are exchanged."""
+    rows, first, second = 32 if "32_SWAP" in step.name else 16, field(inst, "vdst"), field(inst, "src0") - 256
+    upper = np.arange(64) // rows % 2 == 1
+    step.correction = "swaps"
+
+    def after(wave):
+        assert wave.sgpr[126] & wave.sgpr[127] == 0xFFFFFFFF, "lanes that are switched off"
+        vgprs = registers(wave)
+        vgprs[first, upper], vgprs[second, ~upper] = vgprs[second, ~upper].copy(), vgprs[first, upper].copy()
+        advance(wave, inst.size())
     step.after = after
 
 

@@ -17,7 +17,7 @@ import sys
 import corrections
 
 MASK32 = 0xFFFFFFFF
-ARCHITECTURES = (("gfx94", "cdna"), ("gfx95", "cdna"), ("gfx11", "rdna3"), ("gfx12", "rdna4"))
+ARCHITECTURES = (("gfx90a", "cdna"), ("gfx94", "cdna"), ("gfx95", "cdna"), ("gfx11", "rdna3"), ("gfx12", "rdna4"))
 LDS_SPAN = 1 << 32  # as far as an address reaches: lanes that are switched off bring anything
 UNWRITTEN = b"\xff"  # NaNs, in every type
 
@@ -84,10 +84,12 @@ class Launch:
             code.base + code.symbols[kernel + ".kd"], ctypes.addressof(self.kernarg), 0, 0), 64)
         self.user_sgprs = []
         values = {1: ctypes.addressof(self.packet), 3: ctypes.addressof(self.kernarg)}
+        if target.startswith("gfx90a"):  # where scratch memory lies, which its kernels ask for and do not touch
+            values.update({0: 0, 5: 0})
         for bit, registers in enumerate((4, 2, 2, 2, 2, 2, 1)):  # what a kernel may ask for, in this order
             if properties >> bit & 1:
                 assert bit in values, f"user registers by property {bit}"
-                self.user_sgprs += [values[bit] & MASK32, values[bit] >> 32][:registers]
+                self.user_sgprs += [values[bit] & MASK32, values[bit] >> 32, 0, 0][:registers]
         expected = self.rsrc2 >> 1 & 31
         assert len(self.user_sgprs) <= expected, "more user registers than the descriptor says"
         self.user_sgprs += [0] * (expected - len(self.user_sgprs))
@@ -143,12 +145,12 @@ class Step:
 class Program(dict):
     """Address to Step, of one code object."""
 
-    def __init__(self, emulator, arch):
+    def __init__(self, emulator, arch, target=""):
         super().__init__()
-        self.emulator, self.arch = emulator, arch
+        self.emulator, self.arch, self.target = emulator, arch, target
 
     def compile(self, pc):
-        step = self[pc] = self.emulator.step(pc, self.arch)
+        step = self[pc] = self.emulator.step(pc, self.arch, self.target)
         return step
 
 
@@ -172,7 +174,8 @@ class Emulator:
     def lanes(self, arch):
         return 64 if arch == "cdna" else 32
 
-    def step(self, pc, arch):
+    def step(self, pc, arch, target):
+        renamed = target.startswith("gfx90a") and corrections.rename_product(pc)
         word = ctypes.c_uint32.from_address(pc).value
         size = corrections.skipped(word, arch)
         if size:
@@ -185,7 +188,15 @@ class Emulator:
         if step.name == "S_GETPC_B64":
             corrections.give_program_counter(step, inst, pc)
             return step
+        if step.name == "DS_READ_B64_TR_B16":
+            corrections.read_transposed(step, inst)
+            return step
+        if step.name.startswith(("V_PERMLANE32_SWAP", "V_PERMLANE16_SWAP")):
+            corrections.swap_lanes(step, inst)
+            return step
         corrections.prepare(step, inst, pc, arch)
+        if renamed:
+            step.correction = "products of CDNA 2"
         try:
             program, runtime = self.emu._get_runner(ctypes.string_at(pc, inst.size() + 4), arch)
         except Exception as reason:
@@ -199,7 +210,7 @@ class Emulator:
         if code is None:
             code = self.codes[address] = CodeObject(address)
         launch = Launch(code, target, kernel, grid, threads, shared, params)
-        program = self.programs.setdefault((address, launch.arch), Program(self, launch.arch))
+        program = self.programs.setdefault((address, launch.arch), Program(self, launch.arch, target))
         lanes = self.lanes(launch.arch)
         for block in itertools.product(range(grid[0]), range(grid[1])):
             ctypes.memset(self.lds, UNWRITTEN[0], launch.lds_bytes)

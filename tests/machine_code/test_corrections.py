@@ -30,17 +30,17 @@ def assemble(arch, text):
 class Machine:
     """A wave in front of some instructions."""
 
-    def __init__(self, emulator, arch, text):
+    def __init__(self, emulator, arch, text, target=""):
         code = assemble(arch, text) + END[arch] + bytes(32)
         self.code = ctypes.create_string_buffer(code, len(code))
-        self.emulator, self.arch = emulator, arch
+        self.emulator, self.arch, self.target = emulator, arch, target
         launch = types.SimpleNamespace(threads=emulator.lanes(arch), entry=ctypes.addressof(self.code), rsrc2=0, scratch=0, arch=arch,
                                        user_sgprs=[0])
         self.wave = loader.Wave(emulator, launch, 0, (0, 0), emulator.lds)
         self.v, self.s = corrections.registers(self.wave), self.wave.sgpr
 
     def run(self):
-        self.wave.run(loader.Program(self.emulator, self.arch))
+        self.wave.run(loader.Program(self.emulator, self.arch, self.target))
 
     def floats(self, first, count):
         return self.v[first:first + count].view(np.float32)
@@ -49,7 +49,7 @@ class Machine:
 class Uncorrected(loader.Emulator):
     """The emulator as it is."""
 
-    def step(self, pc, arch):
+    def step(self, pc, arch, _):
         inst = self.emu.decode_inst(ctypes.string_at(pc, 16), arch)
         step = loader.Step(inst.op.name)
         program, runtime = self.emu._get_runner(ctypes.string_at(pc, inst.size() + 4), arch)
@@ -180,7 +180,40 @@ def program_counter(emulator):
     return machine.s[4] | machine.s[5] << 32 == ctypes.addressof(machine.code) + 4
 
 
-CASES = {"program counter": program_counter, "flat saddr": flat_saddr, "flat offset": flat_offset, "flat on RDNA 4": flat_rdna4, "unaligned words": unaligned,
+def products_of_cdna2(emulator):
+    machine = Machine(emulator, "cdna", ".long 0xd3e70000, 0x02020d04\n", "gfx90a")  # v_mfma_f32_16x16x16bf16_1k v[0:3], v[4:5], v[6:7], 0
+    machine.v[4, :16], machine.v[6, :16] = 0x3F80, 0x4000  # 1 and 2 of depth 0
+    machine.run()
+    return (machine.floats(0, 4) == 2).all()
+
+
+# Of gfx950, which clang 19 does not know.
+def transposed_loads(emulator):
+    machine = Machine(emulator, "cdna", ".long 0xd9c60010, 0x04000002\n")  # ds_read_b64_tr_b16 v[4:5], v2 offset:16
+    memory = (ctypes.c_uint16 * 264).from_address(emulator.lds)
+    memory[:] = range(264)
+    machine.v[2] = np.arange(64) * 8
+    machine.run()
+    expected = [[8 + 4 * (lane // 16 * 16 + 4 * i + lane % 16 // 4) + lane % 4 for lane in range(64)] for i in range(4)]
+    found = machine.v[4:6].copy()
+    return [(found[i // 2] >> 16 * (i % 2) & 0xFFFF).tolist() for i in range(4)] == expected
+
+
+def swaps(emulator):
+    for instruction, rows in (("0x7e08b505", 32), ("0x7e08b305", 16)):  # v_permlane32_swap_b32 v4, v5; v_permlane16_swap_b32
+        machine = Machine(emulator, "cdna", f".long {instruction}\n")
+        lane = np.arange(64)
+        machine.v[4], machine.v[5] = lane, 100 + lane
+        machine.run()
+        upper = lane // rows % 2 == 1
+        if machine.v[4].tolist() != np.where(upper, 100 + lane - rows, lane).tolist():
+            return False
+        if machine.v[5].tolist() != np.where(upper, 100 + lane, lane + rows).tolist():
+            return False
+    return True
+
+
+CASES = {"program counter": program_counter, "transposed loads": transposed_loads, "swaps": swaps, "products of CDNA 2": products_of_cdna2, "flat saddr": flat_saddr, "flat offset": flat_offset, "flat on RDNA 4": flat_rdna4, "unaligned words": unaligned,
          "16-bit registers": sixteen_bits,
          "rows of 32 x 32": rows_of_32, "operands in AGPRs": agprs, "LDS from AGPRs": lds_from_agprs, "f16 special operands": special, "constant C": constant_c,
          "permlane literal": permlane, "cache": caches}
