@@ -71,16 +71,15 @@ constexpr Implements kMatrixDecode = {kDecode.operands & ~kScaledOperands,
                                       kDecode.options & ~(kScaledOptions | option::v_dtype | option::heads_v | option::scale |
                                                                             option::k_descale_stride | option::v_descale_stride)};
 
-// Whether matrix instructions can take a call, in tiles of so many rows.
-bool use_matrix(const Problem& p, const Kernels& k, int64_t rows) {
+// The matrix instructions for tiles of so many rows; NULL: none.
+const DecodeMatrixKernels* matrix_kernels(const Problem& p, const Kernels& k, int64_t rows) {
     const fa_attention_desc_t& d = p.d;
-    if (!k.matrix || !k.matrix->decode || !p.within(kMatrixDecode) || d.q_dtype != FA_BF16) return false;
-    if (d.k_dtype != FA_BF16 && !is_byte_type(d.k_dtype)) return false;
-    const DecodeMatrixKernels& decode = *k.matrix->decode;
-    const int64_t step = d.k_dtype == FA_BF16 ? 32 : decode.byte_dims;
-    return d.dim_qk % step == 0 && d.dim_v % step == 0 && rows >= decode.min_rows(d.k_dtype);
+    if (!k.matrix || !p.within(kMatrixDecode) || d.q_dtype != FA_BF16 || (d.k_dtype != FA_BF16 && !is_byte_type(d.k_dtype))) return nullptr;
+    for (const DecodeMatrixKernels* decode : k.matrix->decode)
+        if (decode && decode->takes(d.k_dtype, rows, d.dim_qk, d.dim_v)) return decode;
+    return nullptr;
 }
-bool use_matrix(const Problem& p, const Kernels& k) { return use_matrix(p, k, rows_together(p)); }
+bool use_matrix(const Problem& p, const Kernels& k) { return matrix_kernels(p, k, min_of(rows_together(p), kDecodeRows)); }
 
 DecodeScratch lay_out_scratch(const Problem& p, const Kernels& k, int rows, int panel, char* memory, int64_t* bytes) {
     DecodeScratch scratch{};
@@ -136,13 +135,14 @@ void from_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int
 }
 
 // A sequence's own rows decide, not those of longer ones in the call.
-bool use_matrix(const Call& c, const QueryTile& t) { return t.method->matrix && use_matrix(*c.p, *c.k, t.rows); }
+const DecodeMatrixKernels* matrix_kernels(const Call& c, const QueryTile& t) {
+    return t.method->matrix ? matrix_kernels(*c.p, *c.k, t.rows) : nullptr;
+}
 
-void pack_matrix_q(const Call& c, const QueryTile& t, int panel_index, const DecodeScratch& scratch) {
+void pack_matrix_q(const Call& c, const QueryTile& t, int panel_index, const DecodeMatrixKernels& decode, const DecodeScratch& scratch) {
     const Problem& p = *c.p;
     const char* rows[kDecodeRows];
     q_pointers(c, t, rows);
-    const DecodeMatrixKernels& decode = *c.k->matrix->decode;
     const uint16_t* const* const values = reinterpret_cast<const uint16_t* const*>(rows);
     scratch.has_limbs[panel_index] = use_int8_limbs(p, decode, t.rows) && decode.pack_limbs(values, t.rows, int(p.d.dim_qk),
                                                                                     scratch.limbs + panel_index * limb_bytes(p));
@@ -158,7 +158,7 @@ void pack_decode_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
     const DecodeScratch scratch = lay_out_scratch(c, w);
     t.q = scratch.q + panel_index * q_floats(p, *c.k, c.decode.rows);
     t.width = t.rows;
-    if (use_matrix(c, t)) return pack_matrix_q(c, t, panel_index, scratch);
+    if (const DecodeMatrixKernels* const decode = matrix_kernels(c, t)) return pack_matrix_q(c, t, panel_index, *decode, scratch);
     for (int first = 0, block; first < t.rows; first += block) {
         block = decode_block_rows(t.rows - first, c.k->lanes);
         for (int r = 0; r < block; r++) {
@@ -289,7 +289,7 @@ struct DecodePanel {
     int64_t start, last;  // of a run: the first block's begin, and the end of its keys
     int64_t at(int64_t key) const { return (key - start) % kLookupKeys; }  // in the lists of addresses
     DecodeScratch scratch;
-    bool matrix;                                     // by matrix instructions
+    const DecodeMatrixKernels* matrix;               // NULL: vectors
     mutable bool limbs;                              // tile registers are configured for products of integers
     int rows;                                        // there is room for in a tile
     int64_t o_step;                                  // floats from a tile's accumulators to the next one's
@@ -318,7 +318,7 @@ KvRows kv_rows(const DecodePanel& panel, const KvSource& source, int i, int64_t 
 
 void qk_chunk_matrix(const DecodePanel& panel, int i, const DecodeChunk& chunk, float* s) {
     const Call& c = *panel.c;
-    const DecodeMatrixKernels& decode = *c.k->matrix->decode;
+    const DecodeMatrixKernels& decode = *panel.matrix;
     float factor[kDecodeRows];
     for (int r = 0; r < panel.tiles[i].rows; r++)
         factor[r] = finite_or_nan(panel.scratch.factor[i * kDecodeRows + r] * panel.k_factor[i]);
@@ -367,7 +367,7 @@ void pv_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
         const float* const rescale = already_rescaled ? ones : panel.rescale(i, key);
         if (panel.matrix) {
             const DecodeChunk chunk{c.p->d.k_dtype, false, rows, to - from};
-            c.k->matrix->decode->pv(p, t.rows, chunk, panel.v.dim, already_rescaled ? nullptr : rescale, panel.scratch.matrix, o);
+            panel.matrix->pv(p, t.rows, chunk, panel.v.dim, already_rescaled ? nullptr : rescale, panel.scratch.matrix, o);
             continue;
         }
         if (panel.v.in_place) {
@@ -407,7 +407,7 @@ void write_acc(const DecodePanel& panel, int i, PartialState& state) {
     const int64_t dim = c.p->d.dim_v, stride = padded(*c.k, dim);
     for (int r = 0; r < panel.tiles[i].rows; r++) {
         const float* from = panel.o(i) + r * stride;
-        if (panel.matrix) c.k->matrix->decode->finish(from, c.p->d.k_dtype, int(dim), panel.v_factor[i], state.acc + r * dim);
+        if (panel.matrix) panel.matrix->finish(from, c.p->d.k_dtype, int(dim), panel.v_factor[i], state.acc + r * dim);
         else from_vec_pairs(*c.k, panel.v.kernels->deinterleaved, from, dim, state.acc + r * dim);
     }
 }
@@ -440,11 +440,11 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     panel.tiles = tiles;
     panel.count = count;
     panel.states = states;
-    panel.matrix = use_matrix(c, tiles[0]);
+    panel.matrix = matrix_kernels(c, tiles[0]);
     panel.scratch = lay_out_scratch(c, w);
     panel.limbs = panel.matrix && panel.scratch.has_limbs[0];
     const int64_t bytes = row_bytes(p.d.k_dtype, p.k_dims());
-    panel.chunk_keys = panel.matrix ? max_of(c.k->matrix->decode->min_chunk_keys(tiles[0].rows), chunk_keys(bytes)) : chunk_keys(bytes);
+    panel.chunk_keys = panel.matrix ? max_of(panel.matrix->min_chunk_keys(tiles[0].rows), chunk_keys(bytes)) : chunk_keys(bytes);
     panel.far_tiles = int(min_of(kFarBytes / (panel.chunk_keys * bytes) + 1, kTileKeys / panel.chunk_keys * count));
     panel.rows = c.decode.rows;
     panel.o_step = panel.rows * padded(*c.k, p.d.dim_v);
@@ -461,7 +461,7 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
             panel.k_factor[i] = head_descale(c, tiles[i], panel.k, range.begin);
             panel.v_factor[i] = head_descale(c, tiles[i], panel.v, range.begin);
         }
-        c.k->matrix->decode->configure(tiles[0].rows, panel.limbs);
+        panel.matrix->configure(tiles[0].rows, panel.limbs);
     }
     for (int64_t from = next_block(panel, start, begin, range.end); from < range.end;
          from = next_block(panel, panel.last, begin, range.end)) {
@@ -469,7 +469,7 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
         panel.last = end_of_run(panel, from, begin, range.end);
         for (int64_t key = from; key < panel.last + kTileKeys; key += kTileKeys) process_block(panel, key, w);
     }
-    if (panel.matrix) c.k->matrix->decode->release();
+    if (panel.matrix) panel.matrix->release();
     for (int i = 0; i < count; i++) write_acc(panel, i, states[i]);
 }
 

@@ -130,8 +130,12 @@ struct DecodeMatrixKernels {
     int min_chunk_keys(int rows) const { return rows > short_chunk_rows ? kDecodeChunkKeys : 16; }
     // From so many rows on that share a kv head they keep up with memory better than vectors, which on some convert bf16 for next to
     // nothing, and fp8 for most of their time.
-    int min_rows_bf16, min_rows_int8;
-    int min_rows(int32_t type) const { return type == FA_BF16 ? min_rows_bf16 : type == FA_I8 ? min_rows_int8 : 1; }
+    int min_rows_bf16, min_rows_int8, min_rows_fp8, max_rows;
+    bool takes(int32_t type, int64_t rows, int64_t dim_qk, int64_t dim_v) const {
+        const int least = type == FA_BF16 ? min_rows_bf16 : type == FA_I8 ? min_rows_int8 : min_rows_fp8;
+        const int step = type == FA_BF16 ? 32 : byte_dims;
+        return rows >= least && rows <= max_rows && dim_qk % step == 0 && dim_v % step == 0;
+    }
     void (*configure)(int rows, bool limbs);  // tile registers, on each thread before the others; release() behind them
     void (*release)();
     void (*pack_q)(const uint16_t* const* rows, int count, int32_t type, int dim, uint16_t* to);  // 32 · dim bytes
@@ -166,7 +170,7 @@ struct MatrixKernels {
     void (*write_o)(const MatrixShape&, const RowBlock&, int rows, float scale, const float* factor, float o_scale,
                     char* const* to);
 
-    const DecodeMatrixKernels* decode;  // NULL: none
+    const DecodeMatrixKernels* decode[2];  // of those that take a call, the first does; NULL: none
 
     // For the backward, in bf16.
     void (*gemm)(const MatrixGemm*, int count);

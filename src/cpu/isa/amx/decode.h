@@ -3,6 +3,7 @@
 // interleaved to pairs of keys on their way through the first-level cache.
 #pragma once
 #include "cpu/isa/amx/decode_int8.h"
+#include "cpu/isa/avx512_bf16/decode.h"
 
 namespace fa {
 namespace cpu {
@@ -129,6 +130,8 @@ constexpr DecodeMatrixKernels kDecodeMatrix = {.byte_dims = 32,
                                                .short_chunk_rows = 0,
                                                .min_rows_bf16 = 4,
                                                .min_rows_int8 = 2,
+                                               .min_rows_fp8 = 1,
+                                               .max_rows = kDecodeRows,
                                                .configure = decode_configure,
                                                .release = decode_release,
                                                .pack_q = decode_pack_q,

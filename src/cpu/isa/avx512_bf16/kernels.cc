@@ -190,7 +190,7 @@ constexpr MatrixKernels matrix_kernels() {
     k.backward_speed = 1.5;
     k.init_refs_at_diagonal = init_refs_at_diagonal;
     k.mainloop = mainloop;
-    k.decode = &kDecodeDots;
+    k.decode[0] = &kDecodeDots;
     k.gemm = gemm;
     return k;
 }
