@@ -7,7 +7,7 @@ from typing import Iterator
 
 import torch
 
-from . import blocks, records, targets
+from . import blocks, records, schemes, targets
 from .bench import Bench, normal
 from .judge import Comparison, Contestant, Group
 from .problem import Problem
@@ -152,6 +152,12 @@ def in_blocks(kind: str, batch: int, heads: int, heads_kv: int, keys: int) -> Pr
     return Problem(normal(batch, 1, heads, 128), k, v, blocks=kind)
 
 
+def with_factors(kind: str, batch: int, heads: int, heads_kv: int, keys: int) -> Problem:
+    """K and V with factors of some dims of each token, beside a bf16 q."""
+    k, v = (schemes.quantise(normal(batch, keys, heads_kv, 128), kind) for _ in range(2))
+    return Problem(normal(batch, 1, heads, 128), k.rows, v.rows, k_descale=k.factor, v_descale=v.factor, k_shift=k.shift, v_shift=v.shift, scheme=kind)
+
+
 def quantised(bench: Bench) -> Iterator[Group]:
     for shape in ((64, 32, 8, 4096), (16, 32, 8, 8192)):
 
@@ -159,7 +165,7 @@ def quantised(bench: Bench) -> Iterator[Group]:
             contestants, comparisons = {"bf16": bench.ours(*rotating(cache, *shape), graph=True, work="bytes")}, []
             whole = contestants["bf16"].work
             for kind, bounds in targets.QUANTISED.items():
-                maker = in_blocks if kind in blocks.TYPES else eight_bit
+                maker = in_blocks if kind in blocks.TYPES else with_factors if kind in schemes.SCHEMES else eight_bit
                 c = contestants[kind] = bench.ours(*rotating(maker, kind, *shape), graph=True, work="bytes")
                 # The same calls of K and V are to be compared, not bytes: the rate is of what bf16 would have read.
                 c.work, c.unit = whole, "TB/s of bf16"

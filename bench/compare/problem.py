@@ -30,6 +30,9 @@ class Problem:
     v_in_k: bool = False                  # v is a view of k's first dims, and said to be
     records: bool = False                 # k is bytes of tokens, as records.py has them, and v their first dims
     blocks: str | None = None             # k and v are bytes of blocks of this type, as blocks.py has them
+    scheme: str | None = None             # k and v are bytes, with factors of this kind, as schemes.py has them, for each token
+    k_shift: torch.Tensor | None = None
+    v_shift: torch.Tensor | None = None
     native: bool = False                  # q and block types may be rounded to bf16, P to v's 8 bits
     dout: torch.Tensor | None = None      # of a backward: the gradient of o, in its shape and q's type
 
@@ -45,7 +48,7 @@ class Problem:
     def dim_v(self) -> int:
         if self.records:
             return records.OWN
-        return self.q.shape[-1] if self.blocks else self.v.shape[-1]
+        return self.q.shape[-1] if self.blocks or self.scheme else self.v.shape[-1]
 
     @property
     def most_keys(self) -> int:
@@ -72,6 +75,9 @@ class Problem:
         row = self.k.shape[-2] * self.k.shape[-1] * self.k.element_size()
         if not self.v_in_k:
             row += self.v.shape[-2] * self.v.shape[-1] * self.v.element_size()
+        if self.scheme:
+            factors = (self.k_descale, self.v_descale, self.k_shift, self.v_shift)
+            row += sum(x.shape[-2] * x.shape[-1] * x.element_size() for x in factors if x is not None)
         return float(sum(self.lengths())) * row
 
     def of_sequence(self, b: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

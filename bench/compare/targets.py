@@ -80,7 +80,8 @@ BIAS: Bounds = (1.4, 1.25)
 SOFTCAP = {64: (2.0, 1.5), 128: (1.4, 1.2), 256: (1.15, 1.05)}  # by head dimension
 SPECULATIVE: Bounds = (1.15, 1.05)
 LOW: Bounds = (1.15, 1.0)
-QUANTISED = {"int8": (0.65, 0.55), "e4m3": (0.65, 0.55), "q8_0": (0.65, 0.57), "q4_0": (0.45, 0.35)}
+QUANTISED = {"int8": (0.65, 0.55), "e4m3": (0.65, 0.55), "q8_0": (0.65, 0.57), "q4_0": (0.45, 0.35), "q4_1": (1.0, 0.51), "q5_0": (1.0, 0.54),
+             "q5_1": (1.0, 0.58), "MXFP8": (1.0, 0.72), "MXFP4": (1.0, 0.47), "NVFP4": (1.0, 0.48), "u4 with shifts": (1.0, 0.51)}
 # and speed again.
 PREFILL_8BIT: Bounds = (0.9, 1.0)
 # of blocks, where native precision permits to round them

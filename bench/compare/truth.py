@@ -7,6 +7,7 @@ import torch
 from .blocks import values as values_of_blocks
 from .problem import Problem
 from .records import values as values_of_records
+from .schemes import values as values_of_scheme
 
 SAMPLED_ROWS = 96
 # Relative Frobenius norm that ordinary data keeps to, by the type of q: the promise that the library's own tests check.
@@ -64,9 +65,13 @@ def relative_error(p: Problem, o: torch.Tensor) -> float:
             if p.records:
                 keys = values_of_records(k[:, kv])
                 values = keys[:, : p.dim_v]
+            elif p.scheme:
+                factors = ((p.k_descale, p.k_shift), (p.v_descale, p.v_shift))
+                keys, values = (values_of_scheme(x[:, kv], *(f[b][: len(x), kv] if f is not None else None for f in of), p.scheme)
+                                for x, of in zip((k, v), factors))
             else:
                 keys, values = (values_of_blocks(x[:, kv], p.blocks) if p.blocks else x[:, kv].double() for x in (k, v))
-            if p.k_descale is not None:
+            if p.k_descale is not None and not p.scheme:
                 keys, values = keys * p.k_descale[kv].double(), values * p.v_descale[kv].double()
             want = weights(p, h, q[:, h].double()[rows], keys, rows + len(k) - len(q)) @ values
             difference += (got[rows, h].double() - want).square().sum().item()
