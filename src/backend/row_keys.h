@@ -173,7 +173,7 @@ FA_FN KeyBand row_hull(const RowSets& x, const Sequence& s, KeyBand band, int64_
 struct ListSource {
     const int32_t *entries, *count;  // NULL: no such list; its length is `most`
     int64_t step, most;
-    constexpr int64_t length() const { return !count ? most : *count < 0 ? 0 : *count < most ? *count : most; }
+    constexpr int64_t length() const { return !entries ? 0 : !count ? most : *count < 0 ? 0 : *count < most ? *count : most; }
 };
 struct ListTable {
     const int32_t *entries[2], *counts[2];
@@ -222,23 +222,45 @@ FA_FN KeyLocation locate_slot(const SlotLists& l, int64_t slot) {
     return {slot / l.page_size, slot % l.page_size, slot >= 0 && slot < l.slots};
 }
 
+// Lists whose rows go through their entries as those of slots do, one by one: keys, or blocks of them, those of full_list first.
+struct GatheredLists {
+    SlotLists lists;
+    bool slots;     // else entries are keys of the sequence, or
+    int64_t block;  // blocks of so many
+    constexpr bool any() const { return lists.any(); }
+    constexpr bool blocks() const { return block > 1; }
+};
+static inline GatheredLists gathered_lists(const Problem& p, const fa_forward_args_t& a) {
+    return {{list_table(p, a), p.d.list_rows, p.d.heads_q / p.d.list_heads, p.d.page_size, p.d.num_pages * p.d.page_size}, p.slots(), p.d.list_keys};
+}
+FA_FN ListSource full_blocks_of(const SlotLists& l, const Sequence& s, int64_t batch, int64_t head, int64_t row) {
+    return list_source(l.table, batch, head / l.heads_per_list, (s.q_begin + row) / l.row_block, 1);
+}
+FA_FN KeyLocation locate_entry(const GatheredLists& g, const Pages& pages, const Sequence& s, int64_t keys, int64_t entry) {
+    if (g.slots) return locate_slot(g.lists, entry);
+    if (entry < 0 || entry >= keys) return {0, 0, false};
+    return locate_key(pages, s, entry);
+}
+
 // Tiles of `rows` rows, of which a sequence has for each kv head as many as its group-major rows need. They begin anew after `period` rows:
-// those with lists of slots of their own share no tile.
+// those with lists of their own that they gather share no tile.
 struct RowTiles {
     int64_t rows, period, of_period;  // of_period: tiles
 };
-static inline RowTiles row_tiles(const Problem& p, int64_t rows) {
-    const int64_t period = p.slots() ? p.d.list_rows * p.group : INT64_MAX;
+static inline RowTiles row_tiles(const Problem& p, int64_t rows, bool gathers) {
+    const int64_t period = gathers ? p.d.list_rows * p.group : INT64_MAX;
     return {rows, period, ceil_div(period, rows)};
 }
+static inline RowTiles row_tiles(const Problem& p, int64_t rows) { return row_tiles(p, rows, p.slots()); }
 FA_FN int64_t tile_count(const RowTiles& t, int64_t rows) { return rows / t.period * t.of_period + ceil_div(rows % t.period, t.rows); }
 FA_FN int64_t tile_begin(const RowTiles& t, int64_t tile) { return tile / t.of_period * t.period + tile % t.of_period * t.rows; }
 FA_FN int64_t tile_end(const RowTiles& t, int64_t tile) {
     return min_of(tile_begin(t, tile) + t.rows, (tile / t.of_period + 1) * t.period);
 }
-// The most rows that tiles may share: of a sequence and kv head, or of a list of slots.
-static inline int64_t rows_together(const Problem& p) {
-    return (p.slots() ? min_of(p.d.list_rows, p.d.seqlen_q) : p.d.seqlen_q) * p.group;
+// The most rows that tiles may share: of a sequence and kv head, or of a list whose entries they gather.
+static inline int64_t rows_together(const Problem& p, bool gathers) {
+    return (gathers ? min_of(p.d.list_rows, p.d.seqlen_q) : p.d.seqlen_q) * p.group;
 }
+static inline int64_t rows_together(const Problem& p) { return rows_together(p, p.slots()); }
 
 }  // namespace fa

@@ -23,6 +23,9 @@ FA_FN uint32_t f32_to_nibble(float x, int32_t dtype) {
 // Does a byte hold one value?
 FA_FN constexpr bool is_byte_type(int32_t dtype) { return dtype == FA_E4M3 || dtype == FA_E5M2 || dtype == FA_I8; }
 
+// Of 8 bits or fewer?
+FA_FN bool is_scaled_type(int32_t dtype) { return is_byte_type(dtype) || is_nibble_type(dtype) || is_block_type(dtype); }
+
 // Bytes and dims of a unit, which strides count, and bytes of so many dims of a row.
 FA_FN int64_t type_bytes(int32_t dtype) {
     if (is_block_type(dtype)) return block_bytes(block_format(dtype));

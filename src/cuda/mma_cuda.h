@@ -128,10 +128,25 @@ FA_DEVICE uint32_t subtract_bf16(uint32_t a, uint32_t b) {
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(b), "r"(0xbf80bf80u), "r"(a));
     return r;
 }
-// (a & mask) | rest, which the compiler would make two instructions of, for its two constants.
+FA_DEVICE uint32_t multiply_f16(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+FA_DEVICE uint32_t multiply_bf16(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));
+    return r;
+}
+// (a & mask) ^ rest, and (a & mask) | rest, which the compiler would make two instructions of, for its two constants.
 FA_DEVICE uint32_t and_or(uint32_t a, uint32_t mask, uint32_t rest) {
     uint32_t r;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(mask), "r"(rest));
+    return r;
+}
+FA_DEVICE uint32_t and_xor(uint32_t a, uint32_t mask, uint32_t rest) {
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(r) : "r"(a), "r"(mask), "r"(rest));
     return r;
 }
 // An f16 at an even address.
@@ -206,6 +221,7 @@ FA_DEVICE int opaque(int x) {
     return x;
 }
 FA_DEVICE int opaque_uniform(int x) { return x; }  // conditions take no registers here
+FA_DEVICE void warp_barrier() { __syncwarp(); }
 FA_DEVICE bool warp_any(bool x) { return __any_sync(~0u, x); }
 
 }  // namespace rt

@@ -148,6 +148,13 @@ FA_DEVICE uint32_t add_f16(uint32_t a, uint32_t b) {
 FA_DEVICE uint32_t subtract_bf16(uint32_t a, uint32_t b) {
     return pack_bf16(bf16_to_f32(uint16_t(a)) - bf16_to_f32(uint16_t(b)), bf16_to_f32(uint16_t(a >> 16)) - bf16_to_f32(uint16_t(b >> 16)));
 }
+FA_DEVICE uint32_t multiply_f16(uint32_t a, uint32_t b) {
+    return pack_f16(f16_to_f32(uint16_t(a)) * f16_to_f32(uint16_t(b)), f16_to_f32(uint16_t(a >> 16)) * f16_to_f32(uint16_t(b >> 16)));
+}
+FA_DEVICE uint32_t multiply_bf16(uint32_t a, uint32_t b) {
+    return pack_bf16(bf16_to_f32(uint16_t(a)) * bf16_to_f32(uint16_t(b)), bf16_to_f32(uint16_t(a >> 16)) * bf16_to_f32(uint16_t(b >> 16)));
+}
+FA_DEVICE uint32_t and_xor(uint32_t a, uint32_t mask, uint32_t rest) { return (a & mask) ^ rest; }
 FA_DEVICE uint32_t and_or(uint32_t a, uint32_t mask, uint32_t rest) { return (a & mask) | rest; }
 FA_DEVICE uint32_t f16_to_bf16(uint32_t pair) { return pack_bf16(f16_to_f32(uint16_t(pair)), f16_to_f32(uint16_t(pair >> 16))); }
 
@@ -204,6 +211,11 @@ FA_DEVICE void red_add4(float* to, float x, float y, float z, float w) {
     to[3] += w;
 }
 
+FA_DEVICE void f16x2_to_f32(uint32_t pair, float& low, float& high) { low = f16_to_f32(uint16_t(pair)), high = f16_to_f32(uint16_t(pair >> 16)); }
+FA_DEVICE void warp_barrier() {
+    uint32_t nothing = 0;
+    meet_wave(nothing, [](void**, int) {});
+}
 FA_DEVICE int warp_uniform(int x) { return x; }
 FA_DEVICE int opaque(int x) { return x; }
 FA_DEVICE int opaque_uniform(int x) { return x; }

@@ -124,7 +124,7 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
         int left;
         bool paged, value;
         FA_MEMBER Rows(const MmaForwardParams& x, const typename M::Source& from, bool is_value, int j, int key, int end, int first)
-            : outer(from.outer), row(from.row), left(end - key - first), paged(kind == Kind::paged || (general && x.pages.table)), value(is_value) {
+            : outer(from.outer), row(from.row), left(end - key - first), paged(kind == Kind::paged || (general && x.by_location)), value(is_value) {
             base = paged ? from.base : from.base + int64_t(key + first) * from.row;
             location = M::shared().location[j % M::kLocationTiles] + first;
         }

@@ -24,8 +24,6 @@ CacheType cache_type(int32_t k_dtype, int32_t q_dtype) {
     return is_byte_type(k_dtype) ? CacheType::bytes : k_dtype == q_dtype ? CacheType::like_q : CacheType::other;
 }
 
-bool is_scaled_type(int32_t dtype) { return is_byte_type(dtype) || is_nibble_type(dtype) || is_block_type(dtype); }
-
 // Can scaled_pipe.h read k and v: 32 dims at a time, which share a factor, or each half one?
 bool is_scaled_cache(const Problem& p) {
     const fa_attention_desc_t& d = p.d;
@@ -35,6 +33,36 @@ bool is_scaled_cache(const Problem& p) {
     };
     return reads(d.k_dtype, d.dim_qk, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT, d.k_descale_block) &&
            reads(d.v_dtype, d.dim_v, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_block);
+}
+
+// Of such a cache: how stored_pipe.h reads it. k and v are of one type, a row's factors, and shifts, which integers of 4 bits alone have, lie one
+// behind the other in a vector of 16 bytes, and where halves have factors of their own, all have, and their products with numbers are exact.
+StoredFormat stored_format(const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    if (!is_scaled_cache(p) || d.k_dtype != d.v_dtype || p.has_score_mod() || !(d.scale > 0 && plain_scale(d.scale)) || d.dropout_p > 0)
+        return StoredFormat::none;
+    const bool int4 = d.k_dtype == FA_I4 || d.k_dtype == FA_U4;
+    const auto has_halves = [&](uint64_t descale, const int64_t block[2]) { return p.has(descale) && block[1] == kBlockDims / 2; };
+    const bool halves = has_halves(FA_OPERAND_K_DESCALE, d.k_descale_block);
+    if (halves != has_halves(FA_OPERAND_V_DESCALE, d.v_descale_block)) return StoredFormat::none;
+    const auto reads = [&](int64_t dim, uint64_t descale, uint64_t shift, int32_t dtype, const int64_t block[2], const int64_t stride[4]) {
+        if (!p.has(descale)) return true;
+        const int64_t factors = ceil_div(dim, block[1]);
+        return (factors == 1 || stride[3] == 1) && factors * type_bytes(dtype) <= 16 && (!p.has(shift) || int4) &&
+               (!halves || (d.k_dtype == FA_E2M1 && dtype == FA_E4M3));
+    };
+    if (!reads(d.dim_qk, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT, d.k_descale_dtype, d.k_descale_block, d.k_descale_stride) ||
+        !reads(d.dim_v, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_dtype, d.v_descale_block, d.v_descale_stride))
+        return StoredFormat::none;
+    switch (d.k_dtype) {
+        case FA_Q4_1: return StoredFormat::q4_1;
+        case FA_Q5_0: return StoredFormat::q5_0;
+        case FA_Q5_1: return StoredFormat::q5_1;
+        case FA_I8: return StoredFormat::i8;
+        case FA_E4M3: return StoredFormat::e4m3;
+        case FA_E2M1: return halves ? StoredFormat::e2m1_halves : StoredFormat::e2m1;
+        default: return int4 ? StoredFormat::int4 : StoredFormat::none;
+    }
 }
 
 bool is_fp8(int32_t dtype) { return dtype == FA_E4M3 || dtype == FA_E5M2; }
@@ -143,6 +171,25 @@ CacheType latent_type(const Problem& p, int32_t type) {
     return d.dim_tail == kTail && p.k_dims() == kWidest - kTail && shares(kTail) ? CacheType::latent_mixed : CacheType::other;
 }
 
+// Lists of single keys, or of slots, that query heads of a kv head share, with nothing else that says which keys a row sees: rows of 16 bits gather
+// what theirs names.
+constexpr Implements kGather = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE | FA_OPERAND_KEY_LIST |
+                                    FA_OPERAND_KEY_LIST_COUNT,
+                                option::schedule | option::list_space | FA_V_IN_K};
+// And of blocks of keys that are whole tiles, with bands and full lists. kListedTile: keys of the widest tile.
+constexpr int64_t kListedTile = 128;
+constexpr Implements kGatherBlocks = {kGather.operands | FA_OPERAND_FULL_LIST | FA_OPERAND_FULL_LIST_COUNT,
+                                      (kGather.options & ~option::list_space) | option::bands | option::softcap};
+bool gathers(const rt::Device& device, const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    const int32_t type = mma_type(device, d);
+    if (device.matrix != MatrixUnit::mma_sync || !p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST) || d.k_dtype != type || type == FA_F32) return false;
+    const bool blocks = (d.list_keys % kListedTile == 0 || (d.list_keys % 64 == 0 && max_of(d.dim_qk, d.dim_v) > 64)) && d.split_size % kListedTile == 0;
+    if (!p.within(blocks ? kGatherBlocks : kGather) || (d.list_keys > 1 && !blocks)) return false;
+    const bool one_list = d.list_stride[1] == 0 && d.list_count_stride[1] == 0;
+    return p.kv_heads == d.heads_k && (one_list || p.kv_heads % d.list_heads == 0) && d.scale > 0 && plain_scale(d.scale);
+}
+
 // The mma kernels that take a call; none: it has what they do not implement, other types of k or v, wide heads, sizes
 // beyond 2^31, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or coarse values below them are 0,
 // an output of wider range than the probabilities shows what has become of the small ones.
@@ -153,8 +200,12 @@ InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const CacheType latent = latent_type(p, type), cache = cache_type(d.k_dtype, type);
     const bool bytes = cache == CacheType::bytes, drops = d.dropout_p > 0;
     if ((drops && type == FA_F32) || d.seqlen_k >= limit || d.seqlen_q * p.group >= limit || (p.paged() && d.num_pages >= limit)) return {};
+    if (gathers(device, p)) return mma_instances_of(device, type, CacheType::like_q);
     if (widens_q(device, d)) return p.within(kMmaFp8Forward) ? mma_instances_of(device, d.q_dtype, cache) : InstanceLists{};
     if (latent != CacheType::other) return mma_instances_of(device, type, latent);
+    constexpr int64_t kStoredRows = 16;
+    const bool decodes = rows_together(p) <= kStoredRows && max_of(d.dim_qk, d.dim_v) <= 128 && d.split_size == 0;
+    if (d.k_dtype == FA_Q5_0 && decodes && stored_format(p) == StoredFormat::q5_0 && p.within(kMmaScaledForward)) return mma_instances_of(device, type, CacheType::scaled);
     const bool narrow = (drops || bytes) && cache != CacheType::blocks && type == FA_F16 && d.o_dtype != FA_F16;
     if (cache != CacheType::other && !narrow && p.within(bytes ? kMmaByteForward : kMmaForward)) return mma_instances_of(device, type, cache);
     if (is_scaled_cache(p) && p.within(kMmaScaledForward)) return mma_instances_of(device, type, CacheType::scaled);
@@ -172,13 +223,17 @@ bool prefers_stages(const rt::Device& device, const Problem& p, const Instance& 
 // size always the tallest, for a sequence's bits must not depend on the other lengths of the batch.
 const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     constexpr double kLowTiles = 1.18;  // time of low tiles over that of a tall one with as many rows
-    const int64_t rows = rows_together(p), heads = p.d.batch * p.kv_heads;
+    const bool gathered = gathers(device, p);
+    const int64_t rows = rows_together(p, p.slots() || gathered), heads = p.d.batch * p.kv_heads;
     const InstanceLists mma = mma_instances_for(device, p);
+    const StoredFormat stored = stored_format(p);
     const Instance *best = nullptr, *tallest = nullptr;
     double min_time = 0;
     for (const Instances& list : mma.width)
         for (int i = 0; i < list.count; i++) {
             const Instance& one = list.list[i];
+            if (gathered && !one.gathers) continue;
+            if (one.stored != StoredFormat::none && one.stored != stored) continue;
             if (one.dims < p.d.dim_qk || one.columns < p.d.dim_v || (best && one.dims != best->dims) || one.shared_bytes(0) > int64_t(device.shared_per_block)) continue;
             const int64_t room = int64_t(device.multiprocessors) * one.resident, waves = ceil_div(heads * ceil_div(rows, one.rows), room);
             const double time = double(waves) * one.rows * one.resident * (tallest ? kLowTiles : 1);

@@ -20,6 +20,7 @@ struct ForwardPlan : Plan {
     SimtForwardParams simt;  // of the instance's family alone, but for what args add
     MmaForwardParams mma;
     int32_t mma_type;  // see there
+    bool gathers;      // see there
     int64_t grid;
     int dies;  // see dies_of
     uint64_t shared_bytes;
@@ -77,8 +78,16 @@ float v_unit(const Problem& p) {
     return unit;
 }
 
+// What splits divide: keys, or entries of lists that are gathered.
+Problem of_entries(const Problem& p, bool gathers) {
+    Problem counted = p;
+    const int lists = (p.has(FA_OPERAND_KEY_LIST) ? 1 : 0) + (p.has(FA_OPERAND_FULL_LIST) ? 1 : 0);
+    if (gathers) counted.d.seqlen_k = p.d.list_max * p.d.list_keys * lists;
+    return counted;
+}
+
 // Of a kernel whose tiles have `rows` rows.
-void set_mma_forward(const Problem& p, int rows, const SplitParams& split, MmaForwardParams* x) {
+void set_mma_forward(const Problem& p, int rows, bool gathers, const SplitParams& split, MmaForwardParams* x) {
     const fa_attention_desc_t& d = p.d;
     set_rows(p, x);
     set_mma_call(p, x);
@@ -101,9 +110,14 @@ void set_mma_forward(const Problem& p, int rows, const SplitParams& split, MmaFo
     x->k_descale.strides = row_strides(d.k_descale_stride, false);
     x->v_descale.strides = row_strides(d.v_descale_stride, false);
     x->pages = pages_of(p, nullptr);
-    x->blocks = ceil_div(x->rows, rows);
+    x->by_location = p.paged() || gathers;
+    x->tiles = row_tiles(p, rows, gathers);
+    x->blocks = tile_count(x->tiles, x->rows);
     x->section = p.causal() ? min_of(kv_heads_in_l2(p), d.batch * p.kv_heads) : 0;
-    if (x->uniform_lengths) x->uniform_split_keys = split_keys(d.seqlen_k, x->num_splits, x->split_size);
+    // Blocks of keys are cut where their tiles are, of which none is wider.
+    if (gathers && d.list_keys > 1 && d.split_size == 0)
+        x->split_size = round_up(max_of(split_keys(of_entries(p, true).d.seqlen_k, x->num_splits, 0), 1), kListedTile);
+    if (x->uniform_lengths || gathers) x->uniform_split_keys = split_keys(of_entries(p, gathers).d.seqlen_k, x->num_splits, x->split_size);
     x->k_dtype = d.k_dtype;
     x->q_dtype = d.q_dtype;
     x->k_factors = k_factors(p, nullptr, nullptr);
@@ -148,13 +162,15 @@ fa_status_t plan_forward(const rt::Device& device, ForwardPlan* plan, Message* m
     plan->split = SplitParams{};
     SplitParams& x = plan->split;
     x.rows = d.seqlen_q * p.group;
-    const int64_t tiles = d.batch * p.kv_heads * tile_count(row_tiles(p, kernel.rows), x.rows) * ceil_div(d.dim_v, kernel.columns),
+    plan->gathers = !kernel.simt && gathers(device, p);
+    const Problem counted = of_entries(p, plan->gathers);
+    const int64_t tiles = d.batch * p.kv_heads * tile_count(row_tiles(p, kernel.rows, p.slots() || plan->gathers), x.rows) * ceil_div(d.dim_v, kernel.columns),
                   all = d.batch * p.kv_heads * x.rows;
     x.split_size = d.split_size;
     // Unaligned tensors must not need more workspace than aligned ones.
     x.num_splits = d.num_splits ? d.num_splits : plan->arch.kernel ? 1 : 0;
-    if (x.num_splits == 0 && !d.split_size) x.num_splits = num_splits_heuristic(device, p, kernel, tiles).count;
-    x.splits = max_splits(d.seqlen_k, x.num_splits, x.split_size);
+    if (x.num_splits == 0 && !d.split_size) x.num_splits = num_splits_heuristic(device, counted, kernel, tiles).count;
+    x.splits = max_splits(counted.d.seqlen_k, x.num_splits, x.split_size);
     if (tiles >= kMaxBlocks / x.splits || all >= kMaxBlocks || d.batch * d.heads_q * d.seqlen_q >= kMaxBlocks)
         return fail(m, FA_UNSUPPORTED,
                     "%lld tiles in %lld splits: a launch holds fewer than 2^31 blocks; use fewer splits or a smaller batch",
@@ -162,18 +178,19 @@ fa_status_t plan_forward(const rt::Device& device, ForwardPlan* plan, Message* m
     plan->simt = SimtForwardParams{};
     plan->mma = MmaForwardParams{};
     if (kernel.simt) set_simt_forward(p, device, kernel.rows, kernel.columns, kernel.shared_bytes, x, &plan->simt);
-    else set_mma_forward(p, kernel.rows, x, &plan->mma);
+    else set_mma_forward(p, kernel.rows, plan->gathers, x, &plan->mma);
     plan->grid = tiles * x.splits;
     plan->dies = dies_of(device, p, plan->grid);
     if (plan->dies > 1 && plan->mma.section > 0) plan->mma.section = 1;  // a die's cache is small
     plan->shared_bytes = uint64_t(kernel.shared_bytes(plan->simt.q_dims));
-    plan->early = is_short(kernel, split_keys(d.seqlen_k, x.num_splits, x.split_size));
+    plan->early = is_short(kernel, split_keys(counted.d.seqlen_k, x.num_splits, x.split_size));
     plan->merge_columns = merge_columns(device, p, all);
-    plan->cluster_merge = can_merge_in_cluster(p, kernel, x.splits);
+    plan->cluster_merge = can_merge_in_cluster(counted, kernel, x.splits);
     if constexpr (rt::kArchKernels)
         if (plan->cluster_merge) plan->cluster_merge = cluster_fits(device, kernel, tiles, x.splits);
     plan->split_memory = split_memory(p, x, p.has(FA_OPERAND_SCORES));
-    const fa_status_t listed = plan_lists(p, &plan->list_bytes, m);
+    plan->list_bytes = 0;
+    const fa_status_t listed = plan->gathers ? FA_OK : plan_lists(p, &plan->list_bytes, m);
     if (listed != FA_OK) return listed;
     const uint64_t bytes = plan->split_memory.bytes() + plan->list_bytes;
     plan->workspace = uint64_t(plan->copies.bytes()) + (bytes > plan->arch.workspace ? bytes : plan->arch.workspace);
@@ -210,9 +227,10 @@ bool kv_offsets_fit(const Problem& p, const MmaForwardParams& x, int columns) {
     const int64_t bytes = type_bytes(d.k_dtype), vec = is_block_type(d.k_dtype) ? columns / 16 : 16, limit = (int64_t(1) << 31) / bytes,
                   paged_limit = (vec << 32) / bytes;
     const auto fits = [&](const int64_t stride[4]) {
-        if (!p.paged()) return stride[1] < limit && stride[1] > -limit;
-        return d.page_size < limit && stride[0] >= 0 && stride[1] >= 0 &&
-               d.num_pages * stride[0] + d.page_size * stride[1] < paged_limit;
+        if (!x.by_location) return stride[1] < limit && stride[1] > -limit;
+        const int64_t outer = p.paged() ? d.num_pages : p.packed_k() ? 0 : max_of(d.batch, d.kv_batch),
+                      rows = p.paged() ? d.page_size : p.packed_k() ? d.total_k : d.seqlen_k;
+        return rows < limit && stride[0] >= 0 && stride[1] >= 0 && outer * stride[0] + rows * stride[1] < paged_limit;
     };
     return x.k.width == 16 && x.v.width == 16 && fits(d.k_stride) && fits(d.v_stride);
 }
@@ -235,6 +253,7 @@ void set_mma_forward_tensors(const ForwardPlan& f, const fa_forward_args_t& a, M
     x->v_factors.factor = operand(p, FA_OPERAND_V_DESCALE, a.v_descale);
     x->v_factors.shift = operand(p, FA_OPERAND_V_SHIFT, a.v_shift);
     x->pages.table = operand(p, FA_OPERAND_PAGE_TABLE, a.page_table);
+    if (f.gathers) x->gathered = gathered_lists(p, a);
     x->o_scale = operand(p, FA_OPERAND_O_SCALE, a.o_scale);
     x->o_plain = d.o_dtype == f.mma_type && d.dim_v % 4 == 0 && vec4_aligned(a.o, x->o_strides, d.o_dtype) && d.dropout_p == 0 &&
                  !p.has(FA_OPERAND_O_SCALE);
@@ -254,6 +273,14 @@ void set_mma_forward_tensors(const ForwardPlan& f, const fa_forward_args_t& a, M
     x->k_descale.data = x->v_descale.data = nullptr;  // k_factors has them
     x->k.width = width(a.k, d.k_stride, p.k_dims(), d.k_dtype);
     x->v.width = width(a.k_tail, d.k_tail_stride, d.dim_tail, d.k_tail_dtype);
+}
+
+FactorPieces factor_pieces(const Factors& f, int64_t dim) {
+    if (!f.factor) return {};
+    const int64_t size = type_bytes(f.dtype), bytes = ceil_div(dim, f.block[1]) * size;
+    const int64_t bits = int64_t(reinterpret_cast<uintptr_t>(f.factor) | reinterpret_cast<uintptr_t>(f.shift)) |
+                         (f.stride[0] | f.stride[1] | f.stride[2]) * size | bytes | 16;
+    return {int32_t(bytes), int32_t(bits & -bits), int32_t(size)};
 }
 
 // Are its values numbers times factors and something else besides, or are there two factors for 32 dims? See mma_scaled.h.
@@ -282,12 +309,13 @@ rt::Status launch_instance(const ForwardPlan& f, const fa_forward_args_t& a, cha
     set_mma_forward_tensors(f, a, x);
     const bool offsets_fit = kv_offsets_fit(p, *x, one.columns), scores = needs_score_mod(p) || d.dropout_p > 0;
     const bool other_type = d.k_dtype == FA_Q5_0 || (is_fp8(d.q_dtype) && d.k_dtype != FA_E4M3);
-    const bool general = scores || !offsets_fit || other_type;
-    x->features = features_of(p, needs_score_mod(p), p.paged() || !offsets_fit);
+    const bool general = scores || !offsets_fit || other_type || (f.gathers && d.list_keys > 1);
+    x->features = features_of(p, needs_score_mod(p), x->by_location || !offsets_fit) | (x->by_location ? kPaged : 0);
     if (one.scaled)
         x->features |= scaled_features(d.k_dtype, x->k_factors, kKeyOffsets, kKeyHalves) | scaled_features(d.v_dtype, x->v_factors, kValueOffsets, kValueHalves);
+    if (one.stored != StoredFormat::none) x->k_pieces = factor_pieces(x->k_factors, d.dim_qk), x->v_pieces = factor_pieces(x->v_factors, d.dim_v);
     x->cluster_merge = f.cluster_merge && !general;
-    void (*const kernel)(MmaForwardParams) = general ? one.general : p.paged() ? one.paged : one.plain;
+    void (*const kernel)(MmaForwardParams) = general ? one.general : x->by_location ? one.paged : one.plain;
     if constexpr (rt::kArchKernels)
         if (x->cluster_merge) return launch_cluster(kernel, f.grid, one.threads, f.shared_bytes, stream, *x, f.early);
     set_split_memory(f.split_memory, memory, x);
@@ -298,12 +326,13 @@ rt::Status launch_instance(const ForwardPlan& f, const fa_forward_args_t& a, cha
 template <class Params>
 fa_status_t launch_portable(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, Params x, rt::Stream stream, Message* m) {
     const Problem& p = f.computed;
-    const KeyLists lists = key_lists(p, memory + f.split_memory.bytes());
+    const KeyLists lists = f.gathers ? KeyLists{} : key_lists(p, memory + f.split_memory.bytes());
     const fa_status_t listed = launch_lists(p, a, lists, stream, m);
     if (listed != FA_OK) return listed;
     rt::Status s = launch_instance(f, a, memory, lists, stream, &x);
     if (s != rt::kSuccess) return device_failed(m, s, f.instance->family);
-    const SplitMergeParams merged{x, x, x.o_scale, x.dropout_scale};
+    SplitMergeParams merged{x, x, x.o_scale, x.dropout_scale};
+    if (f.gathers) merged.sequences = sequence_table(of_entries(p, true), fa_forward_args_t{}), merged.sequences.q = x.sequences.q;
     if (x.partial_o) s = launch_merge(f.merge_columns, stream, merged);
     if (s != rt::kSuccess) return device_failed(m, s, merge_name(f.merge_columns));
     if (!p.has(FA_OPERAND_SCORES)) return FA_OK;

@@ -13,6 +13,8 @@
 // splits form a cluster and merge through each other's shared memory, without a second launch and without a way through memory.
 #pragma once
 #include "gpu/mma_block_products.h"
+#include "gpu/mma_gather.h"
+#include "gpu/warp_part.h"
 
 namespace fa {
 namespace gpu {
@@ -22,7 +24,7 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
     using Block = MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     using Acc = typename Block::Acc;
     using PerRow = typename Block::PerRow;
-    using Block::apply_exp2, Block::apply_exp2_to_row, Block::column_warps, Block::kColumnSteps, Block::kHoldQ, Block::kKeyTiles,
+    using Block::apply_exp2, Block::apply_exp2_to_row, Block::column_warps, Block::kAccs, Block::kColumnSteps, Block::kHoldQ, Block::kKeyTiles,
         Block::kPrefetch, Block::kRowBytes, Block::kSteps, Block::kTile, Block::kWidened,
         Block::remove_scores, Block::scale_scores, Block::shared;
 
@@ -42,7 +44,9 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
             else return Block::q_ptr(x, row0, lane);
         }();
         const auto k_ptr = Mma::template k_ptr<kRowBytes>(k, key0);
-        if constexpr (Mma::kQuantised) {
+        if constexpr (kStored<Mma>) {
+            Mma::template add_scores<kRowBytes, Keys>(type, held, k, Block::stage_tile(Stages), key0, score);
+        } else if constexpr (Mma::kQuantised) {
             Block::add_block_scores(type, held, q_ptr, k, key0, score);
         } else if constexpr (Mma::kSplitTf32) {
             constexpr int chain = 2;  // of steps
@@ -163,7 +167,7 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
     template <class Type>
     FA_MEMBER static void softmax_and_pv(Type type, float lag, float unit, Acc score[RowTiles][kKeyTiles], bool drop,
                                          const uint32_t (&kept)[RowTiles], const char* v, int key0, int column_warp,
-                                         PerRow& m, PerRow& l, Acc o[RowTiles][kColumnSteps]) {
+                                         PerRow& m, PerRow& l, Acc o[RowTiles][kAccs]) {
         PerRow factor, exp2_offset;
         if (update_row_max(lag, unit, score, m, factor, exp2_offset)) {
             // Beside blocks, whose factors take the instructions, O is multiplied only where a maximum has moved: by 1 otherwise.
@@ -175,7 +179,7 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
                 }
             if (!Mma::kQuantised || rt::warp_any(moved))
                 FA_UNROLL for (int i = 0; i < RowTiles; i++)
-                    FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
+                    FA_UNROLL for (int c = 0; c < kAccs; c++)
                         FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)];
         }
         // Where few lanes share a row, each has many of its probabilities: a tile's are added up before they meet the sum so far.
@@ -188,7 +192,13 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) remove_scores(kept[i], n, 0.f, score[i][n]);
         };
         const auto ptr = Mma::template v_ptr<kRowBytes, Keys>(v, key0);
-        if constexpr (Mma::kQuantised) {
+        if constexpr (kStored<Mma>) {
+            compute_probs(0);
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                if (n + 1 < kKeyTiles) compute_probs(n + 1);
+                Mma::template add_outputs<kRowBytes, Keys, RowTiles>(type, score, n, v, Block::stage_tile(Stages), key0 + kTile * n, o);
+            }
+        } else if constexpr (Mma::kQuantised) {
             const char* const factors = Mma::template factor_ptr<kRowBytes>(v, key0);
             compute_probs(0);
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
@@ -258,26 +268,6 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
     }
 };
 
-// A warp's part of a tile: its rows, its keys, and the first keys of the tiles in which some of its scores are kept, and all of them.
-template <class M>
-struct WarpPart {
-    int row0, key0, key_warp, column_warp, some_begin, some_end, full_begin, full_end;
-    FA_MEMBER WarpPart() {
-        constexpr int wide = M::kTile * M::kKeyTiles, high = M::kTileRows * M::row_tiles;
-        const typename M::Shared& s = M::shared();
-        const int warp = rt::warp_uniform(rt::thread() / M::Policy::kLanes);
-        key_warp = M::column_warps > 1 ? warp / M::row_warps % M::key_warps : warp / M::row_warps;
-        column_warp = M::column_warps > 1 ? warp / (M::row_warps * M::key_warps) : 0;
-        row0 = warp % M::row_warps * high;
-        key0 = key_warp * wide;
-        const typename M::Row first = s.row[row0], last = s.row[row0 + high - 1];
-        some_begin = rt::warp_uniform(first.begin - key0 - wide + 1);
-        some_end = rt::warp_uniform(row0 < s.tile.valid ? last.end - key0 : 0);
-        full_begin = rt::warp_uniform(last.begin - key0);
-        full_end = rt::warp_uniform(first.end - key0 - wide + 1);
-    }
-};
-
 // How tiles of k and v come to the stages of shared memory while a block computes: load(value, j, i) begins to load tile j of k, or of
 // v, into stage i, and tile(value, i) is where it then lies; wait<n>() returns when all but the n latest loads of this thread have arrived, and
 // those of others have behind a barrier. See async_pipe.h, block_pipe.h, scaled_pipe.h and register_pipe.h.
@@ -293,18 +283,24 @@ struct ClusterMerge;
 template <class M, Kind kind, class Type>
 FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit,
                                float k_factor, typename M::PerRow& m, typename M::PerRow& l,
-                               typename M::Acc (&o)[M::row_tiles][M::kColumnSteps]) {
+                               typename M::Acc (&o)[M::row_tiles][M::kAccs]) {
     using Mma = typename M::Policy;
     constexpr bool general = kind == Kind::general;
     const typename M::Shared& s = M::shared();
     KvPipe<M, kind, Type> pipe(x, type, begin, end);
-    const auto find = [&](int key) { return general ? M::find_location(x, key, end) : M::find_vec_offsets(x, key, end); };
+    constexpr bool either = general || kStored<Mma>;  // with pages and without
+    const auto find = [&](int key) { return either ? M::find_location(x, key, end) : M::find_vec_offsets(x, key, end); };
     int64_t location = 0;  // of tile j + stages / 2, loaded one tile before it is needed
-    if (kind == Kind::paged || (general && s.tile.features & kPaged)) {
+    const auto listed = [&] { return general && M::kGathers && s.tile.features & kListed; };
+    // The first key of tile j, which is `key` but for lists of blocks: those where masks do not act are less than 0.
+    const auto first_key = [&](int j, int key) { return listed() ? s.listed[j % M::kLocationTiles] : key; };
+    if (kind == Kind::paged || (either && s.tile.features & kPaged)) {
         int64_t first[M::stages / 2];
         FA_UNROLL for (int j = 0; j < M::stages / 2; j++) first[j] = find(begin + j * M::keys);
         FA_UNROLL for (int j = 0; j < M::stages / 2; j++) M::store_location(first[j], j, begin + j * M::keys, end);
         location = find(begin + M::stages / 2 * M::keys);
+        if (listed())
+            for (int j = 0; j < M::stages / 2; j++) GatheredKeys<M>::store_first(x, begin + j * M::keys, j);
         rt::barrier();
     }
     FA_UNROLL for (int i = 0; i < M::stages - !M::kFillAllStages; i++) pipe.load(i % 2, i / 2, i);
@@ -327,15 +323,21 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         if (!M::kFillAllStages || j > 0) pipe.load(true, j + M::stages / 2 - 1, stage ? stage - 1 : M::stages - 1);
         const char* const k = pipe.tile(false, stage);
         const int next_key = key + M::stages / 2 * M::keys;
-        const bool paged = kind == Kind::paged || (general && s.tile.features & kPaged);
+        const bool paged = kind == Kind::paged || (either && s.tile.features & kPaged);
         if constexpr (M::kHoldQ)
             if (key == begin) {
-                const auto ptr = M::q_ptr(x, w.row0, rt::thread() % Mma::kLanes);
-                FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
-                    FA_UNROLL for (int step = 0; step < M::kSteps; step++) M::load_q_tile(q[i][step], ptr, i, step);
+                if constexpr (kStored<Mma>) {
+                    Mma::template load_held<M::kQRowBytes>(q, M::q_tile());
+                } else {
+                    const auto ptr = M::q_ptr(x, w.row0, rt::thread() % Mma::kLanes);
+                    FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
+                        FA_UNROLL for (int step = 0; step < M::kSteps; step++) M::load_q_tile(q[i][step], ptr, i, step);
+                }
             }
-        const auto is_active = [&](int first) { return first >= w.some_begin && first < w.some_end; };
-        const bool active = is_active(key), full = key >= w.full_begin && key < w.full_end;
+        const int first = first_key(j, key);
+        const bool unmasked = listed() && first < 0;
+        const auto is_active = [&](int at) { return unmasked ? w.row0 < s.tile.valid : at >= w.some_begin && at < w.some_end; };
+        const bool active = is_active(first), full = unmasked || (first >= w.full_begin && first < w.full_end);
         typename M::Acc score[M::row_tiles][M::kKeyTiles];
         if (active) {
             typename M::MaskRows mask[M::row_tiles];
@@ -355,18 +357,21 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
                         FA_UNROLL for (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
                     }
             const bool has_missing = paged && s.missing[j % M::kLocationTiles] == j;
-            if (!full || has_missing)
-                M::mask_scores(w.row0, key + w.key0, has_missing ? s.location[j % M::kLocationTiles] + w.key0 : nullptr, score);
+            if (!full || has_missing) {
+                const int at = first_key(j, key);
+                M::mask_scores(w.row0, at + w.key0, has_missing ? s.location[j % M::kLocationTiles] + w.key0 : nullptr, score, !listed() || at >= 0);
+            }
         }
         if (paged) {
             M::store_location(location, j + M::stages / 2, next_key, end);
             location = find(next_key + M::keys);
+            if (listed()) GatheredKeys<M>::store_first(x, next_key, j + M::stages / 2);
         }
         pipe.template wait<M::stages - 2>();
         rt::barrier();
         pipe.load(false, j + M::stages / 2, stage);
         const char* const v = pipe.tile(true, stage + 1);
-        if (is_active(rt::opaque_uniform(key))) {
+        if (is_active(rt::opaque_uniform(first))) {
             uint32_t kept[M::row_tiles] = {};
             const bool drop = general && !Mma::kSplitTf32 && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
@@ -404,20 +409,25 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
     if (rt::thread() == 0) M::init_block(x, head % uint32_t(x.kv_heads), head / uint32_t(x.kv_heads), int(block));
     rt::barrier();
     const typename M::Tile& t = s.tile;
-    const int64_t size = x.uniform_lengths ? x.uniform_split_keys : split_keys(t.seq.k_len, x.num_splits, x.split_size),
-                  split_begin = split * size;
-    const bool idle = t.valid <= 0 || (split > 0 && split_begin >= t.seq.k_len);
+    // Of lists that are gathered all have the splits of the longest: what merges them does not know others.
+    const bool gathered = M::kGathers && kind != Kind::plain && x.gathered.any();
+    const bool listed = gathered && x.gathered.blocks();
+    const int64_t size = x.uniform_lengths || gathered ? x.uniform_split_keys : split_keys(t.seq.k_len, x.num_splits, x.split_size),
+                  split_begin = split * size, split_end = max_of(min_of(split_begin + size, gathered ? t.entries : t.seq.k_len), gathered ? split_begin : 0),
+                  first_key = listed ? 0 : split_begin, last_key = listed ? t.keys : split_end;
+    const bool idle = t.valid <= 0 || (split > 0 && split_begin >= t.seq.k_len && !gathered);
     if constexpr (M::key_warps > 1) {
-        if (!idle) M::init_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
+        if (!idle) M::init_rows(x, first_key, last_key);
     } else {
-        if (!idle) M::init_rows_cold(x, split_begin, min_of(split_begin + size, t.seq.k_len));
+        if (!idle) M::init_rows_cold(x, first_key, last_key);
     }
     rt::barrier();
     if (known) rt::release_successor();
     rt::wait_for_predecessor();
     if (!known) {
         rt::release_successor();  // not before: merge_splits reads lengths before it waits
-        if (t.valid < M::rows && split == 0) write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.dim_v);
+        const int64_t rows = gathered ? tile_end(x.tiles, int64_t(block)) - t.first : M::rows;
+        if (t.valid < rows && split == 0) write_padding(x, t.seq, t.batch, t.kv_head, t.first, rows, 0, x.dim_v);
     }
     constexpr bool merges_in_cluster = Mma::kClusters && M::key_warps > 1 && M::column_warps == 1 && kind != Kind::general;
     if (idle) {
@@ -426,32 +436,34 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
         return;
     }
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
-    const int begin = rt::warp_uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
-    const int end = rt::warp_uniform(s.row[t.valid - 1].end);
+    const int begin = listed ? int(split_begin) : rt::warp_uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
+    const int end = rt::warp_uniform(listed ? int(split_end) : s.row[t.valid - 1].end);
     const WarpPart<M> w;
     M::load_q(x);
 
     typename M::PerRow m, l;
-    Acc o[M::row_tiles][M::kColumnSteps];
+    Acc o[M::row_tiles][M::kAccs];
     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
         FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
             m[i][r] = kNegInf;
             l[i][r] = 0.f;
         }
-        FA_UNROLL for (int c = 0; c < M::kColumnSteps; c++)
+        FA_UNROLL for (int c = 0; c < M::kAccs; c++)
             FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
     }
     const float k_factor = begin < end ? M::descale(x.k_descale) * M::common_q_factor(x) : 1.f;
-    const auto v_descale = [&] { return Mma::kScaled ? 1.f / x.v_unit : begin < end ? M::descale(x.v_descale) : 1.f; };
+    const auto v_descale = [&] { return Mma::kScaled || kStored<Mma> ? 1.f / x.v_unit : begin < end ? M::descale(x.v_descale) : 1.f; };
     constexpr bool late = Mma::kWidensQ && M::key_warps == 1;  // prefill has no register for it through the loop
     float v_factor = late ? 1.f : v_descale();
     const float product = kind == Kind::general && t.features & kBaseE ? 1.f : x.scale * kLog2e * Mma::kScoreUnit;
     const auto pass = [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
     float unit;
     if constexpr (M::kLatent) unit = LatentLoop<M>::run(x, w, begin, end, product, m, l, o);
+    else if constexpr (kStored<Mma>) unit = pass(Mma::type_of(x.k_dtype));
     else if constexpr (!Mma::kWidens || kind == Kind::general) unit = pass(x.k_dtype);
     else unit = Mma::by_type(x.k_dtype, pass);
     if constexpr (late) v_factor = v_descale();
+    if constexpr (M::kAccs > M::kColumnSteps) Mma::add_offsets(o);
     rt::barrier();
     FA_UNROLL for (int pass = 0; pass < M::kOutputPasses; pass++) {
         M::stage_output(w.row0, w.key_warp, w.column_warp, pass, unit, v_factor, m, l, o);

@@ -9,14 +9,19 @@
 namespace fa {
 namespace gpu {
 
+// Types of k and v, and how they have factors, that decoding has kernels of their own for (mma_scaled_decode.h).
+enum class StoredFormat { none, q4_1, q5_0, q5_1, i8, e4m3, e2m1, e2m1_halves, int4 };
+
 struct Instance {
-    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, _fp8, _blocks, _scaled, _latent or _byte_latent, fwd_mfma, fwd_mfma_byte, fwd_wmma, fwd_wmma_byte
+    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, _fp8, _blocks, _scaled, _stored, _latent or _byte_latent, fwd_mfma, fwd_mfma_byte, fwd_wmma, fwd_wmma_byte
     int rows, columns;   // of a tile: group-major query rows; the widest head dimension of v
     int dims;            // and of q and k, where these may be more
     int keys;            // of a tile
     int threads;
     int key_warps;       // warps that share a row tile's keys
-    bool scaled;         // reads k and v as scaled_pipe.h does
+    bool scaled;         // reads k and v as scaled_pipe.h does, or
+    StoredFormat stored; // as stored_pipe.h does, and takes such calls alone as stored_format() says
+    bool gathers;        // lists of keys
     int resident;        // blocks that a multiprocessor holds at once
     void (*simt)(SimtForwardParams);  // NULL: an mma kernel, of which there is one for each Kind of mma_block.h
     void (*general)(MmaForwardParams);
@@ -67,6 +72,15 @@ template <class T>
 struct MmaQuantisedDecode;  // of few rows
 template <class T>
 struct MmaScaled;  // and of any types of 8 bits or fewer
+template <class T, class Format>
+struct MmaScaledDecode;  // of few rows, in one such format
+template <int32_t dtype>
+struct StoredBlocks;
+template <class Byte>
+struct StoredBytes;
+template <bool halves>
+struct StoredE2m1;
+struct StoredInt4;
 struct MmaTf32;  // f32
 template <class T>
 struct MmaLatent;  // f16 or bf16, where v is the first dims of k

@@ -26,6 +26,7 @@ constexpr Instance describe_instance(void (*general)(MmaForwardParams), void (*p
     one.keys = M::keys;
     one.threads = M::threads;
     one.key_warps = M::key_warps;
+    one.gathers = M::kGathers;
     one.resident = M::resident;
     one.general = general;
     one.plain = plain;
@@ -37,11 +38,8 @@ template <class M>
 constexpr Instance describe_instance(void (*kernel)(MmaForwardParams)) {
     return describe_instance<M>(kernel, kernel, kernel);
 }
-template <class I>
-constexpr Instance make_instance() {
-    using M = typename I::Usual;
-    using General = typename I::General;
-    static_assert(General::kSharedBytes <= M::kSharedBytes, "one figure for all three");
+template <class M, class General>
+constexpr Instance make_usual_instance() {
     constexpr auto general = forward_mma<General, Kind::general>;
     // Prefill from k and v that are widened has the one loop: most of it reads pages, and three cost much code.
     if constexpr (M::Policy::kScaled) {
@@ -53,6 +51,18 @@ constexpr Instance make_instance() {
     else if constexpr (sizeof(typename M::Policy::Element) == 4 || !M::Policy::kAsyncCopies)
         return describe_instance<M>(general, forward_mma<M, Kind::plain>, general);  // caches of f32 are rare, and see kv_pipe.h
     else return describe_instance<M>(general, forward_mma<M, Kind::plain>, forward_mma<M, Kind::paged>);
+}
+template <class I>
+constexpr Instance make_instance() {
+    using M = typename I::Usual;
+    using General = typename I::General;
+    static_assert(General::kSharedBytes <= M::kSharedBytes, "one figure for all three");
+    if constexpr (kStored<typename M::Policy>) {
+        Instance one = describe_instance<M>(forward_mma<M, Kind::plain>);
+        one.scaled = true;
+        one.stored = M::Policy::Type::kStoredFormat;
+        return one;
+    } else return make_usual_instance<M, General>();
 }
 
 // Of latent attention, one kernel takes all that they take.
@@ -78,6 +88,13 @@ constexpr Instance entry() {
     if constexpr (wanted) return make_instance<Instantiate<Mma, shape...>>();
     else return Instance{};
 }
+// The same of a format's. Integers of 4 bits have no registers for two tiles.
+template <bool wanted, class Mma, class Type, int D, int RowWarps, int RowTiles, int... shape>
+constexpr Instance stored_entry() {
+    if constexpr (!wanted) return Instance{};
+    else if constexpr (RowTiles > 1 && Type::kStoredFormat == StoredFormat::int4) return Instance{};
+    else return make_instance<Instantiate<MmaScaledDecode<typename Mma::Element, Type>, D, RowWarps, RowTiles, shape...>>();
+}
 template <class Mma, int width>
 struct List {
     static constexpr bool k32 = sizeof(typename Mma::Element) == 4, kLatent = kLatentKeyBytes<Mma> > 0, k16 = !k32 && !Mma::kWidens && !kLatent;
@@ -91,6 +108,15 @@ struct List {
 #define FA_MMA_BLOCKS(D, ...) entry<kQuantised && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_BLOCKS_DECODE(D, ...) entry<kQuantised && D == width, typename DecodeOf<Mma>::Policy, D, __VA_ARGS__>(),
 #define FA_MMA_SCALED(D, ...) entry<kScaled && D == width, Mma, D, __VA_ARGS__>(),
+#define FA_MMA_SCALED_DECODE(D, ...)                                                          \
+    stored_entry<kScaled && D == width, Mma, StoredBlocks<FA_Q4_1>, D, __VA_ARGS__>(),        \
+        stored_entry<kScaled && D == width, Mma, StoredBlocks<FA_Q5_0>, D, __VA_ARGS__>(),    \
+        stored_entry<kScaled && D == width, Mma, StoredBlocks<FA_Q5_1>, D, __VA_ARGS__>(),    \
+        stored_entry<kScaled && D == width, Mma, StoredBytes<I8>, D, __VA_ARGS__>(),          \
+        stored_entry<kScaled && D == width, Mma, StoredBytes<E4m3>, D, __VA_ARGS__>(),        \
+        stored_entry<kScaled && D == width, Mma, StoredE2m1<false>, D, __VA_ARGS__>(),        \
+        stored_entry<kScaled && D == width, Mma, StoredE2m1<true>, D, __VA_ARGS__>(),         \
+        stored_entry<kScaled && D == width, Mma, StoredInt4, D, __VA_ARGS__>(),
 #define FA_MMA_LATENT(...) latent_entry<kLatent && !Mma::kKv8bit, Mma, width, __VA_ARGS__>(),
 #define FA_MMA_LATENT_8BIT(...) latent_entry<kLatent && Mma::kKv8bit, Mma, width, __VA_ARGS__>(),
 #define FA_MMA_32BIT(D, ...) entry<k32 && D == width, Mma, D, __VA_ARGS__>(),
@@ -101,6 +127,7 @@ struct List {
 #undef FA_MMA_BLOCKS
 #undef FA_MMA_BLOCKS_DECODE
 #undef FA_MMA_SCALED
+#undef FA_MMA_SCALED_DECODE
 #undef FA_MMA_LATENT
 #undef FA_MMA_LATENT_8BIT
 #undef FA_MMA_32BIT

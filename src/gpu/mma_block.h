@@ -18,8 +18,13 @@ constexpr int kRowsOfTile = Mma::kTile;
 // Of policies whose tiles hold k and v in one (mma_latent.h): bytes of a key there; 0: k and v have tiles of their own.
 template <class Mma>
 constexpr int kLatentKeyBytes = 0;
+// Does a policy read k and v as they are stored, with factors that stored_pipe.h converts? It has sums of offsets behind those of columns.
+template <class Mma>
+constexpr bool kStored = false;
 template <class Mma>
 constexpr int kLatentParts = 1;  // see fwd_latent.h
+template <class M>
+struct GatheredKeys;  // see mma_gather.h
 
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
 struct MmaBlock {
@@ -42,12 +47,18 @@ struct MmaBlock {
     static constexpr int kTailVecs = (D - columns) * int(sizeof(Key)) / 16;  // behind kRowVecs: each a row's eighth, of threads of their own
     static constexpr int kQRowBytes = D * int(sizeof(Element)), kQRowVecs = kQRowBytes / 16;
     static constexpr int kKeyTiles = Keys / kTile / KeyWarps, kSteps = D / kTile, kColumnSteps = columns / kTile / column_warps;
+    static constexpr int kAccs = kColumnSteps + [] {
+        if constexpr (kStored<Mma>) return Mma::Type::kOffsets ? kSteps / 4 : 0;
+        else return 0;
+    }();
     static constexpr int kLocationTiles = kLatent ? Stages + 1 : Stages / 2 + 1;  // key tiles whose locations are kept: from the lookup to the mask
     // All stages before the first tile: others have no registers for it.
     static constexpr bool kFillAllStages = Mma::kAsyncCopies && (KeyWarps > 1 || RowTiles * D <= 64);
     // Fragments that are read before their use; the products with one of f32 take as long as reads do.
     static constexpr int kPrefetch = Mma::kAsyncCopies || (KeyWarps == 1 && sizeof(Element) < 4) ? 2 : 1;
     static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
+    // Do its rows gather lists of keys? Those of k and v have 16 bits then; with two tiles a warp has no registers for it.
+    static constexpr bool kGathers = Mma::kAsyncCopies && sizeof(Element) == 2 && RowTiles == 1 && !Mma::kWidens && !Mma::kQuantised && !kLatent;
     static constexpr bool kHoldQ =
         !Mma::kQInShared || (!Mma::kSplitTf32 && !Mma::kScaled && RowTiles * kTileRows * D <= 128 * kTile);  // q stays in registers
     static_assert((kLatent || Stages % 2 == 0) && Keys % (kTile * KeyWarps) == 0 && threads % kRowVecs == 0 && Keys % kRowsAtOnce == 0 &&
@@ -67,8 +78,11 @@ struct MmaBlock {
         int32_t width;       // 16: rows are whole, aligned 16-byte vectors; 4: of words; else those of an element
     };
     struct Tile {
-        Sequence seq;
+        Sequence seq;  // of rows that gather keys, with as many of these as their list has entries
         MaskRule rule;
+        ListSource list, full;
+        int64_t keys, entries;  // of the sequence, and of both lists; of blocks, their keys
+        int64_t full_blocks;
         SequenceDropout dropout;
         Source k, v;
         int64_t batch, kv_head;
@@ -83,13 +97,14 @@ struct MmaBlock {
         int64_t output[rows];                    // where a row's output begins
         int64_t location[kLocationTiles][Keys];  // page · 2^32 + row in it, or see find_vec_offsets; −1: not there
         int32_t missing[kLocationTiles];         // the tile in which a key is not there
+        int32_t listed[kLocationTiles];          // the tile's first key, as listed_key() says
         float q_factor[Mma::kWidensQ ? rows : 1];
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
     static constexpr int kQBytes = Mma::kQInShared ? rows * kQRowBytes : 0,
                          kStageBytes = Keys * (kLatent ? kLatentKeyBytes<Mma> : Mma::kScaled ? stored_pitch(D) : kRowBytes);
     static constexpr int kExchangeBytes = kLatent ? RowWarps * column_warps * (RowTiles * kKeyTiles * 2048 + 12 * kLatentParts<Mma> * Keys) + kLocationTiles * Keys * 16 : 0;
-    static constexpr int kTileBytes = kQBytes + Stages * kStageBytes + kExchangeBytes + (Mma::kScaled ? Keys * kRowBytes : 0);
+    static constexpr int kTileBytes = kQBytes + Stages * kStageBytes + kExchangeBytes + (Mma::kScaled ? Keys * kRowBytes : kStored<Mma> ? Keys * 32 : 0);
     // Outputs leave by way of the tiles' memory: all columns at once, or, where that is small, some at a time.
     static constexpr int output_columns(int columns) {
         const bool fits = !(Mma::kOutputInPasses || column_warps > 1) || columns <= 32 || KeyWarps * rows * columns * 4 <= kTileBytes;
@@ -226,6 +241,7 @@ struct MmaBlock {
     // shared memory, later.
     FA_MEMBER static int64_t find_location(const MmaForwardParams& x, int key, int end) {
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
+        if (kGathers && x.gathered.any()) return GatheredKeys<MmaBlock>::location(x, key);
         const KeyLocation found = locate_key(x.pages, shared().tile.seq, key + rt::thread());
         return found.valid ? found.outer << 32 | found.row : -1;
     }
@@ -239,6 +255,7 @@ struct MmaBlock {
     FA_MEMBER static int64_t find_vec_offsets(const MmaForwardParams& x, int key, int end) {
         const Tile& t = shared().tile;
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
+        if (kGathers && x.gathered.any()) return GatheredKeys<MmaBlock>::vec_offsets(x, key);
         const uint32_t row = uint32_t(t.seq.k_begin) + uint32_t(key + rt::thread()), size = uint32_t(x.pages.size);
         const int64_t page = x.pages.table[t.seq.kv_index * x.pages.row_stride + row / size];
         if (page < 0 || page >= x.pages.count) return -1;
@@ -273,10 +290,10 @@ struct MmaBlock {
         }
     }
     FA_MEMBER static void load_keys_narrow(const MmaForwardParams& x, const Source& from, int j, int key, int count, char* to) {
-        if (from.width == 4 && !x.pages.table) return load_words(from, from.base + int64_t(key) * from.row, count, to);
+        if (from.width == 4 && !x.by_location) return load_words(from, from.base + int64_t(key) * from.row, count, to);
         const auto row = [&](int r) -> const char* {
             if (r >= count) return nullptr;
-            if (!x.pages.table) return from.base + int64_t(key + r) * from.row;
+            if (!x.by_location) return from.base + int64_t(key + r) * from.row;
             const int64_t location = shared().location[j % kLocationTiles][r];
             return location < 0 ? nullptr : row_address(from, location);
         };
@@ -290,13 +307,13 @@ struct MmaBlock {
         const uint32_t at = rt::smem_addr(to);
         const int64_t* location = shared().location[j % kLocationTiles] + first;
         FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
-            const int64_t p = x.pages.table                     ? location[n * kRowsAtOnce]
+            const int64_t p = x.by_location                     ? location[n * kRowsAtOnce]
                               : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce
                                                                 : -1;
             rt::cp_async16(at + uint32_t(swizzle_offset<kRowBytes>(first + n * kRowsAtOnce, vec)), row_address(from, p) + 16 * vec, in_row && p >= 0);
         }
         load_tail(source, to, [&](int r) {
-            const int64_t p = x.pages.table ? shared().location[j % kLocationTiles][r] : r < count ? key + r : -1;
+            const int64_t p = x.by_location ? shared().location[j % kLocationTiles][r] : r < count ? key + r : -1;
             return p < 0 ? nullptr : row_address(from, p);
         });
     }
@@ -401,15 +418,17 @@ struct MmaBlock {
         } else {
             init_sequence_cold(x, batch);
         }
+        t.features = x.features;
+        if constexpr (kGathers)
+            if (x.gathered.any()) GatheredKeys<MmaBlock>::init_tile(x, block);
         const auto source = [&](const RowSource& from) {
             const ByteStrides& bytes = from.bytes;
             const int64_t at =
-                (x.pages.table ? 0 : t.seq.kv_index * bytes.outer + t.seq.k_begin * bytes.row) + kv_head * bytes.head;
-            return Source{static_cast<const char*>(from.base) + at, x.pages.table ? bytes.outer : 0, bytes.row, bytes.row_bytes, from.width};
+                (x.by_location ? 0 : t.seq.kv_index * bytes.outer + t.seq.k_begin * bytes.row) + kv_head * bytes.head;
+            return Source{static_cast<const char*>(from.base) + at, x.by_location ? bytes.outer : 0, bytes.row, bytes.row_bytes, from.width};
         };
         t.k = source(x.k);
         t.v = source(x.v);
-        t.features = x.features;
         for (int i = 0; i < kLocationTiles; i++) shared().missing[i] = -1;
         if (x.dropout_p > 0) t.dropout = dropout_of(x, batch);
     }

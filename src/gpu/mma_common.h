@@ -16,8 +16,8 @@ FA_FN int swizzle_offset(int row, int vec) {
     return row * row_bytes + ((vec ^ (row / (8 / vecs) & (vecs - 1))) << 4);
 }
 
-// How tiles of k and v come to shared memory: async_pipe.h, block_pipe.h, scaled_pipe.h, register_pipe.h.
-enum class Copies { async, blocks, scaled, registers };
+// How tiles of k and v come to shared memory: async_pipe.h, block_pipe.h, scaled_pipe.h, stored_pipe.h, register_pipe.h.
+enum class Copies { async, blocks, scaled, stored, registers };
 
 // Rows in blocks lie there as they are, an odd multiple of 16 bytes behind each other (mma_quantised.h): what those of q8_0 need.
 FA_FN constexpr int block_pitch(int dims) { return (dims / kBlockDims * block_bytes({8, false}) + 15) / 32 * 32 + 16; }

@@ -29,7 +29,7 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     static constexpr int kPassSteps = kOutputColumns / kTile < kColumnSteps ? kOutputColumns / kTile : kColumnSteps;
     FA_MEMBER static void stage_output(int row0, int key_warp, int column_warp, int pass, float unit, float v_factor,
                                        const float m[RowTiles][Acc::kRows], const float l[RowTiles][Acc::kRows],
-                                       const Acc o[RowTiles][kColumnSteps]) {
+                                       const Acc o[RowTiles][Block::kAccs]) {
         constexpr int warp_passes = kColumnSteps / kPassSteps;  // that a warp's columns take
         const bool stages = kOutputPasses == 1 || column_warps == 1 || column_warp == pass / warp_passes;
         const int column0 = column_warps > 1 && kOutputPasses == 1 ? column_warp * kTile * kColumnSteps : 0;

@@ -1,5 +1,6 @@
 // The parameters of the mma kernels: what they all read of a call, and those of the forward.
 #pragma once
+#include "backend/row_keys.h"
 #include "gpu/score.h"
 #include "spec/mask.h"
 
@@ -11,7 +12,7 @@ namespace gpu {
 // kBaseE: scores are modified in natural units, not as the products come: ALiBi's distances are added to these only where
 // neither they nor the slopes, divided by the scale, can overflow.
 constexpr uint32_t kPaged = 1, kDropout = 2, kScoreMod = 4, kBaseE = 8, kSoftcap = 16, kBias = 32, kAlibi = 64, kMask = 128,
-                   kUnalignedRows = 256, kKeyOffsets = 512, kValueOffsets = 1024, kKeyHalves = 2048, kValueHalves = 4096;
+                   kUnalignedRows = 256, kKeyOffsets = 512, kValueOffsets = 1024, kKeyHalves = 2048, kValueHalves = 4096, kListed = 8192;
 constexpr float kSteepSlope = 0x1p+60f;
 
 constexpr int kMaxClusterSplits = 16;  // splits that a cluster merges
@@ -25,6 +26,11 @@ struct MmaCallParams : Base, ScoreModParams, DropoutParams {
     uint32_t features;     // see features_of
     bool uniform_lengths;  // do all sequences have the same lengths? Then these are the first one's.
     Sequence uniform_seq;
+};
+
+// How stored_pipe.h copies the factors of a row: so many bytes, in pieces of `width`; each factor has `size`.
+struct FactorPieces {
+    int32_t bytes, width, size;
 };
 
 struct MmaForwardParams : MmaCallParams<RowParams>, SplitParams {
@@ -49,6 +55,10 @@ struct MmaForwardParams : MmaCallParams<RowParams>, SplitParams {
     int32_t v_dtype;
     float v_unit;  // what v's factors are multiplied by
     int32_t k_dims;  // with a tail, whose place is v's: those before it
+    FactorPieces k_pieces, v_pieces;
+    bool by_location;  // keys lie in pages, or are gathered
+    GatheredLists gathered;
+    RowTiles tiles;    // of rows that gather
 };
 
 // Does no length, offset or start of a sequence lie in device memory?

@@ -15,9 +15,9 @@ namespace gpu {
 // A storage type: bits of an integer, bytes of a block, and where its integers begin.
 template <int32_t dtype>
 struct BlockType {
-    static constexpr BlockFormat kFormat = {dtype == FA_Q8_0 ? 8 : dtype == FA_Q5_0 ? 5 : 4, false};
-    static constexpr int kBits = kFormat.bits, kBytes = block_bytes(kFormat), kFirst = kBits == 5 ? 6 : 2;
-    static_assert(kBytes % 4 == 2 && kFirst % 4 == 2, "even blocks begin with a word, odd ones within one");
+    static constexpr BlockFormat kFormat = {dtype == FA_Q8_0 ? 8 : dtype == FA_Q5_0 || dtype == FA_Q5_1 ? 5 : 4, dtype == FA_Q4_1 || dtype == FA_Q5_1};
+    static constexpr int kBits = kFormat.bits, kBytes = block_bytes(kFormat), kFirst = (kFormat.has_min ? 4 : 2) + (kBits == 5 ? 4 : 0);
+    static_assert(kBytes % 4 == kFirst % 4 && kFirst % 2 == 0, "integers begin with a word or between two, in even blocks and in odd ones");
 };
 
 template <class T>

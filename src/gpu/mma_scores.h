@@ -22,12 +22,12 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     using PerRow = typename Block::PerRow;
     using Block::kKeyTiles, Block::kTileRows, Block::kTile, Block::shared;
     // −inf for keys outside their row's band, or that are not there.
-    FA_MEMBER static void mask_scores(int row0, int key, const int64_t* location, Acc score[RowTiles][kKeyTiles]) {
+    FA_MEMBER static void mask_scores(int row0, int key, const int64_t* location, Acc score[RowTiles][kKeyTiles], bool bands = true) {
         const Shared& s = shared();
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
             FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
                 const Row row = s.row[row0 + kTileRows * m + Acc::row(r)];
-                const int begin = row.begin - key, end = row.end - key;
+                const int begin = bands ? row.begin - key : 0, end = bands ? row.end - key : INT32_MAX;
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                     FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
                         if (Acc::lane_row(e) != r) continue;

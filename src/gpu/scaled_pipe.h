@@ -2,8 +2,8 @@
 // words that hold their factors and shifts. When a tile is wanted its stage becomes numbers of 16 bits, each 32 dims with a factor and an offset, in a
 // tile behind the stages (mma_scaled.h); there is one, for k and v by turns.
 #pragma once
-#include "gpu/fwd_mma.h"
 #include "gpu/mma_scaled.h"
+#include "gpu/stored_rows.h"
 
 namespace fa {
 namespace gpu {
@@ -120,39 +120,11 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
 
     // ---- from memory to a stage
 
-    // Row r of a tile: its page or sequence, and its row there; −1: it is not there.
-    struct Rows {
-        const typename M::Source from;
-        const int64_t* location;  // NULL: keys lie one behind the other
-        int64_t outer, first;
-        int left;
-        FA_MEMBER Rows(const MmaForwardParams& x, bool value, int j, int key, int end)
-            : from(value ? M::shared().tile.v : M::shared().tile.k),
-              location(x.pages.table ? M::shared().location[j % M::kLocationTiles] : nullptr), outer(M::shared().tile.seq.kv_index),
-              first(M::shared().tile.seq.k_begin + key), left(end - key) {
-            base = location ? from.base : from.base + key * from.row;
-        }
-        const char* base;
-        FA_MEMBER KeyLocation locate(int r) const {
-            if (!location) return {outer, first + r, r < left};
-            return {location[r] >> 32, int64_t(uint32_t(location[r])), location[r] >= 0};
-        }
-        FA_MEMBER const char* row(int r) const {
-            if (!location) return base + r * from.row;
-            return base + (location[r] >> 32) * from.outer + uint32_t(location[r]) * from.row;
-        }
-        FA_MEMBER bool there(int r) const { return location ? location[r] >= 0 : r < left; }
-    };
+    using Rows = StoredRows<M, kPitch>;
     FA_COLD_MEMBER static void load_tile(const MmaForwardParams& x, bool value, int j, int i, int key, int end) {
         const Rows rows(x, value, j, key, end);
         char* const stage = M::stage_tile(i);
-        switch (rows.from.width) {
-            case 16: copy_rows<16>(rows, stage); break;
-            case 8: copy_rows<8>(rows, stage); break;
-            case 4: copy_rows<4>(rows, stage); break;
-            case 2: copy_rows<2>(rows, stage); break;
-            default: copy_rows<1>(rows, stage); break;
-        }
+        rows.copy(stage);
         const Factors f = value ? x.v_factors : x.k_factors;  // a copy: what is stored might be parameters, for all that the compiler knows
         const int c = rt::thread() % kBlocks;
         if (!f.factor || c * kBlockDims >= int(value ? x.dim_v : x.dim_qk)) return;
@@ -162,10 +134,10 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
         const bool words = lie_in_words(f, int(value ? x.dim_v : x.dim_qk));
         const bool by_rows = !rows.location && f.block[0] == 1;  // the next index is a step away
         int r = rt::thread() / kBlocks;
-        int64_t index = factor_row(f, rows.locate(r)) + in_row;
+        int64_t index = rows.factor_row(f, r) + in_row;
         FA_UNROLL_BY(2)
         for (; r < M::keys; r += kDown) {
-            if (!by_rows) index = factor_row(f, rows.locate(r)) + in_row;
+            if (!by_rows) index = rows.factor_row(f, r) + in_row;
             char* const row = stage + r * kPitch;
             const int place = copy_factor(row + kFactorAt + 4 * c, f.factor, index, f.dtype, words, rows.there(r));
             const int other = second ? copy_factor(row + kShiftAt + 4 * c, second, index + to_second, f.dtype, words, rows.there(r)) : 0;
@@ -179,10 +151,6 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
         const int64_t strides = f.stride[0] | f.stride[1] | f.stride[2] | in_row;
         return size == 4 || ((reinterpret_cast<uintptr_t>(f.factor) | reinterpret_cast<uintptr_t>(f.shift) | uint64_t(strides * size)) % 4 == 0 && f.stride[3] == 1);
     }
-    FA_MEMBER static int64_t factor_row(const Factors& f, const KeyLocation& at) {
-        const int64_t row = f.block[0] == 1 ? at.row : int64_t(uint32_t(at.row) / uint32_t(f.block[0]));
-        return at.outer * f.stride[0] + row * f.stride[1];
-    }
     // A factor to where it lies in its word, with the rest of that if it is a word of factors; returns where in it that is.
     FA_MEMBER static int copy_factor(char* to, const void* factors, int64_t index, int32_t dtype, bool words, bool there) {
         const int size = int(type_bytes(dtype));
@@ -192,31 +160,6 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
         else if (size == 2) *reinterpret_cast<uint16_t*>(to + place) = there ? *reinterpret_cast<const uint16_t*>(from) : uint16_t(0);
         else to[place] = there ? *from : char(0);
         return place;
-    }
-    // Rows by `size` bytes at a time; those that are not there become 0.
-    template <int size>
-    FA_MEMBER static void copy_rows(const Rows& rows, char* stage) {
-        const int across = int(uint32_t(rows.from.bytes) / size), down = M::threads / across, over = M::threads % across;
-        int r = rt::thread() / across, column = rt::thread() % across;
-        const char* at = rows.base + r * rows.from.row + column * size;  // without pages
-        const int64_t step = down * rows.from.row + over * size, wrap = rows.from.row - across * size;
-        while (r < M::keys) {
-            char* const to = stage + r * kPitch + column * size;
-            const char* const from = rows.location ? rows.row(r) + column * size : at;
-            if constexpr (size == 16) {
-                rt::cp_async16(rt::smem_addr(to), from, rows.there(r));
-            } else if constexpr (size >= 4) {
-                rt::cp_async<size>(rt::smem_addr(to), from, rows.there(r));
-            } else if constexpr (size == 2) {
-                *reinterpret_cast<uint16_t*>(to) = rows.there(r) ? *reinterpret_cast<const uint16_t*>(from) : uint16_t(0);
-            } else {
-                *to = rows.there(r) ? *from : char(0);
-            }
-            r += down;
-            column += over;
-            at += step;
-            if (column >= across) column -= across, at += wrap, r++;
-        }
     }
 
     // ---- from a stage to numbers

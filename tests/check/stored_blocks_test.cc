@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cmath>
-#include "support/shaped.h"
+#include "check/score_options.h"
 
 namespace test {
 namespace {
@@ -94,22 +94,14 @@ TEST_P(StoredBlocks, HeadsBetweenPieces) {
 
 // What is done to scores and weights, which blocks have in units of their own.
 TEST_P(StoredBlocks, Options) {
-    for (const int option : {0, 1, 2, 3, 4})
+    for (const ScoreOption option : kScoreOptions)
         for (const int64_t rows : {1, 40}) {
             Case c = make({1, 4, 2, rows, 150, 64, 64});
-            if (option == 0) c.d.softcap = 3;
-            if (option == 1) window(c, 30, 5, FA_ALIGN_BOTTOM_RIGHT);
-            if (option == 2) c.d.operands |= FA_OPERAND_BIAS, dense_pairs(c.d, c.d.bias_stride);
-            if (option == 3) c.d.operands |= FA_OPERAND_ALIBI | FA_OPERAND_SINKS, c.d.alignment = FA_ALIGN_BOTTOM_RIGHT;
-            if (option == 4) c.d.operands |= FA_OPERAND_SCORES, dense_pairs(c.d, c.d.scores_stride);
+            want_option(c, option);
             c.bind(rng);
             c.fill_normal(rng);
-            if (option == 2) c.set_bias([&](int64_t, int64_t, int64_t, int64_t) { return rng.normal(); });
-            if (option == 3) {
-                ASSERT_EQ(fa_alibi_slopes(4, 0, c.alibi.as<float>()), FA_OK);
-                for (int n = 0; n < 4; n++) c.sinks.as<float>()[n] = float(rng.normal());
-            }
-            ASSERT_EQ(run_and_check(handle, c), "") << option;
+            fill_option(c, option, rng);
+            ASSERT_EQ(run_and_check(handle, c), "") << int(option);
         }
 }
 

@@ -36,6 +36,7 @@ std::set<std::string> listed_kernels() {
 #define FA_MMA_BLOCKS(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_blocks", columns, row_warps, row_tiles, 128);
 #define FA_MMA_BLOCKS_DECODE(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_blocks", columns, row_warps, row_tiles, 128, 8);
 #define FA_MMA_SCALED(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_scaled", columns, row_warps, row_tiles, 128);
+#define FA_MMA_SCALED_DECODE(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_stored", columns, row_warps, row_tiles, 128, 8);
 #define FA_MMA_LATENT(row_warps, row_tiles, ...) insert_both("fwd_mma_latent", 576, row_warps, row_tiles, 576);
 #define FA_MMA_LATENT_8BIT(row_warps, row_tiles, ...) for (const int dims : {576, 512}) names.insert(matrix_name("fwd_mma_byte_latent", dims, row_warps, row_tiles, "bf16"));
 #define FA_MMA_32BIT(columns, row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, "f32"));
@@ -47,6 +48,7 @@ std::set<std::string> listed_kernels() {
 #undef FA_MMA_BLOCKS
 #undef FA_MMA_BLOCKS_DECODE
 #undef FA_MMA_SCALED
+#undef FA_MMA_SCALED_DECODE
 #undef FA_MMA_LATENT
 #undef FA_MMA_LATENT_8BIT
 #undef FA_MMA_32BIT
@@ -100,12 +102,13 @@ constexpr int kCasesOfAKernel = 5;
 // Plain calls, dense and as wide as a kernel's columns, which have loops of their own: one for each kernel that they lead to.
 std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads, int64_t keys,
                               const std::vector<int64_t>& all_rows) {
-    struct Types { int32_t q, kv; };
+    struct Types { int32_t q, kv, v = 0; };  // v: as k
     std::vector<Case> cases;
     std::set<std::vector<std::string>> known;
     for (const Types& types : {Types{FA_BF16, FA_BF16}, Types{FA_F16, FA_F16}, Types{FA_F32, FA_F32}, Types{FA_F16, FA_E4M3},
                                Types{FA_BF16, FA_I8}, Types{FA_F32, FA_E5M2}, Types{FA_BF16, FA_Q8_0}, Types{FA_BF16, FA_Q4_0},
-                               Types{FA_F16, FA_Q8_0}, Types{FA_F16, FA_Q5_0}, Types{FA_BF16, FA_Q4_1}, Types{FA_F16, FA_Q5_1}, Types{FA_E4M3, FA_E4M3}})
+                               Types{FA_F16, FA_Q8_0}, Types{FA_F16, FA_Q5_0}, Types{FA_BF16, FA_Q4_1}, Types{FA_F16, FA_Q5_1}, Types{FA_BF16, FA_Q8_0, FA_Q4_0},
+                               Types{FA_F16, FA_Q5_1, FA_E4M3}, Types{FA_E4M3, FA_E4M3}})
         for (const int64_t dim : {64, 128, 256, 512, 576})
             for (const int64_t rows : all_rows)
                 for (const int splits : {0, 1, 5})
@@ -113,7 +116,7 @@ std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads
                         const bool narrow = types.q != types.kv || types.q == FA_F32 || types.q == FA_E4M3;  // no matrix units for wide heads
                         if ((scores && (dim > 64 || rows > 5)) || (narrow && dim > 256)) continue;  // scores are written slowly, one by one
                         Case c = shaped({batch, heads, 2, rows, keys, dim, std::min<int64_t>(dim, 512)}, types.q);
-                        c.d.k_dtype = types.kv;
+                        c.d.k_dtype = types.kv, c.d.v_dtype = types.v;
                         if (dim > 256) c.d.o_dtype = types.q == FA_F16 ? FA_BF16 : FA_F16;  // not for Hopper's
                         if (dim > 512 && splits == 5) c.d.split_size = 64;  // the tallest tiles, which few rows do not have otherwise
                         else c.d.num_splits = splits;
