@@ -185,9 +185,16 @@ def latent_cache(batch: int, heads: int, keys: int, rows: int = 1) -> Problem:
 
 
 def as_records(p: Problem) -> Problem:
-    """Its cache in 8 bits."""
+    """Its cache in 8 bits, whose values times their factors may be rounded to bf16."""
     k = records.quantise(p.k)
-    return replace(p, k=k, v=k, records=True)
+    return replace(p, k=k, v=k, records=True, native=True)
+
+
+def listed_cache(batch: int, heads: int, keys: int, listed: int) -> Problem:
+    """So many keys of each sequence, in no order, as an indexer leaves them."""
+    p = latent_cache(batch, heads, keys)
+    places = torch.rand(batch, keys, device="cuda").topk(listed).indices + torch.arange(batch, device="cuda").unsqueeze(1) * keys
+    return replace(p, used=None, table=None, slots=places.int().unsqueeze(1))
 
 
 def latent(bench: Bench) -> Iterator[Group]:
@@ -209,6 +216,18 @@ def latent(bench: Bench) -> Iterator[Group]:
                 c.work, c.unit = contestants["ours"].work, "TB/s of bf16"
                 own = [Comparison(f"8 bits, {name}", "ours", "time", *targets.LATENT_8_BITS, ours="8 bits")]
             return contestants, alone + [Comparison(name, rival, "speed", *targets.LATENT[shape[1]]) for rival in wanted] + own
+
+        yield Group(name, make)
+    for batch, heads, keys, listed in ((64, 16, 16384, 2048), (64, 128, 16384, 2048), (1, 128, 65536, 2048)):
+        name = f"{listed} listed of B{batch} H{heads} S{count_text(keys)}"
+
+        def make(shape=(batch, heads, keys, listed), name=name):
+            problems, work = rotating(listed_cache, *shape), "flops" if shape[1] == 128 else "bytes"
+            contestants = {f"{shape[3]} keys": bench.ours(*rotating(latent_cache, shape[0], shape[1], shape[3]), graph=True, work=work),
+                           "listed": bench.ours(*problems, graph=True, work=work), "listed, 8 bits": bench.ours(*(as_records(p) for p in problems), graph=True, work=work)}
+            contestants["listed, 8 bits"].work = contestants["listed"].work
+            return contestants, [Comparison(f"{kind}, {name}", f"{shape[3]} keys", "time", *targets.LATENT_LISTED[kind], ours=kind)
+                                 for kind in ("listed", "listed, 8 bits")]
 
         yield Group(name, make)
 

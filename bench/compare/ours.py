@@ -102,6 +102,9 @@ class Call:
             d.total_q, d.total_k = p.q.shape[0], p.k.shape[0]
         if p.table is not None:
             d.num_pages, d.page_size, d.page_table_stride = p.k.shape[0], p.k.shape[1], p.table.stride(0)
+        if p.slots is not None:
+            d.list_space, d.num_pages, d.page_size = _abi.FA_LIST_SLOTS, p.k.shape[0], p.k.shape[1]
+            d.list_max, d.list_heads, d.list_stride[:] = p.slots.shape[-1], 1, (p.slots.stride(0), 0, p.slots.stride(1), 1)
         d.softcap = p.softcap
         d.precision = _abi.FA_PRECISION_NATIVE if p.native else _abi.FA_PRECISION_DEFAULT
         if p.bias is not None:
@@ -129,7 +132,7 @@ class Call:
         factors, tail = (p.k[..., at:] if p.records else None for at in (records.FACTORS_AT, records.TAIL_AT))
         return ((_abi.FA_OPERAND_BIAS, ["bias"], p.bias), (_abi.FA_OPERAND_MASK, ["mask"], p.mask),
                 (_abi.FA_OPERAND_ALIBI, ["alibi_slopes"], p.slopes), (_abi.FA_OPERAND_SINKS, ["sinks"], p.sinks), (_abi.FA_OPERAND_SEQUSED_K, ["seqused_k"], p.used),
-                (_abi.FA_OPERAND_PAGE_TABLE, ["page_table"], p.table),
+                (_abi.FA_OPERAND_PAGE_TABLE, ["page_table"], p.table), (_abi.FA_OPERAND_KEY_LIST, ["key_list"], p.slots),
                 (_abi.FA_OPERAND_CU_SEQLENS_Q | _abi.FA_OPERAND_CU_SEQLENS_K, ["cu_seqlens_q", "cu_seqlens_k"], p.offsets),
                 (_abi.FA_OPERAND_K_DESCALE, ["k_descale"], factors if p.records else p.k_descale), (_abi.FA_OPERAND_K_TAIL, ["k_tail"], tail), (_abi.FA_OPERAND_V_DESCALE, ["v_descale"], p.v_descale),
                 (_abi.FA_OPERAND_K_SHIFT, ["k_shift"], p.k_shift), (_abi.FA_OPERAND_V_SHIFT, ["v_shift"], p.v_shift))

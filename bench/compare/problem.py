@@ -24,6 +24,7 @@ class Problem:
     softcap: float = 0.0
     used: torch.Tensor | None = None      # int32 [batch]: keys in use
     table: torch.Tensor | None = None     # int32 [batch, pages of a sequence]
+    slots: torch.Tensor | None = None     # int32 [batch, 1, entries]: the slots of the pages, [pages, page_size, …], that a row has as keys
     offsets: torch.Tensor | None = None   # int32 [batch + 1]: packed rows and keys
     k_descale: torch.Tensor | None = None  # [heads_kv]
     v_descale: torch.Tensor | None = None
@@ -33,7 +34,7 @@ class Problem:
     scheme: str | None = None             # k and v are bytes, with factors of this kind, as schemes.py has them, for each token
     k_shift: torch.Tensor | None = None
     v_shift: torch.Tensor | None = None
-    native: bool = False                  # q and block types may be rounded to bf16, P to v's 8 bits
+    native: bool = False                  # q, block types and values times factors may be rounded to bf16, P to v's 8 bits
     dout: torch.Tensor | None = None      # of a backward: the gradient of o, in its shape and q's type
 
     @property
@@ -55,6 +56,8 @@ class Problem:
         """Keys that a sequence has room for."""
         if self.offsets is not None:
             return max(self.lengths())
+        if self.slots is not None:
+            return self.slots.shape[-1]
         return self.k.shape[1] if self.table is None else self.k.shape[1] * self.table.shape[1]
 
     def lengths(self) -> list[int]:
@@ -93,7 +96,10 @@ class Problem:
             return self.of_sequence(b, self.q, self.k, self.v, o)
         keys = self.lengths()[b]
         k, v = self.k, self.v
-        if self.table is None:
+        if self.slots is not None:
+            slots = self.slots[b, 0].long()
+            k, v = (x.flatten(0, 1).view(torch.uint8)[slots].view(x.dtype) for x in (k, v))
+        elif self.table is None:
             k, v = k[b], v[b]
         else:
             pages = self.table[b].long()

@@ -59,6 +59,8 @@ ENQUEUE_MICROSECONDS: Bounds = (8, 4.5)
 LATENT = {16: (1.06, 1.15), 64: (1.06, 1.15), 128: (1.16, 1.25)}
 # The time over a cache of 8 bits beside that over bf16, where memory limits both.
 LATENT_8_BITS: Bounds = (0.65, 0.55)
+# The time of keys that lists name beside that of as many in their order.
+LATENT_LISTED: dict[str, Bounds] = {"listed": (1.2, 1.05), "listed, 8 bits": (1.2, 0.7)}
 LATENT_MICROSECONDS = {(16, 4096): (15, 11), (128, 8192): (19.5, 15)}
 
 # Small shapes in graphs, over PyTorch's kernels and over cuDNN's.

@@ -48,6 +48,7 @@ struct ArchPlan {
     uint64_t workspace;  // bytes, and of those, from the first on, that must be 0 and will be 0 again
     uint64_t zeroed;
     uint64_t widened;  // bytes at the workspace's end in which copies of 8-bit k and v in q's type lie
+    bool rounds_k;     // to bf16, by permission
     PlannedParams<2048> params;
 };
 ArchPlan plan_arch_kernel(const rt::Device&, const Problem&);

@@ -212,8 +212,8 @@ void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_
         if (uint64_t(length) < n) length += snprintf(text + length, n - uint64_t(length), "%s", more);
     };
     if (f.copies.bytes() > 0) say(", after k and v have been copied as bf16");
-    if (f.copies.bytes() > 0 || (!arch && f.mma_type != f.problem.d.q_dtype))
-        say(f.mma_type == FA_F16 && f.copies.bytes() == 0 ? ", products of f16" : ", products of bf16");
+    if (f.copies.bytes() > 0 || (!arch && f.mma_type != f.problem.d.q_dtype) || (arch && f.arch.rounds_k))
+        say(!arch && f.mma_type == FA_F16 && f.copies.bytes() == 0 ? ", products of f16" : ", products of bf16");
     if (uint64_t(length) >= n || (arch && !arch->splits_keys)) return;
     text += length, n -= uint64_t(length);
     const char* const merged = arch && f.arch.merge ? f.arch.merge : !arch && f.cluster_merge ? "their cluster" : merge_name(f.merge_columns);
@@ -369,7 +369,9 @@ fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a,
     if (f.grid == 0) return FA_OK;
     const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
     const auto read = [&](int i, const void* pointer) { return f.copies.tensor[i].total > 0 ? 0 : address(pointer); };
-    const bool aligned = (read(0, a->k) | read(1, a->v) | read(2, a->q) | address(a->o) | address(operand(p, FA_OPERAND_BIAS, a->bias))) % 16 == 0;
+    const uintptr_t others = address(operand(p, FA_OPERAND_BIAS, a->bias)) | address(operand(p, FA_OPERAND_K_TAIL, a->k_tail)) |
+                             4 * address(operand(p, FA_OPERAND_K_DESCALE, a->k_descale));
+    const bool aligned = (read(0, a->k) | read(1, a->v) | read(2, a->q) | address(a->o) | others) % 16 == 0;
     const bool arch = aligned && f.arch.kernel;
     fa_status_t status = check_tensors(*c, p, *a, m);
     if (status != FA_OK) return status;

@@ -18,12 +18,12 @@ class LatentBytes : public testing::Test {
   protected:
     const Handle handle = make_handle();
     Rng rng{317};
-    // On matrix units, of emulated GPUs and NVIDIA's.
+    // On matrix units, of emulated GPUs and NVIDIA's; Hopper's own kernel takes some.
     void expect_matrix_units(const Case& c) {
         char text[512] = "";
         ASSERT_EQ(fa_explain(handle, &c.d, FA_OP_FORWARD, text, sizeof text), FA_OK) << handle.error();
         if (strstr(text, "(wave32)") || strstr(text, "(sm_")) {
-            EXPECT_NE(strstr(text, "fwd_mma_byte_latent"), nullptr) << text;
+            EXPECT_TRUE(strstr(text, "fwd_mma_byte_latent") || strstr(text, "latent_bytes_")) << text;
         }
     }
     std::string check(Case& c, double typical = 0.3) {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include "check/isa.h"
 #include "check/row_sets.h"
-#include "support/shaped.h"
+#include "support/latent.h"
 
 namespace test {
 namespace {
@@ -12,17 +12,6 @@ namespace {
 class Slots : public testing::TestWithParam<int32_t> {};
 INSTANTIATE_TEST_SUITE_P(Isa, Slots, testing::ValuesIn(isas_under_test()),
                          [](const auto& info) { return std::string(isa_name(info.param)); });
-
-// Lists for blocks of rows, dense over (batch, list head, block of rows, entry), of slots in pages: rows · page_size of them in all.
-void want_slots(fa_attention_desc_t& d, int64_t page_size, int64_t pages, int64_t rows, int64_t heads, int64_t most) {
-    d.operands |= FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT;
-    d.list_space = FA_LIST_SLOTS, d.page_size = page_size, d.num_pages = pages;
-    d.list_rows = rows, d.list_heads = heads, d.list_max = most;
-    const bool packed = d.operands & FA_OPERAND_CU_SEQLENS_Q;
-    const int64_t blocks = ((packed ? d.total_q : d.seqlen_q) + rows - 1) / rows;
-    d.list_stride[3] = 1, d.list_stride[2] = most, d.list_stride[1] = blocks * most, d.list_stride[0] = packed ? 0 : heads * blocks * most;
-    d.list_count_stride[2] = 1, d.list_count_stride[1] = blocks, d.list_count_stride[0] = packed ? 0 : heads * blocks;
-}
 
 // A list that says what a page table says has its bits.
 TEST_P(Slots, OfAPageTableHaveItsBits) {
@@ -166,6 +155,42 @@ TEST(SlotsOfLatentTokens, AreGatheredFromRecords) {
         return lists;
     });
     ASSERT_EQ(run_and_check(handle, c), "");
+}
+
+// The best 150 of a cache for each row, of q's type and of 8 bits: what is gathered is all there is, whatever lies beside it.
+TEST(SlotsOfLatentRows, AreGathered) {
+    const Handle handle = make_handle();
+    Rng rng(10);
+    enum { like_q, bytes, mixed };
+    for (const int kind : {like_q, bytes, mixed})
+        for (const auto& [heads, page_size] : {std::pair<int64_t, int64_t>{16, 64}, {72, 5}}) {
+            const LatentForm form = kind == bytes ? LatentForm{512, 64, 512, 128, FA_E8M0} : LatentForm{448, 64, 512, 64, FA_E8M0};
+            Case c = kind == like_q ? shaped({2, heads, 1, 3, 0, 576, 512}, FA_BF16) : latent_bytes(form, 2, heads, 3, 0);
+            c.d.flags = FA_V_IN_K;
+            want_slots(c.d, page_size, 320 / page_size, 1, 1, 150);
+            if (kind != like_q) {
+                int64_t(&stride)[4] = c.d.k_descale_stride;
+                stride[2] = 0, stride[1] = 8, stride[0] = 8 * page_size;  // whole words
+            }
+            char text[512] = "";
+            ASSERT_EQ(fa_explain(handle, &c.d, FA_OP_FORWARD, text, sizeof text), FA_OK) << handle.error();
+            if (strstr(text, "(sm_90)")) {
+                EXPECT_NE(strstr(text, kind == like_q ? "latent_rows" : "latent_bytes"), nullptr) << text;
+            }
+            c.bind(rng);
+            c.fill_normal(rng);
+            if (kind != like_q) c.set_descales(rng, 0.5);
+            const auto named = [](int64_t slot) { return slot % 2 == 1; };
+            for (int64_t slot = 0; slot < c.d.num_pages * page_size; slot++) {
+                if (!named(slot)) memset(c.k.as<char>() + slot * (kind == like_q ? 576 * 2 : form.own), 0xff, size_t(kind == like_q ? 576 * 2 : form.own));  // NaN
+            }
+            c.set_key_lists([&](int64_t b, int64_t, int64_t i) {
+                Case::Lists lists;
+                for (int64_t e = 0; e < 150 - 70 * (i % 2); e++) lists.masked.push_back(e % 11 == 5 && b == 1 ? -1 : int32_t((b * 50 + i * 7 + 11 * e) % 160) * 2 + 1);
+                return lists;
+            });
+            ASSERT_EQ(run_and_check(handle, c), "");
+        }
 }
 
 // Work follows the entries, not the cache.

@@ -71,8 +71,10 @@ std::set<std::string> listed_kernels() {
 #include "cuda/sm90/kernels.def"
 #undef FA_SM90
         for (const char* dtype : {" f16", " bf16"})
-            for (const char* kernel : {"576x512_latent_64x128", "512x512_latent_64x128", "512x512_64x64", "512x512_64x64_pair"})
+            for (const char* kernel : {"576x512_latent_64x128", "512x512_latent_64x128", "576x512_latent_rows_64x128", "512x512_latent_rows_64x128",
+                                       "512x512_64x64", "512x512_64x64_pair"})
                 names.insert(std::string("fwd_sm90_") + kernel + dtype);
+        for (const char* dims : {"576x512", "512x512"}) names.insert(std::string("fwd_sm90_") + dims + "_latent_bytes_64x128 bf16");
     }
     return names;
 }
@@ -268,6 +270,15 @@ void fill(Case& c, Rng& rng) {
     if (c.d.operands & FA_OPERAND_BIAS_SCALE) {
         for (int64_t head = 0; head < c.d.heads_q; head++) c.bias_scale.as<float>()[head] = std::vector{1.f, -0.5f, 0.f, 3.f}[size_t(head % 4)];
     }
+    if (c.d.list_space != FA_LIST_SLOTS) return;
+    c.set_key_lists([&](int64_t, int64_t, int64_t) {
+        Case::Lists lists;
+        const int64_t all = c.d.num_pages * c.d.page_size, first = rng.between(0, all - 1);
+        const int64_t entries = rng.chance(0.5) ? c.d.list_max : rng.between(0, c.d.list_max);
+        const double none = rng.chance(0.5) ? 0.1 : 0;
+        for (int64_t e = 0; e < entries; e++) lists.masked.push_back(rng.chance(none) ? -1 : int32_t((first + 10007 * e) % all));  // each once
+        return lists;
+    });
 }
 
 std::string run_on_device(const Handle& handle, Case& c) {
@@ -360,6 +371,7 @@ TEST_P(EveryHopperKernel, AgreesWithTheOracle) {
     check(handle, of_part(latent_cases()), met, 236);
     check(handle, of_part(wide_cases()), met, 237);
     check(handle, of_part(low_cases()), met, 238);
+    check(handle, of_part(latent_row_cases()), met, 239);
 }
 const Part kParts[] = {{"64", "bf16"},  {"96", "bf16"},  {"128", "bf16"}, {"192", "bf16"}, {"256", "bf16"}, {"64", "f16"},
                        {"128", "f16"},  {"256", "f16"},  {"64", "e4m3"},  {"128", "e4m3"}, {"192", "e4m3"}, {"256", "e4m3"},
@@ -399,7 +411,7 @@ TEST_F(EveryKernel, GivesTheSameBitsAThousandTimes) {
     for (Case& c : tall_cases(handle)) cases.push_back(std::move(c));
     for (Case& c : worked_cases(handle)) cases.push_back(std::move(c));
     if (is_hopper())
-        for (auto all : {latent_cases, wide_cases})
+        for (auto all : {latent_cases, latent_row_cases, wide_cases})
             for (Case& c : some_of(all(), handle)) cases.push_back(std::move(c));
     for (Case& c : cases) {
         for (const std::string& name : kernels_of(handle, c.d)) seen.insert(name);

@@ -37,6 +37,50 @@ inline std::vector<Case> latent_cases() {
     return cases;
 }
 
+// The same by kernels that find each row's address: keys that lists of slots name, in pages of any size, and of 8 bits with factors of 128 dims
+// and of 64, powers of two and, where rounding is permitted, others.
+inline std::vector<Case> latent_row_cases() {
+    struct Shape {
+        int64_t batch, heads, rows, keys;
+    };
+    enum { slots, counted_slots, in_pages, in_odd_pages, alike, layouts };
+    const LatentForm forms[] = {{512, 64, 512, 128, FA_E8M0}, {448, 64, 512, 64, FA_E8M0}, {512, 64, 512, 128, FA_F32}, {512, 64, 512, 64, FA_E8M0}};
+    std::vector<Case> cases;
+    for (int kind = 0; kind < 8; kind++)  // four of q's type, four of 8 bits
+        for (const Shape& shape : {Shape{3, 16, 1, 1}, Shape{2, 64, 1, 256}, Shape{2, 100, 3, 129}, Shape{1, 16, 1, 5000}, Shape{3, 5, 8, 1025}, Shape{150, 2, 1, 140}})
+            for (const int splits : {0, 1, 5})
+                for (int layout = slots; layout < layouts; layout++) {
+                    const bool bytes = kind >= 4, of_slots = layout <= counted_slots;
+                    if ((layout == alike && !bytes) || (shape.batch > 100 && (splits == 1 || layout % 2 == 0))) continue;
+                    const int64_t dim = kind % 2 ? 512 : 576, page_size = layout == in_odd_pages || layout == counted_slots ? 7 : 48;
+                    Case c = bytes ? latent_bytes(forms[kind - 4], shape.batch, shape.heads, shape.rows, shape.keys)
+                                   : shaped({shape.batch, shape.heads, 1, shape.rows, shape.keys, dim, 512}, kind < 2 ? FA_BF16 : FA_F16);
+                    c.d.flags = FA_V_IN_K;
+                    c.d.num_splits = splits;
+                    if (bytes) {  // whole words
+                        int64_t(&stride)[4] = c.d.k_descale_stride;
+                        stride[2] = 0, stride[1] = 8, stride[0] = 8 * shape.keys;
+                        if (c.d.k_descale_dtype == FA_F32) c.d.precision = FA_PRECISION_NATIVE;
+                    }
+                    if (of_slots) {
+                        want_slots(c.d, page_size, shape.keys / page_size + 3, 1, 1, shape.keys);
+                        c.d.seqlen_k = 0;
+                        if (layout == slots) c.d.operands &= ~FA_OPERAND_KEY_LIST_COUNT;
+                    } else {
+                        causal(c, FA_ALIGN_BOTTOM_RIGHT);
+                        if (layout != alike) {
+                            paged(c, page_size);
+                            c.d.operands |= FA_OPERAND_SEQUSED_K;
+                            for (int64_t b = 0; b < shape.batch; b++) c.metadata.seqused_k.push_back(int32_t(b % 3 == 2 ? 0 : shape.keys - b % 3 * shape.keys / 3));
+                        }
+                    }
+                    if (bytes && (of_slots || layout != alike)) c.d.k_descale_stride[0] = 8 * page_size;
+                    if (layout == in_odd_pages) c.d.o_dtype = FA_F32;
+                    cases.push_back(std::move(c));
+                }
+    return cases;
+}
+
 // For the kernels of mma.sync: of 16 bits with an output that Hopper's do not write, and of 8.
 inline std::vector<Case> latent_mma_cases(int64_t batch, int64_t heads, int64_t rows, int64_t keys) {
     std::vector<Case> cases;

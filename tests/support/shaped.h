@@ -60,4 +60,15 @@ inline std::vector<unsigned char> bytes_of(const Buffer& buffer) {
     return buffer.bytes() > 0 ? std::vector<unsigned char>(begin, begin + buffer.bytes()) : std::vector<unsigned char>();
 }
 
+// Lists for blocks of rows, dense over (batch, list head, block of rows, entry), of slots in pages: rows · page_size of them in all.
+inline void want_slots(fa_attention_desc_t& d, int64_t page_size, int64_t pages, int64_t rows, int64_t heads, int64_t most) {
+    d.operands |= FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT;
+    d.list_space = FA_LIST_SLOTS, d.page_size = page_size, d.num_pages = pages;
+    d.list_rows = rows, d.list_heads = heads, d.list_max = most;
+    const bool packed = d.operands & FA_OPERAND_CU_SEQLENS_Q;
+    const int64_t blocks = ((packed ? d.total_q : d.seqlen_q) + rows - 1) / rows;
+    d.list_stride[3] = 1, d.list_stride[2] = most, d.list_stride[1] = blocks * most, d.list_stride[0] = packed ? 0 : heads * blocks * most;
+    d.list_count_stride[2] = 1, d.list_count_stride[1] = blocks, d.list_count_stride[0] = packed ? 0 : heads * blocks;
+}
+
 }  // namespace test

@@ -30,7 +30,7 @@ struct LatentRowParts {
 
 template <class Traits>
 FA_DEVICE void merge_latent_row(const LatentCall& x, const LatentItem& t, int place, const LatentRowParts& from) {
-    const int lane = rt::read_laneid(), row = t.tile * 64 + place;
+    const int lane = rt::read_laneid(), row = t.row + place;
     const Merged merged = merge(from.state[0], from.state[1]);
     const int64_t i = row / int(x.group), head = row % int(x.group);
     const Sequence seq{0, x.sequences.q.seqlen, 0, 0, 0, 0};
@@ -52,7 +52,7 @@ FA_DEVICE void merge_latent_pair(LatentConsumer<Traits>& wg, int warpgroup, bool
     constexpr int kBarrier = 3, kWarps = 8;
     const LatentCall& x = wg.a.x;
     const LatentItem& t = wg.item;
-    const int c = rt::read_laneid() % 4, place = wg.row_in_tile(), rows = min(int(x.rows) - t.tile * 64, 64);
+    const int c = rt::read_laneid() % 4, place = wg.row_in_tile(), rows = t.row_end - t.row;
     rt::named_barrier_sync(kBarrier, 32 * kWarps);  // q and keys have been used
     FA_UNROLL for (int r = 0; r < 2; r++) {
         float* const to = latent_part(place + 8 * r, warpgroup * (Traits::kHeadDimV / 2) + 2 * c);

@@ -39,8 +39,12 @@ struct LatentConsumer : SplitOConsumer<Traits> {
     FA_MEMBER uint32_t barrier_addr(const uint64_t& barrier) const {
         return shared_addr + uint32_t(reinterpret_cast<const char*>(&barrier) - reinterpret_cast<const char*>(&s));
     }
-    // Of block w that there are. Lane 0 alone reads, which alone tells the producer that this may be overwritten.
-    FA_MEMBER int keys_of(int w) const { return rt::warp_uniform(lane == 0 ? s.keys[w] : 0); }
+    // Of block w that there are; by address any number below 64 where some are missing. Lane 0 alone reads, which alone tells the producer
+    // that this may be overwritten.
+    FA_MEMBER int keys_of(int w) const {
+        if constexpr (Traits::kByAddress) return rt::warp_uniform(lane == 0 && ~s.present[w] == 0 ? 64 : 0);
+        else return rt::warp_uniform(lane == 0 ? s.keys[w] : 0);
+    }
     FA_MEMBER void release(int w, int half) const {
         if (lane == 0) rt::mbarrier_arrive(barrier_addr(s.k_empty[w][half]));
     }
@@ -48,7 +52,7 @@ struct LatentConsumer : SplitOConsumer<Traits> {
     FA_MEMBER void issue_qk() {
         for_constants<from, to>([&](auto i) {
             constexpr int n = i < 8 ? i ^ (4 * w) : i;  // in the order in which they come
-            rt::mbarrier_wait(barrier_addr(s.k_full[w][n]), phase);
+            if (!Traits::kByAddress || (i % 4 == 0 && i < 8)) rt::mbarrier_wait(barrier_addr(s.k_full[w][n]), phase);
             rt::wgmma_fence();
             for_constants<0, 4>([&](auto k) {
                 Wgmma::template qk<(n * kPanelBytes + 32 * k) / 16,
@@ -78,8 +82,9 @@ struct LatentConsumer : SplitOConsumer<Traits> {
         rt::wgmma_commit();
     }
 
-    // What lies behind a sequence's last value may be anything, and 0 · NaN is NaN.
+    // What lies behind a sequence's last value may be anything, and 0 · NaN is NaN. By address rows that are not there come as zeros.
     FA_MEMBER void zero_v_tail(int w, int keys) const {
+        if constexpr (Traits::kByAddress) return;
         const int units = (64 - keys) * 8;  // of 16 bytes, in a panel
         for (int i = int(threadIdx.x) % 128; i < units * Traits::kProbPanel; i += 128)
             rt::st_shared_zero_v4(Traits::k_tile(w) + i / units * kPanelBytes + keys * 128 + i % units * 16);
@@ -90,12 +95,21 @@ struct LatentConsumer : SplitOConsumer<Traits> {
     // P with the mask, and row_ref moved to the true maxima.
     FA_MEMBER void exact_p(int w, int n, int keys, bool first) {
         const int c = rt::read_laneid() % 4, place = row_in_tile(), key0 = item.begin + (2 * n + 1 - w) * 64;
+        uint32_t present[2] = {};  // keys from the lane's first on
+        if constexpr (Traits::kByAddress) {
+            const uint64_t bits = lane == 0 ? s.present[w] : 0;
+            present[0] = uint32_t(rt::warp_uniform(int(bits))) >> 2 * c, present[1] = uint32_t(rt::warp_uniform(int(bits >> 32))) >> 2 * c;
+            keys = 64;
+        }
         FA_UNROLL for (int r = 0; r < 2; r++) {
-            const int row = item.tile * 64 + place + 8 * r;
+            const int row = item.row + place + 8 * r;
             const int last = min(keys - 1, a.x.causal ? item.off + row / int(a.x.group) - key0 : keys - 1) - 2 * c;
-            float row_max = row < int(a.x.rows) ? kNegInf : 1e30f;  // rows that are not there get P of 0, which takes less power
+            float row_max = row < item.row_end ? kNegInf : 1e30f;  // rows that are not there get P of 0, which takes less power
             FA_UNROLL for (int i = 0; i < 32; i++) if (i / 2 % 2 == r) {
                 if (i / 4 * 8 + i % 2 > last) acc_s[i] = kNegInf;
+                if constexpr (Traits::kByAddress) {
+                    if (!(present[i / 16] >> (i / 4 % 4 * 8 + i % 2) & 1)) acc_s[i] = kNegInf;
+                }
                 row_max = fmaxf(row_max, acc_s[i]);
             }
             const float alpha = Base::move_row_ref(w, r, row_max);

@@ -15,10 +15,10 @@ FA_DEVICE void latent_epilogue(LatentConsumer<Traits>& wg, int warpgroup) {
     const int64_t batch = t.batch;
     __syncwarp();
     FA_UNROLL for (int r = 0; r < 2; r++) {
-        const int row = t.tile * 64 + place + 8 * r;
-        const bool there = row < int(x.rows), first = warpgroup == 0 && c == 0;
+        const int row = t.row + place + 8 * r;
+        const bool there = row < t.row_end, first = warpgroup == 0 && c == 0;
         const RowState part{wg.row_ref[r], wg.s.exchange.row_sum[1][place + 8 * r] * (Traits::kPUnscale * kHeadroomUnit)};
-        const int64_t i = min(row, int(x.rows) - 1) / int(x.group), head = min(row, int(x.rows) - 1) % int(x.group);
+        const int64_t i = min(row, t.row_end - 1) / int(x.group), head = min(row, t.row_end - 1) % int(x.group);
         const Sequence seq{0, x.sequences.q.seqlen, 0, 0, 0, 0};
         float factor = Traits::kPUnscale * kHeadroomUnit;
         float* wide = nullptr;

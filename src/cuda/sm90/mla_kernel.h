@@ -8,15 +8,15 @@
 #pragma once
 #include "cuda/sm90/mla_cluster.h"
 #include "cuda/sm90/mla_epilogue.h"
-#include "cuda/sm90/mla_producer.h"
+#include "cuda/sm90/mla_row_producer.h"
 #include "cuda/sm90/mla_schedule.h"
 
 namespace fa {
 namespace gpu {
 
-template <class T, int HeadDim>
-FA_KERNEL void FA_BOUNDS((LatentTraits<T, HeadDim>::kThreads), 1) latent_sm90(FA_PARAM LatentParams a) {
-    using Traits = LatentTraits<T, HeadDim>;
+template <class T, int HeadDim, LatentSource kSource = LatentSource::boxes>
+FA_KERNEL void FA_BOUNDS((LatentTraits<T, HeadDim, kSource>::kThreads), 1) latent_sm90(FA_PARAM LatentParams a) {
+    using Traits = LatentTraits<T, HeadDim, kSource>;
     rt::fetch_parameters(a);
     if (threadIdx.x == 0) Traits::init_barriers();
     if (threadIdx.x == 32) rt::prefetch_tensormap(&a.q), rt::prefetch_tensormap(&a.k);
@@ -25,14 +25,23 @@ FA_KERNEL void FA_BOUNDS((LatentTraits<T, HeadDim>::kThreads), 1) latent_sm90(FA
         rt::setmaxnreg_dec<Traits::kProducerRegisters>();
         const int warp = rt::warp_uniform(int(threadIdx.x) / 32);
         // They wait for the kernel before this one; what consumers read and write comes behind the first item.
-        if (warp == 1) schedule_latent_items<Traits>(a);
-        else if (threadIdx.x == 0) latent_producer<Traits>(a);
+        if constexpr (Traits::kByAddress) {
+            LatentRowProducer<Traits>(a, warp).run();
+        } else {
+            if (warp == 1) {
+                LatentSchedule<Traits> schedule(a);
+                schedule.begin();
+                while (schedule.next()) {}
+            } else if (warp == 0) {
+                latent_producer<Traits>(a);
+            }
+        }
     } else {
         rt::setmaxnreg_inc<Traits::kConsumerRegisters>();
         typename Traits::Shared& s = Traits::shared();
         const int warpgroup = rt::warp_uniform(int(threadIdx.x) / 128) - 1;
         uint32_t phase = 0, q_phase = 0;
-        for (PipelineState<2> slot;; slot.advance()) {
+        for (PipelineState<Traits::kItemSlots> slot;; slot.advance()) {
             LatentItemSlot& now = s.item[slot.index];
             rt::mbarrier_wait(smem_addr(now.ready), slot.phase);
             const int pairs = rt::warp_uniform(now.item.pairs);

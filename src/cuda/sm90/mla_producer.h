@@ -1,5 +1,5 @@
-// Loads of the latent kernel, all by one thread: q of an item, and pairs of blocks of keys from right to left, panel by panel in the
-// order in which the consumers free them. The first blocks of an item come while the one before it ends.
+// Loads of the latent kernel, all by one thread of a warp whose others keep up: q of an item, and pairs of blocks of keys from right to left,
+// panel by panel in the order in which the consumers free them. The first blocks of an item come while the one before it ends.
 #pragma once
 #include <limits.h>
 #include "cuda/sm90/mla_params.h"
@@ -21,7 +21,7 @@ class LatentBlocks {
           count_(int(pages.count)),
           left_(t.end - (t.begin + t.pairs * kPairKeys - 64)),
           kv_index_(t.kv_index),
-          hidden_zero_(rt::read_laneid()) {
+          hidden_zero_(rt::opaque(0)) {
         const int key = t.begin + t.pairs * kPairKeys - 64;
         column_ = key / size_;
         row_ = key - column_ * size_ + (table_ ? 0 : t.k_begin);
@@ -34,28 +34,39 @@ class LatentBlocks {
         if (table_ && row_ < 0) row_ += size_, column_--;
         return block;
     }
-    // A page that does not exist holds no keys, and comes as zeros.
+    // A page that does not exist holds no keys, and comes as zeros. The whole warp asks, so that page and row are known to be uniform: they go to
+    // uniform registers once, not for every panel.
     FA_MEMBER Block found(Block block) const {
         if (table_ && uint32_t(block.outer) >= uint32_t(count_)) block.outer = -1, block.keys = 0;
+        block.outer = rt::warp_uniform(block.outer), block.row = rt::warp_uniform(block.row);
         return block;
     }
 
   private:
     const int32_t* table_;
     int size_, count_, left_, kv_index_, column_, row_;
-    const int hidden_zero_;  // the thread's lane: a page from a known address would be moved to a uniform register, and waited for, at once
+    const int hidden_zero_;  // a page from an address known to be uniform would be moved to a uniform register, and waited for, at once
 };
+
+// One thread's, once there is room.
+template <class Traits>
+FA_DEVICE void load_latent_q(const LatentParams& a, const LatentPlace& t) {
+    const uint32_t full = smem_addr(Traits::shared().q_full);
+    const int row = a.rows_of(t.tile).x;
+    rt::mbarrier_expect_tx(full, Traits::kPanels * Traits::kPanelBytes);
+    for (int i = 0; i < Traits::kPanels; i++)
+        rt::tma_load(Traits::q_tile() + i * Traits::kPanelBytes, &a.q, full, 64 * i, row, 0, t.batch, rt::kEvictFirst);
+}
 
 template <class Traits>
 FA_DEVICE void latent_producer(const LatentParams& a) {
     typename Traits::Shared& s = Traits::shared();
+    const bool loads = rt::read_laneid() == 0;
     uint32_t phase = 0, q_phase = 0;
     const auto load_q = [&](const LatentPlace& t) {
         rt::mbarrier_wait(smem_addr(s.q_empty), q_phase ^ 1);
         q_phase ^= 1;
-        rt::mbarrier_expect_tx(smem_addr(s.q_full), Traits::kPanels * Traits::kPanelBytes);
-        for (int i = 0; i < Traits::kPanels; i++)
-            rt::tma_load(Traits::q_tile() + i * Traits::kPanelBytes, &a.q, smem_addr(s.q_full), 64 * i, 64 * t.tile, 0, t.batch, rt::kEvictFirst);
+        if (loads) load_latent_q<Traits>(a, t);
     };
     rt::wait_for_predecessor();
     load_q(a.place_of(int(blockIdx.x)));  // while the scheduler reads lengths
@@ -64,12 +75,14 @@ FA_DEVICE void latent_producer(const LatentParams& a) {
     for (PipelineState<2> slot;; slot.advance()) {
         rt::mbarrier_wait(smem_addr(s.item[slot.index].ready), slot.phase);
         const LatentItem t = s.item[slot.index].item;
-        if (t.pairs == kNoItem) return;
+        const int pairs = rt::warp_uniform(t.pairs);
+        if (pairs == kNoItem) return;
+        if (loads) rt::mbarrier_arrive(smem_addr(s.item[slot.index].consumed));
         LatentBlocks blocks(a.x.pages, t);
         LatentBlocks::Block next[2];
         FA_UNROLL for (int w = 0; w < 2; w++) next[w] = blocks.ask();
         FA_UNROLL_BY(1)
-        for (int n = t.pairs - 1; n >= 0; n--) {
+        for (int n = pairs - 1; n >= 0; n--) {
             LatentBlocks::Block block[2];
             FA_UNROLL for (int w = 0; w < 2; w++) block[w] = blocks.found(next[w]);
             if (n > 0) FA_UNROLL for (int w = 0; w < 2; w++) next[w] = blocks.ask();
@@ -81,12 +94,16 @@ FA_DEVICE void latent_producer(const LatentParams& a) {
                                  block[w].outer, rt::kEvictFirst);
                 };
                 rt::mbarrier_wait(smem_addr(s.k_empty[w][w]), phase ^ 1);
-                s.keys[w] = block[w].keys;  // read behind k_full
-                for (int i = 0; i < 4; i++) load(4 * w + i);
+                if (loads) {
+                    s.keys[w] = block[w].keys;  // read behind k_full
+                    for (int i = 0; i < 4; i++) load(4 * w + i);
+                }
                 if (w == 0 && !loaded) load_q(t), loaded = true;
                 rt::mbarrier_wait(smem_addr(s.k_empty[w][1 - w]), phase ^ 1);
-                for (int i = 0; i < 4; i++) load(4 - 4 * w + i);
-                if (Traits::kPanels > Traits::kProbPanel) load(Traits::kProbPanel);
+                if (loads) {
+                    for (int i = 0; i < 4; i++) load(4 - 4 * w + i);
+                    if (Traits::kPanels > Traits::kProbPanel) load(Traits::kProbPanel);
+                }
             }
             phase ^= 1;
         }

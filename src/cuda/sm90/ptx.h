@@ -24,6 +24,12 @@ FA_DEVICE void mbarrier_wait(uint32_t barrier, uint32_t phase) {
         "{\n.reg .pred done;\nWAIT: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(barrier),
         "r"(phase) : "memory");
 }
+// Is the phase complete? Without waiting.
+FA_DEVICE bool mbarrier_test(uint32_t barrier, uint32_t phase) {
+    uint32_t done;
+    asm volatile("{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.b32 %0, 1, 0, done;\n}" : "=r"(done) : "r"(barrier), "r"(phase) : "memory");
+    return done != 0;
+}
 // ---- named barriers 1 … 15 of a block, among `threads` threads: sync waits for all of them, arrive does not wait
 FA_DEVICE void named_barrier_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 FA_DEVICE void named_barrier_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
@@ -155,6 +161,10 @@ FA_DEVICE void stmatrix(uint32_t row, const uint32_t r[4]) {
 }
 FA_DEVICE void stmatrix_trans(uint32_t row, const uint32_t r[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
+// The first `bytes` of 4, and zeros for the others; not waited for.
+FA_DEVICE void cp_async4_part(uint32_t to, const char* from, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 FA_DEVICE void st_shared_zero_v4(uint32_t at) { asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory"); }
 
