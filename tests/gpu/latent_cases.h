@@ -65,7 +65,10 @@ inline std::vector<Case> latent_row_cases() {
                     if (of_slots) {
                         want_slots(c.d, page_size, shape.keys / page_size + 3, 1, 1, shape.keys);
                         c.d.seqlen_k = 0;
-                        if (layout == slots) c.d.operands &= ~FA_OPERAND_KEY_LIST_COUNT;
+                        if (layout == slots) {
+                            c.d.operands &= ~FA_OPERAND_KEY_LIST_COUNT;
+                            for (int64_t& stride : c.d.list_count_stride) stride = 0;
+                        }
                     } else {
                         causal(c, FA_ALIGN_BOTTOM_RIGHT);
                         if (layout != alike) {
