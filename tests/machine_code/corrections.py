@@ -12,6 +12,7 @@ import numpy as np
 PROOFS = {
     "cache": "buffer_gl0_inv, buffer_inv, buffer_wbl2, global_inv and global_wb are not decoded, or taken for loads: they are skipped",
     "program counter": "s_getpc_b64 is not known: it gives the address of the instruction behind it",
+    "calls": "s_swappc_b64 is not known: it does so, too, and goes elsewhere; its way back, s_setpc_b64, with it",
     "transposed loads": "ds_read_b64_tr_b16 of CDNA 4 is not known: it exchanges what 16 lanes have read, as AMD's own simulator does (rocjitsu, of "
                         "ROCm/rocm-systems, whose pull request 10175 gives the lanes)",
     "products of CDNA 2": "the emulator has CDNA 3's codes alone of the products of bf16; whose numbers CDNA 2 would take for 0, it does not",
@@ -53,13 +54,18 @@ def advance(wave, size):
 
 
 def give_program_counter(step, inst, pc):
-    """All of s_getpc_b64."""
-    size, register = inst.size(), field(inst, "sdst")
-    step.correction = "program counter"
+    """All of s_getpc_b64, and of s_swappc_b64 and s_setpc_b64, which go elsewhere."""
+    size, register, source = inst.size(), field(inst, "sdst"), field(inst, "ssrc0")
+    step.correction = "program counter" if step.name == "S_GETPC_B64" else "calls"
 
     def after(wave):
-        wave.sgpr[register], wave.sgpr[register + 1] = pc + size & 0xFFFFFFFF, pc + size >> 32
-        advance(wave, size)
+        to = wave.sgpr[source], wave.sgpr[source + 1]
+        if step.name != "S_SETPC_B64":
+            wave.sgpr[register], wave.sgpr[register + 1] = pc + size & 0xFFFFFFFF, pc + size >> 32
+        if step.name == "S_GETPC_B64":
+            advance(wave, size)
+        else:
+            wave.sgpr[256], wave.sgpr[257] = to
     step.after = after
 
 

@@ -185,7 +185,7 @@ class Emulator:
             return step
         inst = self.emu.decode_inst(ctypes.string_at(pc, 16), arch)
         step = Step(inst.op.name if hasattr(inst, "op") else type(inst).__name__)
-        if step.name == "S_GETPC_B64":
+        if step.name in ("S_GETPC_B64", "S_SWAPPC_B64", "S_SETPC_B64"):
             corrections.give_program_counter(step, inst, pc)
             return step
         if step.name == "DS_READ_B64_TR_B16":

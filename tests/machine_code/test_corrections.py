@@ -180,6 +180,15 @@ def program_counter(emulator):
     return machine.s[4] | machine.s[5] << 32 == ctypes.addressof(machine.code) + 4
 
 
+def calls(emulator):
+    machine = Machine(emulator, "cdna", "s_swappc_b64 s[4:5], s[6:7]\ns_mov_b32 s8, 1\ns_mov_b32 s9, 1\n")
+    code = ctypes.addressof(machine.code)
+    machine.s[8] = machine.s[9] = 0
+    machine.s[6], machine.s[7] = code + 8 & 0xFFFFFFFF, code + 8 >> 32
+    machine.run()
+    return machine.s[4] | machine.s[5] << 32 == code + 4 and (machine.s[8], machine.s[9]) == (0, 1)
+
+
 def products_of_cdna2(emulator):
     machine = Machine(emulator, "cdna", ".long 0xd3e70000, 0x02020d04\n", "gfx90a")  # v_mfma_f32_16x16x16bf16_1k v[0:3], v[4:5], v[6:7], 0
     machine.v[4, :16], machine.v[6, :16] = 0x3F80, 0x4000  # 1 and 2 of depth 0
@@ -213,7 +222,7 @@ def swaps(emulator):
     return True
 
 
-CASES = {"program counter": program_counter, "transposed loads": transposed_loads, "swaps": swaps, "products of CDNA 2": products_of_cdna2, "flat saddr": flat_saddr, "flat offset": flat_offset, "flat on RDNA 4": flat_rdna4, "unaligned words": unaligned,
+CASES = {"program counter": program_counter, "calls": calls, "transposed loads": transposed_loads, "swaps": swaps, "products of CDNA 2": products_of_cdna2, "flat saddr": flat_saddr, "flat offset": flat_offset, "flat on RDNA 4": flat_rdna4, "unaligned words": unaligned,
          "16-bit registers": sixteen_bits,
          "rows of 32 x 32": rows_of_32, "operands in AGPRs": agprs, "LDS from AGPRs": lds_from_agprs, "f16 special operands": special, "constant C": constant_c,
          "permlane literal": permlane, "cache": caches}
