@@ -13,6 +13,7 @@ PROOFS = {
     "cache": "buffer_gl0_inv, buffer_inv, buffer_wbl2, global_inv and global_wb are not decoded, or taken for loads: they are skipped",
     "program counter": "s_getpc_b64 is not known: it gives the address of the instruction behind it",
     "calls": "s_swappc_b64 is not known: it does so, too, and goes elsewhere; its way back, s_setpc_b64, with it",
+    "indexed registers": "s_set_gpr_idx_on is not known: in what LLVM makes of it one v_mov_b32 follows, whose register it adds to",
     "transposed loads": "ds_read_b64_tr_b16 of CDNA 4 is not known: it exchanges what 16 lanes have read, as AMD's own simulator does (rocjitsu, of "
                         "ROCm/rocm-systems, whose pull request 10175 gives the lanes)",
     "products of CDNA 2": "the emulator has CDNA 3's codes alone of the products of bf16; whose numbers CDNA 2 would take for 0, it does not",
@@ -66,6 +67,23 @@ def give_program_counter(step, inst, pc):
             advance(wave, size)
         else:
             wave.sgpr[256], wave.sgpr[257] = to
+    step.after = after
+
+
+def move_indexed(step, inst, pc):
+    """s_set_gpr_idx_on, v_mov_b32 and s_set_gpr_idx_off together."""
+    index, mode = field(inst, "ssrc0"), field(inst, "ssrc1")  # 1: of the source, 8: of the destination
+    move, off = (ctypes.c_uint32.from_address(pc + at).value for at in (4, 8))
+    source, to = move & 511, move >> 17 & 255
+    assert move >> 25 == 0x3F and move >> 9 & 255 == 1 and off == 0xBF9C0000 and mode in (1, 8) and source >= 256, "another use of indexed registers"
+    step.correction = "indexed registers"
+
+    def after(wave):
+        vgprs, by = registers(wave), wave.sgpr[index] & 255
+        active = wave.sgpr[126] | wave.sgpr[127] << 32
+        lanes = [lane for lane in range(64) if active >> lane & 1]
+        vgprs[to + (by if mode == 8 else 0), lanes] = vgprs[source - 256 + (by if mode == 1 else 0), lanes]
+        advance(wave, 12)
     step.after = after
 
 

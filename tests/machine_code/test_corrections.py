@@ -222,7 +222,14 @@ def swaps(emulator):
     return True
 
 
-CASES = {"program counter": program_counter, "calls": calls, "transposed loads": transposed_loads, "swaps": swaps, "products of CDNA 2": products_of_cdna2, "flat saddr": flat_saddr, "flat offset": flat_offset, "flat on RDNA 4": flat_rdna4, "unaligned words": unaligned,
+def indexed_registers(emulator):
+    machine = Machine(emulator, "cdna", "s_set_gpr_idx_on s8, gpr_idx(DST)\nv_mov_b32_e32 v2, v9\ns_set_gpr_idx_off\n")
+    machine.s[8], machine.v[5], machine.v[9] = 3, 1, 7
+    machine.run()
+    return (machine.v[5] == 7).all()
+
+
+CASES = {"program counter": program_counter, "calls": calls, "indexed registers": indexed_registers, "transposed loads": transposed_loads, "swaps": swaps, "products of CDNA 2": products_of_cdna2, "flat saddr": flat_saddr, "flat offset": flat_offset, "flat on RDNA 4": flat_rdna4, "unaligned words": unaligned,
          "16-bit registers": sixteen_bits,
          "rows of 32 x 32": rows_of_32, "operands in AGPRs": agprs, "LDS from AGPRs": lds_from_agprs, "f16 special operands": special, "constant C": constant_c,
          "permlane literal": permlane, "cache": caches}
