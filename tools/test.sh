@@ -56,8 +56,8 @@ for preset in "${presets[@]}"; do
     # Without --full the sanitizers would not see into the emulator's device text, which the optimised build runs.
     [ "$preset" != asan ] || [ "${1-}" = --full ] || modules=(-DFA_TEST_ROOMS="docs;abi;api;cxx;spec;check;cp;modules;hardening;cli;examples")
     if [ "$preset" = release ]; then
-        # The HIP module for one target of each kind of device text: without matrix cores, with MFMA, and with both forms of WMMA. The others
-        # are these once more, at half a minute of a processor each.
+        # The HIP module for one target of each kind of device text: with MFMA as CDNA 2 and as CDNA 3 have it, and with both forms of WMMA. The
+        # others are these once more, at two minutes of a processor each.
         amd="gfx90a;gfx942;gfx1100;gfx1201"
         [ "$1" != --full ] || amd=
         # nvcc's work for sm_80, and Hopper's kernels of other types, are the same text once more: four and a half minutes of two cores.

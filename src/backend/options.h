@@ -33,6 +33,9 @@ constexpr uint64_t score_mods = 0
 #include "backend/options.def"
     ;
 constexpr uint64_t bands = FA_CAUSAL | FA_WINDOW | chunk;
+// What factors of k and v are beside an f32 one for each sequence and head, and those of q too.
+constexpr uint64_t kv_factors = k_descale_dtype | v_descale_dtype | k_descale_block | v_descale_block | k_descale_stride | v_descale_stride;
+constexpr uint64_t factors = kv_factors | q_descale_dtype | q_descale_block | q_descale_stride;
 constexpr uint64_t schedule = FA_DETERMINISTIC | num_splits | split_size | reserve_units | precision;
 }  // namespace option
 

@@ -221,6 +221,12 @@ FA_DEVICE int opaque(int x) {
     return x;
 }
 FA_DEVICE int opaque_uniform(int x) { return x; }  // conditions take no registers here
+// Before Hopper ptxas leaves fewer registers to the same loops.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool kScarceRegisters = true;
+#else
+constexpr bool kScarceRegisters = false;
+#endif
 FA_DEVICE void warp_barrier() { __syncwarp(); }
 FA_DEVICE bool warp_any(bool x) { return __any_sync(~0u, x); }
 

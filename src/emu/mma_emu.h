@@ -219,6 +219,7 @@ FA_DEVICE void warp_barrier() {
 FA_DEVICE int warp_uniform(int x) { return x; }
 FA_DEVICE int opaque(int x) { return x; }
 FA_DEVICE int opaque_uniform(int x) { return x; }
+constexpr bool kScarceRegisters = false;
 FA_DEVICE void named_barrier(int id, int count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     if (!lockstep::removed(file, line)) lockstep::meet_named(id, count);
 }

@@ -39,7 +39,7 @@ Bf16Copies bf16_copies(const Problem& p) {
 bool has_parts(const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const auto parts = [](int32_t dtype) { return is_block_type(dtype) || is_nibble_type(dtype); };
-    return parts(d.k_dtype) || parts(d.v_dtype) || p.has(FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT) || (p.options & (kFactorOptions | option::v_dtype)) != 0;
+    return parts(d.k_dtype) || parts(d.v_dtype) || p.has(FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT) || (p.options & (option::kv_factors | option::v_dtype)) != 0;
 }
 
 // By permission alone, and where k or v is of blocks, of 4 bits or with such factors: no copy of other types is worth its time. Probabilities as an output are computed from q

@@ -141,10 +141,8 @@ constexpr Implements kMmaForward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequen
                                         FA_OPERAND_SCORES,
                                     kMmaOptions | FA_V_IN_K | option::precision};
 constexpr Implements kMmaByteForward = {kMmaForward.operands | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE, kMmaForward.options};
-constexpr uint64_t kFactorOptions = option::k_descale_dtype | option::v_descale_dtype | option::k_descale_block | option::v_descale_block |
-                                    option::k_descale_stride | option::v_descale_stride;
 constexpr Implements kMmaScaledForward = {kMmaByteForward.operands | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT,
-                                          (kMmaForward.options & ~uint64_t(FA_V_IN_K)) | option::v_dtype | kFactorOptions};
+                                          (kMmaForward.options & ~uint64_t(FA_V_IN_K)) | option::v_dtype | option::kv_factors};
 constexpr Implements kMmaFp8Forward = {kMmaByteForward.operands | FA_OPERAND_Q_DESCALE, kMmaForward.options};
 // Those of them without anything to do to scores and probabilities beside products and bands.
 constexpr Implements kPlainScores = {kMmaFp8Forward.operands & ~(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI),
@@ -154,7 +152,7 @@ constexpr Implements kLatentForward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequ
                                            FA_OPERAND_SCORES,
                                        option::bands | option::schedule | FA_V_IN_K};
 constexpr Implements kLatentByteForward = {kLatentForward.operands | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_TAIL,
-                                           kLatentForward.options | kFactorOptions};
+                                           kLatentForward.options | option::kv_factors};
 constexpr Implements kMmaBackward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequenceOperands | FA_OPERAND_O_SCALE, kMmaOptions};
 
 // The kernels of latent attention for a call; other: none, or those of narrow heads are as good. Dims that a warp has, or half of them, share a factor.
@@ -369,28 +367,31 @@ double mma_time(const rt::Device& device, const Problem& p) {
     return num_splits_heuristic(device, p, kernel, p.d.batch * p.kv_heads * ceil_div(p.d.seqlen_q * p.group, kernel.rows)).time;
 }
 
-// Is it less than an arch kernel's that has `tiles` of more rows than a head has? Its multiprocessors, where all are busy, draw so much power that
-// their clocks fall.
+// Of an arch kernel: what a tile of so many rows computes, how long one takes to start, what a multiprocessor computes in a microsecond while others
+// are idle, and how much less another kernel's time must be to be taken for less.
+double arch_tile_flops(const Problem& p, int64_t rows) { return double(rows * p.d.seqlen_k) * double(2 * (p.d.dim_qk + p.d.dim_v)); }
+constexpr double kArchStart = 3, kArchFlopsPerUs = 6.7e6, kArchMargin = 1.1;
+
+// Does an mma kernel take less time than an arch kernel that has `tiles` of more rows than a head has? Its multiprocessors, where all are busy, draw
+// so much power that their clocks fall.
 bool prefers_low_tiles(const rt::Device& device, const Problem& p, int64_t rows, int64_t tiles) {
-    constexpr double kStart = 3, kFlopsPerUs = 6.7e6, kFullFlopsPerUs = 5e6, kBytesPerUs = 3e6, kMargin = 1.1;
-    const fa_attention_desc_t& d = p.d;
-    const double flops = double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v)), waves = double(ceil_div(tiles, device.multiprocessors));
-    const double tile = flops / (2 * tiles <= device.multiprocessors ? kFlopsPerUs : kFullFlopsPerUs),
-                 memory = double(d.batch * p.kv_heads * d.seqlen_k) * double(kv_row_bytes(p)) / kBytesPerUs, run = waves * (kStart + tile);
-    return mma_time(device, p) < kMargin * (run > memory ? run : memory);
+    constexpr double kFullFlopsPerUs = 5e6, kBytesPerUs = 3e6;
+    const double waves = double(ceil_div(tiles, device.multiprocessors)),
+                 tile = arch_tile_flops(p, rows) / (2 * tiles <= device.multiprocessors ? kArchFlopsPerUs : kFullFlopsPerUs),
+                 memory = double(p.d.batch * p.kv_heads * p.d.seqlen_k) * double(kv_row_bytes(p)) / kBytesPerUs,
+                 run = waves * (kArchStart + tile);
+    return mma_time(device, p) < kArchMargin * (run > memory ? run : memory);
 }
 
 // Should a call with so few tiles that an arch kernel, with `rows` in a tile, would leave most of the machine idle be cut into
 // splits? A multiprocessor's rate there is about twice that of an mma kernel. So should one whose rows do not fill its `arch_tiles`.
 bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows, int64_t arch_tiles) {
-    constexpr double kStart = 3, kFlopsPerUs = 6.7e6, kMargin = 1.1;
     const fa_attention_desc_t& d = p.d;
     const int64_t tiles = d.batch * d.heads_q * ceil_div(d.seqlen_q, rows);
     const bool cut_short = d.flags & FA_WINDOW || d.chunk > 0 || (p.causal() && d.alignment != FA_ALIGN_BOTTOM_RIGHT);
     if (d.seqlen_q < rows && d.num_splits != 1) return prefers_low_tiles(device, p, rows, arch_tiles);
     if (2 * tiles > device.multiprocessors || d.num_splits == 1 || cut_short || !p.within(kPlainScores)) return false;
-    const double alone = kStart + double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v)) / kFlopsPerUs;
-    return kMargin * mma_time(device, p) < alone;
+    return kArchMargin * mma_time(device, p) < kArchStart + arch_tile_flops(p, rows) / kArchFlopsPerUs;
 }
 
 // Should a tile's splits be a cluster, on Hopper, and merge among themselves? Not those of a fixed size, whose bits must not depend

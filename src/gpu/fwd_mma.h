@@ -371,7 +371,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         rt::barrier();
         pipe.load(false, j + M::stages / 2, stage);
         const char* const v = pipe.tile(true, stage + 1);
-        if (is_active(rt::opaque_uniform(first))) {
+        if (rt::kScarceRegisters ? active : is_active(rt::opaque_uniform(first))) {
             uint32_t kept[M::row_tiles] = {};
             const bool drop = general && !Mma::kSplitTf32 && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
@@ -483,8 +483,14 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
     }
 }
 
+// Blocks that a multiprocessor holds at once: where three would leave too few registers, two.
 template <class M, Kind kind>
-FA_KERNEL void FA_BOUNDS(M::threads, M::resident > 2 && kind == Kind::general && !M::Policy::kScaled ? 2 : M::resident) forward_mma(FA_PARAM MmaForwardParams x) {
+constexpr int kBlocksHeld = M::resident > 2 && ((kind == Kind::general && !M::Policy::kScaled) || (kStored<typename M::Policy> && rt::kScarceRegisters))
+                                ? 2
+                                : M::resident;
+
+template <class M, Kind kind>
+FA_KERNEL void FA_BOUNDS(M::threads, (kBlocksHeld<M, kind>)) forward_mma(FA_PARAM MmaForwardParams x) {
     if constexpr (M::Policy::kAvailable) run_forward_mma<M, kind>(x);
 }
 

@@ -112,61 +112,39 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
     FA_MEMBER static uint32_t vector_ptr(const char* tile, int key, int lane = rt::thread() % 32) {
         return rt::smem_addr(tile) + uint32_t((key + lane % 16) * pitch + lane / 16 * 16);
     }
-    // Blocks `pair` and the next one of 16 keys. multiplier: of halves, what number and factor are multiplied by, for both of a lane's keys.
-    template <int pitch>
-    FA_MEMBER static void load_k(const Type& type, FragmentB (&b)[4], const char* tile, int key, int pair,
-                                 const uint32_t (&multiplier)[2][kBlocks]) {
+    // Blocks `pair` and the next one of 16 keys of k, or of v, transposed. multiplier: of halves, what number and factor are multiplied by, for both
+    // of a lane's keys.
+    template <bool value, class E, int pitch>
+    FA_MEMBER static void load_blocks(const Type& type, FragmentB (&b)[4], const char* tile, int key, int pair,
+                                      const uint32_t (&multiplier)[2][kBlocks]) {
+        const auto load_vectors = [&](int column, uint32_t (&words)[4]) {
+            const uint32_t at = vector_ptr<pitch>(tile, key) + uint32_t(column);
+            if constexpr (value) rt::ldmatrix_x4_trans(at, words);
+            else rt::ldmatrix_x4(at, words);
+        };
         if constexpr (Type::kInBlocks) {
             FA_UNROLL for (int block = 0; block < 2; block++) {
                 FragmentB own[2];
-                Usual::template load_k<Type, pitch>(own, Usual::template k_ptr<pitch>(tile, key), pair + block);
+                if constexpr (value) Usual::template load_v<Type, pitch>(own, Usual::template v_ptr<pitch, 0>(tile, key), pair + block);
+                else Usual::template load_k<Type, pitch>(own, Usual::template k_ptr<pitch>(tile, key), pair + block);
                 b[2 * block] = own[0], b[2 * block + 1] = own[1];
             }
         } else if constexpr (Type::kNibbles) {
             uint32_t words[4];
-            rt::ldmatrix_x4(vector_ptr<pitch>(tile, key) + uint32_t(16 * pair), words);
+            load_vectors(16 * pair, words);
             FA_UNROLL for (int i = 0; i < 4; i++)
                 FA_UNROLL for (int n = 0; n < 4; n++) {
-                    uint32_t& to = b[i / 2 * 2 + n / 2].r[i % 2 * 2 + n % 2];
-                    if constexpr (Type::kHalves) to = Type::template widen<T>(words[i], n, multiplier[i % 2][pair + i / 2]);
-                    else to = type.template widen<T>(words[i], n);
+                    uint32_t& to = b[i / 2 * 2 + n / 2].r[value ? n % 2 * 2 + i % 2 : i % 2 * 2 + n % 2];
+                    if constexpr (Type::kHalves) to = Type::template widen<E>(words[i], n, multiplier[i % 2][pair + i / 2]);
+                    else to = type.template widen<E>(words[i], n);
                 }
         } else {
             FA_UNROLL for (int block = 0; block < 2; block++) {
                 uint32_t words[4];
-                rt::ldmatrix_x4(vector_ptr<pitch>(tile, key) + uint32_t(32 * (pair + block)), words);
+                load_vectors(32 * (pair + block), words);
                 FA_UNROLL for (int i = 0; i < 4; i++) {
-                    uint32_t* const to = b[2 * block + i / 2].r + i % 2 * 2;
-                    MmaByte<T>::template widen<true>(typename Type::Byte{}, words[i], to[0], to[1]);
-                }
-            }
-        }
-    }
-    template <int pitch>
-    FA_MEMBER static void load_v(const Type& type, FragmentB (&b)[4], const char* tile, int key, int pair,
-                                 const uint32_t (&multiplier)[2][kBlocks]) {
-        if constexpr (Type::kInBlocks) {
-            FA_UNROLL for (int block = 0; block < 2; block++) {
-                FragmentB own[2];
-                Usual::template load_v<Type, pitch>(own, Usual::template v_ptr<pitch, 0>(tile, key), pair + block);
-                b[2 * block] = own[0], b[2 * block + 1] = own[1];
-            }
-        } else if constexpr (Type::kNibbles) {
-            uint32_t words[4];
-            rt::ldmatrix_x4_trans(vector_ptr<pitch>(tile, key) + uint32_t(16 * pair), words);
-            FA_UNROLL for (int i = 0; i < 4; i++)
-                FA_UNROLL for (int n = 0; n < 4; n++) {
-                    uint32_t& to = b[i / 2 * 2 + n / 2].r[n % 2 * 2 + i % 2];
-                    if constexpr (Type::kHalves) to = Type::template widen<Bf16>(words[i], n, multiplier[i % 2][pair + i / 2]);
-                    else to = type.template widen<Bf16>(words[i], n);
-                }
-        } else {
-            FA_UNROLL for (int block = 0; block < 2; block++) {
-                uint32_t words[4];
-                rt::ldmatrix_x4_trans(vector_ptr<pitch>(tile, key) + uint32_t(32 * (pair + block)), words);
-                FA_UNROLL for (int i = 0; i < 4; i++) {
-                    uint32_t* const to = b[2 * block + i / 2].r + i % 2;
-                    MmaByte<Bf16>::template widen<true>(typename Type::Byte{}, words[i], to[0], to[2]);
+                    uint32_t* const to = b[2 * block + i / 2].r + i % 2 * (value ? 1 : 2);
+                    MmaByte<E>::template widen<true>(typename Type::Byte{}, words[i], to[0], to[value ? 2 : 1]);
                 }
             }
         }
@@ -230,7 +208,7 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
             else load_factors<pitch, keys>(factor, offset, k, factors, key + lane / 4);
             FA_UNROLL for (int pair = 0; pair < kBlocks; pair += 2) {
                 FragmentB right[4];
-                load_k<pitch>(type, right, k, key, pair, multiplier);
+                load_blocks<false, T, pitch>(type, right, k, key, pair, multiplier);
                 FA_UNROLL for (int i = 0; i < 2; i++)
                     FA_UNROLL for (int m = 0; m < row_tiles; m++) {
                         const int block = pair + i;
@@ -294,7 +272,7 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
         }
         FA_UNROLL for (int pair = 0; pair < kBlocks; pair += 2) {
             FragmentB right[4];
-            load_v<pitch>(type, right, v, key, pair, multiplier);
+            load_blocks<true, Bf16, pitch>(type, right, v, key, pair, multiplier);
             FA_UNROLL for (int i = 0; i < 2; i++)
                 FA_UNROLL for (int m = 0; m < row_tiles; m++) {
                     const int block = pair + i;

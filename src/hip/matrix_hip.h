@@ -288,6 +288,7 @@ FA_DEVICE int opaque_uniform(int x) {
     asm volatile("" : "+s"(x));
     return x;
 }
+constexpr bool kScarceRegisters = false;  // a condition is computed anew
 // No load moves over this: fewer are in flight at once, and fewer registers hold their results.
 FA_DEVICE void compiler_fence() { asm volatile("" ::: "memory"); }
 

@@ -58,18 +58,15 @@ int64_t limb_bytes(const Problem& p) { return 16 * p.d.dim_qk + kLimbRows * int6
 int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return max_of(rows, kDecodeRows / 2) * padded(k, p.d.dim_qk); }
 
 // What the method implements, and what it does by matrix instructions.
-constexpr uint64_t kScaledOptions = option::q_descale_dtype | option::k_descale_dtype | option::v_descale_dtype | option::q_descale_block |
-                                    option::k_descale_block | option::v_descale_block;
 constexpr uint64_t kScaledOperands = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
 constexpr Implements kDecode = {FA_OPERAND_LSE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | kScaledOperands |
                                     FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS |
                                     kSequenceOperands | kRowSetOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
                                 option::list_space | option::bands | option::schedule | FA_V_IN_K | option::v_dtype | option::heads_v | option::scale |
                                     option::softcap | option::dropout_p | option::bias_period | option::mask_period | option::mask_dtype |
-                                    option::mask_keys | option::q_descale_stride | option::k_descale_stride | option::v_descale_stride | kScaledOptions};
+                                    option::mask_keys | option::factors};
 constexpr Implements kMatrixDecode = {kDecode.operands & ~kScaledOperands,
-                                      kDecode.options & ~(kScaledOptions | option::v_dtype | option::heads_v | option::scale |
-                                                                            option::k_descale_stride | option::v_descale_stride)};
+                                      (kDecode.options & ~(option::factors | option::v_dtype | option::heads_v | option::scale)) | option::q_descale_stride};
 
 // The matrix instructions for tiles of so many rows; NULL: none.
 const DecodeMatrixKernels* matrix_kernels(const Problem& p, const Kernels& k, int64_t rows) {

@@ -68,7 +68,7 @@ constexpr uint64_t kDescaleOperands = FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCAL
 constexpr Implements kForward = {FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | kSequenceOperands |
                                      FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE | kDescaleOperands,
                                  option::bands | FA_DETERMINISTIC | option::reserve_units | option::precision | FA_V_IN_K | option::softcap};
-constexpr Implements kByteForward = {kForward.operands | FA_OPERAND_O_SCALE, kForward.options | kFactorOptions};
+constexpr Implements kByteForward = {kForward.operands | FA_OPERAND_O_SCALE, kForward.options | option::factors};
 constexpr Implements kBiasForward = {kForward.operands | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE, kForward.options | option::bias_period};
 
 // The types that there are kernels for: q, k and v alike, once widen_kv has run, and o like them or f32; with 8 bits f32, f16, bf16 or e4m3.
@@ -229,6 +229,7 @@ bool pv_product_fits(const Sm90Kernel& h, const Problem& p) {
 // Of a width's kernels for a mask the one that should take the least time; NULL: none can implement the call.
 const ArchKernel* fastest_kernel(int width, MaskKind mask, const rt::Device& device, const Problem& p) {
     const ScoreMod score_mod = score_mod_of(p);
+    const int64_t packed = packed_heads(p);
     const ArchKernel* best = nullptr;
     double least = 0;
     for (const Unit& unit : kUnits) {
@@ -239,7 +240,7 @@ const ArchKernel* fastest_kernel(int width, MaskKind mask, const rt::Device& dev
             if (h.max_dim_v < p.d.dim_v || h.mask != mask || h.score_mod != score_mod || p.d.seqlen_k < h.min_seqlen_k) continue;
             if (!pv_product_fits(h, p) || (type_bytes(unit.dtype) == 2 && h.descale != p.has(kDescaleOperands))) continue;
             if ((h.cluster_size > 1 || warpgroup_diagonals(h.mask, h.block_n, h.block_m)) && !has_uniform_lengths(p)) continue;
-            if (packed_heads(p) > 1 && !(h.packs_heads && h.block_m == kMinRows)) continue;
+            if (packed > 1 && !(h.packs_heads && h.block_m == kMinRows)) continue;
             if ((p.paged() && !h.paged_kv) || (best && h.max_dim_v != sm90_kernel(*best).max_dim_v)) continue;
             const double time = estimated_time(h, device, p);
             if (best && time >= least) continue;

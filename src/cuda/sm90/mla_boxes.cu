@@ -1,14 +1,9 @@
 // The latent kernels whose keys the copy engine brings.
 #include "cuda/sm90/mla_kernel.h"
-#include "cuda/sm90/mla_unit.h"
 
 namespace fa {
 namespace gpu {
 
-template <class T, int HeadDim, LatentSource kSource>
-LatentKernelPointer latent_kernel_of() {
-    return latent_sm90<T, HeadDim, kSource>;
-}
 template LatentKernelPointer latent_kernel_of<F16, 576, LatentSource::boxes>();
 template LatentKernelPointer latent_kernel_of<Bf16, 576, LatentSource::boxes>();
 template LatentKernelPointer latent_kernel_of<F16, 512, LatentSource::boxes>();

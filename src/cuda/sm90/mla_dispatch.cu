@@ -41,8 +41,7 @@ constexpr Implements kLatentForward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | (kSeq
 // By address, where lists are of slots.
 constexpr Implements kLatentRowsForward = {kLatentForward.operands | FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT, kLatentForward.options | option::list_space};
 constexpr Implements kLatentBytesForward = {kLatentRowsForward.operands | FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE,
-                                            kLatentRowsForward.options | option::k_descale_dtype | option::v_descale_dtype | option::k_descale_block |
-                                                option::v_descale_block | option::k_descale_stride | option::v_descale_stride};
+                                            kLatentRowsForward.options | option::kv_factors};
 
 int64_t rows_of(const Problem& p) { return p.d.seqlen_q * p.d.heads_q; }
 int64_t tiles_of(const Problem& p) { return tile_count(row_tiles(p, 64), rows_of(p)); }

@@ -10,6 +10,7 @@
 #include "cuda/sm90/mla_epilogue.h"
 #include "cuda/sm90/mla_row_producer.h"
 #include "cuda/sm90/mla_schedule.h"
+#include "cuda/sm90/mla_unit.h"
 
 namespace fa {
 namespace gpu {
@@ -58,6 +59,11 @@ FA_KERNEL void FA_BOUNDS((LatentTraits<T, HeadDim, kSource>::kThreads), 1) laten
             q_phase ^= 1;
         }
     }
+}
+
+template <class T, int HeadDim, LatentSource kSource>
+LatentKernelPointer latent_kernel_of() {
+    return latent_sm90<T, HeadDim, kSource>;
 }
 
 }  // namespace gpu

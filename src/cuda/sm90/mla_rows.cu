@@ -1,14 +1,9 @@
 // The latent kernels that find the address of each row of k.
 #include "cuda/sm90/mla_kernel.h"
-#include "cuda/sm90/mla_unit.h"
 
 namespace fa {
 namespace gpu {
 
-template <class T, int HeadDim, LatentSource kSource>
-LatentKernelPointer latent_kernel_of() {
-    return latent_sm90<T, HeadDim, kSource>;
-}
 template LatentKernelPointer latent_kernel_of<F16, 576, LatentSource::rows>();
 template LatentKernelPointer latent_kernel_of<Bf16, 576, LatentSource::rows>();
 template LatentKernelPointer latent_kernel_of<F16, 512, LatentSource::rows>();

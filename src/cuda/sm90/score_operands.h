@@ -11,10 +11,7 @@ namespace gpu {
 namespace {
 
 // Have q, k or v factors other than f32 ones of a sequence and head?
-constexpr uint64_t kFactorOptions = option::q_descale_dtype | option::k_descale_dtype | option::v_descale_dtype | option::q_descale_block |
-                                    option::k_descale_block | option::v_descale_block | option::q_descale_stride | option::k_descale_stride |
-                                    option::v_descale_stride;
-bool has_block_factors(const Problem& p) { return (p.options & kFactorOptions) != 0; }
+bool has_block_factors(const Problem& p) { return (p.options & option::factors) != 0; }
 
 // Factors of rows and of keys, as a table has them: one of all dims, those of keys the same for 16 of them, which are 16 of a sequence's.
 bool block_factors_fit(const Problem& p) {
