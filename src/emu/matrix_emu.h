@@ -12,7 +12,8 @@ constexpr bool kHasMfma = true, kHasWmmaGfx11 = true, kHasWmmaGfx12 = true;
 template <int generation>
 struct Cdna {
     static constexpr bool kMultipliesF16 = true;
-    static constexpr bool kDeepProducts = generation == 4, kPacksBf16 = generation == 4, kTransposedLoads = generation == 4;
+    static constexpr bool kDeepProducts = generation == 4, kPacksBf16 = generation == 4, kTransposedLoads = generation == 4,
+                          kLoadsToShared = generation == 4;
 };
 
 template <int n>
@@ -147,6 +148,11 @@ FA_DEVICE void load_transposed(uint32_t address, uint32_t to[2]) {
                 word = i % 2 ? word | uint32_t(bits) << 16 : bits;
             }
     });
+}
+FA_DEVICE void load_to_shared(uint32_t to, const char* base, uint32_t offset) { cp_async16(to + uint32_t(16 * (thread() % 64)), base + offset, true); }
+FA_DEVICE void finish_loads_to_shared() {
+    cp_async_commit();
+    cp_async_wait<0>();
 }
 template <int n>
 FA_DEVICE void load_global(const char* p, uint32_t to[n]) { load_words<n>(reinterpret_cast<const uint8_t*>(p), to); }

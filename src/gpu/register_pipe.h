@@ -2,6 +2,7 @@
 // asynchronous copies. With two stages: what a load has fetched stays in registers until it is waited for, so that one load is under
 // way at a time. Rows that are not aligned vectors, and those in pages, are read by the general kernel, whose loads of them are not
 // deferred. k and v of 8 bits are widened to q's type when they are stored: shared memory has the same tiles of them as of 16 bits.
+// Where a policy kLoadsToShared, whole tiles go there directly.
 #pragma once
 #include "gpu/fwd_mma.h"
 
@@ -20,6 +21,9 @@ struct KvPipe<M, kind, Type, Copies::registers> {
                          kUnits = (kAllUnits + M::threads - 1) / M::threads;
     static constexpr bool kRowsOfV = Mma::kTransposedLoads;  // v lies like k, and is transposed as it is read
     static_assert(M::stages == 2 && M::keys % M::kRowsAtOnce == 0, "");
+    // After so many of a thread's rows their swizzle is the same again.
+    static constexpr int kSwizzles = M::kRowsAtOnce < 8 ? 8 / M::kRowsAtOnce : 1;
+    static_assert(!Mma::kLoadsToShared || (kRowsOfV && kSwizzles * M::kRowsAtOnce % 8 == 0), "");
 
     const MmaForwardParams& x;
     const int begin, end;
@@ -27,7 +31,7 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     union {
         uint32_t k[kVecs][kVecWords], v[kUnits][4][kStored];
     };
-    bool pending = false, is_v = false;
+    bool pending = false, is_v = false, direct = false;  // direct: under way without registers
 
     FA_MEMBER KvPipe(const MmaForwardParams& params, Type stored, int first, int last) : x(params), begin(first), end(last), type(stored) {
         k_rows = rows_of(M::shared().tile.k, params.k.bytes), v_rows = rows_of(M::shared().tile.v, params.v.bytes);
@@ -49,7 +53,7 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     }
 
     // Opaque in general kernels: what a thread loads and where it goes then takes no registers while scores are modified.
-    FA_MEMBER static int thread() { return general ? rt::opaque(rt::thread()) : rt::thread(); }
+    FA_MEMBER static int thread() { return general || Mma::kQInShared ? rt::opaque(rt::thread()) : rt::thread(); }
 
     FA_MEMBER void load(bool value, int j, int) {
         const typename M::Tile& t = M::shared().tile;
@@ -62,9 +66,9 @@ struct KvPipe<M, kind, Type, Copies::registers> {
             if (!value || kRowsOfV) copy_rows(value ? t.v : t.k, value, j, key);
             else copy_v(j, key);
         } else if (!value) {
-            fetch_rows(t.k, k_rows, key);
+            load_rows(t.k, k_rows, key);
         } else if constexpr (kRowsOfV) {
-            fetch_rows(t.v, v_rows, key);
+            load_rows(t.v, v_rows, key);
         } else {
             fetch_v(t.v, key);
         }
@@ -72,6 +76,10 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     FA_MEMBER static const char* tile(bool, int i) { return M::stage_tile(i); }
     template <int>
     FA_MEMBER void wait() {
+        if constexpr (Mma::kLoadsToShared) {
+            if (direct) rt::finish_loads_to_shared();
+            direct = false;
+        }
         if (!pending) return;
         if (!is_v || kRowsOfV) store_rows();
         else store_v();
@@ -111,6 +119,37 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         }
     };
 
+    FA_MEMBER void load_rows(const typename M::Source& from, const Rows& rows, int key) {
+        if constexpr (Mma::kLoadsToShared) {
+            direct = load_directly(rows, key);
+            pending = false;
+            if (direct) return;
+            fetch_rows(from, rows, key);
+            return store_rows();  // a last tile's: nothing else needs registers for these
+        }
+        fetch_rows(from, rows, key);
+    }
+    // Neighbouring threads fill neighbouring places: each reads the vector that the swizzle has there.
+    FA_MEMBER bool load_directly(const Rows& rows, int key) const {
+        const WholeTile whole(rows, key, end);
+        if (!whole.is) return false;
+        const int first = thread() / M::kRowVecs;
+        int offset[kSwizzles];
+        FA_UNROLL for (int n = 0; n < kSwizzles; n++) {
+            const int row = first + n * M::kRowsAtOnce, vec = thread() % M::kRowVecs ^ (row_offset(is_v, row, 0) - M::kRowBytes * row) / 16;
+            offset[n] = rt::opaque(first * whole.row + 16 * vec);
+        }
+        const uint32_t to = rt::smem_addr(M::stage_tile(is_v)) + uint32_t(rt::warp_uniform(rt::thread() / Mma::kLanes) * Mma::kLanes * 16);
+        FA_UNROLL for (int n = 0; n < kVecs; n++)
+            rt::load_to_shared(to + uint32_t(n * M::threads * 16), rt::uniform_pointer(whole.base + int64_t(n * M::kRowsAtOnce) * whole.row),
+                               uint32_t(offset[n % kSwizzles]));
+        return true;
+    }
+    FA_MEMBER static int row_offset(bool of_v, int row, int vec) {
+        if constexpr (kRowsOfV)
+            if (of_v) return Mma::template v_row_offset<M::kRowBytes>(row, vec);
+        return swizzle_offset<M::kRowBytes>(row, vec);
+    }
     FA_MEMBER void fetch_rows(const typename M::Source& from, const Rows& rows, int key) {
         const int first = thread() / M::kRowVecs, vec = thread() % M::kRowVecs, left = end - key;
         const WholeTile whole(rows, key, end);
@@ -136,10 +175,7 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     FA_MEMBER static void store_vec(Stored stored, bool of_v, int row, int vec, const uint32_t (&from)[kVecWords]) {
         uint32_t words[4];
         widen(stored, from, words);
-        int offset = swizzle_offset<M::kRowBytes>(row, vec);
-        if constexpr (kRowsOfV)
-            if (of_v) offset = Mma::template v_row_offset<M::kRowBytes>(row, vec);
-        rt::store_shared<4>(M::stage_tile(of_v) + offset, words);
+        rt::store_shared<4>(M::stage_tile(of_v) + row_offset(of_v, row, vec), words);
     }
     // Not all threads have one where there are more of them than units.
     FA_MEMBER static bool has_unit(int unit) { return kAllUnits % M::threads == 0 || unit < kAllUnits; }

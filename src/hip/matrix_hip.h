@@ -13,7 +13,7 @@ constexpr bool kHasMfma = true;
 constexpr bool kHasMfma = false;
 #endif
 // What CDNA 4 has besides: 32×32 products twice as deep, in the time of the others; an instruction that rounds two floats to bf16; loads of shared
-// memory that transpose; exchanges between halves of a wave. Code for a target has its generation's alone, whichever is named. That of CDNA 2,
+// memory that transpose; loads to shared memory, of 16 bytes a lane; exchanges between halves of a wave. Code for a target has its generation's alone, whichever is named. That of CDNA 2,
 // which takes subnormal numbers for 0, has no products of f16.
 struct TargetCdna {
 #ifdef __gfx90a__
@@ -22,9 +22,9 @@ struct TargetCdna {
     static constexpr bool kMultipliesF16 = true;
 #endif
 #ifdef __gfx950__
-    static constexpr bool kDeepProducts = true, kPacksBf16 = true, kTransposedLoads = true;
+    static constexpr bool kDeepProducts = true, kPacksBf16 = true, kTransposedLoads = true, kLoadsToShared = true;
 #else
-    static constexpr bool kDeepProducts = false, kPacksBf16 = false, kTransposedLoads = false;
+    static constexpr bool kDeepProducts = false, kPacksBf16 = false, kTransposedLoads = false, kLoadsToShared = false;
 #endif
 };
 template <int>
@@ -218,6 +218,21 @@ FA_DEVICE void load_global(const char* p, uint32_t to[n]) {
     using Words = detail::Vec<uint32_t, n>;
     const Words x = *reinterpret_cast<const __attribute__((address_space(1))) Words*>(reinterpret_cast<uintptr_t>(p));
     FA_UNROLL for (int i = 0; i < n; i++) to[i] = x[i];
+}
+// 16 bytes of each lane from global memory to shared memory, where a wave's lie one behind the other from `to` on. `to` and `base` are the same for all
+// lanes. They are there when finish_loads_to_shared() returns. As text, for whatever reads shared memory after the builtin waits for it; no other
+// instruction counts on m0.
+FA_DEVICE void load_to_shared(uint32_t to, const char* base, uint32_t offset) {
+#ifdef __gfx950__
+    asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\tglobal_load_lds_dwordx4 %1, %2" : : "s"(to), "v"(offset), "s"(base) : "memory");
+#else
+    (void)to, (void)base, (void)offset;
+#endif
+}
+FA_DEVICE void finish_loads_to_shared() {
+#ifdef __gfx950__
+    asm volatile("s_waitcnt vmcnt(0)" : : : "memory");
+#endif
 }
 // Of 16 lanes together, each of which gives the address of four 16-bit elements in shared memory: the i-th gets the (i % 4)-th of lanes
 // i / 4, 4 + i / 4, 8 + i / 4 and 12 + i / 4.

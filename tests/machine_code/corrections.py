@@ -16,6 +16,8 @@ PROOFS = {
     "indexed registers": "s_set_gpr_idx_on is not known: in what LLVM makes of it one v_mov_b32 follows, whose register it adds to",
     "transposed loads": "ds_read_b64_tr_b16 of CDNA 4 is not known: it exchanges what 16 lanes have read, as AMD's own simulator does (rocjitsu, of "
                         "ROCm/rocm-systems, whose pull request 10175 gives the lanes)",
+    "loads to LDS": "global_load_lds_dwordx4 of CDNA 4 is not known: 16 bytes of lane i go to LDS at m0 + 16 i, as by what the emulator has of "
+                    "buffer_load_dwordx4 with a bit for LDS",
     "products of CDNA 2": "the emulator has CDNA 3's codes alone of the products of bf16; whose numbers CDNA 2 would take for 0, it does not",
     "swaps": "of v_permlane32_swap and v_permlane16_swap the emulator makes something else than AMD's manual of CDNA 4 says",
     "flat saddr": "CDNA's FLAT has no scalar base: its bits are reserved, and 0 in what LLVM writes. The emulator adds s[0:1] to the lower "
@@ -109,6 +111,22 @@ def read_transposed(step, inst):
         read = np.array([(ctypes.c_uint16 * 4).from_address(wave.buffers[3].value + int(a) + offset) for a in registers(wave)[address]])
         own = read[TRANSPOSED_LANES, np.arange(64) % 4].astype(np.uint32)
         registers(wave, bool(field(inst, "acc")))[to:to + 2] = own[::2] | own[1::2] << 16
+        advance(wave, inst.size())
+    step.after = after
+
+
+def load_to_lds(step, inst):
+    """All of global_load_lds_dwordx4."""
+    register, base = field(inst, "addr"), field(inst, "saddr")
+    assert base < 124 and field(inst, "offset") == 0, "another form of a load to LDS"
+    step.correction = "loads to LDS"
+
+    def after(wave):
+        active, at = wave.sgpr[126] | wave.sgpr[127] << 32, wave.buffers[3].value + (wave.sgpr[124] & 0x3FFFF)
+        source, offsets = wave.sgpr[base] | wave.sgpr[base + 1] << 32, registers(wave)[register]
+        for lane in range(64):
+            if active >> lane & 1:
+                ctypes.memmove(at + 16 * lane, source + int(offsets[lane]), 16)
         advance(wave, inst.size())
     step.after = after
 

@@ -194,6 +194,9 @@ class Emulator:
         if step.name == "DS_READ_B64_TR_B16":
             corrections.read_transposed(step, inst)
             return step
+        if step.name == "GLOBAL_LOAD_LDS_DWORDX4":
+            corrections.load_to_lds(step, inst)
+            return step
         if step.name.startswith(("V_PERMLANE32_SWAP", "V_PERMLANE16_SWAP")):
             corrections.swap_lanes(step, inst)
             return step

@@ -208,6 +208,19 @@ def transposed_loads(emulator):
     return [(found[i // 2] >> 16 * (i % 2) & 0xFFFF).tolist() for i in range(4)] == expected
 
 
+def loads_to_lds(emulator):
+    machine = Machine(emulator, "cdna", "s_mov_b32 m0, s4\n.long 0xddf48000, 0x00060002\n")  # global_load_lds_dwordx4 v2, s[6:7]
+    source, address = words(*range(4 * 64))
+    machine.keep = source
+    memory = (ctypes.c_uint32 * (4 * 65)).from_address(emulator.lds)
+    memory[:] = [0] * len(memory)
+    machine.s[4], machine.s[6], machine.s[7] = 16, address & loader.MASK32, address >> 32
+    lanes = np.arange(64)
+    machine.v[2] = 16 * (lanes ^ 5)
+    machine.run()
+    return list(memory) == [0] * 4 + [4 * (lane ^ 5) + i for lane in lanes for i in range(4)]
+
+
 def swaps(emulator):
     for instruction, rows in (("0x7e08b505", 32), ("0x7e08b305", 16)):  # v_permlane32_swap_b32 v4, v5; v_permlane16_swap_b32
         machine = Machine(emulator, "cdna", f".long {instruction}\n")
@@ -229,7 +242,8 @@ def indexed_registers(emulator):
     return (machine.v[5] == 7).all()
 
 
-CASES = {"program counter": program_counter, "calls": calls, "indexed registers": indexed_registers, "transposed loads": transposed_loads, "swaps": swaps, "products of CDNA 2": products_of_cdna2, "flat saddr": flat_saddr, "flat offset": flat_offset, "flat on RDNA 4": flat_rdna4, "unaligned words": unaligned,
+CASES = {"program counter": program_counter, "calls": calls, "indexed registers": indexed_registers, "transposed loads": transposed_loads, "loads to LDS": loads_to_lds,
+         "swaps": swaps, "products of CDNA 2": products_of_cdna2, "flat saddr": flat_saddr, "flat offset": flat_offset, "flat on RDNA 4": flat_rdna4, "unaligned words": unaligned,
          "16-bit registers": sixteen_bits,
          "rows of 32 x 32": rows_of_32, "operands in AGPRs": agprs, "LDS from AGPRs": lds_from_agprs, "f16 special operands": special, "constant C": constant_c,
          "permlane literal": permlane, "cache": caches}
