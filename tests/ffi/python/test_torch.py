@@ -1,8 +1,10 @@
 """flashattn.torch against the same written in torch, float64, whose autograd is the judge, on the CPU and on a GPU. Skipped where
 torch is not installed, or sees no GPU, or the library has no backend for it."""
 
+import types
 import unittest
 import warnings
+from unittest import mock
 
 import flashattn
 
@@ -11,8 +13,14 @@ try:
 except ImportError:
     torch = None
 else:
+    from flashattn import _operators, _request, _tensors
     from flashattn.torch import MultiheadAttention, attention
     from torch_reference import plain
+
+    class OnRocm(torch.Tensor):
+        """A tensor that says it lies on a GPU, which torch of ROCm calls "cuda", too."""
+
+        device = property(lambda _: torch.device("cuda", 0))
 
 
 def no_gpu():
@@ -294,6 +302,79 @@ class TorchOnGpu(Torch):
                 attention(**t, backend=other)
         with self.assertRaisesRegex(ValueError, "k is on cpu: expected q's device, cuda:0"):
             attention(t["q"], t["k"].cpu(), t["v"])
+
+
+@unittest.skipIf(torch is None, "torch is not installed")
+@unittest.skipUnless(flashattn.backends()["hip"].usable, "neither an AMD GPU nor the emulator (FLASHATTN_BACKEND_DIR) takes HIP's calls")
+class TorchOfRocm(unittest.TestCase):
+    """Torch of ROCm, as far as the package sees of it, over the emulator, whose memory is the process's: the HIP backend gets the tensors' own
+    addresses, torch's stream and a workspace of torch's."""
+
+    stream = 4096
+
+    def setUp(self):
+        made, empty, full, run = [], torch.empty, torch.full, _request.Request.run
+
+        def on_rocm(make):
+            def call(*args, device=None, **options):
+                x = make(*args, **options)
+                made.append(x)
+                return x if device is None else x.as_subclass(OnRocm)
+
+            return call
+
+        def recorded(request, handle):
+            self.requests.append((request, handle))
+            run(request, handle)
+
+        self.requests, self.made = [], made
+        stream = types.SimpleNamespace(cuda_stream=self.stream)
+        for patch in (
+            mock.patch.object(torch.version, "hip", "7.0"),
+            mock.patch.object(torch.cuda, "current_stream", lambda device: stream),
+            mock.patch.object(torch, "empty", on_rocm(empty)),
+            mock.patch.object(torch, "full", on_rocm(full)),
+            mock.patch.object(_request.Request, "run", recorded),
+            mock.patch("flashattn.torch.forward", _operators._forward),  # the operators themselves go by where memory really lies
+        ):
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def check_request(self, tensors):
+        request, handle = self.requests[-1]
+        self.assertEqual((handle.backend, handle.device, handle.memory), ("hip", 0, "device"))
+        for name, x in tensors.items():
+            self.assertEqual(getattr(request.args if hasattr(request.args, name) else request._inputs.args, name), x.data_ptr())
+        self.assertTrue(request.args.flags & flashattn._abi.FA_ARGS_STREAM)
+        self.assertEqual(request.args.stream, self.stream)
+        size = handle.workspace_size(request.desc, request.op)
+        if size:
+            begin = request.args.workspace
+            rooms = [(x.data_ptr(), x.numel()) for x in self.made if x.dtype == torch.uint8]
+            self.assertTrue(any(at <= begin and begin + size <= at + n for at, n in rooms))
+        return size
+
+    def test_forward_and_gradients(self):
+        torch.manual_seed(2)
+        q, k, v = torch.randn(2, 20, 4, 16), torch.randn(2, 300, 2, 16), torch.randn(2, 300, 2, 16)
+        gpu = {name: x.as_subclass(OnRocm) for name, x in (("q", q), ("k", k), ("v", v))}
+        out, lse = attention(**gpu, causal="bottom-right", return_lse=True)
+        sizes = [self.check_request(gpu)]
+        want, want_lse = plain(q.double(), k.double(), v.double(), causal=True)
+        self.assertLessEqual(float((out.as_subclass(torch.Tensor) - want).norm() / want.norm()), 4e-6)
+        self.assertLessEqual(float((lse.as_subclass(torch.Tensor) - want_lse).abs().max()), 1e-5)
+
+        given = {**dict.fromkeys((*_tensors.OPERANDS, *_tensors.SETTINGS)), **gpu, "causal": "bottom-right"}
+        given.update({name: 0 for name, kind in _tensors.SETTINGS.items() if kind in ("SymInt", "float", "int")}, mask_bits=False, deterministic=False,
+                     list_rows=1, list_keys=1)
+        dout = torch.randn(out.shape)
+        dq, dk, dv = _operators._backward(dout.as_subclass(OnRocm), None, out, lse, [True] * 3, *given.values())
+        sizes.append(self.check_request({**gpu, "dq": dq, "dk": dk, "dv": dv}))
+        self.assertGreater(max(sizes), 0)
+        exact = [x.double().requires_grad_() for x in (q, k, v)]
+        (plain(*exact, causal=True)[0] * dout.double()).sum().backward()
+        for ours, theirs in zip((dq, dk, dv), exact):
+            self.assertLessEqual(float((ours.as_subclass(torch.Tensor) - theirs.grad).norm() / theirs.grad.norm()), 4e-6)
 
 
 if __name__ == "__main__":
