@@ -31,7 +31,7 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     union {
         uint32_t k[kVecs][kVecWords], v[kUnits][4][kStored];
     };
-    bool pending = false, is_v = false, direct = false;  // direct: under way without registers
+    bool pending = false, is_v = false;
 
     FA_MEMBER KvPipe(const MmaForwardParams& params, Type stored, int first, int last) : x(params), begin(first), end(last), type(stored) {
         k_rows = rows_of(M::shared().tile.k, params.k.bytes), v_rows = rows_of(M::shared().tile.v, params.v.bytes);
@@ -76,10 +76,7 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     FA_MEMBER static const char* tile(bool, int i) { return M::stage_tile(i); }
     template <int>
     FA_MEMBER void wait() {
-        if constexpr (Mma::kLoadsToShared) {
-            if (direct) rt::finish_loads_to_shared();
-            direct = false;
-        }
+        if constexpr (Mma::kLoadsToShared) return rt::finish_loads_to_shared();  // registers hold none
         if (!pending) return;
         if (!is_v || kRowsOfV) store_rows();
         else store_v();
@@ -121,11 +118,9 @@ struct KvPipe<M, kind, Type, Copies::registers> {
 
     FA_MEMBER void load_rows(const typename M::Source& from, const Rows& rows, int key) {
         if constexpr (Mma::kLoadsToShared) {
-            direct = load_directly(rows, key);
-            pending = false;
-            if (direct) return;
+            if (load_directly(rows, key)) return;
             fetch_rows(from, rows, key);
-            return store_rows();  // a last tile's: nothing else needs registers for these
+            return store_rows();  // a last tile's
         }
         fetch_rows(from, rows, key);
     }
