@@ -17,75 +17,97 @@ extern const Kernels kKernels_avx512_bf16;
 
 namespace {
 
-constexpr int kDotRows = 4;  // with 4 vectors: 16 accumulators hide the latency of a dot, and 8 operands are loaded for 16 dots
+// Rows of the register block: 24 accumulators of 4 vectors each hide the latency of a dot, beside 4 operands and a broadcast; the last of 16
+// rows are 4.
+constexpr int kDotRows = 6, kLastDotRows = 4;
 
-// How much of a product's padded tiles holds values, and the strides of its accumulators.
-struct Extent {
-    int vectors;                // of 16 columns
-    int pairs;                  // of the depth, in its last tile
-    int64_t row, across, down;  // floats between rows, vectors and tiles of 16 rows
+// Distances in a product's operands: 16-bit values between rows of a and between pairs of vectors of b, floats between rows and between vectors of
+// c. Those of the forward are constants, of which a loop needs no registers.
+struct QkStrides {
+    static constexpr int64_t a_row = 32, c_row = kKeyBlock, c_across = 16;
+    int64_t b_across;
+};
+struct PvStrides {
+    static constexpr int64_t a_row = kKeyBlock, b_across = 4 * kTileValues, c_row = 16, c_across = 256;
+};
+struct AnyStrides {
+    int64_t a_row, b_across, c_row, c_across;
 };
 
-// c[kDotRows][Vectors] = or += a · b.
-template <int Vectors>
-inline void dot_block(const MatrixGemm& m, const Extent& e, const uint16_t* left, const uint16_t* right, float* c) {
-    const int64_t row = m.a_row_bytes / 2;
-    V sum[kDotRows][Vectors], x[Vectors];
+// How much of a product's padded tiles holds values.
+struct Extent {
+    int vectors;   // of 16 columns
+    int pairs;     // of the depth, in its last tile
+    int64_t down;  // floats between tiles of 16 rows of c
+};
+
+// c[Rows][Vectors] = or += a · b.
+template <int Rows, int Vectors, class Strides>
+[[gnu::noinline]] void dot_block(const MatrixGemm& m, const Strides& by, int pairs, const uint16_t* left, const uint16_t* right, float* c) {
+    V sum[Rows][Vectors];
+#pragma GCC unroll 6
+    for (int r = 0; r < Rows; r++)
 #pragma GCC unroll 4
-    for (int r = 0; r < kDotRows; r++)
-#pragma GCC unroll 4
-        for (int n = 0; n < Vectors; n++) sum[r][n] = m.accumulate ? load(c + r * e.row + n * e.across) : V{};
+        for (int n = 0; n < Vectors; n++) sum[r][n] = m.accumulate ? load(c + r * by.c_row + n * by.c_across) : V{};
     for (int part = 0; part < m.k_parts; part++)
         for (int k = 0; k < m.k_tiles; k++) {
             const uint16_t *a = left + part * m.a_part_stride + k * m.a_k_stride,
                            *b = right + part * m.b_part_stride + k * 2 * kTileValues;
-            const uint16_t* const end = b + (k + 1 < m.k_tiles ? 16 : e.pairs) * 32;
+            const uint16_t* const end = b + (k + 1 < m.k_tiles ? 16 : pairs) * 32;
             for (; b < end; a += 2, b += 32) {
+                __m512i x[Vectors];
 #pragma GCC unroll 4
-                for (int n = 0; n < Vectors; n++) x[n] = (V)_mm512_loadu_si512(b + n / 2 * m.b_n_stride + n % 2 * kTileValues);
-#pragma GCC unroll 4
-                for (int r = 0; r < kDotRows; r++) {
+                for (int n = 0; n < Vectors; n++) x[n] = _mm512_loadu_si512(b + n / 2 * by.b_across + n % 2 * kTileValues);
+#pragma GCC unroll 6
+                for (int r = 0; r < Rows; r++) {
                     int32_t two;
-                    memcpy(&two, a + r * row, sizeof two);
-                    const __m512bh y = (__m512bh)_mm512_set1_epi32(two);
+                    memcpy(&two, a + r * by.a_row, sizeof two);
+                    const __m512i y = _mm512_set1_epi32(two);
 #pragma GCC unroll 4
-                    for (int n = 0; n < Vectors; n++) sum[r][n] = _mm512_dpbf16_ps(sum[r][n], y, (__m512bh)x[n]);
+                    for (int n = 0; n < Vectors; n++) sum[r][n] = dot(sum[r][n], y, x[n]);
                 }
             }
         }
+#pragma GCC unroll 6
+    for (int r = 0; r < Rows; r++)
 #pragma GCC unroll 4
-    for (int r = 0; r < kDotRows; r++)
-#pragma GCC unroll 4
-        for (int n = 0; n < Vectors; n++) store(c + r * e.row + n * e.across, sum[r][n]);
+        for (int n = 0; n < Vectors; n++) store(c + r * by.c_row + n * by.c_across, sum[r][n]);
 }
 
-// Rows [first, end) of a product.
-void gemm(const MatrixGemm& m, const Extent& e, int first, int end) {
-    for (int r = first; r < end; r += kDotRows) {
-        const uint16_t* const left = m.a + r / 16 * m.a_m_stride + r % 16 * (m.a_row_bytes / 2);
-        float* const c = m.c + r / 16 * e.down + r % 16 * e.row;
-        for (int n = 0; n < e.vectors; n += 4) {
-            const uint16_t* const right = m.b + n / 2 * m.b_n_stride;
-            const int vectors = e.vectors - n;
-            if (vectors >= 4) dot_block<4>(m, e, left, right, c + n * e.across);
-            else if (vectors == 3) dot_block<3>(m, e, left, right, c + n * e.across);
-            else if (vectors == 2) dot_block<2>(m, e, left, right, c + n * e.across);
-            else dot_block<1>(m, e, left, right, c + n * e.across);
-        }
+template <int Rows, class Strides>
+void dot_rows(const MatrixGemm& m, const Strides& by, const Extent& e, const uint16_t* left, float* c) {
+    for (int n = 0; n < e.vectors; n += 4, c += 4 * by.c_across) {
+        const uint16_t* const right = m.b + n / 2 * by.b_across;
+        const int vectors = e.vectors - n;
+        if (vectors >= 4) dot_block<Rows, 4>(m, by, e.pairs, left, right, c);
+        else if (vectors == 3) dot_block<Rows, 3>(m, by, e.pairs, left, right, c);
+        else if (vectors == 2) dot_block<Rows, 2>(m, by, e.pairs, left, right, c);
+        else dot_block<Rows, 1>(m, by, e.pairs, left, right, c);
     }
+}
+
+// A tile of 16 rows of a product.
+template <class Strides>
+void gemm_16_rows(const MatrixGemm& m, const Strides& by, const Extent& e, int tile) {
+    const uint16_t* const left = m.a + tile * m.a_m_stride;
+    float* const c = m.c + tile * e.down;
+    int r = 0;
+    for (; r + kDotRows <= 16; r += kDotRows) dot_rows<kDotRows>(m, by, e, left + r * by.a_row, c + r * by.c_row);
+    dot_rows<kLastDotRows>(m, by, e, left + r * by.a_row, c + r * by.c_row);
 }
 
 void gemm(const MatrixGemm* products, int count) {
     for (const MatrixGemm* m = products; m < products + count; m++)
-        gemm(*m, {2 * m->n_pairs, 16, m->c_stride, 16, 16 * m->c_stride}, 0, m->m_pairs * kRowBlock);
+        for (int tile = 0; tile < 2 * m->m_pairs; tile++)
+            gemm_16_rows(*m, AnyStrides{m->a_row_bytes / 2, m->b_n_stride, m->c_stride, 16}, {2 * m->n_pairs, 16, 16 * m->c_stride}, tile);
 }
 
-// Of a step that a band cuts, vectors of keys from the first on to the last that one of 16 rows sees: what lies behind is neither multiplied
+// Of a step that a band cuts, vectors of keys from the first on to the last that one row of a tile sees: what lies behind is neither multiplied
 // nor, as P, added. What its scores then are does not matter: they are masked.
-int visible_vectors(const MainloopStep& step, int row) {
+int visible_vectors(const MainloopStep& step, int tile) {
     if (!step.masked || step.visible) return kKeyBlock / 16;
     int64_t keys = 0;
-    for (int r = row; r < row + 16; r++) {
+    for (int r = 16 * tile; r < 16 * tile + 16; r++) {
         const int64_t seen = step.block->rows[r].end - step.key;
         keys = seen > keys ? seen : keys;
     }
@@ -109,8 +131,8 @@ void qk_gemm(const MatrixShape& shape, const MainloopStep& step, float* s) {
                           .c = s,
                           .c_stride = kKeyBlock,
                           .accumulate = false};
-    for (int row = 0; row < kRowBlock; row += 16)
-        gemm(m, {visible_vectors(step, row), (shape.dim_qk - 1) % 32 / 2 + 1, kKeyBlock, 16, 16 * kKeyBlock}, row, row + 16);
+    for (int tile = 0; tile < 2; tile++)
+        gemm_16_rows(m, QkStrides{m.b_n_stride}, {visible_vectors(step, tile), (shape.dim_qk - 1) % 32 / 2 + 1, 16 * kKeyBlock}, tile);
 }
 
 // S and P of a step.
@@ -138,9 +160,9 @@ void pv_gemm(const MatrixShape& shape, const MainloopStep& step, const ScoreStag
                     .c = block.o,
                     .c_stride = 16,
                     .accumulate = !block.acc_empty};
-    for (int row = 0; row < kRowBlock; row += 16) {
-        m.k_tiles = (visible_vectors(step, row) + 1) / 2;
-        gemm(m, {(shape.dim_v - 1) / 16 + 1, 16, 16, 256, int64_t(shape.columns) * 256}, row, row + 16);
+    for (int tile = 0; tile < 2; tile++) {
+        m.k_tiles = (visible_vectors(step, tile) + 1) / 2;
+        gemm_16_rows(m, PvStrides{}, {(shape.dim_v - 1) / 16 + 1, 16, int64_t(shape.columns) * 256}, tile);
     }
     block.acc_empty = false;
 }
