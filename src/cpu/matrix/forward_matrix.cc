@@ -32,9 +32,10 @@ MatrixShape shape_of(const Problem& p) {
     return s;
 }
 
-// Key blocks of a chunk, whose k and v stay in the second-level cache: 1 MB of it with heads of 128 dims. At each end of a chunk a
-// row block's accumulators go to memory and come back, and products have no softmax interleaved.
-int64_t chunk_steps(const MatrixShape& s) { return s.k_bytes() + s.v_bytes() <= 32 << 10 ? 32 : 16; }
+// Key blocks of a chunk, whose k and v stay in the second-level cache: with heads of 128 dims 512 KB of 1 MB (Zen) or of 2 MB, of which a
+// neighbour's hyperthread may have half (AMX). At each end of a chunk a row block's accumulators go to memory and come back, and products of tiles
+// have no softmax interleaved.
+constexpr int64_t kChunkSteps = 16;
 
 // A worker's memory, of which this is the beginning.
 struct MatrixScratch {
@@ -66,10 +67,10 @@ int64_t lay_out_scratch(const Problem& p, char* memory) {
         block.rows = arena.allocate<MatrixRow>(kRowBlock);
         if (memory) scratch.blocks[i] = block;
     }
-    scratch.steps = arena.allocate<MainloopStep>(kPanel * chunk_steps(s));
-    scratch.visible = arena.allocate<uint64_t>(p.has(kRowSetOperands) ? kPanel * chunk_steps(s) * kRowBlock : 0);
+    scratch.steps = arena.allocate<MainloopStep>(kPanel * kChunkSteps);
+    scratch.visible = arena.allocate<uint64_t>(p.has(kRowSetOperands) ? kPanel * kChunkSteps * kRowBlock : 0);
     scratch.stages = arena.allocate<char>(kMatrixStageBytes);
-    scratch.packed = arena.allocate<uint16_t>(chunk_steps(s) * (s.k_bytes() + s.v_bytes()) / 2);
+    scratch.packed = arena.allocate<uint16_t>(kChunkSteps * (s.k_bytes() + s.v_bytes()) / 2);
     scratch.converted = arena.allocate<uint16_t>(int64_t(kKeyBlock) * max_of(s.dim_qk, s.dim_v));
     if (memory) *header = scratch;
     return arena.used;
@@ -113,6 +114,31 @@ void pack_step(const Call& c, const QueryTile& t, int64_t key, uint16_t* to, Scr
     pack_rows(c, s, c.k->matrix->pack_v, c.p->d.v_dtype, rows, kKeyBlock, s.dim_v, to + s.k_bytes() / 2, w);
 }
 
+// What is packed next is prefetched: rows may lie on a page each, which hardware prefetchers do not follow.
+void prefetch_rows(const char* const* rows, int count, int64_t bytes) {
+    for (int i = 0; i < count; i++) prefetch_bytes(rows[i], bytes);
+}
+
+void prefetch_step(const Call& c, const QueryTile& t, int64_t key) {
+    const fa_attention_desc_t& d = c.p->d;
+    const char* rows[kKeyBlock];
+    const int keys = int(min_of(kKeyBlock, t.seq.k_len - key));
+    locate_kv_rows(c, t, KvOperand::k, t.kv_head, key, keys, rows);
+    prefetch_rows(rows, keys, row_bytes(d.k_dtype, d.dim_qk));
+    locate_kv_rows(c, t, KvOperand::v, t.kv_head, key, keys, rows);
+    prefetch_rows(rows, keys, row_bytes(d.v_dtype, d.dim_v));
+}
+
+void prefetch_next_q(const Call& c, const QueryTile& t) {
+    const char* rows[kRowBlock];
+    QueryTile next = t;
+    next.first += t.rows;
+    next.rows = int(min_of(kRowBlock, t.seq.q_len * c.p->group - next.first));
+    if (next.rows <= 0) return;
+    q_pointers(c, next, rows);
+    prefetch_rows(rows, next.rows, row_bytes(c.p->d.q_dtype, c.p->d.dim_qk));
+}
+
 int64_t max_steps(const Problem& p) { return ceil_div(p.d.seqlen_k, kKeyBlock); }
 
 uint16_t* shared_step(const Call& c, const QueryTile& t, int64_t step) {
@@ -128,7 +154,10 @@ void prepare(const Call& c, int64_t index, Scratch& w) {
     t.kv_head = head % c.p->d.heads_k;
     t.seq = sequence_of(c.sequences, t.batch);
     const int64_t first = index % chunks * kPrepareSteps, end = min_of(first + kPrepareSteps, ceil_div(t.seq.k_len, kKeyBlock));
-    for (int64_t step = first; step < end; step++) pack_step(c, t, step * kKeyBlock, shared_step(c, t, step), w);
+    for (int64_t step = first; step < end; step++) {
+        if (step + 1 < end) prefetch_step(c, t, (step + 1) * kKeyBlock);
+        pack_step(c, t, step * kKeyBlock, shared_step(c, t, step), w);
+    }
 }
 
 void pack_q_tiles(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
@@ -136,6 +165,7 @@ void pack_q_tiles(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
     const MatrixShape& s = scratch.shape;
     const char* rows[kRowBlock] = {};
     q_pointers(c, t, rows);
+    prefetch_next_q(c, t);
     pack_rows(c, s, c.k->matrix->pack_q, c.p->d.q_dtype, rows, kRowBlock, s.dim_qk, scratch.blocks[panel_index].q, w);
 }
 
@@ -305,8 +335,8 @@ void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
         last = max_of(last, visible[i].some.end);
     }
     // Steps lie at multiples of kKeyBlock, wherever the split begins.
-    for (int64_t chunk = first / kKeyBlock; chunk * kKeyBlock < last; chunk += chunk_steps(shape)) {
-        const int64_t steps = min_of(chunk_steps(shape), ceil_div(last, kKeyBlock) - chunk);
+    for (int64_t chunk = first / kKeyBlock; chunk * kKeyBlock < last; chunk += kChunkSteps) {
+        const int64_t steps = min_of(kChunkSteps, ceil_div(last, kKeyBlock) - chunk);
         uint16_t* const packed = c.shared ? shared_step(c, tiles[0], chunk) : scratch.packed;
         int64_t n = 0;
         for (int i = 0; i < count; i++)
