@@ -9,7 +9,7 @@ bool softmax_backward_tile(const BackwardCall& g, const QueryTile& t, KeyBlock& 
     const Call& c = g.c;
     float* const slope = through_cap && c.p->d.softcap > 0 ? x.slope : nullptr;
     if (!score_tile(c, t, block, key, keys, x.w, slope)) return false;
-    c.k->qk(x.dout, t.vectors, block.v.data + (key - block.key) * block.v.stride, block.v.stride, keys, int(c.p->d.dim_v), x.dp);
+    c.k->qk(x.dout, t.vectors, t.vectors, block.v.data + (key - block.key) * block.v.stride, block.v.stride, keys, int(c.p->d.dim_v), x.dp);
     if (c.has_dropout) apply_dropout_tile(c, t, key, keys, x.dp);
     c.k->softmax_backward(x.w.s, x.dp, t.vectors, keys, 1.f, x.lse, x.delta, slope);
     if (c.has_dropout) apply_dropout_tile(c, t, key, keys, x.w.s);

@@ -18,9 +18,52 @@ float bias_value(const Problem& p, const void* bias, int64_t index) {
     }
 }
 
+constexpr int kMaxVectors = 4;  // of a tile
+
+// How many of a tile's keys some row of each vector sees, from the first key on. What lies behind is neither multiplied nor, as P, added: a band
+// that ends with the row's own key leaves the tiles on the diagonal three eighths less to do.
+struct SeenKeys {
+    int of_vector[kMaxVectors];
+    // visit(first vector, vectors, keys) for neighbours that see equally many.
+    template <class Visit>
+    void each(int vectors, Visit visit) const {
+        for (int n = 0, end; n < vectors; n = end) {
+            for (end = n + 1; end < vectors && of_vector[end] == of_vector[n];) end++;
+            if (of_vector[n] > 0) visit(n, end - n, of_vector[n]);
+        }
+    }
+};
+
+SeenKeys seen_keys(const Call& c, const QueryTile& t, TileClass kind, int64_t key, int keys) {
+    SeenKeys seen;
+    const bool cut = kind == TileClass::partial && !c.sets.any() && t.rows == c.k->rows;
+    for (int n = 0; n < t.vectors; n++) {
+        const int64_t last = t.position((n + 1) * c.k->lanes - 1, c.p->group);
+        seen.of_vector[n] = cut ? int(max_of(min_of(key_band(t.rule, last, t.seq.k_len).end - key, keys), 0)) : keys;
+    }
+    return seen;
+}
+
+void qk(const Call& c, const QueryTile& t, const SeenKeys& seen, const KvRowsF32& k, float* s) {
+    int done = 0;  // a key that a row sees is seen by those behind it, too
+    seen.each(t.vectors, [&](int first, int, int keys) {
+        const int lane = first * c.k->lanes;
+        c.k->qk(t.q + lane, t.vectors - first, t.vectors, k.data + done * k.stride, k.stride, keys - done, int(c.p->d.dim_qk),
+                s + done * t.width + lane);
+        done = keys;
+    });
+}
+
+void pv(const Call& c, const QueryTile& t, const SeenKeys& seen, const KvRowsF32& v, const float* p, const float* rescale, float* acc) {
+    seen.each(t.vectors, [&](int first, int vectors, int keys) {
+        const int lane = first * c.k->lanes;
+        c.k->pv(p + lane, vectors, t.vectors, v.data, v.stride, keys, int(c.p->d.dim_v), rescale + lane, acc + lane);
+    });
+}
+
 // The product and its factor.
-void raw_scores(const Call& c, const QueryTile& t, int keys, const KvRowsF32& k, Scratch& w) {
-    c.k->qk(t.q, t.vectors, k.data, k.stride, keys, int(c.p->d.dim_qk), w.s);
+void raw_scores(const Call& c, const QueryTile& t, const SeenKeys& seen, int keys, const KvRowsF32& k, Scratch& w) {
+    qk(c, t, seen, k, w.s);
     if (c.factor.product != 1.f) c.k->scale_scores(w.s, c.factor.product, keys * t.width);
     if (c.count) w.counters.flops += 2 * c.p->d.dim_qk * keys * t.rows;
 }
@@ -77,7 +120,7 @@ bool score_tile(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key,
     TileScoreMod task;
     if (!prepare_score_mod(c, t, key, keys, w, &task)) return false;
     if (!block.k.data) block.k = load_k(c, t, block.key, block.keys, w.k, w);
-    raw_scores(c, t, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
+    raw_scores(c, t, seen_keys(c, t, task.kind, key, keys), keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
     apply_score_mod(c, t, key, keys, task, w, slope);
     return true;
 }
@@ -148,8 +191,8 @@ void mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, i
             c.k->online_softmax(w.s, t.vectors, keys, states[i].m, states[i].l, w.rescale);
             if (c.has_dropout) apply_dropout_tile(c, t, key + skipped, keys, w.s);
             if (!block.v.data) block.v = load_v(c, t, key, block.keys, w.v, w);
-            c.k->pv(w.s, t.vectors, block.v.data + skipped * block.v.stride, block.v.stride, keys, int(p.d.dim_v), w.rescale,
-                    states[i].acc);
+            pv(c, t, seen_keys(c, t, classify(c, t, key + skipped, keys), key + skipped, keys),
+               {block.v.data + skipped * block.v.stride, block.v.stride}, w.s, w.rescale, states[i].acc);
             if (c.count) w.counters.flops += 2 * p.d.dim_v * keys * t.rows;
         }
     }
@@ -178,7 +221,7 @@ void write_scores(const Call& c, const QueryTile& t, const PartialState& state, 
         bool kept = true;
         KeyBlock block{key, keys, load_k(c, t, key, keys, w.k, w), {}};
         if (stage == FA_SCORES_RAW || stage == FA_SCORES_CAPPED) {
-            raw_scores(c, t, keys, block.k, w);
+            raw_scores(c, t, seen_keys(c, t, TileClass::full, key, keys), keys, block.k, w);
             if (stage == FA_SCORES_CAPPED && p.d.softcap > 0) c.k->score_mod(w.s, nullptr, p.d.softcap, keys * t.width);
         } else {
             kept = score_tile(c, t, block, key, keys, w);

@@ -14,7 +14,7 @@ static inline void order_stores() { asm volatile("" ::: "memory"); }
 
 // The register block of all products: c[r][N vectors] = Σ_k a(r, k) · b[k][N vectors], r < M, a(r, k) broadcast from rows of k (nn:
 // a[r · stride + k]) or from columns of v (tn: a[k · stride + r]). `accumulate`: c is added to. pv is tn with online softmax's
-// rescaling: c is multiplied by `rescale`, and what is added is in other units.
+// rescaling: c is multiplied by `rescale`, and what is added is in other units. Rows of b and c are W vectors wide.
 //
 // The last step stores each row right after its own accumulators are complete. All stores at the end, waiting for the last
 // accumulators, fill the core's store queue; the next block's first products then wait behind them, and a block of 32 steps takes a
@@ -35,10 +35,10 @@ template <int M, int N>
     }
 }
 
-template <Gemm F, int M, int N>
+template <Gemm F, int M, int N, int W>
 static inline void gemm_block(const float* a, int64_t stride, const float* b, int depth, bool accumulate, const float* rescale,
                               float* c) {
-    constexpr int width = N * kLanes, kAtOnce = 4;  // of rows; columns, whose addresses are a stride apart, are faster one by one
+    constexpr int width = W * kLanes, kAtOnce = 4;  // of rows; columns, whose addresses are a stride apart, are faster one by one
     const int64_t row = F == Gemm::nn ? stride : 1, step = F == Gemm::nn ? 1 : stride;
     V acc[M][N], x[N];
 #pragma GCC unroll 16
@@ -77,26 +77,26 @@ static inline void gemm_block(const float* a, int64_t stride, const float* b, in
 // many dims, as o is in chains of one tile.
 constexpr int kChain = 32;
 
-template <Gemm F, int M, int N>
+template <Gemm F, int M, int N, int W>
 static inline void gemm_chains(const float* a, int64_t stride, const float* b, int depth, int chain, bool accumulate,
                                const float* rescale, float* c) {
-    if (F != Gemm::nn) return gemm_block<F, M, N>(a, stride, b, depth, true, rescale, c);
+    if (F != Gemm::nn) return gemm_block<F, M, N, W>(a, stride, b, depth, true, rescale, c);
     for (int k = 0; k < depth; k += chain) {
         const int chunk = depth - k < chain ? depth - k : chain;
-        gemm_block<F, M, N>(a + k, stride, b + k * N * kLanes, chunk, accumulate || k > 0, rescale, c);
+        gemm_block<F, M, N, W>(a + k, stride, b + k * W * kLanes, chunk, accumulate || k > 0, rescale, c);
     }
 }
 
-template <Gemm F, int N>
+template <Gemm F, int N, int W = N>
 static void gemm(const float* a, int64_t stride, int rows, const float* b, int depth, int chain, bool accumulate,
                  const float* rescale, float* c) {
-    constexpr int width = N * kLanes, M = kGemmRows[N];
+    constexpr int width = W * kLanes, M = kGemmRows[N];
     const int64_t step = F == Gemm::nn ? stride : 1;
     int r = 0;
-    for (; r + M <= rows; r += M) gemm_chains<F, M, N>(a + r * step, stride, b, depth, chain, accumulate, rescale, c + r * width);
-    for (; r + 4 <= rows; r += 4) gemm_chains<F, 4, N>(a + r * step, stride, b, depth, chain, accumulate, rescale, c + r * width);
-    for (; r + 2 <= rows; r += 2) gemm_chains<F, 2, N>(a + r * step, stride, b, depth, chain, accumulate, rescale, c + r * width);
-    for (; r < rows; r++) gemm_chains<F, 1, N>(a + r * step, stride, b, depth, chain, accumulate, rescale, c + r * width);
+    for (; r + M <= rows; r += M) gemm_chains<F, M, N, W>(a + r * step, stride, b, depth, chain, accumulate, rescale, c + r * width);
+    for (; r + 4 <= rows; r += 4) gemm_chains<F, 4, N, W>(a + r * step, stride, b, depth, chain, accumulate, rescale, c + r * width);
+    for (; r + 2 <= rows; r += 2) gemm_chains<F, 2, N, W>(a + r * step, stride, b, depth, chain, accumulate, rescale, c + r * width);
+    for (; r < rows; r++) gemm_chains<F, 1, N, W>(a + r * step, stride, b, depth, chain, accumulate, rescale, c + r * width);
 }
 
 template <Gemm F>
@@ -108,18 +108,28 @@ static void gemm(int vectors, const float* a, int64_t stride, int rows, const fl
     else gemm<F, kTileVectors>(a, stride, rows, b, depth, chain, accumulate, rescale, c);
 }
 
+// The same for some vectors of rows that are `width` vectors wide: all of them, or of a full tile.
+template <Gemm F>
+static void gemm_part(int vectors, int width, const float* a, int64_t stride, int rows, const float* b, int depth, int chain,
+                      const float* rescale, bool accumulate, float* c) {
+    if (vectors == width) gemm<F>(vectors, a, stride, rows, b, depth, chain, accumulate, rescale, c);
+    else if (vectors == 1) gemm<F, 1, kTileVectors>(a, stride, rows, b, depth, chain, accumulate, rescale, c);
+    else if (vectors == 2) gemm<F, 2, kTileVectors>(a, stride, rows, b, depth, chain, accumulate, rescale, c);
+    else gemm<F, 3, kTileVectors>(a, stride, rows, b, depth, chain, accumulate, rescale, c);
+}
+
 // So many dims of q stay in the first-level cache while all keys are multiplied.
 constexpr int kQkDims = 128;
 
-static void qk(const float* q, int vectors, const float* k, int64_t stride, int keys, int dim, float* s) {
+static void qk(const float* q, int vectors, int width, const float* k, int64_t stride, int keys, int dim, float* s) {
     for (int x = 0; x < dim; x += kQkDims) {
         const int dims = dim - x < kQkDims ? dim - x : kQkDims;
-        gemm<Gemm::nn>(vectors, k + x, stride, keys, q + x * vectors * kLanes, dims, kChain, x > 0, nullptr, s);
+        gemm_part<Gemm::nn>(vectors, width, k + x, stride, keys, q + x * width * kLanes, dims, kChain, nullptr, x > 0, s);
     }
 }
 
-static void pv(const float* p, int vectors, const float* v, int64_t stride, int keys, int dim, const float* rescale, float* o) {
-    gemm<Gemm::pv>(vectors, v, stride, dim, p, keys, keys, true, rescale, o);
+static void pv(const float* p, int vectors, int width, const float* v, int64_t stride, int keys, int dim, const float* rescale, float* o) {
+    gemm_part<Gemm::pv>(vectors, width, v, stride, dim, p, keys, keys, rescale, true, o);
 }
 
 static void gemm_nn(const float* a, int64_t stride, int rows, const float* b, int vectors, int depth, float* c) {

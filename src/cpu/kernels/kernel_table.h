@@ -69,8 +69,9 @@ struct Kernels {
     int lanes;    // floats of a vector
     int rows;     // of a full tile. A tile is up to so many rows' vectors wide: width = vectors · lanes
 
-    // s[key][width] = Σ_c q[c][width] · k[key · stride + c]
-    void (*qk)(const float* q, int vectors, const float* k, int64_t stride, int keys, int dim, float* s);
+    // s[key][width] = Σ_c q[c][width] · k[key · stride + c], of the first `vectors` of `width`, which counts vectors, too: all of them, or some of
+    // a full tile's.
+    void (*qk)(const float* q, int vectors, int width, const float* k, int64_t stride, int keys, int dim, float* s);
     // s = s · factor
     void (*scale_scores)(float* s, float factor, int count);
     // Score mod, from natural to log2 units: cap · tanh(s / cap) when cap > 0, + addend unless NULL (−inf there removes the key), ·
@@ -81,8 +82,8 @@ struct Kernels {
     // Online softmax: updates the row states (m, l) by the tile's scores, replaces them by P in kPScale, and gives the factor that
     // rescales the accumulators so far.
     void (*online_softmax)(float* s, int vectors, int keys, float* m, float* l, float* rescale);
-    // o[column][width] = o · rescale + kAccScale / kPScale · Σ_key p[key][width] · v[key · stride + column]
-    void (*pv)(const float* p, int vectors, const float* v, int64_t stride, int keys, int dim, const float* rescale, float* o);
+    // o[column][width] = o · rescale + kAccScale / kPScale · Σ_key p[key][width] · v[key · stride + column], of such vectors
+    void (*pv)(const float* p, int vectors, int width, const float* v, int64_t stride, int keys, int dim, const float* rescale, float* o);
 
     // For the backward. C += A B, or Aᵀ B: c[row][width] += Σ_k a[row · stride + k] · b[k][width], or a[k · stride + row] ·
     // b[k][width].

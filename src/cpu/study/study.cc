@@ -106,7 +106,7 @@ void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, S
         for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
             const int keys = int(min_of(kTileKeys, t.seq.k_len - key));
             const KvRowsF32 v = load_v(s.quiet, t, key, keys, w.v, w);
-            c.k->pv(scores + key * t.width, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, state.acc);
+            c.k->pv(scores + key * t.width, t.vectors, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, state.acc);
             s.add(2 * t.rows * keys * p.d.dim_v, keys * s.v_row + int64_t(t.rows) * keys * 4, 0);
         }
         finish(s.quiet, t, state, w);
@@ -141,7 +141,7 @@ void run_flash1(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scr
             c.k->online_softmax(w.s, t.vectors, keys, m + t.first, l + t.first, w.rescale);
             if (c.has_dropout) apply_dropout(c, t, key, keys, t.width, 1, w.s);
             const KvRowsF32 v = load_v(s.quiet, t, key, keys, w.v, w);
-            c.k->pv(w.s, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, w.total[0].acc);
+            c.k->pv(w.s, t.vectors, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, w.total[0].acc);
             store_o(c, t, w.total[0].acc);
             s.add(2 * t.rows * keys * (p.d.dim_qk + p.d.dim_v), t.rows * (s.q_row + s.o_row + 8), t.rows * (s.o_row + 8));
         }
