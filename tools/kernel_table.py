@@ -90,11 +90,12 @@ def hopper_kernels(names):
             of_q, raw_v = (-(-width * (1 if eight_bit else 2) // 128) * 128 for width in (dims, columns))
             of_v = -(-columns // 64) * 128 + (raw_v if eight_bit else 0)
             shared = query_slots * 64 * groups * of_q + key_slots * keys * (of_q + of_v)
-            if pv:  # v as it comes, transposed with columns of ones, and averages of o but for short calls
+            if pv:  # v as it comes, transposed with columns of ones, and averages or sums of o but for short calls
                 narrow, promotes = columns <= 128, pv != 3
-                shared = query_slots * 64 * groups * of_q + key_slots * (keys * of_q + (columns + 8 * narrow) * 128)
+                transposed = -(-(columns + 8 * narrow) * keys // 1024) * 1024 if keys < 128 else (columns + 8 * narrow) * 128
+                shared = query_slots * 64 * groups * of_q + key_slots * (keys * of_q + transposed)
                 shared += (1 if promotes and not narrow else key_slots) * keys * raw_v
-                shared += promotes * (64 * groups * (columns if narrow else columns - 32) * 2 + (groups * 1024 if groups == 3 else 0))
+                shared += promotes * (64 * groups * columns * (4 if groups == 4 else 2) + (groups * 1024 if groups >= 3 else 0))
             listed[name] = Listed(64 * groups, columns, keys, 128 * (groups + 1), 1, shared)
     return listed
 

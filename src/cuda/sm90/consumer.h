@@ -37,9 +37,10 @@ struct Consumer {
     // bits it spills registers.
     static constexpr bool kZeroByFirstMma = Traits::kP8 || ((mask != MaskKind::none || Traits::kBiasSize > 0) && kHeadDim == 128 && !Traits::k8Bit);
     // Under a causal mask, warpgroups whose rows are as many as a block's keys each begin at their own diagonal, so that only their
-    // first block is masked. They go without ping-pong, in which one would have to wait for those that have not begun.
+    // first block is masked. They go without ping-pong, in which one would have to wait for those that have not begun; or, where 256 dims
+    // are promoted, for one that promotes.
     static constexpr bool kWarpgroupDiagonals = warpgroup_diagonals(mask, kBlockN, Traits::kBlockM),
-                          kPingPong = !kWarpgroupDiagonals;
+                          kPingPong = !kWarpgroupDiagonals && !(Traits::kPromotes && kHeadDimV > 128);
     // A warp computes P of a masked block in parts of 32 keys, and not where none of its rows sees a part. With wider heads, or
     // three warpgroups, the branches cost more than that saves.
     static constexpr bool kSkipUnseenParts = mask != MaskKind::none && kHeadDim <= 64 && kWarpgroups == 2;
@@ -304,7 +305,7 @@ struct Consumer {
             average_sum[r] *= factor;
         }
     }
-    // O from its averages in shared memory, to which it went; and back to there.
+    // O from its averages, or sums, in shared memory, to which it went; and back to there. Sums have the factor 1, until O is rescaled.
     FA_MEMBER void load_averages() {
         if constexpr (Traits::kPromotes) {
             if (__builtin_expect(has_averages, 0)) add_averages();
@@ -315,14 +316,19 @@ struct Consumer {
             const float2 stored = rt::ld_shared_v2(average_sum_place());
             average_sum[0] = stored.x, average_sum[1] = stored.y;
         }
-        FA_UNROLL for (int i = 0; i < kHeadDimV / 2; i += 8) {
-            const uint4 word = rt::ld_shared_v4(average_place() + i * 256);
-            const uint32_t pair[] = {word.x, word.y, word.z, word.w};
+        constexpr int unit = Traits::kPromotesToF32 ? 4 : 8;  // accumulators of 16 bytes
+        FA_UNROLL for (int i = 0; i < kHeadDimV / 2; i += unit) {
+            const uint4 words = rt::ld_shared_v4(average_place() + i / unit * 2048);
+            const uint32_t word[] = {words.x, words.y, words.z, words.w};
             FA_UNROLL for (int j = 0; j < 4; j++) {
-                float low, high;
-                rt::f16x2_to_f32(pair[j], low, high);
-                acc_o[i + 2 * j] = fmaf(low, average_sum[j % 2], acc_o[i + 2 * j]);
-                acc_o[i + 2 * j + 1] = fmaf(high, average_sum[j % 2], acc_o[i + 2 * j + 1]);
+                if constexpr (Traits::kPromotesToF32) {
+                    acc_o[i + j] = fmaf(float_of(word[j]), average_sum[j / 2], acc_o[i + j]);
+                } else {
+                    float low, high;
+                    rt::f16x2_to_f32(word[j], low, high);
+                    acc_o[i + 2 * j] = fmaf(low, average_sum[j % 2], acc_o[i + 2 * j]);
+                    acc_o[i + 2 * j + 1] = fmaf(high, average_sum[j % 2], acc_o[i + 2 * j + 1]);
+                }
             }
         }
         has_averages = false;
@@ -331,16 +337,23 @@ struct Consumer {
         load_averages();
         float inverse[2];
         FA_UNROLL for (int r = 0; r < 2; r++) {
+            if constexpr (Traits::kPromotesToF32) {  // the product with a hidden 1, as stored from where they are accumulators serialise wgmma (C7511)
+                average_sum[r] = 1.f, inverse[r] = float_of(rt::hidden_zero() | bits_of(1.f));
+                continue;
+            }
             average_sum[r] = row_sum[r];
             if (!Traits::kRowSumByWgmma) FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
                     average_sum[r] += rt::shuffle_xor16(average_sum[r], lanes);
             inverse[r] = average_sum[r] > 0.f ? rt::reciprocal_fast(average_sum[r]) : 0.f;
         }
-        FA_UNROLL for (int i = 0; i < kHeadDimV / 2; i += 8) {
-            uint32_t pair[4];
-            FA_UNROLL for (int j = 0; j < 4; j++)
-                pair[j] = rt::pack_f16(acc_o[i + 2 * j] * inverse[j % 2], acc_o[i + 2 * j + 1] * inverse[j % 2]);
-            rt::st_shared_v4(average_place() + i * 256, pair[0], pair[1], pair[2], pair[3]);
+        constexpr int unit = Traits::kPromotesToF32 ? 4 : 8;
+        FA_UNROLL for (int i = 0; i < kHeadDimV / 2; i += unit) {
+            uint32_t word[4];
+            FA_UNROLL for (int j = 0; j < 4; j++) {
+                if constexpr (Traits::kPromotesToF32) word[j] = bits_of(acc_o[i + j] * inverse[j / 2]);
+                else word[j] = rt::pack_f16(acc_o[i + 2 * j] * inverse[j % 2], acc_o[i + 2 * j + 1] * inverse[j % 2]);
+            }
+            rt::st_shared_v4(average_place() + i / unit * 2048, word[0], word[1], word[2], word[3]);
         }
         if (Traits::kScarceRegisters) {
             rt::st_shared(average_sum_place(), bits_of(average_sum[0]));

@@ -143,19 +143,20 @@ struct Sm90ForwardTraits {
     // Of v as it comes, in 8 bits, which has as many stages of its own.
     static constexpr int kRawPanels = (HeadDimV + 127) / 128, kRawBytes = k8Bit ? kRawPanels * kPanelBytes : 0;
     // Of P and v in 8 bits. Behind v's columns are eight of ones, whose product is P's row sum, where wgmma is wide enough. Every
-    // kPromoteBlocks blocks O goes to f16 averages in shared memory, since wgmma's accumulators of 8-bit products keep few bits.
+    // kPromoteBlocks blocks O goes to f16 averages in shared memory, or f32 sums, since wgmma's accumulators of 8-bit products keep few bits.
     static constexpr bool kP8 = pv != PvProduct::wide, kRowSumByWgmma = kP8 && HeadDimV <= 128, kLseSum = pv == PvProduct::p8_lse && kRowSumByWgmma;
-    static constexpr bool kPromotes = kP8 && pv != PvProduct::p8_short;
+    static constexpr bool kPromotes = kP8 && pv != PvProduct::p8_short, kExp2ByFma = kP8 && HeadDim <= 64;
+    static constexpr bool kPromotesToF32 = kPromotes && Warpgroups == 4;
     static constexpr int kOColumns = HeadDimV + (kRowSumByWgmma ? 8 : 0);  // of the accumulators of O
-    static constexpr int kPromoteBlocks = kUnpromotedKeys / BlockN, kAverageBytes = kPromotes ? kBlockM * HeadDimV * 2 : 0,
-                         kAverageSumBytes = kPromotes && Warpgroups == 3 ? Warpgroups * 1024 : 0;  // see kScarceRegisters
+    static constexpr int kPromoteBlocks = kUnpromotedKeys / BlockN, kAverageBytes = kPromotes ? kBlockM * HeadDimV * (kPromotesToF32 ? 4 : 2) : 0,
+                         kAverageSumBytes = kPromotes && Warpgroups >= 3 ? Warpgroups * 1024 : 0;  // see kScarceRegisters
     static constexpr int kRawStages = kPromotes && HeadDimV > 128 ? 1 : Stages;
     static_assert(!kP8 || (k8Bit && BlockN % 32 == 0 && BlockN <= 128), "keys of a transposed row are 128 bytes, swizzled");
     static_assert(!k8Bit || kRawPanels == kQPanels, "k and v of 8 bits are loaded together, by one warp");
     static constexpr int kWideningWarps = k8Bit ? 2 : 1;
     static constexpr int kUnitsOfAWarp = HeadDimV / 16 / kWideningWarps;  // of 16 columns that a warp transposes
     static_assert(!kP8 || kUnitsOfAWarp == 2 || kUnitsOfAWarp == 4 || kUnitsOfAWarp == 8, "a warp's units lie in one panel");
-    static constexpr bool kScarceRegisters = kP8 && Warpgroups == 3;  // what can be computed again is not kept
+    static constexpr bool kScarceRegisters = kP8 && Warpgroups >= 3;  // what can be computed again is not kept
     // Registers of a thread after setmaxnreg, of the producer warpgroup and of the consumers.
     static constexpr bool kSmallAccumulators = Warpgroups == 3 && BlockN / 2 + kOColumns / 2 + BlockN / (kP8 ? 8 : 4) <= 112;
     static constexpr int kProducerRegisters = k8Bit              ? (kSmallAccumulators || Warpgroups == 2 ? 56 : 32)

@@ -168,6 +168,17 @@ FA_DEVICE void cp_async4_part(uint32_t to, const char* from, int bytes) {
 }
 FA_DEVICE void st_shared_zero_v4(uint32_t at) { asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory"); }
 
+// 2^x, within 1 %, without a special function, which is enough for a result of e4m3: the mean of two functions that are straight between
+// powers of two, one of which has its corners half an octave off. y is x + kExp2Zero, whose bits then count 2^-14. `bits` has one of
+// kExp2Beyond where x is 129 or more, or NaN; of NaN 2^x is NaN, too.
+constexpr float kExp2Zero = 512.f + 127.f - 0x1.0ebap+0f;
+constexpr uint32_t kExp2Beyond = 0xbbc00000u;
+FA_DEVICE float exp2_by_fma(float y, uint32_t& bits) {
+    float clamped;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(clamped) : "f"(y), "f"(512.f + 127.f - 40.f));
+    bits = __float_as_uint(clamped);
+    return fmaf(__uint_as_float((bits << 9) + (1 << 22)), 0x1.6a09e6p-1f, __uint_as_float(bits << 9));
+}
 // Four e4m3, the first lowest; beyond 448: 448.
 FA_DEVICE uint32_t pack_e4m3(float a, float b, float c, float d) {
     uint32_t word;

@@ -58,23 +58,33 @@ FA_DEVICE void apply_score_mod(Consumer& wg, bool nan) {
 }
 
 // What is known of a block's P: this thread's part of its row sums, by two; and, of 8 bits, words of which the highest bit of a byte is set
-// where a P of the row has reached the type's limit, or is NaN.
+// where a P of the row has reached the type's limit, or is NaN, and such where exp2_by_fma may have made a P of something beyond its range.
 struct PStats {
     float row[4];
-    uint32_t limit[2];
+    uint32_t limit[2], beyond[2];
     FA_MEMBER float of(int r) const { return row[2 * r] + row[2 * r + 1]; }
     template <class Consumer>
     FA_MEMBER bool outgrew(const Consumer& wg, int r) const {
-        const bool within = Consumer::Traits::kP8 ? (limit[r] & 0x80808080u) == 0 : of(r) <= Consumer::Traits::kRescaleThreshold;
+        const bool within = Consumer::Traits::kP8 ? ((limit[r] & 0x80808080u) | (beyond[r] & rt::kExp2Beyond)) == 0 : of(r) <= Consumer::Traits::kRescaleThreshold;
         return !(within && wg.score_mod_op.in_range(r));
     }
 };
 
-// The same as below, of 8 bits: a word has four scores of 16 keys, in the order in which transpose_v.h leaves the keys.
+// Is P of the j-th score of a word, of which four words have 64 keys of a row, made by exp2_by_fma? One of eight, where special functions are
+// the bound: of more, the power that instructions take costs what is gained.
+template <class Traits>
+constexpr bool made_by_fma(int word, int j) {
+    return Traits::kExp2ByFma && j == 3 && word % 4 < 2;
+}
+
+// The same as below, of 8 bits: a word has four scores of 16 keys, in the order in which transpose_v.h leaves the keys. The sum for an LSE
+// takes none from exp2_by_fma.
 template <class Consumer, class Exponent>
 FA_DEVICE void exp2_to_p8(Consumer& wg, const bool (&wanted)[2], Exponent exponent, PStats& stats) {
+    using Traits = typename Consumer::Traits;
     FA_UNROLL for (int r = 0; r < 2; r++)
-        if (wanted[r]) stats.row[2 * r] = stats.row[2 * r + 1] = 0.f, stats.limit[r] = 0;
+        if (wanted[r]) stats.row[2 * r] = stats.row[2 * r + 1] = 0.f, stats.limit[r] = stats.beyond[r] = 0;
+    const float zero[] = {rt::kExp2Zero - wg.ref_log2[0], rt::kExp2Zero - wg.ref_log2[1]};
     FA_UNROLL for (int i = 0; i < Consumer::kBlockN / 8; i++) {
         const int r = i % 2, s = i / 2 * 8 + 2 * r;
         if (!wanted[r]) continue;
@@ -83,6 +93,12 @@ FA_DEVICE void exp2_to_p8(Consumer& wg, const bool (&wanted)[2], Exponent expone
             value[j] = rt::exp2_fast(exponent(s + j / 2 * 4 + j % 2, r));
         stats.row[2 * r] += value[0] + value[1];
         stats.row[2 * r + 1] += value[2] + value[3];
+        FA_UNROLL for (int j = 0; j < 4; j++) {
+            if (!made_by_fma<Traits>(i, j)) continue;
+            uint32_t bits;
+            value[j] = rt::exp2_by_fma(fmaf(wg.acc_s[s + j / 2 * 4 + j % 2], wg.score_mod_op.scale_log2, zero[r]), bits);
+            stats.beyond[r] |= bits;
+        }
         wg.p[i] = rt::pack_e4m3(value[0], value[1], value[2], value[3]);
         stats.limit[r] |= wg.p[i] + 0x02020202u;
     }
