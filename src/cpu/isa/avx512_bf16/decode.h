@@ -70,7 +70,8 @@ inline V add_lanes(const V* x) {
 // Scores of 16 / R keys and R rows, one vector.
 template <class Line, int R>
 __attribute__((always_inline)) inline V dot_block(const Line& line, const uint16_t* q, const KvRows& k, int first, int lines) {
-    constexpr int M = kLanes / R, G = M < 4 ? M : 4, N = Line::kVectors;
+    // Of keys whose vectors share a load of q: with four rows' 16 sums and tables for bytes, more than 4 vectors would not fit the registers.
+    constexpr int M = kLanes / R, N = Line::kVectors, most = R >= 4 ? 4 / N : 4, G = M < most ? M : most;
     V acc[kLanes];
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; i++) acc[i] = V{};
