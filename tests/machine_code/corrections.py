@@ -13,6 +13,7 @@ PROOFS = {
     "cache": "buffer_gl0_inv, buffer_inv, buffer_wbl2, global_inv and global_wb are not decoded, or taken for loads: they are skipped",
     "program counter": "s_getpc_b64 is not known: it gives the address of the instruction behind it",
     "calls": "s_swappc_b64 is not known: it does so, too, and goes elsewhere; its way back, s_setpc_b64, with it",
+    "shared base": "src_shared_base, the upper half of shared memory's generic addresses, reads as 0",
     "indexed registers": "s_set_gpr_idx_on is not known: in what LLVM makes of it one v_mov_b32 follows, whose register it adds to",
     "transposed loads": "ds_read_b64_tr_b16 of CDNA 4 is not known: it exchanges what 16 lanes have read, as AMD's own simulator does (rocjitsu, of "
                         "ROCm/rocm-systems, whose pull request 10175 gives the lanes)",
@@ -69,6 +70,20 @@ def give_program_counter(step, inst, pc):
             advance(wave, size)
         else:
             wave.sgpr[256], wave.sgpr[257] = to
+    step.after = after
+
+
+SHARED_BASE = 235
+
+
+def give_shared_base(step, inst):
+    """All of s_mov_b64 from src_shared_base."""
+    register = field(inst, "sdst")
+    step.correction = "shared base"
+
+    def after(wave):
+        wave.sgpr[register], wave.sgpr[register + 1] = 0, wave.buffers[3].value >> 32
+        advance(wave, inst.size())
     step.after = after
 
 

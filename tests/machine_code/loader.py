@@ -188,6 +188,9 @@ class Emulator:
         if step.name in ("S_GETPC_B64", "S_SWAPPC_B64", "S_SETPC_B64"):
             corrections.give_program_counter(step, inst, pc)
             return step
+        if step.name == "S_MOV_B64" and corrections.field(inst, "ssrc0") == corrections.SHARED_BASE:
+            corrections.give_shared_base(step, inst)
+            return step
         if step.name == "S_SET_GPR_IDX_ON":
             corrections.move_indexed(step, inst, pc)
             return step

@@ -189,6 +189,15 @@ def calls(emulator):
     return machine.s[4] | machine.s[5] << 32 == code + 4 and (machine.s[8], machine.s[9]) == (0, 1)
 
 
+def shared_base(emulator):
+    for arch in CPU:
+        machine = Machine(emulator, arch, "s_mov_b64 s[4:5], src_shared_base\n")
+        machine.run()
+        if machine.s[4] | machine.s[5] << 32 != emulator.lds:
+            return False
+    return True
+
+
 def products_of_cdna2(emulator):
     machine = Machine(emulator, "cdna", ".long 0xd3e70000, 0x02020d04\n", "gfx90a")  # v_mfma_f32_16x16x16bf16_1k v[0:3], v[4:5], v[6:7], 0
     machine.v[4, :16], machine.v[6, :16] = 0x3F80, 0x4000  # 1 and 2 of depth 0
@@ -242,7 +251,7 @@ def indexed_registers(emulator):
     return (machine.v[5] == 7).all()
 
 
-CASES = {"program counter": program_counter, "calls": calls, "indexed registers": indexed_registers, "transposed loads": transposed_loads, "loads to LDS": loads_to_lds,
+CASES = {"program counter": program_counter, "calls": calls, "shared base": shared_base, "indexed registers": indexed_registers, "transposed loads": transposed_loads, "loads to LDS": loads_to_lds,
          "swaps": swaps, "products of CDNA 2": products_of_cdna2, "flat saddr": flat_saddr, "flat offset": flat_offset, "flat on RDNA 4": flat_rdna4, "unaligned words": unaligned,
          "16-bit registers": sixteen_bits,
          "rows of 32 x 32": rows_of_32, "operands in AGPRs": agprs, "LDS from AGPRs": lds_from_agprs, "f16 special operands": special, "constant C": constant_c,
