@@ -87,7 +87,7 @@ shards() { for ((n = 0; n < $2; n++)); do printf 'Shard/%s.*/%d:' "$1" "$n"; don
 sanitize() {
     local checked=(compute-sanitizer --tool "$1" --error-exitcode 1 "$gpu" --gtest_brief=1)
     beside "$1 over every kernel" 1 "${checked[@]}" --gtest_filter='EveryKernel.AgreesWithTheOracle'
-    beside "$1 over every kernel of Hopper" 8 "${checked[@]}" --gtest_filter='*EveryHopperKernel.*'
+    beside "$1 over every kernel of Hopper" 8 "${checked[@]}" --gtest_filter='*EveryHopperKernel*'
     beside "$1 over conversions" 1 compute-sanitizer --tool "$1" --error-exitcode 1 "$check" --gtest_brief=1 --gtest_filter='Convert.*'
     beside "$1 over every backward kernel" 1 "${checked[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
 }
@@ -118,7 +118,7 @@ if [ "$devices" -ge 2 ] && has_torch; then
     else CUDA_VISIBLE_DEVICES=2 compare_backward beside; fi
 fi
 sanitize memcheck
-beside "every kernel" 9 "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*:*EveryHopperKernel.*-*Times*'
+beside "every kernel" 9 "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*:*EveryHopperKernel*-*Times*'
 beside "every backward kernel" 9 "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel*-*Times*'
 beside "the same bits a thousand times" 2 "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*Times*'
 beside "the same gradients a thousand times" 1 "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*Times*'

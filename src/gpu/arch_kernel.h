@@ -49,7 +49,7 @@ struct ArchPlan {
     uint64_t zeroed;
     uint64_t widened;  // bytes at the workspace's end in which copies of 8-bit k and v in q's type lie
     bool rounds_k;     // to bf16, by permission
-    PlannedParams<2048> params;
+    PlannedParams<2560> params;
 };
 ArchPlan plan_arch_kernel(const rt::Device&, const Problem&);
 // A handle's memory for them, some for each of a few streams: zeros, and zeros again when a call ends.

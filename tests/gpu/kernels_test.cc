@@ -7,6 +7,7 @@
 #include "gpu/gpu.h"
 #include "gpu/hopper_cases.h"
 #include "gpu/latent_cases.h"
+#include "gpu/list_cases.h"
 #include "support/random_case.h"
 
 namespace test::gpu {
@@ -270,7 +271,9 @@ void fill(Case& c, Rng& rng) {
     if (c.d.operands & FA_OPERAND_BIAS_SCALE) {
         for (int64_t head = 0; head < c.d.heads_q; head++) c.bias_scale.as<float>()[head] = std::vector{1.f, -0.5f, 0.f, 3.f}[size_t(head % 4)];
     }
-    if (c.d.list_space != FA_LIST_SLOTS) return;
+    if (c.d.operands & FA_OPERAND_SINKS)
+        for (int64_t head = 0; head < c.d.heads_q; head++) c.sinks.as<float>()[head] = float(rng.normal());
+    if (c.d.list_space != FA_LIST_SLOTS) return fill_lists(c, rng);
     c.set_key_lists([&](int64_t, int64_t, int64_t) {
         Case::Lists lists;
         const int64_t all = c.d.num_pages * c.d.page_size, first = rng.between(0, all - 1);
@@ -354,13 +357,10 @@ struct Part {
 };
 void PrintTo(const Part& part, std::ostream* out) { *out << part.width << ' ' << part.dtype; }
 
-class EveryHopperKernel : public EveryKernel, public testing::WithParamInterface<Part> {};
-
-TEST_P(EveryHopperKernel, AgreesWithTheOracle) {
-    if (!is_hopper()) GTEST_SKIP() << "not a Hopper";
+class EveryHopperKernel : public EveryKernel, public testing::WithParamInterface<Part> {
+  protected:
     const Part& part = GetParam();
-    const Handle handle = make_handle();
-    const auto of_part = [&](std::vector<Case> cases) {
+    std::vector<Case> of_part(const Handle& handle, std::vector<Case> cases) const {
         const auto others = [&](const Case& c) {
             const std::vector<std::string> names = kernels_of(handle, c.d);
             EXPECT_FALSE(names.empty()) << handle.error();
@@ -368,19 +368,34 @@ TEST_P(EveryHopperKernel, AgreesWithTheOracle) {
         };
         cases.erase(std::remove_if(cases.begin(), cases.end(), others), cases.end());
         return cases;
-    };
-    Met met(part);
-    check(handle, of_part(tall_cases(handle)), met, 234);
-    check(handle, of_part(worked_cases(handle)), met, 235);
-    check(handle, of_part(latent_cases()), met, 236);
-    check(handle, of_part(wide_cases()), met, 237);
-    check(handle, of_part(low_cases()), met, 238);
-    check(handle, of_part(latent_row_cases()), met, 239);
+    }
+};
+class EveryHopperKernelOfLists : public EveryHopperKernel {};
+bool of_lists(const std::string& name) { return name.find("_list_") != std::string::npos; }
+
+TEST_P(EveryHopperKernel, AgreesWithTheOracle) {
+    if (!is_hopper()) GTEST_SKIP() << "not a Hopper";
+    const Handle handle = make_handle();
+    Met met([&](const std::string& name) { return part(name) && !of_lists(name); });
+    check(handle, of_part(handle, tall_cases(handle)), met, 234);
+    check(handle, of_part(handle, worked_cases(handle)), met, 235);
+    check(handle, of_part(handle, latent_cases()), met, 236);
+    check(handle, of_part(handle, wide_cases()), met, 237);
+    check(handle, of_part(handle, low_cases()), met, 238);
+    check(handle, of_part(handle, latent_row_cases()), met, 239);
+}
+TEST_P(EveryHopperKernelOfLists, AgreesWithTheOracle) {
+    if (!is_hopper()) GTEST_SKIP() << "not a Hopper";
+    const Handle handle = make_handle();
+    Met met([&](const std::string& name) { return part(name) && of_lists(name); });
+    check(handle, of_part(handle, list_cases()), met, 240);
 }
 const Part kParts[] = {{"64", "bf16"},  {"96", "bf16"},  {"128", "bf16"}, {"192", "bf16"}, {"256", "bf16"}, {"64", "f16"},
                        {"128", "f16"},  {"256", "f16"},  {"64", "e4m3"},  {"128", "e4m3"}, {"192", "e4m3"}, {"256", "e4m3"},
                        {"512", "bf16"}, {"576", "bf16"}, {"512", "f16"},  {"576", "f16"}};
 INSTANTIATE_TEST_SUITE_P(Parts, EveryHopperKernel, testing::ValuesIn(kParts));
+const Part kListParts[] = {{"64", "bf16"}, {"128", "bf16"}, {"256", "bf16"}, {"64", "f16"}, {"128", "f16"}, {"256", "f16"}};
+INSTANTIATE_TEST_SUITE_P(Parts, EveryHopperKernelOfLists, testing::ValuesIn(kListParts));
 
 TEST_F(EveryKernel, OfHopperIsInAPart) {
     for (const std::string& name : listed_kernels()) {
@@ -415,7 +430,7 @@ TEST_F(EveryKernel, GivesTheSameBitsAThousandTimes) {
     for (Case& c : tall_cases(handle)) cases.push_back(std::move(c));
     for (Case& c : worked_cases(handle)) cases.push_back(std::move(c));
     if (is_hopper())
-        for (auto all : {latent_cases, latent_row_cases, wide_cases})
+        for (auto all : {latent_cases, latent_row_cases, wide_cases, list_cases})
             for (Case& c : some_of(all(), handle)) cases.push_back(std::move(c));
     for (Case& c : cases) {
         for (const std::string& name : kernels_of(handle, c.d)) seen.insert(name);

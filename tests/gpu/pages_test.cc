@@ -1,5 +1,6 @@
 // Page tables that nobody has checked: ids beyond the cache remove their keys, whatever kernel takes the call, and lead nowhere.
 #include <limits>
+#include <numeric>
 #include <set>
 #include "gpu/gpu.h"
 
@@ -32,7 +33,7 @@ std::string run_with_holes(const Handle& handle, Case& c, const std::vector<int6
 }
 
 TEST_F(Pages, ThatDoNotExistRemoveTheirKeys) {
-    enum { dense, causal_mask, softcap, alibi, options };
+    enum { dense, causal_mask, softcap, alibi, list, options };
     const Handle handle = make_handle();
     Rng rng(241);
     for (const int32_t dtype : {FA_BF16, FA_F16, FA_E4M3})
@@ -49,9 +50,21 @@ TEST_F(Pages, ThatDoNotExistRemoveTheirKeys) {
                         if (option != dense) causal(c, FA_ALIGN_BOTTOM_RIGHT);
                         if (option == softcap) c.d.softcap = 4, c.d.num_splits = 1;  // or they are cut into splits
                         if (option == alibi) c.d.operands |= FA_OPERAND_ALIBI;
+                        const int64_t blocks = (keys + 63) / 64;
+                        if (option == list) {
+                            c.d.operands |= FA_OPERAND_KEY_LIST;
+                            c.d.list_rows = c.d.list_keys = 64, c.d.list_max = blocks;
+                            c.d.list_stride[3] = 1;
+                        }
                         c.bind(rng);
                         c.fill_normal(rng);
                         if (option == alibi) fa_alibi_slopes(c.d.heads_q, 0, c.alibi.as<float>());
+                        if (option == list)
+                            c.set_key_lists([&](int64_t, int64_t, int64_t) {
+                                std::vector<int32_t> all(static_cast<size_t>(blocks));
+                                std::iota(all.begin(), all.end(), 0);
+                                return Case::Lists{all, {}};
+                            });
                         ASSERT_EQ(run_with_holes(handle, c, {0, 3, 4, 6}), "") << c.describe();
                     }
 }

@@ -43,14 +43,15 @@ struct Consumer {
                           kPingPong = !kWarpgroupDiagonals && !(Traits::kPromotes && kHeadDimV > 128);
     // A warp computes P of a masked block in parts of 32 keys, and not where none of its rows sees a part. With wider heads, or
     // three warpgroups, the branches cost more than that saves.
-    static constexpr bool kSkipUnseenParts = mask != MaskKind::none && kHeadDim <= 64 && kWarpgroups == 2;
-    // One loop for all blocks of a tile: a second one, of masked blocks, has not enough registers.
-    static constexpr bool kOneLoop = mask != MaskKind::none && Traits::kScarceRegisters;
+    static constexpr bool kSkipUnseenParts = mask != MaskKind::none && mask != MaskKind::list && kHeadDim <= 64 && kWarpgroups == 2;
+    // One loop for all blocks of a tile: a second one, of masked blocks, has not enough registers; and lists have masked ones anywhere.
+    static constexpr bool kOneLoop = mask == MaskKind::list || (mask != MaskKind::none && Traits::kScarceRegisters);
     static_assert(!kWarpgroupDiagonals || (!kPair && kWarpgroups <= Traits::kStages),
                   "the last V of the previous tile keeps its stage until the first warpgroup's own keys have been loaded");
     static_assert(score_mod != ScoreMod::alibi || !Traits::kP8, "transpose_v and store_averages count blocks down");
     static_assert(score_mod != ScoreMod::alibi || mask == MaskKind::band,
                   "the other masks' loops have no blocks that only exact_softmax serves");
+    static_assert(mask != MaskKind::list || (Traits::kBlockM == KeyUnitTable::kTileRows && kBlockN % KeyUnitTable::kKeys == 0), "a table is of such tiles and blocks");
 
     const Sm90ForwardParams& a;
     const Sm90Call& x;
@@ -73,6 +74,7 @@ struct Consumer {
     KeyRange key_range[2], warp_range{};
     int n_block, n_block_min, n_block_min_before_local_mask, n_block_min_causal_local_mask;
     int blocks_to_skip;  // that the tile loads before this warpgroup's first
+    typename Traits::Units units;  // of a list, in the block of which S is computed
     int blocks_left, q_stage;
     int o_started = 0;  // has acc_o been written in this tile?
     PipelineState<Traits::kStages> k, v;
@@ -112,6 +114,11 @@ struct Consumer {
         return score_mod == ScoreMod::alibi ? blocks_left == 0 : n_block == n_block_min;
     }
     FA_MEMBER bool needs_mask() const {
+        if constexpr (mask == MaskKind::list) {
+            bool all = true;
+            FA_UNROLL for (int i = 0; i < Traits::kUnits; i++) all = all && units.seen(i, warpgroup) == SeenKeys::all;
+            return !all;
+        }
         return n_block >= n_block_min_causal_local_mask || n_block < n_block_min_before_local_mask ||
                score_mod_op.needs_exact(n_block);
     }
@@ -171,7 +178,7 @@ struct Consumer {
         q_stage = q.index;
         tile_stage.advance();
         q.advance();
-        n_block_min_causal_local_mask = mask == MaskKind::none ? 0 : rt::warp_uniform(blocks.y);
+        n_block_min_causal_local_mask = mask == MaskKind::none || mask == MaskKind::list ? 0 : rt::warp_uniform(blocks.y);
         n_block_min = mask == MaskKind::band ? rt::warp_uniform(blocks.z) : 0;
         n_block_min_before_local_mask = mask == MaskKind::band ? rt::warp_uniform(blocks.w) : 0;
         blocks_to_skip = kPair && mask != MaskKind::none ? rt::warp_uniform(tile->peer_only_blocks) : 0;
@@ -221,6 +228,13 @@ struct Consumer {
             const int row = border_place().row;
             FA_UNROLL for (int r = 0; r < 2; r++)
                 key_range[r] = key_range_of<mask>(a.window, tile->row0 + row + 8 * r, tile->off, tile->k_len);
+            if constexpr (mask == MaskKind::list) {
+                const Sequence seq{tile->q_begin, tile->q_len, 0, tile->k_len, 0, tile->off};
+                FA_UNROLL for (int r = 0; r < 2; r++) {
+                    const int existing = max(min(tile->row0 + row + 8 * r, tile->q_len - 1), 0);
+                    if (a.ranges.pairs) key_range[r] = intersection(key_range[r], row_range(a.ranges, seq, tile->batch, tile->head, existing));
+                }
+            }
         }
         if constexpr (kSkipUnseenParts) {
             if (mask == MaskKind::band)
@@ -231,6 +245,7 @@ struct Consumer {
     // What lies behind the last value of a sequence within its tensor may be anything, and 0 · NaN is NaN.
     FA_MEMBER void zero_v_tail() const {
         if (Traits::k8Bit) return;  // widen_v has
+        if constexpr (mask == MaskKind::list) return zero_v_tail_of_units();
         const int left = tile->k_len - n_block * kBlockN;
         if (kWarpgroupDiagonals || (x.uniform_lengths && !(Traits::kPagedKv && a.page_chunk)) || left >= kBlockN) return;
         wait_v();
@@ -239,6 +254,20 @@ struct Consumer {
             rt::st_shared_zero_v4(Traits::v_tile(v.index) + i / units * Traits::kPanelBytes + left * 128 + i % units * 16);
         rt::fence_proxy_async_shared();
         rt::named_barrier_sync(1 + kWarpgroups, 128 * kWarpgroups);
+    }
+
+    // The last key lies in the last unit, and that in a tile's first block.
+    FA_MEMBER void zero_v_tail_of_units() const {
+        FA_UNROLL for (int i = 0; i < Traits::kUnits; i++) {
+            const int left = tile->k_len - units.first_key(i);
+            if ((x.uniform_lengths && !x.pages.table) || left >= KeyUnitTable::kKeys || left <= 0) continue;
+            wait_v();
+            const int pieces = (KeyUnitTable::kKeys - left) * 8;  // of 16 bytes, in a panel
+            for (int piece = int(threadIdx.x) - 128; piece < pieces * Traits::kVPanels; piece += 128 * kWarpgroups)
+                rt::st_shared_zero_v4(Traits::v_tile(v.index) + piece / pieces * Traits::kPanelBytes + (i * KeyUnitTable::kKeys + left) * 128 + piece % pieces * 16);
+            rt::fence_proxy_async_shared();
+            rt::named_barrier_sync(1 + kWarpgroups, 128 * kWarpgroups);
+        }
     }
 
     // ---- wgmma
@@ -253,6 +282,9 @@ struct Consumer {
             QkWgmma::mma(acc_s, q_desc + i / 4 * (Traits::kBlockM * 8) + i % 4 * 2,
                          k_desc + i / 4 * (Traits::kPanelBytes / 16) + i % 4 * 2, i > 0);
         rt::wgmma_commit();
+        if constexpr (mask == MaskKind::list) {  // before k's stage is released
+            FA_UNROLL for (int i = 0; i < Traits::kUnits; i++) units.entry[i] = rt::warp_uniform(shared.units[k.index].entry[i]);
+        }
     }
     // `ping_pong`: lets the next warpgroup issue, two wgmma before the end (of 8 bits one), for its first one takes as long to begin.
     FA_MEMBER void issue_pv(bool ping_pong) {

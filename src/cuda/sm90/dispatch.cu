@@ -3,6 +3,7 @@
 // Answers depend on the device and the descriptor alone; the tensors' addresses have been checked to be multiples of 16 bytes
 // before.
 #include "cuda/sm90/kernel_list.h"
+#include "cuda/sm90/list_operands.h"
 #include "cuda/sm90/mla_dispatch.h"
 #include "cuda/sm90/pack_mask.h"
 #include "cuda/sm90/score_operands.h"
@@ -38,12 +39,14 @@ constexpr bool tries_every_width() {
 static_assert(tries_every_width(), "kernels.def has a width that kWidths lacks");
 
 MaskKind mask_kind_of(const Problem& p) {
+    if (p.has(kRowSetOperands)) return MaskKind::list;
     if (p.d.flags & FA_WINDOW || p.d.chunk > 0) return MaskKind::band;
     return p.causal() ? MaskKind::causal : MaskKind::none;
 }
 
 ScoreMod score_mod_of(const Problem& p) {
     return has_block_factors(p)      ? ScoreMod::factors
+           : p.has(kRowSetOperands)  ? ScoreMod::none  // masks among them
            : p.has(FA_OPERAND_MASK)  ? ScoreMod::mask
            : p.has(FA_OPERAND_BIAS)  ? (reads_f32_bias(p.d) ? ScoreMod::bias_f32 : ScoreMod::bias)
            : p.d.softcap > 0         ? ScoreMod::softcap
@@ -68,6 +71,8 @@ constexpr uint64_t kDescaleOperands = FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCAL
 constexpr Implements kForward = {FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | kSequenceOperands |
                                      FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE | kDescaleOperands,
                                  option::bands | FA_DETERMINISTIC | option::reserve_units | option::precision | FA_V_IN_K | option::softcap};
+constexpr Implements kListForward = {(kForward.operands & ~FA_OPERAND_ALIBI) | kRowSetOperands,
+                                     (kForward.options & ~option::softcap) | option::mask_dtype | option::mask_keys | option::mask_period};
 constexpr Implements kByteForward = {kForward.operands | FA_OPERAND_O_SCALE, kForward.options | option::factors};
 constexpr Implements kBiasForward = {kForward.operands | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE, kForward.options | option::bias_period};
 
@@ -132,7 +137,9 @@ bool low_call_fits(const Problem& p) {
 bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.sm90 || !types_fit(d)) return false;
-    if (!p.within(type_bytes(d.q_dtype) == 1 ? kByteForward : p.has(FA_OPERAND_BIAS) ? kBiasForward : kForward)) return false;
+    const bool lists = p.has(kRowSetOperands);
+    if (!p.within(lists ? kListForward : type_bytes(d.q_dtype) == 1 ? kByteForward : p.has(FA_OPERAND_BIAS) ? kBiasForward : kForward)) return false;
+    if (lists && (type_bytes(d.q_dtype) == 1 || !lists_fit(p))) return false;
     if (!(d.scale > 0) || (d.softcap > 0 && !softcap_polynomial_fits(p))) return false;
     if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
     // With left padding a block of keys would begin within a page.
@@ -255,7 +262,8 @@ const ArchKernel* kernel_for(const rt::Device& device, const Problem& p) {
     if (!can_implement(device, p)) return nullptr;
     for (const int width : kWidths) {
         if (width < p.d.dim_qk) continue;
-        for (const MaskKind mask : {mask_kind_of(p), MaskKind::band})
+        const MaskKind kind = mask_kind_of(p);
+        for (const MaskKind mask : {kind, kind == MaskKind::list ? kind : MaskKind::band})
             if (const ArchKernel* const best = fastest_kernel(width, mask, device, p)) return best;
     }
     return nullptr;
@@ -292,6 +300,7 @@ struct Sm90Plan {
     WidenKvParams k, v;
     CopyBiasParams bias;
     BlockFactorParams factors;
+    KeyUnitParams units;
 };
 
 template <class T>
@@ -330,7 +339,7 @@ ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& asked) {
     a.o_columns = type_bytes(d.o_dtype) == 2 ? int(d.dim_v) : 0;
     a.o_e4m3 = d.o_dtype == FA_E4M3;
     a.o_f16 = d.o_dtype == FA_F16;
-    a.page_chunk = p.paged() ? page_chunk_of(h, p) : 0;
+    a.page_chunk = p.paged() && h.mask != MaskKind::list ? page_chunk_of(h, p) : 0;
     a.pair_by_heads = pair_by_heads(h, p);
     a.m_blocks = int(m_blocks_of(h, p));
     a.num_tiles = int(tiles_of(h, p));
@@ -338,11 +347,15 @@ ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& asked) {
     const int64_t packed = packed_heads(p);
     a.tile_heads = int(d.heads_q / packed);
     while (h.block_m > packed << a.head_rows_log2) a.head_rows_log2++;
-    const int64_t kv_heads = p.causal() ? min_of(kv_heads_in_l2(p), d.batch * p.kv_heads) : 0;
+    const int64_t kv_heads = p.causal() || h.mask == MaskKind::list ? min_of(kv_heads_in_l2(p), d.batch * p.kv_heads) : 0;
     a.section = int(min_of(kv_heads * p.group, d.batch * d.heads_q) / (a.pair_by_heads ? 2 : packed));
     plan.blocks = h.cluster_size * min_of(a.num_tiles, device.multiprocessors / h.cluster_size);
     plan.split.splits = 1;
     if (schedules_dynamically(h, device, p)) plan.workspace = kArchKernelBytes, plan.zeroed = 2 * sizeof *a.tile_counter;
+    if (h.mask == MaskKind::list) {
+        planned.units = planned_units(p, h.block_n, a.window);
+        plan.workspace = kArchKernelBytes + table_bytes(p, planned.units.to);
+    }
     if (h.score_mod == ScoreMod::mask) {
         a.mask = packed_mask(p);
         plan.workspace = kArchKernelBytes + packed_mask_bytes(a.mask);
@@ -388,7 +401,7 @@ rt::Status arch_kernel_memory(ArchKernelMemory* memory, rt::Stream stream, void*
 rt::Status prepare_arch_kernels(const rt::Device& device) {
     if (!device.sm90) return rt::kSuccess;
     if (!tensor_map_encoder()) return cudaErrorInsufficientDriver;
-    const rt::Status others[] = {rt::prepare(pack_mask, device), rt::prepare(copy_bias<uint16_t>, device), rt::prepare(copy_bias<float>, device), rt::prepare(prepare_block_factors, device), prepare_latent_kernels(device), prepare_wide_kernels()};
+    const rt::Status others[] = {rt::prepare(pack_mask, device), rt::prepare(list_key_units, device), rt::prepare(list_mask_bits, device), rt::prepare(copy_bias<uint16_t>, device), rt::prepare(copy_bias<float>, device), rt::prepare(prepare_block_factors, device), prepare_latent_kernels(device), prepare_wide_kernels()};
     for (const int32_t from : {FA_E4M3, FA_E5M2, FA_I8})
         for (const auto kernel : {widen_kernel<F16>(from), widen_kernel<Bf16>(from)})
             if (const rt::Status s = rt::prepare(kernel, device); s != rt::kSuccess) return s;
@@ -442,7 +455,11 @@ rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_f
         return cudaErrorInvalidValue;
     if (plan.zeroed > 0) {
         a.tile_counter = reinterpret_cast<int*>(memory);
-        const rt::Status s = zeroed ? rt::kSuccess : cudaMemsetAsync(memory, 0, plan.zeroed, stream);
+        const rt::Status s = zeroed || h.mask == MaskKind::list ? rt::kSuccess : cudaMemsetAsync(memory, 0, plan.zeroed, stream);
+        if (s != rt::kSuccess) return s;
+    }
+    if (h.mask == MaskKind::list) {
+        const rt::Status s = list_units(planned.units, p, args, memory + kArchKernelBytes, a.tile_counter, stream, &a);
         if (s != rt::kSuccess) return s;
     }
     if (h.score_mod == ScoreMod::mask) {

@@ -2,12 +2,13 @@
 // FlashAttention-3's. docs/hopper.md tells how it works, docs/hopper_log.md what was tried.
 //
 // A CTA has a producer warpgroup and two to four consumer warpgroups. Of the producer, warp 0 schedules tiles and loads q
-// (tile_scheduler.h), warp 1 loads k and warp 2 loads v (producer.h, paged_kv.h), warp 3 a bias (bias.h). Each consumer owns 64 rows of the tile and goes
+// (tile_scheduler.h), warp 1 loads k and warp 2 loads v (producer.h, paged_kv.h, listed_kv.h), warp 3 a bias (bias.h). Each consumer owns 64 rows of the tile and goes
 // through its blocks of keys from right to left (mainloop.h): wgmma for S = q kᵀ of one block runs beside softmax of the block
 // before (softmax.h), and the warpgroups take turns at issuing wgmma (ping-pong). At the end of a tile it writes o and LSE
 // (epilogue.h), while the first S of the next tile is computed.
 #pragma once
 #include "cuda/sm90/bias.h"
+#include "cuda/sm90/listed_kv.h"
 #include "cuda/sm90/mainloop.h"
 #include "cuda/sm90/transpose_v.h"
 
@@ -37,6 +38,10 @@ FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgr
         else if constexpr (Traits::k8Bit) {
             if (warp == 1 && Traits::kPagedKv && a.page_chunk) paged_kv_8bit_producer<Traits>(a);
             else if (threadIdx.x == 32) kv_8bit_producer<Traits>(a);
+            else return;
+        } else if constexpr (mask == MaskKind::list) {
+            if (threadIdx.x == 32) listed_kv_producer<Traits, KvOperand::k, Stages>(a);
+            else if (threadIdx.x == 64) listed_kv_producer<Traits, KvOperand::v, Stages>(a);
             else return;
         } else if (Traits::kPagedKv && a.page_chunk && warp == 1) paged_kv_producer<Traits, KvOperand::k, Stages>(a);
         else if (Traits::kPagedKv && a.page_chunk && warp == 2) paged_kv_producer<Traits, KvOperand::v, Stages>(a);

@@ -6,7 +6,9 @@
 // two CTAs that share k and v: each loads one half and multicasts it to both. A panel is 64 columns (128 bytes, the TMA box) of a
 // matrix in shared memory.
 #pragma once
+#include "backend/row_keys.h"
 #include "cuda/sm90/block_factors.h"
+#include "cuda/sm90/key_units.h"
 #include "cuda/sm90/packed_mask.h"
 #include "cuda/sm90/pipeline.h"
 #include "cuda/sm90/ptx.h"
@@ -17,8 +19,8 @@ namespace fa {
 namespace gpu {
 
 // Which keys a row sees: all; those up to its diagonal; those of a band (windows, chunks, and any mask without a kernel of its
-// own).
-enum class MaskKind { none, causal, band };
+// own); those of lists of blocks and of ranges, within bands (key_units.h).
+enum class MaskKind { none, causal, band, list };
 // What changes scores between the product q · kᵀ and softmax.
 enum class ScoreMod { none, softcap, alibi, mask, bias, bias_f32, factors };
 // Can a tile have few rows of several query heads that share k and v? Kernels of bands alone, or every kernel would carry it.
@@ -91,6 +93,8 @@ struct Sm90ForwardParams {
     CUtensorMap bias_map;
     Sm90Bias bias;
     BlockFactors factors;
+    KeyUnitTable units;
+    KeyRanges ranges;
 };
 
 // A tile, as the scheduler describes it to producers and consumers. Its blocks of keys are [n_block_min, n_block_max], both
@@ -169,6 +173,9 @@ struct Sm90ForwardTraits {
                                                                    : (k8Bit ? 224 : 232);
     // May k and v lie in pages? Not in pairs, which load halves of blocks; and paged_kv_producer needs 40 registers.
     static constexpr bool kPagedKv = !pair && kProducerRegisters >= 40;
+    // Of lists: units of a block of keys.
+    static constexpr int kUnits = (BlockN + KeyUnitTable::kKeys - 1) / KeyUnitTable::kKeys;
+    using Units = KeyUnits<kUnits>;
     static constexpr int kTileStages = 3;      // the tile whose o is being written, the one being computed and the next
     static constexpr int kPrefetchBlocks = 3;  // blocks of a tile that are not loaded yet when the next tile is taken
     // The bias of a warpgroup's 64 rows and a block's keys, which each warpgroup takes at its own pace. One stage is enough where there is no
@@ -192,6 +199,7 @@ struct Sm90ForwardTraits {
         Barriers barrier;
         WorkTileInfo tile[kTileStages];  // n_block_max < 0: there are no more
         int next_tile[kTileStages];      // the tiles that the first CTA of a pair has taken for both
+        Units units[Stages];             // of a list, in k's stages
     };
     static constexpr int kTensorBytes = QStages * kQBytes + Stages * (kKBytes + kVBytes) + kRawStages * kRawBytes + kAverageBytes +
                                         kAverageSumBytes + Warpgroups * kBiasStages * kBiasBytes,

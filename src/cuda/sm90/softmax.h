@@ -30,23 +30,65 @@ FA_DEVICE int scores_before(int end) {
     return within / 8 * 2 + min(within % 8, 2);
 }
 
+// Of a row, a bit for each of this thread's scores from number `word` on whose key the row sees.
+template <class Consumer>
+FA_DEVICE uint32_t seen_bits(const Consumer& wg, int r, int c, int word) {
+    constexpr int kBlockN = Consumer::kBlockN;
+    const KeyRange range = Consumer::mask == MaskKind::none ? KeyRange{0, wg.tile->k_len} : wg.key_range[r];
+    const int first = scores_before<kBlockN>(range.begin - wg.n_block * kBlockN - 2 * c),
+              past = scores_before<kBlockN>(range.end - wg.n_block * kBlockN - 2 * c);
+    uint32_t seen = rt::low_bit_mask(past - word);
+    if (Consumer::mask == MaskKind::band) seen &= ~rt::low_bit_mask(first - word);
+    return seen;
+}
+// The same where units make up a block, all scores of which one word has.
+template <class Consumer>
+FA_DEVICE uint32_t seen_bits_of_units(const Consumer& wg, int r, int c) {
+    constexpr int scores = KeyUnitTable::kKeys / 4;
+    uint32_t seen = 0;
+    FA_UNROLL for (int i = 0; i < Consumer::Traits::kUnits; i++) {
+        const SeenKeys of_unit = wg.units.seen(i, wg.warpgroup);
+        const KeyRange range = of_unit == SeenKeys::masked ? wg.key_range[r] : KeyRange{0, of_unit == SeenKeys::none ? 0 : wg.tile->k_len};
+        const int first = wg.units.first_key(i) + 2 * c;
+        seen |= (rt::low_bit_mask(scores_before<KeyUnitTable::kKeys>(range.end - first)) &
+                 ~rt::low_bit_mask(scores_before<KeyUnitTable::kKeys>(range.begin - first)))
+                << scores * i;
+    }
+    return seen;
+}
+
+// And where masks come as bits (list_units.h).
+template <class Consumer>
+FA_DEVICE void apply_mask_bits(Consumer& wg) {
+    constexpr int units = Consumer::Traits::kUnits, scores = KeyUnitTable::kKeys / 2;
+    const KeyUnitTable& table = wg.a.units;
+    const int64_t entry = table.tile_of(wg.tile->batch, wg.tile->head, wg.tile->row0) * table.most + wg.n_block * units;
+    const uint32_t* const word = table.bits + entry * KeyUnitTable::kBits + int(threadIdx.x) - 128;
+    FA_UNROLL for (int i = 0; i < units; i++) {
+        if (wg.units.seen(i, wg.warpgroup) != SeenKeys::masked) continue;
+        const uint32_t seen = word[i * KeyUnitTable::kBits];
+        FA_UNROLL for (int j = 0; j < scores; j++)
+            if (!(seen >> j & 1)) wg.acc_s[i * scores + j] = kNegInf;
+    }
+}
+
 // By bits, a word of them for 32 scores: eight at a time become predicates.
 template <class Consumer>
 FA_DEVICE void apply_mask(Consumer& wg) {
     constexpr int kBlockN = Consumer::kBlockN;
+    static_assert(Consumer::mask != MaskKind::list || kBlockN <= 128, "one word has all scores of a row");
     const int c = wg.row_place().c;
     if (Consumer::kRecomputePlace) wg.find_key_ranges();
-    FA_UNROLL for (int r = 0; r < 2; r++) {
-        const KeyRange range = Consumer::mask == MaskKind::none ? KeyRange{0, wg.tile->k_len} : wg.key_range[r];
-        const int first = scores_before<kBlockN>(range.begin - wg.n_block * kBlockN - 2 * c),
-                  past = scores_before<kBlockN>(range.end - wg.n_block * kBlockN - 2 * c);
+    FA_UNROLL for (int r = 0; r < 2; r++)
         FA_UNROLL for (int word = 0; word < kBlockN / 4; word += 32) {
-            uint32_t seen = rt::low_bit_mask(past - word);
-            if (Consumer::mask == MaskKind::band) seen &= ~rt::low_bit_mask(first - word);
+            uint32_t seen;
+            if constexpr (Consumer::mask == MaskKind::list) seen = seen_bits_of_units(wg, r, c);
+            else seen = seen_bits(wg, r, c, word);
             FA_UNROLL for (int i = word; i < min(word + 32, kBlockN / 4); i++)
                 if (!(seen >> (i - word) & 1)) wg.acc_s[i / 2 * 4 + 2 * r + i % 2] = kNegInf;
         }
-    }
+    if constexpr (Consumer::mask == MaskKind::list)
+        if (wg.a.units.bits) apply_mask_bits(wg);
 }
 
 // Exact scores in place of products. `nan`: is one NaN? So are the scores of keys whose page does not exist.
@@ -206,7 +248,7 @@ FA_DEVICE void first_row_ref(Consumer& wg) {
     wg.wait_bias();
     apply_score_mod(wg, may_miss_pages(wg.acc_s));
     wg.release_bias();
-    if (Consumer::mask != MaskKind::none || (wg.n_block + 1) * Consumer::kBlockN > wg.tile->k_len) apply_mask(wg);
+    if (Consumer::mask == MaskKind::list ? wg.needs_mask() : Consumer::mask != MaskKind::none || (wg.n_block + 1) * Consumer::kBlockN > wg.tile->k_len) apply_mask(wg);
     find_row_max(wg, true, row_max);
     lazy_rescale(wg, {true, true}, true, row_max);
 }

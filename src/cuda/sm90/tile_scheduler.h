@@ -28,6 +28,14 @@ FA_DEVICE KeyRange key_range_of(const Window& window, int row, int off, int k_le
     return range;
 }
 
+// Of two ranges what is in both, which may end before it begins.
+FA_DEVICE KeyRange intersection(const KeyRange& a, const KeyRange& b) { return {max(a.begin, b.begin), min(a.end, b.end)}; }
+// The range operand's of a row, of which it has one.
+FA_DEVICE KeyRange row_range(const KeyRanges& ranges, const Sequence& seq, int batch, int head, int row) {
+    const int32_t* const pair = ranges.pairs + 2 * query_index(ranges.rows, seq, batch, row, head);
+    return {max(pair[0], 0), max(pair[1], 0)};
+}
+
 // The last block of keys that some of `rows` rows sees. Rows that see none get block 0, all of which is masked.
 template <class Traits, MaskKind mask>
 FA_DEVICE int n_block_max_of(const Window& window, const WorkTileInfo& t, int row0, int rows) {
@@ -86,6 +94,10 @@ FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, W
     t.k_begin = int(seq.k_begin);
     t.kv_batch = x.sequences.packed_k() ? 0 : x.uniform_lengths ? t.batch : int(seq.kv_index);
     if constexpr (Traits::kDescale) find_descale_factors(x, t);
+    if constexpr (mask == MaskKind::list) {
+        t.n_block_max = a.units.blocks[a.units.tile_of(t.batch, t.head, t.row0)] - 1;
+        return;
+    }
     const auto key_range = [&](int row) { return key_range_of<mask>(a.window, row, t.off, t.k_len); };
     const auto n_block_max = [&](int row0) { return n_block_max_of<Traits, mask>(a.window, t, row0, rows); };
     t.n_block_max = n_block_max(t.row0);

@@ -1,0 +1,179 @@
+// The kernels that make the table of units (key_units.h) from lists of blocks of keys and ranges of keys, before the forward kernel runs: each unit
+// once, in ascending order, without those that bands, ranges and lengths leave out. So neither the order of a list nor what it says twice shows.
+#pragma once
+#include "backend/row_keys.h"
+#include "cuda/sm90/tile_scheduler.h"
+
+namespace fa {
+namespace gpu {
+
+constexpr int kUnitThreads = KeyUnitTable::kTileRows;
+constexpr int64_t kMostUnits = int64_t(1) << 16;  // of a sequence, for which there is shared memory
+
+// The mask operand as it came, of bytes or of bits.
+struct MaskOperand {
+    const uint8_t* data;  // NULL: none
+    int64_t period[2], stride[4], keys;
+    bool bits;
+    bool whole;  // are 16 of a row's keys that begin with a multiple of 16 a vector of as many bytes?
+    // Of a row, bits of the keys from `key` on, of which `valid` exist, that it keeps.
+    FA_MEMBER uint64_t of_unit(int batch, int head, int row, int key, int valid, int k_len) const {
+        const uint8_t* const begin = data + pair_row(period, stride, batch, head, row);
+        uint64_t kept = 0;
+        if (whole && valid == KeyUnitTable::kKeys) {
+            FA_UNROLL for (int i = 0; i < 4; i++) {
+                const uint4 vec = reinterpret_cast<const uint4*>(begin + key)[i];
+                const uint32_t word[] = {vec.x, vec.y, vec.z, vec.w};
+                FA_UNROLL for (int j = 0; j < 4; j++)  // a bit of each byte to the highest four
+                    kept |= uint64_t(__vsetne4(word[j], 0) * 0x01020408u >> 24 & 15) << (16 * i + 4 * j);
+            }
+            return kept;
+        }
+        const int64_t first = key - first_masked_key(keys, k_len);
+        for (int j = 0; j < valid; j++) kept |= uint64_t(mask_keeps(begin, stride[3], bits, first + j)) << j;
+        return kept;
+    }
+};
+
+struct KeyUnitParams {
+    KeyUnitTable to;
+    int per_block;  // units of a block of keys
+    ListTable lists;
+    int list_rows, list_units, list_blocks, heads_of_list;  // 0: no lists; units of a block of theirs, and blocks; query heads that share one
+    KeyRanges ranges;
+    MaskOperand mask;
+    Window window;
+    SequenceTable sequences;
+    Pages pages;
+    int words;          // of 32 units of a sequence
+    int* tile_counter;  // of the forward kernel, to become 0; NULL: it has none
+    FA_MEMBER bool acts_by_bits() const { return mask.data || (ranges.pairs && ranges.max > 1); }
+};
+
+// A block for each tile, a thread for each of its rows.
+FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_key_units(FA_PARAM KeyUnitParams x) {
+    rt::release_successor();
+    rt::fetch_parameters(x);
+    constexpr int warps = kUnitThreads / 32, warps_of_half = warps / 2;
+    uint32_t* const bits = reinterpret_cast<uint32_t*>(rt::shared_memory());  // of each half of the rows: key_list's, and full_list's
+    __shared__ struct {
+        KeyRange some, all;
+    } of_warp[warps];
+    __shared__ int listed[warps];
+    const int tile = int(blockIdx.x), thread = int(threadIdx.x), warp = thread / 32;
+    const int pair = tile / x.to.m_blocks, batch = pair / x.to.heads, head = pair % x.to.heads * x.to.heads_together;
+    const int row0 = tile % x.to.m_blocks * KeyUnitTable::kTileRows;
+    for (int i = thread; i < 4 * x.words; i += kUnitThreads) bits[i] = 0;
+    rt::wait_for_predecessor();
+    const Sequence seq = bounded_sequence(x.sequences, batch);
+    const int k_len = int(seq.k_len), off = int(clamp(seq.off, -(1 << 30), 1 << 30)), row = row0 + thread;
+
+    // Keys that some row of a half sees, and keys that all its rows see.
+    KeyRange some{INT32_MAX, 0}, all{0, INT32_MAX};
+    if (row < seq.q_len) {
+        KeyRange own = key_range_of<MaskKind::list>(x.window, row, off, k_len);
+        if (x.ranges.pairs) {
+            const KeyBand hull = range_hull(x.ranges, query_index(x.ranges.rows, seq, batch, row, head), k_len);
+            own = intersection(own, {int(hull.begin), int(hull.end)});
+        }
+        if (own.begin < own.end) some = own;
+        all = own.begin < own.end && !x.acts_by_bits() ? own : KeyRange{INT32_MAX, 0};
+    }
+    some = {__reduce_min_sync(~0u, some.begin), __reduce_max_sync(~0u, some.end)};
+    all = {__reduce_max_sync(~0u, all.begin), __reduce_min_sync(~0u, all.end)};
+    if (thread % 32 == 0) of_warp[warp] = {some, all};
+    __syncthreads();
+    int of_list[2];  // the half whose bits another half has
+    for (int half = 0; half < 2; half++) {
+        const auto block_of = [&](int h) { return (seq.q_begin + row0 + h * KeyUnitTable::kRows) / max(x.list_rows, 1); };
+        of_list[half] = block_of(half) == block_of(0) ? 0 : half;
+        if (x.list_rows == 0 || of_list[half] != half || row0 + half * KeyUnitTable::kRows >= seq.q_len) continue;
+        for (int full = 0; full < 2; full++) {
+            const ListSource from = list_source(x.lists, x.sequences.q.packed() ? 0 : batch, head / x.heads_of_list, block_of(half), full);
+            const int length = int(from.length());
+            for (int e = thread; e < length; e += kUnitThreads) {
+                const int block = from.entries[e * from.step];
+                if (block < 0 || block >= x.list_blocks) continue;
+                for (int unit = block * x.list_units; unit < min((block + 1) * x.list_units, 32 * x.words); unit++)
+                    atomicOr(&bits[(2 * half + full) * x.words + unit / 32], 1u << unit % 32);
+            }
+        }
+    }
+    __syncthreads();
+
+    int count = 0;
+    int32_t* const units = x.to.units + tile * x.to.most;
+    for (int first = 0; first * KeyUnitTable::kKeys < k_len; first += kUnitThreads) {
+        const int unit = first + thread, key = unit * KeyUnitTable::kKeys, end = key + KeyUnitTable::kKeys;
+        int codes = 0;
+        for (int half = 0; half < 2 && key < k_len; half++) {
+            if (row0 + half * KeyUnitTable::kRows >= seq.q_len) continue;
+            const auto& one = of_warp[half * warps_of_half];
+            const auto& other = of_warp[half * warps_of_half + 1];
+            const auto has = [&](int full) { return (bits[(2 * of_list[half] + full) * x.words + unit / 32] >> unit % 32 & 1) != 0; };
+            SeenKeys seen = SeenKeys::none;
+            if (x.list_rows > 0 && has(1)) seen = end <= k_len ? SeenKeys::all : SeenKeys::to_end;
+            else if ((x.list_rows == 0 || has(0)) && key < max(one.some.end, other.some.end) && end > min(one.some.begin, other.some.begin))
+                seen = key >= max(one.all.begin, other.all.begin) && end <= min(one.all.end, other.all.end) ? SeenKeys::all : SeenKeys::masked;
+            codes |= int(seen) << 2 * half;
+        }
+        if (x.pages.table && codes != 0 && !locate_key(x.pages, seq, key).valid) codes = 0;
+        const uint32_t kept = __ballot_sync(~0u, codes != 0);
+        if (thread % 32 == 0) listed[warp] = __popc(kept);
+        __syncthreads();
+        int before = count + __popc(kept & ((1u << thread % 32) - 1));
+        for (int w = 0; w < warps; w++) {
+            if (w < warp) before += listed[w];
+            count += listed[w];
+        }
+        if (codes != 0) units[before] = unit << 4 | codes;
+        __syncthreads();
+    }
+    const int blocks = max((count + x.per_block - 1) / x.per_block, 1);
+    if (count + thread < blocks * x.per_block) units[count + thread] = KeyUnitTable::kNoUnit << 4;
+    if (thread == 0) x.to.blocks[tile] = blocks;
+    if (tile == 0 && thread < 2 && x.tile_counter) x.tile_counter[thread] = 0;
+}
+
+// Of a row, bits of a unit's keys that the mask operand and several ranges leave it.
+FA_DEVICE uint64_t bits_of_unit(const KeyUnitParams& x, const Sequence& seq, int batch, int head, int row, int key) {
+    const int k_len = int(seq.k_len);
+    uint64_t kept = ~uint64_t(0);
+    if (x.ranges.pairs && x.ranges.max > 1) kept = range_bits(x.ranges, query_index(x.ranges.rows, seq, batch, row, head), key);
+    if (x.mask.data) kept &= x.mask.of_unit(batch, head, row, key, min(k_len - key, KeyUnitTable::kKeys), k_len);
+    return kept;
+}
+// These of units where masks act, in the order of a thread's accumulators. A block for some of a tile's entries, each thread reads a row of
+// them.
+constexpr int kMaskBlocks = 8;  // for a tile
+FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_mask_bits(FA_PARAM KeyUnitParams x) {
+    rt::release_successor();
+    rt::fetch_parameters(x);
+    __shared__ uint64_t of_row[kUnitThreads];
+    const int tile = int(blockIdx.x) / kMaskBlocks, thread = int(threadIdx.x);
+    const int pair = tile / x.to.m_blocks, batch = pair / x.to.heads, head = pair % x.to.heads * x.to.heads_together;
+    const int row = tile % x.to.m_blocks * KeyUnitTable::kTileRows + thread;
+    rt::wait_for_predecessor();
+    const Sequence seq = bounded_sequence(x.sequences, batch);
+    const int entries = x.to.blocks[tile] * x.per_block;
+    for (int e = int(blockIdx.x) % kMaskBlocks; e < entries; e += kMaskBlocks) {
+        const KeyUnits<1> unit{{x.to.units[tile * x.to.most + e]}};
+        if (unit.seen(0, 0) != SeenKeys::masked && unit.seen(0, 1) != SeenKeys::masked) continue;
+        const int key = unit.first_key(0);
+        of_row[thread] = row < seq.q_len ? bits_of_unit(x, seq, batch, head, row, key) : 0;
+        __syncthreads();
+        FA_UNROLL for (int half = 0; half < KeyUnitTable::kBits / kUnitThreads; half++) {
+            const int place = half * kUnitThreads + thread, lane = place % 32, first = place / 32 * 16 + lane / 4;
+            uint32_t word = 0;
+            FA_UNROLL for (int i = 0; i < 16; i++) {  // two keys of every eight, of two rows in turns
+                const uint64_t keys = of_row[first + i % 2 * 8] >> (i / 2 * 8 + lane % 4 * 2);
+                word |= uint32_t(keys & 3) << 2 * i;
+            }
+            x.to.bits[(tile * x.to.most + e) * KeyUnitTable::kBits + place] = word;
+        }
+        __syncthreads();
+    }
+}
+
+}  // namespace gpu
+}  // namespace fa
