@@ -10,7 +10,7 @@ from flashattn._library import library
 
 from . import records
 from .blocks import TYPES
-from .problem import Problem
+from .problem import BLOCK, Problem
 from .schemes import SCHEMES
 
 DTYPES = {torch.float32: _abi.FA_F32, torch.float16: _abi.FA_F16, torch.bfloat16: _abi.FA_BF16, torch.float8_e4m3fn: _abi.FA_E4M3,
@@ -39,6 +39,11 @@ def strides_of(x: torch.Tensor, unit: int = 1) -> tuple[int, ...]:
     return *(n // unit for n in strides), last
 
 
+def entries_of(kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The blocks that a bool [..., block] names, in ascending order, and how many they are."""
+    return torch.argsort((~kept).int(), dim=-1, stable=True).int(), kept.sum(-1).int()
+
+
 def unwritten(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
     """Of its type; of an 8-bit one bf16."""
     dtype = torch.bfloat16 if like.element_size() == 1 else like.dtype
@@ -54,6 +59,7 @@ class Call:
         self.ours, self.problem = ours, p
         self.function = getattr(ours.lib, self.FUNCTION)
         self.o = unwritten((*p.q.shape[:-1], p.dim_v), p.q)
+        self.full, self.cut = self.lists()
         self.desc = self.describe()
         self.inputs = _abi.ForwardArgs(q=p.q.data_ptr(), k=p.k.data_ptr(), v=None if p.v_in_k else p.v.data_ptr(), o=self.o.data_ptr())
         for bit, names, tensor in self.operands():
@@ -73,6 +79,14 @@ class Call:
 
     def own_args(self) -> _abi.ForwardArgs | _abi.BackwardArgs:
         return self.inputs
+
+    def lists(self) -> tuple[tuple, tuple]:
+        """Entries and counts of full_list, and of key_list, whose blocks the diagonal goes through."""
+        kept = self.problem.kept
+        if kept is None:
+            return (None, None), (None, None)
+        diagonal = torch.eye(kept.shape[1], dtype=torch.bool, device=kept.device) & self.problem.causal
+        return entries_of(kept & ~diagonal), entries_of(kept & diagonal)
 
     def describe(self) -> _abi.AttentionDesc:
         p = self.problem
@@ -105,6 +119,11 @@ class Call:
         if p.slots is not None:
             d.list_space, d.num_pages, d.page_size = _abi.FA_LIST_SLOTS, p.k.shape[0], p.k.shape[1]
             d.list_max, d.list_heads, d.list_stride[:] = p.slots.shape[-1], 1, (p.slots.stride(0), 0, p.slots.stride(1), 1)
+        if p.kept is not None:
+            d.list_rows, d.list_keys, d.list_max, d.list_heads = BLOCK, BLOCK, p.kept.shape[2], p.heads
+            d.list_stride[:], d.list_count_stride[:] = (0, *p.kept.stride()), (0, *(n // p.kept.shape[2] for n in p.kept.stride()[:2]))
+        if p.ranges is not None:
+            d.key_range_stride[:] = (0, 0, 1, 1)
         d.softcap = p.softcap
         d.precision = _abi.FA_PRECISION_NATIVE if p.native else _abi.FA_PRECISION_DEFAULT
         if p.bias is not None:
@@ -132,7 +151,9 @@ class Call:
         factors, tail = (p.k[..., at:] if p.records else None for at in (records.FACTORS_AT, records.TAIL_AT))
         return ((_abi.FA_OPERAND_BIAS, ["bias"], p.bias), (_abi.FA_OPERAND_MASK, ["mask"], p.mask),
                 (_abi.FA_OPERAND_ALIBI, ["alibi_slopes"], p.slopes), (_abi.FA_OPERAND_SINKS, ["sinks"], p.sinks), (_abi.FA_OPERAND_SEQUSED_K, ["seqused_k"], p.used),
-                (_abi.FA_OPERAND_PAGE_TABLE, ["page_table"], p.table), (_abi.FA_OPERAND_KEY_LIST, ["key_list"], p.slots),
+                (_abi.FA_OPERAND_PAGE_TABLE, ["page_table"], p.table), (_abi.FA_OPERAND_KEY_LIST, ["key_list"], p.slots if p.slots is not None else self.cut[0]),
+                (_abi.FA_OPERAND_KEY_LIST_COUNT, ["key_list_count"], self.cut[1]), (_abi.FA_OPERAND_FULL_LIST, ["full_list"], self.full[0]),
+                (_abi.FA_OPERAND_FULL_LIST_COUNT, ["full_list_count"], self.full[1]), (_abi.FA_OPERAND_KEY_RANGES, ["key_ranges"], p.ranges),
                 (_abi.FA_OPERAND_CU_SEQLENS_Q | _abi.FA_OPERAND_CU_SEQLENS_K, ["cu_seqlens_q", "cu_seqlens_k"], p.offsets),
                 (_abi.FA_OPERAND_K_DESCALE, ["k_descale"], factors if p.records else p.k_descale), (_abi.FA_OPERAND_K_TAIL, ["k_tail"], tail), (_abi.FA_OPERAND_V_DESCALE, ["v_descale"], p.v_descale),
                 (_abi.FA_OPERAND_K_SHIFT, ["k_shift"], p.k_shift), (_abi.FA_OPERAND_V_SHIFT, ["v_shift"], p.v_shift))

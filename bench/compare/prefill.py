@@ -11,7 +11,7 @@ from . import targets
 from .bench import DTYPES, Bench, normal
 from .decode import eight_bit, in_blocks
 from .judge import Comparison, Group
-from .problem import Problem
+from .problem import BLOCK, Problem
 from .rivals import FA3, beside_cudnn
 from .work import count_text, sets_for
 
@@ -175,6 +175,33 @@ def varlen(bench: Bench) -> Iterator[Group]:
         return contestants, [Comparison("bf16 B1 S16k 16 heads d128 window 1024", "causal", "speed", *targets.WINDOW)]
 
     yield Group("bf16 B1 S16k 16 heads d128 window 1024", windowed)
+
+
+def lists(bench: Bench) -> Iterator[Group]:
+    """Blocks of 128 × 128 anywhere, for each head its own, those on the diagonal among them; key ranges that say what causal says."""
+    share = 0.1
+    for dim in (64, 128, 256):
+        for n in (4096, 16384):
+            for causal in (False, True):
+                shape = ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal)
+                name = shape_text(*shape)
+
+                def make(shape=shape, name=name):
+                    plain = dense(*shape)
+                    heads, blocks = plain.heads, shape[2] // BLOCK
+                    kept = (torch.rand(heads, blocks, blocks, device="cuda") < share) | torch.eye(blocks, dtype=torch.bool, device="cuda")
+                    whole = torch.ones_like(kept)
+                    below = torch.ones_like(kept[0]).tril() if plain.causal else whole[0]
+                    contestants = {"plain": bench.ours(plain), "lists": bench.ours(replace(plain, kept=kept & below)), "of all": bench.ours(replace(plain, kept=whole & below))}
+                    comparisons = [Comparison(f"a tenth of the blocks, {name}", "plain", "speed", *targets.LISTS, ours="lists"),
+                                   Comparison(f"all blocks, {name}", "plain", "speed", ours="of all")]
+                    if plain.causal:
+                        last = torch.arange(shape[2], device="cuda", dtype=torch.int32) + 1
+                        contestants["ranges"] = bench.ours(replace(plain, causal=False, ranges=torch.stack([torch.zeros_like(last), last], 1)))
+                        comparisons.append(Comparison(f"ranges, {name}", "plain", "speed", *targets.RANGES, ours="ranges"))
+                    return contestants, comparisons
+
+                yield Group(name, make)
 
 
 def options(bench: Bench) -> Iterator[Group]:

@@ -9,6 +9,8 @@ import torch
 from . import records
 from .work import flops_of, kept_pairs
 
+BLOCK = 128  # rows and keys of a block of lists
+
 
 @dataclass
 class Problem:
@@ -25,6 +27,8 @@ class Problem:
     used: torch.Tensor | None = None      # int32 [batch]: keys in use
     table: torch.Tensor | None = None     # int32 [batch, pages of a sequence]
     slots: torch.Tensor | None = None     # int32 [batch, 1, entries]: the slots of the pages, [pages, page_size, …], that a row has as keys
+    kept: torch.Tensor | None = None      # bool [heads, blocks of rows, blocks of keys]: the blocks that lists name, of all sequences; rows are as many as keys
+    ranges: torch.Tensor | None = None    # int32 [rows, 2]: the first key of a row and its last + 1, of all sequences and heads
     offsets: torch.Tensor | None = None   # int32 [batch + 1]: packed rows and keys
     k_descale: torch.Tensor | None = None  # [heads_kv]
     v_descale: torch.Tensor | None = None
@@ -70,7 +74,14 @@ class Problem:
         """Of the mathematics, over the pairs that masks of a known form leave; of a backward where there is a dout."""
         lengths = self.lengths()
         rows = lengths if self.offsets is not None else [self.q.shape[1]] * self.batch
-        pairs = sum(kept_pairs(n, m, self.causal, self.left) for n, m in zip(rows, lengths))
+        if self.kept is not None:
+            pairs = self.batch * int(self.kept.sum()) * BLOCK**2 / self.heads
+            if self.causal:  # of none above the diagonal; of those on it a half
+                pairs -= self.batch * int(self.kept.diagonal(dim1=1, dim2=2).sum()) * (BLOCK * (BLOCK - 1) // 2) / self.heads
+        elif self.ranges is not None:
+            pairs = self.batch * int((self.ranges[:, 1] - self.ranges[:, 0]).sum())
+        else:
+            pairs = sum(kept_pairs(n, m, self.causal, self.left) for n, m in zip(rows, lengths))
         return flops_of(pairs * self.heads, self.q.shape[-1], self.dim_v, self.dout is not None)
 
     def cache_bytes(self) -> float:

@@ -79,6 +79,8 @@ CHUNKED = {16: (0.75, 0.9), 64: (0.85, 0.95)}
 # or time.
 OPTION: Bounds = (1.35, 1.15)
 BIAS: Bounds = (1.4, 1.25)
+LISTS: Bounds = (0.74, 0.87)
+RANGES: Bounds = (0.87, 0.95)
 SOFTCAP = {64: (2.0, 1.5), 128: (1.4, 1.2), 256: (1.15, 1.05)}  # by head dimension
 SPECULATIVE: Bounds = (1.15, 1.05)
 LOW: Bounds = (1.15, 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .blocks import values as values_of_blocks
-from .problem import Problem
+from .problem import BLOCK, Problem
 from .records import values as values_of_records
 from .schemes import values as values_of_scheme
 
@@ -41,6 +41,11 @@ def weights(p: Problem, h: int, q: torch.Tensor, k: torch.Tensor, at: torch.Tens
     if p.mask is not None:
         rows = at - (p.mask.shape[1] - p.mask.shape[0])
         scores.masked_fill_(~p.mask[rows], -torch.inf)
+    if p.kept is not None:
+        scores.masked_fill_(~p.kept[h][at // BLOCK].repeat_interleave(BLOCK, 1), -torch.inf)
+    if p.ranges is not None:
+        keys = torch.arange(k.shape[0], device=q.device)
+        scores.masked_fill_((keys < p.ranges[at, :1]) | (keys >= p.ranges[at, 1:]), -torch.inf)
     if p.bias is not None:
         scores += p.bias[h, at - (p.bias.shape[2] - p.bias.shape[1])].double()
     if p.sinks is not None:

@@ -25,6 +25,7 @@ SUITES = {
     "small": "small shapes in CUDA graphs, against FLASH (f16), EFFICIENT (f32) and cuDNN (bf16)",
     "varlen": "packed sequences, grouped heads and windows against this library's dense and causal rates",
     "options": "masks, biases, softcaps and f16 against this library's plain kernel at equal work",
+    "lists": "block lists, and key ranges that say what causal says, against this library's rate without them",
     "backward": "bf16 backward, 16 k tokens, against cuDNN and FLASH",
     "backward-f32": "f32 backward against EFFICIENT",
     "backward-mma": "bf16 backward by mma.sync, for which rows of dv lie apart, against FLASH",
