@@ -101,6 +101,12 @@ FA_DEVICE uint32_t scale_down_bf16(uint32_t pair) {
 
 // Four of the eight bytes of (b, a), as the digits of `selector` say, the lowest first.
 FA_DEVICE uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
+// Of one word; what a selector has 8 added to becomes the byte's sign, eight times.
+FA_DEVICE uint32_t prmt_signed(uint32_t a, uint32_t selector) {
+    uint32_t r;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(r) : "r"(a), "r"(selector));
+    return r;
+}
 // Four bytes, e4m3, as two pairs of f16.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 FA_DEVICE void e4m3_to_f16(uint32_t bytes, uint32_t& low, uint32_t& high) {

@@ -138,6 +138,14 @@ FA_DEVICE uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) {
     for (int i = 0; i < 4; i++) r |= uint32_t(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
     return r;
 }
+FA_DEVICE uint32_t prmt_signed(uint32_t a, uint32_t selector) {
+    uint32_t r = 0;
+    for (int i = 0; i < 4; i++) {
+        const uint32_t byte = a >> 8 * (selector >> 4 * i & 3) & 0xff;
+        r |= (selector >> 4 * i & 8 ? byte >> 7 ? 0xffu : 0u : byte) << 8 * i;
+    }
+    return r;
+}
 FA_DEVICE void e4m3_to_f16(uint32_t bytes, uint32_t& low, uint32_t& high) {
     low = pack_f16(e4m3_to_f32(uint8_t(bytes)), e4m3_to_f32(uint8_t(bytes >> 8)));
     high = pack_f16(e4m3_to_f32(uint8_t(bytes >> 16)), e4m3_to_f32(uint8_t(bytes >> 24)));

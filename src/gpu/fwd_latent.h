@@ -26,7 +26,8 @@ struct LatentFactors {
         exponent = max_of(exponent, int(bits_of(largest) >> 23) - 127);
         return power(before - exponent);
     }
-    FA_MEMBER float output_unit(float sum) const { return sum * power(-kPScaleLog2 - kHeadroom) * power(exponent); }
+    // `own`: of v with its value, as the tail has it, not of bytes in place.
+    FA_MEMBER float output_unit(float sum, bool own) const { return sum * power(own ? -kPScaleLog2 - kHeadroom : -kHeadroom) * power(exponent); }
 };
 
 template <class M>
@@ -40,23 +41,24 @@ struct LatentTile {
     using TailMma = MmaSync<typename Mma::Element>;
     using Scores = Acc[M::row_tiles][M::kKeyTiles];
     static constexpr bool kBytes = Mma::kKv8bit, kMixed = kLatentParts<Mma> > 1;
-    static constexpr int kWarps = M::column_warps, kKeyTiles = M::kKeyTiles, keys = M::keys, stages = M::stages, threads = M::threads;
+    static constexpr int kWarps = M::column_warps, kKeyTiles = M::kKeyTiles, keys = M::keys, stages = M::stages, threads = M::threads,
+                         copy_threads = threads - M::score_warps * Mma::kLanes;
     static constexpr int kRowBytes = kLatentDims * int(sizeof(typename Mma::Key)), kTailRowBytes = kLatentTail * int(sizeof(typename Mma::Element)),
                          kWarpBytes = kRowBytes / kWarps, kWarpSteps = kLatentDims / kWarps / M::kTile;
     // Parts of a warp's dims, with factors of their own.
     static constexpr int kParts = kLatentParts<Mma>, kPartSteps = kWarpSteps / kParts;
-    static_assert(kLatentTail == kWarps * M::kTile && kWarpSteps == M::kColumnSteps && (!kBytes || keys % Mma::kLanes == 0) && keys <= threads, "");
+    static_assert(kLatentTail == kWarps * M::kTile && kWarpSteps == M::kColumnSteps && (!kBytes || (keys % Mma::kLanes == 0 && M::row_tiles == 1)) && keys <= threads, "");
 
     // Behind the stages: sums of the warps' dims, where tiles' rows lie, and factors of two tiles.
     struct Place {
         int64_t k, tail;  // bytes behind the bases; below 0: not there, but for an address that is as aligned
     };
     struct Exchange {
-        float sum[2][M::row_warps][kWarps][M::row_tiles][kKeyTiles][2][Mma::kLanes][4];
         Place place[M::kLocationTiles][keys];
+        float sum[2][M::row_warps][kWarps][M::row_tiles][kKeyTiles][2][Mma::kLanes][4];
         float factor[3][M::row_warps][kWarps][kParts][kBytes ? keys : 1];
     };
-    static_assert(int(sizeof(Exchange)) <= M::kExchangeBytes, "");
+    static_assert(M::score_warps > 0 || int(sizeof(Exchange)) <= M::kExchangeBytes, "");
     FA_MEMBER static Exchange& exchange() { return *reinterpret_cast<Exchange*>(M::stage_tile(stages)); }
     FA_MEMBER static const Source& tail_source() { return kBytes ? M::shared().tile.v : M::shared().tile.k; }
     // Where v has the tail, the last warp's second part is that.
@@ -79,8 +81,15 @@ struct LatentTile {
         }
         return pair;
     }
+    // q as a warp multiplies it: its own dims, then its 16 of the tail.
+    struct Query {
+        FragmentA r[M::row_tiles][kWarpSteps + 1];
+        PerRow unit;  // beside bytes: takes products of own dims to their value
+        bool f16;     // beside bytes: own dims are f16, as bytes then are
+    };
     // The order of dims within 16 is that in which k's bytes widen.
-    FA_MEMBER static void load_q(const MmaForwardParams& x, const WarpPart<M>& w, FragmentA (&q)[M::row_tiles][kWarpSteps + 1]) {
+    FA_MEMBER static void load_q(const MmaForwardParams& x, const WarpPart<M>& w, Query& query) {
+        FragmentA (&q)[M::row_tiles][kWarpSteps + 1] = query.r;
         const int t = rt::thread() % 4, dims = int(x.dim_qk), own_end = kBytes ? min_of(x.k_dims, kLatentDims) : min_of(dims, kLatentDims),
                   own = w.column_warp * (kLatentDims / kWarps), tail = own_end + w.column_warp * M::kTile;
         FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
@@ -98,6 +107,45 @@ struct LatentTile {
                 FA_UNROLL for (int i = 0; i < 2; i++)
                     q[m][kWarpSteps].r[half + 2 * i] = kMixed ? 0 : q_pair(x, row, index, tail + 2 * t + 8 * i, dims);
             }
+        if constexpr (kBytes) query.f16 = narrow_rows(q[0], is_tail(w, 1) ? kPartSteps : kWarpSteps, query.unit[0]);
+    }
+    // Rows of q as f16, times a power of two for each row, where none of a row's dims is 2^28 times smaller than its largest, so that f16 has each
+    // exactly: of bytes it makes two numbers at once, of bf16 it takes four times the instructions. The largest becomes 2^14; `exponent`: its bits.
+    static constexpr uint32_t kLeastExponent = 29;  // else the power were none of f32's
+    FA_MEMBER static uint32_t largest_exponent(uint32_t pair) { return max_of(pair >> 7 & 0xff, pair >> 23 & 0xff); }
+    FA_MEMBER static bool is_exact(uint32_t pair, uint32_t exponent) {
+        bool exact = true;
+        FA_UNROLL for (int e = 0; e < 2; e++) {
+            const uint32_t bits = pair >> 16 * e & 0x7fff;
+            exact &= bits == 0 || bits >> 7 >= exponent - 28;
+        }
+        return exact;
+    }
+    FA_MEMBER static float narrow_power(uint32_t exponent) { return float_of((268 - exponent) << 23); }
+    FA_MEMBER static float narrow_unit(uint32_t exponent) { return float_of((exponent - 14) << 23); }  // takes products to their value
+    FA_MEMBER static uint32_t narrow(uint32_t pair, float power) { return rt::pack_f16(float_of(pair << 16) * power, float_of(pair & 0xffff0000u) * power); }
+    // The first `used` steps of a lane's two rows, if all lanes' are exact.
+    template <int steps>
+    FA_MEMBER static bool narrow_rows(FragmentA (&q)[steps], int used, float (&unit)[2]) {
+        uint32_t largest[2] = {};
+        bool exact = true;
+        FA_UNROLL for (int half = 0; half < 2; half++) {
+            FA_UNROLL for (int i = 0; i < 2 * steps; i++)
+                if (i / 2 < used) largest[half] = max_of(largest[half], largest_exponent(q[i / 2].r[half + i % 2 * 2]));
+            FA_UNROLL for (int mask = 1; mask <= 2; mask *= 2) largest[half] = max_of(largest[half], bits_of(rt::shuffle_xor16(float_of(largest[half]), mask)));
+            largest[half] = max_of(largest[half], kLeastExponent);
+            FA_UNROLL for (int i = 0; i < 2 * steps; i++)
+                if (i / 2 < used) exact &= is_exact(q[i / 2].r[half + i % 2 * 2], largest[half]);
+        }
+        const bool all = !rt::warp_any(!exact);
+        FA_UNROLL for (int half = 0; half < 2; half++) {
+            unit[half] = all ? narrow_unit(largest[half]) : 1.f;
+            FA_UNROLL for (int i = 0; i < 2 * steps; i++) {
+                uint32_t& pair = q[i / 2].r[half + i % 2 * 2];
+                if (all && i / 2 < used) pair = narrow(pair, narrow_power(largest[half]));
+            }
+        }
+        return all;
     }
 
     // ---- tiles
@@ -154,13 +202,17 @@ struct LatentTile {
     }
     template <int row_bytes, class Offset>
     FA_MEMBER static void copy_rows(char* to, Offset offset, const char* from, bool in_row) {
-        constexpr int across = row_bytes / 16, down = threads / across;
+        constexpr int across = row_bytes / 16, down = copy_threads / across, at_once = M::score_warps ? 4 : 1;  // to wait once for where they lie
         static_assert(keys % down == 0 && (down >= 8 ? down % 8 == 0 : 8 % down == 0), "a row's swizzle is its first row's, changed");
         const int row = rt::thread() / across, vec = rt::thread() % across;
         const uint32_t at = rt::smem_addr(to) + uint32_t(swizzle_offset<row_bytes>(row, vec));
-        FA_UNROLL for (int r = 0; r < keys; r += down) {
-            const int64_t there = offset(row + r);
-            rt::cp_async16((at ^ uint32_t(r % 8 * 16)) + uint32_t(r * row_bytes), from + there, in_row && there >= 0);
+        FA_UNROLL for (int first = 0; first < keys; first += down * at_once) {
+            int64_t there[at_once];
+            FA_UNROLL for (int i = 0; i < at_once; i++) there[i] = offset(row + first + i * down);
+            FA_UNROLL for (int i = 0; i < at_once; i++) {
+                const int r = first + i * down;
+                rt::cp_async16((at ^ uint32_t(r % 8 * 16)) + uint32_t(r * row_bytes), from + there[i], in_row && there[i] >= 0);
+            }
         }
     }
     FA_COLD_MEMBER static void load_elements(const Place* place, int i) {
@@ -168,13 +220,13 @@ struct LatentTile {
         using Element = typename Mma::Element;
         const Source &k = M::shared().tile.k, &tail = tail_source();
         char* const to = M::stage_tile(i);
-        for (int n = rt::thread(); n < keys * kLatentDims; n += threads) {
+        for (int n = rt::thread(); n < keys * kLatentDims; n += copy_threads) {
             const int r = n / kLatentDims, at = n % kLatentDims * int(sizeof(Key));
             Key value{};
             if (place[r].k >= 0 && at < k.bytes) value = *reinterpret_cast<const Key*>(k.base + place[r].k + at);
             *reinterpret_cast<Key*>(to + swizzle_offset<kRowBytes>(r, at / 16) + at % 16) = value;
         }
-        for (int n = rt::thread(); n < keys * kLatentTail; n += threads) {
+        for (int n = rt::thread(); n < keys * kLatentTail; n += copy_threads) {
             const int r = n / kLatentTail, at = n % kLatentTail * int(sizeof(Element)), from = at + (kBytes ? 0 : kRowBytes);
             Element value{};
             if (place[r].k >= 0 && from < tail.bytes) value = *reinterpret_cast<const Element*>(tail.base + place[r].tail + from);
@@ -231,20 +283,35 @@ struct LatentTile {
 
     // 32 dims or columns of bytes, 16 of others, of a warp's own.
     static constexpr int kPieceSteps = kBytes ? 2 : 1, kPieces = kPartSteps / kPieceSteps;  // of a part
-    FA_MEMBER static void load_k(FragmentB (&b)[kPieceSteps], const SwizzledPtr& ptr, int n, int i) {
+    // Piece i of part `part` of key tile n, times q.
+    template <bool f16>
+    FA_MEMBER static void multiply_piece(const Query& q, const SwizzledPtr& ptr, int part, int i, int n, Acc (&sum)[M::row_tiles][kKeyTiles]) {
+        FragmentB right[kPieceSteps];
         if constexpr (kBytes) {
             typename Mma::PackedB packed[1];
-            Mma::template load_k<kRowBytes>(packed[0], ptr, M::kTile * n * kRowBytes, i);
-            Mma::template widen_k<1>(b, packed, E4m3{});
+            Mma::template load_k<kRowBytes>(packed[0], ptr, M::kTile * n * kRowBytes, part * kPieces + i);
+            if constexpr (f16) Mma::widen_to_f16(right, packed[0]);
+            else Mma::template widen_k<1>(right, packed, E4m3{});
         } else {
-            Mma::template load_k<kRowBytes>(b[0], ptr, M::kTile * n * kRowBytes, i);
+            Mma::template load_k<kRowBytes>(right[0], ptr, M::kTile * n * kRowBytes, part * kPieces + i);
         }
+        FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
+            FA_UNROLL for (int c = 0; c < kPieceSteps; c++) {
+                const FragmentA& left = q.r[m][part * kPartSteps + kPieceSteps * i + c];
+                if constexpr (kBytes && f16) Mma::mma_f16(sum[m][n], left, right[c]);
+                else Mma::mma(sum[m][n], left, right[c]);
+            }
+    }
+    template <bool f16>
+    FA_MEMBER static void multiply_part(const Query& q, const SwizzledPtr& ptr, int part, Acc (&sum)[M::row_tiles][kKeyTiles]) {
+        FA_UNROLL for (int i = 0; i < kPieces; i++)
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) multiply_piece<f16>(q, ptr, part, i, n, sum);
     }
     FA_MEMBER static void load_v(FragmentB (&b)[kPieceSteps], const SwizzledPtr& ptr, int n, int i) {
         if constexpr (kBytes) {
             typename Mma::PackedB packed[1];
             Mma::template load_v<kRowBytes, keys>(packed[0], ptr, n, i);
-            Mma::template widen_v<1>(b, packed, E4m3{});
+            Mma::widen_in_place(b, packed[0]);
         } else {
             Mma::template load_v<kRowBytes, keys>(b[0], ptr, n, i);
         }
@@ -255,7 +322,7 @@ struct LatentTile {
         TailMma::template load_k<kTailRowBytes>(b, ptr, M::kTile * n * kTailRowBytes, i);
     }
     // Sums over a warp's dims, with their factors, to the other warps.
-    FA_MEMBER static void multiply_own_dims(const WarpPart<M>& w, const FragmentA (&q)[M::row_tiles][kWarpSteps + 1], const char* tile, int j) {
+    FA_MEMBER static void multiply_own_dims(const WarpPart<M>& w, const Query& q, const char* tile, int j) {
         Scores total{};
         const SwizzledPtr ptr = Mma::template k_ptr<kRowBytes>(tile + w.column_warp * kWarpBytes, 0);
         const SwizzledPtr tail_ptr = TailMma::template k_ptr<kTailRowBytes>(tail_tile(tile), 0).advance(kMixed ? 0 : w.column_warp);
@@ -263,7 +330,7 @@ struct LatentTile {
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
                 FragmentB right;
                 load_tail(right, tail_ptr, n, 0);
-                FA_UNROLL for (int m = 0; m < M::row_tiles; m++) Mma::mma(total[m][n], q[m][kWarpSteps], right);
+                FA_UNROLL for (int m = 0; m < M::row_tiles; m++) Mma::mma(total[m][n], q.r[m][kWarpSteps], right);
             }
         }
         FA_UNROLL for (int part = 0; part < kParts; part++) {
@@ -273,25 +340,23 @@ struct LatentTile {
                     FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
                         FragmentB right;
                         load_tail(right, tail_ptr, n, step);
-                        FA_UNROLL for (int m = 0; m < M::row_tiles; m++) Mma::mma(sum[m][n], q[m][part * kPartSteps + step], right);
+                        FA_UNROLL for (int m = 0; m < M::row_tiles; m++) Mma::mma(sum[m][n], q.r[m][part * kPartSteps + step], right);
                     }
+            } else if constexpr (kBytes) {
+                if (q.f16) multiply_part<true>(q, ptr, part, sum);
+                else multiply_part<false>(q, ptr, part, sum);
             } else {
-                FA_UNROLL for (int i = 0; i < kPieces; i++)
-                    FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-                        FragmentB right[kPieceSteps];
-                        load_k(right, ptr, n, part * kPieces + i);
-                        FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
-                            FA_UNROLL for (int c = 0; c < kPieceSteps; c++)
-                                Mma::mma(kBytes ? sum[m][n] : total[m][n], q[m][part * kPartSteps + kPieceSteps * i + c], right[c]);
-                    }
+                multiply_part<false>(q, ptr, part, total);
             }
             if constexpr (kBytes) {
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
                     float factor[4];
                     read_factors(w, part, j, n, factor);
                     FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
-                        FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                            total[m][n].x[e] = fmaf(sum[m][n].x[e], factor[factor_of(e)], total[m][n].x[e]);
+                        FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
+                            const float value = is_tail(w, part) ? sum[m][n].x[e] : sum[m][n].x[e] * q.unit[m][Acc::lane_row(e)];
+                            total[m][n].x[e] = fmaf(value, factor[factor_of(e)], total[m][n].x[e]);
+                        }
                 }
             }
         }
@@ -317,6 +382,9 @@ struct LatentTile {
             float f[4];
             read_factors(w, part, j, n, f);
             FA_UNROLL for (int i = 0; i < 4; i++) f[i] *= p_scale;
+            if (!is_tail(w, part)) {
+                FA_UNROLL for (int i = 0; i < 4; i++) f[i] *= LatentFactors::power(Mma::kValueLog2 - LatentFactors::kPScaleLog2);
+            }
             FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
                 FA_UNROLL for (int e = 0; e < 4; e++)
                     left[i].r[e] = rt::pack_bf16(score[i][n].x[2 * e] * f[factor_of(2 * e)], score[i][n].x[2 * e + 1] * f[factor_of(2 * e + 1)]);
@@ -376,11 +444,15 @@ struct LatentTile {
 };
 
 template <class M>
+struct LatentRoles;  // see fwd_latent_bytes.h
+
+template <class M>
 struct LatentLoop {
     using Tile = LatentTile<M>;
     // While a tile is multiplied as v, the scores of the next one come about: a barrier for each tile.
     FA_MEMBER static float run(const MmaForwardParams& x, const WarpPart<M>& w, int begin, int end, float unit, typename M::PerRow& m,
                                typename M::PerRow& l, typename M::Acc (&o)[M::row_tiles][M::kColumnSteps]) {
+        if constexpr (M::score_warps > 0) return LatentRoles<M>::run(x, w, begin, end, unit, m, l, o);
         constexpr int keys = M::keys, stages = M::stages, parts = Tile::kParts;
         const typename M::Shared& s = M::shared();
         FA_UNROLL for (int j = 0; j < stages; j++) Tile::store(x, Tile::find(x, begin + j * keys, end), j, begin + j * keys, end);
@@ -402,7 +474,7 @@ struct LatentLoop {
                 store_factors(j, largest[j]);
             }
         }
-        typename M::Policy::FragmentA q[M::row_tiles][Tile::kWarpSteps + 1];
+        typename Tile::Query q;
         Tile::load_q(x, w, q);
         const auto active = [&](int key) { return key >= w.some_begin && key < w.some_end; };
         rt::cp_async_wait<stages - 2>();
@@ -434,7 +506,10 @@ struct LatentLoop {
         if constexpr (Tile::kBytes) {
             FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
                 FA_UNROLL for (int c = 0; c < M::kColumnSteps; c++)
-                    FA_UNROLL for (int e = 0; e < M::Acc::kElements; e++) o[i][c].x[e] = factors[c / Tile::kPartSteps].output_unit(o[i][c].x[e]);
+                    FA_UNROLL for (int e = 0; e < M::Acc::kElements; e++) {
+                        const int part = c / Tile::kPartSteps;
+                        o[i][c].x[e] = factors[part].output_unit(o[i][c].x[e], Tile::is_tail(w, part));
+                    }
         }
         return unit;
     }

@@ -119,11 +119,15 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
     // Where a policy has a kLag, a row keeps its m until the maximum is `lag` larger, in log2 units; false: no row of the wave has moved.
     FA_MEMBER static bool update_row_max(float lag, float& unit, Acc score[RowTiles][kKeyTiles], PerRow& m, PerRow& factor,
                                          PerRow& exp2_offset) {
-        constexpr float kLarge = 0x1p+16f;
         PerRow row_max;
+        max_of_scores(score, m, row_max);
+        return move_row_max(lag, unit, score, row_max, m, factor, exp2_offset);
+    }
+    template <int tiles>
+    FA_MEMBER static void max_of_scores(const Acc (*score)[tiles], const PerRow& m, PerRow& row_max) {
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
             FA_UNROLL for (int r = 0; r < Acc::kRows; r++) row_max[i][r] = m[i][r];
-        FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+        FA_UNROLL for (int n = 0; n < tiles; n++)
             FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) {
                     float& t = row_max[i][Acc::lane_row(e)];
@@ -131,6 +135,11 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
                 }
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
             FA_UNROLL for (int r = 0; r < Acc::kRows; r++) row_max[i][r] = Acc::max_of_row(row_max[i][r]);
+    }
+    // row_max: of all scores of the tile and of m.
+    template <int tiles>
+    FA_MEMBER static bool move_row_max(float lag, float& unit, Acc (*score)[tiles], PerRow& row_max, PerRow& m, PerRow& factor, PerRow& exp2_offset) {
+        constexpr float kLarge = 0x1p+16f;
         bool large = false, moves = Mma::kLag == 0.f;
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
             FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
@@ -151,7 +160,7 @@ struct MmaForward : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys,
         if (rt::warp_any(large)) {
             scale_scores(score, unit);
             if constexpr (Mma::kExponent != 0.f) {
-                FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+                FA_UNROLL for (int n = 0; n < tiles; n++)
                     FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
                         FA_UNROLL for (int i = 0; i < RowTiles; i++) score[i][n].x[e] -= safe_max(m[i][Acc::lane_row(e)]) * unit;
                 FA_UNROLL for (int i = 0; i < RowTiles; i++)

@@ -36,9 +36,11 @@ struct MmaBlock {
     // The outputs of wide heads are more than a warp's registers hold: two warps compute the same scores, and have half of the columns each.
     static constexpr bool kLatent = kLatentKeyBytes<Mma> > 0;
     static constexpr int column_warps = kLatent ? 4 : D > 256 ? 2 : 1;
+    // Beside those, warps that compute nothing but probabilities (fwd_latent_bytes.h).
+    static constexpr int score_warps = kLatent && sizeof(Key) == 1 && Keys == 64 ? 4 : 0;
     // Of q and k; v has 512 at most.
     static constexpr int dims = D, columns = D > 512 ? 512 : D;
-    static constexpr int kTile = Mma::kTile, kTileRows = kRowsOfTile<Mma>, threads = Mma::kLanes * RowWarps * KeyWarps * column_warps,
+    static constexpr int kTile = Mma::kTile, kTileRows = kRowsOfTile<Mma>, threads = Mma::kLanes * (RowWarps * KeyWarps * column_warps + score_warps),
                          rows = kTileRows * RowTiles * RowWarps;
     static constexpr int resident = Resident;  // blocks that a multiprocessor should hold at once
     // Of k and v: bytes between rows in shared memory, and a piece of a row that a thread copies at once, of which so many threads have a row.
@@ -103,7 +105,7 @@ struct MmaBlock {
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
     static constexpr int kQBytes = Mma::kQInShared ? rows * kQRowBytes : 0,
                          kStageBytes = Keys * (kLatent ? kLatentKeyBytes<Mma> : Mma::kScaled ? stored_pitch(D) : kRowBytes);
-    static constexpr int kExchangeBytes = kLatent ? RowWarps * column_warps * (RowTiles * kKeyTiles * 2048 + 12 * kLatentParts<Mma> * Keys) + kLocationTiles * Keys * 16 : 0;
+    static constexpr int kExchangeBytes = score_warps ? kLatentParts<Mma> * Keys * 4 * (64 + 12) + kLocationTiles * Keys * 16 + 1024 : kLatent ? RowWarps * column_warps * (RowTiles * kKeyTiles * 2048 + 12 * kLatentParts<Mma> * Keys) + kLocationTiles * Keys * 16 : 0;
     static constexpr int kTileBytes = kQBytes + Stages * kStageBytes + kExchangeBytes + (Mma::kScaled ? Keys * kRowBytes : kStored<Mma> ? Keys * 32 : 0);
     // Outputs leave by way of the tiles' memory: all columns at once, or, where that is small, some at a time.
     static constexpr int output_columns(int columns) {

@@ -31,7 +31,7 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
                                        const float m[RowTiles][Acc::kRows], const float l[RowTiles][Acc::kRows],
                                        const Acc o[RowTiles][Block::kAccs]) {
         constexpr int warp_passes = kColumnSteps / kPassSteps;  // that a warp's columns take
-        const bool stages = kOutputPasses == 1 || column_warps == 1 || column_warp == pass / warp_passes;
+        const bool stages = (Block::score_warps == 0 || column_warp < column_warps) && (kOutputPasses == 1 || column_warps == 1 || column_warp == pass / warp_passes);
         const int column0 = column_warps > 1 && kOutputPasses == 1 ? column_warp * kTile * kColumnSteps : 0;
         // The unit of f16 times a small factor is no normal number: of 8-bit queries, whose o may be f32, it comes first.
         constexpr float first = Mma::kWidensQ ? Mma::kOutputUnit : 1.f, unit_left = Mma::kOutputUnit / first;

@@ -22,13 +22,14 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     using PerRow = typename Block::PerRow;
     using Block::kKeyTiles, Block::kTileRows, Block::kTile, Block::shared;
     // −inf for keys outside their row's band, or that are not there.
-    FA_MEMBER static void mask_scores(int row0, int key, const int64_t* location, Acc score[RowTiles][kKeyTiles], bool bands = true) {
+    template <int tiles>
+    FA_MEMBER static void mask_scores(int row0, int key, const int64_t* location, Acc (*score)[tiles], bool bands = true) {
         const Shared& s = shared();
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
             FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
                 const Row row = s.row[row0 + kTileRows * m + Acc::row(r)];
                 const int begin = bands ? row.begin - key : 0, end = bands ? row.end - key : INT32_MAX;
-                FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+                FA_UNROLL for (int n = 0; n < tiles; n++)
                     FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
                         if (Acc::lane_row(e) != r) continue;
                         const int j = kTile * n + Acc::column(e);
@@ -71,9 +72,10 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
             }
         }
     }
-    FA_MEMBER static void scale_scores(Acc score[RowTiles][kKeyTiles], float factor) {
+    template <int tiles>
+    FA_MEMBER static void scale_scores(Acc (*score)[tiles], float factor) {
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+            FA_UNROLL for (int n = 0; n < tiles; n++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++) score[i][n].x[e] *= factor;
     }
     // By what is not in the unit: `before`, and each row's factor of q where they differ.
@@ -167,7 +169,8 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     }
 
     // Scores of key tile n to probabilities, whose sums go to `sum`: each lane has its own part of a row's.
-    FA_MEMBER static void apply_exp2(int n, float unit, const PerRow& exp2_offset, Acc score[RowTiles][kKeyTiles], PerRow& sum) {
+    template <int tiles>
+    FA_MEMBER static void apply_exp2(int n, float unit, const PerRow& exp2_offset, Acc (*score)[tiles], PerRow& sum) {
         FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
             FA_UNROLL for (int i = 0; i < RowTiles; i++) {
                 const float p = rt::exp2_fast(fmaf(score[i][n].x[e], unit, exp2_offset[i][Acc::lane_row(e)]));

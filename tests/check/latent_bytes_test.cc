@@ -2,6 +2,7 @@
 // rows, as records have them; here each is by itself, as a kernel's addresses do not care.
 #include <gtest/gtest.h>
 #include <cmath>
+#include "check/random_seeds.h"
 #include "support/latent.h"
 
 namespace test {
@@ -107,6 +108,15 @@ TEST_F(LatentBytes, OtherTypes) {
             }
 }
 
+// Rounded to bf16 where factors of f32 have multiplied them, by permission; FA_CASES=n has n of them.
+TEST_F(LatentBytes, RoundedByPermission) {
+    for (uint64_t n = 0; n < number_from("FA_CASES", 12); n++) {
+        Case c = latent_bytes(kForms[0], 1, rng.pick<int64_t>({16, 32, 64, 100, 128}), rng.between(1, 3), rng.between(1, 400));
+        c.d.precision = FA_PRECISION_NATIVE;
+        ASSERT_EQ(check(c, rng.pick<double>({0.003, 0.05, 0.3, 2})), "");
+    }
+}
+
 // Factors of any size: of neighbouring keys, and of all.
 TEST_F(LatentBytes, FactorsOfAnySize) {
     for (const double spread : {0.0, 3.0, 20.0, 60.0})
@@ -124,6 +134,23 @@ TEST_F(LatentBytes, FactorsOfAnySize) {
                     oracle::store(c.k_descale.as(), n, FA_F32, factor);
                 }
                 ASSERT_EQ(run_and_check(handle, c), "") << spread << " " << typical;
+            }
+}
+
+// Of q, too: dims that are much smaller than others count where those meet zeros.
+TEST_F(LatentBytes, QueriesOfAnySize) {
+    for (const int form : {0, 4})
+        for (const int64_t heads : {16, 24})
+            for (const double spread : {10.0, 28.0, 40.0, 90.0}) {
+                Case c = latent_bytes(kForms[form], 1, heads, 1, 130);
+                c.bind(rng);
+                c.fill_normal(rng);
+                c.set_descales(rng, 0.3);
+                const int64_t dim = c.d.dim_qk;
+                for (int64_t h = 0; h < heads; h++) oracle::store(c.q.as(), h * dim + 32 * (h % 12) + 3, FA_BF16, exp2(spread));
+                for (int64_t key = 0; key < 130; key++)
+                    for (int64_t i = 0; i < 12; i++) c.k.as<uint8_t>()[key * kForms[form].own + 32 * i + 3] = 0;
+                ASSERT_EQ(run_and_check(handle, c), "") << spread;
             }
 }
 

@@ -27,6 +27,7 @@ while IFS=: read -r file line _; do
     wave=64 filter=$forward
     case $file in *mma* | scaled_pipe.h) wave=32 ;; esac
     [ "$file" != fwd_latent.h ] || { wave=32 filter=LatentBytes.Options; }
+    [ "$file" != fwd_latent_bytes.h ] || { wave=32 filter=LatentBytes.Decodes; }
     # Those between the parts of an output are AMD's, whose blocks stage one at a time, and so is the backward of bwd_transposed.h.
     unset FLASHATTN_EMU_MATRIX
     case $file in fwd_simt.h | study.h) filter=$forward:*Ranges*Hide* ;; esac  # tiles between ranges, in the baselines, too
