@@ -7,7 +7,7 @@
 namespace test::gpu {
 
 // Lists that a tile's rows share and lists of each of its halves, blocks of one unit of 64 keys, of two and of three, with the last of them cut
-// off; with masks and without, in bytes and in bits; pages; of one length and of several, packed rows, heads that share lists; ranges of rows, alone and in lists; few tiles and more
+// off; with masks and without; pages; of one length and of several, packed rows, heads that share lists; ranges of rows, alone and in lists; few tiles and more
 // than there are multiprocessors.
 inline std::vector<Case> list_cases() {
     struct Shape {
@@ -17,7 +17,7 @@ inline std::vector<Case> list_cases() {
         int64_t rows, keys;
     };
     enum { dense, causal_mask, window_mask, masks };
-    enum { of_lists, ragged, packed, to_f32, in_pages, mask_bytes, mask_bits, ranges, several_ranges, ranges_and_lists, layouts };
+    enum { of_lists, ragged, packed, to_f32, in_pages, ranges, several_ranges, ranges_and_lists, layouts };
     std::vector<Case> cases;
     for (const int32_t dtype : {FA_BF16, FA_F16})
         for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {80, 72}, {128, 128}, {256, 192}})
@@ -46,18 +46,6 @@ inline std::vector<Case> list_cases() {
                             c.d.total_q = c.metadata.cu_seqlens_q.back();
                         }
                         if (layout == in_pages) paged(c, blocks.keys == 128 ? 64 : 128);
-                        if (layout == mask_bytes || layout == mask_bits) {
-                            c.d.operands |= FA_OPERAND_MASK;
-                            dense_pairs(c.d, c.d.mask_stride);
-                        }
-                        if (layout == mask_bytes) {  // rows of whole vectors, for all heads
-                            c.d.mask_stride[2] = (shape.keys + 15) / 16 * 16, c.d.mask_stride[1] = 0, c.d.mask_stride[0] = shape.rows * c.d.mask_stride[2];
-                        }
-                        if (layout == mask_bits) {  // for each head, of the last keys
-                            c.d.mask_dtype = FA_BIT, c.d.mask_keys = shape.keys - 200;
-                            c.d.mask_stride[2] = shape.keys / 8 + 1;
-                            c.d.mask_stride[1] = shape.rows * c.d.mask_stride[2], c.d.mask_stride[0] = shape.heads * c.d.mask_stride[1];
-                        }
                         if (layout >= ranges) {
                             c.d.operands |= FA_OPERAND_KEY_RANGES;
                             c.d.key_range_stride[3] = 1, c.d.key_range_stride[2] = 1;

@@ -10,44 +10,18 @@ namespace gpu {
 constexpr int kUnitThreads = KeyUnitTable::kTileRows;
 constexpr int64_t kMostUnits = int64_t(1) << 16;  // of a sequence, for which there is shared memory
 
-// The mask operand as it came, of bytes or of bits.
-struct MaskOperand {
-    const uint8_t* data;  // NULL: none
-    int64_t period[2], stride[4], keys;
-    bool bits;
-    bool whole;  // are 16 of a row's keys that begin with a multiple of 16 a vector of as many bytes?
-    // Of a row, bits of the keys from `key` on, of which `valid` exist, that it keeps.
-    FA_MEMBER uint64_t of_unit(int batch, int head, int row, int key, int valid, int k_len) const {
-        const uint8_t* const begin = data + pair_row(period, stride, batch, head, row);
-        uint64_t kept = 0;
-        if (whole && valid == KeyUnitTable::kKeys) {
-            FA_UNROLL for (int i = 0; i < 4; i++) {
-                const uint4 vec = reinterpret_cast<const uint4*>(begin + key)[i];
-                const uint32_t word[] = {vec.x, vec.y, vec.z, vec.w};
-                FA_UNROLL for (int j = 0; j < 4; j++)  // a bit of each byte to the highest four
-                    kept |= uint64_t(__vsetne4(word[j], 0) * 0x01020408u >> 24 & 15) << (16 * i + 4 * j);
-            }
-            return kept;
-        }
-        const int64_t first = key - first_masked_key(keys, k_len);
-        for (int j = 0; j < valid; j++) kept |= uint64_t(mask_keeps(begin, stride[3], bits, first + j)) << j;
-        return kept;
-    }
-};
-
 struct KeyUnitParams {
     KeyUnitTable to;
     int per_block;  // units of a block of keys
     ListTable lists;
     int list_rows, list_units, list_blocks, heads_of_list;  // 0: no lists; units of a block of theirs, and blocks; query heads that share one
     KeyRanges ranges;
-    MaskOperand mask;
     Window window;
     SequenceTable sequences;
     Pages pages;
     int words;          // of 32 units of a sequence
     int* tile_counter;  // of the forward kernel, to become 0; NULL: it has none
-    FA_MEMBER bool acts_by_bits() const { return mask.data || (ranges.pairs && ranges.max > 1); }
+    FA_MEMBER bool has_several_ranges() const { return ranges.pairs && ranges.max > 1; }
 };
 
 // A block for each tile, a thread for each of its rows.
@@ -77,7 +51,7 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_key_units(FA_PARAM KeyUnitParams 
             own = intersection(own, {int(hull.begin), int(hull.end)});
         }
         if (own.begin < own.end) some = own;
-        all = own.begin < own.end && !x.acts_by_bits() ? own : KeyRange{INT32_MAX, 0};
+        all = own.begin < own.end && !x.has_several_ranges() ? own : KeyRange{INT32_MAX, 0};
     }
     some = {__reduce_min_sync(~0u, some.begin), __reduce_max_sync(~0u, some.end)};
     all = {__reduce_max_sync(~0u, all.begin), __reduce_min_sync(~0u, all.end)};
@@ -135,32 +109,24 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_key_units(FA_PARAM KeyUnitParams 
     if (tile == 0 && thread < 2 && x.tile_counter) x.tile_counter[thread] = 0;
 }
 
-// Of a row, bits of a unit's keys that the mask operand and several ranges leave it.
-FA_DEVICE uint64_t bits_of_unit(const KeyUnitParams& x, const Sequence& seq, int batch, int head, int row, int key) {
-    const int k_len = int(seq.k_len);
-    uint64_t kept = ~uint64_t(0);
-    if (x.ranges.pairs && x.ranges.max > 1) kept = range_bits(x.ranges, query_index(x.ranges.rows, seq, batch, row, head), key);
-    if (x.mask.data) kept &= x.mask.of_unit(batch, head, row, key, min(k_len - key, KeyUnitTable::kKeys), k_len);
-    return kept;
-}
-// These of units where masks act, in the order of a thread's accumulators. A block for some of a tile's entries, each thread reads a row of
-// them.
-constexpr int kMaskBlocks = 8;  // for a tile
-FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_mask_bits(FA_PARAM KeyUnitParams x) {
+// What several ranges of a row leave of units that masks may cut, a bit for each score, in the order of a thread's accumulators. A block for some of a
+// tile's entries, each thread reads a row of them.
+constexpr int kRangeBlocks = 8;  // for a tile
+FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_range_bits(FA_PARAM KeyUnitParams x) {
     rt::release_successor();
     rt::fetch_parameters(x);
     __shared__ uint64_t of_row[kUnitThreads];
-    const int tile = int(blockIdx.x) / kMaskBlocks, thread = int(threadIdx.x);
+    const int tile = int(blockIdx.x) / kRangeBlocks, thread = int(threadIdx.x);
     const int pair = tile / x.to.m_blocks, batch = pair / x.to.heads, head = pair % x.to.heads * x.to.heads_together;
     const int row = tile % x.to.m_blocks * KeyUnitTable::kTileRows + thread;
     rt::wait_for_predecessor();
     const Sequence seq = bounded_sequence(x.sequences, batch);
     const int entries = x.to.blocks[tile] * x.per_block;
-    for (int e = int(blockIdx.x) % kMaskBlocks; e < entries; e += kMaskBlocks) {
+    for (int e = int(blockIdx.x) % kRangeBlocks; e < entries; e += kRangeBlocks) {
         const KeyUnits<1> unit{{x.to.units[tile * x.to.most + e]}};
         if (unit.seen(0, 0) != SeenKeys::masked && unit.seen(0, 1) != SeenKeys::masked) continue;
         const int key = unit.first_key(0);
-        of_row[thread] = row < seq.q_len ? bits_of_unit(x, seq, batch, head, row, key) : 0;
+        of_row[thread] = row < seq.q_len ? range_bits(x.ranges, query_index(x.ranges.rows, seq, batch, row, head), key) : 0;
         __syncthreads();
         FA_UNROLL for (int half = 0; half < KeyUnitTable::kBits / kUnitThreads; half++) {
             const int place = half * kUnitThreads + thread, lane = place % 32, first = place / 32 * 16 + lane / 4;
