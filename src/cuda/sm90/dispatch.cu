@@ -70,7 +70,8 @@ constexpr uint64_t kDescaleOperands = FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCAL
 constexpr Implements kForward = {FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | kSequenceOperands |
                                      FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE | kDescaleOperands,
                                  option::bands | FA_DETERMINISTIC | option::reserve_units | option::precision | FA_V_IN_K | option::softcap};
-constexpr Implements kListForward = {(kForward.operands & ~(FA_OPERAND_ALIBI | FA_OPERAND_MASK)) | kRowSetOperands, kForward.options & ~option::softcap};
+constexpr Implements kListForward = {(kForward.operands & ~(FA_OPERAND_ALIBI | FA_OPERAND_MASK)) | kRowSetOperands,
+                                     kForward.options & ~(option::softcap | FA_WINDOW | option::chunk)};
 constexpr Implements kByteForward = {kForward.operands | FA_OPERAND_O_SCALE, kForward.options | option::factors};
 constexpr Implements kBiasForward = {kForward.operands | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE, kForward.options | option::bias_period};
 

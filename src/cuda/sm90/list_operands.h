@@ -49,7 +49,8 @@ uint64_t table_bytes(const Problem& p, const KeyUnitTable& t) {
 // Lists whose blocks of rows and of keys are whole ones of the table's, as are pages; and of what no table becomes too large.
 bool lists_fit(const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    if (p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST) && (d.list_rows % KeyUnitTable::kRows != 0 || d.list_keys % KeyUnitTable::kKeys != 0)) return false;
+    const bool lists = p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST);
+    if (lists && (p.has(FA_OPERAND_KEY_RANGES) || d.list_rows % KeyUnitTable::kRows != 0 || d.list_keys % KeyUnitTable::kKeys != 0)) return false;
     if (p.paged() && d.page_size % KeyUnitTable::kKeys != 0) return false;
     return ceil_div(d.seqlen_k, KeyUnitTable::kKeys) <= kMostUnits &&
            table_bytes(p, planned_units(p, 2 * KeyUnitTable::kKeys, Window{}).to) <= kMostTableBytes;
