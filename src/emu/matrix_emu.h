@@ -12,8 +12,7 @@ constexpr bool kHasMfma = true, kHasWmmaGfx11 = true, kHasWmmaGfx12 = true;
 template <int generation>
 struct Cdna {
     static constexpr bool kMultipliesF16 = true;
-    static constexpr bool kDeepProducts = generation == 4, kPacksBf16 = generation == 4, kTransposedLoads = generation == 4,
-                          kLoadsToShared = generation == 4;
+    static constexpr bool kDeepProducts = generation == 4, kPacksBf16 = generation == 4, kTransposedLoads = generation == 4;
 };
 
 template <int n>

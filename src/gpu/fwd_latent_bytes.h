@@ -59,16 +59,14 @@ struct LatentRoles : LatentTile<M> {
             if (location < 0 || column < 0) continue;
             const int64_t row = uint32_t(location), block = f.block[0] == 1 ? row : row / f.block[0];
             const int64_t at = (location >> 32) * f.stride[0] + block * f.stride[1] + column;
-            raw[i] = f.dtype == FA_F32                          ? static_cast<const uint32_t*>(f.factor)[at]
-                     : f.dtype == FA_E8M0 || f.dtype == FA_E4M3 ? static_cast<const uint8_t*>(f.factor)[at]
-                                                                : static_cast<const uint16_t*>(f.factor)[at];
+            raw[i] = Tile::raw_factor(f, at);
         }
     }
     FA_MEMBER static void store_factors(const MmaForwardParams& x, int64_t column, int j, const uint32_t (&raw)[kThreadFactors]) {
         Exchange& e = exchange();
         FA_UNROLL for (int i = 0; i < kThreadFactors; i++) {
             const int at = factor_at(i), part = at / keys, key = at % keys;
-            const float factor = column < 0 ? 1.f : x.k_factors.dtype == FA_F32 ? float_of(raw[i]) : load_factor(&raw[i], 0, x.k_factors.dtype), size = fabsf(factor);
+            const float factor = Tile::factor_value(x.k_factors, column, raw[i]), size = fabsf(factor);
             e.factor[j % kFactorTiles][part][key] = factor;
             float largest = size <= kMaxFloat ? size : 0.f;
             FA_UNROLL for (int mask = 1; mask < kLanes; mask *= 2) largest = max_fn(largest, rt::shuffle_xor32(largest, mask));

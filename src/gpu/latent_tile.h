@@ -238,7 +238,15 @@ struct LatentTile {
         const int dim = (w.column_warp * kParts + part) * (kLatentDims / kWarps / kParts);
         return f.factor && dim < x.k_dims ? M::shared().tile.kv_head * f.stride[2] + dim / f.block[1] * f.stride[3] : -1;
     }
-    // As it is stored, so that nobody waits for it yet.
+    // The one at `at` as it is stored, so that nobody waits for it yet; and as f32, 1 where there are none.
+    FA_MEMBER static uint32_t raw_factor(const Factors& f, int64_t at) {
+        return f.dtype == FA_F32                          ? static_cast<const uint32_t*>(f.factor)[at]
+               : f.dtype == FA_E8M0 || f.dtype == FA_E4M3 ? static_cast<const uint8_t*>(f.factor)[at]
+                                                          : static_cast<const uint16_t*>(f.factor)[at];
+    }
+    FA_MEMBER static float factor_value(const Factors& f, int64_t column, uint32_t raw) {
+        return column < 0 ? 1.f : f.dtype == FA_F32 ? float_of(raw) : load_factor(&raw, 0, f.dtype);
+    }
     FA_MEMBER static void load_factors(const MmaForwardParams& x, const int64_t (&column)[kParts], int j, uint32_t (&raw)[kParts][kLaneKeys]) {
         const Factors& f = x.k_factors;
         FA_UNROLL for (int i = 0; i < kLaneKeys; i++) {
@@ -248,10 +256,7 @@ struct LatentTile {
             FA_UNROLL for (int part = 0; part < kParts; part++) {
                 const int64_t at = of_row + column[part];
                 raw[part][i] = 0;
-                if (location >= 0 && column[part] >= 0)
-                    raw[part][i] = f.dtype == FA_F32                          ? static_cast<const uint32_t*>(f.factor)[at]
-                                   : f.dtype == FA_E8M0 || f.dtype == FA_E4M3 ? static_cast<const uint8_t*>(f.factor)[at]
-                                                                              : static_cast<const uint16_t*>(f.factor)[at];
+                if (location >= 0 && column[part] >= 0) raw[part][i] = raw_factor(f, at);
             }
         }
     }
@@ -259,7 +264,7 @@ struct LatentTile {
     FA_MEMBER static float store_factors(const MmaForwardParams& x, const WarpPart<M>& w, int64_t column, int part, int j, const uint32_t (&raw)[kLaneKeys]) {
         float largest = 0.f;
         FA_UNROLL for (int i = 0; i < kLaneKeys; i++) {
-            const float factor = column < 0 ? 1.f : x.k_factors.dtype == FA_F32 ? float_of(raw[i]) : load_factor(&raw[i], 0, x.k_factors.dtype);
+            const float factor = factor_value(x.k_factors, column, raw[i]);
             exchange().factor[j % 3][row_warp(w)][w.column_warp][part][rt::thread() % Mma::kLanes + Mma::kLanes * i] = factor;
             const float size = fabsf(factor);
             if (size <= kMaxFloat) largest = max_fn(largest, size);

@@ -29,8 +29,7 @@ struct Mfma32 {
     static constexpr int kLanes = 64, kTile = 32, kElements = 16, kWords = 8;
     static constexpr int kDimBytes = 16, kDimStep = 32, kKeyBytes = 8, kKeyStep = 16;
     static constexpr bool kOperandsTwice = false, kQInShared = false;
-    static constexpr bool kMultipliesF16 = Cdna::kMultipliesF16, kPacksBf16 = Cdna::kPacksBf16, kTransposedLoads = Cdna::kTransposedLoads,
-                          kLoadsToShared = Cdna::kLoadsToShared;
+    static constexpr bool kMultipliesF16 = Cdna::kMultipliesF16, kPacksBf16 = Cdna::kPacksBf16, kTransposedLoads = Cdna::kTransposedLoads;
     static constexpr bool kAvailable = rt::kHasMfma;
     FA_MEMBER static constexpr int row(int lane) { return lane % 32; }
     FA_MEMBER static constexpr int column(int lane, int i) { return 8 * (i / 4) + 4 * (lane / 32) + i % 4; }
@@ -54,8 +53,7 @@ struct Mfma16 {
     static constexpr int kLanes = 64, kTile = 16, kElements = 4, kWords = 2;
     static constexpr int kDimBytes = 8, kDimStep = 0, kKeyBytes = 8, kKeyStep = 0;
     static constexpr bool kOperandsTwice = false, kQInShared = false;
-    static constexpr bool kMultipliesF16 = Cdna::kMultipliesF16, kPacksBf16 = Cdna::kPacksBf16, kTransposedLoads = Cdna::kTransposedLoads,
-                          kLoadsToShared = Cdna::kLoadsToShared;
+    static constexpr bool kMultipliesF16 = Cdna::kMultipliesF16, kPacksBf16 = Cdna::kPacksBf16, kTransposedLoads = Cdna::kTransposedLoads;
     static constexpr bool kAvailable = rt::kHasMfma;
     FA_MEMBER static constexpr int row(int lane) { return lane % 16; }
     FA_MEMBER static constexpr int column(int lane, int i) { return 4 * (lane / 16) + i; }
@@ -73,7 +71,7 @@ struct Mfma16x4;
 struct Mfma32x2 : Mfma32<rt::Cdna<3>> {
     using General = Mfma16x4;
     static constexpr int kWords = 16, kKeyBytes = 16, kKeyStep = 32;
-    static constexpr bool kTransposedLoads = false, kLoadsToShared = false;  // those are of 16 bits
+    static constexpr bool kTransposedLoads = false;  // those are of 16 bits
     FA_MEMBER static constexpr int key_byte(int lane) { return 16 * (lane / 32); }
     template <class T>
     FA_MEMBER static void multiply(rt::AccVec<16>& d, const uint32_t a[16], const uint32_t b[16]) {
@@ -83,7 +81,7 @@ struct Mfma32x2 : Mfma32<rt::Cdna<3>> {
 struct Mfma16x4 : Mfma16<rt::Cdna<3>> {
     using General = Mfma16x4;
     static constexpr int kWords = 4, kDimBytes = 16, kKeyBytes = 16;
-    static constexpr bool kTransposedLoads = false, kLoadsToShared = false;  // those are of 16 bits
+    static constexpr bool kTransposedLoads = false;  // those are of 16 bits
     FA_MEMBER static constexpr int dim_byte(int lane) { return 16 * (lane / 16); }
     FA_MEMBER static constexpr int key_byte(int lane) { return 16 * (lane / 16); }
     template <class T>
@@ -99,8 +97,7 @@ struct WmmaGfx11 {
     static constexpr const char *kFamily = "fwd_wmma", *kByteFamily = "fwd_wmma_byte";
     static constexpr int kLanes = 32, kTile = 16, kElements = 8, kWords = 8;
     static constexpr int kDimBytes = 16, kDimStep = 16, kKeyBytes = 16, kKeyStep = 16;
-    static constexpr bool kOperandsTwice = true, kQInShared = false, kMultipliesF16 = true, kPacksBf16 = false, kTransposedLoads = false,
-                          kLoadsToShared = false;
+    static constexpr bool kOperandsTwice = true, kQInShared = false, kMultipliesF16 = true, kPacksBf16 = false, kTransposedLoads = false;
     static constexpr bool kAvailable = rt::kHasWmmaGfx11;
     FA_MEMBER static constexpr int row(int lane) { return lane % 16; }
     FA_MEMBER static constexpr int column(int lane, int i) { return 2 * i + lane / 16; }
@@ -118,8 +115,7 @@ struct WmmaGfx12 {
     static constexpr const char *kFamily = "fwd_wmma", *kByteFamily = "fwd_wmma_byte";
     static constexpr int kLanes = 32, kTile = 16, kElements = 8, kWords = 4;
     static constexpr int kDimBytes = 16, kDimStep = 0, kKeyBytes = 16, kKeyStep = 0;
-    static constexpr bool kOperandsTwice = false, kQInShared = false, kMultipliesF16 = true, kPacksBf16 = false, kTransposedLoads = false,
-                          kLoadsToShared = false;
+    static constexpr bool kOperandsTwice = false, kQInShared = false, kMultipliesF16 = true, kPacksBf16 = false, kTransposedLoads = false;
     static constexpr bool kAvailable = rt::kHasWmmaGfx12;
     FA_MEMBER static constexpr int row(int lane) { return lane % 16; }
     FA_MEMBER static constexpr int column(int lane, int i) { return 8 * (lane / 16) + i; }
@@ -257,8 +253,8 @@ struct MmaTransposed {
     FA_MEMBER static constexpr int v_offset(int column, int key) { return kBytes * keys * column + (kBytes * key ^ v_swizzle<keys>(column)); }
     // Or row by row, where loads transpose: 16 lanes together, each a quarter of 16 columns of a key. Four neighbouring keys lie in different banks.
     static constexpr bool kTransposedLoads = I::kTransposedLoads;
-    // Tiles that lie row by row, as they are in memory, come there without registers between.
-    static constexpr bool kLoadsToShared = I::kLoadsToShared;
+    // Tiles that lie row by row, as they are in memory, come there without registers between: CDNA 4 has such loads, too.
+    static constexpr bool kLoadsToShared = kTransposedLoads;
     template <int row_bytes>
     FA_MEMBER static constexpr int v_row_offset(int key, int vec) { return row_bytes * key + (vec ^ (key % 4 * 2 + key / 4 % 2)) * 16; }
     template <int row_bytes, int keys>

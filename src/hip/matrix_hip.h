@@ -22,9 +22,9 @@ struct TargetCdna {
     static constexpr bool kMultipliesF16 = true;
 #endif
 #ifdef __gfx950__
-    static constexpr bool kDeepProducts = true, kPacksBf16 = true, kTransposedLoads = true, kLoadsToShared = true;
+    static constexpr bool kDeepProducts = true, kPacksBf16 = true, kTransposedLoads = true;
 #else
-    static constexpr bool kDeepProducts = false, kPacksBf16 = false, kTransposedLoads = false, kLoadsToShared = false;
+    static constexpr bool kDeepProducts = false, kPacksBf16 = false, kTransposedLoads = false;
 #endif
 };
 template <int>

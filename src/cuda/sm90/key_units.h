@@ -24,6 +24,13 @@ struct KeyUnitTable {
     constexpr int64_t tile_of(int batch, int head, int row0) const {
         return (int64_t(sequences > 1 ? batch : 0) * heads + head / heads_together) * m_blocks + row0 / kTileRows;
     }
+    struct Place {
+        int batch, head, row0;
+    };
+    constexpr Place place_of(int tile) const {
+        const int pair = tile / m_blocks;
+        return {pair / heads, pair % heads * heads_together, tile % m_blocks * kTileRows};
+    }
     constexpr int64_t tiles() const { return int64_t(sequences) * heads * m_blocks; }
 };
 // The units of a block of keys.

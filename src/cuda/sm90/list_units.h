@@ -35,8 +35,8 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_key_units(FA_PARAM KeyUnitParams 
     } of_warp[warps];
     __shared__ int listed[warps];
     const int tile = int(blockIdx.x), thread = int(threadIdx.x), warp = thread / 32;
-    const int pair = tile / x.to.m_blocks, batch = pair / x.to.heads, head = pair % x.to.heads * x.to.heads_together;
-    const int row0 = tile % x.to.m_blocks * KeyUnitTable::kTileRows;
+    const KeyUnitTable::Place of_tile = x.to.place_of(tile);
+    const int batch = of_tile.batch, head = of_tile.head, row0 = of_tile.row0;
     for (int i = thread; i < 4 * x.words; i += kUnitThreads) bits[i] = 0;
     rt::wait_for_predecessor();
     const Sequence seq = bounded_sequence(x.sequences, batch);
@@ -117,8 +117,8 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_range_bits(FA_PARAM KeyUnitParams
     rt::fetch_parameters(x);
     __shared__ uint64_t of_row[kUnitThreads];
     const int tile = int(blockIdx.x) / kRangeBlocks, thread = int(threadIdx.x);
-    const int pair = tile / x.to.m_blocks, batch = pair / x.to.heads, head = pair % x.to.heads * x.to.heads_together;
-    const int row = tile % x.to.m_blocks * KeyUnitTable::kTileRows + thread;
+    const KeyUnitTable::Place of_tile = x.to.place_of(tile);
+    const int batch = of_tile.batch, head = of_tile.head, row = of_tile.row0 + thread;
     rt::wait_for_predecessor();
     const Sequence seq = bounded_sequence(x.sequences, batch);
     const int entries = x.to.blocks[tile] * x.per_block;
