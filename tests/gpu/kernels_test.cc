@@ -390,6 +390,13 @@ TEST_P(EveryHopperKernelOfLists, AgreesWithTheOracle) {
     Met met([&](const std::string& name) { return part(name) && of_lists(name); });
     check(handle, of_part(handle, list_cases()), met, 240);
 }
+TEST_P(EveryHopperKernelOfLists, SkipsWhatAMaskLeavesEmpty) {
+    if (!is_hopper()) GTEST_SKIP() << "not a Hopper";
+    const Handle handle = make_handle();
+    Case c = with_empty_units(std::stoll(part.width), std::string(part.dtype) == "f16" ? FA_F16 : FA_BF16);
+    ASSERT_TRUE(of_lists(kernels_of(handle, c.d).at(0)));
+    EXPECT_EQ(run_on_device(handle, c), "");
+}
 const Part kParts[] = {{"64", "bf16"},  {"96", "bf16"},  {"128", "bf16"}, {"192", "bf16"}, {"256", "bf16"}, {"64", "f16"},
                        {"128", "f16"},  {"256", "f16"},  {"64", "e4m3"},  {"128", "e4m3"}, {"192", "e4m3"}, {"256", "e4m3"},
                        {"512", "bf16"}, {"576", "bf16"}, {"512", "f16"},  {"576", "f16"}};

@@ -7,8 +7,8 @@
 namespace test::gpu {
 
 // Lists that a tile's rows share and lists of each of its halves, blocks of one unit of 64 keys, of two and of three, with the last of them cut
-// off; with masks and without; pages; of one length and of several, packed rows, heads that share lists; ranges of rows, alone and in lists; few tiles and more
-// than there are multiprocessors.
+// off; with masks and without, in bytes and in bits, and a mask alone; pages; of one length and of several, packed rows, heads that share lists; ranges of rows,
+// alone and in lists; few tiles and more than there are multiprocessors.
 inline std::vector<Case> list_cases() {
     struct Shape {
         int64_t batch, heads, rows, keys;
@@ -17,7 +17,7 @@ inline std::vector<Case> list_cases() {
         int64_t rows, keys;
     };
     enum { dense, causal_mask, window_mask, masks };
-    enum { of_lists, ragged, packed, to_f32, in_pages, ranges, several_ranges, ranges_and_lists, layouts };
+    enum { of_lists, ragged, packed, to_f32, in_pages, mask_bytes, mask_bits, mask_alone, ranges, several_ranges, ranges_and_lists, layouts };
     std::vector<Case> cases;
     for (const int32_t dtype : {FA_BF16, FA_F16})
         for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {80, 72}, {128, 128}, {256, 192}})
@@ -46,13 +46,26 @@ inline std::vector<Case> list_cases() {
                             c.d.total_q = c.metadata.cu_seqlens_q.back();
                         }
                         if (layout == in_pages) paged(c, blocks.keys == 128 ? 64 : 128);
+                        if (layout == mask_alone && dim_qk <= 128) continue;  // they have kernels of their own
+                        if (layout == mask_bytes || layout == mask_bits || layout == mask_alone) {
+                            c.d.operands |= FA_OPERAND_MASK;
+                            dense_pairs(c.d, c.d.mask_stride);
+                        }
+                        if (layout == mask_bytes) {  // rows of whole vectors, for all heads
+                            c.d.mask_stride[2] = (shape.keys + 15) / 16 * 16, c.d.mask_stride[1] = 0, c.d.mask_stride[0] = shape.rows * c.d.mask_stride[2];
+                        }
+                        if (layout == mask_bits) {  // for each head, of the last keys
+                            c.d.mask_dtype = FA_BIT, c.d.mask_keys = shape.keys - 200;
+                            c.d.mask_stride[2] = shape.keys / 8 + 1;
+                            c.d.mask_stride[1] = shape.rows * c.d.mask_stride[2], c.d.mask_stride[0] = shape.heads * c.d.mask_stride[1];
+                        }
                         if (layout >= ranges) {
                             c.d.operands |= FA_OPERAND_KEY_RANGES;
                             c.d.key_range_stride[3] = 1, c.d.key_range_stride[2] = 1;
                             if (layout == ranges) c.d.key_range_stride[1] = shape.rows, c.d.key_range_stride[0] = shape.rows * shape.heads;
                         }
                         if (layout == several_ranges) c.d.key_range_max = 3, c.d.key_range_stride[2] = 3;
-                        if (layout != ranges && layout != several_ranges) {
+                        if (layout != ranges && layout != several_ranges && layout != mask_alone) {
                             const int64_t all = (shape.keys + blocks.keys - 1) / blocks.keys, most = all / 2 + 1;
                             const int64_t heads = layout == of_lists ? shape.heads : layout == to_f32 ? 1 : 2;
                             c.d.operands |= FA_OPERAND_KEY_LIST;
@@ -93,6 +106,22 @@ inline void fill_lists(Case& c, Rng& rng) {
                     list->push_back(rng.chance(0.1) ? -1 : all.back());
             return lists;
         });
+}
+
+// A mask that leaves every third unit of 64 keys to no row: NaN in the v of these must not show.
+inline Case with_empty_units(int64_t dim, int32_t dtype) {
+    const auto empty = [](int64_t key) { return key / 64 % 3 == 1; };
+    Case c = shaped({1, 4, 2, 300, 900, dim, dim}, dtype);
+    c.d.operands |= FA_OPERAND_MASK | FA_OPERAND_KEY_RANGES;
+    dense_pairs(c.d, c.d.mask_stride);
+    c.d.key_range_stride[3] = 1, c.d.key_range_stride[2] = 1;
+    Rng rng(241);
+    c.bind(rng);
+    c.fill_normal(rng);
+    c.set_mask([&](int64_t, int64_t, int64_t, int64_t key) { return !empty(key) && rng.chance(0.5); });
+    c.set_key_ranges([&](int64_t, int64_t, int64_t) { return std::vector<int32_t>{0, 900}; });
+    c.set_v([&](int64_t, int64_t, int64_t key, int64_t) { return empty(key) ? double(NAN) : rng.normal(); });
+    return c;
 }
 
 }  // namespace test::gpu

@@ -38,14 +38,19 @@ constexpr bool tries_every_width() {
 }
 static_assert(tries_every_width(), "kernels.def has a width that kWidths lacks");
 
+// Lists and ranges, within any masks; and a boolean mask of heads that are too wide for a ScoreMod.
+bool reads_key_units(const Problem& p) {
+    return p.has(kRowSetOperands) || (p.has(FA_OPERAND_MASK) && type_bytes(p.d.q_dtype) == 2 && (p.d.dim_qk > 128 || p.d.dim_v > 128));
+}
 MaskKind mask_kind_of(const Problem& p) {
-    if (p.has(kRowSetOperands)) return MaskKind::list;
+    if (reads_key_units(p)) return MaskKind::list;
     if (p.d.flags & FA_WINDOW || p.d.chunk > 0) return MaskKind::band;
     return p.causal() ? MaskKind::causal : MaskKind::none;
 }
 
 ScoreMod score_mod_of(const Problem& p) {
     return has_block_factors(p)      ? ScoreMod::factors
+           : reads_key_units(p)      ? ScoreMod::none  // masks among them
            : p.has(FA_OPERAND_MASK)  ? ScoreMod::mask
            : p.has(FA_OPERAND_BIAS)  ? (reads_f32_bias(p.d) ? ScoreMod::bias_f32 : ScoreMod::bias)
            : p.d.softcap > 0         ? ScoreMod::softcap
@@ -70,8 +75,8 @@ constexpr uint64_t kDescaleOperands = FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCAL
 constexpr Implements kForward = {FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | kSequenceOperands |
                                      FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE | kDescaleOperands,
                                  option::bands | FA_DETERMINISTIC | option::reserve_units | option::precision | FA_V_IN_K | option::softcap};
-constexpr Implements kListForward = {(kForward.operands & ~(FA_OPERAND_ALIBI | FA_OPERAND_MASK)) | kRowSetOperands,
-                                     kForward.options & ~(option::softcap | FA_WINDOW | option::chunk)};
+constexpr Implements kListForward = {(kForward.operands & ~FA_OPERAND_ALIBI) | kRowSetOperands,
+                                     (kForward.options & ~option::softcap) | option::mask_dtype | option::mask_keys | option::mask_period};
 constexpr Implements kByteForward = {kForward.operands | FA_OPERAND_O_SCALE, kForward.options | option::factors};
 constexpr Implements kBiasForward = {kForward.operands | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE, kForward.options | option::bias_period};
 
@@ -136,7 +141,7 @@ bool low_call_fits(const Problem& p) {
 bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.sm90 || !types_fit(d)) return false;
-    const bool lists = p.has(kRowSetOperands);
+    const bool lists = reads_key_units(p);
     if (!p.within(lists ? kListForward : type_bytes(d.q_dtype) == 1 ? kByteForward : p.has(FA_OPERAND_BIAS) ? kBiasForward : kForward)) return false;
     if (lists && (type_bytes(d.q_dtype) == 1 || !lists_fit(p))) return false;
     if (!(d.scale > 0) || (d.softcap > 0 && !softcap_polynomial_fits(p))) return false;
@@ -400,7 +405,7 @@ rt::Status arch_kernel_memory(ArchKernelMemory* memory, rt::Stream stream, void*
 rt::Status prepare_arch_kernels(const rt::Device& device) {
     if (!device.sm90) return rt::kSuccess;
     if (!tensor_map_encoder()) return cudaErrorInsufficientDriver;
-    const rt::Status others[] = {rt::prepare(pack_mask, device), rt::prepare(list_key_units, device), rt::prepare(list_range_bits, device), rt::prepare(copy_bias<uint16_t>, device), rt::prepare(copy_bias<float>, device), rt::prepare(prepare_block_factors, device), prepare_latent_kernels(device), prepare_wide_kernels()};
+    const rt::Status others[] = {rt::prepare(pack_mask, device), rt::prepare(list_key_units, device), rt::prepare(list_mask_bits, device), rt::prepare(drop_unseen_units, device), rt::prepare(copy_bias<uint16_t>, device), rt::prepare(copy_bias<float>, device), rt::prepare(prepare_block_factors, device), prepare_latent_kernels(device), prepare_wide_kernels()};
     for (const int32_t from : {FA_E4M3, FA_E5M2, FA_I8})
         for (const auto kernel : {widen_kernel<F16>(from), widen_kernel<Bf16>(from)})
             if (const rt::Status s = rt::prepare(kernel, device); s != rt::kSuccess) return s;

@@ -16,7 +16,7 @@ struct KeyUnitTable {
     static constexpr int kKeys = 64, kRows = 64, kTileRows = 2 * kRows, kNoUnit = 1 << 24, kBits = kTileRows * kKeys / 32;
     int32_t* units;             // `most` for each tile
     int32_t* blocks;            // of a tile: blocks of keys that its units fill, at least one
-    uint32_t* bits;             // of each entry kBits words, in which a lane has a bit for each of its scores; NULL: no row has several ranges
+    uint32_t* bits;             // of each entry kBits words, in which a lane has a bit for each of its scores; NULL: masks are bands and a range of each row
     int64_t most;
     int m_blocks;               // tiles of a head
     int heads, sequences;       // that have units of their own

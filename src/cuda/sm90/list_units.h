@@ -1,5 +1,5 @@
 // The kernels that make the table of units (key_units.h) from lists of blocks of keys and ranges of keys, before the forward kernel runs: each unit
-// once, in ascending order, without those that bands, ranges and lengths leave out. So neither the order of a list nor what it says twice shows.
+// once, in ascending order, without those that lengths and masks leave out. So neither the order of a list nor what it says twice shows.
 #pragma once
 #include "backend/row_keys.h"
 #include "cuda/sm90/tile_scheduler.h"
@@ -10,19 +10,66 @@ namespace gpu {
 constexpr int kUnitThreads = KeyUnitTable::kTileRows;
 constexpr int64_t kMostUnits = int64_t(1) << 16;  // of a sequence, for which there is shared memory
 
+// The mask operand as it came, of bytes or of bits.
+struct MaskOperand {
+    const uint8_t* data;  // NULL: none
+    int64_t period[2], stride[4], keys;
+    bool bits;
+    bool whole;  // are 16 of a row's keys that begin with a multiple of 16 a vector of as many bytes?
+    // Of a row, bits of the keys from `key` on, of which `valid` exist, that it keeps.
+    FA_MEMBER uint64_t of_unit(int batch, int head, int row, int key, int valid, int k_len) const {
+        const uint8_t* const begin = data + pair_row(period, stride, batch, head, row);
+        uint64_t kept = 0;
+        if (whole && valid == KeyUnitTable::kKeys) {
+            FA_UNROLL for (int i = 0; i < 4; i++) {
+                const uint4 vec = reinterpret_cast<const uint4*>(begin + key)[i];
+                const uint32_t word[] = {vec.x, vec.y, vec.z, vec.w};
+                FA_UNROLL for (int j = 0; j < 4; j++)  // a bit of each byte to the highest four
+                    kept |= uint64_t(__vsetne4(word[j], 0) * 0x01020408u >> 24 & 15) << (16 * i + 4 * j);
+            }
+            return kept;
+        }
+        const int64_t first = key - first_masked_key(keys, k_len);
+        for (int j = 0; j < valid; j++) kept |= uint64_t(mask_keeps(begin, stride[3], bits, first + j)) << j;
+        return kept;
+    }
+};
+
 struct KeyUnitParams {
     KeyUnitTable to;
     int per_block;  // units of a block of keys
     ListTable lists;
     int list_rows, list_units, list_blocks, heads_of_list;  // 0: no lists; units of a block of theirs, and blocks; query heads that share one
     KeyRanges ranges;
+    MaskOperand mask;
     Window window;
     SequenceTable sequences;
     Pages pages;
     int words;          // of 32 units of a sequence
     int* tile_counter;  // of the forward kernel, to become 0; NULL: it has none
-    FA_MEMBER bool has_several_ranges() const { return ranges.pairs && ranges.max > 1; }
 };
+
+// Where the entries of a tile that are kept go, of which each thread of a block has one: behind the `count` before, which then counts them, too.
+FA_DEVICE int place_of_kept(bool kept, int& count) {
+    __shared__ int of_warp[kUnitThreads / 32];
+    const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+    const uint32_t lanes = __ballot_sync(~0u, kept);
+    if (lane == 0) of_warp[warp] = __popc(lanes);
+    __syncthreads();
+    int place = count + __popc(lanes & ((1u << lane) - 1));
+    for (int w = 0; w < kUnitThreads / 32; w++) {
+        if (w < warp) place += of_warp[w];
+        count += of_warp[w];
+    }
+    __syncthreads();
+    return place;
+}
+// Behind a tile's last unit, up to the end of a block of keys.
+FA_DEVICE void end_units(const KeyUnitParams& x, int tile, int count) {
+    const int blocks = max((count + x.per_block - 1) / x.per_block, 1), thread = int(threadIdx.x);
+    if (count + thread < blocks * x.per_block) x.to.units[tile * x.to.most + count + thread] = KeyUnitTable::kNoUnit << 4;
+    if (thread == 0) x.to.blocks[tile] = blocks;
+}
 
 // A block for each tile, a thread for each of its rows.
 FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_key_units(FA_PARAM KeyUnitParams x) {
@@ -33,7 +80,6 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_key_units(FA_PARAM KeyUnitParams 
     __shared__ struct {
         KeyRange some, all;
     } of_warp[warps];
-    __shared__ int listed[warps];
     const int tile = int(blockIdx.x), thread = int(threadIdx.x), warp = thread / 32;
     const KeyUnitTable::Place of_tile = x.to.place_of(tile);
     const int batch = of_tile.batch, head = of_tile.head, row0 = of_tile.row0;
@@ -51,7 +97,7 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_key_units(FA_PARAM KeyUnitParams 
             own = intersection(own, {int(hull.begin), int(hull.end)});
         }
         if (own.begin < own.end) some = own;
-        all = own.begin < own.end && !x.has_several_ranges() ? own : KeyRange{INT32_MAX, 0};
+        all = own.begin < own.end && !x.to.bits ? own : KeyRange{INT32_MAX, 0};
     }
     some = {__reduce_min_sync(~0u, some.begin), __reduce_max_sync(~0u, some.end)};
     all = {__reduce_max_sync(~0u, all.begin), __reduce_min_sync(~0u, all.end)};
@@ -92,42 +138,46 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_key_units(FA_PARAM KeyUnitParams 
             codes |= int(seen) << 2 * half;
         }
         if (x.pages.table && codes != 0 && !locate_key(x.pages, seq, key).valid) codes = 0;
-        const uint32_t kept = __ballot_sync(~0u, codes != 0);
-        if (thread % 32 == 0) listed[warp] = __popc(kept);
-        __syncthreads();
-        int before = count + __popc(kept & ((1u << thread % 32) - 1));
-        for (int w = 0; w < warps; w++) {
-            if (w < warp) before += listed[w];
-            count += listed[w];
-        }
-        if (codes != 0) units[before] = unit << 4 | codes;
-        __syncthreads();
+        const int place = place_of_kept(codes != 0, count);
+        if (codes != 0) units[place] = unit << 4 | codes;
     }
-    const int blocks = max((count + x.per_block - 1) / x.per_block, 1);
-    if (count + thread < blocks * x.per_block) units[count + thread] = KeyUnitTable::kNoUnit << 4;
-    if (thread == 0) x.to.blocks[tile] = blocks;
+    end_units(x, tile, count);
     if (tile == 0 && thread < 2 && x.tile_counter) x.tile_counter[thread] = 0;
 }
 
-// What several ranges of a row leave of units that masks may cut, a bit for each score, in the order of a thread's accumulators. A block for some of a
-// tile's entries, each thread reads a row of them.
-constexpr int kRangeBlocks = 8;  // for a tile
-FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_range_bits(FA_PARAM KeyUnitParams x) {
+// Of a row, bits of a unit's keys that the mask operand and several ranges leave it.
+FA_DEVICE uint64_t bits_of_unit(const KeyUnitParams& x, const Sequence& seq, int batch, int head, int row, int key) {
+    const int k_len = int(seq.k_len);
+    uint64_t kept = ~uint64_t(0);
+    if (x.ranges.pairs && x.ranges.max > 1) kept = range_bits(x.ranges, query_index(x.ranges.rows, seq, batch, row, head), key);
+    if (x.mask.data) kept &= x.mask.of_unit(batch, head, row, key, min(k_len - key, KeyUnitTable::kKeys), k_len);
+    return kept;
+}
+// These of units where masks act, in the order of a thread's accumulators; and halves of a tile that have no key of a unit do not see it. A block for
+// some of a tile's entries, each thread reads a row of them.
+constexpr int kMaskBlocks = 8;  // for a tile
+FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_mask_bits(FA_PARAM KeyUnitParams x) {
     rt::release_successor();
     rt::fetch_parameters(x);
     __shared__ uint64_t of_row[kUnitThreads];
-    const int tile = int(blockIdx.x) / kRangeBlocks, thread = int(threadIdx.x);
+    const int tile = int(blockIdx.x) / kMaskBlocks, thread = int(threadIdx.x);
     const KeyUnitTable::Place of_tile = x.to.place_of(tile);
     const int batch = of_tile.batch, head = of_tile.head, row = of_tile.row0 + thread;
     rt::wait_for_predecessor();
     const Sequence seq = bounded_sequence(x.sequences, batch);
     const int entries = x.to.blocks[tile] * x.per_block;
-    for (int e = int(blockIdx.x) % kRangeBlocks; e < entries; e += kRangeBlocks) {
-        const KeyUnits<1> unit{{x.to.units[tile * x.to.most + e]}};
+    for (int e = int(blockIdx.x) % kMaskBlocks; e < entries; e += kMaskBlocks) {
+        int32_t& entry = x.to.units[tile * x.to.most + e];
+        const KeyUnits<1> unit{{entry}};
         if (unit.seen(0, 0) != SeenKeys::masked && unit.seen(0, 1) != SeenKeys::masked) continue;
         const int key = unit.first_key(0);
-        of_row[thread] = row < seq.q_len ? range_bits(x.ranges, query_index(x.ranges.rows, seq, batch, row, head), key) : 0;
-        __syncthreads();
+        of_row[thread] = row < seq.q_len ? bits_of_unit(x, seq, batch, head, row, key) : 0;
+        int unseen = 0;
+        for (int half = 0; half < 2; half++) {
+            const bool any = __syncthreads_or(of_row[thread] != 0 && thread / KeyUnitTable::kRows == half);
+            if (!any && unit.seen(0, half) == SeenKeys::masked) unseen |= 3 << 2 * half;
+        }
+        if (thread == 0) entry &= ~unseen;
         FA_UNROLL for (int half = 0; half < KeyUnitTable::kBits / kUnitThreads; half++) {
             const int place = half * kUnitThreads + thread, lane = place % 32, first = place / 32 * 16 + lane / 4;
             uint32_t word = 0;
@@ -139,6 +189,43 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_range_bits(FA_PARAM KeyUnitParams
         }
         __syncthreads();
     }
+}
+
+// Takes units that neither half of a tile sees any more from the table, with their bits. A block for each tile.
+FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) drop_unseen_units(FA_PARAM KeyUnitParams x) {
+    rt::release_successor();
+    rt::fetch_parameters(x);
+    constexpr int words = KeyUnitTable::kBits / kUnitThreads, moved_together = 4;
+    __shared__ int from[kUnitThreads];
+    const int tile = int(blockIdx.x), thread = int(threadIdx.x);
+    int32_t* const units = x.to.units + tile * x.to.most;
+    uint32_t* const bits = x.to.bits + tile * x.to.most * KeyUnitTable::kBits + thread;
+    rt::wait_for_predecessor();
+    const int entries = x.to.blocks[tile] * x.per_block;
+    int count = 0;
+    for (int first = 0; first < entries; first += kUnitThreads) {
+        const int e = first + thread, before = count;
+        const int32_t entry = e < entries ? units[e] : 0;
+        const bool kept = (entry & 15) != 0;
+        const int place = place_of_kept(kept, count);
+        if (kept) units[place] = entry, from[place - before] = e;
+        __syncthreads();
+        // Each thread moves words of its own, none before it has read what lay there.
+        for (int to = before; to < count; to += moved_together) {
+            if (from[min(to + moved_together, count) - 1 - before] == min(to + moved_together, count) - 1) continue;
+            uint32_t word[moved_together][words];
+            FA_UNROLL for (int i = 0; i < moved_together; i++) {
+                FA_UNROLL for (int w = 0; w < words; w++)
+                    word[i][w] = to + i < count ? bits[from[to + i - before] * KeyUnitTable::kBits + w * kUnitThreads] : 0;
+            }
+            FA_UNROLL for (int i = 0; i < moved_together; i++) {
+                FA_UNROLL for (int w = 0; w < words; w++)
+                    if (to + i < count) bits[(to + i) * KeyUnitTable::kBits + w * kUnitThreads] = word[i][w];
+            }
+        }
+        __syncthreads();
+    }
+    end_units(x, tile, count);
 }
 
 }  // namespace gpu

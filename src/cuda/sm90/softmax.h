@@ -57,7 +57,7 @@ FA_DEVICE uint32_t seen_bits_of_units(const Consumer& wg, int r, int c) {
     return seen;
 }
 
-// And where several ranges come as bits (list_units.h).
+// And where masks come as bits (list_units.h).
 template <class Consumer>
 FA_DEVICE void apply_mask_bits(Consumer& wg) {
     constexpr int units = Consumer::Traits::kUnits, scores = KeyUnitTable::kKeys / 2;
