@@ -35,11 +35,11 @@ struct SeenKeys {
 };
 
 SeenKeys seen_keys(const Call& c, const QueryTile& t, TileClass kind, int64_t key, int keys) {
-    SeenKeys seen;
-    const bool cut = kind == TileClass::partial && !c.sets.any() && t.rows == c.k->rows;
+    SeenKeys seen = {{keys, keys, keys, keys}};
+    if (kind != TileClass::partial || c.sets.any() || t.rows != c.k->rows) return seen;
     for (int n = 0; n < t.vectors; n++) {
         const int64_t last = t.position((n + 1) * c.k->lanes - 1, c.p->group);
-        seen.of_vector[n] = cut ? int(max_of(min_of(key_band(t.rule, last, t.seq.k_len).end - key, keys), 0)) : keys;
+        seen.of_vector[n] = int(max_of(min_of(key_band(t.rule, last, t.seq.k_len).end - key, keys), 0));
     }
     return seen;
 }
@@ -116,13 +116,20 @@ void apply_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, c
     if (task.kind == TileClass::partial) mask_tile(c, t, key, keys, w);
 }
 
-bool score_tile(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope) {
+// score_tile(), which also says of which keys.
+static bool score_seen_keys(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope, SeenKeys* seen) {
     TileScoreMod task;
     if (!prepare_score_mod(c, t, key, keys, w, &task)) return false;
     if (!block.k.data) block.k = load_k(c, t, block.key, block.keys, w.k, w);
-    raw_scores(c, t, seen_keys(c, t, task.kind, key, keys), keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
+    *seen = seen_keys(c, t, task.kind, key, keys);
+    raw_scores(c, t, *seen, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
     apply_score_mod(c, t, key, keys, task, w, slope);
     return true;
+}
+
+bool score_tile(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope) {
+    SeenKeys seen;
+    return score_seen_keys(c, t, block, key, keys, w, slope, &seen);
 }
 
 static int64_t dropout_batch_head(const Call& c, int64_t batch, int64_t head) {
@@ -187,12 +194,12 @@ void mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, i
             // Leading keys that no row sees are left out by whole register blocks: what remains is summed in the same order.
             const int skipped = int(max_of(visible[i].begin - key, 0) / kSkippedKeys * kSkippedKeys);
             const int keys = int(min_of(block.keys, visible[i].end - key)) - skipped;
-            if (keys <= 0 || !score_tile(c, t, block, key + skipped, keys, w)) continue;
+            SeenKeys seen;
+            if (keys <= 0 || !score_seen_keys(c, t, block, key + skipped, keys, w, nullptr, &seen)) continue;
             c.k->online_softmax(w.s, t.vectors, keys, states[i].m, states[i].l, w.rescale);
             if (c.has_dropout) apply_dropout_tile(c, t, key + skipped, keys, w.s);
             if (!block.v.data) block.v = load_v(c, t, key, block.keys, w.v, w);
-            pv(c, t, seen_keys(c, t, classify(c, t, key + skipped, keys), key + skipped, keys),
-               {block.v.data + skipped * block.v.stride, block.v.stride}, w.s, w.rescale, states[i].acc);
+            pv(c, t, seen, {block.v.data + skipped * block.v.stride, block.v.stride}, w.s, w.rescale, states[i].acc);
             if (c.count) w.counters.flops += 2 * p.d.dim_v * keys * t.rows;
         }
     }
