@@ -97,6 +97,23 @@ TEST_P(FewRows, Windows) {
         }
 }
 
+// Keys that a window leaves out may hold no numbers. Where a kernel then reads what is widened first, a head's factor acts once, too.
+TEST_P(FewRows, FactorsBesideNoNumbers) {
+    for (const int64_t rows : {1, 3}) {
+        Case c = shaped({1, 4, 2, rows, 90, 64, 64}, types.q);
+        c.d.k_dtype = types.kv, c.d.o_dtype = FA_F32, c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+        c.d.k_descale_stride[2] = c.d.v_descale_stride[2] = 1;
+        window(c, 10, 0, FA_ALIGN_BOTTOM_RIGHT);
+        c.bind(rng);
+        c.fill_normal(rng);
+        c.set_descales(rng, 0.4);
+        const int64_t row_bytes = 2 * 64 * oracle::size_of(types.kv);
+        for (const int64_t key : {3, 66, 70})
+            for (const Buffer* rows_of : {&c.k, &c.v}) memset(rows_of->as<char>() + key * row_bytes, 0x7f, size_t(row_bytes));
+        ASSERT_EQ(run_and_check(handle, c), "");
+    }
+}
+
 // A short sequence among long ones has the bits that it has among short ones: its own length alone chooses the kernels.
 TEST_P(FewRows, AmongLongSequences) {
     auto run = [&](int32_t length, int64_t row_bound) {

@@ -1,9 +1,7 @@
 // Decoding: few query rows for a kv head, so that memory bandwidth of k and v is the limit. Keys and values are read once for all
 // rows, where they lie and as they are stored; lanes are elements of a head. A panel of kv heads goes through chunks of keys, Q Kᵀ
 // of one block interleaved with P V of the block before it, while the next chunk is prefetched.
-#include "cpu/driver/call.h"
-#include "cpu/kernels/matrix_table.h"
-#include "cpu/kernels/storage_types.h"
+#include "cpu/decode/kv_source.h"
 
 namespace fa {
 namespace cpu {
@@ -14,29 +12,9 @@ namespace {
 constexpr int64_t kPanelBytes = 1024 * 1024;
 // While one head's chunk is read, the next one's is prefetched: a chunk should take as long as memory latency.
 constexpr int64_t kMinChunkBytes = 4096;
-constexpr int kMaxChunkKeys = kDecodeChunkKeys;
 int chunk_keys(int64_t row_bytes) { return 16 * row_bytes < kMinChunkBytes ? kMaxChunkKeys : 16; }
 constexpr int64_t kFarBytes = 16 * 1024;  // so far ahead is what is prefetched for the second-level cache
-// Addresses of so many keys are looked up at once.
-constexpr int kLookupKeys = 4 * kTileKeys;
 constexpr int kMaxPanelHeads = 32;  // of a panel
-// De-scale factors are applied to S and P where that cannot overflow nor lose bits; others are applied to the converted values
-// first.
-constexpr float kMinDescale = 0x1p-40f, kMaxDescale = 0x1p40f;
-
-int64_t padded(const Kernels& k, int64_t dim) { return round_up(dim, 2 * k.lanes); }
-
-// Rows of k or v for kLookupKeys keys, of its head 0, and how they are read.
-struct KvSource {
-    KvOperand operand;
-    int32_t dtype;
-    int dim;
-    int64_t head_step;  // bytes
-    const DecodeKernels* kernels;
-    const char** rows;  // [kLookupKeys + kTileKeys]
-    bool plain;         // see Problem; else rows are converted to f32 first
-    bool in_place;      // the kernel reads all keys where they lie
-};
 
 // A worker's memory for this method: q, its factors, o, and, twice, s and rescale, of each tile of the panel; S and P lie
 // [row][kTileKeys].
@@ -112,18 +90,7 @@ DecodeScratch lay_out_scratch(const Call& c, const Scratch& w) {
     return lay_out_scratch(*c.p, *c.k, c.decode.rows, c.decode.panel, w.decode_memory, &bytes);
 }
 
-// Those of f32 read what is converted first.
-const DecodeKernels& decode_kernels(const Kernels& k, int32_t dtype) { return k.decode[is_nibble_type(dtype) ? int(FA_F32) : type_index(dtype)]; }
-
-// A row's elements in the order of the kernel's vector pairs, zeros behind, the pairs `step` apart; and back.
-void to_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64_t dim, float* to, int64_t step) {
-    const int64_t lanes = k.lanes, pair = 2 * lanes;
-    for (int64_t first = 0; first < dim; first += pair, to += step) {
-        const int64_t count = min_of(pair, dim - first);
-        for (int64_t x = count; x < pair; x++) to[deinterleaved ? x / 2 + (x & 1) * lanes : x] = 0.f;
-        for (int64_t x = 0; x < count; x++) to[deinterleaved ? x / 2 + (x & 1) * lanes : x] = from[first + x];
-    }
-}
+// Vector pairs (kv_source.h) back to a row.
 void from_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64_t dim, float* to) {
     const int64_t lanes = k.lanes, pair = 2 * lanes;
     for (int64_t first = 0; first < dim; first += pair)
@@ -167,85 +134,14 @@ void pack_decode_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
     }
 }
 
-KvSource make_source(const Call& c, KvOperand operand, const char** rows) {
-    const Problem& p = *c.p;
-    const bool k = operand == KvOperand::k, scaled = p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
-    const int32_t dtype = k ? p.d.k_dtype : p.d.v_dtype;
-    const DecodeKernels* const kernels = &decode_kernels(*c.k, dtype);
-    const bool plain = k ? p.plain_k() : p.plain_v();
-    return {.operand = operand,
-            .dtype = dtype,
-            .dim = int(k ? p.d.dim_qk : p.d.dim_v),
-            .head_step = (k ? p.d.k_stride : p.d.v_stride)[2] * type_bytes(dtype),
-            .kernels = kernels,
-            .rows = rows,
-            .plain = plain,
-            .in_place = plain && !scaled && !kernels->can_read};
-}
-
-// Addresses for keys [key, key + kLookupKeys), as far as they lie before `end`, and of the block behind them; up to whole blocks,
-// the last one stands for those that are missing.
-void look_up_rows(const Call& c, const QueryTile& t, int64_t key, int64_t end, const KvSource& source) {
-    const int known = int(min_of(kLookupKeys + kTileKeys, end - key));
-    locate_kv_rows(c, t, source.operand, 0, key, known, source.rows);
-    for (int j = known; j < min_of(round_up(known, kTileKeys) + kTileKeys, kLookupKeys + kTileKeys); j++)
-        source.rows[j] = source.rows[known - 1];
-}
-
-bool all_in_range(const float* factors, int n) {
-    bool all = true;
-    for (int i = 0; i < n; i++) all &= fabsf(factors[i]) >= kMinDescale && fabsf(factors[i]) <= kMaxDescale;
-    return all;
-}
-
-// A chunk of keys as the kernels get it.
-struct ChunkOperands {
-    const DecodeKernels* kernels;
-    KvRows rows;
-    int dim;
-    bool scaled;
-    float factors[kMaxChunkKeys];
-    const char* widened[kMaxChunkKeys];
-};
-
-// The `keys` keys from `key` on, whose rows of kv head 0 are listed. Those that the kernel cannot read as they are stored are
-// converted to f32 and multiplied by their factors.
-void locate_chunk(const Call& c, const QueryTile& t, const KvSource& source, const KvRows& rows, int64_t key, int keys,
-                  const DecodeScratch& scratch, ChunkOperands& chunk, Scratch& w) {
-    const Problem& p = *c.p;
-    const bool k = source.operand == KvOperand::k;
-    const DecodeKernels& kernels = *source.kernels;
-    chunk.kernels = &kernels;
-    chunk.rows = rows;
-    chunk.dim = source.dim;
-    chunk.scaled = source.plain && p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
-    if (chunk.scaled) {
-        for (float& factor : chunk.factors) factor = 1.f;
-        load_descales(c, t, source.operand, key, keys, chunk.factors);
-    }
-    const bool can_read = source.plain && (!kernels.can_read || kernels.can_read(rows.row, rows.offset, keys, chunk.dim));
-    if (can_read && (!chunk.scaled || all_in_range(chunk.factors, keys))) return;
-    const KvRowsF32 widened_rows = k ? load_k(c, t, key, keys, w.k, w) : load_v(c, t, key, keys, w.v, w);
-    chunk.kernels = &c.k->decode[FA_F32];
-    chunk.rows.row = chunk.widened;
-    chunk.rows.offset = 0;
-    chunk.dim = int(padded(*c.k, source.dim));
-    chunk.scaled = false;
-    for (int j = 0; j < kMaxChunkKeys; j++) {
-        float* row = scratch.widened + min_of(j, keys - 1) * chunk.dim;
-        if (j < keys)
-            to_vec_pairs(*c.k, kernels.deinterleaved, widened_rows.data + j * widened_rows.stride, source.dim, row, 2 * c.k->lanes);
-        chunk.widened[j] = reinterpret_cast<const char*>(row);
-    }
-}
-
 void scale_columns(float* s, int rows, int keys, const float* factors) {
     for (int r = 0; r < rows; r++, s += kTileKeys)
         for (int j = 0; j < keys; j++) s[j] *= factors[j];
 }
 
-// Masks what each row does not see, and what lies outside the block's keys.
-void mask_keys(const Call& c, const QueryTile& t, int64_t key, int to, float* s) {
+// Masks what each row does not see, and what lies outside the block's keys. `common`: keys that all rows see.
+void mask_keys(const Call& c, const QueryTile& t, const KeyBand& common, int64_t key, int to, float* s) {
+    if (common.begin <= key && key + kTileKeys <= common.end) return;
     if (has_gaps(c)) {
         uint64_t words[kMaxRows];
         visible_words(c, t, key, low_bits(to), t.rows, words);
@@ -261,14 +157,15 @@ void mask_keys(const Call& c, const QueryTile& t, int64_t key, int to, float* s)
     }
 }
 
-// Turns scores of the block at `key` into P.
-void softmax_block(const Call& c, const QueryTile& t, int64_t key, int to, PartialState& state, float* s, float* rescale,
-                   const DecodeScratch& scratch) {
+// Turns scores of the block at `key`, once multiplied by `factor`, into P.
+void softmax_block(const Call& c, const QueryTile& t, const KeyBand& common, int64_t key, int to, float factor, PartialState& state, float* s,
+                   float* rescale, const DecodeScratch& scratch) {
+    if (factor != 1.f) c.k->scale_scores(s, factor, t.rows * kTileKeys);
     if (c.factor.product != 1.f) c.k->scale_scores(s, c.factor.product, t.rows * kTileKeys);
     const bool addend = c.has_addend && (c.p->has(FA_OPERAND_BIAS | FA_OPERAND_ALIBI) || masks_keys(c, t, key, to));
     if (addend) build_addend(c, t, key, to, 1, kTileKeys, scratch.addend);
     if (c.has_score_mod) c.k->score_mod(s, addend ? scratch.addend : nullptr, c.p->d.softcap, t.rows * kTileKeys);
-    mask_keys(c, t, key, to, s);
+    mask_keys(c, t, common, key, to, s);
     c.k->decode_online_softmax(s, t.rows, state.m, state.l, rescale);
     if (c.has_dropout) apply_dropout(c, t, key, to, 1, kTileKeys, s);
 }
@@ -280,9 +177,9 @@ struct DecodePanel {
     int count;
     PartialState* states;
     KvSource k, v;
-    KeyBand visible[kMaxPanel];
+    KeyBand visible[kMaxPanel], common[kMaxPanel];  // keys that any row sees, and that all rows do
     int chunk_keys;
-    int far_tiles;  // from a tile's chunk to the one that is prefetched for the second-level cache
+    int far_chunks, far_tiles;  // chunks of keys, and tiles, to what is prefetched for the second-level cache
     int64_t start, last;  // of a run: the first block's begin, and the end of its keys
     int64_t at(int64_t key) const { return (key - start) % kLookupKeys; }  // in the lists of addresses
     DecodeScratch scratch;
@@ -290,7 +187,6 @@ struct DecodePanel {
     mutable bool limbs;                              // tile registers are configured for products of integers
     int rows;                                        // there is room for in a tile
     int64_t o_step;                                  // floats from a tile's accumulators to the next one's
-    float k_factor[kMaxPanel], v_factor[kMaxPanel];  // de-scale factors that matrix instructions do not apply
     int from(int i, int64_t key) const { return int(max_of(visible[i].begin - key, 0)); }
     int to(int i, int64_t key) const { return int(min_of(visible[i].end - key, kTileKeys)); }
     // S and P of one block lie beside those of the next (two stages).
@@ -303,14 +199,15 @@ struct DecodePanel {
 // A tile's rows of keys from key + first + skip on, and those to prefetch: the next tile's, or the first one's next chunk.
 KvRows kv_rows(const DecodePanel& panel, const KvSource& source, int i, int64_t key, int first, int skip) {
     const char* const* const rows = source.rows + panel.at(key) + first + skip;
-    const bool k = source.operand == KvOperand::k;
-    const auto offset = [&](int tile) {
-        const int64_t head = panel.tiles[tile % panel.count].kv_head;
-        return (k ? panel.c->p->k_head(head) : panel.c->p->v_head(head)) * source.head_step;
-    };
-    const auto chunk = [&](int tile) { return rows + tile / panel.count * panel.chunk_keys; };
-    const int next = i + 1, far = i + panel.far_tiles;
-    return {rows, offset(i), chunk(next), offset(next), chunk(far), offset(far)};
+    const bool last = i + 1 == panel.count;
+    int far = i + panel.far_tiles, chunks = panel.far_chunks;
+    if (far >= panel.count) far -= panel.count, chunks++;
+    return {.row = rows,
+            .offset = source.head[i].offset,
+            .next_row = last ? rows + panel.chunk_keys : rows,
+            .next_offset = source.head[last ? 0 : i + 1].offset,
+            .far_row = rows + chunks * panel.chunk_keys,
+            .far_offset = source.head[far].offset};
 }
 
 void qk_chunk_matrix(const DecodePanel& panel, int i, const DecodeChunk& chunk, float* s) {
@@ -318,7 +215,7 @@ void qk_chunk_matrix(const DecodePanel& panel, int i, const DecodeChunk& chunk, 
     const DecodeMatrixKernels& decode = *panel.matrix;
     float factor[kDecodeRows];
     for (int r = 0; r < panel.tiles[i].rows; r++)
-        factor[r] = finite_or_nan(panel.scratch.factor[i * kDecodeRows + r] * panel.k_factor[i]);
+        factor[r] = finite_or_nan(panel.scratch.factor[i * kDecodeRows + r] * panel.k.head[i].factor);
     if (chunk.limbs != panel.limbs) decode.configure(panel.tiles[i].rows, panel.limbs = chunk.limbs);
     const void* const q = chunk.limbs ? static_cast<const void*>(panel.scratch.limbs + i * limb_bytes(*c.p)) : panel.tiles[i].q;
     decode.qk(static_cast<const uint16_t*>(q), panel.tiles[i].rows, factor, chunk, panel.k.dim, panel.scratch.matrix, s);
@@ -334,9 +231,9 @@ void qk_tile_chunk(const DecodePanel& panel, int i, int64_t key, int first, Scra
     const KvRows rows = kv_rows(panel, panel.k, i, key, first, 0);
     float* s = panel.s(i, key) + first;
     if (panel.matrix) return qk_chunk_matrix(panel, i, {c.p->d.k_dtype, panel.scratch.has_limbs[i], rows, to - first}, s);
-    if (panel.k.in_place) return panel.k.kernels->qk(t.q, t.rows, rows, to - first, panel.k.dim, s);
+    if (panel.k.head[i].in_place) return panel.k.kernels->qk(t.q, t.rows, rows, to - first, panel.k.dim, s);
     ChunkOperands chunk;
-    locate_chunk(c, t, panel.k, rows, key + first, to - first, panel.scratch, chunk, w);
+    locate_chunk(c, t, panel.k, panel.k.head[i], rows, key + first, to - first, panel.scratch.widened, chunk, w);
     chunk.kernels->qk(t.q, t.rows, chunk.rows, to - first, chunk.dim, s);
     if (chunk.scaled) scale_columns(s, t.rows, to - first, chunk.factors);
 }
@@ -346,8 +243,8 @@ void qk_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
     for (int i = 0; i < panel.count; i++) {
         qk_tile_chunk(panel, i, key, first, w);
         if (first + panel.chunk_keys == kTileKeys && panel.from(i, key) < panel.to(i, key))
-            softmax_block(*panel.c, panel.tiles[i], key, panel.to(i, key), panel.states[i], panel.s(i, key), panel.rescale(i, key),
-                          panel.scratch);
+            softmax_block(*panel.c, panel.tiles[i], panel.common[i], key, panel.to(i, key), panel.matrix ? 1.f : panel.k.head[i].factor,
+                          panel.states[i], panel.s(i, key), panel.rescale(i, key), panel.scratch);
     }
 }
 
@@ -367,12 +264,12 @@ void pv_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
             panel.matrix->pv(p, t.rows, chunk, panel.v.dim, already_rescaled ? nullptr : rescale, panel.scratch.matrix, o);
             continue;
         }
-        if (panel.v.in_place) {
+        if (panel.v.head[i].in_place) {
             panel.v.kernels->pv(p, t.rows, rows, to - from, panel.v.dim, rescale, o);
             continue;
         }
         ChunkOperands chunk;
-        locate_chunk(c, t, panel.v, rows, key + from, to - from, panel.scratch, chunk, w);
+        locate_chunk(c, t, panel.v, panel.v.head[i], rows, key + from, to - from, panel.scratch.widened, chunk, w);
         if (chunk.scaled) scale_columns(p, t.rows, to - from, chunk.factors);
         chunk.kernels->pv(p, t.rows, chunk.rows, to - from, chunk.dim, rescale, o);
     }
@@ -390,22 +287,18 @@ void process_block(const DecodePanel& panel, int64_t key, Scratch& w) {
     }
 }
 
-// The head's de-scale factor of k or v that matrix instructions do not apply.
-float head_descale(const Call& c, const QueryTile& t, const KvSource& source, int64_t key) {
-    const Problem& p = *c.p;
-    float factor = 1.f;
-    if (p.has(source.operand == KvOperand::k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE))
-        load_descales(c, t, source.operand, key, 1, &factor);
-    return factor;
-}
-
 void write_acc(const DecodePanel& panel, int i, PartialState& state) {
     const Call& c = *panel.c;
     const int64_t dim = c.p->d.dim_v, stride = padded(*c.k, dim);
     for (int r = 0; r < panel.tiles[i].rows; r++) {
         const float* from = panel.o(i) + r * stride;
-        if (panel.matrix) panel.matrix->finish(from, c.p->d.k_dtype, int(dim), panel.v_factor[i], state.acc + r * dim);
-        else from_vec_pairs(*c.k, panel.v.kernels->deinterleaved, from, dim, state.acc + r * dim);
+        float* const to = state.acc + r * dim;
+        if (panel.matrix) {
+            panel.matrix->finish(from, c.p->d.k_dtype, int(dim), panel.v.head[i].factor, to);
+            continue;
+        }
+        from_vec_pairs(*c.k, panel.v.kernels->deinterleaved, from, dim, to);
+        for (int64_t x = 0; x < dim && panel.v.head[i].factor != 1.f; x++) to[x] *= panel.v.head[i].factor;
     }
 }
 
@@ -442,24 +335,23 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     panel.limbs = panel.matrix && panel.scratch.has_limbs[0];
     const int64_t bytes = row_bytes(p.d.k_dtype, p.k_dims());
     panel.chunk_keys = panel.matrix ? max_of(panel.matrix->min_chunk_keys(tiles[0].rows), chunk_keys(bytes)) : chunk_keys(bytes);
-    panel.far_tiles = int(min_of(kFarBytes / (panel.chunk_keys * bytes) + 1, kTileKeys / panel.chunk_keys * count));
+    const int64_t far = min_of(kFarBytes / (panel.chunk_keys * bytes) + 1, kTileKeys / panel.chunk_keys * count);
+    panel.far_chunks = int(far / count);
+    panel.far_tiles = int(far % count);
     panel.rows = c.decode.rows;
     panel.o_step = panel.rows * padded(*c.k, p.d.dim_v);
-    panel.k = make_source(c, KvOperand::k, panel.scratch.k);
-    panel.v = make_source(c, KvOperand::v, panel.scratch.v);
     const KeyBand range = visible_range(c, tiles, count, begin, end, panel.visible);
     if (range.begin >= range.end) return;
+    panel.k = make_source(c, KvOperand::k, tiles, count, range.begin, panel.matrix != nullptr, panel.scratch.k);
+    panel.v = make_source(c, KvOperand::v, tiles, count, range.begin, panel.matrix != nullptr, panel.scratch.v);
     const int64_t stride = padded(*c.k, p.d.dim_v);
-    for (int i = 0; i < count; i++) memset(panel.o(i), 0, size_t(tiles[i].rows * stride) * sizeof(float));
+    for (int i = 0; i < count; i++) {
+        panel.common[i] = common_keys(c, tiles[i], begin, end);
+        memset(panel.o(i), 0, size_t(tiles[i].rows * stride) * sizeof(float));
+    }
     // Blocks start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
     const int64_t start = begin + (range.begin - begin) / kTileKeys * kTileKeys;
-    if (panel.matrix) {
-        for (int i = 0; i < count; i++) {
-            panel.k_factor[i] = head_descale(c, tiles[i], panel.k, range.begin);
-            panel.v_factor[i] = head_descale(c, tiles[i], panel.v, range.begin);
-        }
-        panel.matrix->configure(tiles[0].rows, panel.limbs);
-    }
+    if (panel.matrix) panel.matrix->configure(tiles[0].rows, panel.limbs);
     for (int64_t from = next_block(panel, start, begin, range.end); from < range.end;
          from = next_block(panel, panel.last, begin, range.end)) {
         panel.start = from;
