@@ -66,11 +66,10 @@ rt::Status prepare_arch_kernels(const rt::Device&);
 // `memory`: of the planned size. `zeroed`: it holds zeros where it must.
 rt::Status launch_arch_kernel(const ArchPlan&, const Problem&, const fa_forward_args_t&, char* memory, bool zeroed, rt::Stream);
 
-// How many kv heads' keys and values the second-level cache is taken to hold.
-inline int64_t kv_heads_in_l2(const Problem& p) {
-    constexpr int64_t kCacheBytes = 32 << 20;
+// How many kv heads' keys and values so many bytes of the second-level cache hold.
+inline int64_t kv_heads_in_l2(const Problem& p, int64_t cache_bytes = 32 << 20) {
     const int64_t row = row_bytes(p.d.k_dtype, p.d.dim_qk) + row_bytes(p.d.v_dtype, p.d.dim_v);
-    return max_of(kCacheBytes / max_of(p.d.seqlen_k * row, 1), 1);
+    return max_of(cache_bytes / max_of(p.d.seqlen_k * row, 1), 1);
 }
 
 // Plain and paged mma kernels for decode in clusters of a tile's splits, which merge among themselves: can as many run at once as a

@@ -212,6 +212,15 @@ int64_t tiles_of(const Sm90Kernel& h, const Problem& p) {
     return p.d.batch * p.d.heads_q / (pair_by_heads(h, p) ? 2 : packed_heads(p)) * m_blocks_of(h, p);
 }
 
+// Query heads whose tiles are taken longest first, before those of the next ones: as many as have k and v in the L2 cache. The longest
+// tiles read all of these. Where a head has few tiles they are much of the work, so sections are short: else memory has all
+// to bring when a section begins, and little while it ends.
+int64_t section_heads(const Sm90Kernel& h, const Problem& p) {
+    constexpr int64_t kShortSectionTiles = 8, kShortSectionBytes = 8 << 20;
+    const int64_t kv_heads = m_blocks_of(h, p) > kShortSectionTiles ? kv_heads_in_l2(p) : kv_heads_in_l2(p, kShortSectionBytes);
+    return min_of(kv_heads, p.d.batch * p.kv_heads) * p.group;
+}
+
 // Is the tile schedule dynamic? Where tiles cost differently, and there is more than one for each CTA.
 bool schedules_dynamically(const Sm90Kernel& h, const rt::Device& device, const Problem& p) {
     return (h.mask != MaskKind::none || !has_uniform_lengths(p)) && tiles_of(h, p) > device.multiprocessors / h.cluster_size;
@@ -351,8 +360,7 @@ ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& asked) {
     const int64_t packed = packed_heads(p);
     a.tile_heads = int(d.heads_q / packed);
     while (h.block_m > packed << a.head_rows_log2) a.head_rows_log2++;
-    const int64_t kv_heads = p.causal() || h.mask == MaskKind::list ? min_of(kv_heads_in_l2(p), d.batch * p.kv_heads) : 0;
-    a.section = int(min_of(kv_heads * p.group, d.batch * d.heads_q) / (a.pair_by_heads ? 2 : packed));
+    if (p.causal() || h.mask == MaskKind::list) a.section = int(section_heads(h, p) / (a.pair_by_heads ? 2 : packed));
     plan.blocks = h.cluster_size * min_of(a.num_tiles, device.multiprocessors / h.cluster_size);
     plan.split.splits = 1;
     if (schedules_dynamically(h, device, p)) plan.workspace = kArchKernelBytes, plan.zeroed = 2 * sizeof *a.tile_counter;
