@@ -16,7 +16,7 @@ inline std::vector<Case> list_cases() {
     struct Blocks {
         int64_t rows, keys;
     };
-    enum { dense, causal_mask, window_mask, masks };
+    enum { dense, causal_mask, window_or_chunk, masks };
     enum { of_lists, ragged, packed, to_f32, in_pages, mask_bytes, mask_bits, mask_alone, ranges, several_ranges, ranges_and_lists, layouts };
     std::vector<Case> cases;
     for (const int32_t dtype : {FA_BF16, FA_F16})
@@ -28,7 +28,8 @@ inline std::vector<Case> list_cases() {
                         if (shape.heads > 4 && (mask + layout) % 5 != 0) continue;
                         Case c = shaped({shape.batch, shape.heads, shape.heads / 2, shape.rows, shape.keys, dim_qk, dim_v}, dtype);
                         if (mask == causal_mask) causal(c, FA_ALIGN_BOTTOM_RIGHT);
-                        if (mask == window_mask) window(c, 200, 70, FA_ALIGN_BOTTOM_RIGHT);
+                        if (mask == window_or_chunk && cases.size() % 2 == 0) window(c, 200, 70, FA_ALIGN_BOTTOM_RIGHT);
+                        if (mask == window_or_chunk && cases.size() % 2 == 1) c.d.chunk = 150, c.d.alignment = FA_ALIGN_BOTTOM_RIGHT;
                         if (layout == to_f32) c.d.o_dtype = FA_F32, c.d.operands |= FA_OPERAND_SINKS;
                         if (layout == ragged || layout == ranges_and_lists) {
                             c.d.operands |= FA_OPERAND_SEQUSED_K;
