@@ -76,7 +76,7 @@ rt::Status list_units(KeyUnitParams x, const Problem& p, const fa_forward_args_t
     if (bits) x.to.bits = reinterpret_cast<uint32_t*>(memory + block_count_bytes(x.to) + unit_bytes(x.to));
     a->units = x.to;
     if (!bits || x.ranges.max == 1) a->ranges = x.ranges;
-    rt::Status s = rt::launch_after(list_key_units, x.to.tiles(), kUnitThreads, uint64_t(4 * x.words) * sizeof(uint32_t), stream, x);
+    rt::Status s = rt::launch_after(list_key_units, ceil_div(x.to.tiles(), kUnitWarps), 32 * kUnitWarps, uint64_t(kUnitWarps * 4 * x.words) * sizeof(uint32_t), stream, x);
     if (s == rt::kSuccess && bits) s = rt::launch_after(list_mask_bits, x.to.tiles() * kMaskBlocks, kUnitThreads, 0, stream, x);
     if (s == rt::kSuccess && bits) s = rt::launch_after(drop_unseen_units, x.to.tiles(), kUnitThreads, 0, stream, x);
     return s;

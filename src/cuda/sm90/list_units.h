@@ -49,69 +49,61 @@ struct KeyUnitParams {
     int* tile_counter;  // of the forward kernel, to become 0; NULL: it has none
 };
 
-// Where the entries of a tile that are kept go, of which each thread of a block has one: behind the `count` before, which then counts them, too.
+// Where the entries that are kept go, of which each lane has one: behind the `count` before, which then counts them, too.
 FA_DEVICE int place_of_kept(bool kept, int& count) {
-    __shared__ int of_warp[kUnitThreads / 32];
-    const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
     const uint32_t lanes = __ballot_sync(~0u, kept);
-    if (lane == 0) of_warp[warp] = __popc(lanes);
-    __syncthreads();
-    int place = count + __popc(lanes & ((1u << lane) - 1));
-    for (int w = 0; w < kUnitThreads / 32; w++) {
-        if (w < warp) place += of_warp[w];
-        count += of_warp[w];
-    }
-    __syncthreads();
+    const int place = count + __popc(lanes & ((1u << threadIdx.x % 32) - 1));
+    count += __popc(lanes);
     return place;
 }
-// Behind a tile's last unit, up to the end of a block of keys.
+// Behind a tile's last unit, up to the end of a block of keys. A warp.
 FA_DEVICE void end_units(const KeyUnitParams& x, int tile, int count) {
-    const int blocks = max((count + x.per_block - 1) / x.per_block, 1), thread = int(threadIdx.x);
-    if (count + thread < blocks * x.per_block) x.to.units[tile * x.to.most + count + thread] = KeyUnitTable::kNoUnit << 4;
-    if (thread == 0) x.to.blocks[tile] = blocks;
+    const int blocks = max((count + x.per_block - 1) / x.per_block, 1), lane = int(threadIdx.x) % 32;
+    if (count + lane < blocks * x.per_block) x.to.units[tile * x.to.most + count + lane] = KeyUnitTable::kNoUnit << 4;
+    if (lane == 0) x.to.blocks[tile] = blocks;
 }
 
-// A block for each tile, a thread for each of its rows.
-FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_key_units(FA_PARAM KeyUnitParams x) {
+// A warp for each tile.
+constexpr int kUnitWarps = 4;
+FA_KERNEL void FA_BOUNDS(32 * kUnitWarps, 8) list_key_units(FA_PARAM KeyUnitParams x) {
     rt::release_successor();
     rt::fetch_parameters(x);
-    constexpr int warps = kUnitThreads / 32, warps_of_half = warps / 2;
-    uint32_t* const bits = reinterpret_cast<uint32_t*>(rt::shared_memory());  // of each half of the rows: key_list's, and full_list's
-    __shared__ struct {
-        KeyRange some, all;
-    } of_warp[warps];
-    const int tile = int(blockIdx.x), thread = int(threadIdx.x), warp = thread / 32;
+    const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, tile = int(blockIdx.x) * kUnitWarps + warp;
+    uint32_t* const bits = reinterpret_cast<uint32_t*>(rt::shared_memory()) + warp * 4 * x.words;  // of each half of the rows: key_list's, and full_list's
+    for (int i = lane; i < 4 * x.words; i += 32) bits[i] = 0;
+    __syncwarp();
+    rt::wait_for_predecessor();
+    if (blockIdx.x == 0 && threadIdx.x < 2 && x.tile_counter) x.tile_counter[threadIdx.x] = 0;
+    if (tile >= x.to.tiles()) return;
     const KeyUnitTable::Place of_tile = x.to.place_of(tile);
     const int batch = of_tile.batch, head = of_tile.head, row0 = of_tile.row0;
-    for (int i = thread; i < 4 * x.words; i += kUnitThreads) bits[i] = 0;
-    rt::wait_for_predecessor();
     const Sequence seq = bounded_sequence(x.sequences, batch);
-    const int k_len = int(seq.k_len), off = int(clamp(seq.off, -(1 << 30), 1 << 30)), row = row0 + thread;
+    const int k_len = int(seq.k_len), off = int(clamp(seq.off, -(1 << 30), 1 << 30));
 
-    // Keys that some row of a half sees, and keys that all its rows see.
-    KeyRange some{INT32_MAX, 0}, all{0, INT32_MAX};
-    if (row < seq.q_len) {
-        KeyRange own = key_range_of<MaskKind::list>(x.window, row, off, k_len);
-        if (x.ranges.pairs) {
-            const KeyBand hull = range_hull(x.ranges, query_index(x.ranges.rows, seq, batch, row, head), k_len);
-            own = intersection(own, {int(hull.begin), int(hull.end)});
+    KeyRange some[2], all[2];  // keys that some row of a half sees, and keys that all its rows see
+    int of_list[2];            // the half whose bits another half has
+    FA_UNROLL for (int half = 0; half < 2; half++) {
+        const int first_row = row0 + half * KeyUnitTable::kRows;
+        some[half] = {INT32_MAX, 0}, all[half] = {0, INT32_MAX};
+        for (int row = first_row + lane; row < min(first_row + KeyUnitTable::kRows, int(seq.q_len)); row += 32) {
+            KeyRange own = key_range_of<MaskKind::list>(x.window, row, off, k_len);
+            if (x.ranges.pairs) {
+                const KeyBand hull = range_hull(x.ranges, query_index(x.ranges.rows, seq, batch, row, head), k_len);
+                own = intersection(own, {int(hull.begin), int(hull.end)});
+            }
+            const bool any = own.begin < own.end;
+            if (any) some[half] = {min(some[half].begin, own.begin), max(some[half].end, own.end)};
+            all[half] = intersection(all[half], any && !x.to.bits ? own : KeyRange{INT32_MAX, 0});
         }
-        if (own.begin < own.end) some = own;
-        all = own.begin < own.end && !x.to.bits ? own : KeyRange{INT32_MAX, 0};
-    }
-    some = {__reduce_min_sync(~0u, some.begin), __reduce_max_sync(~0u, some.end)};
-    all = {__reduce_max_sync(~0u, all.begin), __reduce_min_sync(~0u, all.end)};
-    if (thread % 32 == 0) of_warp[warp] = {some, all};
-    __syncthreads();
-    int of_list[2];  // the half whose bits another half has
-    for (int half = 0; half < 2; half++) {
+        some[half] = {__reduce_min_sync(~0u, some[half].begin), __reduce_max_sync(~0u, some[half].end)};
+        all[half] = {__reduce_max_sync(~0u, all[half].begin), __reduce_min_sync(~0u, all[half].end)};
         const auto block_of = [&](int h) { return (seq.q_begin + row0 + h * KeyUnitTable::kRows) / max(x.list_rows, 1); };
         of_list[half] = block_of(half) == block_of(0) ? 0 : half;
-        if (x.list_rows == 0 || of_list[half] != half || row0 + half * KeyUnitTable::kRows >= seq.q_len) continue;
+        if (x.list_rows == 0 || of_list[half] != half || first_row >= seq.q_len) continue;
         for (int full = 0; full < 2; full++) {
             const ListSource from = list_source(x.lists, x.sequences.q.packed() ? 0 : batch, head / x.heads_of_list, block_of(half), full);
             const int length = int(from.length());
-            for (int e = thread; e < length; e += kUnitThreads) {
+            for (int e = lane; e < length; e += 32) {
                 const int block = from.entries[e * from.step];
                 if (block < 0 || block >= x.list_blocks) continue;
                 for (int unit = block * x.list_units; unit < min((block + 1) * x.list_units, 32 * x.words); unit++)
@@ -119,22 +111,20 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_key_units(FA_PARAM KeyUnitParams 
             }
         }
     }
-    __syncthreads();
+    __syncwarp();
 
     int count = 0;
     int32_t* const units = x.to.units + tile * x.to.most;
-    for (int first = 0; first * KeyUnitTable::kKeys < k_len; first += kUnitThreads) {
-        const int unit = first + thread, key = unit * KeyUnitTable::kKeys, end = key + KeyUnitTable::kKeys;
+    for (int first = 0; first * KeyUnitTable::kKeys < k_len; first += 32) {
+        const int unit = first + lane, key = unit * KeyUnitTable::kKeys, end = key + KeyUnitTable::kKeys;
         int codes = 0;
-        for (int half = 0; half < 2 && key < k_len; half++) {
-            if (row0 + half * KeyUnitTable::kRows >= seq.q_len) continue;
-            const auto& one = of_warp[half * warps_of_half];
-            const auto& other = of_warp[half * warps_of_half + 1];
+        FA_UNROLL for (int half = 0; half < 2; half++) {
+            if (key >= k_len || row0 + half * KeyUnitTable::kRows >= seq.q_len) continue;
             const auto has = [&](int full) { return (bits[(2 * of_list[half] + full) * x.words + unit / 32] >> unit % 32 & 1) != 0; };
             SeenKeys seen = SeenKeys::none;
             if (x.list_rows > 0 && has(1)) seen = end <= k_len ? SeenKeys::all : SeenKeys::to_end;
-            else if ((x.list_rows == 0 || has(0)) && key < max(one.some.end, other.some.end) && end > min(one.some.begin, other.some.begin))
-                seen = key >= max(one.all.begin, other.all.begin) && end <= min(one.all.end, other.all.end) ? SeenKeys::all : SeenKeys::masked;
+            else if ((x.list_rows == 0 || has(0)) && key < some[half].end && end > some[half].begin)
+                seen = key >= all[half].begin && end <= all[half].end ? SeenKeys::all : SeenKeys::masked;
             codes |= int(seen) << 2 * half;
         }
         if (x.pages.table && codes != 0 && !locate_key(x.pages, seq, key).valid) codes = 0;
@@ -142,7 +132,6 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_key_units(FA_PARAM KeyUnitParams 
         if (codes != 0) units[place] = unit << 4 | codes;
     }
     end_units(x, tile, count);
-    if (tile == 0 && thread < 2 && x.tile_counter) x.tile_counter[thread] = 0;
 }
 
 // Of a row, bits of a unit's keys that the mask operand and several ranges leave it.
@@ -191,41 +180,42 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_mask_bits(FA_PARAM KeyUnitParams 
     }
 }
 
-// Takes units that neither half of a tile sees any more from the table, with their bits. A block for each tile.
+// Takes units that neither half of a tile sees any more from the table, with their bits. A block for each tile; its warps agree on where units go.
 FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) drop_unseen_units(FA_PARAM KeyUnitParams x) {
     rt::release_successor();
     rt::fetch_parameters(x);
     constexpr int words = KeyUnitTable::kBits / kUnitThreads, moved_together = 4;
-    __shared__ int from[kUnitThreads];
+    __shared__ int from[32];
     const int tile = int(blockIdx.x), thread = int(threadIdx.x);
     int32_t* const units = x.to.units + tile * x.to.most;
     uint32_t* const bits = x.to.bits + tile * x.to.most * KeyUnitTable::kBits + thread;
     rt::wait_for_predecessor();
     const int entries = x.to.blocks[tile] * x.per_block;
     int count = 0;
-    for (int first = 0; first < entries; first += kUnitThreads) {
-        const int e = first + thread, before = count;
+    for (int first = 0; first < entries; first += 32) {
+        const int e = first + thread % 32, before = count;
         const int32_t entry = e < entries ? units[e] : 0;
         const bool kept = (entry & 15) != 0;
         const int place = place_of_kept(kept, count);
-        if (kept) units[place] = entry, from[place - before] = e;
+        __syncthreads();
+        if (kept && thread < 32) units[place] = entry, from[place - before] = e;
         __syncthreads();
         // Each thread moves words of its own, none before it has read what lay there.
         for (int to = before; to < count; to += moved_together) {
-            if (from[min(to + moved_together, count) - 1 - before] == min(to + moved_together, count) - 1) continue;
+            const int last = min(to + moved_together, count) - 1;
+            if (from[last - before] == last) continue;
             uint32_t word[moved_together][words];
             FA_UNROLL for (int i = 0; i < moved_together; i++) {
                 FA_UNROLL for (int w = 0; w < words; w++)
-                    word[i][w] = to + i < count ? bits[from[to + i - before] * KeyUnitTable::kBits + w * kUnitThreads] : 0;
+                    word[i][w] = to + i <= last ? bits[from[to + i - before] * KeyUnitTable::kBits + w * kUnitThreads] : 0;
             }
             FA_UNROLL for (int i = 0; i < moved_together; i++) {
                 FA_UNROLL for (int w = 0; w < words; w++)
-                    if (to + i < count) bits[(to + i) * KeyUnitTable::kBits + w * kUnitThreads] = word[i][w];
+                    if (to + i <= last) bits[(to + i) * KeyUnitTable::kBits + w * kUnitThreads] = word[i][w];
             }
         }
-        __syncthreads();
     }
-    end_units(x, tile, count);
+    if (thread < 32) end_units(x, tile, count);
 }
 
 }  // namespace gpu
