@@ -132,7 +132,7 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         int offset[kSwizzles];
         FA_UNROLL for (int n = 0; n < kSwizzles; n++) {
             const int row = first + n * M::kRowsAtOnce, vec = thread() % M::kRowVecs ^ (row_offset(is_v, row, 0) - M::kRowBytes * row) / 16;
-            offset[n] = rt::opaque(first * whole.row + 16 * vec);
+            offset[n] = first * whole.row + 16 * vec;
         }
         const uint32_t to = rt::smem_addr(M::stage_tile(is_v)) + uint32_t(rt::warp_uniform(rt::thread() / Mma::kLanes) * Mma::kLanes * 16);
         FA_UNROLL for (int n = 0; n < kVecs; n++)
