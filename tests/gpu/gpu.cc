@@ -1,4 +1,5 @@
 #include "gpu/gpu.h"
+#include "support/latent.h"
 #include <cmath>
 
 namespace test::gpu {
@@ -58,6 +59,14 @@ Moved<fa_forward_args_t> moved(const Case& c) {
     for (const BufferOperand& operand : buffer_operands()) m.part(operand.pointer, (c.*operand.buffer).bytes(), operand.output);
     for (const MetadataOperand& operand : metadata_operands())
         m.part(operand.pointer, int64_t((c.metadata.*operand.values).size() * sizeof(int32_t)));
+    if (has_whole_tokens(c.d)) {
+        const int64_t tokens = (c.k.bytes() - kTokenDims) / kTokenBytes + 1;
+        Memory whole(tokens * kTokenBytes);
+        m.interleave(&Args::k, whole, 0, kTokenBytes, kTokenDims, tokens);
+        m.interleave(&Args::k_descale, whole, kTokenDims, kTokenBytes, kTokenFactorBytes, tokens);
+        m.interleave(&Args::k_tail, whole, kTokenDims + kTokenFactorBytes, kTokenBytes, kTokenBytes - kTokenDims - kTokenFactorBytes, tokens);
+        m.keep(std::move(whole));
+    }
     m.device.workspace = nullptr;
     m.device.workspace_size = 0;
     return m;

@@ -111,8 +111,17 @@ class Moved {
         void* const to = parts_.back().memory.as();
         memcpy(reinterpret_cast<char*>(&device) + pointer, &to, sizeof to);
     }
+    // Moves an input into memory that others share: `count` rows of `bytes`, `pitch` apart there as here, the first `at` bytes from its begin.
+    template <class T>
+    void interleave(T* Args::*pointer, const Memory& shared, int64_t at, int64_t pitch, int64_t bytes, int64_t count) {
+        char* const to = shared.as<char>() + at;
+        rows_.push_back({host.*pointer, to, size_t(pitch), size_t(bytes), size_t(count)});
+        device.*pointer = reinterpret_cast<T*>(to);
+    }
+    void keep(Memory memory) { kept_.push_back(std::move(memory)); }
     void upload() {
         for (const Part& p : parts_) cuda(cudaMemcpy(p.memory.as(), p.host, size_t(p.memory.bytes()), cudaMemcpyHostToDevice));
+        for (const Rows& r : rows_) cuda(cudaMemcpy2D(r.to, r.pitch, r.host, r.pitch, r.bytes, r.count, cudaMemcpyHostToDevice));
         cuda(cudaDeviceSynchronize());
     }
     void fetch() {
@@ -126,7 +135,14 @@ class Moved {
         void* host;
         bool output;
     };
+    struct Rows {
+        const void* host;
+        char* to;
+        size_t pitch, bytes, count;
+    };
     std::vector<Part> parts_;
+    std::vector<Rows> rows_;
+    std::vector<Memory> kept_;
 };
 
 Moved<fa_forward_args_t> moved(const Case& c);

@@ -38,15 +38,16 @@ inline std::vector<Case> latent_cases() {
 }
 
 // The same by kernels that find each row's address: keys that lists of slots name, in pages of any size, and of 8 bits with factors of 128 dims
-// and of 64, powers of two and, where rounding is permitted, others.
+// and of 64, powers of two and, where rounding is permitted, others; and tokens whose factors and tail follow their bytes.
 inline std::vector<Case> latent_row_cases() {
     struct Shape {
         int64_t batch, heads, rows, keys;
     };
     enum { slots, counted_slots, in_pages, in_odd_pages, alike, layouts };
-    const LatentForm forms[] = {{512, 64, 512, 128, FA_E8M0}, {448, 64, 512, 64, FA_E8M0}, {512, 64, 512, 128, FA_F32}, {512, 64, 512, 64, FA_E8M0}};
+    const LatentForm forms[] = {{512, 64, 512, 128, FA_E8M0}, {448, 64, 512, 64, FA_E8M0}, {512, 64, 512, 128, FA_F32}, {512, 64, 512, 64, FA_E8M0}, {512, 64, 512, 128, FA_F32}};
+    constexpr int kWhole = 8;
     std::vector<Case> cases;
-    for (int kind = 0; kind < 8; kind++)  // four of q's type, four of 8 bits
+    for (int kind = 0; kind <= kWhole; kind++)  // four of q's type, five of 8 bits
         for (const Shape& shape : {Shape{3, 16, 1, 1}, Shape{2, 64, 1, 256}, Shape{2, 100, 3, 129}, Shape{1, 16, 1, 5000}, Shape{3, 5, 8, 1025}, Shape{150, 2, 1, 140}})
             for (const int splits : {0, 1, 5})
                 for (int layout = slots; layout < layouts; layout++) {
@@ -60,7 +61,7 @@ inline std::vector<Case> latent_row_cases() {
                     if (bytes) {  // whole words
                         int64_t(&stride)[4] = c.d.k_descale_stride;
                         stride[2] = 0, stride[1] = 8, stride[0] = 8 * shape.keys;
-                        if (c.d.k_descale_dtype == FA_F32) c.d.precision = FA_PRECISION_NATIVE;
+                        if (c.d.k_descale_dtype == FA_F32 && kind != kWhole) c.d.precision = FA_PRECISION_NATIVE;
                     }
                     if (of_slots) {
                         want_slots(c.d, page_size, shape.keys / page_size + 3, 1, 1, shape.keys);
@@ -78,6 +79,7 @@ inline std::vector<Case> latent_row_cases() {
                         }
                     }
                     if (bytes && (of_slots || layout != alike)) c.d.k_descale_stride[0] = 8 * page_size;
+                    if (kind == kWhole) make_tokens_whole(c, of_slots || layout != alike ? page_size : shape.keys);
                     if (layout == in_odd_pages) c.d.o_dtype = FA_F32;
                     cases.push_back(std::move(c));
                 }

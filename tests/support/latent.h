@@ -19,4 +19,16 @@ inline Case latent_bytes(const LatentForm& f, int64_t batch, int64_t heads, int6
     stride[3] = f.dims_of_factor ? 1 : 0, stride[2] = parts, stride[1] = heads_k * parts, stride[0] = keys * stride[1];
     return c;
 }
+
+// Tokens of 656 bytes: 512 of e4m3, four factors of f32, 64 dims of bf16. On the host each of the three lies where it would, in memory of its own.
+constexpr int64_t kTokenDims = 512, kTokenFactorBytes = 16, kTokenBytes = kTokenDims + kTokenFactorBytes + 2 * 64;
+inline bool has_whole_tokens(const fa_attention_desc_t& d) {
+    return d.strided & FA_STRIDED_K_TAIL && d.k_stride[1] == kTokenBytes && 2 * d.k_tail_stride[1] == kTokenBytes && 4 * d.k_descale_stride[1] == kTokenBytes;
+}
+// rows: of a sequence, or of a page.
+inline void make_tokens_whole(Case& c, int64_t rows) {
+    c.d.strided |= FA_STRIDED_K | FA_STRIDED_K_TAIL;
+    const auto lay = [&](int64_t (&stride)[4], int64_t row) { stride[0] = rows * row, stride[1] = stride[2] = row, stride[3] = 1; };
+    lay(c.d.k_stride, kTokenBytes), lay(c.d.k_tail_stride, kTokenBytes / 2), lay(c.d.k_descale_stride, kTokenBytes / 4);
+}
 }  // namespace test

@@ -3,6 +3,7 @@
 #include <atomic>
 #include "cuda/sm90/mla_lists.h"
 #include "cuda/sm90/mla_merge.h"
+#include "cuda/sm90/mla_token_params.h"
 #include "cuda/sm90/mla_unit.h"
 #include "cuda/sm90/split_o_dispatch.h"
 #include "cuda/sm90/tensor_map.h"
@@ -21,6 +22,9 @@ struct LatentKernel {
 template <class T, int HeadDim, LatentSource kSource = LatentSource::boxes>
 constexpr LatentKernel kLatent{kIsF16<T> ? FA_F16 : FA_BF16, HeadDim, kSource, LatentTraits<T, HeadDim, kSource>::kThreads, LatentTraits<T, HeadDim, kSource>::kSharedBytes,
                                latent_kernel_of<T, HeadDim, kSource>};
+template <class Form, int Rows>
+constexpr LatentKernel kTokens{FA_BF16, Form::kOwn + 64, LatentSource::tokens, TokenTraits<Form, Rows>::kThreads, TokenTraits<Form, Rows>::kSharedBytes,
+                               latent_token_kernel<Form, Rows>};
 constexpr ArchKernel kList[] = {
     {"fwd_sm90_576x512_latent_64x128", 64, 128, &kLatent<F16, 576>, true},
     {"fwd_sm90_576x512_latent_64x128", 64, 128, &kLatent<Bf16, 576>, true},
@@ -30,6 +34,8 @@ constexpr ArchKernel kList[] = {
     {"fwd_sm90_576x512_latent_rows_64x128", 64, 128, &kLatent<Bf16, 576, LatentSource::rows>, true},
     {"fwd_sm90_512x512_latent_rows_64x128", 64, 128, &kLatent<F16, 512, LatentSource::rows>, true},
     {"fwd_sm90_512x512_latent_rows_64x128", 64, 128, &kLatent<Bf16, 512, LatentSource::rows>, true},
+    {"fwd_sm90_576x512_latent_tokens_16x64", 16, 64, &kTokens<Tokens656, 16>, true},
+    {"fwd_sm90_576x512_latent_tokens_32x64", 32, 64, &kTokens<Tokens656, 32>, true},
     {"fwd_sm90_576x512_latent_bytes_64x128", 64, 128, &kLatent<Bf16, 576, LatentSource::bytes>, true},
     {"fwd_sm90_512x512_latent_bytes_64x128", 64, 128, &kLatent<Bf16, 512, LatentSource::bytes>, true},
 };
@@ -44,7 +50,7 @@ constexpr Implements kLatentBytesForward = {kLatentRowsForward.operands | FA_OPE
                                             kLatentRowsForward.options | option::kv_factors};
 
 int64_t rows_of(const Problem& p) { return p.d.seqlen_q * p.d.heads_q; }
-int64_t tiles_of(const Problem& p) { return tile_count(row_tiles(p, 64), rows_of(p)); }
+int64_t tiles_of(const Problem& p, int64_t rows) { return tile_count(row_tiles(p, rows), rows_of(p)); }
 
 // q as a matrix of (row, head) pairs for each sequence.
 bool rows_are_even(const fa_attention_desc_t& d) {
@@ -68,24 +74,27 @@ bool count_steps(const Problem& p, const int64_t stride[4], int64_t element_byte
     return all <= int64_t(0xffffffff);
 }
 
-// Factors that kernels of 8 bits read: powers of two, which leave a value exact in bf16, or others by permission.
-bool reads_factors(const Problem& p, uint32_t (&step)[2]) {
+// Factors that kernels of 8 bits read: powers of two, which leave a value exact in bf16, or others by permission. That of tokens keeps them apart: of
+// f32 it takes any.
+bool reads_factors(const Problem& p, LatentSource source, uint32_t (&step)[2]) {
     const fa_attention_desc_t& d = p.d;
     if (!p.has(FA_OPERAND_K_DESCALE)) return true;
     const bool powers = d.k_descale_dtype == FA_E8M0, f32 = d.k_descale_dtype == FA_F32 || d.k_descale_dtype == 0;
+    if (source == LatentSource::tokens)
+        return f32 && d.k_descale_block[0] == 1 && d.k_descale_block[1] == 128 && d.k_descale_stride[3] == 1 && count_steps(p, d.k_descale_stride, 4, 4, step);
     return (powers || (f32 && d.precision == FA_PRECISION_NATIVE)) && d.k_descale_block[0] == 1 &&
            (d.k_descale_block[1] == 64 || d.k_descale_block[1] == 128) && d.k_descale_stride[3] == 1 &&
            count_steps(p, d.k_descale_stride, powers ? 1 : 4, 4, step);
 }
 
 // Rows whose addresses are multiples of 16 bytes.
-bool set_row_steps(const Problem& p, LatentRows* rows) {
+bool set_row_steps(const Problem& p, LatentSource source, LatentRows* rows) {
     const fa_attention_desc_t& d = p.d;
     if (!count_steps(p, d.k_stride, type_bytes(d.k_dtype), 16, rows->k_step)) return false;
     if (!p.has(FA_OPERAND_K_TAIL)) return true;
     rows->factor_shift = d.k_descale_block[1] == 64 ? 6 : 7;
     rows->factor_e8m0 = d.k_descale_dtype == FA_E8M0;
-    return count_steps(p, d.k_tail_stride, type_bytes(d.k_tail_dtype), 16, rows->tail_step) && reads_factors(p, rows->factor_step);
+    return count_steps(p, d.k_tail_stride, type_bytes(d.k_tail_dtype), 16, rows->tail_step) && reads_factors(p, source, rows->factor_step);
 }
 
 // Lists of keys as lists of slots, which a kernel makes of them: of single keys, for all heads.
@@ -124,13 +133,14 @@ bool by_boxes(const Problem& p) {
     return p.d.k_dtype == p.d.q_dtype && p.within(kLatentForward) && blocks_lie_in_pages(p) &&
            tma_compatible(p.d.k_stride, p.d.q_dtype, rows_of_k(p), 1, sequences_of_k(p));
 }
-bool by_address(const Problem& p, LatentSource source) {
+bool by_address(const Problem& p, LatentSource source, int64_t tile_rows) {
     const fa_attention_desc_t& d = p.d;
     LatentRows rows;
-    if (!lists_are_plain(p) || !set_row_steps(p, &rows) || (p.paged() && (d.page_size >= kMaxExtent || d.num_pages < 1 || d.num_pages >= kMaxExtent))) return false;
+    if (!lists_are_plain(p) || !set_row_steps(p, source, &rows) || (p.paged() && (d.page_size >= kMaxExtent || d.num_pages < 1 || d.num_pages >= kMaxExtent))) return false;
     if (source == LatentSource::rows) return d.k_dtype == d.q_dtype && p.within(kLatentRowsForward);
     // Widening takes a tile the same time however many rows it has: 16 rows of 128 sequences took 254 µs, 235 by mma.sync, which takes no lists; 32 of 64 132 and 220.
     if (source == LatentSource::bytes && !p.slots() && rows_of(p) < 32) return false;
+    if (source == LatentSource::tokens && (!p.has(FA_OPERAND_K_DESCALE) || min_of(row_tiles(p, tile_rows).period, rows_of(p)) > tile_rows)) return false;
     return d.q_dtype == FA_BF16 && d.k_dtype == FA_E4M3 && p.has(FA_OPERAND_K_TAIL) && d.k_tail_dtype == FA_BF16 && d.dim_tail == kTail &&
            p.within(kLatentBytesForward);
 }
@@ -138,7 +148,7 @@ bool by_address(const Problem& p, LatentSource source) {
 const ArchKernel* kernel_for(const Problem& p) {
     for (const ArchKernel& one : kList) {
         const LatentKernel& h = latent_kernel(one);
-        if (h.dtype == p.d.q_dtype && h.dim == p.d.dim_qk && (h.source == LatentSource::boxes ? by_boxes(p) : by_address(p, h.source))) return &one;
+        if (h.dtype == p.d.q_dtype && h.dim == p.d.dim_qk && (h.source == LatentSource::boxes ? by_boxes(p) : by_address(p, h.source, one.rows))) return &one;
     }
     return nullptr;
 }
@@ -150,7 +160,7 @@ bool can_implement(const rt::Device& device, const Problem& p) {
     if (!(d.scale > 0)) return false;
     if (d.split_size % kSplitQuantum != 0 || d.seqlen_q < 1 || d.seqlen_k < 1 || d.seqlen_q >= kMaxExtent ||
         rows_of(p) >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_k(p) < 1 || rows_of_k(p) >= kMaxExtent ||
-        d.batch * tiles_of(p) >= kMaxExtent || !rows_are_even(d))
+        d.batch * tiles_of(p, 16) >= kMaxExtent || !rows_are_even(d))
         return false;
     const int64_t q_stride[4] = {d.q_stride[0], q_row_stride(d), 0, 1};
     return tma_compatible(q_stride, d.q_dtype, rows_of(p), 1, d.batch) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
@@ -184,7 +194,7 @@ void count_pairs(const LatentKernel& h) {
 // or a size of splits it never does, so that a row's bits depend on nothing else.
 bool pairs_are_faster(const rt::Device& device, const Problem& p, const SplitParams& split) {
     constexpr int64_t kMerge = 1;
-    const int64_t tiles = p.d.batch * tiles_of(p), steps = ceil_div(p.d.seqlen_k, kSplitCosts.keys);
+    const int64_t tiles = p.d.batch * tiles_of(p, 64), steps = ceil_div(p.d.seqlen_k, kSplitCosts.keys);
     if (p.d.num_splits > 0 || p.d.split_size > 0 || tiles > pairs_at_once().load(std::memory_order_relaxed)) return false;
     return ceil_div(steps, 2) + kSplitCosts.border + kMerge < split_time(device, tiles, split.num_splits, steps, kSplitCosts);
 }
@@ -201,10 +211,12 @@ ArchPlan plan_latent_kernel(const rt::Device& device, const Problem& asked) {
     if (!can_implement(device, p)) return plan;
     const ArchKernel* const kernel = kernel_for(p);
     if (!kernel) return plan;
-    SplitParams split = splits_of(device, p, p.d.batch * tiles_of(p), kSplitCosts);
-    const bool pairs = pairs_are_faster(device, p, split);
+    const int64_t tiles = tiles_of(p, kernel->rows);
+    SplitParams split = splits_of(device, p, p.d.batch * tiles, kSplitCosts);
+    const LatentSource source = latent_kernel(*kernel).source;
+    const bool pairs = source != LatentSource::tokens && pairs_are_faster(device, p, split);
     if (pairs) split.num_splits = split.splits = 1;
-    const int64_t items = p.d.batch * tiles_of(p) * split.splits * (pairs ? 2 : 1);
+    const int64_t items = p.d.batch * tiles * split.splits * (pairs ? 2 : 1);
     if (items >= kMaxExtent || (split.splits > 1 && p.d.batch * rows_of(p) >= kMaxExtent)) return plan;
     plan.kernel = kernel;
     plan.split = split;
@@ -218,16 +230,16 @@ ArchPlan plan_latent_kernel(const rt::Device& device, const Problem& asked) {
     a.x.scale = p.d.scale;
     a.x.causal = p.causal();
     a.x.pages = pages_of(p, nullptr);
-    a.tiles = int(tiles_of(p));
+    a.tile_rows = kernel->rows, a.tiles = int(tiles);
     a.splits = int(plan.split.splits);
     a.ctas_of_tile = pairs ? 2 : 1;
     a.items = int(items);
-    const LatentSource source = latent_kernel(*kernel).source;
-    if (source != LatentSource::boxes) set_row_steps(p, &a.rows);
+    a.rows.q_step[0] = p.d.q_stride[0] / 8, a.rows.q_step[1] = q_row_stride(p.d) / 8;
+    if (source != LatentSource::boxes) set_row_steps(p, source, &a.rows);
     plan.rounds_k = source == LatentSource::bytes && p.has(FA_OPERAND_K_DESCALE) && p.d.k_descale_dtype != FA_E8M0;
     if (p.slots()) {
-        const RowTiles tiles = row_tiles(p, 64);
-        a.rows_of_list = int(tiles.period), a.tiles_of_list = int(tiles.of_period);
+        const RowTiles of_list = row_tiles(p, kernel->rows);
+        a.rows_of_list = int(of_list.period), a.tiles_of_list = int(of_list.of_period);
         a.rows.page_size = int(p.d.page_size), a.rows.slots = int(p.d.num_pages * p.d.page_size);
     }
     plan.params.set(a);
@@ -272,6 +284,7 @@ rt::Status launch_latent_kernel(const ArchPlan& plan, const Problem& asked, cons
     set_row_tensors(p, args, &a.x);
     set_split_memory(plan.split_memory, memory, &a.x);
     a.x.pages.table = operand(p, FA_OPERAND_PAGE_TABLE, args.page_table);
+    a.rows.q = static_cast<const char*>(args.q);
     a.rows.k = static_cast<const char*>(args.k);
     a.rows.tail = static_cast<const char*>(operand(p, FA_OPERAND_K_TAIL, args.k_tail));
     a.rows.factor = static_cast<const char*>(operand(p, FA_OPERAND_K_DESCALE, static_cast<const void*>(args.k_descale)));

@@ -13,12 +13,15 @@ struct LatentCall : RowParams, SplitParams {
     Pages pages;
 };
 
-// Where keys come from: by boxes of the copy engine; row by row, each from an address of its own (mla_rows.h); or so, of 8 bits.
-enum class LatentSource { boxes, rows, bytes };
+// Where keys come from: by boxes of the copy engine; row by row, each from an address of its own (mla_row_producer.h); so of 8 bits; and these for few
+// rows, by a kernel of another form (mla_token_kernel.h).
+enum class LatentSource { boxes, rows, bytes, tokens };
 
 // Where rows of k lie, for the kernels that find the address of each. Steps are from one sequence or page to the next, and from row to row.
 struct LatentRows {
     const char *k, *tail, *factor;            // tail: the last 64 dims, where k has 8 bits; factor: NULL: none
+    const char* q;
+    int64_t q_step[2];                        // from one sequence to the next, and from (row, head) pair to pair, in units of 16 bytes
     uint32_t k_step[2], tail_step[2];         // in units of 16 bytes
     uint32_t factor_step[2];                  // of 4 bytes
     int factor_shift;                         // log₂ of the dims that share a factor: 6 or 7
@@ -27,7 +30,7 @@ struct LatentRows {
     int page_size, slots;                     // of a list's
 };
 
-// What an item has of q and of o: 64 rows of a sequence, and which split of its keys; rank: in a pair of CTAs.
+// What an item has of q and of o: a tile of a sequence's rows, and which split of its keys; rank: in a pair of CTAs.
 struct LatentPlace {
     int tile, split, batch, rank;
 };
@@ -36,7 +39,8 @@ struct LatentParams {
     LatentCall x;
     LatentRows rows;
     int rows_of_list, tiles_of_list;  // that share a list of slots; 0: no lists
-    int tiles;         // of 64 rows, of a sequence
+    int tile_rows;     // of a tile: 64, or fewer of tokens
+    int tiles;         // of a sequence
     int splits;        // of a tile
     int ctas_of_tile;  // 2: a pair, with one item each, shares its keys and merges itself (mla_cluster.h)
     int items;         // all of them, each CTA's first being that of its number
@@ -49,9 +53,9 @@ struct LatentParams {
     // A tile's first row, and the one behind its last.
     FA_MEMBER int2 rows_of(int tile) const {
         const int all = int(x.rows);
-        if (tiles_of_list == 0) return make_int2(64 * tile, min(64 * tile + 64, all));
-        const int list = tile / tiles_of_list, first = list * rows_of_list + (tile - list * tiles_of_list) * 64;
-        return make_int2(first, min(min(first + 64, (list + 1) * rows_of_list), all));
+        if (tiles_of_list == 0) return make_int2(tile_rows * tile, min(tile_rows * (tile + 1), all));
+        const int list = tile / tiles_of_list, first = list * rows_of_list + (tile - list * tiles_of_list) * tile_rows;
+        return make_int2(first, min(min(first + tile_rows, (list + 1) * rows_of_list), all));
     }
 };
 

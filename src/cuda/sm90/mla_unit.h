@@ -8,6 +8,8 @@ namespace gpu {
 using LatentKernelPointer = void (*)(LatentParams);
 template <class T, int HeadDim, LatentSource kSource>
 LatentKernelPointer latent_kernel_of();
+template <class Form, int Rows>
+LatentKernelPointer latent_token_kernel();
 
 }  // namespace gpu
 }  // namespace fa

@@ -30,6 +30,8 @@ FA_DEVICE bool mbarrier_test(uint32_t barrier, uint32_t phase) {
     asm volatile("{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.b32 %0, 1, 0, done;\n}" : "=r"(done) : "r"(barrier), "r"(phase) : "memory");
     return done != 0;
 }
+// Arrives when the cp_async copies of this thread so far have come.
+FA_DEVICE void cp_async_mbarrier_arrive(uint32_t barrier) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory"); }
 // ---- named barriers 1 … 15 of a block, among `threads` threads: sync waits for all of them, arrive does not wait
 FA_DEVICE void named_barrier_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 FA_DEVICE void named_barrier_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
