@@ -89,14 +89,15 @@ def hopper_kernels(names):
             eight_bit = found.group(1) == "E4m3"  # v then lies there twice, in 8 bits and widened
             of_q, raw_v = (-(-width * (1 if eight_bit else 2) // 128) * 128 for width in (dims, columns))
             of_v = -(-columns // 64) * 128 + (raw_v if eight_bit else 0)
-            shared = query_slots * 64 * groups * of_q + key_slots * keys * (of_q + of_v)
+            tiles = 2 if groups == 4 and "(MaskKind)3" in name else 1  # of lists, computed at once
+            shared = query_slots * 64 * groups * of_q + tiles * key_slots * keys * (of_q + of_v)
             if pv:  # v as it comes, transposed with columns of ones, and averages or sums of o but for short calls
                 narrow, promotes = columns <= 128, pv != 3
                 transposed = -(-(columns + 8 * narrow) * keys // 1024) * 1024 if keys < 128 else (columns + 8 * narrow) * 128
                 shared = query_slots * 64 * groups * of_q + key_slots * (keys * of_q + transposed)
                 shared += (1 if promotes and not narrow else key_slots) * keys * raw_v
                 shared += promotes * (64 * groups * columns * (4 if groups == 4 else 2) + (groups * 1024 if groups >= 3 else 0))
-            listed[name] = Listed(64 * groups, columns, keys, 128 * (groups + 1), 1, shared)
+            listed[name] = Listed(64 * groups // tiles, columns, keys, 128 * (groups + 1), 1, shared)
     return listed
 
 

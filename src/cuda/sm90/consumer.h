@@ -30,9 +30,9 @@ struct Consumer {
     static constexpr bool kEarlyRowRef = Traits::kP8 && !Traits::kScarceRegisters;
     // Where no register is left in which to keep RowPlace. With 8-bit P of 256 dims ptxas then takes stages' numbers to differ among lanes, and
     // moves every descriptor to uniform registers anew.
-    static constexpr bool kRecomputePlace = (kHeadDim == 256 && !Traits::kP8) || (Traits::k8Bit && kWarpgroups == 4) || Traits::kScarceRegisters;
+    static constexpr bool kRecomputePlace = Traits::kTiles == 2 || (kHeadDim == 256 && !Traits::kP8) || (Traits::k8Bit && kWarpgroups == 4) || Traits::kScarceRegisters;
     // Likewise for RowEnds::empty, which a negative factor then stands for; but v's de-scale factor may be negative.
-    static constexpr bool kEmptyBySign = kHeadDim == 256 && !Traits::kDescale;
+    static constexpr bool kEmptyBySign = (Traits::kTiles == 2 || kHeadDim == 256) && !Traits::kDescale;
     // The first P · V of a tile overwrites acc_o, in place of zeros in it; without a mask that is slower, and with 8
     // bits it spills registers.
     static constexpr bool kZeroByFirstMma = Traits::kP8 || ((mask != MaskKind::none || Traits::kBiasSize > 0) && kHeadDim == 128 && !Traits::k8Bit);
@@ -88,15 +88,23 @@ struct Consumer {
     FA_MEMBER explicit Consumer(const Sm90ForwardParams& params)
         : a(params),
           x(params.x),
-          shared(Traits::shared()),
+          shared(Traits::shared(Traits::kTiles == 1 ? 0 : rt::warp_uniform(int(threadIdx.x) / 32 - 4) / (4 * kWarpgroups))),
           warp(rt::warp_uniform(int(threadIdx.x) / 32)),
           lane(int(threadIdx.x) % 32),
-          warpgroup(warp / 4 - 1),
+          warpgroup(Traits::kTiles == 1 ? warp / 4 - 1 : (warp / 4 - 1) % kWarpgroups),
           warp_row(kPacksHeads ? row_in_tile() & ((1 << a.head_rows_log2) - 1) : row_in_tile()),
           kept_place(row_place_of(lane)),
           score_mod_op(params),
           eight_rows(8 * x.o_strides.row) {}
 
+    // Which of the tiles that are computed at once the warpgroup's is.
+    FA_MEMBER int place() const {
+        if constexpr (Traits::kTiles == 1) return 0;
+        else return (warp - 4) / (4 * kWarpgroups);
+    }
+    FA_MEMBER static int thread_of_tile() { return Traits::kTiles == 1 ? int(threadIdx.x) - 128 : (int(threadIdx.x) - 128) % (128 * kWarpgroups); }
+    // A named barrier of the tile: of a warpgroup's turn, of all its warpgroups, and of each alone.
+    FA_MEMBER int barrier_of(int n) const { return 1 + (Traits::kTiles == 1 ? 0 : place() * (2 * kWarpgroups + 1)) + n; }
     FA_MEMBER int row_in_tile() const { return warpgroup * 64 + warp % 4 * 16; }
     // The warp's.
     FA_MEMBER int head_of(const WorkTileInfo& t) const { return kPacksHeads ? t.head + (row_in_tile() >> a.head_rows_log2) : t.head; }
@@ -106,7 +114,7 @@ struct Consumer {
     // The same where a tile begins or ends. With four warpgroups, which have the fewest registers, the row is not kept over the
     // mainloop; with 8 bits, or a softcap in three, neither is the lane.
     FA_MEMBER RowPlace border_place() const {
-        if constexpr (Traits::k8Bit || (kWarpgroups == 3 && score_mod == ScoreMod::softcap)) return row_place_of(rt::read_laneid());
+        if constexpr (Traits::k8Bit || Traits::kTiles == 2 || (kWarpgroups == 3 && score_mod == ScoreMod::softcap)) return row_place_of(rt::read_laneid());
         else if constexpr (kWarpgroups == 4) return RowPlace{warp_row + rt::read_laneid() / 4, kept_place.c};
         else return row_place();
     }
@@ -210,13 +218,13 @@ struct Consumer {
         FA_UNROLL for (int panel = 0; panel < Traits::kQPanels; panel++) {
             for (int i = 0; i < 8192; i += 2048) {  // 16 bytes a thread of the warpgroup's 64 rows
                 const uint32_t at =
-                    Traits::q_tile(q_stage) + panel * Traits::kBlockM * 128 + warpgroup * 8192 + i + int(threadIdx.x) % 128 * 16;
+                    Traits::q_tile(q_stage, place()) + panel * Traits::kBlockM * 128 + warpgroup * 8192 + i + int(threadIdx.x) % 128 * 16;
                 const uint4 bytes = rt::ld_shared_v4(at);
                 rt::st_shared_v4(at, bytes.x ^ signs, bytes.y ^ signs, bytes.z ^ signs, bytes.w ^ signs);
             }
         }
         rt::fence_proxy_async_shared();
-        rt::named_barrier_sync(2 + kWarpgroups + warpgroup, 128);
+        rt::named_barrier_sync(barrier_of(1 + kWarpgroups + warpgroup), 128);
     }
     // What takes the scores of a tile to log2 units.
     FA_MEMBER float scale_log2_of(const WorkTileInfo& t) const {
@@ -250,10 +258,10 @@ struct Consumer {
         if (kWarpgroupDiagonals || (x.uniform_lengths && !(Traits::kPagedKv && a.page_chunk)) || left >= kBlockN) return;
         wait_v();
         const int units = (kBlockN - left) * 8;  // of 16 bytes, in a panel
-        for (int i = int(threadIdx.x) - 128; i < units * Traits::kVPanels; i += 128 * kWarpgroups)
-            rt::st_shared_zero_v4(Traits::v_tile(v.index) + i / units * Traits::kPanelBytes + left * 128 + i % units * 16);
+        for (int i = thread_of_tile(); i < units * Traits::kVPanels; i += 128 * kWarpgroups)
+            rt::st_shared_zero_v4(Traits::v_tile(v.index, place()) + i / units * Traits::kPanelBytes + left * 128 + i % units * 16);
         rt::fence_proxy_async_shared();
-        rt::named_barrier_sync(1 + kWarpgroups, 128 * kWarpgroups);
+        rt::named_barrier_sync(barrier_of(kWarpgroups), 128 * kWarpgroups);
     }
 
     // The last key lies in the last unit, and that in a tile's first block.
@@ -263,10 +271,10 @@ struct Consumer {
             if ((x.uniform_lengths && !x.pages.table) || left >= KeyUnitTable::kKeys || left <= 0) continue;
             wait_v();
             const int pieces = (KeyUnitTable::kKeys - left) * 8;  // of 16 bytes, in a panel
-            for (int piece = int(threadIdx.x) - 128; piece < pieces * Traits::kVPanels; piece += 128 * kWarpgroups)
-                rt::st_shared_zero_v4(Traits::v_tile(v.index) + piece / pieces * Traits::kPanelBytes + (i * KeyUnitTable::kKeys + left) * 128 + piece % pieces * 16);
+            for (int piece = thread_of_tile(); piece < pieces * Traits::kVPanels; piece += 128 * kWarpgroups)
+                rt::st_shared_zero_v4(Traits::v_tile(v.index, place()) + piece / pieces * Traits::kPanelBytes + (i * KeyUnitTable::kKeys + left) * 128 + piece % pieces * 16);
             rt::fence_proxy_async_shared();
-            rt::named_barrier_sync(1 + kWarpgroups, 128 * kWarpgroups);
+            rt::named_barrier_sync(barrier_of(kWarpgroups), 128 * kWarpgroups);
         }
     }
 
@@ -275,9 +283,9 @@ struct Consumer {
     FA_MEMBER void issue_qk() {
         score_mod_op.prefetch(n_block);
         // With wide heads a uniform address keeps the compiler from holding those of all k-steps in registers over the loop.
-        const uint32_t q_rows = Traits::q_tile(q_stage) + warpgroup * 8192;
+        const uint32_t q_rows = Traits::q_tile(q_stage, place()) + warpgroup * 8192;
         const uint64_t q_desc = rt::smem_desc(kHeadDim > 128 && !Traits::kP8 ? uint32_t(rt::warp_uniform(int(q_rows))) : q_rows, 16);
-        const uint64_t k_desc = rt::smem_desc(Traits::k_tile(k.index), 16);
+        const uint64_t k_desc = rt::smem_desc(Traits::k_tile(k.index, place()), 16);
         FA_UNROLL for (int i = 0; i < Traits::kQkSteps; i++)
             QkWgmma::mma(acc_s, q_desc + i / 4 * (Traits::kBlockM * 8) + i % 4 * 2,
                          k_desc + i / 4 * (Traits::kPanelBytes / 16) + i % 4 * 2, i > 0);
@@ -289,12 +297,12 @@ struct Consumer {
     // `ping_pong`: lets the next warpgroup issue, two wgmma before the end (of 8 bits one), for its first one takes as long to begin.
     FA_MEMBER void issue_pv(bool ping_pong) {
         constexpr int steps = kBlockN / (Traits::kP8 ? 32 : 16), last_turn = steps - (Traits::kP8 ? 2 : 3);
-        const uint64_t v_desc = Traits::kKeyPanels ? rt::smem_desc_32_bytes(Traits::v_tile(v.index))
-                                                   : rt::smem_desc(Traits::v_tile(v.index), Traits::kP8 ? 16 : Traits::kPanelBytes);
+        const uint64_t v_desc = Traits::kKeyPanels ? rt::smem_desc_32_bytes(Traits::v_tile(v.index, place()))
+                                                   : rt::smem_desc(Traits::v_tile(v.index, place()), Traits::kP8 ? 16 : Traits::kPanelBytes);
         constexpr int v_step = Traits::kKeyPanels ? Traits::kKeyPanelBytes / 16 : Traits::kP8 ? 2 : 128;
         FA_UNROLL for (int i = 0; i < steps; i++) {
             PvWgmma::mma(acc_o, p + 4 * i, v_desc + i * v_step, !kZeroByFirstMma || i > 0 ? 1 : o_started);
-            if (kPingPong && ping_pong && i == last_turn) rt::named_barrier_arrive(1 + (warpgroup + 1) % kWarpgroups, 256);
+            if (kPingPong && ping_pong && i == last_turn) rt::named_barrier_arrive(barrier_of((warpgroup + 1) % kWarpgroups), 256);
         }
         rt::wgmma_commit();
         o_started = 1;
@@ -326,7 +334,7 @@ struct Consumer {
         return Traits::averages() + warpgroup * (Traits::kAverageBytes / kWarpgroups) + int(threadIdx.x) % 128 * 16;
     }
     // average_sum, where no register is left for it.
-    FA_MEMBER uint32_t average_sum_place() const { return Traits::average_sum_base() + (int(threadIdx.x) - 128) * 8; }
+    FA_MEMBER uint32_t average_sum_place() const { return Traits::average_sum_base() + thread_of_tile() * 8; }
     // Not by loading them: what had been summed would be in the short accumulator again. Where there are none, nothing is harmed.
     FA_MEMBER void rescale_averages(int r, float factor) {
         if constexpr (!Traits::kPromotes) return;

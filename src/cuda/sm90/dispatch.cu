@@ -223,7 +223,7 @@ int64_t section_heads(const Sm90Kernel& h, const Problem& p) {
 
 // Is the tile schedule dynamic? Where tiles cost differently, and there is more than one for each CTA.
 bool schedules_dynamically(const Sm90Kernel& h, const rt::Device& device, const Problem& p) {
-    return (h.mask != MaskKind::none || !has_uniform_lengths(p)) && tiles_of(h, p) > device.multiprocessors / h.cluster_size;
+    return (h.mask != MaskKind::none || !has_uniform_lengths(p)) && tiles_of(h, p) > device.multiprocessors * h.tiles_at_once() / h.cluster_size;
 }
 
 // Proportional to the time that a kernel should take: tiles, in waves, times what one costs. With the dynamic schedule CTAs end
@@ -361,7 +361,7 @@ ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& asked) {
     a.tile_heads = int(d.heads_q / packed);
     while (h.block_m > packed << a.head_rows_log2) a.head_rows_log2++;
     if (p.causal() || h.mask == MaskKind::list) a.section = int(section_heads(h, p) / (a.pair_by_heads ? 2 : packed));
-    plan.blocks = h.cluster_size * min_of(a.num_tiles, device.multiprocessors / h.cluster_size);
+    plan.blocks = h.cluster_size * min_of(int(ceil_div(a.num_tiles, h.tiles_at_once())), device.multiprocessors / h.cluster_size);
     plan.split.splits = 1;
     if (schedules_dynamically(h, device, p)) plan.workspace = kArchKernelBytes, plan.zeroed = 2 * sizeof *a.tile_counter;
     if (h.mask == MaskKind::list) {

@@ -26,6 +26,7 @@ struct Sm90Kernel {
     bool paged_kv;               // can k and v lie in pages?
     int k_box_rows, v_box_rows;  // rows of k and of v that one TMA load brings
     void (*kernel)(Sm90ForwardParams);
+    constexpr int tiles_at_once() const { return (threads / 128 - 1) * 64 / block_m; }  // of a CTA
 };
 
 // A translation unit's kernels, of one type and width of q, in the order of kernels.def.

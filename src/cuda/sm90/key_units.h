@@ -21,8 +21,8 @@ struct KeyUnitTable {
     int m_blocks;               // tiles of a head
     int heads, sequences;       // that have units of their own
     int heads_together;         // query heads that share them
-    constexpr int64_t tile_of(int batch, int head, int row0) const {
-        return (int64_t(sequences > 1 ? batch : 0) * heads + head / heads_together) * m_blocks + row0 / kTileRows;
+    constexpr int tile_of(int batch, int head, int row0) const {
+        return ((sequences > 1 ? batch : 0) * heads + head / heads_together) * m_blocks + row0 / kTileRows;
     }
     struct Place {
         int batch, head, row0;

@@ -16,7 +16,7 @@ namespace gpu {
 template <class Consumer>
 FA_DEVICE void issue_qk_and_pv(Consumer& wg) {
     wg.wait_k();
-    if (Consumer::kPingPong) rt::named_barrier_sync(1 + wg.warpgroup, 256);
+    if (Consumer::kPingPong) rt::named_barrier_sync(wg.barrier_of(wg.warpgroup), 256);
     Consumer::kZeroByFirstMma ? rt::mark_undefined(wg.acc_s) : rt::keep_in_registers(wg.acc_s);
     rt::keep_in_registers(wg.acc_o), rt::keep_in_registers(wg.p);
     rt::wgmma_fence();
@@ -130,7 +130,7 @@ template <class Traits, MaskKind mask, ScoreMod score_mod>
 FA_DEVICE void consumer_mainloop(const Sm90ForwardParams& a) {
     Consumer<Traits, mask, score_mod> wg(a);
     if (wg.kPingPong && wg.warpgroup == wg.kWarpgroups - 1)
-        rt::named_barrier_arrive(1, 256);  // the first warpgroup has the first turn
+        rt::named_barrier_arrive(wg.barrier_of(0), 256);  // the first warpgroup has the first turn
     if (!wg.begin_tile()) return;
     prologue(wg);
     while (true) {

@@ -105,7 +105,10 @@ struct alignas(16) WorkTileInfo {
     int peer_only_blocks;  // further blocks above n_block_max, which only the other CTA of the pair needs
     // Blocks are taken from n_block_right − 1 down to n_block_min, then from n_block_right up to n_block_max. Only with ALiBi are
     // there such.
-    int n_block_right;
+    union {
+        int n_block_right;
+        int table_tile;  // of lists: the tile's in the table of units
+    };
     int head, kv_head, batch, row0;
     int q_begin, q_len, o_rows;         // o_rows: rows of o that belong to the sequence
     int k_len, off, k_begin, kv_batch;  // off: within ±2^30; k_begin, kv_batch: where key 0 lies
@@ -122,10 +125,15 @@ struct alignas(16) WorkTileInfo {
 // must have the same lengths, as pairs need them to.
 constexpr bool warpgroup_diagonals(MaskKind mask, int block_n, int block_m) { return mask == MaskKind::causal && block_n == 64 && block_m == 4 * block_n; }
 
+// Tiles that a CTA computes at once, each by warpgroups, stages and producers of its own: of lists with four warpgroups two, so that one computes while
+// the other begins, or has nothing to load.
+constexpr int tiles_at_once(MaskKind mask, int warpgroups) { return mask == MaskKind::list && warpgroups == 4 ? 2 : 1; }
+
 FA_DEVICE uint32_t smem_addr(const uint64_t& barrier) { return rt::smem_addr(&barrier); }
 
-template <class T, int HeadDim, int HeadDimV, int BlockN, int Warpgroups, bool pair, int Stages, int QStages, PvProduct pv, ScoreMod score_mod>
+template <class T, int HeadDim, int HeadDimV, int BlockN, int AllWarpgroups, bool pair, int Stages, int QStages, PvProduct pv, ScoreMod score_mod, int Tiles = 1>
 struct Sm90ForwardTraits {
+    static constexpr int Warpgroups = AllWarpgroups / Tiles;
     // 8-bit q and k are multiplied as they are. 8-bit v is widened to f16, exactly, on its way through shared memory (widen_v.h), so that
     // P and v are f16 as if v had been, or transposed (transpose_v.h).
     static constexpr bool k8Bit = sizeof(T) == 1;
@@ -135,7 +143,7 @@ struct Sm90ForwardTraits {
     static constexpr int kHeadDim = HeadDim, kHeadDimV = HeadDimV, kWarpgroups = Warpgroups, kStages = Stages, kQStages = QStages;
     template <MaskKind mask>
     static constexpr bool kPacksHeads = packs_heads(mask, score_mod, pair, kDescale);
-    static constexpr int kBlockM = 64 * Warpgroups, kBlockN = BlockN, kThreads = 128 * (Warpgroups + 1), kClusterSize = pair ? 2 : 1;
+    static constexpr int kBlockM = 64 * Warpgroups, kBlockN = BlockN, kThreads = 128 * (AllWarpgroups + 1), kTiles = Tiles, kPlace = 0, kClusterSize = pair ? 2 : 1;
     static constexpr int kQPanels = (HeadDim * int(sizeof(T)) + 127) / 128, kVPanels = (HeadDimV + 63) / 64,
                          kPanelBytes = BlockN * 128;
     // v transposed: rows of 128 bytes of keys, or panels of rows of 32, which leave nothing unused where there are fewer.
@@ -164,10 +172,10 @@ struct Sm90ForwardTraits {
     // Registers of a thread after setmaxnreg, of the producer warpgroup and of the consumers.
     static constexpr bool kSmallAccumulators = Warpgroups == 3 && BlockN / 2 + kOColumns / 2 + BlockN / (kP8 ? 8 : 4) <= 112;
     static constexpr int kProducerRegisters = k8Bit              ? (kSmallAccumulators || Warpgroups == 2 ? 56 : 32)
-                                              : Warpgroups == 2    ? 40
+                                              : AllWarpgroups == 2 ? 40
                                               : kSmallAccumulators ? 56
                                                                    : 32;
-    static constexpr int kConsumerRegisters = Warpgroups == 4      ? 112
+    static constexpr int kConsumerRegisters = AllWarpgroups == 4   ? 112
                                               : kSmallAccumulators ? 152
                                               : Warpgroups == 3    ? 160
                                                                    : (k8Bit ? 224 : 232);
@@ -203,7 +211,8 @@ struct Sm90ForwardTraits {
     };
     static constexpr int kTensorBytes = QStages * kQBytes + Stages * (kKBytes + kVBytes) + kRawStages * kRawBytes + kAverageBytes +
                                         kAverageSumBytes + Warpgroups * kBiasStages * kBiasBytes,
-                         kSharedBytes = kTensorBytes + int(sizeof(Shared));
+                         kTileBytes = (kTensorBytes + int(sizeof(Shared)) + 1023) / 1024 * 1024,  // of tiles that are computed at once
+                         kSharedBytes = Tiles > 1 ? Tiles * kTileBytes : kTensorBytes + int(sizeof(Shared));
     static_assert(kSharedBytes <= 232448, "what a CTA may have");
     // Rows of a TMA load of k and v: in pairs each CTA loads half of the rows where there is one panel, else every second panel.
     static constexpr int kKBoxRows = pair && kQPanels == 1 ? BlockN / 2 : BlockN,
@@ -216,18 +225,19 @@ struct Sm90ForwardTraits {
     static constexpr float kPScaleLog2 = kP8 ? 5.f : f16 ? 10.f : -24.f, kPUnscale = kP8 ? 0x1p-5f : f16 ? 0x1p-10f : 0x1p+24f,
                            kRescaleThreshold = f16 ? 0x1.f8p+15f : 0x1p-12f;
 
-    FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory() + kTensorBytes); }
-    FA_MEMBER static uint32_t q_tile(int stage) { return rt::smem_addr(rt::shared_memory()) + stage * kQBytes; }
-    FA_MEMBER static uint32_t k_tile(int stage) { return q_tile(QStages) + stage * kKBytes; }
-    FA_MEMBER static uint32_t v_tile(int stage) { return k_tile(Stages) + stage * kVBytes; }
+    FA_MEMBER static char* memory(int place) { return rt::shared_memory() + (Tiles == 1 ? 0 : place * kTileBytes); }
+    FA_MEMBER static Shared& shared(int place = 0) { return *reinterpret_cast<Shared*>(memory(place) + kTensorBytes); }
+    FA_MEMBER static uint32_t q_tile(int stage, int place = 0) { return rt::smem_addr(memory(place)) + stage * kQBytes; }
+    FA_MEMBER static uint32_t k_tile(int stage, int place = 0) { return q_tile(QStages, place) + stage * kKBytes; }
+    FA_MEMBER static uint32_t v_tile(int stage, int place = 0) { return k_tile(Stages, place) + stage * kVBytes; }
 
     FA_MEMBER static uint32_t raw_v_tile(int stage) { return v_tile(Stages) + stage * kRawBytes; }
     FA_MEMBER static uint32_t averages() { return raw_v_tile(kRawStages); }
     FA_MEMBER static uint32_t average_sum_base() { return averages() + kAverageBytes; }
     FA_MEMBER static uint32_t bias_tile(int warpgroup, int stage) { return v_tile(Stages) + (warpgroup * kBiasStages + stage) * kBiasBytes; }
 
-    FA_MEMBER static void init_barriers() {
-        Barriers& b = shared().barrier;
+    FA_MEMBER static void init_barriers(int place) {
+        Barriers& b = shared(place).barrier;
         const auto init = [](const uint64_t& barrier, int arrivals) { rt::mbarrier_init(smem_addr(barrier), arrivals); };
         for (int i = 0; i < QStages; i++) init(b.q_full[i], 1), init(b.q_empty[i], 4 * Warpgroups);
         for (int i = 0; i < Stages; i++) {
@@ -240,10 +250,20 @@ struct Sm90ForwardTraits {
             for (int wg = 0; wg < Warpgroups; wg++)
                 for (int i = 0; i < kBiasStages; i++) init(b.bias_full[wg][i], 1), init(b.bias_empty[wg][i], 128);
         init(b.prefetch_next, 1);
-        for (WorkTileInfo& t : shared().tile) init(t.tile_ready, 1), init(t.tile_consumed, 128 * Warpgroups);
+        for (WorkTileInfo& t : shared(place).tile) init(t.tile_ready, 1), init(t.tile_consumed, 128 * Warpgroups);
         for (uint64_t& full : b.next_tile_full) init(full, 1);
         rt::fence_mbarrier_init();
     }
+};
+
+// The traits as producers know them that work for one of the tiles computed at once.
+template <class Traits, int place>
+struct OfTile : Traits {
+    static constexpr int kPlace = place;
+    FA_MEMBER static typename Traits::Shared& shared() { return Traits::shared(place); }
+    FA_MEMBER static uint32_t q_tile(int stage) { return Traits::q_tile(stage, place); }
+    FA_MEMBER static uint32_t k_tile(int stage) { return Traits::k_tile(stage, place); }
+    FA_MEMBER static uint32_t v_tile(int stage) { return Traits::v_tile(stage, place); }
 };
 
 }  // namespace gpu

@@ -62,8 +62,8 @@ template <class Consumer>
 FA_DEVICE void apply_mask_bits(Consumer& wg) {
     constexpr int units = Consumer::Traits::kUnits, scores = KeyUnitTable::kKeys / 2;
     const KeyUnitTable& table = wg.a.units;
-    const int64_t entry = table.tile_of(wg.tile->batch, wg.tile->head, wg.tile->row0) * table.most + wg.n_block * units;
-    const uint32_t* const word = table.bits + entry * KeyUnitTable::kBits + int(threadIdx.x) - 128;
+    const int64_t entry = wg.tile->table_tile * table.most + wg.n_block * units;
+    const uint32_t* const word = table.bits + entry * KeyUnitTable::kBits + Consumer::thread_of_tile();
     FA_UNROLL for (int i = 0; i < units; i++) {
         if (wg.units.seen(i, wg.warpgroup) != SeenKeys::masked) continue;
         const uint32_t seen = word[i * KeyUnitTable::kBits];

@@ -95,7 +95,9 @@ FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, W
     t.kv_batch = x.sequences.packed_k() ? 0 : x.uniform_lengths ? t.batch : int(seq.kv_index);
     if constexpr (Traits::kDescale) find_descale_factors(x, t);
     if constexpr (mask == MaskKind::list) {
-        t.n_block_max = a.units.blocks[a.units.tile_of(t.batch, t.head, t.row0)] - 1;
+        rt::compiler_fence();  // not sooner, as there may be 32 registers
+        t.table_tile = a.units.tile_of(t.batch, t.head, t.row0);
+        t.n_block_max = a.units.blocks[t.table_tile] - 1;
         return;
     }
     const auto key_range = [&](int row) { return key_range_of<mask>(a.window, row, t.off, t.k_len); };
@@ -135,14 +137,15 @@ FA_DEVICE void load_q(const Sm90ForwardParams& a, const WorkTileInfo& t, const P
 template <class Traits, MaskKind mask, bool pair, int QStages>
 FA_DEVICE void schedule_tiles_and_load_q(const Sm90ForwardParams& a) {
     typename Traits::Shared& s = Traits::shared();
-    const int rank = pair ? rt::cluster_rank() : 0, stride = int(gridDim.x) / Traits::kClusterSize;
+    const int rank = pair ? rt::cluster_rank() : 0, stride = int(gridDim.x) * Traits::kTiles / Traits::kClusterSize;
     PipelineState<QStages> q;
     PipelineState<Traits::kTileStages> tile;
     PipelineState<1> prefetch_next;
-    for (int index = int(blockIdx.x) / Traits::kClusterSize; index < a.num_tiles;) {
+    for (int index = int(blockIdx.x) * Traits::kTiles / Traits::kClusterSize + Traits::kPlace; index < a.num_tiles;) {
         WorkTileInfo& t = s.tile[tile.index];
         rt::mbarrier_wait(smem_addr(t.tile_consumed), tile.phase ^ 1);
         fill_tile_info<Traits, mask, pair>(a, index, rank, t);
+        if constexpr (mask == MaskKind::list) rt::compiler_fence();
         const bool exists = pair || t.row0 < t.o_rows;
         if (exists) {
             rt::mbarrier_arrive(smem_addr(t.tile_ready));
