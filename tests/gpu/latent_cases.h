@@ -48,7 +48,7 @@ inline std::vector<Case> latent_row_cases() {
     constexpr int kWhole = 8;
     std::vector<Case> cases;
     for (int kind = 0; kind <= kWhole; kind++)  // four of q's type, five of 8 bits
-        for (const Shape& shape : {Shape{3, 16, 1, 1}, Shape{2, 64, 1, 256}, Shape{2, 100, 3, 129}, Shape{1, 16, 1, 5000}, Shape{3, 5, 8, 1025}, Shape{150, 2, 1, 140}})
+        for (const Shape& shape : {Shape{3, 16, 1, 1}, Shape{2, 64, 1, 256}, Shape{2, 12, 2, 320}, Shape{2, 100, 3, 129}, Shape{1, 16, 1, 5000}, Shape{3, 5, 8, 1025}, Shape{150, 2, 1, 140}})
             for (const int splits : {0, 1, 5})
                 for (int layout = slots; layout < layouts; layout++) {
                     const bool bytes = kind >= 4, of_slots = layout <= counted_slots;
