@@ -77,9 +77,10 @@ for preset in "${presets[@]}"; do
     fi
     enter "Testing $preset"
     # For --full: sums over thousands of keys take the sanitizers six minutes, the tool's benchmark three and its trials two, and shapes of stored
-    # formats, and lists and ranges that say what a causal mask does, two more, in plain loops that others enter, too. To build the CUDA module once more takes minutes, the CPU's part for Rust two, and the HIP module one, the emulator without
-    # one barrier after the other more than one; and what the tool verifies on the emulator, 8-bit caches in waves of 64, and awkward calls
-    # on AMD's matrix cores, other tests cover in part.
+    # formats, and lists and ranges that say what a causal mask does, two more, in plain loops that others enter, too. To build the CUDA module
+    # once more takes minutes, the CPU's part for Rust two, and the HIP module one, the emulator without one barrier after the other more than
+    # one; and what the tool verifies on the emulator, 8-bit caches in waves of 64, and awkward calls on AMD's matrix cores, other tests cover in
+    # part.
     without=()
     [ "$preset" != asan ] || [ "${1-}" = --full ] || without=(-E 'Failures.F72_(weights_beyond|eight_bit_sums|asking_for)|AccuracyLong|Cli.(bench|reports)|StoredScaled.(FewRows|NativeCopies)|Stored.Factors|OfACausalMaskHaveItsBits')
     [ "$preset" != release ] || [ "${1-}" = --full ] || without=(-E 'Package.(Bundle|Module)|Ffi.Rust_Bundled|BarriersMatter|Emulator.(Cli.emulated|Stored.Wave64|Amd.*Full)')

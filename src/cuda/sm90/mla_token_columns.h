@@ -95,14 +95,10 @@ class TokenColumns {
             }
             if constexpr (i + 1 < steps) load_blocks<f16, i + 1>(tile, x[1 - i % 2]);
         });
-        release(s.empty[stage]);
+        Traits::release(s.empty[stage]);
         rt::wgmma_wait<0>();
         rt::keep_in_registers(x[1]);
         keep_o();
-    }
-    FA_MEMBER static void release(const uint64_t& barrier) {
-        __syncwarp();
-        if (rt::read_laneid() == 0) rt::mbarrier_arrive(rt::smem_addr(&barrier));
     }
 
     // ---- the end of an item
@@ -191,9 +187,9 @@ class TokenColumns {
                 if (rt::warp_uniform(s.is_bf16[buffer.index])) multiply<false>(tile, stage.index, buffer.index, x);
                 else multiply<true>(tile, stage.index, buffer.index, x);
                 if (j + 1 == tiles) store(item, buffer.index);
-                release(s.p_empty[buffer.index]);
+                Traits::release(s.p_empty[buffer.index]);
             }
-            release(now.consumed);
+            Traits::release(now.consumed);
         }
     }
 };

@@ -47,6 +47,11 @@ struct TokenTraits {
     FA_MEMBER static uint32_t q_tile() { return rt::smem_addr(rt::shared_memory()); }
     FA_MEMBER static uint32_t probs(int i) { return q_tile() + kQBytes + i * kProbBytes; }
     FA_MEMBER static uint32_t stage(int i) { return q_tile() + kQBytes + 2 * kProbBytes + i * kStageBytes; }
+    // For a warp that has read what the barrier guards.
+    FA_MEMBER static void release(const uint64_t& barrier) {
+        __syncwarp();
+        if (rt::read_laneid() == 0) rt::mbarrier_arrive(rt::smem_addr(&barrier));
+    }
     FA_MEMBER static void init_barriers() {
         Shared& s = shared();
         for (const LatentItemSlot& slot : s.item) rt::mbarrier_init(rt::smem_addr(&slot.ready), 1), rt::mbarrier_init(rt::smem_addr(&slot.consumed), kConsumerWarps + kLoadWarps);

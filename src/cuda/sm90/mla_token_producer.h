@@ -112,8 +112,7 @@ class TokenProducer {
                 }
                 rt::cp_async_mbarrier_arrive(full);
             }
-            __syncwarp();
-            if (lane() == 0) rt::mbarrier_arrive(rt::smem_addr(&now.consumed));
+            Traits::release(now.consumed);
             if (warp == 0) schedule.next();
         }
     }

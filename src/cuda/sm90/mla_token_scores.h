@@ -325,8 +325,7 @@ class TokenScores {
                 const uint64_t present = s.present[stage.index];
                 if (q_is_f16) multiply_q<true>(tile, factor, score);
                 else multiply_q<false>(tile, factor, score);
-                __syncwarp();
-                if (rt::read_laneid() == 0) rt::mbarrier_arrive(rt::smem_addr(&s.empty[stage.index]));
+                Traits::release(s.empty[stage.index]);
                 const int first_key = item.begin + j * kTokenKeys;
                 const bool masked = j == 0 || ~present != 0 || (a.x.causal && first_key + kTokenKeys - 1 > item.diagonal);
                 float p[kScores];
@@ -352,8 +351,7 @@ class TokenScores {
                 rt::fence_proxy_async_shared();
                 rt::mbarrier_arrive(rt::smem_addr(&s.p_full[buffer.index]));
             }
-            __syncwarp();
-            if (rt::read_laneid() == 0) rt::mbarrier_arrive(rt::smem_addr(&now.consumed));
+            Traits::release(now.consumed);
         }
     }
 };
