@@ -156,11 +156,7 @@ FA_DEVICE uint32_t and_xor(uint32_t a, uint32_t mask, uint32_t rest) {
     return r;
 }
 // An f16 at an even address.
-FA_DEVICE float load_f16(const char* p) {
-    float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(*reinterpret_cast<const uint16_t*>(p)));
-    return x;
-}
+FA_DEVICE float load_f16(const char* p) { return widen_f16(*reinterpret_cast<const uint16_t*>(p)); }
 FA_DEVICE void f16x2_to_f32(uint32_t pair, float& low, float& high) {
     asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(low), "=f"(high) : "r"(pair));
 }

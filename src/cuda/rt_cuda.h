@@ -64,6 +64,11 @@ FA_DEVICE uint32_t pack_bf16(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
+FA_DEVICE float widen_f16(uint16_t bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
 
 // 0, unknown to the compiler and the assembler: what depends on it is computed anew.
 FA_DEVICE uint32_t hidden_zero() {

@@ -58,6 +58,7 @@ FA_DEVICE void store4(float* p, const float* from) {
 }
 FA_DEVICE uint32_t pack_f16(float low, float high) { return f32_to_f16(low) | uint32_t(f32_to_f16(high)) << 16; }
 FA_DEVICE uint32_t pack_bf16(float low, float high) { return f32_to_bf16(low) | uint32_t(f32_to_bf16(high)) << 16; }
+FA_DEVICE float widen_f16(uint16_t bits) { return f16_to_f32(bits); }
 template <class Params>
 FA_DEVICE void fetch_parameters(const Params&) {}
 FA_DEVICE char* shared_memory() { return lockstep::block().shared.get(); }

@@ -50,7 +50,7 @@ struct GatheredKeys {
         return key == kNoKey ? KeyLocation{0, 0, false} : locate_key(x.pages, t.seq, key < 0 ? ~key : key);
     }
     // As find_location() and find_vec_offsets() of mma_block.h.
-    FA_MEMBER static int64_t location(const MmaForwardParams& x, int at) {
+    FA_COLD_MEMBER static int64_t location(const MmaForwardParams& x, int at) {
         const KeyLocation found = locate(x, at + rt::thread());
         return found.valid ? found.outer << 32 | found.row : -1;
     }

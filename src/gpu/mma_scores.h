@@ -53,7 +53,7 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
         const uint16_t bits = *reinterpret_cast<const uint16_t*>(p);
         return dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
-    FA_MEMBER static void add_bias(const MmaForwardParams& x, int row0, int64_t key, Acc score[kKeyTiles]) {
+    FA_MEMBER static void add_bias_by_branches(const MmaForwardParams& x, int row0, int64_t key, Acc score[kKeyTiles]) {
         const Tile& t = shared().tile;
         const int64_t bytes = type_bytes(x.bias_dtype), left = t.seq.k_len - key;
         const int64_t batch = t.batch * x.bias_stride[0] * bytes, head = x.bias_stride[1] * bytes, row = x.bias_stride[2] * bytes;
@@ -71,6 +71,38 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
                 rt::compiler_fence();
             }
         }
+    }
+    // Stored: float, or what holds 16 bits of either type. Scores of keys behind the last one are removed later: without a branch for each
+    // score, several loads are under way at once.
+    template <class Stored>
+    FA_MEMBER static void add_bias_of(const MmaForwardParams& x, int row0, int64_t key, Acc score[kKeyTiles]) {
+        const Tile& t = shared().tile;
+        const int64_t* const stride = x.bias_stride;
+        const bool f16 = x.bias_dtype == FA_F16;
+        const int last = int(min_of(t.seq.k_len - 1 - key, kTile * kKeyTiles));
+        FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+            const Row& at = shared().row[row0 + Acc::row(r)];
+            const Stored* const bias =
+                static_cast<const Stored*>(x.bias) + t.batch * stride[0] + at.head * stride[1] + at.position * stride[2] + key * stride[3];
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
+                    const int j = kTile * n + Acc::column(e);
+                    if (Acc::lane_row(e) != r) continue;
+                    const Stored stored = bias[(j < last ? j : last) * stride[3]];
+                    float b;
+                    if constexpr (sizeof(Stored) == 4) b = stored;
+                    else b = f16 ? rt::widen_f16(stored) : bf16_to_f32(stored);
+                    score[n].x[e] = b == kNegInf ? kNegInf : score[n].x[e] + b;
+                }
+                rt::compiler_fence();
+            }
+        }
+    }
+    // With two row tiles there are no registers for the addresses of several loads.
+    FA_MEMBER static void add_bias(const MmaForwardParams& x, int row0, int64_t key, Acc score[kKeyTiles]) {
+        if constexpr (RowTiles > 1) add_bias_by_branches(x, row0, key, score);
+        else if (x.bias_dtype == FA_F32) add_bias_of<float>(x, row0, key, score);
+        else add_bias_of<uint16_t>(x, row0, key, score);
     }
     template <int tiles>
     FA_MEMBER static void scale_scores(Acc (*score)[tiles], float factor) {
@@ -97,8 +129,10 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
         const Tile& t = shared().tile;
         if (t.features & kBaseE) {
             for_each_score(row0, score, [&](float s, const Row&, int) { return s * (x.scale * Mma::kScoreUnit); });
-            if (t.features & kSoftcap)
-                for_each_score(row0, score, [&](float s, const Row&, int) { return x.softcap * Mma::tanh(s / x.softcap); });
+            if (t.features & kSoftcap) {
+                const float inverse = reciprocal_of_softcap(x);
+                for_each_score(row0, score, [&](float s, const Row&, int) { return x.softcap * Mma::tanh(RowTiles > 1 ? s / x.softcap : s * inverse); });
+            }
             if (t.features & kBias) add_bias(x, row0, key, score);
             for_each_score(row0, score, [&](float s, const Row&, int) { return s * kLog2e; });
         }

@@ -1,6 +1,7 @@
 // What becomes of one product q·k before softmax: score mods (softcap, bias, ALiBi, the mask operand), and the rule for dropout; with what
 // kernels read of a call for these.
 #pragma once
+#include <float.h>
 #include "backend/row_keys.h"
 #include "gpu/row_params.h"
 #include "spec/random.h"
@@ -40,6 +41,13 @@ FA_DEVICE float cap_score(const ScoreModParams& x, float s, float* slope) {
     const float tanh_s = tanhf(s / x.softcap);
     *slope *= (1.f - tanh_s) * (1.f + tanh_s);
     return x.softcap * tanh_s;
+}
+
+// For kernels that cap many scores: a division for each, with its branch for what is out of range, would be a sixth of their code. Of the
+// smallest caps the reciprocal would be infinite, and take a score of 0 to NaN.
+FA_DEVICE float reciprocal_of_softcap(const ScoreModParams& x) {
+    const float reciprocal = 1.f / x.softcap;
+    return reciprocal < FLT_MAX ? reciprocal : FLT_MAX;
 }
 
 // A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's
