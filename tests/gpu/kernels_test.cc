@@ -75,8 +75,8 @@ std::set<std::string> listed_kernels() {
             for (const char* kernel : {"576x512_latent_64x128", "512x512_latent_64x128", "576x512_latent_rows_64x128", "512x512_latent_rows_64x128",
                                        "512x512_64x64", "512x512_64x64_pair"})
                 names.insert(std::string("fwd_sm90_") + kernel + dtype);
-        for (const char* kernel : {"576x512_latent_bytes_64x128", "512x512_latent_bytes_64x128", "576x512_latent_tokens_16x64", "576x512_latent_tokens_32x64"})
-            names.insert(std::string("fwd_sm90_") + kernel + " bf16");
+        for (const char* dims : {"576x512", "512x512"})
+            for (const char* kernel : {"bytes_64x128", "tokens_16x64", "tokens_32x64"}) names.insert(std::string("fwd_sm90_") + dims + "_latent_" + kernel + " bf16");
     }
     return names;
 }

@@ -36,6 +36,8 @@ constexpr ArchKernel kList[] = {
     {"fwd_sm90_512x512_latent_rows_64x128", 64, 128, &kLatent<Bf16, 512, LatentSource::rows>, true},
     {"fwd_sm90_576x512_latent_tokens_16x64", 16, 64, &kTokens<Tokens656, 16>, true},
     {"fwd_sm90_576x512_latent_tokens_32x64", 32, 64, &kTokens<Tokens656, 32>, true},
+    {"fwd_sm90_512x512_latent_tokens_16x64", 16, 64, &kTokens<Tokens584, 16>, true},
+    {"fwd_sm90_512x512_latent_tokens_32x64", 32, 64, &kTokens<Tokens584, 32>, true},
     {"fwd_sm90_576x512_latent_bytes_64x128", 64, 128, &kLatent<Bf16, 576, LatentSource::bytes>, true},
     {"fwd_sm90_512x512_latent_bytes_64x128", 64, 128, &kLatent<Bf16, 512, LatentSource::bytes>, true},
 };
@@ -75,13 +77,16 @@ bool count_steps(const Problem& p, const int64_t stride[4], int64_t element_byte
 }
 
 // Factors that kernels of 8 bits read: powers of two, which leave a value exact in bf16, or others by permission. That of tokens keeps them apart: of
-// f32 it takes any.
+// f32 it takes any, of 128 dims each, and powers of two of 64 where v has the tail.
 bool reads_factors(const Problem& p, LatentSource source, uint32_t (&step)[2]) {
     const fa_attention_desc_t& d = p.d;
     if (!p.has(FA_OPERAND_K_DESCALE)) return true;
     const bool powers = d.k_descale_dtype == FA_E8M0, f32 = d.k_descale_dtype == FA_F32 || d.k_descale_dtype == 0;
-    if (source == LatentSource::tokens)
-        return f32 && d.k_descale_block[0] == 1 && d.k_descale_block[1] == 128 && d.k_descale_stride[3] == 1 && count_steps(p, d.k_descale_stride, 4, 4, step);
+    if (source == LatentSource::tokens) {
+        const bool mixed = d.dim_qk == Tokens584::kOwn + kTail;
+        return (mixed ? powers : f32) && d.k_descale_block[0] == 1 && d.k_descale_block[1] == (mixed ? 64 : 128) && d.k_descale_stride[3] == 1 &&
+               count_steps(p, d.k_descale_stride, powers ? 1 : 4, 4, step);
+    }
     return (powers || (f32 && d.precision == FA_PRECISION_NATIVE)) && d.k_descale_block[0] == 1 &&
            (d.k_descale_block[1] == 64 || d.k_descale_block[1] == 128) && d.k_descale_stride[3] == 1 &&
            count_steps(p, d.k_descale_stride, powers ? 1 : 4, 4, step);

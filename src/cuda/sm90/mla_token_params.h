@@ -15,6 +15,11 @@ struct Tokens656 {
     static constexpr int kFactors = kOwn, kTail = kFactors + kFactorBytes, kPitch = kTail + 128;
     static constexpr bool kTailInV = false;
 };
+struct Tokens584 {
+    static constexpr int kOwn = 448, kParts = 7, kFactorBytes = 8;  // E8M0, and one byte of no meaning
+    static constexpr int kTail = kOwn, kFactors = kTail + 128, kPitch = kFactors + 16;
+    static constexpr bool kTailInV = true;
+};
 
 template <class TokenForm, int Rows>
 struct TokenTraits {
