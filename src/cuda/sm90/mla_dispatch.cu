@@ -145,7 +145,9 @@ bool by_address(const Problem& p, LatentSource source, int64_t tile_rows) {
     if (source == LatentSource::rows) return d.k_dtype == d.q_dtype && p.within(kLatentRowsForward);
     // Widening takes a tile the same time however many rows it has: 16 rows of 128 sequences took 254 µs, 235 by mma.sync, which takes no lists; 32 of 64 132 and 220.
     if (source == LatentSource::bytes && !p.slots() && rows_of(p) < 32) return false;
-    if (source == LatentSource::tokens && (!p.has(FA_OPERAND_K_DESCALE) || min_of(row_tiles(p, tile_rows).period, rows_of(p)) > tile_rows)) return false;
+    if (source == LatentSource::tokens && !p.has(FA_OPERAND_K_DESCALE)) return false;
+    // More rows than a tile has: only where no other kernel takes them, for each tile widens all keys.
+    if (source == LatentSource::tokens && min_of(row_tiles(p, tile_rows).period, rows_of(p)) > tile_rows && (tile_rows < 32 || by_address(p, LatentSource::bytes, 64))) return false;
     return d.q_dtype == FA_BF16 && d.k_dtype == FA_E4M3 && p.has(FA_OPERAND_K_TAIL) && d.k_tail_dtype == FA_BF16 && d.dim_tail == kTail &&
            p.within(kLatentBytesForward);
 }
