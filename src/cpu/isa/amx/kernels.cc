@@ -5,6 +5,7 @@
 #define FA_ISA_FORMATS "cpu/isa/avx512/formats.h"
 #include "cpu/isa/amx/backward.h"
 #include "cpu/isa/amx/decode.h"
+#include "cpu/isa/amx/decode_one_row.h"
 #include "cpu/isa/amx/forward_d64.h"
 #include "cpu/kernels/matrix_kernels.h"
 #include "cpu/kernels/tile_kernels.h"
@@ -52,11 +53,11 @@ void init_refs_at_diagonal(const MatrixTask& t, const MainloopStep& step) {
 }
 
 // One row leaves tiles almost empty. Dots of bytes, widened once in registers, then take 0.8 of their time from memory (Emerald Rapids, e4m3,
-// heads of 128), and of that of vectors for int8.
+// heads of 128).
 constexpr DecodeMatrixKernels dots_of_bytes() {
     DecodeMatrixKernels k = kDecodeDots;
     k.max_rows = 1;
-    k.min_rows_bf16 = kDecodeRows + 1;  // none: vectors
+    k.min_rows_bf16 = k.min_rows_int8 = kDecodeRows + 1;  // none: vectors, and decode_one_row.h
     return k;
 }
 constexpr DecodeMatrixKernels kDotsOfBytes = dots_of_bytes();
@@ -69,7 +70,8 @@ constexpr MatrixKernels matrix_kernels(bool fp16) {
     k.init_refs_at_diagonal = init_refs_at_diagonal;
     k.mainloop = mainloop;
     k.decode[0] = &kDotsOfBytes;
-    k.decode[1] = &kDecodeMatrix;
+    k.decode[1] = &kDecodeOneRow;
+    k.decode[2] = &kDecodeMatrix;
     k.gemm = gemm;
     k.softmax_backward_tiles = softmax_backward_tiles;
     return k;
