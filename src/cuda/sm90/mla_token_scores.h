@@ -341,7 +341,8 @@ class TokenScores {
                 rt::mbarrier_wait(rt::smem_addr(&s.p_empty[buffer.index]), buffer.phase ^ 1);
                 if (exact) {
                     f16 = exact_tile(item, first_key, present, buffer.index, factor, score);
-                    FA_UNROLL for (int i = 0; i < kScores; i++) p[i] = fmaf(score[i], scale_log2, -from_ref(value_of(i)));
+                    // Rounded as row_ref is: of scores beyond 2^24 the largest would otherwise have any weight but 1.
+                    FA_UNROLL for (int i = 0; i < kScores; i++) p[i] = score[i] * scale_log2 - from_ref(value_of(i));
                 }
                 FA_UNROLL for (int i = 0; i < kScores; i++) p[i] = rt::exp2_fast(p[i]), row_sum[value_of(i)] += p[i];
                 if (f16) store_probs<true>(buffer.index, p, factor);
