@@ -19,12 +19,12 @@ class LatentBytes : public testing::Test {
   protected:
     const Handle handle = make_handle();
     Rng rng{317};
-    // On matrix units, of emulated GPUs and NVIDIA's; Hopper's own kernel takes some.
+    // On matrix units, of emulated GPUs and NVIDIA's; Hopper's own kernels take some.
     void expect_matrix_units(const Case& c) {
         char text[512] = "";
         ASSERT_EQ(fa_explain(handle, &c.d, FA_OP_FORWARD, text, sizeof text), FA_OK) << handle.error();
         if (strstr(text, "(wave32)") || strstr(text, "(sm_")) {
-            EXPECT_TRUE(strstr(text, "fwd_mma_byte_latent") || strstr(text, "latent_bytes_")) << text;
+            EXPECT_TRUE(strstr(text, "fwd_mma_byte_latent") || strstr(text, "latent_bytes_") || strstr(text, "latent_tokens_")) << text;
         }
     }
     std::string check(Case& c, double typical = 0.3) {
