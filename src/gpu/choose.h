@@ -28,7 +28,7 @@ CacheType cache_type(int32_t k_dtype, int32_t q_dtype) {
 bool is_scaled_cache(const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const auto reads = [&](int32_t dtype, int64_t dim, uint64_t descale, uint64_t shift, const int64_t block[2]) {
-        const bool halves = block[1] == kBlockDims / 2 && !p.has(shift) && dtype != FA_U4, shared = halves || block[1] % kBlockDims == 0 || block[1] >= dim;
+        const bool halves = block[1] == kBlockDims / 2 && !p.has(shift), shared = halves || block[1] % kBlockDims == 0 || block[1] >= dim;
         return is_scaled_type(dtype) && dim % kBlockDims == 0 && (!p.has(descale) || (shared && !is_block_type(dtype)));
     };
     return reads(d.k_dtype, d.dim_qk, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT, d.k_descale_block) &&

@@ -285,7 +285,7 @@ FactorPieces factor_pieces(const Factors& f, int64_t dim) {
 
 // Are its values numbers times factors and something else besides, or are there two factors for 32 dims? See mma_scaled.h.
 uint32_t scaled_features(int32_t dtype, const Factors& f, uint32_t offsets, uint32_t halves) {
-    if (is_block_type(dtype) ? block_format(dtype).has_min : dtype == FA_U4 || f.shift) return offsets;
+    if (is_block_type(dtype) ? block_format(dtype).has_min : f.shift != nullptr) return offsets;
     return f.factor && f.block[1] == kBlockDims / 2 ? halves : 0;
 }
 

@@ -60,11 +60,11 @@ struct StoredInt4 {
     static constexpr StoredFormat kStoredFormat = StoredFormat::int4;
     static constexpr int kBytes = 16;
     static constexpr bool kInBlocks = false, kNibbles = true, kOffsets = true, kHalves = false;
-    uint32_t sign;  // 8 in both halves for i4, whose sign becomes a distance from -8, as u4 is one
+    uint32_t middle;  // 8 in both halves for i4, whose sign becomes a distance from -8; u4 has none, so that its 0 is 0 exactly
     template <class E>
     FA_MEMBER uint32_t widen(uint32_t nibbles, int n) const {
-        if constexpr (kIsF16<E>) return rt::add_f16(rt::and_xor(nibbles >> 4 * n, 0x000f000fu, sign ^ 0x64006400u), 0xe408e408u);
-        else return rt::subtract_bf16(rt::and_xor(nibbles >> 4 * n, 0x000f000fu, sign ^ 0x43004300u), 0x43084308u);
+        if constexpr (kIsF16<E>) return rt::add_f16(rt::and_xor(nibbles >> 4 * n, 0x000f000fu, middle ^ 0x64006400u), middle ^ 0xe400e400u);
+        else return rt::subtract_bf16(rt::and_xor(nibbles >> 4 * n, 0x000f000fu, middle ^ 0x43004300u), middle ^ 0x43004300u);
     }
 };
 

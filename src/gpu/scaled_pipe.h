@@ -21,7 +21,7 @@ struct ByteType<FA_E5M2> {
     using type = E5m2;
 };
 
-// 32 dims of a type as they are stored to the bytes of integers or of 8-bit floats: those of 4 bits and of blocks to integers around 0.
+// 32 dims of a type as they are stored to the bytes of integers or of 8-bit floats: those of 4 bits with a sign and of blocks to integers around 0.
 template <int32_t dtype>
 struct StoredBlock {
     static constexpr bool kBlock = dtype >= FA_Q4_0, kNibbles = dtype == FA_E2M1 || dtype == FA_I4 || dtype == FA_U4;
@@ -66,7 +66,7 @@ struct StoredBlock {
             }
         }
     }
-    // 32 neighbouring 4-bit values: those of E2M1 doubled, of U4 less 8.
+    // 32 neighbouring 4-bit values, those of E2M1 doubled.
     FA_MEMBER void load_nibbles(const char* row, int c) {
         load<4>(row, c * kBytes, word);
         FA_UNROLL for (int i = 3; i >= 0; i--) {
@@ -78,7 +78,7 @@ struct StoredBlock {
                     const uint32_t positive = rt::prmt(0x03020100u, 0x0c080604u, which), negative = rt::prmt(0xfdfeff00u, 0xf4f8fafcu, which);
                     word[2 * i + half] = (positive & ~sign) | (negative & sign);
                 } else {
-                    word[2 * i + half] = less(dtype == FA_I4 ? codes ^ 0x08080808u : codes, 8);
+                    word[2 * i + half] = dtype == FA_I4 ? less(codes ^ 0x08080808u, 8) : codes;
                 }
             }
         }
@@ -220,7 +220,7 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
                         second = f.shift || halves ? load_factor(row + kShiftAt + 4 * c + (place >> 2), 0, f.dtype) : 0.f;
             const float of_numbers = dtype == FA_E2M1 ? 0.5f * unit : unit;
             if (halves) return {factor * of_numbers, second * of_numbers};
-            return {factor * of_numbers, (dtype == FA_U4 ? fmaf(factor, 8.f, second) : second) * unit};
+            return {factor * of_numbers, second * unit};
         }
     }
 };

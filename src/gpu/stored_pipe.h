@@ -100,10 +100,7 @@ struct KvPipe<M, kind, Type, Copies::stored> {
             const int shared = f.block[1] >= M::dims ? kBlocks : int(f.block[1]) / kBlockDims;  // blocks that share one
             FA_UNROLL for (int c = 0; c < kBlocks; c++) {
                 factor[c] = f.factor ? load_factor(row + kFactorAt, c / shared, f.dtype) * unit : unit;
-                if constexpr (Type::kOffsets) {
-                    const float shift = f.shift ? load_factor(row + kShiftAt, c / shared, f.dtype) * unit : 0.f;
-                    offset[c] = (value ? x.v_dtype : x.k_dtype) == FA_U4 ? fmaf(factor[c], 8.f, shift) : shift;
-                }
+                if constexpr (Type::kOffsets) offset[c] = f.shift ? load_factor(row + kShiftAt, c / shared, f.dtype) * unit : 0.f;
             }
             rt::store4(reinterpret_cast<float*>(to) + key * kBlocks, factor);
             if constexpr (Type::kOffsets) rt::store4(reinterpret_cast<float*>(to) + (M::keys + key) * kBlocks, offset);
