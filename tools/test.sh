@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds with warnings as errors, and tests. No GPU is needed.
 #   test.sh          the optimised build with its tests, and the core under the address and undefined-behaviour sanitizers: while you work
-#   test.sh --all    what every change must pass: all tests under these sanitizers, a build for 64-bit ARM on an emulated CPU, then the
+#   test.sh --all    what every change must pass: most tests under these sanitizers, a build for 64-bit ARM on an emulated CPU, then the
 #                    optimised build with the CUDA module for Hopper and the HIP module for all its targets, and what that build cost
 #   test.sh --full   also CUDA for other GPUs, an unoptimised build, the thread sanitizer, packages and, for an hour, all tests on ARM
 set -euo pipefail
