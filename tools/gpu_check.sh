@@ -118,7 +118,7 @@ if [ "$devices" -ge 2 ] && has_torch; then
     else CUDA_VISIBLE_DEVICES=2 compare_backward beside; fi
 fi
 sanitize memcheck
-beside "every kernel" 9 "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*:*EveryHopperKernel*-*Times*'
+beside "every kernel" 16 "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*:*EveryHopperKernel*-*Times*'
 beside "every backward kernel" 9 "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel*-*Times*'
 beside "the same bits a thousand times" 2 "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*Times*'
 beside "the same gradients a thousand times" 1 "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*Times*'

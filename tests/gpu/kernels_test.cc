@@ -348,15 +348,18 @@ TEST_F(EveryKernel, AgreesWithTheOracle) {
     }
 }
 
-// Those of one width and type: a test for each, as most of the time goes into the oracle, which has one thread.
+// Those of one width and type, and of latent kernels that find each row's address one kind: a test for each, as most of the time goes into the oracle,
+// which has one thread.
 struct Part {
-    const char *width, *dtype;
+    const char *width, *dtype, *latent = nullptr;
     bool operator()(const std::string& name) const {
         const std::string begin = std::string("fwd_sm90_") + width + "x", end = std::string(" ") + dtype;
-        return name.rfind(begin, 0) == 0 && name.rfind(end) == name.size() - end.size();
+        const bool of_type = name.rfind(begin, 0) == 0 && name.rfind(end) == name.size() - end.size();
+        const auto has = [&](const char* kind) { return name.find(kind) != std::string::npos; };
+        return of_type && (latent ? has(latent) : !has("_latent_rows") && !has("_latent_bytes") && !has("_latent_tokens"));
     }
 };
-void PrintTo(const Part& part, std::ostream* out) { *out << part.width << ' ' << part.dtype; }
+void PrintTo(const Part& part, std::ostream* out) { *out << part.width << ' ' << part.dtype << (part.latent ? part.latent : ""); }
 
 class EveryHopperKernel : public EveryKernel, public testing::WithParamInterface<Part> {
   protected:
@@ -400,7 +403,9 @@ TEST_P(EveryHopperKernelOfLists, SkipsWhatAMaskLeavesEmpty) {
 }
 const Part kParts[] = {{"64", "bf16"},  {"96", "bf16"},  {"128", "bf16"}, {"192", "bf16"}, {"256", "bf16"}, {"64", "f16"},
                        {"128", "f16"},  {"256", "f16"},  {"64", "e4m3"},  {"128", "e4m3"}, {"192", "e4m3"}, {"256", "e4m3"},
-                       {"512", "bf16"}, {"576", "bf16"}, {"512", "f16"},  {"576", "f16"}};
+                       {"512", "bf16"}, {"576", "bf16"}, {"512", "f16"},  {"576", "f16"},
+                       {"512", "bf16", "_latent_rows"}, {"512", "bf16", "_latent_bytes"}, {"512", "bf16", "_latent_tokens"}, {"512", "f16", "_latent_rows"},
+                       {"576", "bf16", "_latent_rows"}, {"576", "bf16", "_latent_bytes"}, {"576", "bf16", "_latent_tokens"}, {"576", "f16", "_latent_rows"}};
 INSTANTIATE_TEST_SUITE_P(Parts, EveryHopperKernel, testing::ValuesIn(kParts));
 const Part kListParts[] = {{"64", "bf16"}, {"128", "bf16"}, {"256", "bf16"}, {"64", "f16"}, {"128", "f16"}, {"256", "f16"}};
 INSTANTIATE_TEST_SUITE_P(Parts, EveryHopperKernelOfLists, testing::ValuesIn(kListParts));
