@@ -85,7 +85,7 @@ shards() { for ((n = 0; n < $2; n++)); do printf 'Shard/%s.*/%d:' "$1" "$n"; don
 
 # sanitize TOOL: over some calls of every kernel, beside what follows.
 sanitize() {
-    local checked=(compute-sanitizer --tool "$1" --error-exitcode 1 "$gpu" --gtest_brief=1)
+    local checked=(env FA_CASES=12 compute-sanitizer --tool "$1" --error-exitcode 1 "$gpu" --gtest_brief=1)
     beside "$1 over every kernel" 1 "${checked[@]}" --gtest_filter='EveryKernel.AgreesWithTheOracle'
     beside "$1 over every kernel of Hopper" 8 "${checked[@]}" --gtest_filter='*EveryHopperKernel*'
     beside "$1 over conversions" 1 compute-sanitizer --tool "$1" --error-exitcode 1 "$check" --gtest_brief=1 --gtest_filter='Convert.*'
@@ -95,7 +95,7 @@ sanitize() {
 # compare run|beside NAME SUITES FILE [PID]: with torch, when process PID has ended; figures go to FILE.json. Beside the checks there is time
 # for more rounds than after them.
 compare() {
-    local effort=(--fast --rounds $((devices > 2 ? 9 : 7)))
+    local effort=(--fast --rounds $((devices > 2 ? 7 : 5)))
     [ "$1" = beside ] || effort=(--fast --rounds 3)
     [ -z "$quick" ] || effort=(--quick)
     "$1" "$2" 1 bash -c '[ -z "$0" ] || tail --pid="$0" -f /dev/null; exec "$@"' "${5-}" \
@@ -148,7 +148,7 @@ run "no memory, refused launches, a fault" 1 "$gpu" --gtest_brief=1 --gtest_filt
 run "the cost of a call" 1 "$build/bench/fa_bench_calls" "$logs/calls.json"
 cat "$logs/the_cost_of_a_call.0"
 if has_torch; then
-    run "flashattn.torch" 1 env PYTHONPATH="$PWD/bindings/python" python3 -W ignore -m unittest -v tests/ffi/python/test_torch.py
+    run "flashattn.torch" 1 env PYTHONPATH="$PWD/bindings/python:$PWD/tests/ffi/python" python3 -W ignore -m unittest -v tests/ffi/python/test_torch.py
     # FA_XLA of the build decides whether JAX's handlers are there.
     [ ! -e "$build/src/libflashattn-xla.so" ] || run "flashattn.jax, and CuPy's arrays" 1 env PYTHONPATH="$PWD/bindings/python:$PWD/tests/ffi/python" \
         python3 -W ignore -m unittest -v tests/ffi/python/test_gpu.py

@@ -99,8 +99,9 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
         }
     }
     // With two row tiles there are no registers for the addresses of several loads.
+    static constexpr bool kModsAtOnce = Mma::kModsAtOnce && RowTiles == 1;
     FA_MEMBER static void add_bias(const MmaForwardParams& x, int row0, int64_t key, Acc score[kKeyTiles]) {
-        if constexpr (RowTiles > 1) add_bias_by_branches(x, row0, key, score);
+        if constexpr (!kModsAtOnce) add_bias_by_branches(x, row0, key, score);
         else if (x.bias_dtype == FA_F32) add_bias_of<float>(x, row0, key, score);
         else add_bias_of<uint16_t>(x, row0, key, score);
     }
@@ -130,8 +131,8 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
         if (t.features & kBaseE) {
             for_each_score(row0, score, [&](float s, const Row&, int) { return s * (x.scale * Mma::kScoreUnit); });
             if (t.features & kSoftcap) {
-                const float inverse = reciprocal_of_softcap(x);
-                for_each_score(row0, score, [&](float s, const Row&, int) { return x.softcap * Mma::tanh(RowTiles > 1 ? s / x.softcap : s * inverse); });
+                const float inverse = kModsAtOnce ? reciprocal_of_softcap(x) : 0.f;
+                for_each_score(row0, score, [&](float s, const Row&, int) { return x.softcap * Mma::tanh(kModsAtOnce ? s * inverse : s / x.softcap); });
             }
             if (t.features & kBias) add_bias(x, row0, key, score);
             for_each_score(row0, score, [&](float s, const Row&, int) { return s * kLog2e; });

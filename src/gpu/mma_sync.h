@@ -100,6 +100,7 @@ struct MmaSync {
     static constexpr float kOutputUnit = kIsF16<T> ? 0x1p-47f : 0x1p-8f;  // and the sums of probabilities times v
     static constexpr float kLag = 0.f;                                    // by how much m may be behind a row's maximum
     static constexpr float kScoreUnit = 1.f;                              // takes products of q and k to their value
+    static constexpr bool kModsAtOnce = true;                             // score mods without a branch for each score: see mma_scores.h
     FA_MEMBER static int output_column(int c, int i) { return kTile * c + Acc::column(i); }  // of element i of the c-th product with v
 
     // Where a lane reads, in a tile of q from `row` on, and in tiles of k and v from `key` on.
@@ -189,6 +190,7 @@ struct MmaTf32 {
     static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kWidensQ = false, kRoundsQ = false, kSplitTf32 = true;
     static constexpr Copies kCopies = Copies::async;
     static constexpr float kExponent = 0.f, kRowSumUnit = 0x1p-32f, kOutputUnit = 1.f, kScoreUnit = 4.f, kLag = 0.f;
+    static constexpr bool kModsAtOnce = true;
     FA_MEMBER static int output_column(int c, int i) { return kTile * c + Acc::column(i); }
 
     // Register 4 · step + i: of the 16 deep, elements 8 · step … 8 · step + 7.

@@ -200,6 +200,7 @@ struct MmaTransposed {
     static constexpr bool kAvailable = I::kAvailable && (I::kMultipliesF16 || !kIsF16<T>);
     static constexpr bool kAsyncCopies = false, kClusters = false, kQInShared = I::kQInShared, kOutputInPasses = true;
     static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kWidensQ = false, kRoundsQ = false, kSplitTf32 = false, kF16 = kIsF16<T>;
+    static constexpr bool kModsAtOnce = false;  // nobody has timed them there, and the machine code that was run has the branches
     static constexpr int kBytes = int(sizeof(T));
     static constexpr float kExponent = kF16 ? 15.f : 0.f, kLag = kF16 ? 0.f : 4.f, kRowSumUnit = kF16 ? 0x1p-47f : 0x1p-32f,
                            kOutputUnit = kF16 ? 0x1p-47f : kBytes == 4 ? 1.f : 0x1p-8f, kScoreUnit = 1.f;

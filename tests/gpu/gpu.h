@@ -19,10 +19,11 @@ inline void cuda(cudaError_t status) {
     if (status != cudaSuccess) throw std::runtime_error(std::string("CUDA runtime: ") + cudaGetErrorString(status));
 }
 
+// Whole words: a copy of three bytes to shared memory, which says how many it reads, the memory checker takes for one of four.
 class Memory {
   public:
     Memory() = default;
-    explicit Memory(int64_t bytes) : bytes_(bytes) { cuda(cudaMalloc(&data_, size_t(bytes))); }
+    explicit Memory(int64_t bytes) : bytes_(bytes) { cuda(cudaMalloc(&data_, size_t((bytes + 7) / 8 * 8))); }
     Memory(Memory&& other) noexcept { *this = std::move(other); }
     Memory& operator=(Memory&& other) noexcept {
         std::swap(data_, other.data_), std::swap(bytes_, other.bytes_);

@@ -121,7 +121,7 @@ class LatentRowProducer {
             const uint32_t there = of_row(k_at, i), factor_there = of_row(factor_at, i);
             const bool is = is_present(i);
             if (has_bytes(half, unit)) rt::cp_async16(to + 256 * two, from + uint64_t(there) * 16, is);
-            if (unit < words) rt::cp_async4_part(factor_to + 64 * two, factor + uint64_t(factor_there) * 4, is ? factor_bytes : 0);
+            if (unit < words) rt::cp_async_some<4>(factor_to + 64 * two, factor + uint64_t(factor_there) * 4, is ? factor_bytes : 0);
         }
     }
     FA_MEMBER static void widen(uint32_t bytes, float factor, uint32_t& first, uint32_t& second) {

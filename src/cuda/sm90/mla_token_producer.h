@@ -64,11 +64,11 @@ class TokenProducer {
         const uint32_t factor_to = to + i * kPitch + Form::kFactors;
         if (aligned && lane() < kRows) {
             if constexpr (Form::kFactorBytes == 16) rt::cp_async16(factor_to, factor, is_present(i));
-            else rt::cp_async<8>(factor_to, factor, is_present(i));
+            else rt::cp_async_some<8>(factor_to, factor, is_present(i) ? Form::kParts : 0);
         }
         if (!aligned)
             FA_UNROLL for (int j = lane() / kRows * 4; j < Form::kFactorBytes; j += 8)
-                rt::cp_async4_part(factor_to + j, factor + j, is_present(i) ? min(Form::kFactorBytes == 16 ? 4 : Form::kParts - j, 4) : 0);
+                rt::cp_async_some<4>(factor_to + j, factor + j, is_present(i) ? min(Form::kFactorBytes == 16 ? 4 : Form::kParts - j, 4) : 0);
     }
 
   public:

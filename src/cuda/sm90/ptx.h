@@ -164,9 +164,10 @@ FA_DEVICE void stmatrix(uint32_t row, const uint32_t r[4]) {
 FA_DEVICE void stmatrix_trans(uint32_t row, const uint32_t r[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
-// The first `bytes` of 4, and zeros for the others; not waited for.
-FA_DEVICE void cp_async4_part(uint32_t to, const char* from, int bytes) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+// The first `bytes` of 4 or 8, and zeros for the others; not waited for.
+template <int size>
+FA_DEVICE void cp_async_some(uint32_t to, const char* from, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(to), "l"(from), "r"(bytes), "n"(size) : "memory");
 }
 FA_DEVICE void st_shared_zero_v4(uint32_t at) { asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory"); }
 
