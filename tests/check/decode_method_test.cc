@@ -71,6 +71,22 @@ TEST_P(FewRows, OneHeadIsNotFinite) {
     }
 }
 
+// One element of v is infinite, or no number: its column shows it, and its neighbours do not.
+TEST_P(FewRows, OneElementOfVIsNotFinite) {
+    if (types.kv == FA_I8) GTEST_SKIP() << "int8 has no such numbers";
+    for (const int64_t group : {1, 3, 4, 7, 8, 10})
+        for (const float odd : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
+            for (const int64_t key : {0, 21, 140}) {
+                Case c = shaped({1, 2 * group, 2, 1, 150, 64, 64}, types.q);
+                c.d.k_dtype = types.kv, c.d.o_dtype = FA_F32;
+                c.bind(rng);
+                c.fill_normal(rng);
+                const int64_t column = key % 5 + group % 2;
+                c.set_v([&](int64_t, int64_t h, int64_t j, int64_t e) { return h == 1 && j == key && e == column ? odd : rng.normal(); });
+                ASSERT_EQ(run_and_check(handle, c), "") << group << " rows, key " << key;
+            }
+}
+
 // Around the borders of parts, blocks, and lists of addresses; several heads at once and one.
 TEST_P(FewRows, EveryNumberOfKeys) {
     for (const int64_t keys : {1, 15, 16, 17, 63, 64, 65, 127, 129, 255, 256, 257, 319, 321, 577, 1100}) {

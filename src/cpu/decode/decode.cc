@@ -19,7 +19,8 @@ constexpr int kMaxPanelHeads = 32;  // of a panel
 // A worker's memory for this method: q, its factors, o, and, twice, s and rescale, of each tile of the panel; S and P lie
 // [row][kTileKeys].
 struct DecodeScratch {
-    float *q, *factor, *o, *s, *rescale, *addend, *widened;
+    float *q, *factor, *s, *rescale, *addend, *widened;
+    float** o;  // [panel + 1]: of each tile of the panel, and one to spare
     const char **k, **v;
     char* limbs;      // int8 limbs of q, of each tile of the panel
     bool* has_limbs;  // whether the limbs represent all of q
@@ -63,7 +64,11 @@ DecodeScratch lay_out_scratch(const Problem& p, const Kernels& k, int rows, int 
     const auto list = [&] { return arena.allocate<const char*>(kLookupKeys + kTileKeys); };
     scratch.q = floats(panel * q_floats(p, k, rows));
     scratch.factor = floats(panel * kDecodeRows);
-    scratch.o = floats(panel * rows * padded(k, p.d.dim_v));
+    scratch.o = arena.allocate<float*>(panel + 1);
+    for (int i = 0; i <= panel; i++) {
+        float* const o = floats(rows * padded(k, p.d.dim_v));
+        if (memory) scratch.o[i] = o;
+    }
     scratch.s = floats(2 * panel * rows * kTileKeys);
     scratch.rescale = floats(2 * panel * rows);
     scratch.addend = floats(rows * kTileKeys);
@@ -75,7 +80,7 @@ DecodeScratch lay_out_scratch(const Problem& p, const Kernels& k, int rows, int 
         scratch.matrix.converted = arena.allocate<uint16_t>(kDecodeChunkKeys * dim);
         scratch.matrix.zeros = arena.allocate<uint16_t>(dim);
         scratch.matrix.products = floats(kDecodeProducts);
-        scratch.matrix.p = arena.allocate<uint16_t>(kDecodeChunkKeys * kDecodeRows);
+        scratch.matrix.p = arena.allocate<uint16_t>(2 * kDecodeChunkKeys * kDecodeRows);
         scratch.matrix.pairs = arena.allocate<uint16_t>(4 * kTileValues);
         scratch.limbs = arena.allocate<char>(panel * limb_bytes(p));
         scratch.has_limbs = arena.allocate<bool>(panel);
@@ -186,14 +191,14 @@ struct DecodePanel {
     const DecodeMatrixKernels* matrix;               // NULL: vectors
     mutable bool limbs;                              // tile registers are configured for products of integers
     int rows;                                        // there is room for in a tile
-    int64_t o_step;                                  // floats from a tile's accumulators to the next one's
     int from(int i, int64_t key) const { return int(max_of(visible[i].begin - key, 0)); }
     int to(int i, int64_t key) const { return int(min_of(visible[i].end - key, kTileKeys)); }
     // S and P of one block lie beside those of the next (two stages).
     float* s(int i, int64_t key) const { return scratch.s + buffer_index(i, key) * kTileKeys; }
     float* rescale(int i, int64_t key) const { return scratch.rescale + buffer_index(i, key); }
     int64_t buffer_index(int i, int64_t key) const { return ((key & kTileKeys ? c->decode.panel : 0) + i) * rows; }
-    float* o(int i) const { return scratch.o + i * o_step; }
+    float*& o(int i) const { return scratch.o[i]; }
+    float*& spare() const { return scratch.o[count]; }
 };
 
 // A tile's rows of keys from key + first + skip on, and those to prefetch: the next tile's, or the first one's next chunk.
@@ -261,7 +266,8 @@ void pv_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
         const float* const rescale = already_rescaled ? ones : panel.rescale(i, key);
         if (panel.matrix) {
             const DecodeChunk chunk{c.p->d.k_dtype, false, rows, to - from};
-            panel.matrix->pv(p, t.rows, chunk, panel.v.dim, already_rescaled ? nullptr : rescale, panel.scratch.matrix, o);
+            panel.o(i) = panel.matrix->pv(p, t.rows, chunk, panel.v.dim, already_rescaled ? nullptr : rescale, panel.scratch.matrix, o, panel.spare());
+            if (panel.o(i) != o) panel.spare() = o;
             continue;
         }
         if (panel.v.head[i].in_place) {
@@ -339,7 +345,6 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     panel.far_chunks = int(far / count);
     panel.far_tiles = int(far % count);
     panel.rows = c.decode.rows;
-    panel.o_step = panel.rows * padded(*c.k, p.d.dim_v);
     const KeyBand range = visible_range(c, tiles, count, begin, end, panel.visible);
     if (range.begin >= range.end) return;
     panel.k = make_source(c, KvOperand::k, tiles, count, range.begin, panel.matrix != nullptr, panel.scratch.k);

@@ -117,7 +117,7 @@ struct DecodeMatrixScratch {
     uint16_t* converted;  // [kDecodeChunkKeys][dim]
     uint16_t* zeros;      // [dim]
     float* products;      // kDecodeProducts
-    uint16_t* p;          // [kDecodeRows][kDecodeChunkKeys]
+    uint16_t* p;          // [kDecodeRows][2 · kDecodeChunkKeys]
     uint16_t* pairs;      // 4 tiles
 };
 constexpr int kDecodeProducts = 2048;
@@ -142,8 +142,8 @@ struct DecodeMatrixKernels {
     // Of up to kLimbRows rows: 16 · dim bytes, and behind them a factor for each row. False: q has no such form.
     bool (*pack_limbs)(const uint16_t* const* rows, int count, int dim, char* to);
     void (*qk)(const uint16_t* q, int rows, const float* factor, const DecodeChunk&, int dim, const DecodeMatrixScratch&, float* s);
-    // A rescale of NULL is 1 for all.
-    void (*pv)(const float* p, int rows, const DecodeChunk&, int dim, const float* rescale, const DecodeMatrixScratch&, float* o);
+    // o · rescale + P v; a rescale of NULL is 1 for all. Returns where it is: o or `spare`, of which the other has nothing then.
+    float* (*pv)(const float* p, int rows, const DecodeChunk&, int dim, const float* rescale, const DecodeMatrixScratch&, float* o, float* spare);
     void (*finish)(const float* o, int32_t type, int dim, float factor, float* to);  // a row, in kHeadroomUnit
 };
 
@@ -170,7 +170,7 @@ struct MatrixKernels {
     void (*write_o)(const MatrixShape&, const RowBlock&, int rows, float scale, const float* factor, float o_scale,
                     char* const* to);
 
-    const DecodeMatrixKernels* decode[3];  // of those that take a call, the first does; NULL: none
+    const DecodeMatrixKernels* decode[4];  // of those that take a call, the first does; NULL: none
 
     // For the backward, in bf16.
     void (*gemm)(const MatrixGemm*, int count);

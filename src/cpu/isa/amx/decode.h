@@ -9,12 +9,13 @@ namespace fa {
 namespace cpu {
 namespace {
 
-void decode_matrix_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim,
-                      const DecodeMatrixScratch& memory, float* s) {
+// convert(b, dim, to): k of 8 bits as bf16, [key][dim], in the order of q's packing.
+template <class Convert>
+void qk_tiles(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory,
+              const Convert& convert, float* s) {
     constexpr int32_t T = FA_BF16;
-    if (b.limbs) return qk_limbs(reinterpret_cast<const char*>(q), rows, factor, b, dim, memory, s);
     const bool is_bf16 = b.type == FA_BF16, two_groups = b.keys > kGroupKeys;
-    if (!is_bf16) convert_part(b, dim, memory.converted);
+    if (!is_bf16) convert(b, dim, memory.converted);
     const auto group = [&](int j) -> StridedRows {
         char* const at = reinterpret_cast<char*>(memory.converted + j * dim);
         return is_bf16 ? gather_strided(b.rows.row + j, b.rows.offset, b.keys - j, int64_t(dim) * 2, at)
@@ -45,6 +46,12 @@ void decode_matrix_qk(const uint16_t* q, int rows, const float* factor, const De
     transpose_group(columns, memory.products, rows, factor, s);
     prefetch_cursor.prefetch_lines(lines_after);
     if (two_groups) transpose_group(columns, memory.products + kGroupKeys * columns, rows, factor, s + kGroupKeys);
+}
+
+void decode_matrix_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim,
+                      const DecodeMatrixScratch& memory, float* s) {
+    if (b.limbs) return qk_limbs(reinterpret_cast<const char*>(q), rows, factor, b, dim, memory, s);
+    qk_tiles(q, rows, factor, b, dim, memory, convert_part, s);
 }
 
 inline void rescale_acc(float* o, int rows, int dim, const float* rescale) {
@@ -95,8 +102,8 @@ void pv_tiles(const char* const* rows, const KvRows& next, int dim, const Decode
     }
 }
 
-void decode_matrix_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale,
-                      const DecodeMatrixScratch& memory, float* o) {
+float* decode_matrix_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory,
+                        float* o, float*) {
     if (rescale) rescale_acc(o, rows, dim, rescale);
     const __mmask16 first = __mmask16(first_bits(b.keys)), second = __mmask16(first_bits(b.keys) >> 16);
     for (int r = 0; r < rows; r++) {
@@ -112,6 +119,7 @@ void decode_matrix_pv(const float* p, int rows, const DecodeChunk& b, int dim, c
     if (b.type == FA_I8) pv_tiles<FA_I8, true>(at, b.rows, dim, memory, o);
     else if (converted) pv_tiles<FA_BF16, false>(at, b.rows, dim, memory, o);
     else pv_tiles<FA_BF16, true>(at, b.rows, dim, memory, o);
+    return o;
 }
 
 // A row's accumulators in the order of its columns.

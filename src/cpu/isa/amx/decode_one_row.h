@@ -74,12 +74,13 @@ void one_row_qk(const uint16_t* q, int rows, const float* factor, const DecodeCh
     for (int j = 0; j < b.keys; j += kLanes) store(s + j, limb_block(limbs, b.rows, j, dim) * factors);
 }
 
-void one_row_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch&, float* o) {
+float* one_row_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch&, float* o, float*) {
     const float one = 1.f;
     KvRows v = b.rows;
     v.next_row = v.far_row;  // a chunk takes less than memory's latency
     v.next_offset = v.far_offset;
     decode_pv<I8>(p, rows, v, b.keys, dim, rescale ? rescale : &one, o);
+    return o;
 }
 
 void one_row_finish(const float* from, int32_t, int dim, float factor, float* to) {

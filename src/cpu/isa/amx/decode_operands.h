@@ -98,16 +98,17 @@ constexpr int kLimbs = 4;  // of q
 // Columns between limbs.
 inline int limb_rows(int rows) { return rows > 2 ? 4 : rows; }
 
-// Tile registers 0 and 1: products of k and q, 2: q, 3 and 4: other operands, 5 and 6: accumulators of o, 7: P.
-void decode_configure(int rows, bool limbs) {
+// Tile registers 0 and 1: products of k and q, 2: q, 3 and 4: other operands, 5 and 6: accumulators of o, 7: P; the last three of `p_rows`.
+void configure_decode_tiles(int rows, bool limbs, int p_rows) {
     TileConfig c = {};
     c.palette = 1;
     for (int i = 0; i < 8; i++) {
         c.row_bytes[i] = uint16_t(i < 3 ? (limbs ? kLimbs * limb_rows(rows) : decode_columns(rows)) * 4 : 64);
-        c.rows[i] = uint8_t(i < 5 ? 16 : rows);
+        c.rows[i] = uint8_t(i < 5 ? 16 : p_rows);
     }
     c.load();
 }
+void decode_configure(int rows, bool limbs) { configure_decode_tiles(rows, limbs, rows); }
 void decode_release() { __asm__ volatile("tilerelease"); }
 
 // [dim / 32][16][column][2], the pairs as convert_part() leaves those of k.

@@ -4,8 +4,8 @@
 #define FA_ISA_VECTORS "cpu/isa/avx512/vectors.h"
 #define FA_ISA_FORMATS "cpu/isa/avx512/formats.h"
 #include "cpu/isa/amx/backward.h"
-#include "cpu/isa/amx/decode.h"
 #include "cpu/isa/amx/decode_one_row.h"
+#include "cpu/isa/amx/decode_spread.h"
 #include "cpu/isa/amx/forward_d64.h"
 #include "cpu/kernels/matrix_kernels.h"
 #include "cpu/kernels/tile_kernels.h"
@@ -71,7 +71,8 @@ constexpr MatrixKernels matrix_kernels(bool fp16) {
     k.mainloop = mainloop;
     k.decode[0] = &kDotsOfBytes;
     k.decode[1] = &kDecodeOneRow;
-    k.decode[2] = &kDecodeMatrix;
+    k.decode[2] = &kDecodeSpread;
+    k.decode[3] = &kDecodeMatrix;
     k.gemm = gemm;
     k.softmax_backward_tiles = softmax_backward_tiles;
     return k;

@@ -40,15 +40,20 @@ struct ByteTables {
     __m512i low0 = _mm512_load_si512(kMagnitudes<Type>.low), low1 = _mm512_load_si512(kMagnitudes<Type>.low + 64);
     __m512i high0 = _mm512_load_si512(kMagnitudes<Type>.high), high1 = _mm512_load_si512(kMagnitudes<Type>.high + 64);
 
-    // Of each 16 bytes the first eight go to to[0], the others to to[1].
-    inline __attribute__((always_inline)) void to_bf16(__m512i bytes, __m512i* to) const {
+    // Low and high bytes.
+    inline __attribute__((always_inline)) void look_up(__m512i bytes, __m512i& low, __m512i& high) const {
         const __m512i sign = _mm512_set1_epi8(char(0x80));
         const __m512i index = Type == FA_I8 ? _mm512_abs_epi8(bytes) : bytes;  // of which 7 bits count
-        const __m512i low = _mm512_permutex2var_epi8(low0, index, low1);
-        __m512i high = _mm512_permutex2var_epi8(high0, index, high1);
+        low = _mm512_permutex2var_epi8(low0, index, low1);
+        high = _mm512_permutex2var_epi8(high0, index, high1);
         high = _mm512_ternarylogic_epi64(high, bytes, sign, 0xf8);  // high | bytes & sign
         // The magnitude of −128 has 8 bits: the table gave it that of 0.
         if (Type == FA_I8) high = _mm512_mask_mov_epi8(high, _mm512_cmpeq_epi8_mask(bytes, sign), _mm512_set1_epi8(char(0xc3)));
+    }
+    // Of each 16 bytes the first eight go to to[0], the others to to[1].
+    inline __attribute__((always_inline)) void to_bf16(__m512i bytes, __m512i* to) const {
+        __m512i low, high;
+        look_up(bytes, low, high);
         to[0] = _mm512_unpacklo_epi8(low, high);
         to[1] = _mm512_unpackhi_epi8(low, high);
     }

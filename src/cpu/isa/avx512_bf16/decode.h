@@ -210,8 +210,8 @@ void dot_pv(const uint16_t* p, int rows, const DecodeChunk& b, const char* zeros
     step(1, dot_pv<Line, 1>);
 }
 
-void decode_dot_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory,
-                   float* o) {
+float* decode_dot_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory,
+                     float* o, float*) {
     const __mmask16 first = __mmask16(first_bits(b.keys)), second = __mmask16(first_bits(b.keys) >> 16);
     for (int r = 0; r < rows; r++) {
         const V low = _mm512_maskz_loadu_ps(first, p + r * kTileKeys), high = _mm512_maskz_loadu_ps(second, p + r * kTileKeys + 16);
@@ -223,6 +223,7 @@ void decode_dot_pv(const float* p, int rows, const DecodeChunk& b, int dim, cons
     else if (b.type == FA_I8) dot_pv<ByteLine<FA_I8>>(memory.p, rows, b, zeros, dim, rescale, o);
     else if (b.type == FA_E4M3) dot_pv<ByteLine<FA_E4M3>>(memory.p, rows, b, zeros, dim, rescale, o);
     else dot_pv<ByteLine<FA_E5M2>>(memory.p, rows, b, zeros, dim, rescale, o);
+    return o;
 }
 
 // A row's accumulators in the order of its columns: each vector has four neighbours of each 8 of bf16, or 16 bytes.
