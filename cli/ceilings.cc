@@ -168,6 +168,8 @@ double rate_of(int threads, double seconds, double amount, const Step& step) {
     if (threads == 1) return keep_busy(0);
 #pragma omp parallel num_threads(threads) reduction(+ : sum)
     sum = keep_busy(omp_get_thread_num());
+    // Threads that wait by spinning, as OMP_WAIT_POLICY may say, would take part of the cores from the calls that are timed next.
+    omp_pause_resource(omp_pause_soft, omp_get_initial_device());
     return sum;
 }
 
