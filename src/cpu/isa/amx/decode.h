@@ -9,6 +9,13 @@ namespace fa {
 namespace cpu {
 namespace {
 
+// Rows of bf16 from key `first` of the chunk on, at most a group's: where they lie, or, of 8 bits, as they were converted.
+StridedRows group_rows(const DecodeChunk& b, int first, int dim, const DecodeMatrixScratch& memory) {
+    char* const copy = reinterpret_cast<char*>(memory.converted + first * dim);
+    const int64_t bytes = int64_t(dim) * 2;
+    return b.type == FA_BF16 ? gather_strided(b.rows.row + first, b.rows.offset, b.keys - first, bytes, copy) : StridedRows{copy, bytes};
+}
+
 // convert(b, dim, to): k of 8 bits as bf16, [key][dim], in the order of q's packing.
 template <class Convert>
 void qk_tiles(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory,
@@ -16,12 +23,7 @@ void qk_tiles(const uint16_t* q, int rows, const float* factor, const DecodeChun
     constexpr int32_t T = FA_BF16;
     const bool is_bf16 = b.type == FA_BF16, two_groups = b.keys > kGroupKeys;
     if (!is_bf16) convert(b, dim, memory.converted);
-    const auto group = [&](int j) -> StridedRows {
-        char* const at = reinterpret_cast<char*>(memory.converted + j * dim);
-        return is_bf16 ? gather_strided(b.rows.row + j, b.rows.offset, b.keys - j, int64_t(dim) * 2, at)
-                       : StridedRows{at, int64_t(dim) * 2};
-    };
-    const StridedRows low = group(0), high = two_groups ? group(kGroupKeys) : low;
+    const StridedRows low = group_rows(b, 0, dim, memory), high = two_groups ? group_rows(b, kGroupKeys, dim, memory) : low;
     const int columns = decode_columns(rows);
     // A chunk has as many lines as dims. Some prefetches are left for what follows the products, where memory would be idle
     // otherwise.

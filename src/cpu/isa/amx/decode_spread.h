@@ -73,18 +73,12 @@ inline void spread_p(const float* p, int rows, __mmask16 keys, uint16_t* to) {
     }
 }
 
-// Sixteen rows of bf16, those beyond the chunk's keys zeros.
+// Sixteen rows of bf16, those beyond the chunk's keys zeros: fewer than sixteen are a copy.
 StridedRows strided_v(const DecodeChunk& b, int first, int dim, const DecodeMatrixScratch& memory) {
     const int keys = b.keys - first;
     if (keys <= 0) return {reinterpret_cast<const char*>(memory.zeros), 0};
-    uint16_t* const copy = memory.converted + first * dim;
-    if (b.type != FA_BF16) {
-        if (keys < kGroupKeys) memset(copy + keys * dim, 0, size_t(kGroupKeys - keys) * size_t(dim) * 2);
-        return {reinterpret_cast<const char*>(copy), int64_t(dim) * 2};
-    }
-    const StridedRows rows =
-        gather_strided(b.rows.row + first, b.rows.offset, keys, int64_t(dim) * 2, reinterpret_cast<char*>(copy));
-    if (keys < kGroupKeys) memset(copy + keys * dim, 0, size_t(kGroupKeys - keys) * size_t(dim) * 2);
+    const StridedRows rows = group_rows(b, first, dim, memory);
+    if (keys < kGroupKeys) memset(memory.converted + b.keys * dim, 0, size_t(kGroupKeys - keys) * size_t(dim) * 2);
     return rows;
 }
 
