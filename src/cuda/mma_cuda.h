@@ -214,6 +214,8 @@ FA_DEVICE void red_add4(float* to, float x, float y, float z, float w) {
 
 // A barrier of `count` threads, those of whole warps, that have a number from 1 on in common.
 FA_DEVICE void named_barrier(int number, int count) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(count) : "memory"); }
+// One that all `threads` of a block meet at, each role at a place of its own in the text: __syncthreads() is for one place.
+FA_DEVICE void barrier_of_roles(int threads) { named_barrier(1, threads); }
 
 // A value that is the same in all lanes; with the shuffle the compiler knows, and may keep it in a uniform register.
 FA_DEVICE int warp_uniform(int x) { return __shfl_sync(~0u, x, 0); }

@@ -231,6 +231,7 @@ constexpr bool kScarceRegisters = false;
 FA_DEVICE void named_barrier(int id, int count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     if (!lockstep::removed(file, line)) lockstep::meet_named(id, count);
 }
+FA_DEVICE void barrier_of_roles(int count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) { named_barrier(1, count, file, line); }
 FA_DEVICE bool warp_any(bool x) {
     struct Args {
         bool in, out;

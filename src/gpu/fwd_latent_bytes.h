@@ -306,7 +306,7 @@ struct LatentRoles : LatentTile<M> {
         for (int key = begin, j = 0;; key += keys, j++) {
             const bool now = active(key), previous = j > 0 && active(key - keys);
             if constexpr (Role::kCopies) rt::cp_async_wait<ahead - 1>();
-            rt::barrier();
+            rt::barrier_of_roles(threads);
             load_factors(x, column, j + ahead, raw);
             if constexpr (Role::kCopies) {
                 Tile::load(from, j + ahead, before ? before - 1 : stages - 1, key + ahead * keys, end);
@@ -314,7 +314,7 @@ struct LatentRoles : LatentTile<M> {
                 location = Tile::find(x, key + (ahead + 2) * keys, end);
             }
             role.before_maxima(j, key, now, previous, M::stage_tile(stage), M::stage_tile(before));
-            rt::barrier();
+            rt::barrier_of_roles(threads);
             store_factors(x, column, j + ahead, raw);
             role.behind_maxima(j, now, previous, M::stage_tile(before));
             if (key >= end) break;

@@ -270,6 +270,8 @@ constexpr bool kIndexesParams = false;  // by lanes, for which the compiler woul
 constexpr bool kHasMma = false;
 __device__ void red_add4(float* to, float x, float y, float z, float w);
 __device__ void named_barrier(int number, int count);
+// Here a barrier counts waves, wherever in the text they are.
+FA_DEVICE void barrier_of_roles(int) { barrier(); }
 
 // 2^x and 1/x within 1 ulp, subnormal results as 0 or not.
 FA_DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
