@@ -180,12 +180,13 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_mask_bits(FA_PARAM KeyUnitParams 
     }
 }
 
-// Takes units that neither half of a tile sees any more from the table, with their bits. A block for each tile; its warps agree on where units go.
+// Takes units that neither half of a tile sees any more from the table, with their bits, which those have that a half sees masked. A block for each
+// tile; its warps agree on where units go.
 FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) drop_unseen_units(FA_PARAM KeyUnitParams x) {
     rt::release_successor();
     rt::fetch_parameters(x);
     constexpr int words = KeyUnitTable::kBits / kUnitThreads, moved_together = 4;
-    __shared__ int from[32];
+    __shared__ int from[32];  // where a unit's bits lie, −1: it has none
     const int tile = int(blockIdx.x), thread = int(threadIdx.x);
     int32_t* const units = x.to.units + tile * x.to.most;
     uint32_t* const bits = x.to.bits + tile * x.to.most * KeyUnitTable::kBits + thread;
@@ -196,22 +197,25 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) drop_unseen_units(FA_PARAM KeyUnitPara
         const int e = first + thread % 32, before = count;
         const int32_t entry = e < entries ? units[e] : 0;
         const bool kept = (entry & 15) != 0;
+        const KeyUnits<1> unit{{entry}};
+        const bool has_bits = unit.seen(0, 0) == SeenKeys::masked || unit.seen(0, 1) == SeenKeys::masked;
         const int place = place_of_kept(kept, count);
         __syncthreads();
-        if (kept && thread < 32) units[place] = entry, from[place - before] = e;
+        if (kept && thread < 32) units[place] = entry, from[place - before] = has_bits ? e : -1;
         __syncthreads();
         // Each thread moves words of its own, none before it has read what lay there.
         for (int to = before; to < count; to += moved_together) {
             const int last = min(to + moved_together, count) - 1;
             if (from[last - before] == last) continue;
+            int source[moved_together];
             uint32_t word[moved_together][words];
             FA_UNROLL for (int i = 0; i < moved_together; i++) {
-                FA_UNROLL for (int w = 0; w < words; w++)
-                    word[i][w] = to + i <= last ? bits[from[to + i - before] * KeyUnitTable::kBits + w * kUnitThreads] : 0;
+                source[i] = to + i <= last ? from[to + i - before] : -1;
+                FA_UNROLL for (int w = 0; w < words; w++) word[i][w] = source[i] >= 0 ? bits[source[i] * KeyUnitTable::kBits + w * kUnitThreads] : 0;
             }
             FA_UNROLL for (int i = 0; i < moved_together; i++) {
                 FA_UNROLL for (int w = 0; w < words; w++)
-                    if (to + i <= last) bits[(to + i) * KeyUnitTable::kBits + w * kUnitThreads] = word[i][w];
+                    if (source[i] >= 0) bits[(to + i) * KeyUnitTable::kBits + w * kUnitThreads] = word[i][w];
             }
         }
     }
