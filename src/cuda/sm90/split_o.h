@@ -30,7 +30,7 @@ FA_DEVICE int split_size_of(const SplitParams& x, int keys) {
 // In shared memory, from one warpgroup to the other.
 struct SplitOExchange {
     float row_ref[2][64], alpha[2][64], row_sum[2][64];
-    alignas(16) int moved[2][4];  // by warps: has row_ref moved with this P?
+    alignas(16) int moved[4][4];  // by warps: has row_ref moved with this P? Of the wide kernel, four P in turn
 };
 
 // Traits: f16, kPScaleLog2, kRescaleThreshold and shared().

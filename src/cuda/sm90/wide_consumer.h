@@ -36,6 +36,9 @@ struct WideConsumer : SplitOConsumer<Traits_> {
     }
     FA_MEMBER int row_of_tile(int r) const { return s.tile.row0 + (Base::row_in_tile() + 8 * r) / a.head_group; }
 
+    // Where the four warps that made P(t) tell whether they moved row_ref: each other time elsewhere, as one of them may still read what the others
+    // told when P(t + 2) is made. That it no longer does when P(t + 4) is, p_full of P(t + 2) says.
+    FA_MEMBER static int moved_of(int t) { return t & 3; }
     // Half of the k-steps of S(t).
     template <int half>
     FA_MEMBER void issue_qk(int t) {
@@ -104,10 +107,11 @@ struct WideConsumer : SplitOConsumer<Traits_> {
         const int key0 = s.range.w - t * Traits::kBlock;
         if (t > 0) {
             rt::mbarrier_wait(smem_addr(s.p_full[1 - w]), (t - 1) >> 1 & 1);
-            if (Base::any_has_moved(1 - w)) {
+            const int other = moved_of(t - 1);
+            if (Base::any_has_moved(other)) {
                 rt::wgmma_wait<0>();  // of all four warps or of none
                 rt::keep_in_registers(acc_o);
-                if (Base::has_moved(1 - w)) Base::adopt_row_ref(1 - w, false);
+                if (Base::has_moved(other)) Base::adopt_row_ref(1 - w, false);
             }
         }
         float sum[2];
@@ -120,7 +124,7 @@ struct WideConsumer : SplitOConsumer<Traits_> {
         if (exact) exact_p(key0, alpha);
         else row_sum[0] += sum[0], row_sum[1] += sum[1];
         Base::store_p(Traits::p_tile(w));
-        if (lane == 0) s.exchange.moved[w][warp] = exact;
+        if (lane == 0) s.exchange.moved[moved_of(t)][warp] = exact;
         rt::fence_proxy_async_shared();
         rt::mbarrier_arrive(smem_addr(s.p_full[w]));  // each lane for what it wrote
     }
@@ -147,7 +151,7 @@ struct WideConsumer : SplitOConsumer<Traits_> {
             const auto finish_other_pv = [&] {
                 if (t > 0) released_pv(1 - w);
                 rt::mbarrier_wait(smem_addr(s.p_full[w]), t >> 1 & 1);
-                if (!Base::any_has_moved(w)) return;  // of all four warps or of none: the wgmma behind it are those of a warpgroup
+                if (!Base::any_has_moved(moved_of(t))) return;  // of all four warps or of none: the wgmma behind it are those of a warpgroup
                 rt::wgmma_wait<0>();
                 rt::keep_in_registers(acc_o);
                 FA_UNROLL for (int r = 0; r < 2; r++) Base::scale_o(r, alpha[r]);
@@ -178,7 +182,7 @@ struct WideConsumer : SplitOConsumer<Traits_> {
         if (last % 2 == w) return;
         if (last > 0) released_pv(w);
         rt::mbarrier_wait(smem_addr(s.p_full[1 - w]), last >> 1 & 1);
-        if (Base::has_moved(1 - w)) Base::adopt_row_ref(1 - w, false);
+        if (Base::has_moved(moved_of(last))) Base::adopt_row_ref(1 - w, false);
         issue_pv(1 - w, last);
         rt::wgmma_wait<0>();
         rt::keep_in_registers(acc_o);
