@@ -54,6 +54,7 @@ FA_KERNEL void FA_BOUNDS((LatentTraits<T, HeadDim, kSource>::kThreads), 1) laten
             else wg.left_mainloop(pairs);
             if (a.ctas_of_tile > 1) return merge_latent_pair(wg, warpgroup, pairs == 0);
             if (pairs > 0) latent_epilogue(wg, warpgroup);
+            __syncwarp();  // all lanes have read the item, and its row sums
             if (wg.lane == 0) rt::mbarrier_arrive(smem_addr(now.consumed));
             phase = wg.phase;
             q_phase ^= 1;

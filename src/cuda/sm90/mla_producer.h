@@ -77,6 +77,7 @@ FA_DEVICE void latent_producer(const LatentParams& a) {
         const LatentItem t = s.item[slot.index].item;
         const int pairs = rt::warp_uniform(t.pairs);
         if (pairs == kNoItem) return;
+        __syncwarp();
         if (loads) rt::mbarrier_arrive(smem_addr(s.item[slot.index].consumed));
         LatentBlocks blocks(a.x.pages, t);
         LatentBlocks::Block next[2];

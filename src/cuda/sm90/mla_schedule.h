@@ -92,7 +92,7 @@ class LatentSchedule {
         const int lane = rt::read_laneid();
         LatentSchedulerState& state = s.schedule;
         LatentItem t;
-        int first = rt::warp_uniform(state.next);
+        int first = rt::warp_uniform(lane == 0 ? state.next : 0);  // by the lane alone that writes it
         FA_UNROLL_BY(1)
         while (first < a.items) {
             // 32 items, of which those before `first` are done.
