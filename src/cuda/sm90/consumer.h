@@ -290,8 +290,8 @@ struct Consumer {
             QkWgmma::mma(acc_s, q_desc + i / 4 * (Traits::kBlockM * 8) + i % 4 * 2,
                          k_desc + i / 4 * (Traits::kPanelBytes / 16) + i % 4 * 2, i > 0);
         rt::wgmma_commit();
-        if constexpr (mask == MaskKind::list) {  // before k's stage is released
-            FA_UNROLL for (int i = 0; i < Traits::kUnits; i++) units.entry[i] = rt::warp_uniform(shared.units[k.index].entry[i]);
+        if constexpr (mask == MaskKind::list) {  // before k's stage is released, and by the lane alone that releases it
+            FA_UNROLL for (int i = 0; i < Traits::kUnits; i++) units.entry[i] = rt::warp_uniform(lane_index() == 0 ? shared.units[k.index].entry[i] : 0);
         }
     }
     // `ping_pong`: lets the next warpgroup issue, two wgmma before the end (of 8 bits one), for its first one takes as long to begin.
