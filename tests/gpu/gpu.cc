@@ -1,6 +1,8 @@
 #include "gpu/gpu.h"
 #include "support/latent.h"
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 namespace test::gpu {
 
@@ -39,6 +41,11 @@ bool is_hopper() {
     int major = 0;
     cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
     return major == 9;
+}
+
+int most_cases(int otherwise) {
+    const char* const cases = getenv("FA_CASES");
+    return cases ? std::min(otherwise, atoi(cases)) : otherwise;
 }
 
 Handle make_handle(int32_t memory, int device, cudaStream_t stream) {

@@ -89,6 +89,8 @@ class Gpu : public testing::Test {
 };
 
 bool is_hopper();
+// How many calls of each kernel a test has at most: under the sanitizers FA_CASES=n leaves it n, if it would have more.
+int most_cases(int otherwise = 1 << 30);
 Handle make_handle(int32_t memory = FA_MEMORY_DEVICE, int device = 0, cudaStream_t stream = nullptr);
 
 // An args struct with pointers to host memory, and the same call with pointers to copies in device memory.

@@ -314,13 +314,11 @@ struct Met {
     }
 };
 
-// FA_CASES=n has at most n of each kernel: under the sanitizers.
 void check(const Handle& handle, std::vector<Case> cases, Met& met, uint64_t seed) {
-    const int most = getenv("FA_CASES") ? atoi(getenv("FA_CASES")) : 1 << 30;
     Rng rng(seed);
     for (Case& c : cases) {
         const std::vector<std::string> names = kernels_of(handle, c.d);
-        if (std::all_of(names.begin(), names.end(), [&](const std::string& name) { return met.count[name] >= most; })) continue;
+        if (std::all_of(names.begin(), names.end(), [&](const std::string& name) { return met.count[name] >= most_cases(); })) continue;
         fill(c, rng);
         met.add(names);
         ASSERT_EQ(run_on_device(handle, c), "") << c.describe();
@@ -431,9 +429,10 @@ TEST_F(EveryKernel, ExplainsSplitsOfLatentAttention) {
     EXPECT_EQ(kernels_of(handle, c.d), (std::vector<std::string>{kernel, "merge_latent_splits"}));
 }
 
-// With another stream at work beside it, which moves the blocks about.
-TEST_F(EveryKernel, GivesTheSameBitsAThousandTimes) {
-    constexpr int kTimes = 1000;
+// With another stream at work beside it, which moves the blocks about. In parts, which several processes take.
+class EveryKernelAgain : public EveryKernel, public testing::WithParamInterface<int> {};
+constexpr int kTimes = 1000, kTimesParts = 5;
+TEST_P(EveryKernelAgain, GivesTheSameBitsAThousandTimes) {
     const Handle handle = make_handle(), noise = make_handle();
     const Stream stream, other;
     const std::unique_ptr<Call> busy = packed_call(noise, 232);
@@ -448,6 +447,7 @@ TEST_F(EveryKernel, GivesTheSameBitsAThousandTimes) {
             for (Case& c : some_of(all(), handle)) cases.push_back(std::move(c));
     for (Case& c : cases) {
         for (const std::string& name : kernels_of(handle, c.d)) seen.insert(name);
+        if ((&c - cases.data()) % kTimesParts != GetParam()) continue;
         fill(c, rng);
         Moved<fa_forward_args_t> m = moved(c);
         m.upload();
@@ -471,24 +471,24 @@ TEST_F(EveryKernel, GivesTheSameBitsAThousandTimes) {
             cuda(cudaMemsetAsync(m.device.o, 0xff, size_t(o_bytes), stream));
             cuda(cudaMemsetAsync(m.device.lse, 0xff, size_t(lse_bytes), stream));
         }
-        stream.wait();
-        other.wait();
+        stream.wait(), other.wait();
         unsigned long long differences = 0;
         cuda(cudaMemcpy(&differences, counter.as(), 8, cudaMemcpyDefault));
         EXPECT_EQ(differences, 0u) << c.describe();
     }
     for (const std::string& name : listed_kernels()) EXPECT_TRUE(seen.count(name)) << name << " took no part";
 }
+INSTANTIATE_TEST_SUITE_P(Parts, EveryKernelAgain, testing::Range(0, kTimesParts));
 
 TEST_F(EveryKernel, OfTheOtherCallsTooGivesTheSameBitsAThousandTimes) {
     const Handle handle = make_handle();
     const Stream stream;
     for (const auto& call : one_of_each(handle)) {
         std::vector<unsigned char> first;
-        for (int n = 0; n < 1000; n++) {
+        for (int n = 0; n < kTimes; n++) {
             ASSERT_EQ(call->enqueue(handle, stream), FA_OK) << call->name() << ": " << handle.error();
             stream.wait();
-            if (n % 50 != 0 && n != 999) continue;
+            if (n % 50 != 0 && n != kTimes - 1) continue;
             ASSERT_EQ(call->check(), "") << call->name();
             if (n == 0) first = call->output();
             ASSERT_EQ(compare_bits(call->output(), first), "") << call->name() << ", call " << n;
