@@ -34,12 +34,15 @@ record() {
   {\"name\": \"$name\", \"passed\": $([ "$status" -eq 0 ] && echo true || echo false), \"tests\": $tests, \"seconds\": $seconds}"
 }
 
-# deal PROCESSES LOG COMMAND…: a test program's tests dealt out to several processes, for much of their time goes into the oracle's one thread.
+# deal PROCESSES LOG COMMAND…: a test program's tests dealt out to several processes, for much of their time goes into the oracle's one thread; and
+# these to the devices that no comparison has, in turn, unless CUDA_VISIBLE_DEVICES is set.
+turn=0
 deal() {
     local processes=$1 log=$2 status=0 jobs=()
     shift 2
     for ((n = 0; n < processes; n++)); do
-        GTEST_TOTAL_SHARDS=$processes GTEST_SHARD_INDEX=$n timeout 400 "$@" >"$log.$n" 2>&1 &
+        CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-${shared[(turn + n) % ${#shared[@]}]}} GTEST_TOTAL_SHARDS=$processes GTEST_SHARD_INDEX=$n \
+            timeout "$limit" "$@" >"$log.$n" 2>&1 &
         jobs+=($!)
     done
     for job in "${jobs[@]}"; do wait "$job" || status=$?; done
@@ -66,6 +69,7 @@ beside() {
         printf '%d %d\n' "$SECONDS" "$status" >"$log-end"
     ) &
     aside[$1]=$!
+    turn=$((turn + $2))
 }
 settle() {
     local name log seconds status
@@ -77,25 +81,42 @@ settle() {
     done < <(printf '%s\n' "${!aside[@]}" | sort)
 }
 
-# spread NAME FILTER: the tests of fa_check that the filter names.
-spread() { run "$1" $(($(nproc) < 12 ? $(nproc) : 12)) "$check" --gtest_brief=1 --gtest_filter="$2"; }
+# spread NAME FILTER: the tests of fa_check that the filter names, beside everything else where there are cores for that.
+cores=$(nproc)
+if [ "$cores" -lt 48 ]; then limit=1200; else limit=400; fi  # seconds of a process
+spread() {
+    local how=run processes=$((cores < 12 ? cores : 12))
+    [ "$cores" -lt 48 ] || how=beside processes=24
+    "$how" "$1" "$processes" "$check" --gtest_brief=1 --gtest_filter="$2"
+}
 
 # shards SUITE N: the first N of its random calls' shards, each of 1,000.
 shards() { for ((n = 0; n < $2; n++)); do printf 'Shard/%s.*/%d:' "$1" "$n"; done; }
 
-# sanitize TOOL: over some calls of every kernel, beside what follows.
+# sanitize TOOL: over some calls of every kernel, beside what follows; racecheck takes its time, and has fewer.
 sanitize() {
-    local checked=(env FA_CASES=12 compute-sanitizer --tool "$1" --error-exitcode 1 "$gpu" --gtest_brief=1)
-    beside "$1 over every kernel" 1 "${checked[@]}" --gtest_filter='EveryKernel.AgreesWithTheOracle'
-    beside "$1 over every kernel of Hopper" 8 "${checked[@]}" --gtest_filter='*EveryHopperKernel*'
-    beside "$1 over conversions" 1 compute-sanitizer --tool "$1" --error-exitcode 1 "$check" --gtest_brief=1 --gtest_filter='Convert.*'
-    beside "$1 over every backward kernel" 1 "${checked[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
+    local sanitizer=(compute-sanitizer --tool "$1" --error-exitcode 1) some=(env FA_CASES=12) few=(env FA_CASES=12) tests=("$gpu" --gtest_brief=1)
+    if [ "$1" = racecheck ]; then
+        few=(env FA_CASES=4)
+        for kernel in "${unseen_by_racecheck[@]}"; do sanitizer+=(--kernel-name-exclude "regex=$kernel"); done
+        printf '   racecheck leaves out %s\n' "${unseen_by_racecheck[@]}"
+    fi
+    beside "$1 over every kernel" 1 "${some[@]}" "${sanitizer[@]}" "${tests[@]}" --gtest_filter='EveryKernel.AgreesWithTheOracle'
+    beside "$1 over every kernel of Hopper" 12 "${few[@]}" "${sanitizer[@]}" "${tests[@]}" --gtest_filter='*EveryHopperKernel*'
+    beside "$1 over conversions" 1 "${sanitizer[@]}" "$check" --gtest_brief=1 --gtest_filter='Convert.*'
+    beside "$1 over every backward kernel" 1 "${few[@]}" "${sanitizer[@]}" "${tests[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
 }
+# Kernels whose hand-over racecheck does not follow, by their mangled names:
+# - latent_tokens_sm90: its producers' copies arrive at an mbarrier by themselves (cp.async.mbarrier.arrive.noinc). The tool takes that for an arrival of
+#   the thread, made at once, and the copies for ones that nobody has waited for.
+# - forward_sm90 of e4m3 with three consumer warpgroups: the scheduler overwrites a tile's description once the consumers have arrived behind their last
+#   v, for which whoever transposes v has arrived behind reading the description. Over these two mbarriers the tool now and then loses the order.
+unseen_by_racecheck=(latent_tokens_sm90 'forward_sm90INS0_4E4m3E(Li[0-9]+E){3}Li3E')
 
 # compare run|beside NAME SUITES FILE [PID]: with torch, when process PID has ended; figures go to FILE.json. Beside the checks there is time
 # for more rounds than after them.
 compare() {
-    local effort=(--fast --rounds $((devices > 2 ? 7 : 5)))
+    local effort=(--fast)
     [ "$1" = beside ] || effort=(--fast --rounds 3)
     [ -z "$quick" ] || effort=(--quick)
     "$1" "$2" 1 bash -c '[ -z "$0" ] || tail --pid="$0" -f /dev/null; exec "$@"' "${5-}" \
@@ -111,21 +132,24 @@ printf '%s%s\n' "$device" "${quick:+, quick}"
 # A comparison wants a device for itself. Where there are three both run beside the checks, where there are two one after the other, and
 # where there is one at the end.
 alone=1 devices=$(nvidia-smi -L | wc -l)
+mapfile -t shared < <(seq 0 $((devices - 1)))  # devices that no comparison has
+all=${CUDA_VISIBLE_DEVICES-$(IFS=, && echo "${shared[*]}")}
 if [ "$devices" -ge 2 ] && has_torch; then
     alone=
     CUDA_VISIBLE_DEVICES=1 compare_forward beside
     if [ "$devices" -eq 2 ]; then CUDA_VISIBLE_DEVICES=1 compare_backward beside "${aside["comparison with torch"]}"
     else CUDA_VISIBLE_DEVICES=2 compare_backward beside; fi
+    shared=(0 "${shared[@]:3}")
 fi
 sanitize memcheck
-beside "every kernel" 16 "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*:*EveryHopperKernel*-*Times*'
+beside "every kernel" $((cores < 48 ? 16 : 24)) "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*:*EveryHopperKernel*-*Times*'
 beside "every backward kernel" 9 "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel*-*Times*'
-beside "the same bits a thousand times" 2 "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*Times*'
+beside "the same bits a thousand times" 6 "$gpu" --gtest_brief=1 --gtest_filter='*EveryKernel*Times*'
 beside "the same gradients a thousand times" 1 "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*Times*'
-beside "streams, threads, devices" 1 "$gpu" --gtest_brief=1 --gtest_filter='Streams.*'
+CUDA_VISIBLE_DEVICES=$all beside "streams, threads, devices" 1 "$gpu" --gtest_brief=1 --gtest_filter='Streams.*'
 beside "graphs, and a decode loop in one; pages" 1 "$gpu" --gtest_brief=1 --gtest_filter='Graphs.*:DecodeLoop.*:Pages.*'
-beside "context parallelism in device memory" 4 "$build/tests/cp/fa_cp_test" --gtest_brief=1 --gtest_filter='*DeviceMemory*'
-[ ! -x "$build/tests/cp/fa_cp_nccl_test" ] || beside "context parallelism over NCCL" 1 "$build/tests/cp/fa_cp_nccl_test" --gtest_brief=1
+CUDA_VISIBLE_DEVICES=$all beside "context parallelism in device memory" 4 "$build/tests/cp/fa_cp_test" --gtest_brief=1 --gtest_filter='*DeviceMemory*'
+[ ! -x "$build/tests/cp/fa_cp_nccl_test" ] || CUDA_VISIBLE_DEVICES=$all beside "context parallelism over NCCL" 1 "$build/tests/cp/fa_cp_nccl_test" --gtest_brief=1
 beside "flashattn verify" 1 "$build/cli/flashattn" verify
 beside "a program without CUDA" 1 "$build/tests/gpu/fa_gpu_without_cuda"
 beside "the example of a decode loop" 1 "$build/tests/gpu/fa_gpu_decode_loop"
@@ -142,7 +166,8 @@ else
     spread "all other checks" '*-Shard/*:Oracle*:Judge.*:AccuracyStudy.*:Guards.*'
 fi
 settle
-# These want the device for themselves.
+# These want the devices for themselves.
+export CUDA_VISIBLE_DEVICES=$all
 run "no memory, refused launches, a fault" 1 "$gpu" --gtest_brief=1 --gtest_filter='DeviceFailures.*'
 [ -n "$quick" ] || run "more than 2^31 elements, more than 65,535 items" 1 "$gpu" --gtest_brief=1 --gtest_filter='Sizes.*'
 run "the cost of a call" 1 "$build/bench/fa_bench_calls" "$logs/calls.json"
