@@ -19,11 +19,16 @@ inline void cuda(cudaError_t status) {
     if (status != cudaSuccess) throw std::runtime_error(std::string("CUDA runtime: ") + cudaGetErrorString(status));
 }
 
-// Whole words: a copy of three bytes to shared memory, which says how many it reads, the memory checker takes for one of four.
+// Whole words of 8 bytes: a copy to shared memory of a word's first three bytes, or seven, which says how many it reads, the sanitizers take for one of
+// the whole word. Behind the bytes it has kPoison, which is no number in what is copied so, factors.
 class Memory {
   public:
     Memory() = default;
-    explicit Memory(int64_t bytes) : bytes_(bytes) { cuda(cudaMalloc(&data_, size_t((bytes + 7) / 8 * 8))); }
+    explicit Memory(int64_t bytes) : bytes_(bytes) {
+        const int64_t whole = (bytes + 7) / 8 * 8;
+        cuda(cudaMalloc(&data_, size_t(whole)));
+        if (whole > bytes) cuda(cudaMemset(as<char>() + bytes, kPoison, size_t(whole - bytes)));
+    }
     Memory(Memory&& other) noexcept { *this = std::move(other); }
     Memory& operator=(Memory&& other) noexcept {
         std::swap(data_, other.data_), std::swap(bytes_, other.bytes_);
