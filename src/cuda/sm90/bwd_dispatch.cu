@@ -58,9 +58,8 @@ constexpr KernelsOf kKernels[] = {{FA_F16, sm90_backward_kernels<F16, 64>},    {
                                   {FA_F16, sm90_backward_kernels<F16, 256>},   {FA_BF16, sm90_backward_kernels<Bf16, 64>},
                                   {FA_BF16, sm90_backward_kernels<Bf16, 128>}, {FA_BF16, sm90_backward_kernels<Bf16, 256>}};
 
-// kv heads whose rows of q, dout and dq the cache holds.
-int64_t kv_heads_in_cache(const Problem& p, int dims) {
-    constexpr int64_t cache = 32 << 20;
+// kv heads whose rows of q, dout and dq `cache` bytes hold.
+int64_t kv_heads_in(int64_t cache, const Problem& p, int dims) {
     const int64_t bytes = max_of(p.d.seqlen_q, int64_t(1)) * p.group * dims * 8;
     return max_of(cache / bytes, int64_t(1));
 }
@@ -90,9 +89,10 @@ Schedule schedule_of(const ArchBackwardKernel& arch_kernel, const rt::Device& de
     o.key_blocks = ceil_div(d.seqlen_k, arch_kernel.keys * cluster_size(h));
     const int64_t slots = device.multiprocessors / cluster_size(h), steps = ceil_div(d.seqlen_q, arch_kernel.rows) * p.group;
     // Where blocks differ in length, the long ones of a section come first, and enough short ones must follow the last section's
-    // long ones.
+    // long ones. Pairs, of which there are half as many at work, gain more by what the cache still holds (docs/bounds.md).
     const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !has_uniform_lengths(p);
-    const int64_t interleaved = max_of(kv_heads_in_cache(p, h.max_dim), slots * 7 / 4 / o.key_blocks);
+    const int64_t interleaved = h.variant == BwdVariant::wide ? kv_heads_in(16 << 20, p, h.max_dim)
+                                                              : max_of(kv_heads_in(32 << 20, p, h.max_dim), slots * 7 / 4 / o.key_blocks);
     // In a fixed order of sums each block of a head falls behind the one before it by an addition. Where the blocks of all heads that
     // are at work together are interleaved, the next heads' begin as far apart as those end, and lose no time by it.
     const int64_t at_once = deterministic(p) ? max_of(slots / o.key_blocks, int64_t(1)) : 1;
