@@ -96,18 +96,18 @@ void set_gradients(const Problem& p, GradientParams* x) {
     x->padded_rows = padded_rows_of(p);
     x->causal = p.causal();
 }
-BackwardRowParams backward_rows(const Problem& p) {
+// In place: of an object that is returned and assigned, GCC 12.2 keeps the types alone (-ftree-sra; tests/cuda/launches.c).
+void set_backward_rows(const Problem& p, BackwardRowParams* x) {
     const fa_attention_desc_t& d = p.d;
-    BackwardRowParams x{};
-    set_gradients(p, &x);
-    x.o_strides = row_strides(d.o_stride, p.packed_q());
-    x.lse_strides = lse_strides(d.lse_stride, p.packed_q());
-    x.dim_qk = d.dim_qk;
-    x.scale = d.scale;
-    x.q_dtype = d.q_dtype;
-    x.k_dtype = d.k_dtype;
-    x.o_dtype = d.o_dtype;
-    return x;
+    *x = BackwardRowParams{};
+    set_gradients(p, x);
+    x->o_strides = row_strides(d.o_stride, p.packed_q());
+    x->lse_strides = lse_strides(d.lse_stride, p.packed_q());
+    x->dim_qk = d.dim_qk;
+    x->scale = d.scale;
+    x->q_dtype = d.q_dtype;
+    x->k_dtype = d.k_dtype;
+    x->o_dtype = d.o_dtype;
 }
 SimtBackwardParams backward_simt(const Problem& p) {
     SimtBackwardParams x{};
@@ -135,7 +135,7 @@ fa_status_t plan_backward(const rt::Device& device, BackwardPlan* plan, Message*
     if (padded_rows > (kMaxBlocks * kPaddedRows - 1) / d.heads_q)
         return fail(m, FA_UNSUPPORTED, "%lld rows, padded, of %lld heads: the backward has room for fewer than 2^38 in all",
                     (long long)padded_rows, (long long)d.heads_q);
-    plan->rows = backward_rows(p);
+    set_backward_rows(p, &plan->rows);
     plan->simt = backward_simt(p);
     plan->mma = backward_mma(p);
     const bool key_padding = !p.packed_k() && p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K);

@@ -1,0 +1,109 @@
+/* A CUDA run time of a Hopper GPU that computes nothing: it prints the kernels that are launched, with what their parameters begin with, in words of
+ * eight bytes. Linked before the real one, it shows what the host's compiler has made of a plan. */
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+cudaError_t cudaGetLastError(void) { return cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* p, int device) {
+    memset(p, 0, sizeof *p);
+    strcpy(p->name, "No Hopper");
+    p->major = 9;
+    p->multiProcessorCount = 132;
+    p->warpSize = 32;
+    p->sharedMemPerBlockOptin = 232448;
+    p->l2CacheSize = 50 << 20;
+    return cudaSetDevice(device);
+}
+cudaError_t cudaDeviceGetAttribute(int* value, enum cudaDeviceAttr attribute, int device) {
+    *value = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 232448 : 1;
+    return cudaSetDevice(device);
+}
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes* a, const void* p) {
+    memset(a, 0, sizeof *a);
+    a->type = cudaMemoryTypeDevice;
+    a->devicePointer = (void*)p;
+    return cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes* a, const void* kernel) {
+    (void)kernel;
+    memset(a, 0, sizeof *a);
+    a->ptxVersion = 90;
+    return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void* kernel, enum cudaFuncAttribute attribute, int value) {
+    (void)kernel, (void)attribute, (void)value;
+    return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* kernel, const cudaLaunchConfig_t* config) {
+    (void)kernel, (void)config;
+    return *clusters = 66, cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus* status) {
+    (void)stream;
+    return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return (void)stream, cudaSuccess; }
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+    (void)to, (void)value, (void)bytes, (void)stream;
+    return cudaSuccess;
+}
+
+static CUresult encode(void) { return CUDA_SUCCESS; }
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version, unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult* found) {
+    (void)name, (void)version, (void)flags;
+    *function = (void*)encode;
+    *found = cudaDriverEntryPointSuccess;
+    return cudaSuccess;
+}
+
+/* Registration happens when the module is loaded. */
+static struct {
+    const void* kernel;
+    const char* name;
+} kernels[4096];
+static unsigned known;
+void** __cudaRegisterFatBinary(void* binary) {
+    static void* handle;
+    handle = binary;
+    return &handle;
+}
+void __cudaRegisterFatBinaryEnd(void** handle) { (void)handle; }
+void __cudaUnregisterFatBinary(void** handle) { (void)handle; }
+void __cudaRegisterFunction(void** handle, const void* kernel, const char* own_name, const char* name) {
+    (void)handle, (void)own_name;
+    if (known == sizeof kernels / sizeof *kernels) return;
+    kernels[known].kernel = kernel;
+    kernels[known++].name = name;
+}
+
+enum {
+    kWords = 59,  /* as many as backward_preprocess has, whose parameters are the fewest */
+    kMaps = 64    /* words of the four tensor maps that the kernels of Hopper itself have first */
+};
+static cudaError_t print_launch(const void* kernel, void** parameters) {
+    uint64_t words[kWords];
+    unsigned i = 0, word;
+    while (i < known && kernels[i].kernel != kernel) i++;
+    if (i == known) return cudaErrorInvalidDeviceFunction;
+    memcpy(words, (const char*)parameters[0] + (strstr(kernels[i].name, "sm90") ? 8 * kMaps : 0), sizeof words);
+    printf("%s:", kernels[i].name);
+    for (word = 0; word < kWords; word++) printf(" %016llx", (unsigned long long)words[word]);
+    printf("\n");
+    return cudaSuccess;
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** parameters) {
+    (void)config;
+    return print_launch(kernel, parameters);
+}
+cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** parameters, size_t shared, cudaStream_t stream) {
+    (void)grid, (void)block, (void)shared, (void)stream;
+    return print_launch(kernel, parameters);
+}
