@@ -97,7 +97,8 @@ shards() { for ((n = 0; n < $2; n++)); do printf 'Shard/%s.*/%d:' "$1" "$n"; don
 # - racecheck, latent_tokens_sm90: its producers' copies arrive at an mbarrier by themselves (cp.async.mbarrier.arrive.noinc). The tool, before its
 #   version of 2026, takes that for an arrival of the thread, made at once, and the copies for ones that nobody has waited for.
 # - racecheck, forward_sm90 of e4m3: the scheduler overwrites a tile's description once the consumers have arrived behind their last v, for which
-#   whoever transposes or widens v has arrived behind reading the description. Over these two mbarriers the tool now and then loses the order.
+#   whoever transposes or widens v has arrived behind reading the description. Over these two mbarriers the tool now and then loses the order: where
+#   the latter arrive at what the scheduler waits for by themselves, it has nothing to say.
 # - synccheck, MmaLatentByte: its roles meet at a barrier with a number and a count, each at a place of its own in the text, which PTX allows.
 declare -A not_understood=([racecheck]="latent_tokens_sm90 forward_sm90INS0_4E4m3E" [synccheck]=MmaLatentByte)
 # sanitize TOOL: over some calls of every kernel, beside what follows; racecheck takes its time, and has fewer.
@@ -114,11 +115,9 @@ sanitize() {
     beside "$1 over every backward kernel" 1 "${few[@]}" "${sanitizer[@]}" "${tests[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
 }
 
-# compare run|beside NAME SUITES FILE [PID]: with torch, when process PID has ended; figures go to FILE.json. Beside the checks there is time
-# for more rounds than after them.
+# compare run|beside NAME SUITES FILE [PID]: with torch, when process PID has ended; figures go to FILE.json.
 compare() {
-    local effort=(--fast)
-    [ "$1" = beside ] || effort=(--fast --rounds 3)
+    local effort=(--fast --rounds 3)
     [ -z "$quick" ] || effort=(--quick)
     "$1" "$2" 1 bash -c '[ -z "$0" ] || tail --pid="$0" -f /dev/null; exec "$@"' "${5-}" \
         python3 -W ignore bench/compare_gpu.py --suite "$3" "${effort[@]}" --json "$logs/$4.json"
