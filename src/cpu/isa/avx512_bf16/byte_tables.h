@@ -46,9 +46,9 @@ struct ByteTables {
         const __m512i index = Type == FA_I8 ? _mm512_abs_epi8(bytes) : bytes;  // of which 7 bits count
         low = _mm512_permutex2var_epi8(low0, index, low1);
         high = _mm512_permutex2var_epi8(high0, index, high1);
+        // The magnitude of −128 has 8 bits: the table gave it that of 0. Of no other is the difference more than its high byte, 0x42 at most.
+        if (Type == FA_I8) high = _mm512_max_epu8(high, _mm512_subs_epu8(index, _mm512_set1_epi8(128 - 0x43)));
         high = _mm512_ternarylogic_epi64(high, bytes, sign, 0xf8);  // high | bytes & sign
-        // The magnitude of −128 has 8 bits: the table gave it that of 0.
-        if (Type == FA_I8) high = _mm512_mask_mov_epi8(high, _mm512_cmpeq_epi8_mask(bytes, sign), _mm512_set1_epi8(char(0xc3)));
     }
     // Of each 16 bytes the first eight go to to[0], the others to to[1].
     inline __attribute__((always_inline)) void to_bf16(__m512i bytes, __m512i* to) const {
