@@ -13,7 +13,6 @@ constexpr int64_t kPanelBytes = 1024 * 1024;
 // While one head's chunk is read, the next one's is prefetched: a chunk should take as long as memory latency.
 constexpr int64_t kMinChunkBytes = 4096;
 int chunk_keys(int64_t row_bytes) { return 16 * row_bytes < kMinChunkBytes ? kMaxChunkKeys : 16; }
-constexpr int64_t kFarBytes = 16 * 1024;  // so far ahead is what is prefetched for the second-level cache
 constexpr int kMaxPanelHeads = 32;  // of a panel
 
 // A worker's memory for this method: q, its factors, o, and, twice, s and rescale, of each tile of the panel; S and P lie
@@ -47,10 +46,14 @@ constexpr Implements kDecode = {FA_OPERAND_LSE | FA_OPERAND_Q_DESCALE | FA_OPERA
 constexpr Implements kMatrixDecode = {kDecode.operands & ~kScaledOperands,
                                       (kDecode.options & ~(option::factors | option::v_dtype | option::heads_v | option::scale)) | option::q_descale_stride};
 
+bool is_matrix_type(int32_t dtype) {
+    return dtype == FA_BF16 || is_byte_type(dtype) || (is_block_type(dtype) && !block_format(dtype).has_min);
+}
+
 // The matrix instructions for tiles of so many rows; NULL: none.
 const DecodeMatrixKernels* matrix_kernels(const Problem& p, const Kernels& k, int64_t rows) {
     const fa_attention_desc_t& d = p.d;
-    if (!k.matrix || !p.within(kMatrixDecode) || d.q_dtype != FA_BF16 || (d.k_dtype != FA_BF16 && !is_byte_type(d.k_dtype))) return nullptr;
+    if (!k.matrix || !p.within(kMatrixDecode) || d.q_dtype != FA_BF16 || !is_matrix_type(d.k_dtype)) return nullptr;
     for (const DecodeMatrixKernels* decode : k.matrix->decode)
         if (decode && decode->takes(d.k_dtype, rows, d.dim_qk, d.dim_v)) return decode;
     return nullptr;
@@ -341,7 +344,8 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     panel.limbs = panel.matrix && panel.scratch.has_limbs[0];
     const int64_t bytes = row_bytes(p.d.k_dtype, p.k_dims());
     panel.chunk_keys = panel.matrix ? max_of(panel.matrix->min_chunk_keys(tiles[0].rows), chunk_keys(bytes)) : chunk_keys(bytes);
-    const int64_t far = min_of(kFarBytes / (panel.chunk_keys * bytes) + 1, kTileKeys / panel.chunk_keys * count);
+    const int64_t far_bytes = panel.matrix ? panel.matrix->far_bytes : kFarBytes;
+    const int64_t far = min_of(far_bytes / (panel.chunk_keys * bytes) + 1, kTileKeys / panel.chunk_keys * count);
     panel.far_chunks = int(far / count);
     panel.far_tiles = int(far % count);
     panel.rows = c.decode.rows;

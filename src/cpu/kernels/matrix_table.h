@@ -103,13 +103,14 @@ constexpr int kBackwardTileFloats = 4096;  // of scratch for any number of tiles
 
 // A chunk of the keys, up to kDecodeChunkKeys, whose rows of k or v decoding reads where they lie.
 struct DecodeChunk {
-    int32_t type;  // FA_BF16 or one of 8 bits
+    int32_t type;  // FA_BF16, one of 8 bits, or of blocks without an m
     bool limbs;    // int8 k by products of integers: q is split into limbs of a byte each
     KvRows rows;
     int keys;
 };
 constexpr int kDecodeChunkKeys = 32;
 constexpr int kDecodeRows = 16;
+constexpr int64_t kFarBytes = 16 * 1024;  // so far ahead is what decoding prefetches for the second-level cache
 // P, as bf16, is multiplied by it once more: sums of 2^16 values at their type's limit are finite.
 constexpr float kDecodePScale = 0x1p-8f;
 constexpr int kLimbRows = 4;  // rows whose limbs of q fit the 16 columns of a tile
@@ -126,14 +127,20 @@ constexpr int kDecodeProducts = 2048;
 // Accumulators of o lie [row][dim], in an order of their own. The type is that of k and v.
 struct DecodeMatrixKernels {
     int byte_dims;         // of 8-bit types, dims are multiples of it
+    int64_t far_bytes;     // kFarBytes, or what takes its place
     int short_chunk_rows;  // up to so many rows short chunks will do; for more, accumulators are read and written once for kDecodeChunkKeys
     int min_chunk_keys(int rows) const { return rows > short_chunk_rows ? kDecodeChunkKeys : 16; }
     // From so many rows on that share a kv head they keep up with memory better than vectors, which on some convert bf16 for next to
     // nothing, and fp8 for most of their time.
-    int min_rows_bf16, min_rows_int8, min_rows_fp8, max_rows;
+    int min_rows_bf16, min_rows_int8, min_rows_fp8;
+    int min_rows_q8, min_rows_q4;  // of the block formats, q4's are q5's too
+    int max_rows;
+    int min_rows(int32_t type) const {
+        if (is_block_type(type)) return type == FA_Q8_0 ? min_rows_q8 : min_rows_q4;
+        return type == FA_BF16 ? min_rows_bf16 : type == FA_I8 ? min_rows_int8 : min_rows_fp8;
+    }
     bool takes(int32_t type, int64_t rows, int64_t dim_qk, int64_t dim_v) const {
-        const int least = type == FA_BF16 ? min_rows_bf16 : type == FA_I8 ? min_rows_int8 : min_rows_fp8;
-        const int step = type == FA_BF16 ? 32 : byte_dims;
+        const int least = min_rows(type), step = is_byte_type(type) ? byte_dims : 32;
         return rows >= least && rows <= max_rows && dim_qk % step == 0 && dim_v % step == 0;
     }
     void (*configure)(int rows, bool limbs);  // tile registers, on each thread before the others; release() behind them
@@ -170,7 +177,7 @@ struct MatrixKernels {
     void (*write_o)(const MatrixShape&, const RowBlock&, int rows, float scale, const float* factor, float o_scale,
                     char* const* to);
 
-    const DecodeMatrixKernels* decode[4];  // of those that take a call, the first does; NULL: none
+    const DecodeMatrixKernels* decode[5];  // of those that take a call, the first does; NULL: none
 
     // For the backward, in bf16.
     void (*gemm)(const MatrixGemm*, int count);

@@ -24,7 +24,7 @@ struct Bf16Line {
 template <int32_t Type>
 struct ByteLine {
     static constexpr int kDims = 64, kVectors = 2;
-    const ByteTables<Type> tables;
+    const ByteTables<Type> tables{};
     inline __attribute__((always_inline)) void widen(const char* at, __m512i* x) const {
         tables.to_bf16(_mm512_loadu_si512(at), x);
     }
@@ -39,6 +39,23 @@ inline V dot(V sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512
 
 // Rows of q that a register block of scores takes: a power of two, of which some may be zeros.
 inline int dot_rows(int rows) { return rows > 4 ? 8 : rows > 2 ? 4 : rows; }
+
+template <int N>
+struct Constant {
+    constexpr operator int() const { return N; }
+};
+
+// f(first row, rows from there on, Constant<R>()) for each register block.
+template <class F>
+inline void for_row_blocks(int rows, const F& f) {
+    for (int first = 0; first < rows; first += 8) {
+        const int left = rows - first, block = dot_rows(left);
+        if (block == 8) f(first, left, Constant<8>());
+        else if (block == 4) f(first, left, Constant<4>());
+        else if (block == 2) f(first, left, Constant<2>());
+        else f(first, left, Constant<1>());
+    }
+}
 
 // [block of dot_rows()][line][vector][row]
 void pack_dot_q(const uint16_t* const* rows, int count, int32_t type, int dim, uint16_t* to) {
@@ -55,15 +72,18 @@ void pack_dot_q(const uint16_t* const* rows, int count, int32_t type, int dim, u
     }
 }
 
-// transpose_add_lanes() of 16 vectors, by unpacking within quarters, which leaves dots their units, before quarters are exchanged.
+// Lane i of each quarter: the sum of x[i]'s lanes there. By unpacking, which leaves dots their units.
+inline V add_within_quarters(const V* x) {
+    const V a = V(_mm512_unpacklo_ps(x[0], x[1])) + V(_mm512_unpackhi_ps(x[0], x[1])),
+            b = V(_mm512_unpacklo_ps(x[2], x[3])) + V(_mm512_unpackhi_ps(x[2], x[3]));
+    return V(_mm512_unpacklo_pd((__m512d)a, (__m512d)b)) + V(_mm512_unpackhi_pd((__m512d)a, (__m512d)b));
+}
+
+// transpose_add_lanes() of 16 vectors, within quarters before these are exchanged.
 inline V add_lanes(const V* x) {
     V sum[4];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        const V *const y = x + 4 * i, a = V(_mm512_unpacklo_ps(y[0], y[1])) + V(_mm512_unpackhi_ps(y[0], y[1])),
-                       b = V(_mm512_unpacklo_ps(y[2], y[3])) + V(_mm512_unpackhi_ps(y[2], y[3]));
-        sum[i] = V(_mm512_unpacklo_pd((__m512d)a, (__m512d)b)) + V(_mm512_unpackhi_pd((__m512d)a, (__m512d)b));
-    }
+    for (int i = 0; i < 4; i++) sum[i] = add_within_quarters(x + 4 * i);
     return transpose_quarters(sum, [](V a, V b) { return a + b; });
 }
 
@@ -122,13 +142,9 @@ template <class Line, int R>
 
 template <class Line>
 void dot_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, float* s) {
-    for (int first = 0; first < rows; first += 8, q += 8 * dim, factor += 8, s += 8 * kTileKeys) {
-        const int left = rows - first, block = dot_rows(left);
-        if (block == 8) dot_qk<Line, 8>(q, left, factor, b, dim, s);
-        else if (block == 4) dot_qk<Line, 4>(q, left, factor, b, dim, s);
-        else if (block == 2) dot_qk<Line, 2>(q, left, factor, b, dim, s);
-        else dot_qk<Line, 1>(q, left, factor, b, dim, s);
-    }
+    for_row_blocks(rows, [&](int first, int left, auto block) {
+        dot_qk<Line, block>(q + first * dim, left, factor + first, b, dim, s + first * kTileKeys);
+    });
 }
 
 void decode_dot_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch&,
@@ -137,6 +153,20 @@ void decode_dot_qk(const uint16_t* q, int rows, const float* factor, const Decod
     else if (b.type == FA_I8) dot_qk<ByteLine<FA_I8>>(q, rows, factor, b, dim, s);
     else if (b.type == FA_E4M3) dot_qk<ByteLine<FA_E4M3>>(q, rows, factor, b, dim, s);
     else dot_qk<ByteLine<FA_E5M2>>(q, rows, factor, b, dim, s);
+}
+
+// o = o · rescale + sum, R rows of N vectors, those of o `dim` floats apart.
+template <int R, int N>
+inline __attribute__((always_inline)) void add_rescaled(const V (&sum)[R][N], const float* rescale, int dim, float* o) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+        const V factor = splat(rescale ? rescale[r] : 1.f);
+#pragma GCC unroll 16
+        for (int n = 0; n < N; n++) {
+            float* const to = o + r * dim + n * kLanes;
+            store(to, fma_v(load(to), factor, sum[r][n]));
+        }
+    }
 }
 
 // o[R rows][C lines] = o · rescale + P v, the pairs of P `kDecodeChunkKeys` values of a row apart.
@@ -176,15 +206,7 @@ template <class Line, int R, int C>
                 for (int n = 0; n < N; n++) acc[r][c * N + n] = dot(acc[r][c * N + n], y[r], x[n]);
         }
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-        const V factor = splat(rescale ? rescale[r] : 1.f);
-#pragma GCC unroll 16
-        for (int n = 0; n < C * N; n++) {
-            float* const to = o + r * dim + n * kLanes;
-            store(to, fma_v(load(to), factor, acc[r][n]));
-        }
-    }
+    add_rescaled(acc, rescale, dim, o);
 }
 
 template <class Line, int R>
@@ -239,10 +261,13 @@ void no_tiles(int, bool) {}
 void no_tiles() {}
 
 constexpr DecodeMatrixKernels kDecodeDots = {.byte_dims = 64,
+                                             .far_bytes = kFarBytes,
                                              .short_chunk_rows = 2,
                                              .min_rows_bf16 = 1,
                                              .min_rows_int8 = 1,
                                              .min_rows_fp8 = 1,
+                                             .min_rows_q8 = kDecodeRows + 1,
+                                             .min_rows_q4 = kDecodeRows + 1,
                                              .max_rows = kDecodeRows,
                                              .configure = no_tiles,
                                              .release = no_tiles,

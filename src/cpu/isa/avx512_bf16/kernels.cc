@@ -6,7 +6,7 @@
 #define FA_ISA_VECTORS "cpu/isa/avx512/vectors.h"
 #define FA_ISA_FORMATS "cpu/isa/avx512/formats.h"
 #define FA_ISA_PREFETCH_FAR
-#include "cpu/isa/avx512_bf16/decode.h"
+#include "cpu/isa/avx512_bf16/decode_blocks.h"
 #include "cpu/kernels/matrix_kernels.h"
 #include "cpu/kernels/tile_kernels.h"
 
@@ -213,6 +213,7 @@ constexpr MatrixKernels matrix_kernels() {
     k.init_refs_at_diagonal = init_refs_at_diagonal;
     k.mainloop = mainloop;
     k.decode[0] = &kDecodeDots;
+    k.decode[1] = &kDecodeBlocks;
     k.gemm = gemm;
     return k;
 }
