@@ -1,6 +1,8 @@
 // Keys and values in blocks of 32 dims: every bit pattern, every width and number of rows by every instruction set, and what is appended.
 #include <gtest/gtest.h>
 #include <cmath>
+#include <utility>
+#include <vector>
 #include "isa.h"
 #include "support/shaped.h"
 
@@ -22,32 +24,37 @@ class Blocks : public testing::TestWithParam<std::tuple<int32_t, int32_t>> {
         c.d.k_dtype = type, c.d.o_dtype = FA_F32;
         return c;
     }
+    // Under bf16, for which some instruction sets have kernels of their own, and another type.
     void check(const Shape& shape, int64_t page_size = 0) {
-        Case c = make(shape, rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16}));
-        if (page_size > 0) paged(c, page_size);
-        c.bind(rng);
-        c.fill_normal(rng);
-        ASSERT_EQ(run_and_check(handle, c), "");
+        for (const int32_t q : {rng.pick<int32_t>({FA_F32, FA_F16}), int32_t(FA_BF16)}) {
+            Case c = make(shape, q);
+            if (page_size > 0) paged(c, page_size);
+            c.bind(rng);
+            c.fill_normal(rng);
+            ASSERT_EQ(run_and_check(handle, c), "");
+        }
     }
     // Any integers, and factors that are finite.
-    void fill_bytes(const Buffer& buffer) {
+    void fill_bytes(const Buffer& buffer) { fill_bytes(buffer, rng); }
+    void fill_bytes(const Buffer& buffer, Rng& random) const {
         const int64_t size = oracle::size_of(type);
         const bool has_min = type == FA_Q4_1 || type == FA_Q5_1;
         for (int64_t block = 0; block < buffer.bytes() / size; block++) {
             unsigned char* const at = buffer.as<unsigned char>() + block * size;
-            for (int64_t n = 0; n < size; n++) at[n] = static_cast<unsigned char>(rng.bits());
-            for (int word = 0; word < (has_min ? 2 : 1); word++) oracle::store(at, word, FA_F16, rng.uniform(-3, 3));
+            for (int64_t n = 0; n < size; n++) at[n] = static_cast<unsigned char>(random.bits());
+            for (int word = 0; word < (has_min ? 2 : 1); word++) oracle::store(at, word, FA_F16, random.uniform(-3, 3));
         }
     }
     // d · x is exact in f32; of a sum with m, one rounding or two.
     double slack(double value) const { return type == FA_Q4_1 || type == FA_Q5_1 ? 0x1p-22 * (std::fabs(value) + 100) : 0; }
 };
 
-// One key, so that o is v.
+// One key, so that o is v. Under bf16 queries P times a factor may be rounded to bf16.
 TEST_P(Blocks, EveryBitOfAValue) {
-    for (const int64_t rows : {1, 2, 9, 20, 70})
+    for (const int64_t rows : {1, 2, 4, 9, 20, 70})
         for (int round = 0; round < 8; round++) {
-            Case c = make({1, 1, 1, rows, 1, 32, 256});
+            const int32_t q = round % 2 ? FA_BF16 : FA_F32;
+            Case c = make({1, 1, 1, rows, 1, 32, 256}, q);
             c.bind(rng);
             c.fill_normal(rng, 0);
             fill_bytes(c.v);
@@ -56,15 +63,17 @@ TEST_P(Blocks, EveryBitOfAValue) {
             for (int64_t i = 0; i < rows; i++)
                 for (int64_t e = 0; e < 256; e++) {
                     const double want = oracle::load_dim(c.v.as(), r.v(0, 0, 0), e, type);
-                    EXPECT_NEAR(double(c.o.as<float>()[r.o(0, 0, i) + e]), want, slack(want)) << "dim " << e;
+                    const double rounding = q == FA_BF16 ? 0x1p-8 * std::fabs(want) : 0;
+                    EXPECT_NEAR(double(c.o.as<float>()[r.o(0, 0, i) + e]), want, slack(want) + rounding) << "dim " << e;
                 }
         }
 }
 
 // q picks a dim of k: LSE over a single key is the score itself.
 TEST_P(Blocks, EveryBitOfAKey) {
-    for (const int64_t heads : {1, 3, 20}) {
-        Case c = make({64, heads, 1, 2, 1, 96, 32});
+    for (int round = 0; round < 6; round++) {
+        const int64_t heads = round < 2 ? 1 : round < 4 ? 3 : 20;
+        Case c = make({64, heads, 1, 2, 1, 96, 32}, round % 2 ? FA_BF16 : FA_F32);
         c.d.flags |= FA_SCALE_EXPLICIT, c.d.scale = 1;
         c.bind(rng);
         c.fill_normal(rng);
@@ -84,10 +93,29 @@ TEST_P(Blocks, EveryBitOfAKey) {
 
 TEST_P(Blocks, RowsKeysAndWidths) {
     for (int64_t group = 1; group <= 17; group++) check({1, 2 * group, 2, 1, 70, 64, 32});
-    for (const int64_t dim : {32, 64, 96, 128, 160, 224, 256, 512, 1024}) check({1, 2, 1, 1, 19, dim, 1056 - dim});
-    for (const int64_t keys : {1, 15, 16, 17, 63, 64, 65, 129, 257, 319, 577}) check({1, 3, 3, 1, keys, 64, 96});
+    for (const int64_t dim : {32, 64, 96, 128, 160, 224, 256, 512, 1024}) check({1, 3, 1, 1, 19, dim, 1056 - dim});
+    for (const int64_t keys : {1, 15, 16, 17, 63, 64, 65, 129, 257, 319, 577}) check({1, keys % 5 ? 3 : 12, 3, 1, keys, 64, 96});
     for (const int64_t rows : {5, 17, 25, 70}) check({2, 4, 2, rows, 90, 64, 128});
-    for (const int64_t page_size : {1, 3, 16, 64, 100}) check({2, 6, 3, 1, 331, 32, 64}, page_size);
+    for (const int64_t page_size : {1, 3, 16, 64, 100}) check({2, page_size % 2 ? 6 : 12, 3, 1, 331, 32, 64}, page_size);
+}
+
+// By dots of bf16 a row has the bits that it has beside fewer rows of its kv head.
+TEST_P(Blocks, BitsOfARow) {
+    const int32_t isa = std::get<0>(GetParam());
+    if (isa != FA_ISA_AVX512_BF16 && isa != FA_ISA_AMX) GTEST_SKIP() << "no dots";
+    if (type == FA_Q4_1 || type == FA_Q5_1) GTEST_SKIP() << "formats with an m have no dots";
+    const auto run = [&](int64_t heads) {
+        Case c = make({1, heads, 1, 1, 203, 96, 160}, FA_BF16);
+        c.d.split_size = 128;
+        Rng same(7);
+        c.bind(same);
+        c.set_q([](int64_t, int64_t h, int64_t, int64_t e) { return Rng(derive(uint64_t(h), uint64_t(e))).normal(); });
+        fill_bytes(c.k, same), fill_bytes(c.v, same);
+        EXPECT_EQ(c.run(handle), FA_OK) << handle.error();
+        return std::vector<float>(c.o.as<float>(), c.o.as<float>() + heads * 160);
+    };
+    const std::vector<float> all = run(16);
+    for (int64_t heads = 2; heads < 16; heads++) EXPECT_EQ(run(heads), std::vector<float>(all.begin(), all.begin() + heads * 160)) << heads;
 }
 
 // v of every other type, and of more or fewer heads.
