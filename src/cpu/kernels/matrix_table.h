@@ -177,7 +177,7 @@ struct MatrixKernels {
     void (*write_o)(const MatrixShape&, const RowBlock&, int rows, float scale, const float* factor, float o_scale,
                     char* const* to);
 
-    const DecodeMatrixKernels* decode[5];  // of those that take a call, the first does; NULL: none
+    const DecodeMatrixKernels* decode[4];  // of those that take a call, the first does; NULL: none
 
     // For the backward, in bf16.
     void (*gemm)(const MatrixGemm*, int count);

@@ -7,7 +7,6 @@
 #include "cpu/isa/amx/decode_one_row.h"
 #include "cpu/isa/amx/decode_spread.h"
 #include "cpu/isa/amx/forward_d64.h"
-#include "cpu/isa/avx512_bf16/decode_blocks.h"
 #include "cpu/kernels/matrix_kernels.h"
 #include "cpu/kernels/tile_kernels.h"
 
@@ -74,7 +73,6 @@ constexpr MatrixKernels matrix_kernels(bool fp16) {
     k.decode[1] = &kDecodeOneRow;
     k.decode[2] = &kDecodeSpread;
     k.decode[3] = &kDecodeMatrix;
-    k.decode[4] = &kDecodeBlocks;
     k.gemm = gemm;
     k.softmax_backward_tiles = softmax_backward_tiles;
     return k;
