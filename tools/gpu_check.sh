@@ -101,18 +101,18 @@ shards() { for ((n = 0; n < $2; n++)); do printf 'Shard/%s.*/%d:' "$1" "$n"; don
 #   the latter arrive at what the scheduler waits for by themselves, it has nothing to say.
 # - synccheck, MmaLatentByte: its roles meet at a barrier with a number and a count, each at a place of its own in the text, which PTX allows.
 declare -A not_understood=([racecheck]="latent_tokens_sm90 forward_sm90INS0_4E4m3E" [synccheck]=MmaLatentByte)
-# sanitize TOOL: over some calls of every kernel, beside what follows; racecheck takes its time, and has fewer.
+# sanitize TOOL: over some calls of every kernel, beside what follows; racecheck takes its time, and has fewer of Hopper's and of the backward's.
 sanitize() {
-    local sanitizer=(compute-sanitizer --tool "$1" --error-exitcode 1) some=(env FA_CASES=12) few=(env FA_CASES=12) tests=("$gpu" --gtest_brief=1)
-    [ "$1" != racecheck ] || few=(env FA_CASES=4)
+    local sanitizer=(compute-sanitizer --tool "$1" --error-exitcode 1) tests=("$gpu" --gtest_brief=1) cases=12
+    [ "$1" != racecheck ] || cases=4
     for kernel in ${not_understood[$1]-}; do
         sanitizer+=(--kernel-name-exclude "regex=$kernel")
         printf '   %s leaves out %s\n' "$1" "$kernel"
     done
-    beside "$1 over every kernel" 1 "${some[@]}" "${sanitizer[@]}" "${tests[@]}" --gtest_filter='EveryKernel.AgreesWithTheOracle'
-    beside "$1 over every kernel of Hopper" 12 "${few[@]}" "${sanitizer[@]}" "${tests[@]}" --gtest_filter='*EveryHopperKernel*'
+    beside "$1 over every kernel" 1 env FA_CASES=12 "${sanitizer[@]}" "${tests[@]}" --gtest_filter='EveryKernel.AgreesWithTheOracle'
+    beside "$1 over every kernel of Hopper" 12 env FA_CASES="$cases" "${sanitizer[@]}" "${tests[@]}" --gtest_filter='*EveryHopperKernel*'
     beside "$1 over conversions" 1 "${sanitizer[@]}" "$check" --gtest_brief=1 --gtest_filter='Convert.*'
-    beside "$1 over every backward kernel" 1 "${few[@]}" "${sanitizer[@]}" "${tests[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
+    beside "$1 over every backward kernel" 1 env FA_CASES="$cases" "${sanitizer[@]}" "${tests[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
 }
 
 # compare run|beside NAME SUITES FILE [PID]: with torch, when process PID has ended; figures go to FILE.json.

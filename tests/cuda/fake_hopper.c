@@ -1,28 +1,16 @@
-/* A CUDA run time of a Hopper GPU that computes nothing: it prints the kernels that are launched, with what their parameters begin with, in words of
- * eight bytes. Linked before the real one, it shows what the host's compiler has made of a plan. */
+/* The part of the CUDA run time that leads to a launch, as it answers for a Hopper GPU. It prints the kernels that are launched, with what their
+ * parameters begin with, in words of eight bytes: what the host's compiler has made of a plan. */
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <string.h>
+#include "fake_device.h"
 
-cudaError_t cudaGetLastError(void) { return cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
-cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* p, int device) {
     memset(p, 0, sizeof *p);
     strcpy(p->name, "No Hopper");
     p->major = 9;
     p->multiProcessorCount = 132;
-    p->warpSize = 32;
     p->sharedMemPerBlockOptin = 232448;
-    p->l2CacheSize = 50 << 20;
-    return cudaSetDevice(device);
-}
-cudaError_t cudaDeviceGetAttribute(int* value, enum cudaDeviceAttr attribute, int device) {
-    *value = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 232448 : 1;
     return cudaSetDevice(device);
 }
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes* a, const void* p) {
@@ -45,15 +33,6 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* kernel, co
     (void)kernel, (void)config;
     return *clusters = 66, cudaSuccess;
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus* status) {
-    (void)stream;
-    return *status = cudaStreamCaptureStatusNone, cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return (void)stream, cudaSuccess; }
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-    (void)to, (void)value, (void)bytes, (void)stream;
-    return cudaSuccess;
-}
 
 static CUresult encode(void) { return CUDA_SUCCESS; }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version, unsigned long long flags,
@@ -64,19 +43,11 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
     return cudaSuccess;
 }
 
-/* Registration happens when the module is loaded. */
 static struct {
     const void* kernel;
     const char* name;
 } kernels[4096];
 static unsigned known;
-void** __cudaRegisterFatBinary(void* binary) {
-    static void* handle;
-    handle = binary;
-    return &handle;
-}
-void __cudaRegisterFatBinaryEnd(void** handle) { (void)handle; }
-void __cudaUnregisterFatBinary(void** handle) { (void)handle; }
 void __cudaRegisterFunction(void** handle, const void* kernel, const char* own_name, const char* name) {
     (void)handle, (void)own_name;
     if (known == sizeof kernels / sizeof *kernels) return;
