@@ -126,14 +126,15 @@ constexpr int kDecodeProducts = 2048;
 // Decoding by matrix instructions: DecodeKernels for up to kDecodeRows query rows of bf16 and dims that are multiples of 32.
 // Accumulators of o lie [row][dim], in an order of their own. The type is that of k and v.
 struct DecodeMatrixKernels {
-    int byte_dims;         // of 8-bit types, dims are multiples of it
-    int64_t far_bytes;     // kFarBytes, or what takes its place
+    static constexpr int kNone = kDecodeRows + 1;  // more rows than there are: a type is left to others
+    int byte_dims;                                 // of 8-bit types, dims are multiples of it
+    int64_t far_bytes = kFarBytes;
     int short_chunk_rows;  // up to so many rows short chunks will do; for more, accumulators are read and written once for kDecodeChunkKeys
     int min_chunk_keys(int rows) const { return rows > short_chunk_rows ? kDecodeChunkKeys : 16; }
     // From so many rows on that share a kv head they keep up with memory better than vectors, which on some convert bf16 for next to
     // nothing, and fp8 for most of their time.
-    int min_rows_bf16, min_rows_int8, min_rows_fp8;
-    int min_rows_q8, min_rows_q4;  // of the block formats, q4's are q5's too
+    int min_rows_bf16 = kNone, min_rows_int8 = kNone, min_rows_fp8 = kNone;
+    int min_rows_q8 = kNone, min_rows_q4 = kNone;  // of the block formats, q4's are q5's too
     int max_rows;
     int min_rows(int32_t type) const {
         if (is_block_type(type)) return type == FA_Q8_0 ? min_rows_q8 : min_rows_q4;

@@ -137,13 +137,10 @@ void decode_matrix_finish(const float* from, int32_t type, int dim, float factor
 }
 
 constexpr DecodeMatrixKernels kDecodeMatrix = {.byte_dims = 32,
-                                               .far_bytes = kFarBytes,
                                                .short_chunk_rows = 0,
                                                .min_rows_bf16 = 4,
                                                .min_rows_int8 = 2,
                                                .min_rows_fp8 = 1,
-                                               .min_rows_q8 = kDecodeRows + 1,
-                                               .min_rows_q4 = kDecodeRows + 1,
                                                .max_rows = kDecodeRows,
                                                .configure = decode_configure,
                                                .release = decode_release,

@@ -88,13 +88,8 @@ void one_row_finish(const float* from, int32_t, int dim, float factor, float* to
 }
 
 constexpr DecodeMatrixKernels kDecodeOneRow = {.byte_dims = 64,
-                                               .far_bytes = kFarBytes,
                                                .short_chunk_rows = 1,
-                                               .min_rows_bf16 = kDecodeRows + 1,  // none: vectors
                                                .min_rows_int8 = 1,
-                                               .min_rows_fp8 = kDecodeRows + 1,
-                                               .min_rows_q8 = kDecodeRows + 1,
-                                               .min_rows_q4 = kDecodeRows + 1,
                                                .max_rows = 1,
                                                .configure = no_tiles,
                                                .release = no_tiles,

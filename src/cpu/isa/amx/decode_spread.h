@@ -189,13 +189,10 @@ void spread_finish(const float* from, int32_t type, int dim, float factor, float
 }
 
 constexpr DecodeMatrixKernels kDecodeSpread = {.byte_dims = 64,
-                                               .far_bytes = kFarBytes,
                                                .short_chunk_rows = 0,
                                                .min_rows_bf16 = 4,
-                                               .min_rows_int8 = kDecodeRows + 1,  // none: slower than pairs of keys from memory
+                                               .min_rows_int8 = DecodeMatrixKernels::kNone,  // slower than pairs of keys from memory
                                                .min_rows_fp8 = 2,
-                                               .min_rows_q8 = kDecodeRows + 1,
-                                               .min_rows_q4 = kDecodeRows + 1,
                                                .max_rows = kSpreadRows,
                                                .configure = spread_configure,
                                                .release = decode_release,

@@ -57,7 +57,7 @@ void init_refs_at_diagonal(const MatrixTask& t, const MainloopStep& step) {
 constexpr DecodeMatrixKernels dots_of_bytes() {
     DecodeMatrixKernels k = kDecodeDots;
     k.max_rows = 1;
-    k.min_rows_bf16 = k.min_rows_int8 = kDecodeRows + 1;  // none: vectors, and decode_one_row.h
+    k.min_rows_bf16 = k.min_rows_int8 = k.kNone;  // vectors, and decode_one_row.h
     return k;
 }
 constexpr DecodeMatrixKernels kDotsOfBytes = dots_of_bytes();

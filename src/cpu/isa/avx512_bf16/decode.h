@@ -261,13 +261,10 @@ void no_tiles(int, bool) {}
 void no_tiles() {}
 
 constexpr DecodeMatrixKernels kDecodeDots = {.byte_dims = 64,
-                                             .far_bytes = kFarBytes,
                                              .short_chunk_rows = 2,
                                              .min_rows_bf16 = 1,
                                              .min_rows_int8 = 1,
                                              .min_rows_fp8 = 1,
-                                             .min_rows_q8 = kDecodeRows + 1,
-                                             .min_rows_q4 = kDecodeRows + 1,
                                              .max_rows = kDecodeRows,
                                              .configure = no_tiles,
                                              .release = no_tiles,
