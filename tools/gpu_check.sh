@@ -96,11 +96,8 @@ shards() { for ((n = 0; n < $2; n++)); do printf 'Shard/%s.*/%d:' "$1" "$n"; don
 # Kernels that a tool does not understand, by their mangled names.
 # - racecheck, latent_tokens_sm90: its producers' copies arrive at an mbarrier by themselves (cp.async.mbarrier.arrive.noinc). The tool, before its
 #   version of 2026, takes that for an arrival of the thread, made at once, and the copies for ones that nobody has waited for.
-# - racecheck, forward_sm90 of e4m3: the scheduler overwrites a tile's description once the consumers have arrived behind their last v, for which
-#   whoever transposes or widens v has arrived behind reading the description. Over these two mbarriers the tool now and then loses the order: where
-#   the latter arrive at what the scheduler waits for by themselves, it has nothing to say.
 # - synccheck, MmaLatentByte: its roles meet at a barrier with a number and a count, each at a place of its own in the text, which PTX allows.
-declare -A not_understood=([racecheck]="latent_tokens_sm90 forward_sm90INS0_4E4m3E" [synccheck]=MmaLatentByte)
+declare -A not_understood=([racecheck]=latent_tokens_sm90 [synccheck]=MmaLatentByte)
 # sanitize TOOL: over some calls of every kernel, beside what follows; racecheck takes its time, and has fewer of Hopper's and of the backward's.
 sanitize() {
     local sanitizer=(compute-sanitizer --tool "$1" --error-exitcode 1) tests=("$gpu" --gtest_brief=1) cases=12

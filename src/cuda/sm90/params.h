@@ -250,7 +250,7 @@ struct Sm90ForwardTraits {
             for (int wg = 0; wg < Warpgroups; wg++)
                 for (int i = 0; i < kBiasStages; i++) init(b.bias_full[wg][i], 1), init(b.bias_empty[wg][i], 128);
         init(b.prefetch_next, 1);
-        for (WorkTileInfo& t : shared(place).tile) init(t.tile_ready, 1), init(t.tile_consumed, 128 * Warpgroups);
+        for (WorkTileInfo& t : shared(place).tile) init(t.tile_ready, 1), init(t.tile_consumed, 128 * Warpgroups + (k8Bit ? 32 * kWideningWarps : 0));
         for (uint64_t& full : b.next_tile_full) init(full, 1);
         rt::fence_mbarrier_init();
     }

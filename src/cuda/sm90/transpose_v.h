@@ -65,9 +65,10 @@ FA_DEVICE void transpose_v(const Sm90ForwardParams& a) {
         if (rt::warp_uniform(t.n_block_max) < 0) return;
         // Not later: with its last v the tile's description may be overwritten.
         const int end = rt::warp_uniform(t.k_len - t.n_block_min * Traits::kBlockN);
+        const int begin = rt::warp_uniform(t.k_len - (t.n_block_max + t.peer_only_blocks) * Traits::kBlockN);
+        rt::mbarrier_arrive(smem_addr(s.tile[tile.index].tile_consumed));
         FA_UNROLL_BY(1)
-        for (int keys = rt::warp_uniform(t.k_len - (t.n_block_max + t.peer_only_blocks) * Traits::kBlockN); keys <= end;
-             keys += Traits::kBlockN) {  // that are left from the block's first on
+        for (int keys = begin; keys <= end; keys += Traits::kBlockN) {  // that are left from the block's first on
             rt::mbarrier_wait(smem_addr(s.barrier.raw_full[raw.index]), raw.phase);
             rt::mbarrier_wait(smem_addr(s.barrier.v_empty[stage.index]), stage.phase ^ 1);
             const int lane = rt::read_laneid(), row = lane % 8;  // here, as there are 32 registers

@@ -149,6 +149,7 @@ FA_DEVICE void widen_v(const Sm90ForwardParams& a) {
             if (int(threadIdx.x) % 32 == 0) rt::mbarrier_arrive(smem_addr(s.barrier.v_full[stage.index]));
             stage.advance();
         }
+        rt::mbarrier_arrive(smem_addr(s.tile[tile.index].tile_consumed));
     }
 }
 
