@@ -1,6 +1,7 @@
 // Calls that permit native precision: q of f32 or f16 beside keys and values of fewer bits. Where a kernel makes use of it, fa_explain says
 // so, and accuracy is that of bf16; elsewhere results are what they are without.
 #include <gtest/gtest.h>
+#include <cfloat>
 #include <cstring>
 #include "check/isa.h"
 #include "support/shaped.h"
@@ -57,27 +58,56 @@ TEST_P(Native, AgreesWithTheOracle) {
             }
 }
 
-// Ordinary data: q, P and blocks of k and v rounded once each.
+// One token, or two, and up to eight rows for a kv head.
+TEST_P(Native, DecodingAgreesWithTheOracle) {
+    FA_USE_ISA(handle, GetParam());
+    for (const NativeTypes& types : kNativeTypes)
+        for (const Shape& shape : {Shape{2, 4, 2, 1, 700, 64, 64}, Shape{1, 8, 2, 1, 300, 128, 128}, Shape{3, 4, 4, 1, 130, 96, 96},
+                                   Shape{1, 12, 3, 2, 257, 64, 128}})
+            for (const int variant : {0, 1, 2}) {
+                Case c = make(types, shape);
+                if (variant == 1) causal(c, FA_ALIGN_BOTTOM_RIGHT), c.d.softcap = 5, c.d.num_splits = 2;
+                if (variant == 2) c.d.o_dtype = FA_F16;
+                fill(c);
+                ASSERT_EQ(run_and_check(handle, c), "") << c.describe();
+            }
+}
+
+// q as large as its type has them, against keys of 0: an infinity of bf16 in its place would make that no number.
+TEST_P(Native, LargestQueriesStayFinite) {
+    FA_USE_ISA(handle, GetParam());
+    for (const int64_t rows : {1, 40})
+        for (const int32_t type : {FA_BF16, FA_Q8_0}) {
+            Case c = make({FA_F32, type, type}, {1, 4, 1, rows, 100, 64, 64});
+            fill(c);
+            memset(c.k.as<char>(), 0, size_t(c.k.bytes()));
+            for (int64_t i = 0; i < 4 * rows * 64; i++) c.q.as<float>()[i] = rng.chance(.5) ? -FLT_MAX : FLT_MAX;
+            ASSERT_EQ(run_and_check(handle, c), "") << c.describe();
+        }
+}
+
+// Ordinary data: q, P and blocks of k and v rounded once each. Four rows of a kv head are decoded, 64 are not.
 TEST_P(Native, ErrorIsThatOfBf16) {
     FA_USE_ISA(handle, GetParam());
-    for (const NativeTypes& types : kNativeTypes) {
-        Case c = make(types, {1, 2, 1, 64, 512, 128, 128});
-        c.d.o_dtype = FA_F32;
-        fill(c);
-        ASSERT_EQ(c.run(handle), FA_OK) << handle.error();
-        const double error = error_of(c);
-        EXPECT_LE(error, c.p_dtype == FA_BF16 ? 6e-3 : 5e-4) << c.describe();
-        EXPECT_EQ(c.rounded_q, c.p_dtype == FA_BF16);
-        if (GetParam() == FA_ISA_AVX512_BF16 || GetParam() == FA_ISA_AMX) {
-            EXPECT_EQ(c.rounded_q, types.k != FA_F16) << c.describe();
+    for (const NativeTypes& types : kNativeTypes)
+        for (const int64_t rows : {1, 64}) {
+            Case c = make(types, {1, 4, 1, rows, 512, 128, 128});
+            c.d.o_dtype = FA_F32;
+            fill(c);
+            ASSERT_EQ(c.run(handle), FA_OK) << handle.error();
+            const double error = error_of(c);
+            EXPECT_LE(error, c.p_dtype == FA_BF16 ? 6e-3 : 5e-4) << c.describe();
+            EXPECT_EQ(c.rounded_q, c.p_dtype == FA_BF16);
+            if (GetParam() == FA_ISA_AVX512_BF16 || GetParam() == FA_ISA_AMX) {
+                EXPECT_EQ(c.rounded_q, types.k != FA_F16 && (rows > 1 || types.k == types.v)) << c.describe();
+            }
+            c.d.precision = FA_PRECISION_DEFAULT;
+            ASSERT_EQ(c.run(handle), FA_OK) << handle.error();
+            EXPECT_FALSE(c.rounded_q);
+            if (types.q == FA_F32 && testing_the_cpu()) {
+                EXPECT_LE(error_of(c), 4e-6) << c.describe();
+            }
         }
-        c.d.precision = FA_PRECISION_DEFAULT;
-        ASSERT_EQ(c.run(handle), FA_OK) << handle.error();
-        EXPECT_FALSE(c.rounded_q);
-        if (types.q == FA_F32 && testing_the_cpu()) {
-            EXPECT_LE(error_of(c), 4e-6) << c.describe();
-        }
-    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, Native, testing::ValuesIn(isas_under_test()),

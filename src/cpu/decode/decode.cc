@@ -53,7 +53,7 @@ bool is_matrix_type(int32_t dtype) {
 // The matrix instructions for tiles of so many rows; NULL: none.
 const DecodeMatrixKernels* matrix_kernels(const Problem& p, const Kernels& k, int64_t rows) {
     const fa_attention_desc_t& d = p.d;
-    if (!k.matrix || !p.within(kMatrixDecode) || d.q_dtype != FA_BF16 || !is_matrix_type(d.k_dtype)) return nullptr;
+    if (!k.matrix || !p.within(kMatrixDecode) || !(d.q_dtype == FA_BF16 || rounds_q_to_bf16(d)) || !is_matrix_type(d.k_dtype)) return nullptr;
     for (const DecodeMatrixKernels* decode : k.matrix->decode)
         if (decode && decode->takes(d.k_dtype, rows, d.dim_qk, d.dim_v)) return decode;
     return nullptr;
@@ -111,10 +111,11 @@ const DecodeMatrixKernels* matrix_kernels(const Call& c, const QueryTile& t) {
     return t.method->matrix ? matrix_kernels(*c.p, *c.k, t.rows) : nullptr;
 }
 
-void pack_matrix_q(const Call& c, const QueryTile& t, int panel_index, const DecodeMatrixKernels& decode, const DecodeScratch& scratch) {
+void pack_matrix_q(const Call& c, const QueryTile& t, int panel_index, const DecodeMatrixKernels& decode, const DecodeScratch& scratch, Scratch& w) {
     const Problem& p = *c.p;
     const char* rows[kDecodeRows];
     q_pointers(c, t, rows);
+    if (t.method->rounds_q) round_q_to_bf16(c, t, rows, scratch.matrix.converted, w);
     const uint16_t* const* const values = reinterpret_cast<const uint16_t* const*>(rows);
     scratch.has_limbs[panel_index] = use_int8_limbs(p, decode, t.rows) && decode.pack_limbs(values, t.rows, int(p.d.dim_qk),
                                                                                     scratch.limbs + panel_index * limb_bytes(p));
@@ -130,7 +131,7 @@ void pack_decode_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
     const DecodeScratch scratch = lay_out_scratch(c, w);
     t.q = scratch.q + panel_index * q_floats(p, *c.k, c.decode.rows);
     t.width = t.rows;
-    if (const DecodeMatrixKernels* const decode = matrix_kernels(c, t)) return pack_matrix_q(c, t, panel_index, *decode, scratch);
+    if (const DecodeMatrixKernels* const decode = matrix_kernels(c, t)) return pack_matrix_q(c, t, panel_index, *decode, scratch, w);
     for (int first = 0, block; first < t.rows; first += block) {
         block = decode_block_rows(t.rows - first, c.k->lanes);
         for (int r = 0; r < block; r++) {
@@ -390,7 +391,8 @@ bool decode_method(const Problem& p, const Kernels& k, Method* m) {
           .o_row_major = true,
           .pack_q = pack_decode_q,
           .mainloop = decode_mainloop,
-          .matrix = use_matrix(p, k)};
+          .matrix = use_matrix(p, k),
+          .rounds_q = use_matrix(p, k) && rounds_q_to_bf16(p.d)};
     return true;
 }
 

@@ -243,6 +243,11 @@ void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s)
     else matrix_method(p, k, &s.method);
 }
 
+// Of `decode`: by vectors.
+void leave_matrix(Method& m) {
+    if (m.matrix) m.matrix = m.rounds_q = false;
+}
+
 // Query tiles of an item: as many as the method allows, but fewer where there would not be enough items for all workers. Coarser
 // items for equal shares would load keys less often, and lose a fifth on 16 cores, of which some are always slower than others.
 // Where memory bandwidth is the limit, pages of neighbouring heads count for more: with one item each, 16 cores decode a tenth
@@ -350,7 +355,7 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     const int64_t panels = s.method.panel_of_heads ? d.batch * panels_of_batch(p, s.method, blocks, s.method.panel) : s.items;
     if (s.num_splits == 0 && s.split_size == 0 && panels > 0 && panels < kMinPanels)
         s.num_splits = int64_t(min_of(ceil_div(kMinPanels, panels), d.seqlen_k / kMinSplitKeys));
-    if (split_keys(d.seqlen_k, s.num_splits, s.split_size) > kMaxMatrixSplitKeys) s.method.matrix = s.decode.matrix = false;
+    if (split_keys(d.seqlen_k, s.num_splits, s.split_size) > kMaxMatrixSplitKeys) leave_matrix(s.method), leave_matrix(s.decode);
     if (s.split_size > 0) s.max_splits = ceil_div(max_of(d.seqlen_k, 1), s.split_size);
     else s.max_splits = max_of(min_of(s.num_splits, ceil_div(d.seqlen_k, kSplitQuantum)), 1);
     s.parallel_splits = s.max_splits > 1 && s.items > 0 && s.max_splits <= kMaxSplitStateBytes / state_bytes(p, s.method) / s.items;

@@ -138,6 +138,25 @@ void q_pointers(const Call& c, const QueryTile& t, const char** rows) {
                     query_index(p, p.d.q_stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head), p.d.q_dtype);
 }
 
+// Types of k and v that are multiplied as bf16 then: those of 8 bits hold no value that this would round.
+static bool rounds_to_bf16(int32_t dtype) { return dtype == FA_BF16 || is_byte_type(dtype) || is_block_type(dtype); }
+
+bool rounds_q_to_bf16(const fa_attention_desc_t& d) {
+    return d.precision == FA_PRECISION_NATIVE && (d.q_dtype == FA_F32 || d.q_dtype == FA_F16) && rounds_to_bf16(d.k_dtype) &&
+           rounds_to_bf16(d.v_dtype);
+}
+
+void round_q_to_bf16(const Call& c, const QueryTile& t, const char** rows, uint16_t* to, Scratch& w) {
+    constexpr uint16_t kMagnitude = 0x7FFF, kInfinity = 0x7F80;
+    const int64_t dim = c.p->d.dim_qk;
+    for (int r = 0; r < t.rows; r++, to += dim) {
+        c.k->widen[type_index(c.p->d.q_dtype)](rows[r], dim, w.line);
+        c.k->narrow[type_index(FA_BF16)](w.line, dim, to);
+        for (int64_t x = 0; x < dim; x++) to[x] = uint16_t(to[x] - ((to[x] & kMagnitude) == kInfinity && std::fabs(w.line[x]) < kPosInf));
+        rows[r] = reinterpret_cast<const char*>(to);
+    }
+}
+
 void o_pointers(const Call& c, const QueryTile& t, char** rows) {
     const Problem& p = *c.p;
     RowCursor at(t, p.group);

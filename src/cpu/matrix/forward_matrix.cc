@@ -12,14 +12,6 @@ constexpr int kPanel = 8;
 constexpr int kPrepareSteps = 16;                      // key blocks that a worker packs as one item
 constexpr int64_t kMaxPackedBytes = int64_t(1) << 28;  // beyond it, each panel packs the keys that it needs for itself
 
-// Types of k and v that a call which permits native precision multiplies as bf16: those of 8 bits hold no value that this would round.
-bool rounds_to_bf16(int32_t dtype) { return dtype == FA_BF16 || is_byte_type(dtype) || is_block_type(dtype); }
-
-// Are products of bf16 where q is of a finer type?
-bool rounds_q_to_bf16(const fa_attention_desc_t& d) {
-    return d.precision == FA_PRECISION_NATIVE && (d.q_dtype == FA_F32 || d.q_dtype == FA_F16) && rounds_to_bf16(d.k_dtype) &&
-           rounds_to_bf16(d.v_dtype);
-}
 int32_t product_type(const fa_attention_desc_t& d) { return rounds_q_to_bf16(d) ? int32_t(FA_BF16) : d.q_dtype; }
 
 MatrixShape shape_of(const Problem& p) {
@@ -166,7 +158,8 @@ void pack_q_tiles(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
     const char* rows[kRowBlock] = {};
     q_pointers(c, t, rows);
     prefetch_next_q(c, t);
-    pack_rows(c, s, c.k->matrix->pack_q, c.p->d.q_dtype, rows, kRowBlock, s.dim_qk, scratch.blocks[panel_index].q, w);
+    if (t.method->rounds_q) round_q_to_bf16(c, t, rows, scratch.converted, w);
+    pack_rows(c, s, c.k->matrix->pack_q, s.type, rows, kRowBlock, s.dim_qk, scratch.blocks[panel_index].q, w);
 }
 
 void init_block(RowBlock& block) {
