@@ -51,7 +51,7 @@ FA_DEVICE void load_block_part(const uint16_t* block, BlockFormat f, int first, 
 
 FA_DEVICE void store_eight(uint16_t* to, const float value[8]) {
     float words[4];
-    FA_UNROLL for (int i = 0; i < 4; i++) words[i] = float_of(rt::pack_bf16(value[2 * i], value[2 * i + 1]));
+    FA_UNROLL for (int i = 0; i < 4; i++) words[i] = float_of(rt::pack_bf16(clamp_to_bf16(value[2 * i]), clamp_to_bf16(value[2 * i + 1])));
     rt::store4(reinterpret_cast<float*>(to), words);
 }
 

@@ -70,7 +70,7 @@ struct LatentTile {
         FA_UNROLL for (int e = 0; e < 2; e++) {
             if (dim + e >= end) continue;
             uint32_t bits;
-            if (Mma::kRoundsQ && x.q_width == 0) bits = f32_to_bf16(load_element(x.q, index + dim + e, x.q_dtype));
+            if (Mma::kRoundsQ && x.q_width == 0) bits = f32_to_bf16(clamp_to_bf16(load_element(x.q, index + dim + e, x.q_dtype)));
             else bits = reinterpret_cast<const uint16_t*>(row)[dim + e];
             pair |= bits << 16 * e;
         }

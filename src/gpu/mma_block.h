@@ -171,7 +171,8 @@ struct MmaBlock {
                     const int c = at / int(sizeof(Element)), to = permute(at);
                     const bool there = r < shared().tile.valid && c < x.dim_qk;
                     const float value = there ? load_element(x.q, q_index(x, r) + c, x.q_dtype) : 0.f;
-                    reinterpret_cast<Element*>(q_tile() + swizzle_offset<kQRowBytes>(r, to / 16))[to % 16 / int(sizeof(Element))] = {f32_to_bf16(value)};
+                    const Element bits = {f32_to_bf16(clamp_to_bf16(value))};
+                    reinterpret_cast<Element*>(q_tile() + swizzle_offset<kQRowBytes>(r, to / 16))[to % 16 / int(sizeof(Element))] = bits;
                 });
                 return;
             }

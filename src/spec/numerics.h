@@ -46,6 +46,13 @@ FA_FN uint16_t f32_to_bf16(float f) {
     return uint16_t(f != f ? (u >> 16) | 0x40u : rounded);
 }
 
+// What is finite stays so when it is rounded to bf16.
+FA_FN float clamp_to_bf16(float x) {
+    constexpr float most = 0x1.fep+127f;
+    const float clamped = x > most ? most : x < -most ? -most : x;
+    return fabsf(x) <= kMaxFloat ? clamped : x;
+}
+
 // A small float's exponent and mantissa, moved to a float's place, lack only the difference of the biases in the exponent. With exponent
 // 0 it is a subnormal: the mantissa is put behind the smallest exponent's leading 1, which is then subtracted. No float subnormal takes
 // part: a program that flushes those on some threads gets the same values on all.

@@ -147,12 +147,11 @@ bool rounds_q_to_bf16(const fa_attention_desc_t& d) {
 }
 
 void round_q_to_bf16(const Call& c, const QueryTile& t, const char** rows, uint16_t* to, Scratch& w) {
-    constexpr uint16_t kMagnitude = 0x7FFF, kInfinity = 0x7F80;
     const int64_t dim = c.p->d.dim_qk;
     for (int r = 0; r < t.rows; r++, to += dim) {
         c.k->widen[type_index(c.p->d.q_dtype)](rows[r], dim, w.line);
+        for (int64_t x = 0; x < dim; x++) w.line[x] = clamp_to_bf16(w.line[x]);
         c.k->narrow[type_index(FA_BF16)](w.line, dim, to);
-        for (int64_t x = 0; x < dim; x++) to[x] = uint16_t(to[x] - ((to[x] & kMagnitude) == kInfinity && std::fabs(w.line[x]) < kPosInf));
         rows[r] = reinterpret_cast<const char*>(to);
     }
 }
