@@ -114,7 +114,7 @@ sanitize() {
 
 # compare run|beside NAME SUITES FILE [PID]: with torch, when process PID has ended; figures go to FILE.json.
 compare() {
-    local effort=(--fast --rounds 3)
+    local effort=(--fast --rounds 3) limit=$((2 * limit))  # hundreds of rows, whose rivals wait for a busy processor
     [ -z "$quick" ] || effort=(--quick)
     "$1" "$2" 1 bash -c '[ -z "$0" ] || tail --pid="$0" -f /dev/null; exec "$@"' "${5-}" \
         python3 -W ignore bench/compare_gpu.py --suite "$3" "${effort[@]}" --json "$logs/$4.json"
