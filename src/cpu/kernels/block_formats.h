@@ -19,16 +19,22 @@ struct Block {
     // kScaledDots: few rows multiply their sums and their P by d, and not every value.
     static constexpr bool kBlock = true, kScaledDots = !HasMin, kDeinterleaved = false, kNoNan = false;
     static constexpr float kDescale = 1;
-    static constexpr bool kByTable = FloatTable<Lanes>::kExists && Bits == 4;  // a nibble picks one of the 16 values there are
+    static constexpr bool kByTable = FloatTable<Lanes>::kExists && Bits < 8;  // a nibble picks one of the 16 values there are without a fifth bit
 
     static V nibble_values() {
         V table;
-        for (int i = 0; i < kLanes; i++) table[i] = float(HasMin ? i : i - 8);
+        for (int i = 0; i < kLanes; i++) table[i] = float(HasMin ? i : i - (1 << (Bits - 1)));
         return table;
     }
     static VecPair pick_pair(V table, const char* block) {
-        const VI bytes = read_bytes(block + (HasMin ? 4 : 2));
-        return {FloatTable<Lanes>::pick(table, bytes), FloatTable<Lanes>::pick(table, bytes >> 4)};
+        using Table = FloatTable<Lanes>;
+        const char* const x = block + (HasMin ? 4 : 2);
+        const VI bytes = read_bytes(x + (Bits == 5 ? 4 : 0));
+        const VecPair picked = {Table::pick(table, bytes), Table::pick(table, bytes >> 4)};
+        if constexpr (Bits == 4) return picked;
+        uint32_t fifths;
+        memcpy(&fifths, x, sizeof fifths);
+        return {Table::add_where(picked.a, fifths, 16), Table::add_where(picked.b, fifths >> 16, 16)};
     }
 
     // x of dims [dim, dim + kLanes), less 2^(Bits − 1) where there is no m.
@@ -57,7 +63,7 @@ struct Block {
         return {to_floats(integers(block, dim)), to_floats(integers(block, dim + kLanes))};
     }
     static VecPair read_part(const char* block, int part) {
-        if constexpr (kByTable) {
+        if constexpr (kByTable && Bits == 4) {  // all values that a block can have are scaled at once
             const V x = nibble_values(), d = splat_half(block);
             return pick_pair(HasMin ? fma_v(x, d, splat_half(block + 2)) : x * d, block);
         }

@@ -70,6 +70,8 @@ template <>
 struct FloatTable<16> {
     static constexpr bool kExists = true;
     static V pick(V table, VI x) { return _mm512_permutexvar_ps((__m512i)x, table); }
+    // To the lanes whose bits are set.
+    static V add_where(V x, uint32_t bits, float y) { return _mm512_mask_add_ps(x, __mmask16(bits), x, _mm512_set1_ps(y)); }
 };
 inline VI read_bytes(const char* at) { return (VI)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))); }
 inline VI read_signed_bytes(const char* at) { return (VI)_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))); }
