@@ -68,7 +68,7 @@ int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d) {
         return f16 || (sums_short_products(handle, d) && !rounds_p_to_8_bits(handle, d)) ? int32_t(FA_F16) : d.q_dtype;
     }
     const bool known = fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK;
-    return known && (strstr(text, "cpu_flash_matrix") || strstr(text, "cpu_flash_decode_matrix")) ? d.q_dtype : int32_t(FA_F32);
+    return known && (strstr(text, "cpu_flash_matrix") || strstr(text, "decode_matrix")) ? d.q_dtype : int32_t(FA_F32);
 }
 
 bool rounds_q_to_bf16(fa_handle_t handle, const fa_attention_desc_t& d) {

@@ -34,7 +34,7 @@ bool use_matrix_backward(const Problem& p, const Kernels& k) {
                                      FA_OPERAND_SINKS | kSequenceOperands | kRowSetOperands | FA_OPERAND_RNG_STATE,
                                  option::bands | option::schedule | option::softcap | option::dropout_p | option::bias_period |
                                      option::mask_period | option::mask_dtype | option::mask_keys};
-    return k.matrix && p.within(list) && p.d.q_dtype == FA_BF16 && p.d.k_dtype == FA_BF16;
+    return k.matrix && k.matrix->gemm && p.within(list) && p.d.q_dtype == FA_BF16 && p.d.k_dtype == FA_BF16;
 }
 
 MatrixShape operand_shape(int64_t dim) {

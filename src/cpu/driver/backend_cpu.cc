@@ -200,10 +200,14 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
 void explain_forward(const Context& c, const ForwardPlan& plan, char* text, uint64_t n) {
     const char* const names[] = {"flash", "standard", "flash1"};
     const Schedule& s = plan.schedule;
-    const bool rounds_q = s.method.rounds_q || s.decode.rounds_q;  // of any sequence
-    snprintf(text, n, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys%s, up to %lld split%s%s, %s", names[plan.problem.d.algorithm],
+    const Problem& p = plan.problem;
+    // Sequences of few rows among longer ones.
+    const bool some_decode = s.decode.matrix && s.decode.pack_q != s.method.pack_q && (p.packed_q() || p.has(FA_OPERAND_SEQUSED_Q));
+    const bool rounds_q = s.method.rounds_q || (some_decode && s.decode.rounds_q);
+    snprintf(text, n, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys%s%s, up to %lld split%s%s, %s", names[plan.problem.d.algorithm],
              s.method.matrix ? "decode_matrix" : s.method.name, plan.call.k->name, s.method.rows, kTileKeys,
-             rounds_q ? ", products of bf16" : "", (long long)s.max_splits, s.max_splits == 1 ? "" : "s", s.parallel_splits ? " side by side" : "",
+             some_decode ? ", few rows by decode_matrix" : "", rounds_q ? ", products of bf16" : "", (long long)s.max_splits,
+             s.max_splits == 1 ? "" : "s", s.parallel_splits ? " side by side" : "",
              threads_text(c.threads, forward_workers(c, s, worker_count)).text);
 }
 

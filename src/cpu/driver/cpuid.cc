@@ -91,7 +91,10 @@ bool prefer(const Kernels& k) {
 #define FA_PAUSE "pause"
 #elif defined(__aarch64__)
 bool detect(const Kernels& k) {
-    if (k.isa != FA_ISA_SVE) return true;
+    constexpr unsigned long i8mm = 1ul << 13, bf16 = 1ul << 14;  // of AT_HWCAP2, also where the system's headers lack the names
+    const bool wants_bf16 = k.isa == FA_ISA_NEON_BF16 || k.isa == FA_ISA_SVE_BF16;
+    if (wants_bf16 && (getauxval(AT_HWCAP2) & (i8mm | bf16)) != (i8mm | bf16)) return false;
+    if (k.isa != FA_ISA_SVE && k.isa != FA_ISA_SVE_BF16) return true;
     if (!(getauxval(AT_HWCAP) & HWCAP_SVE)) return false;
     const int length = prctl(PR_SVE_GET_VL);
     return length > 0 && (length & PR_SVE_VL_LEN_MASK) == k.lanes * int(sizeof(float));

@@ -355,7 +355,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     const fa_attention_desc_t& d = p.d;
     const bool rounds_q = rounds_q_to_bf16(d);
     const int32_t type = product_type(d);
-    if (!k.matrix || !(type == FA_BF16 || (type == FA_F16 && k.matrix->has_fp16))) return false;
+    if (!k.matrix || !k.matrix->mainloop || !(type == FA_BF16 || (type == FA_F16 && k.matrix->has_fp16))) return false;
     if (!p.within(rounds_q ? kMatrixOfOwnV : kMatrix) || (!rounds_q && d.k_dtype != type && !is_byte_type(d.k_dtype))) return false;
     // P as f16 has not the range that outputs of wider types can show.
     if (type == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;

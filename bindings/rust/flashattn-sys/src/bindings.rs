@@ -113,7 +113,10 @@ pub const FA_ISA_AVX512_BF16: i32 = 24;
 pub const FA_ISA_AMX: i32 = 28;
 pub const FA_ISA_AMX_FP16: i32 = 32;
 pub const FA_ISA_NEON: i32 = 64;
+/// and products of integers (FEAT_BF16, FEAT_I8MM), as of the other of that name
+pub const FA_ISA_NEON_BF16: i32 = 68;
 pub const FA_ISA_SVE: i32 = 72;
+pub const FA_ISA_SVE_BF16: i32 = 76;
 
 /// the caller's if parallel_for was given, else the library's own. Where a program has the machine to itself and
 /// makes call after call, OpenMP's threads, which wait without sleeping, begin sooner: on 16 cores up to a
