@@ -99,10 +99,9 @@ TEST_P(Native, ErrorIsThatOfBf16) {
             EXPECT_LE(error, c.p_dtype == FA_BF16 ? 6e-3 : 5e-4) << c.describe();
             EXPECT_EQ(c.rounded_q, c.p_dtype == FA_BF16);
             const int32_t isa = GetParam();
-            const bool arm = isa == FA_ISA_NEON_BF16 || isa == FA_ISA_SVE_BF16;  // which decode alone by dots
-            if (arm || isa == FA_ISA_AVX512_BF16 || isa == FA_ISA_AMX) {
-                const bool decoded = rows == 1 && types.k == types.v && (isa == FA_ISA_AVX512_BF16 || types.k != FA_Q8_0);
-                EXPECT_EQ(c.rounded_q, types.k != FA_F16 && (decoded || (rows > 1 && !arm))) << c.describe();
+            if (isa == FA_ISA_AVX512_BF16 || isa == FA_ISA_AMX || isa == FA_ISA_NEON_BF16 || isa == FA_ISA_SVE_BF16) {
+                const bool decoded = types.k == types.v && (isa == FA_ISA_AVX512_BF16 || types.k != FA_Q8_0);
+                EXPECT_EQ(c.rounded_q, types.k != FA_F16 && (rows > 1 || decoded)) << c.describe();
             }
             c.d.precision = FA_PRECISION_DEFAULT;
             ASSERT_EQ(c.run(handle), FA_OK) << handle.error();

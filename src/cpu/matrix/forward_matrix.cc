@@ -370,7 +370,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
           .init_scratch = init_scratch,
           .pack_q = pack_q_tiles,
           .mainloop = matrix_mainloop,
-          .write_o = d.o_dtype == FA_BF16 ? write_o : nullptr,
+          .write_o = d.o_dtype == FA_BF16 && k.matrix->write_o ? write_o : nullptr,
           .speed = k.matrix->speed,
           .rounds_q = rounds_q};
     const int64_t heads = d.batch * d.heads_k, steps = max_steps(p);

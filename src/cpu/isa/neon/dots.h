@@ -21,6 +21,9 @@ inline void interleave(Halves a, Halves b, Halves* to) {
 }
 inline Halves pair_values(V even, V odd) { return vtrn2q_u16(vreinterpretq_u16_f32(even), vreinterpretq_u16_f32(odd)); }
 
+inline Halves repeat_quads(const uint16_t* at) { return vld1q_u16(at); }
+inline V multiply_quads(V sum, Halves a, Halves b) { return vbfmmlaq_f32(sum, vreinterpretq_bf16_u16(a), vreinterpretq_bf16_u16(b)); }
+
 inline void interleave_eights(SignedBytes a, SignedBytes b, SignedBytes* to) {
     to[0] = vreinterpretq_s8_s64(vzip1q_s64(vreinterpretq_s64_s8(a), vreinterpretq_s64_s8(b)));
     to[1] = vreinterpretq_s8_s64(vzip2q_s64(vreinterpretq_s64_s8(a), vreinterpretq_s64_s8(b)));

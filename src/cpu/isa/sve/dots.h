@@ -21,6 +21,9 @@ inline void interleave(Halves a, Halves b, Halves* to) {
 }
 inline Halves pair_values(V even, V odd) { return svtrn2(svreinterpret_u16(even), svreinterpret_u16(odd)); }
 
+inline Halves repeat_quads(const uint16_t* at) { return svld1rq(svptrue_b16(), at); }
+inline V multiply_quads(V sum, Halves a, Halves b) { return svbfmmla(sum, svreinterpret_bf16(a), svreinterpret_bf16(b)); }
+
 inline void interleave_eights(SignedBytes a, SignedBytes b, SignedBytes* to) {
     to[0] = svreinterpret_s8(svzip1(svreinterpret_s64(a), svreinterpret_s64(b)));
     to[1] = svreinterpret_s8(svzip2(svreinterpret_s64(a), svreinterpret_s64(b)));
