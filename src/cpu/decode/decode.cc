@@ -219,13 +219,17 @@ KvRows kv_rows(const DecodePanel& panel, const KvSource& source, int i, int64_t 
             .far_offset = source.head[far].offset};
 }
 
+void configure(const DecodeMatrixKernels& decode, int rows, bool limbs) {
+    if (decode.configure) decode.configure(rows, limbs);
+}
+
 void qk_chunk_matrix(const DecodePanel& panel, int i, const DecodeChunk& chunk, float* s) {
     const Call& c = *panel.c;
     const DecodeMatrixKernels& decode = *panel.matrix;
     float factor[kDecodeRows];
     for (int r = 0; r < panel.tiles[i].rows; r++)
         factor[r] = finite_or_nan(panel.scratch.factor[i * kDecodeRows + r] * panel.k.head[i].factor);
-    if (chunk.limbs != panel.limbs) decode.configure(panel.tiles[i].rows, panel.limbs = chunk.limbs);
+    if (chunk.limbs != panel.limbs) configure(decode, panel.tiles[i].rows, panel.limbs = chunk.limbs);
     const void* const q = chunk.limbs ? static_cast<const void*>(panel.scratch.limbs + i * limb_bytes(*c.p)) : panel.tiles[i].q;
     decode.qk(static_cast<const uint16_t*>(q), panel.tiles[i].rows, factor, chunk, panel.k.dim, panel.scratch.matrix, s);
 }
@@ -361,14 +365,14 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     }
     // Blocks start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
     const int64_t start = begin + (range.begin - begin) / kTileKeys * kTileKeys;
-    if (panel.matrix) panel.matrix->configure(tiles[0].rows, panel.limbs);
+    if (panel.matrix) configure(*panel.matrix, tiles[0].rows, panel.limbs);
     for (int64_t from = next_block(panel, start, begin, range.end); from < range.end;
          from = next_block(panel, panel.last, begin, range.end)) {
         panel.start = from;
         panel.last = end_of_run(panel, from, begin, range.end);
         for (int64_t key = from; key < panel.last + kTileKeys; key += kTileKeys) process_block(panel, key, w);
     }
-    if (panel.matrix) panel.matrix->release();
+    if (panel.matrix && panel.matrix->release) panel.matrix->release();
     for (int i = 0; i < count; i++) write_acc(panel, i, states[i]);
 }
 

@@ -67,6 +67,16 @@ constexpr void (*kWiden[kSingleTypes])(const void*, int64_t, float*) = {nullptr,
                                                                   widen_e4m3, widen_e5m2, widen_i8};
 constexpr void (*kNarrow[kSingleTypes])(const float*, int64_t, void*) = {nullptr,     narrow_f32,  narrow_f16, narrow_bf16,
                                                                    narrow_e4m3, narrow_e5m2, narrow_i8};
+// Values of an 8-bit type as FA_BF16 or FA_F16 has them, exactly.
+static inline void convert_bytes(int32_t from_type, const void* from, int count, int32_t type, uint16_t* to) {
+    float values[64];
+    for (int at = 0; at < count; at += 64) {
+        const int n = count - at < 64 ? count - at : 64;
+        kWiden[type_index(from_type)](static_cast<const char*>(from) + at, n, values);
+        if (type == FA_F16) narrow_f16(values, n, to + at);
+        else narrow_bf16(values, n, to + at);
+    }
+}
 constexpr void (*kWidenNibbles[])(const void*, int64_t, float*) = {widen_nibbles<FA_E2M1>, widen_nibbles<FA_I4>, widen_nibbles<FA_U4>};
 constexpr void (*kNarrowNibbles[])(const float*, int64_t, void*) = {narrow_nibbles<FA_E2M1>, narrow_nibbles<FA_I4>, narrow_nibbles<FA_U4>};
 

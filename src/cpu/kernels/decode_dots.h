@@ -59,10 +59,6 @@ void for_type(int32_t type, const F& f) {
 }
 
 // f(first row, Constant<R>()) for blocks of 4, 2 and 1 rows.
-template <int N>
-struct Constant {
-    constexpr operator int() const { return N; }
-};
 template <class F>
 inline void for_row_blocks(int rows, const F& f) {
     int r = 0;
@@ -117,8 +113,6 @@ template <class T, int R>
 
 // ---- int8 keys by limbs of q
 
-constexpr int kLimbs = 4;
-constexpr float kLimbUnits[kLimbs] = {0x1p24f, 0x1p16f, 0x1p8f, 1.f};
 constexpr int kDimsAtOnce = 4 * kLanes;  // of a key: two vectors of two keys' eights
 
 // [dim / kHalves][row][pair of limbs][eight of dims][limb of the pair][8], and behind 16 · dim bytes a unit for each row. False where q is not of so
@@ -278,17 +272,12 @@ void decode_dot_finish(const float* from, int32_t type, int dim, float factor, f
     });
 }
 
-void no_tiles(int, bool) {}
-void no_tiles() {}
-
 constexpr DecodeMatrixKernels kDecodeDots = {.byte_dims = 64,
                                              .short_chunk_rows = 2,
                                              .min_rows_bf16 = 1,
                                              .min_rows_int8 = 1,
                                              .min_rows_fp8 = 1,
                                              .max_rows = kDecodeRows,
-                                             .configure = no_tiles,
-                                             .release = no_tiles,
                                              .pack_q = pack_dot_q,
                                              .pack_limbs = pack_limbs,
                                              .qk = decode_dot_qk,

@@ -18,6 +18,12 @@ namespace {
 constexpr int kVecPair = 2 * kLanes;
 constexpr int kChainVecPairs = kChain / 2;  // vector pairs of a row that one chain of additions takes
 
+// A number as an argument whose type tells it.
+template <int N>
+struct Constant {
+    constexpr operator int() const { return N; }
+};
+
 static inline int padded(int dim) { return (dim + kVecPair - 1) / kVecPair * kVecPair; }
 
 // What is prefetched, and where to. Usually the rows that are read next, into the first-level cache, since a line that waits in the second

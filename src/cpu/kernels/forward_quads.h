@@ -11,6 +11,7 @@
 //     multiply_quads(sum, a, b)      of each 16 bytes: sum[2 r + c] += a's row r · b's row c
 #pragma once
 #include "cpu/kernels/decode_dots.h"
+#include "cpu/kernels/matrix_rows.h"
 
 namespace fa {
 namespace cpu {
@@ -21,10 +22,8 @@ constexpr int kPairs = kLanes / 4;  // of keys or columns in a vector
 constexpr int kMostDims = 1024;     // of a head: core takes no more
 // P, row sums and accumulators are kept times it: sums of 2^16 values at their type's limit are finite, and P of 2^-110 is a normal bf16.
 constexpr float kQuadPScale = 0x1p-16f, kAccScale = kHeadroomUnit / kQuadPScale;
-constexpr float kRefUnset = FLT_MAX;      // neg_ref of rows that have seen no key
-constexpr float kMostShare = 16;          // that a lane may have of a row's sum before row_ref moves
-constexpr float kMaxFusedScore = 8192.f;  // of log2 scores: beyond it, a product by itself, rounded, is far from one that is fused
-constexpr float kMostLog2P = 64;          // what is above is computed again, from another row_ref
+constexpr float kMostShare = 16;  // that a lane may have of a row's sum before row_ref moves
+constexpr float kMostLog2P = 64;  // what is above is computed again, from another row_ref
 
 int column_pairs(const MatrixShape& shape) { return shape.columns * 8; }
 int dim_quads(const MatrixShape& shape) { return shape.depth * 8; }
@@ -57,16 +56,6 @@ void pack_v(const MatrixShape& shape, const uint16_t* const* rows, uint16_t* to)
         memset(to + 4 * shape.dim_v, 0, size_t(columns - shape.dim_v) * 4 * sizeof *to);
     }
 }
-// Of 8-bit types, which bf16 has exactly.
-void convert_bytes(int32_t from_type, const void* from, int count, int32_t, uint16_t* to) {
-    float values[64];
-    for (int at = 0; at < count; at += 64) {
-        const int n = count - at < 64 ? count - at : 64;
-        kWiden[type_index(from_type)](static_cast<const char*>(from) + at, n, values);
-        narrow_bf16(values, n, to + at);
-    }
-}
-
 // ---- products
 
 // c[row pairs][pairs][2][2] = or += a · b: R row pairs by N vectors of pairs; a's row pairs are `quads` quads apart, b's quads `across` pairs, and
@@ -122,32 +111,17 @@ void multiply_pv(const MatrixShape& shape, const MainloopStep& step, const uint1
 
 // ---- score mods and masks
 
-uint64_t visible_keys(const MatrixRow& row, int64_t key, const uint64_t* visible) {
-    return visible ? *visible : key_bits(row.begin, row.end, key);
-}
-// Those of them that the mask keeps. Of others its elements are not read: a caller may not have them.
 uint64_t kept_keys(const MatrixTask& t, const MatrixRow& row, int64_t key, uint64_t visible) {
-    if (!t.mask) return visible;
-    uint64_t kept = 0;
-    for (int j = 0; j < kKeyBlock; j++)
-        if (visible >> j & 1 && t.mask[row.mask + (key + j) * t.mask_step]) kept |= uint64_t(1) << j;
-    return kept;
-}
-// −inf removes a key, whatever its score.
-float bias_of(const MatrixTask& t, const MatrixRow& row, int64_t key) {
-    const int64_t i = row.bias + key * t.bias_step;
-    if (t.bias_dtype == FA_F32) return static_cast<const float*>(t.bias)[i];
-    const uint16_t bits = static_cast<const uint16_t*>(t.bias)[i];
-    return t.bias_dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+    return t.mask ? keys_of_mask(t, row, key, visible) : visible;
 }
 
 KeptKeys classify_keys(const MatrixTask& t, const MatrixRow* rows, int64_t key, const uint64_t* given) {
     bool some = false, all = t.mask != nullptr;
     for (int r = 0; r < kRowBlock && (all || !some); r++) {
-        const uint64_t kept = kept_keys(t, rows[r], key, visible_keys(rows[r], key, given ? given + r : nullptr));
+        const uint64_t kept = kept_keys(t, rows[r], key, visible_keys(rows, r, key, given));
         all &= kept == ~uint64_t(0);
         some |= kept != 0 && !t.bias;
-        for (int j = 0; j < kKeyBlock && t.bias && !some; j++) some = kept >> j & 1 && bias_of(t, rows[r], key + j) != kNegInf;
+        for (int j = 0; j < kKeyBlock && t.bias && !some; j++) some = kept >> j & 1 && bias_element(t, rows[r].bias + (key + j) * t.bias_step) != kNegInf;
     }
     return !some ? KeptKeys::none : all ? KeptKeys::all : KeptKeys::some;
 }
@@ -166,7 +140,7 @@ void score_mod_row(const MatrixTask& t, const MatrixRow& row, int64_t key, uint6
     const float to_units = capped ? t.scale : t.scale * kLog2e, factor = capped && invertible ? to_units / t.cap : to_units;
     float bias[kKeyBlock], distance[kKeyBlock];
     for (int j = 0; j < kKeyBlock; j++) {
-        bias[j] = t.bias && kept >> j & 1 ? bias_of(t, row, key + j) : 0.f;
+        bias[j] = t.bias && kept >> j & 1 ? bias_element(t, row.bias + (key + j) * t.bias_step) : 0.f;
         distance[j] = float(key + j - row.diagonal);
     }
     for (int j = 0; j < kKeyBlock; j += kLanes) {
@@ -180,11 +154,11 @@ void score_mod_row(const MatrixTask& t, const MatrixRow& row, int64_t key, uint6
         store(s + j, x);
     }
 }
-void apply_score_mod(const MatrixTask& t, const MainloopStep& step, float* s) {
-    for (int r = 0; r < kRowBlock; r++, s += kKeyBlock) {
+void apply_score_mod(const MatrixTask& t, const MainloopStep& step, float* s, int first, int end) {
+    for (int r = first; r < end; r++, s += kKeyBlock) {
         const MatrixRow& row = step.block->rows[r];
         const uint64_t kept =
-            step.masked ? kept_keys(t, row, step.key, visible_keys(row, step.key, step.visible ? step.visible + r : nullptr)) : ~uint64_t(0);
+            step.masked ? kept_keys(t, row, step.key, visible_keys(step.block->rows, r, step.key, step.visible)) : ~uint64_t(0);
         if (t.has_score_mod) score_mod_row(t, row, step.key, kept, s);
         for (uint64_t hidden = ~kept; hidden; hidden &= hidden - 1) s[__builtin_ctzll(hidden)] = kNegInf;
     }
@@ -192,38 +166,13 @@ void apply_score_mod(const MatrixTask& t, const MainloopStep& step, float* s) {
 
 // ---- softmax
 
-void scale_row(float* s, float factor) {
-    for (int j = 0; j < kKeyBlock; j += kLanes) store(s + j, load(s + j) * factor);
-}
-// The row's −row_ref by its scores in this step.
-float find_neg_ref(const RowBlock& block, int row, const float* s) {
+float find_neg_ref(const MatrixTask&, const RowBlock& block, int row, const float* s) {
     V most = load(s);
     for (int j = kLanes; j < kKeyBlock; j += kLanes) most = max_v(load(s + j), most);
     float lane[kLanes], largest = kNegInf;
     store(lane, most);
     for (const float x : lane) largest = max_fn(largest, x);
     return -(largest * block.factor[row]);
-}
-// exp2's argument is score · factor + neg_ref, rounded once. Where scores are so large that their product by itself, rounded, is far from that, a
-// row's scores are multiplied by themselves, in this step and all later ones (prescaled). False: row_ref did not grow.
-bool update_ref(const MatrixTask& t, RowBlock& block, int row, float* s) {
-    float from = find_neg_ref(block, row, s);
-    if (fabsf(from) > kMaxFusedScore && block.factor[row] == t.factor && t.factor != 1.f) {
-        scale_row(s, t.factor);
-        block.factor[row] = 1.f;
-        block.prescaled = true;
-        from = find_neg_ref(block, row, s);
-    }
-    if (!(from < block.neg_ref[row])) return false;
-    block.neg_ref[row] = from;
-    return true;
-}
-void reset_refs(const MatrixTask& t, RowBlock& block) {
-    for (int row = 0; row < kRowBlock; row++) {
-        block.neg_ref[row] = kRefUnset;
-        block.factor[row] = t.factor;
-    }
-    block.ref_unset = block.prescaled = false;
 }
 
 // P of a row, and what it adds to the row's sum.
@@ -258,8 +207,7 @@ void softmax_step(const MatrixTask& t, RowBlock& block, const QuadStage& stage) 
         reset_refs(t, block);
         for (int row = 0; row < kRowBlock; row++) update_ref(t, block, row, stage.s + row * kKeyBlock);
     } else if (block.prescaled) {
-        for (int row = 0; row < kRowBlock; row++)
-            if (block.factor[row] != t.factor) scale_row(stage.s + row * kKeyBlock, t.factor);
+        prescale_rows(t, block, 0, kRowBlock, stage.s);
     }
     for (int row = 0; row < kRowBlock; row++) {
         float *const s = stage.s + row * kKeyBlock, *const l = block.l[0] + row * 16;
@@ -284,25 +232,16 @@ void mainloop(const MatrixTask& given, const MainloopStep* steps, int64_t count)
     if (t.has_score_mod) t.factor = 1.f;  // score_mod_row() has multiplied
     for (const MainloopStep* step = steps; step < steps + count; step++) {
         multiply_qk(t.shape, *step, stage.s);
-        if (t.has_score_mod || step->masked) apply_score_mod(t, *step, stage.s);
+        if (t.has_score_mod || step->masked) apply_score_mod(t, *step, stage.s, 0, kRowBlock);
         softmax_step(t, *step->block, stage);
         multiply_pv(t.shape, *step, stage.p);
     }
 }
 
-void init_refs_at_diagonal(const MatrixTask& given, const MainloopStep& step) {
-    MatrixTask t = given;
-    RowBlock& block = *step.block;
+void init_refs_at_diagonal(const MatrixTask& t, const MainloopStep& step) {
     const QuadStage stage(t.stages);
     multiply_qk(t.shape, step, stage.s);
-    if (t.has_score_mod) t.factor = 1.f;
-    apply_score_mod(t, step, stage.s);
-    if (block.ref_unset) reset_refs(t, block);
-    for (int row = 0; row < kRowBlock; row++) {
-        const MatrixRow& r = block.rows[row];
-        const bool here = r.diagonal >= step.key && r.diagonal < step.key + kKeyBlock && r.diagonal >= r.begin && r.diagonal < r.end;
-        if (here) update_ref(t, block, row, stage.s + row * kKeyBlock);
-    }
+    update_refs_at_diagonal(t, step, stage.s);
 }
 
 void finish_state(const MatrixShape& shape, const RowBlock& block, int rows, float scale, float* o, float* m, float* l) {

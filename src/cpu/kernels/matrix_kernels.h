@@ -12,7 +12,7 @@ namespace {
 // The caller adds the products, and how fast they are.
 constexpr MatrixKernels common_matrix_kernels() {
     MatrixKernels k{};
-    k.convert = convert;
+    k.convert = convert_bytes;
     k.pack_q = pack_q;
     k.pack_k = pack_k;
     k.pack_v = pack_v;

@@ -91,16 +91,6 @@ void pack_v(const MatrixShape& shape, const uint16_t* const* rows, uint16_t* to)
     else pack_pairs<1>(shape, rows, to);
 }
 
-void convert(int32_t from_type, const void* from, int count, int32_t type, uint16_t* to) {
-    float values[64];
-    for (int at = 0; at < count; at += 64) {
-        const int n = count - at < 64 ? count - at : 64;
-        kWiden[type_index(from_type)](static_cast<const char*>(from) + at, n, values);
-        if (type == FA_F16) narrow_f16(values, n, to + at);
-        else narrow_bf16(values, n, to + at);
-    }
-}
-
 }  // namespace
 }  // namespace cpu
 }  // namespace fa

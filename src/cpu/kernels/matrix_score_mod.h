@@ -17,23 +17,12 @@ inline V load_bias(const MatrixTask& t, int64_t at, __mmask16 visible) {
         return t.bias_dtype == FA_F16 ? _mm512_cvtph_ps(x) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
     }
     float values[16] = {};
-    for (int j = 0; j < 16; j++) {
-        if (!(visible >> j & 1)) continue;
-        const int64_t i = at + j * t.bias_step;
-        if (t.bias_dtype == FA_F32) values[j] = static_cast<const float*>(t.bias)[i];
-        else if (t.bias_dtype == FA_F16) values[j] = f16_to_f32(static_cast<const uint16_t*>(t.bias)[i]);
-        else values[j] = bf16_to_f32(static_cast<const uint16_t*>(t.bias)[i]);
-    }
+    for (int j = 0; j < 16; j++)
+        if (visible >> j & 1) values[j] = bias_element(t, at + j * t.bias_step);
     return load(values);
 }
 
-// Keys of [key, key + kKeyBlock) that a row sees before masks, a bit each.
-inline uint64_t visible_keys(const MatrixRow* rows, int row, int64_t key, const uint64_t* visible) {
-    static_assert(kKeyBlock == 64, "a bit for each key");
-    return visible ? visible[row] : first_bits(rows[row].end - key) & ~first_bits(rows[row].begin - key);
-}
-
-// Those of them that the mask keeps. Of others its elements are not read: a caller may not have them.
+// The visible keys that the mask keeps.
 inline uint64_t kept_keys(const MatrixTask& t, const MatrixRow& row, int64_t key, uint64_t visible) {
     if (!t.mask || !visible) return visible;
     if (t.mask_step == 1) {
@@ -42,15 +31,7 @@ inline uint64_t kept_keys(const MatrixTask& t, const MatrixRow& row, int64_t key
         const __m512i bytes = _mm512_maskz_loadu_epi8(visible, mask);
         return _mm512_test_epi8_mask(bytes, bytes);
     }
-    uint64_t kept = 0;
-    for (int j = 0; j < kKeyBlock; j++)
-        if (visible >> j & 1 && t.mask[row.mask + (key + j) * t.mask_step]) kept |= uint64_t(1) << j;
-    return kept;
-}
-
-// Whether the row's own diagonal is a visible key of [key, key + kKeyBlock).
-inline bool diagonal_in_block(const MatrixRow& row, int64_t key) {
-    return row.diagonal >= key && row.diagonal < key + kKeyBlock && row.diagonal >= row.begin && row.diagonal < row.end;
+    return keys_of_mask(t, row, key, visible);
 }
 
 // Kept::all is found only where there is a mask: without one, bands say it by themselves.
@@ -129,16 +110,6 @@ __attribute__((noinline)) void apply_score_mod(const MatrixTask& t, const Mainlo
 
 inline void maybe_score_mod(const MatrixTask& t, const MainloopStep& step, float* s, int first, int end) {
     if (t.has_score_mod || step.masked) apply_score_mod(t, step, s, first, end);
-}
-
-// Sets row_ref of rows whose diagonal is one of the step's keys from their scores there; s holds products.
-void update_refs_at_diagonal(MatrixTask t, const MainloopStep& step, float* s) {
-    RowBlock& block = *step.block;
-    if (t.has_score_mod) t.factor = 1.f;
-    apply_score_mod(t, step, s, 0, kRowBlock);
-    if (block.ref_unset) reset_refs(t, block);
-    for (int row = 0; row < kRowBlock; row++)
-        if (diagonal_in_block(block.rows[row], step.key)) update_ref(t, block, row, s + row * kKeyBlock);
 }
 
 }  // namespace

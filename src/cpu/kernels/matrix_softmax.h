@@ -3,7 +3,7 @@
 #pragma once
 #include "cpu/kernels/decode_kernels.h"
 #include "cpu/kernels/layout.h"
-#include "cpu/kernels/matrix_table.h"
+#include "cpu/kernels/matrix_rows.h"
 
 namespace fa {
 namespace cpu {
@@ -16,8 +16,6 @@ constexpr int p_scale_log2(int32_t type) { return type == FA_BF16 ? -16 : 10; }
 // From accumulators in that unit to PartialState's.
 constexpr float acc_scale(int32_t type) { return type == FA_BF16 ? 0x1p-16f : 0x1p-42f; }
 static_assert(kHeadroomUnit == 0x1p-32f, "acc_scale() leads to it");
-
-constexpr float kUnsetNegRef = FLT_MAX;  // RowBlock.neg_ref of a row_ref below every score, of rows that have seen none
 
 // S and P of 16 rows.
 constexpr int kTileScores = 16 * kKeyBlock;
@@ -108,11 +106,10 @@ void rescale_o(const MatrixShape& shape, const RowBlock& block) {
         for (int row = 0; row < 16; row++, o += 16) store(o, load(o) * block.rescale[tile / shape.columns * 16 + row]);
 }
 
-// The row's −row_ref by its scores in this step, its unit included.
-float find_neg_ref(const RowBlock& block, int row, int unit, const float* s) {
+float find_neg_ref(const MatrixTask& t, const RowBlock& block, int row, const float* s) {
     V row_max = load(s);
     for (int j = 16; j < kKeyBlock; j += 16) row_max = max_v(load(s + j), row_max);
-    return -(_mm512_reduce_max_ps(row_max) * block.factor[row] - float(unit));
+    return -(_mm512_reduce_max_ps(row_max) * block.factor[row] - float(p_scale_log2(t.shape.type)));
 }
 
 template <int H>
@@ -121,29 +118,7 @@ inline void transpose_max(V x[2 * H]) {
     for (int i = 0; i < H; i++) x[i] = max_v(blend_lanes<H>(x[i], x[i + H]), exchange_lanes<H>(x[i], x[i + H]));
 }
 
-void scale_row(float* s, float factor) {
-    for (int j = 0; j < kKeyBlock; j += 16) store(s + j, load(s + j) * factor);
-}
-
-constexpr float kMaxFusedScore = 8192.f;  // of log2 scores
-
-// exp2's argument is score · factor + neg_ref, rounded once. Where scores are so large that their product by itself, rounded, is
-// far from that, a row's scores are multiplied by themselves, in this step and all later ones (prescaled). False: row_ref did not
-// grow.
-bool update_ref(const MatrixTask& t, RowBlock& block, int row, float* s) {
-    float from = find_neg_ref(block, row, p_scale_log2(t.shape.type), s);
-    if (fabsf(from) > kMaxFusedScore && block.factor[row] == t.factor && t.factor != 1.f) {
-        scale_row(s, t.factor);
-        block.factor[row] = 1.f;
-        block.prescaled = true;
-        from = find_neg_ref(block, row, p_scale_log2(t.shape.type), s);
-    }
-    if (!(from < block.neg_ref[row])) return false;
-    block.neg_ref[row] = from;
-    return true;
-}
-
-// The same for 16 rows from `first` on, at once where none exceeds kMaxFusedScore: one by one they take as long as a step.
+// update_ref() for 16 rows from `first` on, at once where none exceeds kMaxFusedScore: one by one they take as long as a step.
 void update_refs(const MatrixTask& t, RowBlock& block, int first, float* s) {
     V row_max[16];
 #pragma GCC unroll 16
@@ -164,23 +139,9 @@ void update_refs(const MatrixTask& t, RowBlock& block, int first, float* s) {
     _mm512_mask_storeu_ps(to, _mm512_cmp_ps_mask(from, load(to), _CMP_LT_OQ), from);
 }
 
-void reset_refs(const MatrixTask& t, RowBlock& block) {
-    for (int row = 0; row < kRowBlock; row++) {
-        block.neg_ref[row] = kUnsetNegRef;
-        block.factor[row] = t.factor;
-    }
-    block.ref_unset = block.prescaled = false;
-}
-
 void init_block(const MatrixTask& t, RowBlock& block, float* s) {
     reset_refs(t, block);
     for (int row = 0; row < kRowBlock; row += 16) update_refs(t, block, row, s + row * kKeyBlock);
-}
-
-// Of the block's rows from `first` on.
-void prescale_rows(const MatrixTask& t, const RowBlock& block, int first, int rows, float* s) {
-    for (int row = 0; row < rows; row++)
-        if (block.factor[first + row] != t.factor) scale_row(s + row * kKeyBlock, t.factor);
 }
 
 // `l_index` says which of the two row sums is current.

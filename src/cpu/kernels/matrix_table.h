@@ -114,6 +114,8 @@ constexpr int64_t kFarBytes = 16 * 1024;  // so far ahead is what decoding prefe
 // P, as bf16, is multiplied by it once more: sums of 2^16 values at their type's limit are finite.
 constexpr float kDecodePScale = 0x1p-8f;
 constexpr int kLimbRows = 4;  // rows whose limbs of q fit the 16 columns of a tile
+constexpr int kLimbs = 4;     // of a value of q: signed bytes, the highest first, in units of
+constexpr float kLimbUnits[kLimbs] = {0x1p24f, 0x1p16f, 0x1p8f, 1.f};
 struct DecodeMatrixScratch {
     uint16_t* converted;  // [kDecodeChunkKeys][dim]
     uint16_t* zeros;      // [dim]
@@ -144,11 +146,12 @@ struct DecodeMatrixKernels {
         const int least = min_rows(type), step = is_byte_type(type) ? byte_dims : 32;
         return rows >= least && rows <= max_rows && dim_qk % step == 0 && dim_v % step == 0;
     }
-    void (*configure)(int rows, bool limbs);  // tile registers, on each thread before the others; release() behind them
-    void (*release)();
+    // Tile registers, on each thread before the others; release() behind them. NULL: there are none.
+    void (*configure)(int rows, bool limbs) = nullptr;
+    void (*release)() = nullptr;
     void (*pack_q)(const uint16_t* const* rows, int count, int32_t type, int dim, uint16_t* to);  // 32 · dim bytes
-    // Of up to kLimbRows rows: 16 · dim bytes, and behind them a factor for each row. False: q has no such form.
-    bool (*pack_limbs)(const uint16_t* const* rows, int count, int dim, char* to);
+    // Of up to kLimbRows rows: 16 · dim bytes, and behind them a factor for each row. False: q has no such form. NULL: none has.
+    bool (*pack_limbs)(const uint16_t* const* rows, int count, int dim, char* to) = nullptr;
     void (*qk)(const uint16_t* q, int rows, const float* factor, const DecodeChunk&, int dim, const DecodeMatrixScratch&, float* s);
     // o · rescale + P v; a rescale of NULL is 1 for all. Returns where it is: o or `spare`, of which the other has nothing then.
     float* (*pv)(const float* p, int rows, const DecodeChunk&, int dim, const float* rescale, const DecodeMatrixScratch&, float* o, float* spare);

@@ -10,8 +10,6 @@ namespace {
 
 #define FA_TILE_DOT_INT8(c, a, b) __asm__ volatile("tdpbssd %tmm" #b ", %tmm" #a ", %tmm" #c)
 
-constexpr float kLimbUnits[kLimbs] = {0x1p24f, 0x1p16f, 0x1p8f, 1.f};
-
 inline float power_of_two(int exponent) {
     const int bits = (exponent + 127) << 23;
     float value;

@@ -94,7 +94,6 @@ StridedRows gather_strided(const char* const* rows, int64_t offset, int keys, in
 // Columns of the right operand for so many rows of q: products are stored [key][column], and then transposed by halves.
 inline int decode_columns(int rows) { return rows > 8 ? 16 : rows > 4 ? 8 : rows > 2 ? 4 : rows; }
 
-constexpr int kLimbs = 4;  // of q
 // Columns between limbs.
 inline int limb_rows(int rows) { return rows > 2 ? 4 : rows; }
 

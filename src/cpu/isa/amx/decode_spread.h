@@ -197,7 +197,6 @@ constexpr DecodeMatrixKernels kDecodeSpread = {.byte_dims = 64,
                                                .configure = spread_configure,
                                                .release = decode_release,
                                                .pack_q = spread_pack_q,
-                                               .pack_limbs = nullptr,
                                                .qk = spread_qk,
                                                .pv = spread_pv,
                                                .finish = spread_finish};

@@ -40,11 +40,6 @@ inline V dot(V sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512
 // Rows of q that a register block of scores takes: a power of two, of which some may be zeros.
 inline int dot_rows(int rows) { return rows > 4 ? 8 : rows > 2 ? 4 : rows; }
 
-template <int N>
-struct Constant {
-    constexpr operator int() const { return N; }
-};
-
 // f(first row, rows from there on, Constant<R>()) for each register block.
 template <class F>
 inline void for_row_blocks(int rows, const F& f) {
@@ -257,19 +252,13 @@ void decode_dot_finish(const float* from, int32_t type, int dim, float factor, f
             for (int i = 0; i < 16; i++) to[x + i / 4 * vectors * 4 + n * 4 + i % 4] = from[x + n * 16 + i] * unit;
 }
 
-void no_tiles(int, bool) {}
-void no_tiles() {}
-
 constexpr DecodeMatrixKernels kDecodeDots = {.byte_dims = 64,
                                              .short_chunk_rows = 2,
                                              .min_rows_bf16 = 1,
                                              .min_rows_int8 = 1,
                                              .min_rows_fp8 = 1,
                                              .max_rows = kDecodeRows,
-                                             .configure = no_tiles,
-                                             .release = no_tiles,
                                              .pack_q = pack_dot_q,
-                                             .pack_limbs = nullptr,
                                              .qk = decode_dot_qk,
                                              .pv = decode_dot_pv,
                                              .finish = decode_dot_finish};
