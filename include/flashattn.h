@@ -220,9 +220,9 @@ enum { /* instruction sets, 1 … 255; a family's levels ascend, with room betwe
     FA_ISA_AMX = 28,
     FA_ISA_AMX_FP16 = 32,
     FA_ISA_NEON = 64,
-    FA_ISA_NEON_BF16 = 68, /* and products of integers (FEAT_BF16, FEAT_I8MM), as of the other of that name */
+    FA_ISA_NEON_BF16 = 68, /* with products of bf16 and of 8-bit integers: FEAT_BF16, FEAT_I8MM */
     FA_ISA_SVE = 72,
-    FA_ISA_SVE_BF16 = 76
+    FA_ISA_SVE_BF16 = 76 /* the same, vectors of 256 or 512 bits */
 };
 /* "avx512_bf16" and the like, as FLASHATTN_MAX_ISA spells it; NULL: no such level. */
 FA_API const char* fa_isa_name(int32_t isa);

@@ -113,9 +113,10 @@ pub const FA_ISA_AVX512_BF16: i32 = 24;
 pub const FA_ISA_AMX: i32 = 28;
 pub const FA_ISA_AMX_FP16: i32 = 32;
 pub const FA_ISA_NEON: i32 = 64;
-/// and products of integers (FEAT_BF16, FEAT_I8MM), as of the other of that name
+/// with products of bf16 and of 8-bit integers: FEAT_BF16, FEAT_I8MM
 pub const FA_ISA_NEON_BF16: i32 = 68;
 pub const FA_ISA_SVE: i32 = 72;
+/// the same, vectors of 256 or 512 bits
 pub const FA_ISA_SVE_BF16: i32 = 76;
 
 /// the caller's if parallel_for was given, else the library's own. Where a program has the machine to itself and
