@@ -379,7 +379,7 @@ ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& asked) {
     if (bias_size_of(h.score_mod) > 0) {
         a.bias = planned_bias(p);
         a.bias.heads_first = a.bias.heads_first && !a.pair_by_heads;  // whose two heads are neighbours
-        planned.bias = copy_of_bias(p, a.bias);
+        planned.bias = copy_of_bias(p, a.bias, kBiasTileRows);
         if (planned.bias.units > 0) plan.workspace = kArchKernelBytes + uint64_t(bytes_of(planned.bias, p));
     }
     plan.widened = uint64_t(round_up(planned.k.bytes(), 256) + planned.v.bytes());
@@ -481,7 +481,7 @@ rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_f
         if (s != rt::kSuccess) return s;
     }
     if (bias_size_of(h.score_mod) > 0) {
-        const rt::Status s = read_bias(planned.bias, p, args, memory + kArchKernelBytes, stream, &a);
+        const rt::Status s = read_bias(planned.bias, p, args, kBiasTileRows, memory + kArchKernelBytes, stream, &a.bias, &a.bias_map);
         if (s != rt::kSuccess) return s;
     }
     if (h.score_mod == ScoreMod::factors) {

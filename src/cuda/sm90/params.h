@@ -7,6 +7,7 @@
 // matrix in shared memory.
 #pragma once
 #include "backend/row_keys.h"
+#include "cuda/sm90/bias_params.h"
 #include "cuda/sm90/block_factors.h"
 #include "cuda/sm90/key_units.h"
 #include "cuda/sm90/packed_mask.h"
@@ -62,15 +63,6 @@ struct Sm90Call : RowParams {
     Pages pages;
     Descale q_descale, k_descale, v_descale;
     const float* o_scale;  // of an 8-bit o; NULL: 1
-};
-
-// The bias operand, as it came or a copy of it (bias.h), of q's type or f32.
-struct Sm90Bias {
-    int sequences, heads;  // that have one of their own; sequences and heads beyond count modulo these
-    bool one_row;          // which all rows share: it is there for those of a warpgroup
-    bool heads_first;      // do tiles of all sequences, which share it, come before the next head's?
-    const float* scale;    // of a head; NULL: 1
-    uint64_t keep;         // L2 cache policy
 };
 
 struct Sm90ForwardParams {
