@@ -12,6 +12,7 @@ struct ArchBackwardKernel {
     const char* name;
     int rows, keys;
     int64_t dq_acc_columns;  // of dq_acc
+    bool own_lse;            // it leaves an lse_log2 of its own units, which the sums of dbias and dsinks cannot read
     const void* impl;
 };
 // What they make of a call, from device and descriptor alone, of which a launch takes it as ArchPlan is taken.

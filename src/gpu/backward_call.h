@@ -302,6 +302,14 @@ fa_status_t launch_backward(const BackwardCall& c, void* memory, rt::Stream stre
     if constexpr (rt::kArchKernels)
         if (status == FA_OK && !b.instance)
             status = launched(m, launch_arch_backward(plan.arch, plan.problem, *c.args.forward, rows, memory, stream), plan.arch.kernel->name);
+    // The sums below read rows as backward_preprocess leaves them.
+    if constexpr (rt::kArchKernels)
+        if (status == FA_OK && !b.instance && plan.arch.kernel->own_lse && (c.args.dbias || rows.dsinks)) {
+            BackwardRowParams again = rows;
+            again.row_blocks = rows.heads_q * rows.batch * ceil_div(rows.sequences.q.seqlen, kPaddedRows);
+            again.dq = nullptr, again.dq_acc = nullptr;
+            status = launch_blocks(backward_preprocess, again.row_blocks, kPrepareThreads, 0, stream, again, "backward_preprocess", m);
+        }
     if (status == FA_OK && b.instance) status = launch_instance(c, stream, m);
     if (status == FA_OK && b.instance && rows.dq && rows.dq_acc)
         status = launch_blocks(finish_dq, b.row_blocks, kPrepareThreads, 0, stream, rows, "finish_dq", m);

@@ -75,6 +75,11 @@ std::vector<Case> plain_cases(const Handle& handle) {
     return cases;
 }
 
+void fill(Case& c, Rng& rng) {
+    c.fill_normal(rng);
+    for (int64_t h = 0; h < c.d.heads_q && c.d.operands & FA_OPERAND_SINKS; h++) c.sinks.as<float>()[h] = float(rng.normal());
+}
+
 constexpr int kCasesOfAKernel = 8;
 
 std::string run_on_device(const Handle& handle, BackwardCase& b) {
@@ -151,6 +156,20 @@ INSTANTIATE_TEST_SUITE_P(EveryBackwardKernel, BackwardAtItsWorst,
                          testing::Values(std::pair(FA_F16, 64), std::pair(FA_F16, 128), std::pair(FA_F16, 256), std::pair(FA_F16, 512),
                                          std::pair(FA_BF16, 64), std::pair(FA_BF16, 128), std::pair(FA_BF16, 256), std::pair(FA_BF16, 512)),
                          [](const auto& info) { return (info.param.first == FA_F16 ? "F16_" : "Bf16_") + std::to_string(info.param.second); });
+
+// Sinks of f16, whose gradient is summed behind kernels that keep probabilities in a unit of their own.
+TEST_F(EveryBackwardKernel, F95_sinks_of_f16) {
+    const Handle handle = make_handle(), forward = make_handle(FA_MEMORY_HOST);
+    for (const int64_t dim : {64, 128, 256}) {
+        Rng rng(259);
+        Case c = shaped({1, 2, 1, 200, 330, dim, dim}, FA_F16);
+        c.d.operands |= FA_OPERAND_SINKS;
+        c.bind(rng);
+        fill(c, rng);
+        BackwardCase b = differentiable(forward, std::move(c), rng);
+        EXPECT_EQ(run_on_device(handle, b), "") << b.describe();
+    }
+}
 
 struct LongCall {
     Shape shape;
