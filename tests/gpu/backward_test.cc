@@ -29,7 +29,7 @@ std::set<std::string> listed_kernels() {
     }
     for (const char* dtype : {" f16", " bf16"}) {
         if (!is_hopper()) continue;
-        for (const char* columns : {"64", "128", "256"}) add(std::string("bwd_sm90_") + columns + dtype);
+        for (const char* columns : {"64", "128", "256", "64_bias", "128_bias"}) add(std::string("bwd_sm90_") + columns + dtype);
         for (const char* columns : {"64", "128"}) names.insert(std::string("bwd_sm90_") + columns + "_plain" + dtype);  // adds dq in any order
     }
     return names;
@@ -46,6 +46,15 @@ std::string kernel_of(const Handle& handle, const fa_attention_desc_t& d) {
     return d.flags & FA_DETERMINISTIC ? name + ", same bits" : name;
 }
 
+// A bias of q's type, of each sequence and head, whose rows begin at multiples of 16 bytes.
+void add_bias(Case& c) {
+    c.d.operands |= FA_OPERAND_BIAS;
+    c.d.bias_dtype = c.d.q_dtype;
+    dense_pairs(c.d, c.d.bias_stride);
+    c.d.bias_stride[2] = (c.d.seqlen_k + 7) / 8 * 8;
+    c.d.bias_stride[1] = c.d.seqlen_q * c.d.bias_stride[2], c.d.bias_stride[0] = c.d.heads_q * c.d.bias_stride[1];
+}
+
 // Plain calls: one for each kernel that they lead to, dense and causal ones, long and short ones, of one length and of several.
 std::vector<Case> plain_cases(const Handle& handle) {
     struct Size {
@@ -56,12 +65,13 @@ std::vector<Case> plain_cases(const Handle& handle) {
     for (const int32_t dtype : {FA_BF16, FA_F16, FA_F32})
         for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {56, 40}, {128, 128}, {192, 128}, {256, 256}, {300, 300}, {512, 512}, {600, 600}})
             for (const Size& size : {Size{1, 2, 70, 90}, {2, 4, 200, 330}, {1, 1, 130, 4200}})
-                for (int form = 0; form < 16; form++) {
-                    const bool masked = form & 1, ragged = form & 2, same_bits = form & 4, capped = form & 8;
+                for (int form = 0; form < 32; form++) {
+                    const bool masked = form & 1, ragged = form & 2, same_bits = form & 4, capped = form & 8, biased = form & 16;
                     Case c = shaped({size.batch, size.heads, std::max<int64_t>(size.heads / 2, 1), size.rows, size.keys, dim_qk, dim_v}, dtype);
                     if (masked) causal(c, FA_ALIGN_BOTTOM_RIGHT);
                     if (same_bits) c.d.flags |= FA_DETERMINISTIC;
                     if (capped) c.d.softcap = 20;
+                    if (biased) add_bias(c);
                     if (ragged) {
                         c.d.operands |= FA_OPERAND_SEQUSED_K | FA_OPERAND_SEQUSED_Q;
                         for (int64_t b = 0; b < size.batch; b++) {
@@ -75,8 +85,12 @@ std::vector<Case> plain_cases(const Handle& handle) {
     return cases;
 }
 
-void fill(Case& c, Rng& rng) {
+void fill(Case& c, Rng& rng, bool removes_keys = false) {
     c.fill_normal(rng);
+    if (c.d.operands & FA_OPERAND_BIAS)
+        c.set_bias([&](int64_t, int64_t, int64_t row, int64_t) {
+            return removes_keys && (row % 50 == 7 || rng.chance(0.2)) ? -kInf : 2 * rng.normal();
+        });
     for (int64_t h = 0; h < c.d.heads_q && c.d.operands & FA_OPERAND_SINKS; h++) c.sinks.as<float>()[h] = float(rng.normal());
 }
 
@@ -111,7 +125,7 @@ TEST_F(EveryBackwardKernel, AgreesWithTheOracle) {
     for (Case& c : plain_cases(handle)) {
         met[kernel_of(handle, c.d)]++;
         c.bind(rng);
-        c.fill_normal(rng);
+        fill(c, rng);
         BackwardCase b = differentiable(forward, std::move(c), rng, rng.chance(0.5));
         ASSERT_EQ(run_on_device(handle, b), "") << b.describe();
     }
@@ -155,6 +169,62 @@ TEST_P(BackwardAtItsWorst, ElementByElement) {
 INSTANTIATE_TEST_SUITE_P(EveryBackwardKernel, BackwardAtItsWorst,
                          testing::Values(std::pair(FA_F16, 64), std::pair(FA_F16, 128), std::pair(FA_F16, 256), std::pair(FA_F16, 512),
                                          std::pair(FA_BF16, 64), std::pair(FA_BF16, 128), std::pair(FA_BF16, 256), std::pair(FA_BF16, 512)),
+                         [](const auto& info) { return (info.param.first == FA_F16 ? "F16_" : "Bf16_") + std::to_string(info.param.second); });
+
+// Calls with a bias: those that Hopper's kernels read as they are, or as a copy; broadcast, repeated and with factors; with keys, and all
+// keys of a row, that it removes; of one length, of several and packed, with sinks, and with dbias, which needs the LSE of other kernels.
+class WithBias : public Gpu, public testing::WithParamInterface<std::pair<int32_t, int64_t>> {};
+
+enum BiasForm { dense, of_a_sequence, of_a_head, one_row, odd_rows, one_key, removing, with_factors, repeated, ragged, packed, with_sinks, bias_forms };
+
+Case biased_case(BiasForm form, int32_t dtype, int64_t dim) {
+    Case c = shaped({2, 4, 2, 200, 330, dim, dim}, dtype);
+    fa_attention_desc_t& d = c.d;
+    add_bias(c);
+    if (form % 3 == 1 && form != packed) causal(c, form % 2 ? FA_ALIGN_TOP_LEFT : FA_ALIGN_BOTTOM_RIGHT);
+    if (form == of_a_sequence) d.bias_stride[1] = 0, d.bias_stride[0] = 200 * 336;
+    if (form == of_a_head) d.bias_stride[0] = 0;
+    if (form == one_row) d.bias_stride[2] = 0, d.bias_stride[1] = 330, d.bias_stride[0] = 4 * 330;
+    if (form == odd_rows) dense_pairs(d, d.bias_stride);
+    if (form == one_key) d.bias_stride[3] = 0, d.bias_stride[2] = 1, d.bias_stride[1] = 200, d.bias_stride[0] = 800;
+    if (form == removing || form == packed) d.flags |= FA_DETERMINISTIC;
+    if (form == with_factors) d.operands |= FA_OPERAND_BIAS_SCALE;
+    if (form == repeated) d.bias_period[0] = 1, d.bias_period[1] = 3;
+    if (form == ragged) {
+        d.operands |= FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K;
+        c.metadata.seqused_q = {199, 131}, c.metadata.seqused_k = {329, 140}, c.metadata.leftpad_k = {0, 9};
+    }
+    if (form == packed) {
+        d.operands |= FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
+        c.metadata.cu_seqlens_q = {0, 190, 323}, c.metadata.cu_seqlens_k = {0, 131, 460};
+        d.total_q = 325, d.total_k = 461;
+        window(c, 150, 30, FA_ALIGN_BOTTOM_RIGHT);
+    }
+    if (form == with_sinks) d.operands |= FA_OPERAND_SINKS;
+    return c;
+}
+
+TEST_P(WithBias, AgreesWithTheOracle) {
+    const Handle handle = make_handle(), forward = make_handle(FA_MEMORY_HOST);
+    const auto [dtype, dim] = GetParam();
+    for (int i = 0; i < bias_forms; i++) {
+        const BiasForm form = BiasForm(i);
+        Rng rng(derive(258, uint64_t(i)));
+        Case c = biased_case(form, dtype, dim);
+        if (is_hopper()) {
+            EXPECT_NE(kernel_of(handle, c.d).find("_bias"), std::string::npos) << form << ": " << kernel_of(handle, c.d);
+        }
+        c.bind(rng);
+        fill(c, rng, form >= removing && form <= ragged);
+        const float factors[] = {-1.5f, 0.f, 1e-30f, 0.75f};
+        for (int h = 0; h < 4 && form == with_factors; h++) c.bias_scale.as<float>()[h] = factors[h];
+        BackwardCase b = differentiable(forward, std::move(c), rng, form == with_sinks);
+        EXPECT_EQ(run_on_device(handle, b), "") << form << "\n" << b.describe();
+    }
+}
+INSTANTIATE_TEST_SUITE_P(EveryBackwardKernel, WithBias,
+                         testing::Values(std::pair(FA_F16, 64), std::pair(FA_F16, 96), std::pair(FA_F16, 128), std::pair(FA_BF16, 64),
+                                         std::pair(FA_BF16, 96), std::pair(FA_BF16, 128), std::pair(FA_BF16, 40)),
                          [](const auto& info) { return (info.param.first == FA_F16 ? "F16_" : "Bf16_") + std::to_string(info.param.second); });
 
 // Sinks of f16, whose gradient is summed behind kernels that keep probabilities in a unit of their own.
@@ -214,7 +284,7 @@ TEST_F(EveryBackwardKernel, GivesTheSameBitsAThousandTimesWhereAsked) {
     for (Case& c : plain_cases(handle)) {
         if (!(c.d.flags & FA_DETERMINISTIC)) continue;
         c.bind(rng);
-        c.fill_normal(rng);
+        fill(c, rng);
         const BackwardCase b = differentiable(forward, std::move(c), rng, true);
         MovedBackward m(b);
         m.upload();

@@ -1,8 +1,8 @@
 // The host's part of the backward kernels for sm_90a: which calls they can implement, the plan of a call, with the order in which the
 // blocks of keys are worked on, and the launches: preprocessing of rows, the main kernel, partial sums of split blocks, and dq from its sums.
+#include "cuda/sm90/bias_operand.h"
 #include "cuda/sm90/bwd_params.h"
 #include "cuda/sm90/bwd_kernel_list.h"
-#include "cuda/sm90/tensor_map.h"
 
 namespace fa {
 namespace gpu {
@@ -17,17 +17,26 @@ constexpr int64_t kMinRows = 128;
 // What the kernels implement. FA_OPERAND_RNG_STATE is read with dropout only.
 constexpr Implements kBackward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_RNG_STATE,
                                   option::bands | option::schedule};
+constexpr Implements kBiasBackward = {kBackward.operands | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE, kBackward.options | option::bias_period};
+
+// Of q's type, as it comes or as a copy: of f32 a tile has no room beside the others.
+constexpr int kMostRows = 128;  // of a tile
+bool bias_fits(const Problem& p) {
+    return p.d.bias_dtype == p.d.q_dtype && p.d.scale > 0x1p-60f && p.d.scale < 0x1p+60f && bias_copy_fits(p, kMostRows);
+}
 
 bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.sm90 || !p.within(kBackward) || !(d.scale > 0) || (d.q_dtype != FA_BF16 && d.q_dtype != FA_F16) || d.k_dtype != d.q_dtype)
-        return false;
+    const bool has_bias = p.has(FA_OPERAND_BIAS);
+    if (!device.sm90 || !p.within(has_bias ? kBiasBackward : kBackward) || !(d.scale > 0)) return false;
+    if ((d.q_dtype != FA_BF16 && d.q_dtype != FA_F16) || d.k_dtype != d.q_dtype) return false;
     if (d.o_dtype != FA_F32 && (d.o_dtype != d.q_dtype || (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 != 0)) return false;
     if (d.batch < 1 || d.seqlen_q < kMinRows || d.seqlen_k < kMinRows || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
     if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent ||
         rows_of_q(p) < 1 || rows_of_k(p) < 1 || padded_rows_of(p) * d.heads_q >= kMaxExtent ||
         d.batch * d.heads_k * ceil_div(d.seqlen_k, kMinRows) >= kMaxExtent)
         return false;
+    if (has_bias && !bias_fits(p)) return false;
     return tma_compatible(d.q_stride, d.q_dtype, rows_of_q(p), d.heads_q, sequences_of_q(p)) &&
            tma_compatible(d.k_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
            tma_compatible(d.v_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p));
@@ -39,6 +48,7 @@ bool bounded_right(const Problem& p) { return p.causal() || p.d.chunk > 0 || ((p
 
 // Which calls a kernel takes of those that any takes.
 bool kernel_can_implement(const Sm90BackwardKernel& h, const Problem& p) {
+    if (p.has(FA_OPERAND_BIAS) != (h.variant == BwdVariant::bias)) return false;
     if (h.variant != BwdVariant::plain) return true;
     if (deterministic(p) || !has_uniform_lengths(p)) return false;
     // All rows see a key, and the keys of every block are seen.
@@ -133,10 +143,14 @@ Words words_of(const ArchBackwardKernel& arch_kernel, const Schedule& schedule, 
     return o;
 }
 
+// Where a copy of the bias lies behind these, in bytes.
+int64_t copy_at(const Words& words) { return round_up(words.all * int64_t(sizeof(float)), 256); }
+
 // What launches read of a plan.
 struct Planned {
-    Sm90BackwardParams params;  // but for tensor maps, pointers, and what args say of dout
+    Sm90BackwardBiasParams params;  // but for tensor maps, pointers, and what args say of dout
     Words words;
+    CopyBiasParams bias;
     int64_t max_v_blocks, prepare_blocks, blocks, split_blocks, finish_blocks;
 };
 Planned plan_launches(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {
@@ -148,7 +162,7 @@ Planned plan_launches(const ArchBackwardKernel& arch_kernel, const rt::Device& d
                   chunks_of_padded_block = kPaddedRows / PreprocessAhead::kChunkRows;
     Planned plan{};
     plan.words = words_of(arch_kernel, schedule, p);
-    Sm90BackwardParams& a = plan.params;
+    Sm90BackwardBiasParams& a = plan.params;
     a.key_blocks = int(schedule.key_blocks);
     a.sections = int(schedule.sections);
     a.section_blocks = divisor(schedule.section * schedule.key_blocks);
@@ -172,6 +186,11 @@ Planned plan_launches(const ArchBackwardKernel& arch_kernel, const rt::Device& d
     a.ds_range.v_strides = row_strides(d.v_stride, p.packed_k());
     a.rule = has_uniform_lengths(p) ? row_rule(rule_of_all(p)) : RowRule{};
     a.reverse_order = deterministic(p) && bounded_right(p);
+    if (h.variant == BwdVariant::bias) {
+        a.bias = planned_bias(p);
+        a.inverse_scale = 1.f / d.scale;
+        plan.bias = copy_of_bias(p, a.bias, arch_kernel.rows);
+    }
     plan.max_v_blocks = h.max_v ? schedule.heads * DsRange::kPieces : 0;
     plan.prepare_blocks = schedule.part * padded_blocks_of_head;
     plan.blocks = cluster * a.resident_blocks;
@@ -202,6 +221,7 @@ ArchBackwardPlan plan_arch_backward(const rt::Device& device, const Problem& p) 
     const Planned planned = plan_launches(*plan.kernel, device, p);
     plan.blocks = planned.blocks;
     plan.workspace = uint64_t(planned.words.all) * sizeof(float);
+    if (planned.bias.units > 0) plan.workspace = uint64_t(copy_at(planned.words) + bytes_of(planned.bias, p));
     plan.params.set(planned);
     return plan;
 }
@@ -210,17 +230,19 @@ bool arch_backward_reads(const Problem& p, const fa_backward_args_t& a) {
     const int64_t* const strides[] = {a.dq_stride, a.dk_stride, a.dv_stride};
     for (const int64_t* s : strides)
         if ((s[0] | s[1] | s[2]) % 8 != 0) return false;
+    if (p.has(FA_OPERAND_BIAS) && reinterpret_cast<uintptr_t>(a.forward->bias) % 16 != 0) return false;
     return tma_compatible(a.dout_stride, p.d.q_dtype, rows_of_q(p), p.d.heads_q, sequences_of_q(p));
 }
 
 rt::Status prepare_arch_backward(const rt::Device& device) {
     if (!device.sm90) return rt::kSuccess;
+    if (const rt::Status s = rt::prepare(copy_bias<uint16_t>, device); s != rt::kSuccess) return s;
     for (const KernelsOf& kernels : kKernels) {
         const Sm90BackwardKernelList list = kernels.list();
         for (int i = 0; i < list.count; i++) {
             const Sm90BackwardKernel& h = backward_kernel(list.arch_kernel[i]);
-            rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel),
-                                                cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
+            const void* const kernel = h.kernel ? reinterpret_cast<const void*>(h.kernel) : reinterpret_cast<const void*>(h.bias_kernel);
+            rt::Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
             if (s == rt::kSuccess) s = rt::prepare(h.prepare, device);
             if (s == rt::kSuccess) s = rt::prepare(h.finish, device);
             if (s == rt::kSuccess && h.add_split) s = rt::prepare(h.add_split, device);
@@ -238,7 +260,8 @@ rt::Status launch_arch_backward(const ArchBackwardPlan& plan, const Problem& p, 
     const int rows = plan.kernel->rows, keys = plan.kernel->keys;
     const Planned planned = plan.params.get<Planned>();
     const Words& words = planned.words;
-    Sm90BackwardParams a = planned.params;
+    Sm90BackwardBiasParams with_bias = planned.params;
+    Sm90BackwardParams& a = with_bias;
     a.x = x;
     const int64_t dout_stride[] = {x.dout_strides.batch, x.dout_strides.row, x.dout_strides.head, 1};
     if (!encode_tensor_map(&a.q, tensors.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), {rows}) ||
@@ -254,14 +277,17 @@ rt::Status launch_arch_backward(const ArchBackwardPlan& plan, const Problem& p, 
     a.ds_range.bound = static_cast<uint32_t*>(memory) + words.bound;
     a.ds_range.v = tensors.v;
     rt::Status s = rt::kSuccess;
-    if (deterministic(p) && x.dq_acc) {
+    if (h.variant == BwdVariant::bias)
+        s = read_bias(planned.bias, p, tensors, rows, static_cast<char*>(memory) + copy_at(words), stream, &with_bias.bias, &with_bias.bias_map);
+    if (s == rt::kSuccess && deterministic(p) && x.dq_acc) {
         a.dq_semaphore = static_cast<uint32_t*>(memory);
         s = cudaMemsetAsync(memory, 0, uint64_t(words.max_v) * sizeof(uint32_t), stream);
     }
     if (s == rt::kSuccess && planned.max_v_blocks > 0) s = rt::launch_after(h.max_v, planned.max_v_blocks, 256, 0, stream, a);
     if (s == rt::kSuccess) s = rt::launch_after(h.prepare, planned.prepare_blocks, 256, 0, stream, a);
     if (s != rt::kSuccess) return s;
-    s = rt::launch_after(h.kernel, planned.blocks, h.threads, h.shared_bytes, stream, a, cluster_size(h));
+    s = h.kernel ? rt::launch_after(h.kernel, planned.blocks, h.threads, h.shared_bytes, stream, a, cluster_size(h))
+                 : rt::launch_after(h.bias_kernel, planned.blocks, h.threads, h.shared_bytes, stream, with_bias);
     if (s == rt::kSuccess && planned.split_blocks > 0) s = rt::launch_after(h.add_split, planned.split_blocks, 256, 0, stream, a);
     if (s != rt::kSuccess || !x.dq_acc) return s;
     return rt::launch_after(h.finish, planned.finish_blocks, 256, uint64_t(rows * (h.max_dim + 4) * 4), stream, a);

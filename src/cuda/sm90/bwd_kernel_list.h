@@ -8,13 +8,15 @@ namespace fa {
 namespace gpu {
 
 struct Sm90BackwardParams;
+struct Sm90BackwardBiasParams;
 enum class BwdVariant;
 
 struct Sm90BackwardKernel {
     int max_dim;  // of q, k and v
     BwdVariant variant;
     int threads, shared_bytes;
-    void (*kernel)(Sm90BackwardParams);
+    void (*kernel)(Sm90BackwardParams);           // NULL: bias_kernel is the one
+    void (*bias_kernel)(Sm90BackwardBiasParams);  // of calls with a bias
     void (*prepare)(Sm90BackwardParams);
     void (*finish)(Sm90BackwardParams);
     void (*add_split)(Sm90BackwardParams);  // NULL: no block of keys is split

@@ -15,9 +15,8 @@ struct Int {
     static constexpr int value = n;
 };
 
-template <class T, int HeadDim, int BlockM, BwdVariant variant>
-FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
-    using Traits = Sm90BackwardTraits<T, HeadDim, BlockM, variant>;
+template <class T, int HeadDim, int BlockM, BwdVariant variant, class Traits = Sm90BackwardTraits<T, HeadDim, BlockM, variant>>
+FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
     typename Traits::Shared& shared = Traits::shared();
     typename Traits::Barriers& barrier = shared.barrier;
     const BackwardRowParams& x = a.x;
@@ -79,7 +78,14 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     const auto start_s = [&](auto from) {
         rt::mbarrier_wait(Traits::smem_addr(&barrier.q_full[stage.index]), stage.phase);
         if (has_invalid_rows(m_block)) zero_invalid_rows(Traits::q_tile(stage.index));
-        rt::mark_undefined(acc_s);
+        if constexpr (Traits::kBias) {
+            rt::mbarrier_wait(Traits::smem_addr(&barrier.bias_full), stage.index);  // one stage
+            start_at_bias<T, BlockM>(acc_s, Traits::bias_tile() + ds_row, barrier.bias_factor, a.inverse_scale);
+            rt::mbarrier_arrive(Traits::smem_addr(&barrier.bias_empty));
+            rt::keep_in_registers(acc_s);
+        } else {
+            rt::mark_undefined(acc_s);
+        }
         rt::wgmma_fence();
         if constexpr (from.value < BlockM)
             issue_s<Traits, HeadDim, from.value>(acc_s, Traits::k_tile(k_stage.index) + warpgroup * 8192,
@@ -145,8 +151,10 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
         m_block = m_block_min, steps_left = (m_block_max - m_block_min) * int(x.group);
         next_dq_block = rt::warp_uniform(t.kv_head * int(x.group) * blocks_of_head + t.row0 / BlockM) + m_block;
         __syncwarp();
-        if (lane < 16) shared.row_range[key] = rows_seeing(t.rule, t.key0 + key, key < t.valid_keys, t.q_len);
-        __syncwarp();
+        if constexpr (!Traits::kBias) {
+            if (lane < 16) shared.of_keys.row_range[key] = rows_seeing(t.rule, t.key0 + key, key < t.valid_keys, t.q_len);
+            __syncwarp();
+        }
         FA_UNROLL for (int i = 0; i < HeadDim / 2; i++)
             acc_dv[i] = acc_dk[i] = 0.f;
     };

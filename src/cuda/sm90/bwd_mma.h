@@ -2,7 +2,7 @@
 // and dS from P and dP. S and dP are keys by rows; a thread has two keys, 8 apart, and of every 8 rows two. `from`: the first row
 // of the tile that is computed.
 #pragma once
-#include "cuda/sm90/bwd_range.h"
+#include "cuda/sm90/bwd_bias_tile.h"
 
 namespace fa {
 namespace gpu {
@@ -19,7 +19,7 @@ FA_DEVICE void zero_rows_outside(uint32_t tile, int begin, int end) {
     rt::named_barrier_sync(1, 256);
 }
 
-// Sᵀ = K Qᵀ, and dPᵀ −= V dOᵀ: 64 keys, from address k or v on, by the rows of a tile of q or dout.
+// Sᵀ = K Qᵀ, to which a bias has been put before, and dPᵀ −= V dOᵀ: 64 keys, from address k or v on, by the rows of a tile of q or dout.
 template <class Traits, int HeadDim, int from, int n>
 FA_DEVICE void issue_s(float (&acc_s)[n], uint32_t k, uint32_t q_tile) {
     constexpr int kBlockM = Traits::kBlockM;
@@ -27,7 +27,7 @@ FA_DEVICE void issue_s(float (&acc_s)[n], uint32_t k, uint32_t q_tile) {
     const uint64_t keys = rt::smem_desc(rt::rematerialize(k), 16), rows = rt::smem_desc(q_tile + from * 128, 16);
     FA_UNROLL for (int i = 0; i < HeadDim / 16; i++)
         Traits::Wgmma::mma(part, keys + i / 4 * (Traits::kBlockN * 8) + i % 4 * 2, rows + i / 4 * (kBlockM * 8) + i % 4 * 2,
-                              i > 0);
+                              Traits::kBias || i > 0);
     rt::wgmma_commit();
 }
 template <class Traits, int HeadDim, int from, int n>
@@ -59,11 +59,22 @@ FA_DEVICE void issue_dq(float (&acc_dq)[32], uint32_t k_tile, uint32_t ds_tile, 
     rt::wgmma_commit();
 }
 
+// The rows that see a key of the block.
+template <class Traits>
+FA_DEVICE int2 row_range_of(int key) {
+    if constexpr (Traits::kBias) {
+        const KeyBlockInfo& t = Traits::shared().block[0];
+        return rows_seeing(t.rule, t.key0 + key, key < t.valid_keys, t.q_len);
+    } else {
+        return Traits::shared().of_keys.row_range[key];
+    }
+}
+
 template <class Traits, int n>
 FA_DEVICE void apply_mask(float (&acc_s)[n], int own_key, int m_block, int c, int from) {
     constexpr int kBlockM = Traits::kBlockM;
     FA_UNROLL for (int r = 0; r < 2; r++) {
-        const int2 range = Traits::shared().row_range[own_key + 8 * r];
+        const int2 range = row_range_of<Traits>(own_key + 8 * r);
         const int begin = range.x - m_block * kBlockM - 2 * c, end = range.y - m_block * kBlockM - 2 * c;
         FA_UNROLL for (int i = from / 2; i < kBlockM / 2; i++)
             if (i / 2 % 2 == r && (8 * (i / 4) + i % 2 < begin || 8 * (i / 4) + i % 2 >= end)) acc_s[i] = kNegInf;

@@ -3,6 +3,7 @@
 // numbered m_block, for every query head of the group. bwd_kernel.h begins the tour of the kernel for up to 128 dims,
 // bwd_wide_kernel.h of the one for up to 256.
 #pragma once
+#include "cuda/sm90/bias_params.h"
 #include "cuda/sm90/pipeline.h"
 #include "cuda/sm90/ptx.h"
 #include "gpu/bwd_params.h"
@@ -102,6 +103,11 @@ struct Sm90BackwardParams {
     // Deterministic: [heads_q][padded_rows / kBlockM][kDqSemaphores] blocks of keys, or pairs, whose dq has been added; NULL: in any order.
     uint32_t* dq_semaphore;
 };
+struct Sm90BackwardBiasParams : Sm90BackwardParams {
+    CUtensorMap bias_map;
+    Sm90Bias bias;
+    float inverse_scale;
+};
 
 // A block of keys, as producer and consumers know it. Its blocks of rows are [m_block_min, m_block_max), of which
 // [m_block_full_min, m_block_full_max) need no mask. Rows outside of [valid_row_min, valid_row_max) take no part in attention, and
@@ -117,8 +123,8 @@ struct alignas(16) KeyBlockInfo {
 
 // Which calls a kernel is compiled for. general: all that bwd_dispatch.cu takes. plain: calls whose rows all exist and see a key,
 // whose blocks of keys are all seen, and whose dq is added in any order: no row has to be zeroed, no semaphore awaited. wide: heads
-// of up to 256 dims, by pairs of CTAs that share what they load (bwd_wide_kernel.h).
-enum class BwdVariant { general, plain, wide };
+// of up to 256 dims, by pairs of CTAs that share what they load (bwd_wide_kernel.h). bias: as general, with a bias, and only those.
+enum class BwdVariant { general, plain, wide, bias };
 
 constexpr int kMaxSharedBytes = 232448;  // that a CTA may have
 
@@ -127,28 +133,40 @@ struct Sm90BackwardTraits {
     using Type = T;
     static constexpr bool f16 = kIsF16<T>;
     using Wgmma = rt::Wgmma<kIsF16<T>>;
-    static constexpr bool kGeneral = variant != BwdVariant::plain, kPair = variant == BwdVariant::wide, kPersistent = variant == BwdVariant::plain;
+    using Params = Select<variant == BwdVariant::bias, Sm90BackwardBiasParams, Sm90BackwardParams>;
+    static constexpr bool kGeneral = variant != BwdVariant::plain, kPair = variant == BwdVariant::wide, kPersistent = variant == BwdVariant::plain,
+                          kBias = variant == BwdVariant::bias;
     static constexpr int kBlockM = BlockM, kBlockN = BlockN, kThreads = 384, kClusterSize = kPair ? 2 : 1, kStages = 2;
     static constexpr int kKStages = kPersistent ? 2 : 1;
     static constexpr int kPanels = HeadDim / 64;
     static constexpr int kKvBytes = BlockN * HeadDim * 2, kQBytes = BlockM * HeadDim * 2, kDsBytes = BlockM * BlockN * 2, kDqBytes = BlockM * HeadDim * 4;
+    static constexpr int kBiasBytes = kBias ? kDsBytes : 0;
     // dQᵀ of a warpgroup: 64 dims of all rows, or, where there are no more dims, half of the rows.
     static constexpr int kDqRows = kPanels == 1 ? BlockM / 2 : BlockM;
     static constexpr int kDqParts = kPanels == 1 ? 8 : HeadDim / 16;  // one warp's accumulators each
     static constexpr int kDqSemaphores = kPair ? 4 : 1;  // deterministic: each warpgroup of a pair adds its own dims
-    struct Barriers {
+    struct BiasStage {
+        uint64_t bias_full, bias_empty;
+        float bias_factor;  // of the step's head
+    };
+    struct NoBias {};
+    struct Barriers : Select<kBias, BiasStage, NoBias> {
         uint64_t k_full[kKStages], k_empty[kKStages], v_full, q_full[kStages], q_empty[kStages], do_full[kStages], do_empty[kStages], ds_full[kStages],
             ds_empty[kStages];
         uint64_t dq_full, dq_empty;  // deterministic: of the staging buffer of dq
     };
+    struct RowRanges {
+        int2 row_range[BlockN];  // the rows that see each key
+    };
+    struct NoRanges {};  // with a bias there is no room for them: see row_range_of
     struct Shared {
         float lse_log2[kStages][BlockM], delta[kStages][BlockM];
-        int2 row_range[BlockN];  // the rows that see each key
+        Select<kBias, NoRanges, RowRanges> of_keys;
         KeyBlockInfo block[kKStages];
         int blocks_done[4];  // of keys, by each warp of the producer warpgroup
         Barriers barrier;
     };
-    static constexpr int kTensorBytes = (kKStages + 1) * kKvBytes + 2 * kStages * kQBytes + kStages * kDsBytes + kDqBytes;
+    static constexpr int kTensorBytes = (kKStages + 1) * kKvBytes + 2 * kStages * kQBytes + kStages * kDsBytes + kDqBytes + kBiasBytes;
     static constexpr int kSharedBytes = kTensorBytes + int(sizeof(Shared));
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory() + kTensorBytes); }
@@ -159,6 +177,7 @@ struct Sm90BackwardTraits {
     FA_MEMBER static uint32_t do_tile(int i) { return q_tile(kStages) + i * kQBytes; }
     FA_MEMBER static uint32_t ds_tile(int i) { return do_tile(kStages) + i * kDsBytes; }
     FA_MEMBER static uint32_t dq_tile() { return ds_tile(kStages); }
+    FA_MEMBER static uint32_t bias_tile() { return dq_tile() + kDqBytes; }
 
     FA_MEMBER static void init_barriers() {
         Barriers& b = shared().barrier;
@@ -172,6 +191,7 @@ struct Sm90BackwardTraits {
             rt::mbarrier_init(smem_addr(b.ds_full + i), 8), rt::mbarrier_init(smem_addr(b.ds_empty + i), 8);
         }
         rt::mbarrier_init(smem_addr(&b.dq_full), 8), rt::mbarrier_init(smem_addr(&b.dq_empty), 1);
+        if constexpr (kBias) rt::mbarrier_init(smem_addr(&b.bias_full), 1), rt::mbarrier_init(smem_addr(&b.bias_empty), 8 * 32);
         rt::fence_mbarrier_init();
     }
 };
