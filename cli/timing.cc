@@ -72,8 +72,10 @@ class Contestant {
     void find_bounds() {
         const int64_t isa = handle_.get(FA_PARAM_MAX_ISA);
         const int threads = threads_of(handle_.get(FA_PARAM_THREADS));
-        const bool in_bf16 = load_.desc.precision == FA_PRECISION_NATIVE &&
-                             handle_.explain(&load_.desc).find("products of bf16") != std::string::npos;
+        const std::string kernel = handle_.explain(&load_.desc);
+        const auto says = [&](const char* text) { return kernel.find(text) != std::string::npos; };
+        // Products of bytes are decoding's, which reading bounds.
+        const bool in_bf16 = load_.desc.precision == FA_PRECISION_NATIVE && (says("products of bf16") || says("products of 8 bits"));
         if (const Unit* unit = unit_for(in_bf16 ? int32_t(FA_BF16) : load_.desc.q_dtype, isa))
             bounds_.push_back(
                 {unit->name, "FLOP/s", flops_of(load_), [=](double s) { return arithmetic_rate(*unit, threads, s); }, {}});

@@ -304,9 +304,9 @@ enum { /* flags */
 
 enum { /* precision */
     FA_PRECISION_DEFAULT = 0, /* q as given; P no coarser than q's type */
-    FA_PRECISION_NATIVE = 1   /* a permission, no promise: q may be rounded to k's element type (8 bits: with a factor a row), P to v's, q, P,
-                                 the values of block types and values times their factors to bf16, and 8-bit products over keys summed in a
-                                 matrix unit's own short accumulator. Study baselines ignore it */
+    FA_PRECISION_NATIVE = 1   /* a permission, no promise: q may be rounded to k's element type (8 bits: with a factor for a row or fewer dims),
+                                 P to v's, q, P, the values of block types and values times their factors to bf16, and 8-bit products over
+                                 keys summed in a matrix unit's own short accumulator. Study baselines ignore it */
 };
 
 enum { /* alignment: where the diagonal lies. Causal, window, chunk and ALiBi need one, because libraries differ */

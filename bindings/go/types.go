@@ -67,9 +67,9 @@ type Precision int32
 const (
 	// PrecisionDefault: q as given; P no coarser than q's type
 	PrecisionDefault Precision = C.FA_PRECISION_DEFAULT
-	// PrecisionNative: a permission, no promise: q may be rounded to k's element type (8 bits: with a factor a row), P to v's, q, P,
-	// the values of block types and values times their factors to bf16, and 8-bit products over keys summed in a
-	// matrix unit's own short accumulator. Study baselines ignore it
+	// PrecisionNative: a permission, no promise: q may be rounded to k's element type (8 bits: with a factor for a row or fewer dims),
+	// P to v's, q, P, the values of block types and values times their factors to bf16, and 8-bit products over
+	// keys summed in a matrix unit's own short accumulator. Study baselines ignore it
 	PrecisionNative Precision = C.FA_PRECISION_NATIVE
 )
 

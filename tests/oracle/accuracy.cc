@@ -100,6 +100,8 @@ double short_qk_roundoff(int64_t dim_qk) { return double((dim_qk + 31) / 32) * 3
 
 double rounded_qk_roundoff(bool rounds_k) { return unit_roundoff(FA_BF16) * (rounds_k ? 2 : 1) + kQkRoundoff; }
 
+double bytes_qk_roundoff() { return 1.0 / (2 * 127) + unit_roundoff(FA_BF16) + kQkRoundoff; }
+
 double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach, double qk_roundoff) {
     const double u = std::fmax(unit_roundoff(r.o_dtype), unit_roundoff(p_dtype));
     const double c = p_dtype == FA_E4M3 ? 4 : u > 0x1p-24 ? 3 : std::fmax(8, 4 * std::sqrt(double(r.d.seqlen_k) / 64));
@@ -134,8 +136,9 @@ Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype, doub
             const size_t n = row * size_t(r.dim_v) + size_t(c);
             const double got = load(r.a.o, r.o(b, h, i) + c, r.o_dtype);
             const double reach = double(want.attended[row]) * want.reach[n];
+            const double rounding = want.rounding.empty() ? 0 : want.rounding[n];
             const double limit =
-                std::fabs(factor) * element_limit(r, p_dtype, want.kappa[row], want.spread[n], reach, qk_roundoff) +
+                std::fabs(factor) * (element_limit(r, p_dtype, want.kappa[row], want.spread[n], reach, qk_roundoff) + rounding) +
                 smallest_step(r.o_dtype) + (flushes_subnormals(p_dtype) ? double(r.d.seqlen_k) * 0x1p-102 : 0);
             const bool exact = !valid || want.attended[row] == 0;
             const double value = saturated(want.o[n] * factor, r.o_dtype);

@@ -20,6 +20,7 @@ double norm_limit(int32_t coarsest_dtype);
 constexpr double kQkRoundoff = 0x1p-24;
 double short_qk_roundoff(int64_t dim_qk);  // of 8-bit q and k where a matrix unit sums their products in few bits
 double rounded_qk_roundoff(bool rounds_k);     // of a q that is rounded to bf16, and of k, too
+double bytes_qk_roundoff();                    // of blocks of q that are rounded to 8 bits, of their largest values
 double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach,
                      double qk_roundoff = kQkRoundoff);
 double lse_limit(double lse, double kappa, double qk_roundoff = kQkRoundoff);

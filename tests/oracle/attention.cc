@@ -1,4 +1,5 @@
 // Two passes over every row: the largest score and the sum of weights, then the weighted values.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include "oracle/row.h"
@@ -39,15 +40,39 @@ void compute_row(const Reading& r, const Row& row, const Cache& cache, bool keep
     }
 }
 
+// P times a block's factor is rounded to a 127th of the largest of up to 32 neighbouring keys, and meets an integer that the block could hold.
+void add_rounding(const Reading& r, const Row& row, const Cache& cache, Attention& out) {
+    constexpr size_t kNeighbours = 32;
+    const double kept = 1 - double(r.d.dropout_p);
+    double* const rounding = out.rounding.data() + size_t(out.row(row.b, row.h, row.i)) * size_t(r.dim_v);
+    const size_t keys = row.scores.size();
+    std::vector<double> product(keys);
+    for (size_t block = 0; keys > 0 && block < cache.v_block[0].size(); block++) {
+        for (size_t j = 0; j < keys; j++) {
+            const double p = row.scores[j].attended ? row.weight(row.scores[j].biased) / kept : 0;
+            product[j] = p > 0 ? p * cache.v_block[j][block] : 0;
+        }
+        double cost = 0;
+        for (size_t j = 0; j < keys; j++) {
+            double largest = 0;
+            for (size_t i = j < kNeighbours ? 0 : j - kNeighbours + 1; i < std::min(j + kNeighbours, keys); i++)
+                largest = std::fmax(largest, std::isfinite(product[i]) ? product[i] : 0);
+            if (row.scores[j].attended) cost += largest / (2 * 127);
+        }
+        for (size_t c = block * 32; c < std::min(block * 32 + 32, size_t(r.dim_v)); c++) rounding[c] = cost;
+    }
+}
+
 }  // namespace
 
 Attention attention(const Reading& r, AttentionOptions options) {
-    Attention out{r.d.heads_q, r.d.seqlen_q, r.d.seqlen_k, r.dim_v, {}, {}, {}, {}, {}, {}, {}, {}, {}};
+    Attention out{r.d.heads_q, r.d.seqlen_q, r.d.seqlen_k, r.dim_v, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
     constexpr double kNever = -std::numeric_limits<double>::infinity();
     const size_t rows = size_t(r.d.batch * r.d.heads_q * r.d.seqlen_q), pairs = options.scores ? rows * size_t(r.d.seqlen_k) : 0;
     out.o.assign(rows * size_t(r.dim_v), 0);
     out.spread.assign(rows * size_t(r.dim_v), 0);
     out.reach.assign(rows * size_t(r.dim_v), 0);
+    if (options.bytes) out.rounding.assign(rows * size_t(r.dim_v), 0);
     out.lse.assign(rows, kNever);
     out.kappa.assign(rows, 0);
     out.attended.assign(rows, 0);
@@ -57,9 +82,12 @@ Attention attention(const Reading& r, AttentionOptions options) {
 
     each_head(r, [&](int64_t b, int64_t h, const Cache& cache) {
         for (int64_t i = 0; i < r.rows(b); i++)
-            if (i % options.row_step == 0 || i == r.rows(b) - 1)
-                compute_row(r, load_row(r, b, h, i, cache), cache, options.scores, out);
-    });
+            if (i % options.row_step == 0 || i == r.rows(b) - 1) {
+                const Row row = load_row(r, b, h, i, cache, options.bytes);
+                compute_row(r, row, cache, options.scores, out);
+                if (options.bytes) add_rounding(r, row, cache, out);
+            }
+    }, options.bytes);
     return out;
 }
 

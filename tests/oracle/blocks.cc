@@ -51,6 +51,12 @@ double load_dim(const void* base, int64_t row, int64_t dim, int32_t dtype) {
     return b.offset ? d * x + load(bytes, 1, FA_F16) : d * (x - (b.bits == 5 ? 16 : 8));
 }
 
+double largest_of_block(const void* base, int64_t row, int64_t dim, int32_t dtype) {
+    const unsigned char* const bytes = static_cast<const unsigned char*>(base) + (row + dim / kValues) * size_of(dtype);
+    const Block b = block_of(dtype);
+    return std::fabs(load(bytes, 0, FA_F16)) * std::ldexp(1, b.bits - 1) * (b.offset ? 2 : 1) + (b.offset ? std::fabs(load(bytes, 1, FA_F16)) : 0);
+}
+
 std::vector<unsigned char> quantised(const double* values, int32_t dtype) {
     const Block b = block_of(dtype);
     std::vector<unsigned char> bytes(static_cast<size_t>(size_of(dtype)));

@@ -15,6 +15,7 @@ double largest(int32_t dtype);   // largest finite value
 double load(const void* base, int64_t index, int32_t dtype);
 // Element `dim` of a row that begins with unit `row`: the only way to look into a block.
 double load_dim(const void* base, int64_t row, int64_t dim, int32_t dtype);
+double largest_of_block(const void* base, int64_t row, int64_t dim, int32_t dtype);  // that the dim's block could hold, its sign dropped
 // A row's values: each stored, or blocks of them quantised.
 void store_row(void* base, int64_t row, int32_t dtype, const std::vector<double>& values);
 // A block's bytes, of 32 floats: ggml's rule, which is said in f32.

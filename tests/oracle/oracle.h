@@ -107,6 +107,7 @@ struct Attention {
     std::vector<double> o;             // [batch][heads][rows][dim_v]; 0 in rows without keys and beyond the length
     std::vector<double> spread;        // Σ_j P |v|, the same shape: what the error of o is measured by
     std::vector<double> reach;         // max_j |v| / (1 − p) over attended keys: what each underflowing weight is measured by
+    std::vector<double> rounding;      // what P in 8 bits may cost, the same shape; when asked for
     std::vector<double> lse;           // [batch][heads][rows]
     std::vector<double> kappa;         // max_j (|scale| Σ|q·k| + |bias| + |ALiBi|) over attended keys, and |sink|
     std::vector<int64_t> attended;     // keys left
@@ -119,6 +120,7 @@ struct Attention {
 struct AttentionOptions {
     bool scores = false;
     int64_t row_step = 1;  // compute rows 0, step, 2 · step, … and the last one
+    bool bytes = false;    // blocks of q are rounded to 8 bits, and so is P times a block's factor: κ is by q's largest value of each block then
 };
 
 Attention attention(const Reading& r, AttentionOptions options = {});

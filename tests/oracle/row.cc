@@ -1,4 +1,5 @@
 #include "oracle/row.h"
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -13,25 +14,25 @@ struct Product {
 };
 
 // Four sums at a time, which a compiler may hold in vectors.
-Product multiply(const std::vector<double>& q, const std::vector<double>& k, const std::vector<double>& k_size) {
+Product multiply(const std::vector<double>& q, const std::vector<double>& k, const std::vector<double>& q_size, const std::vector<double>& k_size) {
     constexpr size_t kLanes = 4;
     double sum[kLanes] = {}, size[kLanes] = {};
     const size_t whole = q.size() / kLanes * kLanes;
     for (size_t c = 0; c < whole; c += kLanes)
         for (size_t lane = 0; lane < kLanes; lane++) {
             sum[lane] += q[c + lane] * k[c + lane];
-            size[lane] += std::fabs(q[c + lane] * k_size[c + lane]);
+            size[lane] += std::fabs(q_size[c + lane] * k_size[c + lane]);
         }
     for (size_t c = whole; c < q.size(); c++) {
         sum[0] += q[c] * k[c];
-        size[0] += std::fabs(q[c] * k_size[c]);
+        size[0] += std::fabs(q_size[c] * k_size[c]);
     }
     return {sum[0] + sum[1] + sum[2] + sum[3], size[0] + size[1] + size[2] + size[3]};
 }
 
 Score score_of(const Reading& r, const Row& row, int64_t j, const Cache& cache) {
     const int64_t b = row.b, h = row.h, i = row.i;
-    const Product product = multiply(row.q, cache.k[size_t(j)], cache.k_size[size_t(j)]);
+    const Product product = multiply(row.q, cache.k[size_t(j)], row.q_size, cache.k_size[size_t(j)]);
     const double cap = r.d.softcap, bias = r.has(FA_OPERAND_BIAS) ? r.bias_scale(h) * load(r.a.bias, r.bias(b, h, i, j), r.bias_dtype) : 0;
     const double alibi = r.alibi_slope(b, h) * std::fabs(double(i + r.diagonal(b) - j));
     Score s;
@@ -81,13 +82,36 @@ std::vector<double> descale(std::vector<double>& values, const void* factors, co
     return size;
 }
 
+// The largest magnitude among 32 values, in place of each.
+std::vector<double> largest_of_blocks(const std::vector<double>& values) {
+    std::vector<double> largest(values.size());
+    for (size_t c = 0; c < values.size(); c++)
+        for (size_t other = c / 32 * 32; other < std::min(c / 32 * 32 + 32, values.size()); other++)
+            largest[c] = std::fmax(largest[c], std::fabs(values[other]));
+    return largest;
+}
+
 void append(std::vector<double>& values, const std::vector<double>& more) { values.insert(values.end(), more.begin(), more.end()); }
 
 const void* given(const Reading& r, uint64_t operand, const void* pointer) { return r.has(operand) ? pointer : nullptr; }
 
 }  // namespace
 
-Cache load_cache(const Reading& r, int64_t b, int64_t k_head, int64_t v_head) {
+static std::vector<double> largest_of_values(const Reading& r, int64_t b, int64_t k_head, int64_t v_head, int64_t j) {
+    std::vector<double> largest(size_t((r.dim_v + 31) / 32));
+    for (size_t n = 0; n < largest.size(); n++) {
+        const int64_t dim = int64_t(n) * 32;
+        largest[n] = r.v_in_k() ? largest_of_block(r.a.k, r.k(b, k_head, j), dim, r.k_dtype)
+                                : largest_of_block(r.a.v, r.v(b, v_head, j), dim, r.v_dtype);
+        if (const void* const factors = given(r, FA_OPERAND_V_DESCALE, r.a.v_descale))
+            largest[n] *= std::fabs(load(factors, r.v_descale(b, v_head, j, dim), r.v_factors.dtype));
+        if (const void* const factors = r.v_in_k() ? given(r, FA_OPERAND_K_DESCALE, r.a.k_descale) : nullptr)
+            largest[n] *= std::fabs(load(factors, r.k_descale(b, k_head, j, dim), r.k_factors.dtype));
+    }
+    return largest;
+}
+
+Cache load_cache(const Reading& r, int64_t b, int64_t k_head, int64_t v_head, bool bytes) {
     Cache cache;
     for (int64_t j = 0; j < r.keys(b); j++) {
         std::vector<double> k = widen(r.a.k, r.k(b, k_head, j), r.own_k, r.k_dtype);
@@ -112,16 +136,17 @@ Cache load_cache(const Reading& r, int64_t b, int64_t k_head, int64_t v_head) {
                                        r.v_factors.dtype, [&](int64_t c) { return r.v_descale(b, v_head, j, c); }));
         cache.v.push_back(v);
     }
+    for (int64_t j = 0; bytes && j < r.keys(b); j++) cache.v_block.push_back(largest_of_values(r, b, k_head, v_head, j));
     return cache;
 }
 
 double Row::weight(double score) const { return empty() ? 0 : std::exp(score - top) / sum; }
 
-Row load_row(const Reading& r, int64_t b, int64_t h, int64_t i, const Cache& cache) {
+Row load_row(const Reading& r, int64_t b, int64_t h, int64_t i, const Cache& cache, bool bytes) {
     std::vector<double> q = widen(r.a.q, r.q(b, h, i), r.own_q, r.q_dtype);
     descale(q, given(r, FA_OPERAND_Q_DESCALE, r.a.q_descale), nullptr, r.q_factors.dtype, [&](int64_t c) { return r.q_descale(b, h, i, c); });
     if (r.has(FA_OPERAND_Q_TAIL)) append(q, widen(r.a.q_tail, r.q_tail(b, h, i), r.d.dim_tail, r.q_tail_dtype));
-    Row row{b, h, i, q, {}, -kInfinity, 0, 0, 0, 0};
+    Row row{b, h, i, q, bytes ? largest_of_blocks(q) : q, {}, -kInfinity, 0, 0, 0, 0};
     if (r.has(FA_OPERAND_SINKS)) row.sink = double(r.a.sinks[h]);
     row.kappa = std::isfinite(row.sink) ? std::fabs(row.sink) : 0;
     for (int64_t j = 0; j < int64_t(cache.k.size()); j++) {

@@ -13,17 +13,19 @@ struct Score {
 // Keys and values of one sequence and one head, de-scaled; and Σ of the magnitudes that each was added up from.
 struct Cache {
     std::vector<std::vector<double>> k, v, k_size, v_size;
+    std::vector<std::vector<double>> v_block;  // the largest magnitude that each block could hold; when asked for
 };
-Cache load_cache(const Reading& r, int64_t b, int64_t k_head, int64_t v_head);
+// bytes: as in AttentionOptions.
+Cache load_cache(const Reading& r, int64_t b, int64_t k_head, int64_t v_head, bool bytes = false);
 
 // visit(b, h, cache) for every query head, with the keys and values that it reads.
 template <typename Visit>
-void each_head(const Reading& r, Visit visit) {
+void each_head(const Reading& r, Visit visit, bool bytes = false) {
     for (int64_t b = 0; b < r.d.batch; b++) {
         Cache cache;
         for (int64_t h = 0; h < r.d.heads_q; h++) {
             if (h == 0 || r.k_head(h) != r.k_head(h - 1) || r.v_head(h) != r.v_head(h - 1))
-                cache = load_cache(r, b, r.k_head(h), r.v_head(h));
+                cache = load_cache(r, b, r.k_head(h), r.v_head(h), bytes);
             visit(b, h, cache);
         }
     }
@@ -31,7 +33,7 @@ void each_head(const Reading& r, Visit visit) {
 
 struct Row {
     int64_t b, h, i;
-    std::vector<double> q;
+    std::vector<double> q, q_size;
     std::vector<Score> scores;  // of every valid key
     double sink;                // −inf: none
     double top, sum, lse;       // Σ exp(score) and exp(sink) = sum · exp(top) = exp(lse); NaN when a score is not below +inf
@@ -40,7 +42,7 @@ struct Row {
     bool empty() const { return sum == 0; }
     double weight(double score) const;  // its share of the whole
 };
-Row load_row(const Reading& r, int64_t b, int64_t h, int64_t i, const Cache& cache);
+Row load_row(const Reading& r, int64_t b, int64_t h, int64_t i, const Cache& cache, bool bytes = false);
 
 std::vector<double> widen(const void* base, int64_t offset, int64_t count, int32_t dtype);
 

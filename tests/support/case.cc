@@ -269,6 +269,7 @@ fa_status_t Case::run(fa_handle_t handle) {
     short_products = sums_short_products(handle, d);
     p_of_8_bits = rounds_p_to_8_bits(handle, d);
     rounded_q = rounds_q_to_bf16(handle, d);
+    rounded_to_bytes = rounds_to_bytes(handle, d);
     return status;
 }
 
@@ -305,9 +306,10 @@ std::string Case::check_untouched() const {
 
 std::string check_against_oracle(const Case& c, int32_t p_dtype, int64_t row_step) {
     const oracle::Reading r = c.reading();
-    const oracle::Attention want = oracle::attention(r, {r.has(FA_OPERAND_SCORES), row_step});
-    const double qk_roundoff = c.short_products ? oracle::short_qk_roundoff(r.d.dim_qk)
-                               : c.rounded_q    ? oracle::rounded_qk_roundoff(oracle::is_block(r.k_dtype) || r.has(FA_OPERAND_K_DESCALE))
+    const oracle::Attention want = oracle::attention(r, {r.has(FA_OPERAND_SCORES), row_step, c.rounded_to_bytes});
+    const double qk_roundoff = c.short_products     ? oracle::short_qk_roundoff(r.d.dim_qk)
+                               : c.rounded_to_bytes ? oracle::bytes_qk_roundoff()
+                               : c.rounded_q        ? oracle::rounded_qk_roundoff(oracle::is_block(r.k_dtype) || r.has(FA_OPERAND_K_DESCALE))
                                                 : oracle::kQkRoundoff;
     std::string fault = oracle::compare_o(r, want, p_dtype, qk_roundoff).fault;
     if (fault.empty() && r.has(FA_OPERAND_LSE)) fault = oracle::compare_lse(r, want, qk_roundoff).fault;

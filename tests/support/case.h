@@ -26,7 +26,8 @@ class Case {
     int32_t p_dtype = 0;  // of the weights in the last run
     bool short_products = false;  // were 8-bit products summed in a matrix unit's short accumulator?
     bool p_of_8_bits = false;     // and P in 8 bits, too?
-    bool rounded_q = false;  // was q rounded to bf16, and values of block types?
+    bool rounded_q = false;       // was q rounded to bf16, and values of block types?
+    bool rounded_to_bytes = false;  // were blocks of q, and of P, rounded to 8 bits?
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
     Metadata metadata;

@@ -74,7 +74,13 @@ int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d) {
 bool rounds_q_to_bf16(fa_handle_t handle, const fa_attention_desc_t& d) {
     char text[256] = "";
     return d.precision == FA_PRECISION_NATIVE && fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK &&
-           strstr(text, "products of bf16");
+           (strstr(text, "products of bf16") || strstr(text, "products of 8 bits"));
+}
+
+bool rounds_to_bytes(fa_handle_t handle, const fa_attention_desc_t& d) {
+    char text[256] = "";
+    return d.precision == FA_PRECISION_NATIVE && fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK &&
+           strstr(text, "products of 8 bits");
 }
 
 bool rounds_p_to_8_bits(fa_handle_t handle, const fa_attention_desc_t& d) {

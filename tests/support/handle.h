@@ -41,7 +41,9 @@ int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d);
 bool sums_short_products(fa_handle_t handle, const fa_attention_desc_t& d);
 // Does it then round P to 8 bits, too, and sum products over keys in that accumulator?
 bool rounds_p_to_8_bits(fa_handle_t handle, const fa_attention_desc_t& d);
-// Does it round q, and values of block types, to bf16, as native precision permits?
+// Does it round blocks of q and of P to 8 bits, as native precision permits?
+bool rounds_to_bytes(fa_handle_t handle, const fa_attention_desc_t& d);
+// Does it round q, and values of block types, to bf16, as native precision permits? Where it rounds to 8 bits it may do so, too.
 bool rounds_q_to_bf16(fa_handle_t handle, const fa_attention_desc_t& d);
 
 }  // namespace test

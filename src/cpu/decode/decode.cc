@@ -32,8 +32,8 @@ bool use_int8_limbs(const Problem& p, const DecodeMatrixKernels& k, int64_t rows
 }
 int64_t limb_bytes(const Problem& p) { return 16 * p.d.dim_qk + kLimbRows * int64_t(sizeof(float)); }
 
-// Floats of a tile's q in either form.
-int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return max_of(rows, kDecodeRows / 2) * padded(k, p.d.dim_qk); }
+// Floats of a tile's q in the largest of its forms.
+int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return round_up(rows, kDecodeRows / 2) * padded(k, p.d.dim_qk) * 11 / 8; }
 
 // What the method implements, and what it does by matrix instructions.
 constexpr uint64_t kScaledOperands = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
@@ -55,7 +55,7 @@ const DecodeMatrixKernels* matrix_kernels(const Problem& p, const Kernels& k, in
     const fa_attention_desc_t& d = p.d;
     if (!k.matrix || !p.within(kMatrixDecode) || !(d.q_dtype == FA_BF16 || rounds_q_to_bf16(d)) || !is_matrix_type(d.k_dtype)) return nullptr;
     for (const DecodeMatrixKernels* decode : k.matrix->decode)
-        if (decode && decode->takes(d.k_dtype, rows, d.dim_qk, d.dim_v)) return decode;
+        if (decode && (d.precision == FA_PRECISION_NATIVE || !decode->rounds_to_8_bits) && decode->takes(d.k_dtype, rows, d.dim_qk, d.dim_v)) return decode;
     return nullptr;
 }
 bool use_matrix(const Problem& p, const Kernels& k) { return matrix_kernels(p, k, min_of(rows_together(p), kDecodeRows)); }
@@ -387,6 +387,7 @@ bool decode_method(const Problem& p, const Kernels& k, Method* m) {
     const int64_t panel = panel_of_slots(p, true, neighbours ? min_of(max_of(min_of(fit, p.kv_heads), 2), kMaxPanelHeads) : 2);
     int64_t scratch;
     lay_out_scratch(p, k, int(rows), int(panel), nullptr, &scratch);
+    const DecodeMatrixKernels* const matrix = matrix_kernels(p, k, rows);
     *m = {.name = "decode",
           .rows = int(rows),
           .panel = int(panel),
@@ -395,8 +396,9 @@ bool decode_method(const Problem& p, const Kernels& k, Method* m) {
           .o_row_major = true,
           .pack_q = pack_decode_q,
           .mainloop = decode_mainloop,
-          .matrix = use_matrix(p, k),
-          .rounds_q = use_matrix(p, k) && rounds_q_to_bf16(p.d)};
+          .matrix = matrix != nullptr,
+          .rounds_q = matrix && rounds_q_to_bf16(p.d),
+          .rounds_to_8_bits = matrix && matrix->rounds_to_8_bits};
     return true;
 }
 

@@ -204,10 +204,12 @@ void explain_forward(const Context& c, const ForwardPlan& plan, char* text, uint
     // Sequences of few rows among longer ones.
     const bool some_decode = s.decode.matrix && s.decode.pack_q != s.method.pack_q && (p.packed_q() || p.has(FA_OPERAND_SEQUSED_Q));
     const bool rounds_q = s.method.rounds_q || (some_decode && s.decode.rounds_q);
+    const bool to_8_bits = s.method.rounds_to_8_bits || (some_decode && s.decode.rounds_to_8_bits);
+    const char* const products = to_8_bits ? ", products of 8 bits" : rounds_q ? ", products of bf16" : "";
     snprintf(text, n, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys%s%s, up to %lld split%s%s, %s", names[plan.problem.d.algorithm],
              s.method.matrix ? "decode_matrix" : s.method.name, plan.call.k->name, s.method.rows, kTileKeys,
-             some_decode ? ", few rows by decode_matrix" : "", rounds_q ? ", products of bf16" : "", (long long)s.max_splits,
-             s.max_splits == 1 ? "" : "s", s.parallel_splits ? " side by side" : "",
+             some_decode ? ", few rows by decode_matrix" : "", products, (long long)s.max_splits, s.max_splits == 1 ? "" : "s",
+             s.parallel_splits ? " side by side" : "",
              threads_text(c.threads, forward_workers(c, s, worker_count)).text);
 }
 

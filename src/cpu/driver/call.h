@@ -42,6 +42,7 @@ struct Method {
     double speed = 1;     // a multiple of the f32 tiles' flops by the second: about, to tell whether a call is worth a team
     bool matrix = false;  // of `decode`: by matrix instructions
     bool rounds_q = false;  // q of a finer type is rounded to bf16, as are values of block types
+    bool rounds_to_8_bits = false;  // of `decode`: blocks of q and of P
 };
 
 // Work and traffic of a counted call, in units of one worker.

@@ -71,10 +71,10 @@ bool detect(const Kernels& k) {
     constexpr uint32_t amx_bf16 = 1u << 22, amx_tile = 1u << 24, amx_int8 = 1u << 25, avx512_bf16 = 1u << 5, amx_fp16 = 1u << 21,
                        avx512_vbmi = 1u << 1, avx512_vnni = 1u << 11;
     uint32_t a71, b71, c71, d71;
-    if (!__get_cpuid_count(7, 1, &a71, &b71, &c71, &d71) || !(a71 & avx512_bf16) || !(c7 & avx512_vbmi))
+    if (!__get_cpuid_count(7, 1, &a71, &b71, &c71, &d71) || !(a71 & avx512_bf16) || !(c7 & avx512_vbmi) || !(c7 & avx512_vnni))
         return false;
     if (k.isa == FA_ISA_AVX512_BF16) return true;
-    if ((state & 0x60000) != 0x60000 || !(c7 & avx512_vnni)) return false;
+    if ((state & 0x60000) != 0x60000) return false;
     if ((d7 & (amx_bf16 | amx_tile | amx_int8)) != (amx_bf16 | amx_tile | amx_int8) ||
         (k.isa == FA_ISA_AMX_FP16 && !(a71 & amx_fp16)))
         return false;

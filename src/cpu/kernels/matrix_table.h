@@ -131,6 +131,7 @@ struct DecodeMatrixKernels {
     static constexpr int kNone = kDecodeRows + 1;  // more rows than there are: a type is left to others
     int byte_dims;                                 // of 8-bit types, dims are multiples of it
     int64_t far_bytes = kFarBytes;
+    bool rounds_to_8_bits = false;  // blocks of q and of P: for calls that permit native precision
     int short_chunk_rows;  // up to so many rows short chunks will do; for more, accumulators are read and written once for kDecodeChunkKeys
     int min_chunk_keys(int rows) const { return rows > short_chunk_rows ? kDecodeChunkKeys : 16; }
     // From so many rows on that share a kv head they keep up with memory better than vectors, which on some convert bf16 for next to
@@ -181,7 +182,7 @@ struct MatrixKernels {
     void (*write_o)(const MatrixShape&, const RowBlock&, int rows, float scale, const float* factor, float o_scale,
                     char* const* to);
 
-    const DecodeMatrixKernels* decode[4];  // of those that take a call, the first does; NULL: none
+    const DecodeMatrixKernels* decode[5];  // of those that take a call, the first does; NULL: none
 
     // For the backward, in bf16.
     void (*gemm)(const MatrixGemm*, int count);

@@ -180,9 +180,9 @@ pub const FA_V_IN_K: u32 = 1 << 4;
 
 /// q as given; P no coarser than q's type
 pub const FA_PRECISION_DEFAULT: i32 = 0;
-/// a permission, no promise: q may be rounded to k's element type (8 bits: with a factor a row), P to v's, q, P,
-/// the values of block types and values times their factors to bf16, and 8-bit products over keys summed in a
-/// matrix unit's own short accumulator. Study baselines ignore it
+/// a permission, no promise: q may be rounded to k's element type (8 bits: with a factor for a row or fewer dims),
+/// P to v's, q, P, the values of block types and values times their factors to bf16, and 8-bit products over
+/// keys summed in a matrix unit's own short accumulator. Study baselines ignore it
 pub const FA_PRECISION_NATIVE: i32 = 1;
 
 pub const FA_ALIGN_UNSET: i32 = 0;

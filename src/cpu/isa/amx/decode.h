@@ -3,7 +3,7 @@
 // interleaved to pairs of keys on their way through the first-level cache.
 #pragma once
 #include "cpu/isa/amx/decode_int8.h"
-#include "cpu/isa/avx512_bf16/decode.h"
+#include "cpu/isa/avx512_bf16/block_rows.h"
 
 namespace fa {
 namespace cpu {

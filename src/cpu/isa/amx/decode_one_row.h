@@ -2,7 +2,8 @@
 // limbs as for tiles; P v, of which there is no such form, is what vectors do in f32.
 #pragma once
 #include "cpu/isa/amx/decode_int8.h"
-#include "cpu/isa/avx512_bf16/decode.h"
+#include "cpu/isa/avx512_bf16/block_rows.h"
+#include "cpu/isa/avx512_bf16/shared_kernels.h"
 
 namespace fa {
 namespace cpu {
@@ -66,7 +67,7 @@ inline V limb_block(const char* q, const KvRows& k, int first, int dim) {
 }
 
 void one_row_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory, float* s) {
-    if (!b.limbs) return decode_dot_qk(q, rows, factor, b, dim, memory, s);
+    if (!b.limbs) return kDecodeDotsOfBytes.qk(q, rows, factor, b, dim, memory, s);
     const char* const limbs = reinterpret_cast<const char*>(q);
     float unit;
     memcpy(&unit, limbs + int64_t(16) * dim, sizeof unit);
@@ -87,11 +88,13 @@ void one_row_finish(const float* from, int32_t, int dim, float factor, float* to
     for (int x = 0; x < dim; x++) to[x] = from[x] * factor;
 }
 
+void one_row_pack_q(const uint16_t* const* rows, int count, int32_t type, int dim, uint16_t* to) { kDecodeDotsOfBytes.pack_q(rows, count, type, dim, to); }
+
 constexpr DecodeMatrixKernels kDecodeOneRow = {.byte_dims = 64,
                                                .short_chunk_rows = 1,
                                                .min_rows_int8 = 1,
                                                .max_rows = 1,
-                                               .pack_q = pack_dot_q,
+                                               .pack_q = one_row_pack_q,
                                                .pack_limbs = pack_limbs_of_row,
                                                .qk = one_row_qk,
                                                .pv = one_row_pv,

@@ -52,16 +52,6 @@ void init_refs_at_diagonal(const MatrixTask& t, const MainloopStep& step) {
     else init_refs_step<FA_BF16>(t, step);
 }
 
-// One row leaves tiles almost empty. Dots of bytes, widened once in registers, then take 0.8 of their time from memory (Emerald Rapids, e4m3,
-// heads of 128).
-constexpr DecodeMatrixKernels dots_of_bytes() {
-    DecodeMatrixKernels k = kDecodeDots;
-    k.max_rows = 1;
-    k.min_rows_bf16 = k.min_rows_int8 = k.kNone;  // vectors, and decode_one_row.h
-    return k;
-}
-constexpr DecodeMatrixKernels kDotsOfBytes = dots_of_bytes();
-
 constexpr MatrixKernels matrix_kernels(bool fp16) {
     MatrixKernels k = common_matrix_kernels();
     k.has_fp16 = fp16;
@@ -69,10 +59,11 @@ constexpr MatrixKernels matrix_kernels(bool fp16) {
     k.backward_speed = 4;
     k.init_refs_at_diagonal = init_refs_at_diagonal;
     k.mainloop = mainloop;
-    k.decode[0] = &kDotsOfBytes;
-    k.decode[1] = &kDecodeOneRow;
-    k.decode[2] = &kDecodeSpread;
-    k.decode[3] = &kDecodeMatrix;
+    k.decode[0] = &kDecodeIntegers;
+    k.decode[1] = &kDecodeDotsOfBytes;
+    k.decode[2] = &kDecodeOneRow;
+    k.decode[3] = &kDecodeSpread;
+    k.decode[4] = &kDecodeMatrix;
     k.gemm = gemm;
     k.softmax_backward_tiles = softmax_backward_tiles;
     return k;

@@ -2,6 +2,7 @@
 // spares the widening to f32. Scores are dots along a head, O of pairs of keys, which are interleaved in registers. Bytes become
 // bf16, exactly, by table look-up.
 #pragma once
+#include "cpu/isa/avx512_bf16/block_rows.h"
 #include "cpu/isa/avx512_bf16/byte_tables.h"
 #include "cpu/kernels/decode_kernels.h"
 #include "cpu/kernels/matrix_table.h"
@@ -37,21 +38,6 @@ struct ByteLine {
 
 inline V dot(V sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 
-// Rows of q that a register block of scores takes: a power of two, of which some may be zeros.
-inline int dot_rows(int rows) { return rows > 4 ? 8 : rows > 2 ? 4 : rows; }
-
-// f(first row, rows from there on, Constant<R>()) for each register block.
-template <class F>
-inline void for_row_blocks(int rows, const F& f) {
-    for (int first = 0; first < rows; first += 8) {
-        const int left = rows - first, block = dot_rows(left);
-        if (block == 8) f(first, left, Constant<8>());
-        else if (block == 4) f(first, left, Constant<4>());
-        else if (block == 2) f(first, left, Constant<2>());
-        else f(first, left, Constant<1>());
-    }
-}
-
 // [block of dot_rows()][line][vector][row]
 void pack_dot_q(const uint16_t* const* rows, int count, int32_t type, int dim, uint16_t* to) {
     const bool bytes = type != FA_BF16;
@@ -65,21 +51,6 @@ void pack_dot_q(const uint16_t* const* rows, int count, int32_t type, int dim, u
                     to[i] = r < left ? rows[first + r][x] : 0;
                 }
     }
-}
-
-// Lane i of each quarter: the sum of x[i]'s lanes there. By unpacking, which leaves dots their units.
-inline V add_within_quarters(const V* x) {
-    const V a = V(_mm512_unpacklo_ps(x[0], x[1])) + V(_mm512_unpackhi_ps(x[0], x[1])),
-            b = V(_mm512_unpacklo_ps(x[2], x[3])) + V(_mm512_unpackhi_ps(x[2], x[3]));
-    return V(_mm512_unpacklo_pd((__m512d)a, (__m512d)b)) + V(_mm512_unpackhi_pd((__m512d)a, (__m512d)b));
-}
-
-// transpose_add_lanes() of 16 vectors, within quarters before these are exchanged.
-inline V add_lanes(const V* x) {
-    V sum[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) sum[i] = add_within_quarters(x + 4 * i);
-    return transpose_quarters(sum, [](V a, V b) { return a + b; });
 }
 
 // Scores of 16 / R keys and R rows, one vector.

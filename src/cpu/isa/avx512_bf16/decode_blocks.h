@@ -11,27 +11,7 @@ namespace {
 constexpr int kQuadVectors = kBlockDims / 8;
 // P · d is multiplied by it: with d from 2^-24 to 2^16 nothing of it is subnormal, and sums stay far below f32's largest.
 constexpr float kBlockPScale = 0x1p16f;
-constexpr int kMaxBlocks = 1024 / kBlockDims;  // of a row: core takes no more
-static_assert(kMaxBlocks * kDecodeChunkKeys <= kDecodeProducts, "their d lie there");
-
-template <class T>
-struct alignas(64) VectorOf {
-    T x[64 / sizeof(T)];
-    constexpr VectorOf(T (*value)(int)) : x() {
-        for (int i = 0; i < int(64 / sizeof(T)); i++) x[i] = value(i);
-    }
-    inline __m512i get() const { return _mm512_load_si512(x); }
-};
 constexpr uint16_t bf16_of_integer(int x) { return uint16_t(x < 0 ? 0x8000 | small_bf16(uint32_t(-x), 0) : small_bf16(uint32_t(x), 0)); }
-
-// 16 bytes of each of four rows that lie four keys apart.
-inline __attribute__((always_inline)) __m512i quarters(const char* const* row, int64_t at) {
-    const auto read = [&](int g) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row[4 * g] + at)); };
-    __m512i x = _mm512_castsi128_si512(read(0));
-#pragma GCC unroll 3
-    for (int g = 1; g < 4; g++) x = _mm512_mask_broadcast_i32x4(x, __mmask16(0xf << 4 * g), read(g));
-    return x;
-}
 
 // Lane i of each quarter in all four of them. (Its number belongs to the instruction, also where a compiler unrolls nothing.)
 inline __attribute__((always_inline)) V broadcast_within_quarters(V x, int i) {
@@ -108,29 +88,6 @@ struct NibbleBlocks {
     }
 };
 
-// The d of a chunk's blocks: [block][kDecodeChunkKeys].
-template <class Format>
-void read_factors(const KvRows& rows, int keys, int blocks, float* to) {
-    for (int j = 0; j < keys; j += 8) {
-        const char* row[8];
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) row[i] = rows.row[j + i] + rows.offset;
-        for (int n = 0; n < blocks; n++) {
-            __m128i pair[4];  // the word behind the even key's d makes room for the odd one's
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) {
-                int32_t even;
-                int16_t odd;
-                memcpy(&even, row[2 * i] + n * Format::kBytes, sizeof even);
-                memcpy(&odd, row[2 * i + 1] + n * Format::kBytes, sizeof odd);
-                pair[i] = _mm_insert_epi16(_mm_cvtsi32_si128(even), odd, 1);
-            }
-            const __m128i x = _mm_unpacklo_epi64(_mm_unpacklo_epi32(pair[0], pair[1]), _mm_unpacklo_epi32(pair[2], pair[3]));
-            _mm256_storeu_ps(to + n * kDecodeChunkKeys + j, _mm256_cvtph_ps(x));
-        }
-    }
-}
-
 // [block of dot_rows()][block of dims][vector][row][8 dims]
 template <class Format>
 void pack_blocks_q(const uint16_t* const* rows, int count, int dim, uint16_t* to) {
@@ -201,7 +158,7 @@ template <class Format, int R>
 
 template <class Format>
 void blocks_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, float* d, float* s) {
-    read_factors<Format>(b.rows, b.keys, dim / kBlockDims, d);
+    read_factors(b.rows, Format::kBytes, b.keys, dim / kBlockDims, d);
     for_row_blocks(rows, [&](int first, int left, auto block) {
         blocks_qk<Format, block>(q + first * dim, left, factor + first, b, d, dim, s + first * kTileKeys);
     });
@@ -279,7 +236,7 @@ void blocks_pv(const float* p, const DecodeChunk& b, const float* d, const char*
 template <class Format>
 void blocks_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory, float* o) {
     float* const d = memory.products;
-    read_factors<Format>(b.rows, b.keys, dim / kBlockDims, d);
+    read_factors(b.rows, Format::kBytes, b.keys, dim / kBlockDims, d);
     int r = 0;
     const auto step = [&](int n, auto block) {
         for (; r + n <= rows; r += n)

@@ -7,6 +7,8 @@
 #define FA_ISA_FORMATS "cpu/isa/avx512/formats.h"
 #define FA_ISA_PREFETCH_FAR
 #include "cpu/isa/avx512_bf16/decode_blocks.h"
+#include "cpu/isa/avx512_bf16/decode_integers.h"
+#include "cpu/isa/avx512_bf16/shared_kernels.h"
 #include "cpu/kernels/matrix_kernels.h"
 #include "cpu/kernels/tile_kernels.h"
 
@@ -206,6 +208,20 @@ void init_refs_at_diagonal(const MatrixTask& t, const MainloopStep& step) {
     update_refs_at_diagonal(t, step, s);
 }
 
+constexpr DecodeMatrixKernels dots_of_bytes() {
+    DecodeMatrixKernels k = kDecodeDots;
+    k.max_rows = 1;
+    k.min_rows_bf16 = k.min_rows_int8 = k.kNone;
+    return k;
+}
+// For up to four rows dots of bf16 take as long.
+constexpr DecodeMatrixKernels integers_of_many_rows() {
+    DecodeMatrixKernels k = kIntegers;
+    k.min_rows_q8 = k.min_rows_q4 = 5;
+    return k;
+}
+constexpr DecodeMatrixKernels kIntegersOfManyRows = integers_of_many_rows();
+
 constexpr MatrixKernels matrix_kernels() {
     MatrixKernels k = common_matrix_kernels();
     k.speed = 1.8;  // where the CPU prefers this table
@@ -213,7 +229,8 @@ constexpr MatrixKernels matrix_kernels() {
     k.init_refs_at_diagonal = init_refs_at_diagonal;
     k.mainloop = mainloop;
     k.decode[0] = &kDecodeDots;
-    k.decode[1] = &kDecodeBlocks;
+    k.decode[1] = &kIntegersOfManyRows;
+    k.decode[2] = &kDecodeBlocks;
     k.gemm = gemm;
     return k;
 }
@@ -221,6 +238,7 @@ constexpr MatrixKernels kMatrix = matrix_kernels();
 
 }  // namespace
 
+constexpr DecodeMatrixKernels kDecodeDotsOfBytes = dots_of_bytes(), kDecodeIntegers = kIntegers;
 constexpr Kernels kKernels_avx512_bf16 = tile_kernels("avx512_bf16", FA_ISA_AVX512_BF16, &kMatrix);
 
 }  // namespace cpu

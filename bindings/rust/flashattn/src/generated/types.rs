@@ -48,9 +48,9 @@ choices! {
     Precision
     /// q as given; P no coarser than q's type
     Default = FA_PRECISION_DEFAULT,
-    /// a permission, no promise: q may be rounded to k's element type (8 bits: with a factor a row), P to v's, q, P,
-    /// the values of block types and values times their factors to bf16, and 8-bit products over keys summed in a
-    /// matrix unit's own short accumulator. Study baselines ignore it
+    /// a permission, no promise: q may be rounded to k's element type (8 bits: with a factor for a row or fewer dims),
+    /// P to v's, q, P, the values of block types and values times their factors to bf16, and 8-bit products over
+    /// keys summed in a matrix unit's own short accumulator. Study baselines ignore it
     Native = FA_PRECISION_NATIVE,
 }
 choices! {
