@@ -4,6 +4,7 @@
 // bwd_wide_kernel.h of the one for up to 256.
 #pragma once
 #include "cuda/sm90/bias_params.h"
+#include "cuda/sm90/divisor.h"
 #include "cuda/sm90/pipeline.h"
 #include "cuda/sm90/ptx.h"
 #include "gpu/bwd_params.h"
@@ -32,23 +33,6 @@ FA_DEVICE int2 rows_seeing(const RowRule& rule, int key, int count, int rows) {
         end = min_of(end, (int64_t((key + count - 1) / rule.chunk) + 1) * rule.chunk - rule.off);
     }
     return make_int2(int(clamp(begin, 0, rows)), int(clamp(end, 0, rows)));
-}
-
-// Division by a number that the host knows, of numbers below 2^31.
-struct Divisor {
-    uint32_t by, factor, shift;
-};
-static inline Divisor divisor(int64_t by) {
-    uint32_t shift = 0;
-    while ((int64_t(1) << shift) < by) shift++;
-    return {uint32_t(by), uint32_t((((uint64_t(1) << shift) - uint64_t(by)) << 32) / uint64_t(by) + 1), shift};
-}
-struct Quotient {
-    int number, rest;
-};
-FA_DEVICE Quotient divide(int n, const Divisor& d) {
-    const uint32_t number = (__umulhi(uint32_t(n), d.factor) + uint32_t(n)) >> d.shift;
-    return {int(number), n - int(number * d.by)};
 }
 
 // The preprocessing of rows (delta, LSE, and zeros for the sums of dq: bwd_preprocess.h) runs ahead of the blocks of keys that need

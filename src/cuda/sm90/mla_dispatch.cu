@@ -247,7 +247,7 @@ ArchPlan plan_latent_kernel(const rt::Device& device, const Problem& asked) {
     if (p.slots()) {
         const RowTiles of_list = row_tiles(p, kernel->rows);
         a.rows_of_list = int(of_list.period), a.tiles_of_list = int(of_list.of_period);
-        a.rows.page_size = int(p.d.page_size), a.rows.slots = int(p.d.num_pages * p.d.page_size);
+        a.rows.page_size = divisor(p.d.page_size), a.rows.slots = int(p.d.num_pages * p.d.page_size);
     }
     plan.params.set(a);
     return plan;

@@ -1,6 +1,7 @@
 // What the latent kernel is called with, and how a CTA's shared memory is laid out. mla_kernel.h begins the tour.
 #pragma once
 #include "backend/row_keys.h"
+#include "cuda/sm90/divisor.h"
 #include "cuda/sm90/split_o.h"
 
 namespace fa {
@@ -27,7 +28,8 @@ struct LatentRows {
     int factor_shift;                         // log₂ of the dims that share a factor: 6 or 7
     bool factor_e8m0;                         // or f32
     ListTable list;                           // entries NULL: keys are those of a sequence; else the slots that a block of query rows has
-    int page_size, slots;                     // of a list's
+    Divisor page_size;                        // of a list's slots
+    int slots;
 };
 
 // What an item has of q and of o: a tile of a sequence's rows, and which split of its keys; rank: in a pair of CTAs.

@@ -56,8 +56,9 @@ class LatentRowProducer {
         int outer = asked, row;
         bool there = outer >= 0;
         if (has_list()) {
-            row = outer, there = uint32_t(row) < uint32_t(rows.slots);
-            outer = row / rows.page_size, row -= outer * rows.page_size;
+            there = uint32_t(asked) < uint32_t(rows.slots);
+            const Quotient page = divide(asked, rows.page_size);
+            outer = page.number, row = page.rest;
         } else {
             row = item().k_begin + key_of(n, w);
             if (a.x.pages.table) there = uint32_t(outer) < uint32_t(a.x.pages.count), row %= int(a.x.pages.size);

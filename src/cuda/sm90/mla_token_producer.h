@@ -34,7 +34,8 @@ class TokenProducer {
         bool there = asked >= 0;
         if (a.tiles_of_list > 0) {
             there = uint32_t(asked) < uint32_t(rows.slots);
-            outer = asked / rows.page_size, row = asked - outer * rows.page_size;
+            const Quotient page = divide(asked, rows.page_size);
+            outer = page.number, row = page.rest;
         } else if (a.x.pages.table) {
             there = uint32_t(asked) < uint32_t(a.x.pages.count), row %= int(a.x.pages.size);
         }
