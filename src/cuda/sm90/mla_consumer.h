@@ -52,7 +52,10 @@ struct LatentConsumer : SplitOConsumer<Traits> {
     FA_MEMBER void issue_qk() {
         for_constants<from, to>([&](auto i) {
             constexpr int n = i < 8 ? i ^ (4 * w) : i;  // in the order in which they come
-            if (!Traits::kByAddress || (i % 4 == 0 && i < 8)) rt::mbarrier_wait(barrier_addr(s.k_full[w][n]), phase);
+            if (!Traits::kByAddress || (i % 4 == 0 && i < 8)) {
+                rt::mbarrier_wait(barrier_addr(s.k_full[w][n]), phase);
+                if (Traits::kByAddress && !Traits::kBytes) rt::fence_proxy_async_shared();  // the copies had nobody who waited for them
+            }
             rt::wgmma_fence();
             for_constants<0, 4>([&](auto k) {
                 Wgmma::template qk<(n * kPanelBytes + 32 * k) / 16,

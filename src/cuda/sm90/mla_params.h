@@ -88,7 +88,9 @@ struct LatentTraits {
     static constexpr bool f16 = kIsF16<T>;
     // Rows come by address; of 8 bits, but for the last 64 dims, which v has where it has all.
     static constexpr bool kByAddress = kSource != LatentSource::boxes, kBytes = kSource == LatentSource::bytes;
-    static constexpr int kBytePanels = HeadDim / 64 - 1, kLoadThreads = kByAddress ? 128 : 1;
+    static constexpr int kBytePanels = HeadDim / 64 - 1;
+    // By address 128 threads load; their copies of 16 bits arrive by themselves, and a thread of each warp beside them for what it has written.
+    static constexpr int kFullArrivals = !kByAddress ? 1 : kBytes ? 128 : 128 + 4;
     static constexpr int kItemSlots = kByAddress ? 4 : 2;  // by address a warp that loads publishes items, and must not wait for room
     static constexpr int kHeadDim = HeadDim, kHeadDimV = 512, kBlock = 64, kThreads = 3 * 128;
     static constexpr int kPanels = HeadDim / 64, kPanelBytes = 64 * 128;
@@ -120,7 +122,7 @@ struct LatentTraits {
         rt::mbarrier_init(smem_addr(s.q_empty), 8);
         for (const LatentItemSlot& slot : s.item) rt::mbarrier_init(smem_addr(slot.ready), 1), rt::mbarrier_init(smem_addr(slot.consumed), kByAddress ? 8 + 4 : 8 + 1);
         for (int w = 0; w < 2; w++) {
-            for (const uint64_t& full : s.k_full[w]) rt::mbarrier_init(smem_addr(full), kLoadThreads);
+            for (const uint64_t& full : s.k_full[w]) rt::mbarrier_init(smem_addr(full), kFullArrivals);
             for (const uint64_t& empty : s.k_empty[w]) rt::mbarrier_init(smem_addr(empty), 4);
             rt::mbarrier_init(smem_addr(s.p_full[w]), 128);
         }

@@ -2,13 +2,16 @@
 // bits. Four warps copy 16 rows of a block each into the panels that the copy engine would fill, swizzled as it does, and zeros for keys that are
 // not there.
 //
+// Copies of 16 bits arrive at the barrier of their group by themselves, so that a warp only ever waits for room. No thread waits for them on this side:
+// consumers order them before their products, which read by another proxy.
+//
 // Rows of 8 bits are copied into the upper half of the place where 16 bits of them belong, and widened there once they have come: a warp
 // reads its part of a row before it writes it, so that nobody else waits. Each value is multiplied by its factor and rounded to bf16, which is
 // exact where factors are powers of two.
 //
 // What consumers free comes in groups: of each block of 64 keys its warpgroup's half of v, then the other half with what is no part of v. A warp
-// starts the copies of a group as soon as there is room, and publishes the oldest group meanwhile; it never waits for room while it has
-// copies to publish, which may be what the consumers wait for.
+// starts the copies of a group as soon as there is room, and, of 8 bits, publishes the oldest group meanwhile; it never waits for room while it
+// has copies to publish, which may be what the consumers wait for.
 #pragma once
 #include "cuda/sm90/mla_producer.h"
 #include "cuda/sm90/mla_schedule.h"
@@ -173,8 +176,14 @@ class LatentRowProducer {
         if constexpr (kBytes) copy_bytes(w, half);
         else copy_half(w, half);
         if ((kBytes || Traits::kPanels > Traits::kProbPanel) && has_tail(at)) copy_tail(w);
-        rt::cp_async_commit();
-        pending++;
+        if constexpr (kBytes) {
+            rt::cp_async_commit();
+            pending++;
+        } else {
+            const uint32_t full = rt::smem_addr(&s.k_full[w][4 * half]);
+            if (rt::read_laneid() == 0) rt::mbarrier_arrive(full);
+            rt::cp_async_mbarrier_arrive(full);
+        }
         at = (at + 1) & 3;
     }
     FA_MEMBER void publish() {
@@ -185,18 +194,18 @@ class LatentRowProducer {
             default: rt::cp_async_wait<3>();
         }
         const int group = (at - pending) & 3, w = group >> 1, half = half_of(group);
-        if constexpr (kBytes) {
-            __syncwarp();  // a lane's bytes are of its own copies, but its factor may be another's
-            widen_half(w, half);
-        }
+        __syncwarp();  // a lane's bytes are of its own copies, but its factor may be another's
+        widen_half(w, half);
         rt::fence_proxy_async_shared();
         rt::mbarrier_arrive(rt::smem_addr(&s.k_full[w][4 * half]));
         pending--;
     }
     // Publishes what is under way until the barrier's phase is complete, or, without one, all of it.
     FA_MEMBER void await(bool has_barrier, uint32_t barrier, uint32_t phase) {
-        FA_UNROLL_BY(1)
-        while (pending > 0 && !(has_barrier && __all_sync(~0u, rt::mbarrier_test(barrier, phase)))) publish();
+        if constexpr (kBytes) {
+            FA_UNROLL_BY(1)
+            while (pending > 0 && !(has_barrier && __all_sync(~0u, rt::mbarrier_test(barrier, phase)))) publish();
+        }
         if (has_barrier) rt::mbarrier_wait(barrier, phase);
     }
 
