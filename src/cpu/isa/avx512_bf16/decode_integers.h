@@ -227,8 +227,7 @@ template <class Format, int R>
             for (int part = 0; part < P; part++) {
                 if (begins_line)
 #pragma GCC unroll 16
-                    for (int i = part * kLanes / P; i < (part + 1) * kLanes / P; i++)
-                        prefetch(k.far_row[j + i], k.far_offset + line);
+                    for (int i = 0; i < kLanes / P; i++) prefetch(k.far_row[j + part * (kLanes / P) + i], k.far_offset + line);
                 __m512i x[Format::kDots], sum[R];
                 format.read(k.row + j, k.offset + at, part, x);
 #pragma GCC unroll 8
@@ -378,9 +377,10 @@ template <class Format, int R, int C>
             __m512i x[2];
             format.read_values(v.row + j, at + c * Format::kBytes, x);
 #pragma GCC unroll 8
-            for (int n = c * R; n < (c + 1) * R; n++)
+            for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
-                for (int half = 0; half < 2; half++) add_dot(acc[n][half], x[half], bytes + n * kDecodeChunkKeys);
+                for (int half = 0; half < 2; half++)
+                    add_dot(acc[c * R + r][half], x[half], bytes + (c * R + r) * kDecodeChunkKeys);
         }
     }
 #pragma GCC unroll 8
