@@ -23,11 +23,15 @@ inline void for_row_blocks(int rows, const F& f) {
     }
 }
 
-// Lane i of each quarter: the sum of x[i]'s lanes there. By unpacking, which leaves dots their units.
+// Lane i of each quarter: x[i]'s lanes there, reduced by op. By unpacking, which leaves dots their units.
+template <class Op>
+inline V reduce_within_quarters(const V* x, const Op& op) {
+    const V a = op(V(_mm512_unpacklo_ps(x[0], x[1])), V(_mm512_unpackhi_ps(x[0], x[1]))),
+            b = op(V(_mm512_unpacklo_ps(x[2], x[3])), V(_mm512_unpackhi_ps(x[2], x[3])));
+    return op(V(_mm512_unpacklo_pd((__m512d)a, (__m512d)b)), V(_mm512_unpackhi_pd((__m512d)a, (__m512d)b)));
+}
 inline V add_within_quarters(const V* x) {
-    const V a = V(_mm512_unpacklo_ps(x[0], x[1])) + V(_mm512_unpackhi_ps(x[0], x[1])),
-            b = V(_mm512_unpacklo_ps(x[2], x[3])) + V(_mm512_unpackhi_ps(x[2], x[3]));
-    return V(_mm512_unpacklo_pd((__m512d)a, (__m512d)b)) + V(_mm512_unpackhi_pd((__m512d)a, (__m512d)b));
+    return reduce_within_quarters(x, [](V a, V b) { return a + b; });
 }
 
 // transpose_add_lanes() of 16 vectors, within quarters before these are exchanged.
@@ -49,12 +53,24 @@ struct alignas(64) VectorOf {
     }
     inline __m512i get() const { return _mm512_load_si512(x); }
 };
-// 16 bytes of each of four rows that lie four keys apart.
+
+// 16 bytes of each of four rows that lie Step keys apart.
+template <int Step>
 inline __attribute__((always_inline)) __m512i quarters(const char* const* row, int64_t at) {
-    const auto read = [&](int g) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row[4 * g] + at)); };
+    const auto read = [&](int g) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row[Step * g] + at)); };
     __m512i x = _mm512_castsi128_si512(read(0));
 #pragma GCC unroll 3
     for (int g = 1; g < 4; g++) x = _mm512_mask_broadcast_i32x4(x, __mmask16(0xf << 4 * g), read(g));
+    return x;
+}
+
+// For bytes of 32 columns of one key and of another behind them: pairs of bytes, of columns 0 … 3 and 16 … 19 in the first quarter, and so on.
+constexpr VectorOf<uint8_t> kPairsOfColumns = {[](int i) { return uint8_t(i % 2 * 32 + i / 8 % 2 * 16 + i / 16 * 4 + i % 8 / 2); }};
+
+// Bits 4 of a block of five bits.
+inline int32_t fifth_bits(const char* block) {
+    int32_t x;
+    memcpy(&x, block + 2, sizeof x);
     return x;
 }
 

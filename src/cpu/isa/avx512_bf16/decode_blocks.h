@@ -24,14 +24,13 @@ inline __attribute__((always_inline)) V broadcast_within_quarters(V x, int i) {
 //     pair_keys(even, odd, x)    32 columns of two keys as two vectors of pairs, in order
 struct Q8Blocks {
     static constexpr int kBytes = 34;
-    static constexpr VectorOf<uint8_t> kPairs = {[](int i) { return uint8_t(i % 2 * 32 + i / 8 % 2 * 16 + i / 16 * 4 + i % 8 / 2); }};
     const ByteTables<FA_I8> tables{};
-    const __m512i pairs = kPairs.get();
+    const __m512i pairs = kPairsOfColumns.get();
 
     static constexpr int dim(int vector, int i) { return vector * 8 + i; }
     inline __attribute__((always_inline)) void widen(const char* const* row, int64_t at, __m512i* x) const {
-        tables.to_bf16(quarters(row, at + 2), x);
-        tables.to_bf16(quarters(row, at + 18), x + 2);
+        tables.to_bf16(quarters<4>(row, at + 2), x);
+        tables.to_bf16(quarters<4>(row, at + 18), x + 2);
     }
     inline __attribute__((always_inline)) void pair_keys(const char* even, const char* odd, __m512i* x) const {
         const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(even + 2)),
@@ -60,18 +59,13 @@ struct NibbleBlocks {
         }
         return _mm512_permutexvar_epi16(words, values);
     }
-    static inline int32_t fifths(const char* block) {
-        int32_t x;
-        memcpy(&x, block + 2, sizeof x);
-        return x;
-    }
     inline __attribute__((always_inline)) void widen(const char* const* row, int64_t at, __m512i* x) const {
-        const __m512i words = quarters(row, at + kNibbles);
+        const __m512i words = quarters<4>(row, at + kNibbles);
         __m512i bits{};
         if (Bits == 5) {
-            bits = _mm512_set1_epi32(fifths(row[0] + at));
+            bits = _mm512_set1_epi32(fifth_bits(row[0] + at));
 #pragma GCC unroll 3
-            for (int g = 1; g < 4; g++) bits = _mm512_mask_set1_epi32(bits, __mmask16(0xf << 4 * g), fifths(row[4 * g] + at));
+            for (int g = 1; g < 4; g++) bits = _mm512_mask_set1_epi32(bits, __mmask16(0xf << 4 * g), fifth_bits(row[4 * g] + at));
         }
         x[0] = pick(words, bits, kQuadBits, 0);
         x[1] = pick(_mm512_srli_epi16(words, 4), bits, kQuadBits, 16);
@@ -82,7 +76,7 @@ struct NibbleBlocks {
         const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(even + kNibbles)),
                       b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(odd + kNibbles));
         const __m512i words = _mm512_permutexvar_epi8(pairs, _mm512_castsi256_si512(_mm256_set_m128i(b, a)));
-        const __m512i bits = Bits == 5 ? _mm512_mask_set1_epi32(_mm512_set1_epi32(fifths(even)), 0xaaaa, fifths(odd)) : __m512i{};
+        const __m512i bits = Bits == 5 ? _mm512_mask_set1_epi32(_mm512_set1_epi32(fifth_bits(even)), 0xaaaa, fifth_bits(odd)) : __m512i{};
         x[0] = pick(words, bits, kPairBits, 0);
         x[1] = pick(_mm512_srli_epi16(words, 4), bits, kPairBits, 16);
     }

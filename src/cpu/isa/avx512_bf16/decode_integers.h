@@ -80,9 +80,7 @@ struct Q8Integers {
         return V(_mm512_shuffle_f32x4(x[0], x[1], 0x88)) + V(_mm512_shuffle_f32x4(x[0], x[1], 0xdd));
     }
 
-    static constexpr VectorOf<uint8_t> kPairs = {
-        [](int i) { return uint8_t(i % 2 * 32 + i / 8 % 2 * 16 + i / 16 * 4 + i % 8 / 2); }};
-    const __m512i pairs = kPairs.get();
+    const __m512i pairs = kPairsOfColumns.get();
     static int value(const char* block, int dim) { return static_cast<int8_t>(block[2 + dim]); }
     inline __attribute__((always_inline)) void read_values(const char* const* row, int64_t at, __m512i* x) const {
         const auto two = [&](int i) {
@@ -126,7 +124,7 @@ struct NibbleIntegers {
     inline __attribute__((always_inline)) void read(const char* const* row, int64_t at, int, __m512i* x) const {
         const __m512i nibble = _mm512_set1_epi8(15);
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) x[i] = quarters(row + i, at + kNibbles);
+        for (int i = 0; i < 4; i++) x[i] = quarters<4>(row + i, at + kNibbles);
         transpose_within_quarters(x);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
@@ -136,7 +134,7 @@ struct NibbleIntegers {
         if (Bits == 4) return;
         __m512i fifths[4];
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) fifths[i] = quarters(row + i, at + 2);
+        for (int i = 0; i < 4; i++) fifths[i] = quarters<4>(row + i, at + 2);
         transpose_within_quarters(fifths);
 #pragma GCC unroll 8
         for (int n = 0; n < 8; n++) {
@@ -145,26 +143,17 @@ struct NibbleIntegers {
         }
     }
     static int value(const char* block, int dim) {
-        const int byte = static_cast<unsigned char>(block[kNibbles + dim % 16]), fifth = Bits == 5 ? fifths(block) >> dim & 1 : 0;
+        const int byte = static_cast<unsigned char>(block[kNibbles + dim % 16]), fifth = Bits == 5 ? fifth_bits(block) >> dim & 1 : 0;
         return (dim < 16 ? byte & 15 : byte >> 4) + 16 * fifth - kOffset;
-    }
-    static inline int32_t fifths(const char* block) {
-        int32_t x;
-        memcpy(&x, block + 2, sizeof x);
-        return x;
     }
     inline __attribute__((always_inline)) void read_values(const char* const* row, int64_t at, __m512i* x) const {
         const __m512i nibble = _mm512_set1_epi8(15);
-        const auto read = [&](int i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row[i] + at + kNibbles)); };
-        __m512i bytes = _mm512_castsi128_si512(read(0));
-#pragma GCC unroll 3
-        for (int i = 1; i < 4; i++) bytes = _mm512_mask_broadcast_i32x4(bytes, __mmask16(0xf << 4 * i), read(i));
-        bytes = _mm512_permutexvar_epi8(by_keys, bytes);
+        const __m512i bytes = _mm512_permutexvar_epi8(by_keys, quarters<1>(row, at + kNibbles));
         x[0] = _mm512_and_si512(bytes, nibble);
         x[1] = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), nibble);
         if (Bits == 4) return;
         const __m512i words = _mm512_castsi128_si512(
-            _mm_setr_epi32(fifths(row[0] + at), fifths(row[1] + at), fifths(row[2] + at), fifths(row[3] + at)));
+            _mm_setr_epi32(fifth_bits(row[0] + at), fifth_bits(row[1] + at), fifth_bits(row[2] + at), fifth_bits(row[3] + at)));
 #pragma GCC unroll 2
         for (int n = 0; n < 2; n++) {
             const __m512i from = _mm512_add_epi8(kFifthByte.get(), _mm512_set1_epi8(char(2 * n)));
@@ -271,15 +260,10 @@ constexpr int kPLimit = 127;
 // P times d of sixteen rows as bytes in `unit`, a 127th of a row's largest, which is in some lane of `most`. Returns which rows are not finite.
 [[gnu::noinline]] uint16_t scale_and_round(const float* products, const V* most, int8_t* to, float* unit) {
     const auto larger = [](V a, V b) { return V(_mm512_max_epu32((__m512i)a, (__m512i)b)); };
-    V quarters[4];
+    V of_four[4];  // rows, in quarters
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        const V* const x = most + 4 * i;
-        const V a = larger(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1])),
-                b = larger(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
-        quarters[i] = larger(V(_mm512_unpacklo_pd((__m512d)a, (__m512d)b)), V(_mm512_unpackhi_pd((__m512d)a, (__m512d)b)));
-    }
-    const V of_rows = transpose_quarters(quarters, larger);
+    for (int i = 0; i < 4; i++) of_four[i] = reduce_within_quarters(most + 4 * i, larger);
+    const V of_rows = transpose_quarters(of_four, larger);
     const __mmask16 some = _mm512_cmp_ps_mask(of_rows, splat(0x1p-100f), _CMP_NLT_UQ);  // whose inverse is finite
     alignas(64) float inverse[kLanes];
     store(inverse, _mm512_maskz_div_ps(some, splat(kPLimit), of_rows));
