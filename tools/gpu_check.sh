@@ -34,15 +34,26 @@ record() {
   {\"name\": \"$name\", \"passed\": $([ "$status" -eq 0 ] && echo true || echo false), \"tests\": $tests, \"seconds\": $seconds}"
 }
 
+# Slots of processes at once, a byte each: who begins takes one, and puts it back.
+mkfifo "$logs/slots"
+exec {slots}<>"$logs/slots"
+
 # deal PROCESSES LOG COMMAND…: a test program's tests dealt out to several processes, for much of their time goes into the oracle's one thread; and
-# these to the devices that no comparison has, in turn, unless CUDA_VISIBLE_DEVICES is set.
+# these to the devices that no comparison has, in turn, unless CUDA_VISIBLE_DEVICES is set. Each waits for a slot; who came
+# first begins first.
 turn=0
 deal() {
     local processes=$1 log=$2 status=0 jobs=()
     shift 2
     for ((n = 0; n < processes; n++)); do
-        CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-${shared[(turn + n) % ${#shared[@]}]}} GTEST_TOTAL_SHARDS=$processes GTEST_SHARD_INDEX=$n \
-            timeout "$limit" "$@" >"$log.$n" 2>&1 &
+        (
+            read -r -N 1 -u "$slots"
+            status=0
+            CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-${shared[(turn + n) % ${#shared[@]}]}} GTEST_TOTAL_SHARDS=$processes GTEST_SHARD_INDEX=$n \
+                timeout "$limit" "$@" >"$log.$n" 2>&1 || status=$?
+            printf . >&"$slots"
+            exit "$status"
+        ) &
         jobs+=($!)
     done
     for job in "${jobs[@]}"; do wait "$job" || status=$?; done
@@ -81,14 +92,9 @@ settle() {
     done < <(printf '%s\n' "${!aside[@]}" | sort)
 }
 
-# spread NAME FILTER: the tests of fa_check that the filter names, beside everything else where there are cores for that.
-cores=$(nproc)
-if [ "$cores" -lt 48 ]; then limit=1200; else limit=400; fi  # seconds of a process
-spread() {
-    local how=run processes=$((cores < 12 ? cores : 12))
-    [ "$cores" -lt 48 ] || how=beside processes=24
-    "$how" "$1" "$processes" "$check" --gtest_brief=1 --gtest_filter="$2"
-}
+limit=600  # seconds of a process
+# spread NAME FILTER: the tests of fa_check that the filter names.
+spread() { beside "$1" 24 "$check" --gtest_brief=1 --gtest_filter="$2"; }
 
 # shards SUITE N: the first N of its random calls' shards, each of 1,000.
 shards() { for ((n = 0; n < $2; n++)); do printf 'Shard/%s.*/%d:' "$1" "$n"; done; }
@@ -106,10 +112,10 @@ sanitize() {
         sanitizer+=(--kernel-name-exclude "regex=$kernel")
         printf '   %s leaves out %s\n' "$1" "$kernel"
     done
+    beside "$1 over every backward kernel" 1 env FA_CASES="$cases" "${sanitizer[@]}" "${tests[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
     beside "$1 over every kernel" 1 env FA_CASES=12 "${sanitizer[@]}" "${tests[@]}" --gtest_filter='EveryKernel.AgreesWithTheOracle'
     beside "$1 over every kernel of Hopper" 12 env FA_CASES="$cases" "${sanitizer[@]}" "${tests[@]}" --gtest_filter='*EveryHopperKernel*'
     beside "$1 over conversions" 1 "${sanitizer[@]}" "$check" --gtest_brief=1 --gtest_filter='Convert.*'
-    beside "$1 over every backward kernel" 1 env FA_CASES="$cases" "${sanitizer[@]}" "${tests[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
 }
 
 # compare run|beside NAME SUITES FILE [PID]: with torch, when process PID has ended; figures go to FILE.json.
@@ -138,8 +144,17 @@ if [ "$devices" -ge 2 ] && has_torch; then
     else CUDA_VISIBLE_DEVICES=2 compare_backward beside; fi
     shared=(0 "${shared[@]:3}")
 fi
+# Of a hundred processes at once on a device of 140 GB half failed, for want of memory.
+at_once=$((${#shared[@]} * 40)) with_cores=$(($(nproc) * 3 / 2))
+printf '%*s' $((at_once < with_cores ? at_once : with_cores)) '' >&"$slots"
+# What takes longest begins first.
+[ -n "$quick" ] || sanitize racecheck
 sanitize memcheck
-beside "every kernel" $((cores < 48 ? 16 : 24)) "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*:*EveryHopperKernel*-*Times*'
+if [ -z "$quick" ]; then
+    sanitize synccheck
+    sanitize initcheck
+fi
+beside "every kernel" 24 "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*:*EveryHopperKernel*-*Times*'
 beside "every backward kernel" 9 "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel*-*Times*'
 beside "the same bits a thousand times" 6 "$gpu" --gtest_brief=1 --gtest_filter='*EveryKernel*Times*'
 beside "the same gradients a thousand times" 1 "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*Times*'
@@ -155,9 +170,6 @@ if [ -n "$quick" ]; then
     spread "3,000 random gradients against the oracle" "$(shards RandomBackward 3)"
     spread "counting, hostile data, cache, merge, gradients" 'Count.*:Hostile*:NotANumber.*:Infinity.*:Merge.*:Rotary.*:Append.*:Decode.*:*Backward*-Shard/*'
 else
-    sanitize racecheck
-    sanitize synccheck
-    sanitize initcheck
     spread "24,000 random calls against the oracle" 'Shard/Random.*'
     spread "10,000 random gradients against the oracle" "$(shards RandomBackward 10)"
     spread "all other checks" '*-Shard/*:Oracle*:Judge.*:AccuracyStudy.*:Guards.*'

@@ -70,6 +70,7 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
     if (s != rt::kSuccess) return device_failed(m, s, "reading the device's properties");
     OnDevice on(info->device);
     s = prepare_kernels(d);
+    if (rt::out_of_memory(s)) return device_failed(m, s, "loading the kernels");
     if (s != rt::kSuccess) {
         rt::clear_error();
         return fail(m, FA_BACKEND_INCOMPATIBLE, "this build of the %s backend has no code for %s (%s): %s", rt::kName, d.name,

@@ -61,6 +61,23 @@ TEST_F(DeviceFailures, NoMemoryLeft) {
     EXPECT_EQ(check_against_oracle(c, FA_F32), "");
 }
 
+// In a process of its own: the first handle loads the kernels.
+void find_no_memory_for_kernels() {
+    cuda(cudaSetDevice(0));
+    const AllMemory taken;
+    fa_create_info_t info = FA_CREATE_INFO_INIT;
+    info.backend = FA_BACKEND_CUDA;
+    fa_handle_t handle = nullptr;
+    const fa_status_t status = fa_create(&handle, &info);
+    fprintf(stderr, "fa_create: %s: %s\n", fa_status_name(status), fa_last_error(nullptr));
+    exit(handle == nullptr ? 0 : 1);
+}
+
+TEST_F(DeviceFailures, NoMemoryForKernels) {
+    testing::FLAGS_gtest_death_test_style = "threadsafe";
+    EXPECT_EXIT(find_no_memory_for_kernels(), testing::ExitedWithCode(0), "fa_create: FA_OUT_OF_MEMORY: loading the kernels");
+}
+
 TEST_F(DeviceFailures, MoreMemoryThanThereIs) {
     const Handle handle = make_handle();
     void* p = &p;

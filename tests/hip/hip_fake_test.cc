@@ -416,7 +416,8 @@ TEST_F(Fake, DriverThatDoesNotStart) {
 
 TEST_F(Fake, FailuresHaveTheirStatus) {
     setenv("FAKE_FAULT", "load", 1);
-    EXPECT_EQ(create("gfx90a"), FA_BACKEND_INCOMPATIBLE);
+    EXPECT_EQ(create("gfx90a"), FA_OUT_OF_MEMORY);
+    EXPECT_EQ(std::string(fa_last_error(nullptr)), "loading the kernels: out of memory");
     unsetenv("FAKE_FAULT");
     ASSERT_EQ(create("gfx90a"), FA_OK) << fa_last_error(nullptr);
 
