@@ -275,7 +275,7 @@ enum {
     FA_E5M2 = 17, /* 8-bit float, 5 exponent bits, largest 57344 */
     FA_E2M1 = 24, /* k and v only; two a byte, the even dim in the low half: 0 .5 1 1.5 2 3 4 6 and their negatives */
     FA_E8M0 = 28, /* factors only: 2^(byte − 127), byte 255 is NaN */
-    FA_I8 = 32,   /* k and v only, with de-scale factors */
+    FA_I8 = 32,   /* k and v only; as with other types, a factor that is not given is 1 */
     FA_I4 = 36,   /* k and v only; two a byte, the even dim in the low half; two's complement */
     FA_U4 = 37,   /* the same, 0 … 15 */
     FA_BIT = 48,  /* masks only: eight a byte, key j in bit j & 7 */
@@ -331,8 +331,9 @@ enum { /* scores_stage: which scores FA_OPERAND_SCORES writes */
 
 enum { /* list_space: what an entry of key_list and full_list counts */
     FA_LIST_KEYS = 0, /* keys of the sequence, as masks count them */
-    FA_LIST_SLOTS = 1 /* slots of the cache, page · page_size + slot in the page, of key_list alone. No position of a key is known: none of causal,
-                         window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table have no say */
+    FA_LIST_SLOTS = 1 /* slots of the cache, page · page_size + slot in the page, of key_list alone, list_keys being 1. No position of a key is
+                         known: none of causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table
+                         have no say, but fa_append_kv takes a page table */
 };
 
 enum { /* strided: whose strides are literal. Without its bit a tensor is dense and its strides must all be zero */
@@ -443,7 +444,7 @@ typedef struct fa_attention_desc_s {
     int32_t algorithm;     /* FA_ALGORITHM_… */
     int32_t precision;     /* FA_PRECISION_… */
     int32_t scores_stage;  /* with FA_OPERAND_SCORES */
-    int32_t num_splits;    /* parts that the keys are cut into and computed side by side; 0: chosen from this descriptor alone */
+    int32_t num_splits;    /* parts that the keys are cut into and computed side by side, up to 65536; 0: chosen from this descriptor alone */
     int32_t reserve_units; /* compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's to 256
                               dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU */
     float scale;           /* with FA_SCALE_EXPLICIT; up to ± 2.35e38 */
@@ -470,7 +471,7 @@ typedef struct fa_attention_desc_s {
     int64_t window_left;  /* with FA_WINDOW: keys kept to the left of i + off, inclusive; −1: all */
     int64_t window_right; /* and to the right; −1: all; causal acts as 0 */
     int64_t chunk;        /* > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off */
-    int64_t split_size;   /* keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off */
+    int64_t split_size;   /* keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off, as with num_splits */
 
     int64_t mask_keys;     /* > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys */
     int64_t key_range_max; /* intervals of a row in key_ranges; 0: 1 */
@@ -583,17 +584,18 @@ typedef struct fa_forward_args_s {
     const void* k_tail;
     const void* q_descale;          /* multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
                                        log2 e, or rows may be NaN; see the strides */
-    const void* k_descale;
+    const void* k_descale;          /* none with blocks, which hold their own; nor shifts */
     const void* v_descale;
     const void* k_shift;            /* value = stored · descale + shift; of the factors' type, and indexed as they are */
     const void* v_shift;
     const float* o_scale;           /* one value: o is round(o · o_scale); an 8-bit o saturates */
     const void* bias;               /* [batch][heads_q][seqlen_q][seqlen_k] by bias_stride */
-    const float* bias_scale;        /* [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a mask that holds distances */
+    const float* bias_scale;        /* [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a bias that holds distances */
     const uint8_t* mask;            /* the same as bias by mask_stride; nonzero: attend */
     const int32_t* key_ranges;      /* pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
                                        row's ascend and lie apart; they may be empty, or reach beyond the keys */
-    const int32_t* key_list;        /* blocks of keys where masks act, in any order, each once; −1: none. With a list, a key in none is removed */
+    const int32_t* key_list;        /* blocks of keys where masks act, in any order, each once in both lists together (not checked: one that
+                                       comes again may count twice); −1: none. With a list, a key in none is removed */
     const int32_t* key_list_count;  /* entries to read, up to list_max; without: list_max */
     const int32_t* full_list;       /* blocks where causal, window, chunk, boolean mask and ranges do not act */
     const int32_t* full_list_count;
@@ -608,7 +610,7 @@ typedef struct fa_forward_args_s {
     const int32_t* kv_batch_idx;    /* [batch] sequence of the cache (row of the page table) that sequence b reads */
     const int32_t* page_table;      /* [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read */
     float* scores;                  /* [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
-                                       0 (raw, capped, probability) or −inf (biased) */
+                                       0 (raw, capped, probability) or −inf (biased). (reserved: with lists) */
     const uint64_t* rng_state;      /* {seed, offset}, read when the call runs; the two fields below must then be 0 */
     uint32_t* device_status;        /* one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into it */
     uint64_t dropout_seed;          /* see fa_dropout_mask; not used when dropout_p is 0 */
@@ -655,14 +657,14 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
  *
  * A gradient has its input's type (dbias and dsinks: f32) and is rounded once; each is optional: NULL is not computed. dq, dk and dv
  * share no elements with one another or with inputs; rows and keys of padded tensors beyond the valid lengths get 0, gaps of packed
- * ones are not touched. A row without keys (LSE of −inf, below −2.35e38 or +inf) has dq = 0 and takes no part, whatever its q and
- * dout hold. NaN and infinite values spread as in the forward: what is outside the valid lengths never shows; a q, k, v or dout that
+ * ones are not touched. A row whose LSE is −inf (no keys and no sink), below −2.35e38 or +inf has dq = 0 and takes no part, whatever
+ * its q and dout hold. NaN and infinite values spread as in the forward: what is outside the valid lengths never shows; a q, k, v or dout that
  * is not finite may also spoil the gradients of rows and keys near by (0 · NaN). The CPU backend gives the same bits every time, for
  * any number of threads; a GPU does under FA_DETERMINISTIC.
  *
  * Strides of the gradients: all zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
- * dimension of stride 0 and over repeats (bias_period); else its elements must be distinct. Where k or v is broadcast by a stride of
- * 0, dk and dv need strides of their own. */
+ * dimension of stride 0 and over repeats (bias_period), and is not written where batch or rows are 0; else its elements must be distinct.
+ * Where k or v is broadcast by a stride of 0, dk and dv need strides of their own. */
 typedef struct fa_backward_args_s {
     uint32_t struct_size;
     uint32_t flags;
@@ -768,12 +770,12 @@ FA_API fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc
  * and sin are given (position = slot − left padding).
  * Under FA_V_IN_K there is no v, and no v_new.
  * k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed [total_new][heads][dim]
- * by cu_seqlens_new. A cache of another type is converted; blocks are quantised as ggml's reference does, byte for byte, and hold NaN where a
- * value is not finite; others store round((x − shift) / descale) with the given factors (none: 1) and shifts (none: 0), saturated in
- * 8 and 4 bits. Under FA_APPEND_DYNAMIC_SCALE caches of 8 and 4 bits get factors of their own, which are written into k_descale and v_descale
- * and so need distinct entries for each slot, head and block of dims, and blocks of one row: descale = largest magnitude in the block /
- * largest value of the type (448, 57344, 6; 127, 7, 15), at least 2^-126; e8m0 the power of two that is not below, other types the nearest. FA_U4
- * with shifts: shift = the smallest value, descale = (largest − smallest) / 15. A block of zeros has factor 1; one of 4 bits with a value
+ * by cu_seqlens_new. A cache of another type is converted; blocks are quantised as ggml's reference does, byte for byte (an f16 factor of
+ * values beyond its range is infinite), and hold NaN where a value is not finite; others store round((x − shift) / descale) with the given
+ * factors (none: 1) and shifts (none: 0), saturated in 8 and 4 bits. Under FA_APPEND_DYNAMIC_SCALE caches of 8 and 4 bits (not blocks; k, v or both) get factors of their own, which are written into
+ * k_descale and v_descale and so need distinct entries for each slot, head and block of dims, and blocks of one row: descale = largest
+ * magnitude in the block / largest value of the type (448, 57344, 6; 127, 7, 15), at least 2^-126 and finite; e8m0 the power of two that is
+ * not below, other types the nearest. FA_U4 with shifts: shift = the smallest value, descale = (largest − smallest) / 15. A block of zeros has factor 1; one of 4 bits with a value
  * that is not finite has NaN. With a tail, k_new has all dim_qk dims, of which the last go to k_tail. */
 typedef struct fa_append_kv_args_s {
     uint32_t struct_size;

@@ -293,18 +293,19 @@ struct ForwardArgs {
     /* multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
      * log2 e, or rows may be NaN; see the strides */
     ConstTensor q_descale{};
-    ConstTensor k_descale{};
+    ConstTensor k_descale{}; /* none with blocks, which hold their own; nor shifts */
     ConstTensor v_descale{};
     ConstTensor k_shift{}; /* value = stored · descale + shift; of the factors' type, and indexed as they are */
     ConstTensor v_shift{};
     Span<const float> o_scale{}; /* one value: o is round(o · o_scale); an 8-bit o saturates */
     ConstTensor bias{}; /* [batch][heads_q][seqlen_q][seqlen_k] by bias_stride */
-    Span<const float> bias_scale{}; /* [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a mask that holds distances */
+    Span<const float> bias_scale{}; /* [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a bias that holds distances */
     Span<const uint8_t> mask{}; /* the same as bias by mask_stride; nonzero: attend */
     /* pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
      * row's ascend and lie apart; they may be empty, or reach beyond the keys */
     Span<const int32_t> key_ranges{};
-    /* blocks of keys where masks act, in any order, each once; −1: none. With a list, a key in none is removed */
+    /* blocks of keys where masks act, in any order, each once in both lists together (not checked: one that
+     * comes again may count twice); −1: none. With a list, a key in none is removed */
     Span<const int32_t> key_list{};
     Span<const int32_t> key_list_count{}; /* entries to read, up to list_max; without: list_max */
     Span<const int32_t> full_list{}; /* blocks where causal, window, chunk, boolean mask and ranges do not act */
@@ -322,7 +323,7 @@ struct ForwardArgs {
     /* [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read */
     Span<const int32_t> page_table{};
     /* [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
-     * 0 (raw, capped, probability) or −inf (biased) */
+     * 0 (raw, capped, probability) or −inf (biased). (reserved: with lists) */
     Span<float> scores{};
     Span<const uint64_t> rng_state{}; /* {seed, offset}, read when the call runs; the two fields below must then be 0 */
     /* one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into it */

@@ -28,7 +28,7 @@ type Forward struct {
 	// QDescale: multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
 	// log2 e, or rows may be NaN; see the strides
 	QDescale Tensor
-	// KDescale is as in flashattn.h.
+	// KDescale: none with blocks, which hold their own; nor shifts
 	KDescale Tensor
 	// VDescale is as in flashattn.h.
 	VDescale Tensor
@@ -40,14 +40,15 @@ type Forward struct {
 	OScale []float32
 	// Bias: [batch][heads_q][seqlen_q][seqlen_k] by bias_stride
 	Bias Tensor
-	// BiasScale: [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a mask that holds distances
+	// BiasScale: [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a bias that holds distances
 	BiasScale []float32
 	// Mask: the same as bias by mask_stride; nonzero: attend
 	Mask []uint8
 	// KeyRanges: pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
 	// row's ascend and lie apart; they may be empty, or reach beyond the keys
 	KeyRanges []int32
-	// KeyList: blocks of keys where masks act, in any order, each once; −1: none. With a list, a key in none is removed
+	// KeyList: blocks of keys where masks act, in any order, each once in both lists together (not checked: one that
+	// comes again may count twice); −1: none. With a list, a key in none is removed
 	KeyList []int32
 	// KeyListCount: entries to read, up to list_max; without: list_max
 	KeyListCount []int32
@@ -76,7 +77,7 @@ type Forward struct {
 	// PageTable: [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read
 	PageTable []int32
 	// Scores: [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
-	// 0 (raw, capped, probability) or −inf (biased)
+	// 0 (raw, capped, probability) or −inf (biased). (reserved: with lists)
 	Scores []float32
 	// RngState: {seed, offset}, read when the call runs; the two fields below must then be 0
 	RngState []uint64

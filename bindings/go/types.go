@@ -123,8 +123,9 @@ type ListSpace int32
 const (
 	// ListSpaceKeys: keys of the sequence, as masks count them
 	ListSpaceKeys ListSpace = C.FA_LIST_KEYS
-	// ListSpaceSlots: slots of the cache, page · page_size + slot in the page, of key_list alone. No position of a key is known: none of causal,
-	// window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table have no say
+	// ListSpaceSlots: slots of the cache, page · page_size + slot in the page, of key_list alone, list_keys being 1. No position of a key is
+	// known: none of causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table
+	// have no say, but fa_append_kv takes a page table
 	ListSpaceSlots ListSpace = C.FA_LIST_SLOTS
 )
 
@@ -164,7 +165,7 @@ const (
 	DtypeE2m1 Dtype = C.FA_E2M1
 	// DtypeE8m0: factors only: 2^(byte − 127), byte 255 is NaN
 	DtypeE8m0 Dtype = C.FA_E8M0
-	// DtypeI8: k and v only, with de-scale factors
+	// DtypeI8: k and v only; as with other types, a factor that is not given is 1
 	DtypeI8 Dtype = C.FA_I8
 	// DtypeI4: k and v only; two a byte, the even dim in the low half; two's complement
 	DtypeI4 Dtype = C.FA_I4

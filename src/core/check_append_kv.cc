@@ -43,28 +43,25 @@ static fa_status_t check_dynamic(const Problem& p, const fa_append_kv_args_t& a,
     return check_distinct(is_k ? k_descale_tensor(p, a.k_shift, "k_shift") : v_descale_tensor(p, a.v_shift, "v_shift"), m);
 }
 
-// The factors are written under FA_APPEND_DYNAMIC_SCALE, by themselves for each slot and head.
+// Those of a cache of 8 or 4 bits are written under FA_APPEND_DYNAMIC_SCALE, by themselves for each slot and head.
 static fa_status_t check_descales(const Problem& p, const fa_append_kv_args_t& a, Call* call) {
     const bool dynamic = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
-    if (dynamic) {
-        const auto scales = [](int32_t dtype) { return element_size(dtype) == 1; };
-        const int scaled = scales(p.d.k_dtype) + scales(p.d.v_dtype);
-        if (scaled < 2)
-            return fail(call->message, scaled == 0 ? FA_INVALID_ARGUMENT : FA_UNSUPPORTED,
-                        "k_dtype and v_dtype are %s and %s: expected types of 8 or 4 bits with FA_APPEND_DYNAMIC_SCALE", fa_dtype_name(p.d.k_dtype),
-                        fa_dtype_name(p.d.v_dtype));
-        const uint64_t missing = (FA_OPERAND_K_DESCALE | (p.v_in_k() ? 0 : FA_OPERAND_V_DESCALE)) & ~p.d.operands;
-        if (missing)
-            return fail(call->message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected %s with FA_APPEND_DYNAMIC_SCALE", llu(p.d.operands),
-                        operand_name(missing));
-        FA_TRY(check_dynamic(p, a, true, call));
-        if (!p.v_in_k()) FA_TRY(check_dynamic(p, a, false, call));
-    }
-    const Role role = dynamic ? Role::output : Role::input;
-    FA_TRY(call->with(FA_OPERAND_K_DESCALE, role, k_descale_tensor(p, a.k_descale)));
-    FA_TRY(call->with(FA_OPERAND_V_DESCALE, role, v_descale_tensor(p, a.v_descale)));
-    FA_TRY(call->with(FA_OPERAND_K_SHIFT, role, k_descale_tensor(p, a.k_shift, "k_shift")));
-    return call->with(FA_OPERAND_V_SHIFT, role, v_descale_tensor(p, a.v_shift, "v_shift"));
+    const bool dynamic_k = dynamic && element_size(p.d.k_dtype) == 1, dynamic_v = dynamic && !p.v_in_k() && element_size(p.d.v_dtype) == 1;
+    if (dynamic && !dynamic_k && !dynamic_v)
+        return fail(call->message, FA_INVALID_ARGUMENT,
+                    "k_dtype and v_dtype are %s and %s: expected e4m3, e5m2, i8 or a type of 4 bits with FA_APPEND_DYNAMIC_SCALE",
+                    fa_dtype_name(p.d.k_dtype), fa_dtype_name(p.d.v_dtype));
+    const uint64_t missing = ((dynamic_k ? FA_OPERAND_K_DESCALE : 0) | (dynamic_v ? FA_OPERAND_V_DESCALE : 0)) & ~p.d.operands;
+    if (missing)
+        return fail(call->message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected %s with FA_APPEND_DYNAMIC_SCALE", llu(p.d.operands),
+                    operand_name(missing));
+    if (dynamic_k) FA_TRY(check_dynamic(p, a, true, call));
+    if (dynamic_v) FA_TRY(check_dynamic(p, a, false, call));
+    const Role k_role = dynamic_k ? Role::output : Role::input, v_role = dynamic_v ? Role::output : Role::input;
+    FA_TRY(call->with(FA_OPERAND_K_DESCALE, k_role, k_descale_tensor(p, a.k_descale)));
+    FA_TRY(call->with(FA_OPERAND_V_DESCALE, v_role, v_descale_tensor(p, a.v_descale)));
+    FA_TRY(call->with(FA_OPERAND_K_SHIFT, k_role, k_descale_tensor(p, a.k_shift, "k_shift")));
+    return call->with(FA_OPERAND_V_SHIFT, v_role, v_descale_tensor(p, a.v_shift, "v_shift"));
 }
 
 // v within k comes with it.

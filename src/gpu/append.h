@@ -18,7 +18,8 @@ struct AppendOperand {
     RowStrides to_strides;       // of pages or the cache's sequences, rows and heads
     RowStrides descale_strides;  // likewise
     RowSteps steps;
-    bool scaled;  // by store_scaled(), which knows blocks, types of 4 bits, every kind of factor, and tails
+    bool dynamic;  // factors are computed
+    bool scaled;   // by store_scaled(), which knows blocks, types of 4 bits, every kind of factor, and tails
     ScaledRows rows;
     void *factor, *shift, *tail;  // those of `rows`, to be written
 };
@@ -37,7 +38,7 @@ struct AppendParams {
     int64_t max_position, pairs;
     int32_t from_dtype;
     int32_t page_shift;  // a page has 2^page_shift keys; −1: another number
-    bool dynamic_scale;
+    bool dynamic_scale;  // of k or v
     bool copies;  // see copies_rows
 };
 
@@ -100,6 +101,8 @@ inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a
     while (x.page_shift < 31 && int64_t(1) << x.page_shift < d.page_size) x.page_shift++;
     if (p.paged() && int64_t(1) << x.page_shift != d.page_size) x.page_shift = -1;
     x.dynamic_scale = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
+    x.k.dynamic = x.dynamic_scale && type_bytes(d.k_dtype) == 1;
+    x.v.dynamic = x.dynamic_scale && type_bytes(d.v_dtype) == 1;
     x.k.rows = {k_factors(p, a.k_descale, a.k_shift), p.k_dims(), a.k_tail, row_strides(d.k_tail_stride, false), d.k_tail_dtype};
     x.v.rows = {v_factors(p, a.v_descale, a.v_shift), d.dim_v, nullptr, {}, 0};
     x.k.factor = a.k_descale;
@@ -261,13 +264,14 @@ FA_DEVICE void convert_row(const AppendParams& x, const AppendRow& row) {
             if (s.partner) amax = update_amax(partner, s.n, amax);
         }
         amax = team_max(amax);
-        factor = dynamic_descale(amax, largest_value(operand.to_dtype));
-        if (descale && lane == 0) *descale = factor;
+        if (operand.dynamic) {
+            factor = dynamic_descale(amax, largest_value(operand.to_dtype));
+            if (descale && lane == 0) *descale = factor;
+        }
         if (steps.count() > kTeam && cache_row.valid)
             loaded = load_step(operand.from, from_row, x.from_dtype, step_of(steps, lane));
-    } else if (descale) {
-        factor = *descale;
     }
+    if (descale && !operand.dynamic) factor = *descale;
 
     if (!cache_row.valid) return;
     const int64_t to_row = operand.to_strides.index(cache_row.outer, cache_row.row, row.h);
@@ -312,7 +316,7 @@ FA_COLD void store_dims(const AppendParams& x, const AppendOperand& operand, con
     for (int64_t next; first < end; first = next) {
         next = f.factor ? min_of(first + f.block[1], end) : end;
         const int64_t index = f.factor ? row.factor + first / f.block[1] * f.stride[3] : 0;
-        if (x.dynamic_scale && f.factor) {
+        if (operand.dynamic && f.factor) {
             ValueRange range = no_values();
             FA_UNROLL_BY(1)
             for (int64_t c = first; c < next; c++) add_value(&range, new_element(x, operand, row.from, c, row.cos, row.sin));

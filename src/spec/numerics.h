@@ -107,7 +107,8 @@ FA_FN int8_t f32_to_i8(float f) {
 }
 
 // The factor that takes a row whose largest magnitude is `top` to the whole range of a type whose largest value is `most`. It is no
-// subnormal: that of an almost zero row would be rounded to 0, or flushed, and the row's zeros become 0 / 0.
-FA_FN float dynamic_descale(float top, float most) { return top > 0.f ? max_fn(top / most, kSmallestNormal) : 1.f; }
+// subnormal: that of an almost zero row would be rounded to 0, or flushed, and the row's zeros become 0 / 0. Nor is it infinite, which would make
+// what is finite beside an infinite value 0 · ∞.
+FA_FN float dynamic_descale(float top, float most) { return top > 0.f ? fminf(max_fn(top / most, kSmallestNormal), kMaxFloat) : 1.f; }
 
 }  // namespace fa

@@ -163,30 +163,28 @@ class RandomAppend {
         if (!v_in_k()) stride(FA_STRIDED_V, dense.v_tensor, d.v_stride);
         if (has(FA_OPERAND_K_TAIL)) stride(FA_STRIDED_K_TAIL, dense.k_tail_tensor, d.k_tail_stride);
         const bool narrow_k = oracle::size_of(dense.k_dtype) == 1, narrow_v = oracle::size_of(dense.v_dtype) == 1;
-        dynamic = narrow_k && narrow_v && rng.chance(0.5);
-        if (dynamic) a.flags |= FA_APPEND_DYNAMIC_SCALE;
+        if ((narrow_k || narrow_v) && rng.chance(0.5)) a.flags |= FA_APPEND_DYNAMIC_SCALE;
+        const bool dynamic = a.flags & FA_APPEND_DYNAMIC_SCALE, dynamic_k = dynamic && narrow_k, dynamic_v = dynamic && narrow_v;
         if (!oracle::is_block(dense.k_dtype))
-            factors(narrow_k, dense.k_dtype, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT, d.k_descale_dtype, d.k_descale_block);
+            factors(narrow_k, dynamic_k, dense.k_dtype, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT, d.k_descale_dtype, d.k_descale_block);
         if (!oracle::is_block(dense.v_dtype) && !v_in_k())
-            factors(narrow_v, dense.v_dtype, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_dtype, d.v_descale_block);
+            factors(narrow_v, dynamic_v, dense.v_dtype, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_dtype, d.v_descale_block);
         const oracle::Reading shaped(d, FA_FORWARD_ARGS_INIT);
-        stride_factors(FA_OPERAND_K_DESCALE, shaped.k_factors.tensor, d.k_descale_stride);
-        stride_factors(FA_OPERAND_V_DESCALE, shaped.v_factors.tensor, d.v_descale_stride);
+        stride_factors(FA_OPERAND_K_DESCALE, dynamic_k, shaped.k_factors.tensor, d.k_descale_stride);
+        stride_factors(FA_OPERAND_V_DESCALE, dynamic_v, shaped.v_factors.tensor, d.v_descale_stride);
         const oracle::Reading r(d, FA_FORWARD_ARGS_INIT);
         k = Buffer(r.k_tensor.extent() * oracle::size_of(r.k_dtype), random_side(rng));
         if (!v_in_k()) v = Buffer(r.v_tensor.extent() * oracle::size_of(r.v_dtype), random_side(rng));
         if (has(FA_OPERAND_K_TAIL)) k_tail = Buffer(r.k_tail_tensor.extent() * oracle::size_of(r.k_tail_dtype), random_side(rng));
         a.k = k.as(), a.v = v.as(), a.k_tail = k_tail.as();
-        a.k_descale = bind_factors(FA_OPERAND_K_DESCALE, r.k_factors, 0.01, 0.1, k_descale);
-        a.v_descale = bind_factors(FA_OPERAND_V_DESCALE, r.v_factors, 0.01, 0.1, v_descale);
-        a.k_shift = bind_factors(FA_OPERAND_K_SHIFT, r.k_factors, -1, 1, k_shift);
-        a.v_shift = bind_factors(FA_OPERAND_V_SHIFT, r.v_factors, -1, 1, v_shift);
+        a.k_descale = bind_factors(FA_OPERAND_K_DESCALE, dynamic_k, r.k_factors, 0.01, 0.1, k_descale);
+        a.v_descale = bind_factors(FA_OPERAND_V_DESCALE, dynamic_v, r.v_factors, 0.01, 0.1, v_descale);
+        a.k_shift = bind_factors(FA_OPERAND_K_SHIFT, dynamic_k, r.k_factors, -1, 1, k_shift);
+        a.v_shift = bind_factors(FA_OPERAND_V_SHIFT, dynamic_v, r.v_factors, -1, 1, v_shift);
     }
 
-    bool dynamic = false;
-
     // Of one f32 for each row, or of any kind that the call allows.
-    void factors(bool narrow, int32_t dtype, uint64_t factor, uint64_t shift, int32_t& factor_dtype, int64_t (&block)[2]) {
+    void factors(bool narrow, bool dynamic, int32_t dtype, uint64_t factor, uint64_t shift, int32_t& factor_dtype, int64_t (&block)[2]) {
         if (!dynamic && !rng.chance(narrow ? 0.7 : 0.1)) return;
         d.operands |= factor;
         if (rng.chance(0.4)) return;
@@ -195,13 +193,13 @@ class RandomAppend {
         if (rng.chance(0.7)) block[1] = rng.pick<int64_t>({1, 2, 5, 16, 32, 64});
         if (factor_dtype != FA_E8M0 && (!dynamic || dtype == FA_U4) && rng.chance(0.6)) d.operands |= shift;
     }
-    void stride_factors(uint64_t operand, const oracle::Tensor& tensor, int64_t (&stride)[4]) {
+    void stride_factors(uint64_t operand, bool dynamic, const oracle::Tensor& tensor, int64_t (&stride)[4]) {
         if (!has(operand)) return;
         random_strides(rng, 4, tensor.count.data(), 1, stride);
         for (int axis = 0; axis < 4 && !dynamic; axis++)
             if (rng.chance(0.3)) stride[axis] = 0;
     }
-    void* bind_factors(uint64_t operand, const oracle::Reading::Factors& f, double low, double high, Buffer& buffer) {
+    void* bind_factors(uint64_t operand, bool dynamic, const oracle::Reading::Factors& f, double low, double high, Buffer& buffer) {
         if (!has(operand)) return nullptr;
         buffer = Buffer(f.tensor.extent() * oracle::size_of(f.dtype), random_side(rng));
         for (int64_t n = 0; n < f.tensor.extent() && !dynamic; n++) oracle::store(buffer.as(), n, f.dtype, rng.uniform(low, high));
@@ -273,6 +271,42 @@ TEST(Append, F77_almost_zero_tokens_have_a_factor) {
                     ASSERT_NEAR(stored, oracle::load(fresh, e, dtype), size / 6 + 0x1p-126) << size << " as " << oracle::name_of(k_dtype);
                 }
             }
+}
+
+// The factor of a block with an infinite value is finite: what is finite beside it becomes 0, and it itself the type's largest value.
+TEST(Append, AnInfiniteValueHasAFiniteFactor) {
+    const Handle handle = make_handle();
+    constexpr int64_t kTokens = 2, kDim = 24;
+    for (const int32_t k_dtype : {FA_E4M3, FA_E5M2, FA_I8})
+        for (const int64_t block : {int64_t(0), int64_t(8)}) {
+            fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+            d.q_dtype = FA_F32, d.k_dtype = k_dtype, d.v_dtype = FA_F32;
+            d.batch = d.heads_q = 1, d.seqlen_q = 1, d.seqlen_k = kTokens, d.dim_qk = kDim;
+            d.operands = FA_OPERAND_K_DESCALE;
+            d.k_descale_block[1] = block;
+            const int64_t blocks = block ? kDim / block : 1;
+            d.k_descale_stride[1] = blocks, d.k_descale_stride[3] = 1;
+            float fresh[kTokens * kDim], v[kTokens * kDim], descale[kTokens * 3];
+            alignas(4) unsigned char k[kTokens * kDim];
+            for (int64_t e = 0; e < kTokens * kDim; e++) fresh[e] = float(e % 5) - 2;
+            fresh[9] = -kInf;
+            fa_append_kv_args_t a = FA_APPEND_KV_ARGS_INIT;
+            a.flags = FA_APPEND_DYNAMIC_SCALE;
+            a.k_new = a.v_new = fresh, a.seqlen_new = kTokens, a.k = k, a.v = v, a.k_descale = descale;
+            ASSERT_EQ(fa_append_kv(handle, &d, &a), FA_OK) << handle.error();
+            const int64_t width = kDim / blocks;
+            for (int64_t n = 0; n < kTokens * blocks; n++) {
+                const bool odd = n == 9 / width;
+                EXPECT_EQ(descale[n] == 0x1.fffffep+127f, odd) << n;
+                for (int64_t e = n * width; e < (n + 1) * width; e++) {
+                    const double stored = oracle::load(k, e, k_dtype);
+                    if (e == 9) EXPECT_EQ(stored, -oracle::largest(k_dtype));
+                    else if (odd) EXPECT_EQ(stored, 0) << e;
+                    else EXPECT_NEAR(stored * double(descale[n]), double(fresh[e]), 0.1) << e;
+                }
+            }
+            EXPECT_EQ(memcmp(v, fresh, sizeof v), 0) << "v has no factors";
+        }
 }
 
 TEST(Append, RandomCallsAgreeWithTheOracle) {

@@ -158,7 +158,7 @@ Scaling scale(const std::vector<Turned>& x, size_t c, size_t end, const Arrival&
         peak = std::fmax(peak, std::fabs(x[n].value)), noise = std::fmax(noise, kUlp * x[n].size);
     }
     const double range = to.shift ? f32(high - low) : peak;
-    double factor = range == 0 ? 1 : std::fmax(range / largest(to.dtype), 0x1p-126);
+    double factor = range == 0 ? 1 : std::fmin(std::fmax(range / largest(to.dtype), 0x1p-126), 0x1.fffffep+127);
     const bool in_f32 = to.factor_dtype != FA_F32 || is_nibble(to.dtype);
     if (in_f32) factor = as_factor(f32(factor), to.factor_dtype, false);
     out.push_back({to.descale, index, to.factor_dtype, factor, in_f32 ? 0 : 2 * kUlp * factor + noise / largest(to.dtype)});
@@ -195,7 +195,6 @@ std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv
     const NewTokens tokens{desc, a};
     const Rotation rotation{a.cos, a.sin, a.rotary_begin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0};
     const Rotation none{};
-    const bool dynamic = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
 
     std::vector<Write> out;
     for (int64_t b = 0; b < desc.batch; b++) {
@@ -207,6 +206,7 @@ std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv
                 const int64_t dim = is_k ? desc.dim_qk : r.dim_v, heads = is_k ? r.heads_k : r.heads_v;
                 const int32_t dtype = is_k ? r.k_dtype : r.v_dtype;
                 const Reading::Factors& factors = is_k ? r.k_factors : r.v_factors;
+                const bool dynamic = a.flags & FA_APPEND_DYNAMIC_SCALE && size_of(dtype) == 1;
                 const bool exact = elements_of(dtype) > 1 || (dynamic && factors.dtype != FA_F32);  // what decides is the f32
                 for (int64_t head = 0; head < heads; head++) {
                     const int64_t from = tokens.at(is_k ? a.k_new_stride : a.v_new_stride, b, t, head, heads, dim);

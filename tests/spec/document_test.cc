@@ -291,7 +291,7 @@ void check_tiles(Example& e) {
 }
 
 void check_splits(Example& e) {
-    const int64_t keys = e.integer("keys"), num = e.integer("num_splits"), fixed = e.integer("split_size", 0);
+    const int64_t keys = e.integer("keys"), num = e.integer("num_splits", 0), fixed = e.integer("split_size", 0);
     const double part = std::ceil(double(keys) / double(num));
     e.expect("size", {fixed ? double(fixed) : std::ceil(part / 64) * 64});
     e.expect("size", {double(fa::split_keys(keys, num, fixed))});

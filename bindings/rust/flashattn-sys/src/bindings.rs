@@ -148,7 +148,7 @@ pub const FA_E5M2: i32 = 17;
 pub const FA_E2M1: i32 = 24;
 /// factors only: 2^(byte − 127), byte 255 is NaN
 pub const FA_E8M0: i32 = 28;
-/// k and v only, with de-scale factors
+/// k and v only; as with other types, a factor that is not given is 1
 pub const FA_I8: i32 = 32;
 /// k and v only; two a byte, the even dim in the low half; two's complement
 pub const FA_I4: i32 = 36;
@@ -210,8 +210,9 @@ pub const FA_SCORES_PROBABILITY: i32 = 3;
 
 /// keys of the sequence, as masks count them
 pub const FA_LIST_KEYS: i32 = 0;
-/// slots of the cache, page · page_size + slot in the page, of key_list alone. No position of a key is known: none of causal,
-/// window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table have no say
+/// slots of the cache, page · page_size + slot in the page, of key_list alone, list_keys being 1. No position of a key is
+/// known: none of causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table
+/// have no say, but fa_append_kv takes a page table
 pub const FA_LIST_SLOTS: i32 = 1;
 
 pub const FA_STRIDED_Q: u32 = 1 << 0;
@@ -424,7 +425,7 @@ pub struct fa_attention_desc_t {
     pub precision: i32,
     /// with FA_OPERAND_SCORES
     pub scores_stage: i32,
-    /// parts that the keys are cut into and computed side by side; 0: chosen from this descriptor alone
+    /// parts that the keys are cut into and computed side by side, up to 65536; 0: chosen from this descriptor alone
     pub num_splits: i32,
     /// compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's to 256
     /// dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU
@@ -471,7 +472,7 @@ pub struct fa_attention_desc_t {
     pub window_right: i64,
     /// > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off
     pub chunk: i64,
-    /// keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off
+    /// keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off, as with num_splits
     pub split_size: i64,
     /// > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys
     pub mask_keys: i64,
@@ -550,6 +551,7 @@ pub struct fa_forward_args_t {
     /// multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
     /// log2 e, or rows may be NaN; see the strides
     pub q_descale: *const c_void,
+    /// none with blocks, which hold their own; nor shifts
     pub k_descale: *const c_void,
     pub v_descale: *const c_void,
     /// value = stored · descale + shift; of the factors' type, and indexed as they are
@@ -559,14 +561,15 @@ pub struct fa_forward_args_t {
     pub o_scale: *const f32,
     /// [batch][heads_q][seqlen_q][seqlen_k] by bias_stride
     pub bias: *const c_void,
-    /// [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a mask that holds distances
+    /// [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a bias that holds distances
     pub bias_scale: *const f32,
     /// the same as bias by mask_stride; nonzero: attend
     pub mask: *const u8,
     /// pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
     /// row's ascend and lie apart; they may be empty, or reach beyond the keys
     pub key_ranges: *const i32,
-    /// blocks of keys where masks act, in any order, each once; −1: none. With a list, a key in none is removed
+    /// blocks of keys where masks act, in any order, each once in both lists together (not checked: one that
+    /// comes again may count twice); −1: none. With a list, a key in none is removed
     pub key_list: *const i32,
     /// entries to read, up to list_max; without: list_max
     pub key_list_count: *const i32,
@@ -594,7 +597,7 @@ pub struct fa_forward_args_t {
     /// [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read
     pub page_table: *const i32,
     /// [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
-    /// 0 (raw, capped, probability) or −inf (biased)
+    /// 0 (raw, capped, probability) or −inf (biased). (reserved: with lists)
     pub scores: *mut f32,
     /// {seed, offset}, read when the call runs; the two fields below must then be 0
     pub rng_state: *const u64,
@@ -637,14 +640,14 @@ pub struct fa_forward_args_t {
 ///
 /// A gradient has its input's type (dbias and dsinks: f32) and is rounded once; each is optional: NULL is not computed. dq, dk and dv
 /// share no elements with one another or with inputs; rows and keys of padded tensors beyond the valid lengths get 0, gaps of packed
-/// ones are not touched. A row without keys (LSE of −inf, below −2.35e38 or +inf) has dq = 0 and takes no part, whatever its q and
-/// dout hold. NaN and infinite values spread as in the forward: what is outside the valid lengths never shows; a q, k, v or dout that
+/// ones are not touched. A row whose LSE is −inf (no keys and no sink), below −2.35e38 or +inf has dq = 0 and takes no part, whatever
+/// its q and dout hold. NaN and infinite values spread as in the forward: what is outside the valid lengths never shows; a q, k, v or dout that
 /// is not finite may also spoil the gradients of rows and keys near by (0 · NaN). The CPU backend gives the same bits every time, for
 /// any number of threads; a GPU does under FA_DETERMINISTIC.
 ///
 /// Strides of the gradients: all zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
-/// dimension of stride 0 and over repeats (bias_period); else its elements must be distinct. Where k or v is broadcast by a stride of
-/// 0, dk and dv need strides of their own.
+/// dimension of stride 0 and over repeats (bias_period), and is not written where batch or rows are 0; else its elements must be distinct.
+/// Where k or v is broadcast by a stride of 0, dk and dv need strides of their own.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fa_backward_args_t {
@@ -752,12 +755,12 @@ pub struct fa_rotary_args_t {
 /// and sin are given (position = slot − left padding).
 /// Under FA_V_IN_K there is no v, and no v_new.
 /// k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed [total_new][heads][dim]
-/// by cu_seqlens_new. A cache of another type is converted; blocks are quantised as ggml's reference does, byte for byte, and hold NaN where a
-/// value is not finite; others store round((x − shift) / descale) with the given factors (none: 1) and shifts (none: 0), saturated in
-/// 8 and 4 bits. Under FA_APPEND_DYNAMIC_SCALE caches of 8 and 4 bits get factors of their own, which are written into k_descale and v_descale
-/// and so need distinct entries for each slot, head and block of dims, and blocks of one row: descale = largest magnitude in the block /
-/// largest value of the type (448, 57344, 6; 127, 7, 15), at least 2^-126; e8m0 the power of two that is not below, other types the nearest. FA_U4
-/// with shifts: shift = the smallest value, descale = (largest − smallest) / 15. A block of zeros has factor 1; one of 4 bits with a value
+/// by cu_seqlens_new. A cache of another type is converted; blocks are quantised as ggml's reference does, byte for byte (an f16 factor of
+/// values beyond its range is infinite), and hold NaN where a value is not finite; others store round((x − shift) / descale) with the given
+/// factors (none: 1) and shifts (none: 0), saturated in 8 and 4 bits. Under FA_APPEND_DYNAMIC_SCALE caches of 8 and 4 bits (not blocks; k, v or both) get factors of their own, which are written into
+/// k_descale and v_descale and so need distinct entries for each slot, head and block of dims, and blocks of one row: descale = largest
+/// magnitude in the block / largest value of the type (448, 57344, 6; 127, 7, 15), at least 2^-126 and finite; e8m0 the power of two that is
+/// not below, other types the nearest. FA_U4 with shifts: shift = the smallest value, descale = (largest − smallest) / 15. A block of zeros has factor 1; one of 4 bits with a value
 /// that is not finite has NaN. With a tail, k_new has all dim_qk dims, of which the last go to k_tail.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -18,7 +18,7 @@ operands! {
     /// multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
     /// log2 e, or rows may be NaN; see the strides
     input of q_descale_dtype q_descale FA_OPERAND_Q_DESCALE;
-    /// As the pointer of this name in `flashattn.h`.
+    /// none with blocks, which hold their own; nor shifts
     input of k_descale_dtype k_descale FA_OPERAND_K_DESCALE;
     /// As the pointer of this name in `flashattn.h`.
     input of v_descale_dtype v_descale FA_OPERAND_V_DESCALE;
@@ -30,14 +30,15 @@ operands! {
     input f32 o_scale FA_OPERAND_O_SCALE;
     /// [batch][heads_q][seqlen_q][seqlen_k] by bias_stride
     input of bias_dtype bias FA_OPERAND_BIAS;
-    /// [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a mask that holds distances
+    /// [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a bias that holds distances
     input f32 bias_scale FA_OPERAND_BIAS_SCALE;
     /// the same as bias by mask_stride; nonzero: attend
     input u8 mask FA_OPERAND_MASK;
     /// pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
     /// row's ascend and lie apart; they may be empty, or reach beyond the keys
     input i32 key_ranges FA_OPERAND_KEY_RANGES;
-    /// blocks of keys where masks act, in any order, each once; −1: none. With a list, a key in none is removed
+    /// blocks of keys where masks act, in any order, each once in both lists together (not checked: one that
+    /// comes again may count twice); −1: none. With a list, a key in none is removed
     input i32 key_list FA_OPERAND_KEY_LIST;
     /// entries to read, up to list_max; without: list_max
     input i32 key_list_count FA_OPERAND_KEY_LIST_COUNT;
@@ -66,7 +67,7 @@ operands! {
     /// [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read
     input i32 page_table FA_OPERAND_PAGE_TABLE;
     /// [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
-    /// 0 (raw, capped, probability) or −inf (biased)
+    /// 0 (raw, capped, probability) or −inf (biased). (reserved: with lists)
     output f32 scores FA_OPERAND_SCORES;
     /// {seed, offset}, read when the call runs; the two fields below must then be 0
     input u64 rng_state FA_OPERAND_RNG_STATE;

@@ -30,7 +30,7 @@ of_attention! {
     choice Precision precision;
     /// with FA_OPERAND_SCORES
     choice ScoresStage scores_stage;
-    /// parts that the keys are cut into and computed side by side; 0: chosen from this descriptor alone
+    /// parts that the keys are cut into and computed side by side, up to 65536; 0: chosen from this descriptor alone
     small num_splits;
     /// compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's to 256
     /// dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU
@@ -71,7 +71,7 @@ of_attention! {
     size page_table_stride;
     /// > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off
     size chunk;
-    /// keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off
+    /// keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off, as with num_splits
     size split_size;
     /// > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys
     size mask_keys;

@@ -92,8 +92,9 @@ choices! {
     ListSpace
     /// keys of the sequence, as masks count them
     Keys = FA_LIST_KEYS,
-    /// slots of the cache, page · page_size + slot in the page, of key_list alone. No position of a key is known: none of causal,
-    /// window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table have no say
+    /// slots of the cache, page · page_size + slot in the page, of key_list alone, list_keys being 1. No position of a key is
+    /// known: none of causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table
+    /// have no say, but fa_append_kv takes a page table
     Slots = FA_LIST_SLOTS,
 }
 choices! {
@@ -127,7 +128,7 @@ choices! {
     E2m1 = FA_E2M1,
     /// factors only: 2^(byte − 127), byte 255 is NaN
     E8m0 = FA_E8M0,
-    /// k and v only, with de-scale factors
+    /// k and v only; as with other types, a factor that is not given is 1
     I8 = FA_I8,
     /// k and v only; two a byte, the even dim in the low half; two's complement
     I4 = FA_I4,
