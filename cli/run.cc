@@ -272,7 +272,6 @@ void Job::run() {
     Handle handle(value_of(kBackends, o_.backend));
     if (o_.threads) handle.set(FA_PARAM_THREADS, o_.threads);
     if (!o_.kv_type.empty()) quantise(handle);
-    else if (!o_.v_type.empty()) misuse("--v-type is ", o_.v_type, "; expected --kv-type, which is then that of k");
     handle.check(fa_supports(handle, &d_, FA_OP_FORWARD));
     if (o_.explain) std::cout << handle.explain(&d_) << "\n";
     OutputFile out(o_.out);
@@ -319,7 +318,7 @@ void add_run(CLI::App& app) {
     add_choice(c, "--kv-type", o->kv_type, cache_scheme_names(),
                "Quantise k and v first, as a cache holds them: ggml's blocks; 8 bits by a factor for each token and head; MXFP8, MXFP4 and "
                "NVFP4 by one for 32 or 16 dims; 4 bits by one for 32, u4 with a shift, as KIVI has it");
-    add_choice(c, "--v-type", o->v_type, cache_scheme_names(), "The same for v alone; default that of --kv-type");
+    add_choice(c, "--v-type", o->v_type, cache_scheme_names(), "The same for v alone, --kv-type being then for k; default that of --kv-type");
     add_choice(c, "--out-dtype", o->out_dtype, {"f32", "f16", "bf16"}, "Type of the output; default that of q");
     add_choice(c, "--backend", o->backend, names_of(kBackends), "Where to compute; default auto");
     add_choice(c, "--algorithm", o->algorithm, names_of(kAlgorithms), "Default flash; the others are baselines for study");
@@ -329,6 +328,8 @@ void add_run(CLI::App& app) {
     c.add_flag("--explain", o->explain, "Print how it is computed");
     c.callback([o] {
         check_paths(*o);
+        if (!o->bias_scale.empty() && o->bias.empty()) misuse("--bias-scale is given without --bias; expected both");
+        if (!o->v_type.empty() && o->kv_type.empty()) misuse("--v-type is ", o->v_type, "; expected --kv-type, which is then that of k");
         Job(*o).run();
     });
 }

@@ -103,13 +103,15 @@ class Errors(ToolCase):
         full = "(2, 4, 5, 7)"
         rows = [({"bias": ones(6, 7)}, "--bias", "(6, 7)", full), ({"bias": ones(1, 2, 4, 5, 7)}, "--bias", full), ({"bias": ones(7, 5)}, full),
                 ({"bias": ones(2, 2, 5, 7)}, full), ({"bias": ones(5, 7, dtype="f8")}, "float64"), ({"bias": ones(5, 7, dtype="u2")}, "bf16"),
-                ({"bias-scale": ones(3)}, "--bias-scale", "(3,)", "(4,)"),
-                ({"bias-scale": ones(4)}, "FA_OPERAND_BIAS"), ({"mask": ones(6, 7, dtype="?")}, "--mask", full), ({"mask": ones(5, 7)}, "--mask", "float32", "bool"),
+                ({"bias": ones(5, 7), "bias-scale": ones(3)}, "--bias-scale", "(3,)", "(4,)"),
+                ({"mask": ones(6, 7, dtype="?")}, "--mask", full), ({"mask": ones(5, 7)}, "--mask", "float32", "bool"),
                 ({"sinks": ones(3)}, "--sinks", "(3,)", "(4,)"), ({"sinks": ones(2, 4)}, "--sinks"), ({"sinks": ones(4, dtype="f2")}, "float16")]
         for arrays, *words in rows:
             with self.subTest(words=words):
                 self.save(**arrays)
                 self.refuse([*FILES, "--out", "o.npy", *(option for name in arrays for option in (f"--{name}", f"{name}.npy"))], *words)
+        self.save(factors=ones(4))
+        self.refuse_options([("--bias-scale factors.npy", "--bias-scale", "--bias;"), ("--v-type q4_0", "--v-type", "--kv-type")])
 
     def test_packed(self):
         self.save(q=ones(10, 4, 8), k=ones(12, 2, 8), v=ones(12, 2, 6), wide=ones(3, dtype="i8") * 2**40, table=ones(1, 3, dtype="i4"),

@@ -72,6 +72,11 @@ def choice(name: str, value: Any, allowed: Mapping[str, int]) -> int:
     return allowed[value]
 
 
+def has_factors(dtype: Any) -> bool:
+    """Of 8 or 4 bits, whose factors lie beside the values?"""
+    return np.dtype(dtype).itemsize == 1
+
+
 def block_dtype(name: str) -> np.dtype[Any]:
     """The dtype of a k or v that holds ggml's blocks of 32 dims: "q4_0", "q4_1", "q5_0", "q5_1" or "q8_0"; or two dims in a byte, the
     even one in the low half: "e2m1", "i4" or "u4".

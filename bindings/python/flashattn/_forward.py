@@ -154,8 +154,14 @@ def repeating(desc: Any, period: Sequence[int]) -> tuple[int, int, int, int]:
     return (batch, heads, desc.seqlen_q, desc.seqlen_k)
 
 
-def mask_columns(request: Request, pairs: tuple[int, ...], keys: Any, bits: bool, words: bool) -> tuple[int, ...]:
-    """The shape of a mask of so many columns, in bytes. words: has it uint8?"""
+def check_mask(mask: Any, keys: Any, bits: bool) -> None:
+    """What says how a mask is stored needs one."""
+    if mask is None and (keys or bits):
+        raise ValueError(f"{f'mask_keys is {keys!r}' if keys else 'mask_bits is true'}: expected a mask")
+
+
+def mask_columns(request: Request, pairs: tuple[int, ...], keys: Any, bits: bool, shape: Sequence[int], words: bool) -> tuple[int, ...]:
+    """The shape of a mask of so many columns, in bytes; shape: as it is given. words: has it uint8?"""
     request.desc.mask_keys = integer("mask_keys", keys, 64)
     if keys > 0:
         pairs = (*pairs[:3], keys)
@@ -164,7 +170,10 @@ def mask_columns(request: Request, pairs: tuple[int, ...], keys: Any, bits: bool
     if not words:
         raise TypeError("mask_bits is true: expected a mask of uint8, eight columns in each")
     request.desc.mask_dtype = _abi.FA_BIT
-    return (*pairs[:3], -(-pairs[3] // 8))
+    width = -(-pairs[3] // 8)
+    if tuple(shape[-1:]) != (width,):
+        raise ValueError(f"mask has shape {tuple(shape)}: expected {width} bytes along the keys, with mask_bits")
+    return (*pairs[:3], width)
 
 
 def set_period(request: Request, field: str, value: Any, owner: Any) -> None:
@@ -192,13 +201,14 @@ def _scores(request: Request, given: SimpleNamespace) -> None:
             bias = bias.astype(np.float32)
         desc.bias_dtype = dtype_code("bias", bias.dtype, FLOATS)
         request.matrix(_abi.FA_OPERAND_BIAS, "bias", bias, repeating(desc, desc.bias_period))
+    check_mask(mask, given.mask_keys, given.mask_bits)
     if mask is not None:
         mask = np.asarray(mask)
         if mask.dtype not in (np.bool_, np.uint8):
             raise TypeError(
                 f"mask has dtype {mask.dtype}: expected bool or uint8, true where a key is attended; numbers to add are a bias"
             )
-        shape = mask_columns(request, repeating(desc, desc.mask_period), given.mask_keys, given.mask_bits, mask.dtype == np.uint8)
+        shape = mask_columns(request, repeating(desc, desc.mask_period), given.mask_keys, given.mask_bits, mask.shape, mask.dtype == np.uint8)
         request.matrix(_abi.FA_OPERAND_MASK, "mask", mask, shape)
     if given.key_ranges is not None:
         key_ranges(request, given.key_ranges)

@@ -12,6 +12,7 @@ from ._arrays import integer
 from ._forward import (
     KEY_LISTS,
     SCORE_SCALARS,
+    check_mask,
     key_lists,
     mask_columns,
     place,
@@ -146,6 +147,7 @@ class Call:
 
     def _operands(self, given: Mapping[str, Any]) -> None:
         desc = self.request.desc
+        check_mask(given["mask"], given["mask_keys"], given["mask_bits"])
         for name in ("bias", "mask"):
             x = given[name]
             set_period(self._inputs, f"{name}_period", given[f"{name}_period"], x)
@@ -153,7 +155,7 @@ class Call:
                 continue
             pairs: tuple[int, ...] = repeating(desc, getattr(desc, f"{name}_period"))
             if name == "mask":
-                pairs = mask_columns(self._inputs, pairs, given["mask_keys"], given["mask_bits"], x.dtype == torch.uint8)
+                pairs = mask_columns(self._inputs, pairs, given["mask_keys"], given["mask_bits"], x.shape, x.dtype == torch.uint8)
             if name == "mask":
                 x = x if given["mask_bits"] else torch.ne(x, 0).view(torch.uint8)
             elif x.dtype in _CODES:

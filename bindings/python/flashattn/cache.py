@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _abi
-from ._arrays import FLOATS, dim_of, dtype_code, int32_array, integer, readable, real, writable
+from ._arrays import FLOATS, dim_of, dtype_code, has_factors, int32_array, integer, readable, real, writable
 from ._dlpack import exchanged, full
 from ._layout import PACKED, Order, describe_keys, describe_queries
 from ._place import APPEND, also_on_gpu, place_of
@@ -116,7 +116,7 @@ def append_kv(
         The caller adds the new tokens to it afterwards.
     positions: (batch, tokens), packed (total,): the slot of each token instead, −1 skips it. Slots count left padding.
     k_descale, v_descale, k_shift, v_shift: an 8-bit or 4-bit cache stores saturate(round((x − shift) / descale)); blocks and shapes as in
-        `attention`. With dynamic_scale they are written instead: (sequence or page, slot, heads_k), or with a block (0, dims) of
+        `attention`. With dynamic_scale those of 8-bit and 4-bit caches are written instead: (sequence or page, slot, heads_k), or with a block (0, dims) of
         (sequence or page, slot, heads_k, block of dims), each with entries of its own; shifts of "u4" alone.
     k_tail: the cache of the last dims of k, (batch, slots, heads_k, dim) or in pages; k_new has all dims.
     cos, sin: (max_position, rotary_dim / 2): k_new is rotated first, position = slot − left padding. interleaved and rotary_begin as in `rotary`.
@@ -155,7 +155,7 @@ def append_kv(
         if cache is None and factors is None:
             continue
         dim, shape = dim_of(k if cache is None else cache), (*slots, desc.heads_k if tensor == "k" else desc.heads_v or desc.heads_k)
-        if dynamic_scale and cache is not None:
+        if dynamic_scale and cache is not None and has_factors(cache.dtype):
             _written_descale(request, tensor, factors, shift, request.factor_shape(tensor, shape, dim, block))
         else:
             request.descale(tensor, factors, shape, "(sequence or page, slot, head)", dim=dim, block=block, shift=shift)

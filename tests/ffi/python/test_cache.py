@@ -140,6 +140,14 @@ class Append(Case):
         options = {"k_descale": k_factor, "v_descale": v_factor, "seqused_k": [3, 3]}
         self.assert_out(flashattn.attention(q, k, v, **options), reference.attention(q, k, v, **options).out, LIMIT)
 
+    def test_dynamic_scale_of_one_of_two(self):
+        k, v = self.cache(name="int8")
+        plain = v.astype(np.float32)
+        factor = np.ones((2, 10, 2), np.float32)
+        flashattn.append_kv(self.k_new, self.v_new, k, plain, k_descale=factor, dynamic_scale=True)
+        np.testing.assert_allclose(k[:, :3] * factor[:, :3, :, None], self.k_new, atol=np.abs(self.k_new).max() / 250)
+        np.testing.assert_array_equal(plain[:, :3], self.v_new)
+
     def test_int8_with_given_factors(self):
         k, v = self.cache(name="int8")
         flashattn.append_kv(self.k_new, self.v_new, k, v, k_descale=0.05, v_descale=[0.05, 0.02])
