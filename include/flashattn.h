@@ -426,7 +426,7 @@ typedef struct fa_attention_desc_s {
     uint32_t flags;    /* FA_CAUSAL … */
     uint64_t operands; /* FA_OPERAND_… */
     uint32_t strided;  /* FA_STRIDED_… */
-    int32_t alignment; /* FA_ALIGN_… */
+    int32_t alignment; /* FA_ALIGN_…; no effect without causal, window, chunk or ALiBi */
 
     int32_t q_dtype;         /* FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required */
     int32_t k_dtype;         /* those, FA_I8, 4-bit types and blocks; 0: q's */

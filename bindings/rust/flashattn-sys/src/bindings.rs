@@ -393,7 +393,7 @@ pub struct fa_attention_desc_t {
     pub operands: u64,
     /// FA_STRIDED_…
     pub strided: u32,
-    /// FA_ALIGN_…
+    /// FA_ALIGN_…; no effect without causal, window, chunk or ALiBi
     pub alignment: i32,
     /// FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required
     pub q_dtype: i32,
