@@ -74,7 +74,7 @@ def choice(name: str, value: Any, allowed: Mapping[str, int]) -> int:
 
 def has_factors(dtype: Any) -> bool:
     """Of 8 or 4 bits, whose factors lie beside the values?"""
-    return np.dtype(dtype).itemsize == 1
+    return bool(np.dtype(dtype).itemsize == 1)
 
 
 def block_dtype(name: str) -> np.dtype[Any]:
@@ -193,6 +193,11 @@ def int32_array(name: str, value: ArrayLike, shape: tuple[int, ...], axes: str) 
         raise TypeError(f"{name} has dtype {array.dtype}: expected integers")
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}: expected {axes} = {shape}")
+    return as_int32(name, array)
+
+
+def as_int32(name: str, array: NDArray[Any]) -> NDArray[np.int32]:
+    """Integers as dense int32, none of which becomes another one."""
     limits = np.iinfo(np.int32)
     if array.dtype != np.int32 and array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
         raise ValueError(f"{name} holds values beyond 32 bits: {array.min()} … {array.max()}")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _abi
-from ._arrays import FLOATS, QUERIES, broadcast, choice, dim_of, dtype_code, dtype_of, float32_array, int32_array, integer, number
+from ._arrays import FLOATS, QUERIES, as_int32, broadcast, choice, dim_of, dtype_code, dtype_of, float32_array, int32_array, integer, number
 from ._layout import Order, describe_keys, describe_queries
 from ._request import Request
 from ._types import Array
@@ -235,7 +235,7 @@ def key_ranges(request: Request, value: ArrayLike) -> None:
     if pairs.dtype.kind not in "iu":
         raise TypeError(f"key_ranges has dtype {pairs.dtype}: expected integers")
     shape, axes = ranges_shape(request.desc, pairs.shape)
-    seen = broadcast("key_ranges", np.ascontiguousarray(pairs, np.int32), shape, axes)
+    seen = broadcast("key_ranges", as_int32("key_ranges", pairs), shape, axes)
     request.operand(_abi.FA_OPERAND_KEY_RANGES, "key_ranges", seen)
     set_ranges(request.desc, shape, tuple(stride // seen.itemsize for stride in seen.strides))
 

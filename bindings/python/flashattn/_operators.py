@@ -45,6 +45,14 @@ def _backward(
     """Gradients of those of _GRADIENTS that are wanted."""
     given = dict(zip(_NAMES, values))
     call = Call(given, backward=True)
+    for name, x, shape, dtype in (
+        ("out", out, out_shape(given), given["q"].dtype),
+        ("dout", dout, out_shape(given), given["q"].dtype),
+        ("lse", lse, lse_shape(given), torch.float32),
+        ("dlse", dlse, lse_shape(given), torch.float32),
+    ):
+        if x is not None and (tuple(x.shape) != shape or x.dtype != dtype):
+            raise ValueError(f"{name} has shape {tuple(x.shape)} and dtype {x.dtype}: expected {shape} and {dtype}")
     call.point("o", out.contiguous())
     call.point("lse", lse.contiguous())
     call.point("dout", torch.zeros_like(out) if dout is None else dout.contiguous())

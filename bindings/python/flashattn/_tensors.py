@@ -41,6 +41,7 @@ SETTINGS = {  # and their types in the operators' schema
     **{"dropout_p": "float", "deterministic": "bool"},
     "handle": "int",  # the pointer of a Handle of the caller's own; 0: the thread's
 }
+_INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 _CODES = {torch.float32: _abi.FA_F32, torch.float16: _abi.FA_F16, torch.bfloat16: _abi.FA_BF16}
 _WORKSPACE_ALIGNMENT = 256
 
@@ -71,7 +72,9 @@ def check(given: Mapping[str, Any]) -> None:
         if cu is None:
             if x.shape[0] != batch:
                 raise ValueError(f"{name} has {x.shape[0]} sequences: expected {batch}")
-        elif cu.shape != (batch + 1,) or cu.is_floating_point():
+            if given[f"max_seqlen_{name}"] is not None:
+                raise ValueError(f"max_seqlen_{name} is {given[f'max_seqlen_{name}']}: it belongs with cu_seqlens_{name}")
+        elif cu.shape != (batch + 1,) or cu.dtype not in _INTEGERS:
             raise ValueError(
                 f"cu_seqlens_{name} has shape {tuple(cu.shape)} and dtype {cu.dtype}: expected integers, (batch + 1,) = "
                 f"({batch + 1},)"
@@ -139,7 +142,7 @@ class Call:
             setattr(desc, f"total_{name}", x.shape[0])
             setattr(desc, f"seqlen_{name}", integer(f"max_seqlen_{name}", longest, 63, signed=False))
             desc.operands |= getattr(_abi, f"FA_OPERAND_CU_SEQLENS_{name.upper()}")
-            self.point(f"cu_seqlens_{name}", cu.to(torch.int32).contiguous())
+            self.point(f"cu_seqlens_{name}", self._integers(f"cu_seqlens_{name}", cu).contiguous())
 
     def packed(self, name: str) -> bool:
         """Are rows (q) or keys (k) packed?"""
@@ -155,6 +158,10 @@ class Call:
                 continue
             pairs: tuple[int, ...] = repeating(desc, getattr(desc, f"{name}_period"))
             if name == "mask":
+                if x.dtype not in (torch.bool, torch.uint8):
+                    raise TypeError(
+                        f"mask has dtype {x.dtype}: expected bool or uint8, true where a key is attended; numbers to add are a bias"
+                    )
                 pairs = mask_columns(self._inputs, pairs, given["mask_keys"], given["mask_bits"], x.shape, x.dtype == torch.uint8)
             if name == "mask":
                 x = x if given["mask_bits"] else torch.ne(x, 0).view(torch.uint8)
@@ -176,6 +183,8 @@ class Call:
                 continue
             if x.shape != (desc.heads_q,) and (name != "alibi_slopes" or x.shape != (desc.batch, desc.heads_q)):
                 raise ValueError(f"{name} has shape {tuple(x.shape)}: expected ({desc.heads_q},)")
+            if not x.is_floating_point() and x.dtype not in _INTEGERS:
+                raise TypeError(f"{name} has dtype {x.dtype}: expected real numbers")
             desc.operands |= bit
             if x.ndim == 2:
                 desc.alibi_batch_stride = desc.heads_q
@@ -200,8 +209,14 @@ class Call:
 
     @staticmethod
     def _integers(name: str, x: torch.Tensor) -> torch.Tensor:
-        if x.is_floating_point() or x.dtype == torch.bool:
+        """As int32, none of which becomes another one; a GPU would have to be waited for, and what is beyond 32 bits is beyond all keys."""
+        if x.dtype not in _INTEGERS:
             raise TypeError(f"{name} has dtype {x.dtype}: expected integers")
+        if x.dtype == torch.int64:
+            limits = torch.iinfo(torch.int32)
+            if x.device.type == "cpu" and x.numel() and (x.min() < limits.min or x.max() > limits.max):
+                raise ValueError(f"{name} holds values beyond 32 bits: {x.min()} … {x.max()}")
+            x = x.clamp(limits.min, limits.max)
         return x.to(torch.int32)
 
     def point(self, field: str, x: torch.Tensor) -> None:
@@ -224,8 +239,8 @@ class Call:
         return x
 
     def score_gradient(self, field: str, like: torch.Tensor) -> torch.Tensor:
-        """In float32; of a bias summed over what it is broadcast along or repeats over."""
-        x = self.output(field, tuple(like.shape), torch.float32, gaps=False)
+        """In float32; of a bias summed over what it is broadcast along or repeats over, of which nothing is written without rows or keys."""
+        x = self.output(field, tuple(like.shape), torch.float32, gaps=True)
         if field == "dbias":
             desc = self.request.desc
             self.request.args.dbias_stride = x.broadcast_to(repeating(desc, desc.bias_period)).stride()

@@ -183,6 +183,8 @@ def attention(
 def _operand(name: str, x: jax.Array, packed: bool) -> jax.Array:
     """In the type that the library reads."""
     if name == "mask":
+        if x.dtype not in (jnp.bool_, jnp.uint8):
+            raise TypeError(f"mask has dtype {x.dtype}: expected bool or uint8, true where a key is attended; numbers to add are a bias")
         x = (x != 0).astype(jnp.uint8)
     if name in ("bias", "mask"):
         if x.ndim > 4:
@@ -193,10 +195,14 @@ def _operand(name: str, x: jax.Array, packed: bool) -> jax.Array:
             raise ValueError(f"key_ranges has shape {x.shape}: expected one that broadcasts to (batch, heads, rows, intervals, 2)")
         x = x.reshape((1,) * (5 - x.ndim) + x.shape)
     if name in (*PER_HEAD, "alibi_slopes"):
+        if x.dtype == jnp.bool_ or jnp.issubdtype(x.dtype, jnp.complexfloating):
+            raise TypeError(f"{name} has dtype {x.dtype}: expected real numbers")
         return x.astype(jnp.float32)
     if name in INTEGERS:
         if not jnp.issubdtype(x.dtype, jnp.integer):
             raise TypeError(f"{name} has dtype {x.dtype}: expected integers")
+        if x.dtype.itemsize == 8:  # none becomes another one; what is beyond 32 bits is beyond all keys
+            x = jnp.clip(x, max=2**31 - 1) if jnp.issubdtype(x.dtype, jnp.unsignedinteger) else jnp.clip(x, -(2**31), 2**31 - 1)
         return x.astype(jnp.int32)
     return x
 
@@ -325,7 +331,7 @@ def _ffi(request: Request, given: Arrays, results: Arrays, gaps: Arrays) -> Any:
     request.check_rooms()
     where = [_place(request, name) for name in given] + [_SKIP] * len(gaps) + [_place(request, name) for name in results]
     call = jax.ffi.ffi_call(
-        "flashattn", list(results.values()), input_output_aliases={len(given) + i: i for i in range(len(gaps))}
+        "flashattn", list(results.values()), input_output_aliases={len(given) + i: list(results).index(name) for i, name in enumerate(gaps)}
     )
     desc = np.frombuffer(bytes(request.desc), np.uint8)
     return call(*given.values(), *gaps.values(), op=np.int64(request.op), desc=desc, where=np.array(where, np.int64))
@@ -351,10 +357,11 @@ def _gradient(name: str, like: Any) -> Any:
 
 
 def _gaps(options: Static, results: Arrays) -> Arrays:
-    """Packed sequences need not fill their tensors."""
-    if "cu_seqlens_q" not in options.names and "cu_seqlens_k" not in options.names:
-        return {}
-    return {name: jnp.full(x.shape, -jnp.inf if name == "lse" else 0, x.dtype) for name, x in results.items()}
+    """Packed sequences need not fill their tensors, and without rows or keys nothing is written of a bias's gradient."""
+    packed = "cu_seqlens_q" in options.names or "cu_seqlens_k" in options.names
+    return {
+        name: jnp.full(x.shape, -jnp.inf if name == "lse" else 0, x.dtype) for name, x in results.items() if packed or name == "dbias"
+    }
 
 
 # ---------------------------------------------------------------------------------------------------- vmap

@@ -133,6 +133,7 @@ class Python(unittest.TestCase):
             (r"bias has shape \(3, 4\): expected one that broadcasts", {"bias": np.zeros((3, 4), np.float32)}),
             (r"mask has shape \(3, 2, 3, 5\)", {"mask": np.zeros((3, 2, 3, 5), bool)}),
             (r"mask_period is \(2, 1\): expected the mask that repeats", {"mask_period": (2, 1)}),
+            (r"key_ranges holds values beyond 32 bits", {"key_ranges": np.array([[0, 2**40]])}),
             ("mask_keys is 3: expected a mask", {"mask_keys": 3}),
             ("mask_bits is true: expected a mask", {"mask_bits": True}),
             (r"mask has shape \(1, 1, 3, 2\): expected 1 bytes", {"mask": np.zeros((1, 1, 3, 2), np.uint8), "mask_bits": True}),

@@ -184,11 +184,33 @@ class Torch(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "cu_seqlens_. has shape"):
                 lengths = {"cu_seqlens_q": torch.tensor([0, 20, 40]), "cu_seqlens_k": bad}
                 attention(*packed, **{name: cu.to(self.device) for name, cu in lengths.items()})
-        for name in ("bias", "mask"):
+        for name, bad in (("bias", self.randn(3, 30)), ("mask", self.randn(3, 30) < 0)):
             with self.assertRaisesRegex(ValueError, f"{name} has shape"):
-                attention(**t, **{name: self.randn(3, 30)})
+                attention(**t, **{name: bad})
+        for name, bad in (("mask", self.randn(20, 30)), ("sinks", self.randn(4) < 0), ("alibi_slopes", self.randn(4) * 1j)):
+            with self.assertRaisesRegex(TypeError, f"{name} has dtype"):
+                attention(**t, **{name: bad})
+        with self.assertRaisesRegex(ValueError, "max_seqlen_q is 3: it belongs with cu_seqlens_q"):
+            attention(**t, max_seqlen_q=3)
         with self.assertRaisesRegex(TypeError, "causal is True"):
             attention(**t, causal=True)
+
+    def test_integers_of_64_bits_become_no_others(self):
+        t = self.qkv()
+        ranges = torch.tensor([[0, 1 << 40]], device=self.device)
+        if self.device == "cpu":
+            with self.assertRaisesRegex(ValueError, "key_ranges holds values beyond 32 bits"):
+                attention(**t, key_ranges=ranges)
+        else:  # which would have to be waited for
+            self.assert_close(attention(**t, key_ranges=ranges), attention(**t), 1e-6)
+
+    def test_a_bias_of_nothing_has_a_gradient_of_zeros(self):
+        for batch, rows, keys in ((0, 20, 30), (2, 0, 30), (2, 20, 0)):
+            with self.subTest(batch=batch, rows=rows, keys=keys):
+                q, k, v = (self.randn(batch, n, 4, 8) for n in (rows, keys, keys))
+                bias = self.randn(1, 1, 1, 1, requires_grad=True)
+                attention(q, k, v, bias=bias).sum().backward()
+                self.assertEqual(float(bias.grad), 0)
 
     def test_module(self):
         layer = MultiheadAttention(32, heads=4, heads_kv=2).to(self.device)

@@ -646,7 +646,7 @@ pub struct fa_forward_args_t {
 /// any number of threads; a GPU does under FA_DETERMINISTIC.
 ///
 /// Strides of the gradients: all zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
-/// dimension of stride 0 and over repeats (bias_period), and is not written where batch or rows are 0; else its elements must be distinct.
+/// dimension of stride 0 and over repeats (bias_period), and is not written where batch, rows or keys are 0; else its elements must be distinct.
 /// Where k or v is broadcast by a stride of 0, dk and dv need strides of their own.
 #[repr(C)]
 #[derive(Clone, Copy)]
