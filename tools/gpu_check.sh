@@ -147,13 +147,9 @@ fi
 # Of a hundred processes at once on a device of 140 GB half failed, for want of memory.
 at_once=$((${#shared[@]} * 40)) with_cores=$(($(nproc) * 3 / 2))
 printf '%*s' $((at_once < with_cores ? at_once : with_cores)) '' >&"$slots"
-# What takes longest begins first.
-[ -n "$quick" ] || sanitize racecheck
-sanitize memcheck
-if [ -z "$quick" ]; then
-    sanitize synccheck
-    sanitize initcheck
-fi
+sanitizers=(racecheck memcheck synccheck initcheck)  # what takes longest begins first
+[ -z "$quick" ] || sanitizers=(memcheck)
+for tool in "${sanitizers[@]}"; do sanitize "$tool"; done
 beside "every kernel" 24 "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*:*EveryHopperKernel*-*Times*'
 beside "every backward kernel" 9 "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel*-*Times*'
 beside "the same bits a thousand times" 6 "$gpu" --gtest_brief=1 --gtest_filter='*EveryKernel*Times*'

@@ -154,10 +154,13 @@ def repeating(desc: Any, period: Sequence[int]) -> tuple[int, int, int, int]:
     return (batch, heads, desc.seqlen_q, desc.seqlen_k)
 
 
-def check_mask(mask: Any, keys: Any, bits: bool) -> None:
-    """What says how a mask is stored needs one."""
-    if mask is None and (keys or bits):
-        raise ValueError(f"{f'mask_keys is {keys!r}' if keys else 'mask_bits is true'}: expected a mask")
+def check_mask(mask: Any, dtypes: Sequence[Any], keys: Any = 0, bits: bool = False) -> None:
+    """dtypes: bool and uint8 of the mask's library. What says how a mask is stored needs one."""
+    if mask is None:
+        if keys or bits:
+            raise ValueError(f"{f'mask_keys is {keys!r}' if keys else 'mask_bits is true'}: expected a mask")
+    elif mask.dtype not in dtypes:
+        raise TypeError(f"mask has dtype {mask.dtype}: expected bool or uint8, true where a key is attended; numbers to add are a bias")
 
 
 def mask_columns(request: Request, pairs: tuple[int, ...], keys: Any, bits: bool, shape: Sequence[int], words: bool) -> tuple[int, ...]:
@@ -201,13 +204,9 @@ def _scores(request: Request, given: SimpleNamespace) -> None:
             bias = bias.astype(np.float32)
         desc.bias_dtype = dtype_code("bias", bias.dtype, FLOATS)
         request.matrix(_abi.FA_OPERAND_BIAS, "bias", bias, repeating(desc, desc.bias_period))
-    check_mask(mask, given.mask_keys, given.mask_bits)
+    mask = None if mask is None else np.asarray(mask)
+    check_mask(mask, (np.bool_, np.uint8), given.mask_keys, given.mask_bits)
     if mask is not None:
-        mask = np.asarray(mask)
-        if mask.dtype not in (np.bool_, np.uint8):
-            raise TypeError(
-                f"mask has dtype {mask.dtype}: expected bool or uint8, true where a key is attended; numbers to add are a bias"
-            )
         shape = mask_columns(request, repeating(desc, desc.mask_period), given.mask_keys, given.mask_bits, mask.shape, mask.dtype == np.uint8)
         request.matrix(_abi.FA_OPERAND_MASK, "mask", mask, shape)
     if given.key_ranges is not None:

@@ -150,7 +150,7 @@ class Call:
 
     def _operands(self, given: Mapping[str, Any]) -> None:
         desc = self.request.desc
-        check_mask(given["mask"], given["mask_keys"], given["mask_bits"])
+        check_mask(given["mask"], (torch.bool, torch.uint8), given["mask_keys"], given["mask_bits"])
         for name in ("bias", "mask"):
             x = given[name]
             set_period(self._inputs, f"{name}_period", given[f"{name}_period"], x)
@@ -158,12 +158,7 @@ class Call:
                 continue
             pairs: tuple[int, ...] = repeating(desc, getattr(desc, f"{name}_period"))
             if name == "mask":
-                if x.dtype not in (torch.bool, torch.uint8):
-                    raise TypeError(
-                        f"mask has dtype {x.dtype}: expected bool or uint8, true where a key is attended; numbers to add are a bias"
-                    )
                 pairs = mask_columns(self._inputs, pairs, given["mask_keys"], given["mask_bits"], x.shape, x.dtype == torch.uint8)
-            if name == "mask":
                 x = x if given["mask_bits"] else torch.ne(x, 0).view(torch.uint8)
             elif x.dtype in _CODES:
                 desc.bias_dtype = _CODES[x.dtype]

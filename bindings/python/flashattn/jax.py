@@ -27,7 +27,7 @@ from jax.custom_batching import custom_vmap
 
 from . import _abi
 from ._arrays import choice
-from ._forward import ALIGNMENTS, named_causal, window_sides
+from ._forward import ALIGNMENTS, check_mask, named_causal, window_sides
 from ._jax_request import INTEGERS, PER_HEAD, Arrays, Static, broadcast_strides, describe, point, sizes, strides
 from ._layout import Order
 from ._library import library
@@ -183,8 +183,7 @@ def attention(
 def _operand(name: str, x: jax.Array, packed: bool) -> jax.Array:
     """In the type that the library reads."""
     if name == "mask":
-        if x.dtype not in (jnp.bool_, jnp.uint8):
-            raise TypeError(f"mask has dtype {x.dtype}: expected bool or uint8, true where a key is attended; numbers to add are a bias")
+        check_mask(x, (jnp.bool_, jnp.uint8))
         x = (x != 0).astype(jnp.uint8)
     if name in ("bias", "mask"):
         if x.ndim > 4:
