@@ -755,13 +755,14 @@ pub struct fa_rotary_args_t {
 /// and sin are given (position = slot − left padding).
 /// Under FA_V_IN_K there is no v, and no v_new.
 /// k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed [total_new][heads][dim]
-/// by cu_seqlens_new. A cache of another type is converted; blocks are quantised as ggml's reference does, byte for byte (an f16 factor of
-/// values beyond its range is infinite), and hold NaN where a value is not finite; others store round((x − shift) / descale) with the given
-/// factors (none: 1) and shifts (none: 0), saturated in 8 and 4 bits. Under FA_APPEND_DYNAMIC_SCALE caches of 8 and 4 bits (not blocks; k, v or both) get factors of their own, which are written into
-/// k_descale and v_descale and so need distinct entries for each slot, head and block of dims, and blocks of one row: descale = largest
-/// magnitude in the block / largest value of the type (448, 57344, 6; 127, 7, 15), at least 2^-126 and finite; e8m0 the power of two that is
-/// not below, other types the nearest. FA_U4 with shifts: shift = the smallest value, descale = (largest − smallest) / 15. A block of zeros has factor 1; one of 4 bits with a value
-/// that is not finite has NaN. With a tail, k_new has all dim_qk dims, of which the last go to k_tail.
+/// by cu_seqlens_new. A cache of another type is converted; blocks are quantised as ggml's reference does, byte for byte (an f16
+/// factor of values beyond its range is infinite), and hold NaN where a value is not finite; others store round((x − shift) / descale)
+/// with the given factors (none: 1) and shifts (none: 0), saturated in 8 and 4 bits. Under FA_APPEND_DYNAMIC_SCALE caches of 8 and 4
+/// bits (not blocks; k, v or both) get factors of their own, which are written into k_descale and v_descale and so need distinct
+/// entries for each slot, head and block of dims, and blocks of one row: descale = largest magnitude in the block / largest value of
+/// the type (448, 57344, 6; 127, 7, 15), at least 2^-126 and finite; e8m0 the power of two that is not below, other types the nearest.
+/// FA_U4 with shifts: shift = the smallest value, descale = (largest − smallest) / 15. A block of zeros has factor 1; one of 4 bits
+/// with a value that is not finite has NaN. With a tail, k_new has all dim_qk dims, of which the last go to k_tail.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fa_append_kv_args_t {
