@@ -34,8 +34,8 @@ int run(int argc, char** argv) {
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& e) {
-        if (e.get_exit_code() == int(CLI::ExitCodes::Success)) return app.exit(e);  // --help, --version
-        return complain(tool::usage_fault(app, e), kUsage);
+        if (e.get_exit_code() != int(CLI::ExitCodes::Success)) return complain(tool::usage_fault(app, e), kUsage);
+        app.exit(e);  // prints what --help or --version asked for
     }
     if (!std::cout.flush()) tool::fail("standard output cannot be written");
     return 0;

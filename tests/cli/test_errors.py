@@ -1,5 +1,6 @@
 """Bad input of every kind: one sentence on standard error, a status that is not 0, and no file that was not there before."""
 
+import os
 import re
 import subprocess
 import unittest
@@ -180,10 +181,27 @@ class Errors(ToolCase):
         self.assertEqual(self.output_of("-V"), self.output_of("--version"))
 
     def test_output_that_nobody_takes(self):
-        with open("/dev/full", "w") as full:
-            done = subprocess.run([TOOL, "info"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("standard output", done.stderr)
+        """Whatever prints: a disk that is full, or no standard output at all, is told, and is no success."""
+        commands = re.findall(r"^  ([a-z]+) ", self.output_of("--help").partition("Subcommands:")[2], re.MULTILINE)
+        (self.folder / "exercise.txt").write_text("1 1 1\n1\n1\n1\n")
+        printing = {
+            "bench": [["--list", "--backend", "cpu"], ["--list", "--backend", "cpu", "--json"]],
+            "completion": [["bash"], ["zsh"], ["fish"]],
+            "info": [[], ["--json"]],
+            "run": [[*FILES, "--out", "o.npy", "--explain"], [*FILES, "--out", "-"]],
+            "solve": [["exercise.txt"]],
+            "study": [["--shape", "1,1,8,8", "--rounds", "1", *more] for more in ([], ["--json"], ["--plot", "-"])],
+            "verify": [["--only", "f32*causal"], ["--only", "f32*causal", "--json"]],
+        }
+        self.assertEqual(sorted(printing), sorted(commands))
+        for args in (["--version"], ["-V"], ["--help"], ["-h"], *([name, "--help"] for name in commands),
+                     *([name, *options] for name, each in printing.items() for options in each)):
+            for closed in (False, True):
+                with self.subTest(args=args, closed=closed), open("/dev/full", "w") as full:
+                    done = subprocess.run([TOOL, *args], cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+                                          preexec_fn=(lambda: os.close(1)) if closed else None)
+                    self.assertEqual(done.returncode, 1)
+                    self.assertRegex(done.stderr, r"\A(\d+/\d+ [^\n]+\n)*flashattn: standard output:? cannot be written[^\n]*\n\Z")
 
     def test_environment(self):
         for command in (["run", *FILES, "--out", "o.npy"], ["study"], ["verify"]):
