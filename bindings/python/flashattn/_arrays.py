@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -57,11 +58,18 @@ def integer(name: str, value: Any, bits: int, *, signed: bool = True) -> int:
     return number
 
 
-def number(name: str, value: Any) -> ctypes.c_float:
+def number(name: str, value: Any, *bounds: float) -> ctypes.c_float:
+    """The value as the library's float32, in which it must not become 0 ("off"), infinite, or one of the bounds."""
     try:
-        return ctypes.c_float(value)
+        narrow = ctypes.c_float(ctypes.c_double(value).value)
     except TypeError:
         raise TypeError(f"{name} is {value!r}: expected a number") from None
+    except OverflowError:  # an integer beyond double
+        narrow = ctypes.c_float(math.inf if value > 0 else -math.inf)
+    for mark in (0.0, math.inf, -math.inf, *bounds):
+        if (narrow.value == mark) != (value == mark):
+            raise ValueError(f"{name} is {value}: expected a number that float32 does not make {mark:g}")
+    return narrow
 
 
 def choice(name: str, value: Any, allowed: Mapping[str, int]) -> int:
@@ -204,9 +212,9 @@ def as_int32(name: str, array: NDArray[Any]) -> NDArray[np.int32]:
     return np.ascontiguousarray(array, dtype=np.int32)
 
 
-def float32_array(name: str, value: ArrayLike, shapes: tuple[tuple[int, ...], ...], axes: str) -> Floats:
-    """A small array of real numbers as dense float32, in one of the shapes."""
-    array = real(name, value)
+def float32_array(name: str, value: ArrayLike, shapes: tuple[tuple[int, ...], ...], axes: str, *, factors: bool = False) -> Floats:
+    """A small array of real numbers as dense float32, in one of the shapes. factors: see `narrow`."""
+    array = real(name, value, factors=factors)
     if array.shape not in shapes:
         raise ValueError(f"{name} has shape {array.shape}: expected {axes} = {' or '.join(map(str, shapes))}")
     return np.ascontiguousarray(array)
@@ -223,7 +231,7 @@ def status_word(array: Any) -> Array:
 def factor_array(name: str, value: ArrayLike) -> Array:
     """Factors as they are, in a type that the library has for them, or as float32."""
     array = np.asarray(value)
-    return array if array.dtype.name in FACTORS and array.dtype.isnative else real(name, value)
+    return array if array.dtype.name in FACTORS and array.dtype.isnative else real(name, value, factors=True)
 
 
 def block_of(name: str, value: Any) -> tuple[int, int]:
@@ -235,9 +243,23 @@ def block_of(name: str, value: Any) -> tuple[int, int]:
     return integer(f"{name}[0]", rows, 64), integer(f"{name}[1]", dims, 64)
 
 
-def real(name: str, value: ArrayLike) -> Floats:
-    """Real numbers of any type as float32."""
+def real(name: str, value: ArrayLike, *, factors: bool = False) -> Floats:
+    """Real numbers of any type as float32. factors: see `narrow`."""
     array = np.asarray(value)
-    if array.dtype.kind not in "iuf" and array.dtype.name not in _FROM_ML_DTYPES:
+    if array.dtype.kind not in "iuf" and array.dtype.name not in (*QUERIES, *FACTORS):
         raise TypeError(f"{name} has dtype {array.dtype}: expected real numbers")
-    return array.astype(np.float32, copy=False)
+    return narrow(name, array, factors=factors)
+
+
+def narrow(name: str, array: Array, *, factors: bool = False) -> Floats:
+    """Numbers as float32, in which none becomes infinite; nor, of factors, 0, which they are not small beside."""
+    if array.dtype == np.float32 or array.dtype.itemsize < 4:
+        return array.astype(np.float32, copy=False)
+    with np.errstate(over="ignore", under="ignore"):
+        narrowed: Floats = array.astype(np.float32)
+    lost = np.isinf(narrowed) & np.isfinite(array)
+    if factors:
+        lost |= (narrowed == 0) & (array != 0)
+    if lost.any():
+        raise ValueError(f"{name} holds {array[lost][0]}: expected numbers that float32 does not make {narrowed[lost][0]:g}")
+    return narrowed

@@ -10,7 +10,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _abi
-from ._arrays import FLOATS, QUERIES, as_int32, broadcast, choice, dim_of, dtype_code, dtype_of, float32_array, int32_array, integer, number
+from ._arrays import (
+    FLOATS,
+    QUERIES,
+    as_int32,
+    broadcast,
+    choice,
+    dim_of,
+    dtype_code,
+    dtype_of,
+    float32_array,
+    int32_array,
+    integer,
+    narrow,
+    number,
+)
 from ._layout import Order, describe_keys, describe_queries
 from ._request import Request
 from ._types import Array
@@ -196,12 +210,12 @@ def _scores(request: Request, given: SimpleNamespace) -> None:
     set_period(request, "bias_period", given.bias_period, bias)
     set_period(request, "mask_period", given.mask_period, mask)
     if given.bias_scale is not None:
-        factors = float32_array("bias_scale", given.bias_scale, ((desc.heads_q,),), "(heads,)")
+        factors = float32_array("bias_scale", given.bias_scale, ((desc.heads_q,),), "(heads,)", factors=True)
         request.operand(_abi.FA_OPERAND_BIAS_SCALE, "bias_scale", factors)
     if bias is not None:
         bias = np.asarray(bias)
         if bias.dtype == np.float64:
-            bias = bias.astype(np.float32)
+            bias = narrow("bias", bias)
         desc.bias_dtype = dtype_code("bias", bias.dtype, FLOATS)
         request.matrix(_abi.FA_OPERAND_BIAS, "bias", bias, repeating(desc, desc.bias_period))
     mask = None if mask is None else np.asarray(mask)
@@ -217,13 +231,12 @@ def _scores(request: Request, given: SimpleNamespace) -> None:
 
     key_lists(request, {name: getattr(given, name) for name in KEY_LISTS}, given.list_rows, given.list_keys, put)
     if alibi_slopes is not None:
-        slopes = float32_array(
-            "alibi_slopes", alibi_slopes, ((desc.heads_q,), (desc.batch, desc.heads_q)), "(heads,) or (batch, heads)"
-        )
+        shapes = ((desc.heads_q,), (desc.batch, desc.heads_q))
+        slopes = float32_array("alibi_slopes", alibi_slopes, shapes, "(heads,) or (batch, heads)", factors=True)
         request.operand(_abi.FA_OPERAND_ALIBI, "alibi_slopes", slopes)
         desc.alibi_batch_stride = desc.heads_q if slopes.ndim == 2 else 0
     if given.o_scale is not None:
-        request.operand(_abi.FA_OPERAND_O_SCALE, "o_scale", float32_array("o_scale", given.o_scale, ((),), "one number"))
+        request.operand(_abi.FA_OPERAND_O_SCALE, "o_scale", float32_array("o_scale", given.o_scale, ((),), "one number", factors=True))
     if sinks is not None:
         request.operand(_abi.FA_OPERAND_SINKS, "sinks", float32_array("sinks", sinks, ((desc.heads_q,),), "(heads,)"))
 
@@ -288,7 +301,7 @@ def key_lists(request: Request, given: Mapping[str, Any], list_rows: Any, list_k
 
 def _schedule(request: Request, given: SimpleNamespace) -> None:
     desc, args = request.desc, request.args
-    desc.dropout_p = number("dropout_p", given.dropout_p)
+    desc.dropout_p = number("dropout_p", given.dropout_p, 1)
     args.dropout_seed = integer("dropout_seed", given.dropout_seed, 64, signed=False)
     args.dropout_offset = integer("dropout_offset", given.dropout_offset, 64, signed=False)
     desc.num_splits = integer("num_splits", given.num_splits, 32)

@@ -20,6 +20,7 @@ from ._arrays import (
     integer,
     reach,
     readable,
+    real,
     status_word,
     strides_of,
     writable,
@@ -110,7 +111,10 @@ class Request:
         array = broadcast(name, array, shape, axes if block is None else "(batch or page, block of rows, head, block of dims)")
         if shift is None:
             return self.factors(name, *readable(array, unit=False))
-        shifts = broadcast(f"{tensor}_shift", np.asarray(shift).astype(array.dtype), shape, f"{name}'s shape")
+        shifts = np.asarray(shift)
+        if shifts.dtype != array.dtype:  # the library has one type for both
+            array, shifts = real(name, array), real(f"{tensor}_shift", shifts)
+        shifts = broadcast(f"{tensor}_shift", shifts, shape, f"{name}'s shape")
         array = np.ascontiguousarray(array)  # both have the same strides
         self.factors(name, *readable(array, unit=False))
         self.operand(getattr(_abi, f"FA_OPERAND_{tensor.upper()}_SHIFT"), f"{tensor}_shift", np.ascontiguousarray(shifts))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from . import _abi
-from ._arrays import integer
+from ._arrays import integer, narrow, number
 from ._forward import (
     KEY_LISTS,
     SCORE_SCALARS,
@@ -121,7 +121,7 @@ class Call:
         place(self._inputs, given["causal"], None, given["alignment"], given["window"], given["chunk"])
         plain_scores(self._inputs, given["scale"], given)
         self._operands(given)
-        desc.dropout_p = given["dropout_p"]
+        desc.dropout_p = number("dropout_p", given["dropout_p"], 1)
         args.dropout_seed = int(seed) % (1 << 64) if given["dropout_p"] else 0  # an int64 holds the 64 bits of a seed
         if given["deterministic"]:
             desc.flags |= _abi.FA_DETERMINISTIC
@@ -180,6 +180,8 @@ class Call:
                 raise ValueError(f"{name} has shape {tuple(x.shape)}: expected ({desc.heads_q},)")
             if not x.is_floating_point() and x.dtype not in _INTEGERS:
                 raise TypeError(f"{name} has dtype {x.dtype}: expected real numbers")
+            if x.dtype == torch.float64 and x.device.type == "cpu":  # a GPU would have to be waited for
+                narrow(name, x.detach().numpy(), factors=name != "sinks")
             desc.operands |= bit
             if x.ndim == 2:
                 desc.alibi_batch_stride = desc.heads_q

@@ -76,7 +76,7 @@ def dropout_mask(p: float, shape: tuple[int, int, int, int], *, seed: int = 0, o
     for index, block in enumerate(keep):
         check(
             library().fa_dropout_mask(
-                number("p", p), seed, offset, index, 0, rows, 0, keys, block.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+                number("p", p, 1), seed, offset, index, 0, rows, 0, keys, block.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
             )
         )
     return keep.reshape(batch, heads, rows, keys).astype(bool)

@@ -26,7 +26,7 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 
 from . import _abi
-from ._arrays import choice
+from ._arrays import choice, narrow, number
 from ._forward import ALIGNMENTS, check_mask, named_causal, window_sides
 from ._jax_request import INTEGERS, PER_HEAD, Arrays, Static, broadcast_strides, describe, point, sizes, strides
 from ._layout import Order
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["attention"]
 
 _BROADCAST = ("bias", "mask", "key_ranges")  # along the batch
+_FACTORS = ("bias_scale", "alibi_slopes")
+_REALS = ("bias", "sinks", *_FACTORS)
 _PLATFORMS = {"cpu": "cpu", "CUDA": "cuda", "ROCM": "rocm"}
 _DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks")
 _IN_FORWARD = 1 << 20  # as in xla.cc
@@ -149,6 +151,7 @@ def attention(
     with the library's sentence.
     """
     _register()
+    dropout_p = _constant("dropout_p", dropout_p, 1)
     if dropout_p and dropout_key is None:
         raise ValueError(f"dropout_p is {dropout_p}: expected a dropout_key")
     given = {
@@ -157,7 +160,7 @@ def attention(
         **{"full_list": full_list, "full_list_count": full_list_count},
         **{"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "rng_state": _seed(dropout_key) if dropout_p else None},
     }
-    arrays = {name: _operand(name, jnp.asarray(x), cu_seqlens_q is not None) for name, x in given.items() if x is not None}
+    arrays = {name: _operand(name, _array(name, x), cu_seqlens_q is not None) for name, x in given.items() if x is not None}
     if alignment is not None:
         choice("alignment", alignment, ALIGNMENTS)
     options = Static(
@@ -166,9 +169,9 @@ def attention(
         alignment=alignment,
         window=None if window is None else window_sides(window),
         chunk=chunk,
-        scale=None if scale is None else float(scale),
-        scalars=(float(softcap),),
-        dropout_p=float(dropout_p),
+        scale=None if scale is None else _constant("scale", scale),
+        scalars=(_constant("softcap", softcap),),
+        dropout_p=dropout_p,
         deterministic=bool(deterministic),
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
@@ -178,6 +181,24 @@ def attention(
     )
     out, lse = _attention(options, tuple(arrays.values()))
     return (out, lse) if return_lse else out
+
+
+def _constant(name: str, value: Any, *bounds: float) -> float:
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError(
+            f"{name} is traced: expected a number, which has no gradient and is known when the program is traced"
+            + ("; q times it, with scale=1, has one" if name == "scale" else "")
+        )
+    return float(number(name, value, *bounds).value)
+
+
+def _array(name: str, x: Any) -> jax.Array:
+    """As JAX has it, unless numbers of 64 bits would become others without a word."""
+    if name in _REALS and not isinstance(x, jax.core.Tracer):
+        x = x if hasattr(x, "dtype") else np.asarray(x)
+        if x.dtype == np.float64:
+            narrow(name, np.asarray(x), factors=name in _FACTORS)
+    return jnp.asarray(x)
 
 
 def _operand(name: str, x: jax.Array, packed: bool) -> jax.Array:
@@ -193,7 +214,7 @@ def _operand(name: str, x: jax.Array, packed: bool) -> jax.Array:
         if not 2 <= x.ndim <= 5:
             raise ValueError(f"key_ranges has shape {x.shape}: expected one that broadcasts to (batch, heads, rows, intervals, 2)")
         x = x.reshape((1,) * (5 - x.ndim) + x.shape)
-    if name in (*PER_HEAD, "alibi_slopes"):
+    if name in (*_FACTORS, "sinks"):
         if x.dtype == jnp.bool_ or jnp.issubdtype(x.dtype, jnp.complexfloating):
             raise TypeError(f"{name} has dtype {x.dtype}: expected real numbers")
         return x.astype(jnp.float32)

@@ -99,7 +99,7 @@ def merge(
     if sinks is not None:
         request.operand(_abi.FA_OPERAND_SINKS, "sinks", float32_array("sinks", sinks, ((desc.heads_q,),), "(heads,)"))
     if o_scale is not None:
-        request.operand(_abi.FA_OPERAND_O_SCALE, "o_scale", float32_array("o_scale", o_scale, ((),), "one number"))
+        request.operand(_abi.FA_OPERAND_O_SCALE, "o_scale", float32_array("o_scale", o_scale, ((),), "one number", factors=True))
 
     _point_parts(request, o_parts, lse_parts, packed)
     shape = order.shape((*rows, desc.heads_q, desc.dim_v))

@@ -3,6 +3,7 @@
 import pickle
 import resource
 import unittest
+from decimal import Decimal
 
 import flashattn
 import numpy as np
@@ -32,7 +33,6 @@ class Library(unittest.TestCase):
             ("dropout_p is nan", {"dropout_p": float("nan")}),
             ("softcap is -1", {"softcap": -1}),
             ("scale is inf", {"scale": float("inf")}),
-            ("scale is inf", {"scale": 1e300}),  # beyond float32
             ("num_splits is -1", {"num_splits": -1}),
             ("window_left", {"window": (-2, 0), "alignment": "top-left"}),
             ("chunk is -3", {"chunk": -3, "alignment": "top-left"}),
@@ -169,6 +169,62 @@ class Python(unittest.TestCase):
         ):
             with self.subTest(sentence=sentence):
                 self.refused(TypeError, sentence, **options)
+
+    def test_numbers_that_float32_would_change(self):
+        """Into 0, which is "off", into infinity or into a certainty to drop: refused, and the sentence has the caller's number."""
+        factor, small, bias = np.ones(1, np.float32), np.array([1e-46]), np.zeros((3, 5))
+        bias[1, 2] = -1e300
+        for sentence, options in (
+            ("softcap is 1e-46: expected a number that float32 does not make 0", {"softcap": 1e-46}),
+            ("softcap is 1e\\+300: expected a number that float32 does not make inf", {"softcap": 1e300}),
+            ("softcap is 0E-400|softcap is 1E-400", {"softcap": Decimal("1e-400")}),
+            ("scale is -1e-46: .* not make 0", {"scale": -1e-46}),
+            ("scale is -1e\\+300: .* not make -inf", {"scale": np.float64(-1e300)}),
+            ("scale is 10{400}: .* not make inf", {"scale": 10**400}),
+            ("dropout_p is 0.9999999999: .* not make 1", {"dropout_p": 0.9999999999}),
+            ("dropout_p is 1.0000000001: .* not make 1", {"dropout_p": 1.0000000001}),
+            ("dropout_p is 1e-46: .* not make 0", {"dropout_p": 1e-46}),
+            ("bias holds -1e\\+300: .* not make -inf", {"bias": bias}),
+            ("bias_scale holds 1e-46: .* not make 0", {"bias": bias[:1], "bias_scale": np.full(4, 1e-46)}),
+            ("sinks holds 1e\\+300", {"sinks": np.array([0, 1e300, 0, 0])}),
+            ("alibi_slopes holds 1e\\+300", {"alibi_slopes": np.full(4, 1e300), "alignment": "top-left"}),
+            ("alibi_slopes holds 1e-46", {"alibi_slopes": np.full(4, 1e-46), "alignment": "top-left"}),
+            ("q_descale holds 1e\\+300", {"q_descale": [1e300]}),
+            ("k_descale holds 1e-46", {"k_descale": small}),
+            ("v_descale holds 1e-46", {"v_descale": small}),
+            ("k_shift holds -1e\\+300", {"k_descale": factor, "k_shift": [-1e300]}),
+            ("v_shift holds 1e\\+300", {"v_descale": factor, "v_shift": [1e300]}),
+            ("o_scale holds 1e\\+300", {"o_scale": 1e300}),
+            ("o_scale holds 1e-46", {"o_scale": 1e-46}),
+        ):
+            with self.subTest(sentence=sentence):
+                self.refused(ValueError, sentence, **options)
+        parts = np.zeros((1, 2, 3, 4, 8), np.float32), np.zeros((1, 2, 4, 3), np.float32)
+        for sentence, call in (
+            ("p is 0.9999999999", lambda: flashattn.dropout_mask(0.9999999999, (1, 1, 1, 1))),
+            ("max_bias is 1e-46", lambda: flashattn.alibi_slopes(4, 1e-46)),
+            ("o_scale holds 1e-46", lambda: flashattn.merge(*parts, o_scale=1e-46)),
+            ("sinks holds 1e\\+300", lambda: flashattn.merge(*parts, sinks=[1e300] * 4)),
+            ("cos holds 1e\\+300", lambda: flashattn.rotary(Q, np.full((3, 4), 1e300), np.zeros((3, 4)))),
+        ):
+            with self.subTest(sentence=sentence), self.assertRaisesRegex(ValueError, sentence):
+                call()
+
+    def test_numbers_that_float32_holds(self):
+        """The smallest softcap that there is still caps: scores of ±1e-45, so every key counts the same."""
+        keys = np.array([0, 3], np.float32).reshape(1, 2, 1, 1)
+        out = flashattn.attention(keys[:, :1] + 1, keys, keys / 3, softcap=1e-45)
+        self.assertAlmostEqual(float(out.item()), 0.5, 6)
+        bias = np.array([1e-60, -np.inf, 0, 0, 0])  # beside scores 1e-60 is 0, and infinite is what it was
+        want = flashattn.attention(Q, K, K, bias=bias.astype(np.float32))
+        np.testing.assert_array_equal(flashattn.attention(Q, K, K, bias=bias), want)
+
+    def test_a_shift_of_another_type_is_no_rounded_one(self):
+        rng = np.random.default_rng(8)
+        q, k = rng.standard_normal(Q.shape, np.float32), rng.integers(-9, 9, K.shape).astype(np.int8)
+        factor, shift = np.array([0.25], np.float16), np.array([0.1001], np.float32)
+        want = flashattn.attention(q, k, k, k_descale=factor.astype(np.float32), k_shift=shift)
+        np.testing.assert_array_equal(flashattn.attention(q, k, k, k_descale=factor, k_shift=shift), want)
 
     def test_words(self):
         self.refused(ValueError, "algorithm is 'fast': expected 'flash' or", algorithm="fast")
