@@ -8,14 +8,17 @@ set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH FA_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 string(REGEX REPLACE "/$" "" FA_PC_PREFIX "${FA_PC_PREFIX}")
 file(RELATIVE_PATH FA_PC_INCLUDEDIR ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_FULL_INCLUDEDIR})
-set(FA_PC_LIBRARIES ${FA_SYSTEM_LIBRARIES})
-list(TRANSFORM FA_PC_LIBRARIES PREPEND -l REGEX "^[^/]")
 get_property(bundled GLOBAL PROPERTY FA_BUNDLED_LIBRARIES)
-list(TRANSFORM bundled PREPEND -l)
-list(APPEND FA_PC_LIBRARIES ${bundled})
-string(JOIN " " FA_PC_LIBRARIES ${FA_PC_LIBRARIES})
+string(JOIN " " FA_PC_LIBRARIES ${FA_SYSTEM_LIBRARIES} ${bundled})
 
-configure_file(flashattn.pc.in flashattn.pc @ONLY)
+foreach(package flashattn flashattn-static)
+  configure_file(${package}.pc.in ${package}.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${package}.pc DESTINATION ${pkgconfig_dir} COMPONENT dev)
+endforeach()
+# `pkg-config --static` prints -lflashattn before all else, which is the shared library where both are installed. A name that only the archive
+# has chooses it, with every linker and build system.
+file(CREATE_LINK libflashattn.a ${CMAKE_CURRENT_BINARY_DIR}/libflashattn-static.a SYMBOLIC)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/libflashattn-static.a DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
 configure_package_config_file(cmake/flashattnConfig.cmake.in flashattnConfig.cmake INSTALL_DESTINATION ${package_dir}
   PATH_VARS CMAKE_INSTALL_LIBDIR)
 # A program compiled against 0.x runs with every later 0.y of the same SONAME, which is the major version.
@@ -29,7 +32,6 @@ install(EXPORT flashattnTargets NAMESPACE flashattn:: DESTINATION ${package_dir}
 install(EXPORT flashattnStaticTargets NAMESPACE flashattn:: DESTINATION ${package_dir} COMPONENT dev)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattnConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/flashattnConfigVersion.cmake
         DESTINATION ${package_dir} COMPONENT dev)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattn.pc DESTINATION ${pkgconfig_dir} COMPONENT dev)
 if(TARGET flashattn_cp)
   configure_file(flashattn-cp.pc.in flashattn-cp.pc @ONLY)
   set_target_properties(flashattn_cp PROPERTIES INSTALL_RPATH "$ORIGIN")

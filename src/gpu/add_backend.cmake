@@ -1,6 +1,7 @@
 # fa_add_backend(NAME OBJECTS FOLDER LIBRARY…): the objects, those of target fa_NAME, become the module libflashattn-NAME.so, or, where
 # FA_BUNDLE names the backend, part of the library itself. FOLDER has those of the libraries that are not the system's.
 function(fa_add_backend name objects folder)
+  list(TRANSFORM ARGN PREPEND -l OUTPUT_VARIABLE libraries)  # a bare name might be a target's
   if(name IN_LIST FA_BUNDLE)
     set(targets flashattn flashattn_static)
     string(TOUPPER ${name} NAME)
@@ -10,7 +11,7 @@ function(fa_add_backend name objects folder)
       target_sources(${target} PRIVATE ${objects})
     endforeach()
     target_link_directories(flashattn_static INTERFACE $<BUILD_INTERFACE:${folder}>)
-    set_property(GLOBAL APPEND PROPERTY FA_BUNDLED_LIBRARIES ${ARGN})
+    set_property(GLOBAL APPEND PROPERTY FA_BUNDLED_LIBRARIES ${libraries})
   else()
     set(targets fa_${name}_module)
     set(map ${PROJECT_SOURCE_DIR}/src/backend/module.map)
@@ -24,6 +25,6 @@ function(fa_add_backend name objects folder)
   foreach(target ${targets})
     set_target_properties(${target} PROPERTIES SKIP_BUILD_RPATH ON)  # CMake's would name the current folder
     target_link_directories(${target} PRIVATE ${folder})
-    target_link_libraries(${target} PRIVATE ${ARGN})
+    target_link_libraries(${target} PRIVATE ${libraries})
   endforeach()
 endfunction()

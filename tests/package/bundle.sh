@@ -43,7 +43,7 @@ int main(void) {
 C
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 rm "$libdir"/libflashattn.so*
-read -ra flags <<<"$(pkg-config --static --cflags --libs flashattn)"
+read -ra flags <<<"$(pkg-config --cflags --libs flashattn-static)"
 "$CC" "$scratch/status.c" -o "$scratch/status" "${flags[@]}" "-L$cudart" || fail "the static bundle does not link"
 expect_built_in "$scratch/status"
 ! needs "$scratch/status" | grep -E 'stdc|cuda|flashattn' || fail "a program with the static bundle asks for more than C"

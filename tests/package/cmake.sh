@@ -50,7 +50,22 @@ expect_targets libflashattn.a "has flashattn::flashattn" "has roc::flashattn" "f
 expect_targets 'libflashattn.so*' "has flashattn::flashattn_static" "has roc::flashattn_static" "found: 1"
 expect_targets 'libflashattn.*' "found: 0"
 
-# The sources as a folder of a project: the library alone, by the same names, and none of its tests and tools.
+# A library's name in a target's interface would be the project's own target of that name, where there is one.
+mkdir "$scratch/names"
+cat >"$scratch/names/CMakeLists.txt" <<CMAKE
+cmake_minimum_required(VERSION 3.22)
+project(names LANGUAGES C)
+find_package(flashattn REQUIRED)
+foreach(name m dl rt gomp pthread omp c)
+  add_executable(\${name} "$SOURCE/examples/minimal.c")
+  target_link_libraries(\${name} PRIVATE flashattn::flashattn_static)
+endforeach()
+CMAKE
+"$cmake" -G "$generator" -S "$scratch/names" -B "$scratch/names/build" -DCMAKE_PREFIX_PATH="$PREFIX" >"$scratch/log" 2>&1 &&
+    "$cmake" --build "$scratch/names/build" >"$scratch/log" 2>&1 || { cat "$scratch/log"; fail "targets that are called as libraries"; }
+expect_minimal "$scratch/names/build/m"
+
+# The sources as a folder of a project: the library alone, by the same names, none of its tests and tools, and no name of a target beside it.
 mkdir "$scratch/part"
 cat >"$scratch/part/CMakeLists.txt" <<CMAKE
 cmake_minimum_required(VERSION 3.22)
@@ -58,10 +73,11 @@ project(whole LANGUAGES C CXX)
 add_subdirectory("$SOURCE" flashattn)
 foreach(target flashattn::flashattn flashattn::flashattn_static flashattn_cli)
   if(TARGET \${target})
-    message(STATUS "has \${target}")
+    get_target_property(links \${target} LINK_LIBRARIES)
+    message(STATUS "has \${target}: \${links}")
   endif()
 endforeach()
 CMAKE
 "$cmake" -G "$generator" -S "$scratch/part" -B "$scratch/part/build" >"$scratch/log" 2>&1 || { cat "$scratch/log"; fail "configure a whole"; }
-[ "$(grep -E '^-- has' "$scratch/log")" = $'-- has flashattn::flashattn\n-- has flashattn::flashattn_static' ] ||
-    { cat "$scratch/log"; fail "targets of a part"; }
+[ "$(sed -nE 's/^-- has ([^;]*): (-l[a-z]+;|[/][^;]*;)*(-l[a-z]+|[/][^;]*)$/\1/p' "$scratch/log")" = $'flashattn::flashattn\nflashattn::flashattn_static' ] ||
+    { cat "$scratch/log"; fail "targets of a part, and what they link"; }
