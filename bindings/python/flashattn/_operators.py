@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 from ._tensors import OPERANDS, SETTINGS, Call, check, lse_shape, out_shape
 
-if not hasattr(torch.library, "register_fake"):
-    raise ImportError(f"torch is {torch.__version__}: expected 2.4 or later for flashattn.torch")
+if not hasattr(torch.library, "register_vmap"):
+    raise ImportError(f"torch is {torch.__version__}: expected 2.5 or later for flashattn.torch")
 
 _NAMES = (*OPERANDS, *SETTINGS)
 _GRADIENTS = OPERANDS[:5]  # what has one, with d before its name
@@ -41,10 +43,12 @@ def _forward_shapes(*values: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _backward(
     dout: torch.Tensor | None, dlse: torch.Tensor | None, out: torch.Tensor, lse: torch.Tensor, wanted: list[bool], *values: Any
-) -> list[torch.Tensor]:
-    """Gradients of those of _GRADIENTS that are wanted."""
+) -> tuple[torch.Tensor, ...]:
+    """Gradients of _GRADIENTS, an empty tensor for one that is not wanted. Not a list, over which torch would not batch."""
     given = dict(zip(_NAMES, values))
     call = Call(given, backward=True)
+    if len(wanted) != len(_GRADIENTS):
+        raise ValueError(f"wanted has {len(wanted)} entries: expected one for each of {', '.join(_GRADIENTS)}")
     for name, x, shape, dtype in (
         ("out", out, out_shape(given), given["q"].dtype),
         ("dout", dout, out_shape(given), given["q"].dtype),
@@ -64,21 +68,31 @@ def _backward(
             make = call.gradient if name in ("q", "k", "v") else call.score_gradient
             gradients[name] = make(f"d{name}", given[name])
     call.run()
-    return [x.to(given[name].dtype) for name, x in gradients.items()]
+    return tuple(gradients[name].to(given[name].dtype) if name in gradients else lse.new_empty(0) for name in _GRADIENTS)
 
 
-def _backward_shapes(dout: Any, dlse: Any, out: Any, lse: Any, wanted: list[bool], *values: Any) -> list[torch.Tensor]:
-    given = dict(zip(_NAMES, values))
-    return [given[name].new_empty(given[name].shape) for name, need in zip(_GRADIENTS, wanted) if need]
+def _backward_shapes(dout: Any, dlse: Any, out: Any, lse: Any, wanted: list[bool], *values: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(x.new_empty(x.shape) if need else lse.new_empty(0) for need, x in zip(wanted, values))
+
+
+def _below_autograd(operator: Any, values: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+    """The operator in the forward of a function, which has gradients turned off: transforms around the current one need theirs."""
+    found: tuple[torch.Tensor, ...]
+    with torch._C._AutoDispatchBelowAutograd():
+        if torch._C._functorch.maybe_current_level() is None:
+            found = operator(*values)
+        else:
+            with torch.enable_grad(), _set_fwd_grad_enabled(True):
+                found = operator(*values)
+    return found
 
 
 class _Forward(torch.autograd.Function):
-    """The kernel of `forward` for autograd. A function of its own, so that what it lacks, as forward mode, is refused."""
+    """The kernel of `forward` for autograd."""
 
     @staticmethod
     def forward(ctx: Any, *values: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        with torch._C._AutoDispatchBelowAutograd():
-            out, lse = forward(*values)
+        out, lse = _below_autograd(forward, values)
         ctx.save_for_backward(*values[: len(OPERANDS)], out, lse)
         ctx.settings = values[len(OPERANDS) :]
         ctx.set_materialize_grads(False)
@@ -88,26 +102,75 @@ class _Forward(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         *operands, out, lse = ctx.saved_tensors
         wanted = list(ctx.needs_input_grad[: len(_GRADIENTS)])
-        found = iter(backward(*gradients, out, lse, wanted, *operands, *ctx.settings))
-        return (*(next(found) if need else None for need in wanted), *(None for _ in _NAMES[len(wanted) :]))
+        found = backward(*gradients, out, lse, wanted, *operands, *ctx.settings)
+        return (*(x if need else None for x, need in zip(found, wanted)), *(None for _ in _NAMES[len(wanted) :]))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> None:
+        raise NotImplementedError("attention has no forward-mode derivative (jvp) here: flashattn.forward is differentiated backward alone")
 
 
 class _Backward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *values: Any) -> tuple[torch.Tensor, ...]:
-        with torch._C._AutoDispatchBelowAutograd():
-            return tuple(backward(*values))
+        return _below_autograd(backward, values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> None:
         raise NotImplementedError("attention has no second derivative here: flashattn.backward cannot be differentiated")
+
+    jvp = backward  # the derivative forward of a gradient
+
+
+def _applied(function: Any) -> Any:
+    """The function as an operator's kernel of autograd: torch.func has found the transform by then, one level of them."""
+
+    def kernel(*values: Any) -> Any:
+        if torch._C._functorch.maybe_current_level() is None:
+            return function.apply(*values)
+        with enable_single_level_autograd_function():
+            return super(torch.autograd.Function, function).apply(*values)
+
+    return kernel
+
+
+def _each(operator: Any) -> Any:
+    """torch.vmap's rule: the operator once for each item."""
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *values: Any) -> Any:
+        given = [(x, dim if isinstance(x, torch.Tensor) else None) for x, dim in zip(values, in_dims)]
+        if info.batch_size == 0:  # one item of zeros, for its shapes
+            given = [(x if dim is None else x.new_zeros(*x.shape[:dim], 1, *x.shape[dim + 1 :]), dim) for x, dim in given]
+        items = [operator(*(x if dim is None else x.select(dim, i) for x, dim in given)) for i in range(max(info.batch_size, 1))]
+        return tuple(torch.stack(parts)[: info.batch_size] for parts in zip(*items)), (0,) * len(items[0])
+
+    return rule
+
+
+def _autocast(device_type: str, key: Any) -> Any:
+    """What torch's own function does under autocast: q, k and v get its type. What is added to scores may have any."""
+    without = torch._C.DispatchKeySet(key)
+
+    def kernel(*values: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(without):
+            return forward(*(autocast(x, device_type) for x in values[:3]), *values[3:])
+
+    return kernel
+
+
+def autocast(x: torch.Tensor, device_type: str) -> torch.Tensor:
+    """The tensor in the type that torch.autocast has for its device, if it is a floating one of up to 32 bits."""
+    if x.device.type != device_type or not x.is_floating_point() or x.dtype == torch.float64:
+        return x
+    return x.to(torch.get_autocast_dtype(device_type))
 
 
 _Library: Any = torch.library.Library  # which has no types
 _LIBRARY = _Library("flashattn", "DEF")
 _LIBRARY.define(f"forward({_ARGUMENTS}) -> (Tensor, Tensor)", tags=torch.Tag.pt2_compliant_tag)
 _LIBRARY.define(
-    f"backward(Tensor? dout, Tensor? dlse, Tensor out, Tensor lse, bool[] wanted, {_ARGUMENTS}) -> Tensor[]",
+    f"backward(Tensor? dout, Tensor? dlse, Tensor out, Tensor lse, bool[] wanted, {_ARGUMENTS}) -> ("
+    f"{', '.join('Tensor' for _ in _GRADIENTS)})",
     tags=torch.Tag.pt2_compliant_tag,
 )
 for _name, _kernel, _shapes, _function in (
@@ -115,7 +178,12 @@ for _name, _kernel, _shapes, _function in (
     ("backward", _backward, _backward_shapes, _Backward),
 ):
     _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")
-    _LIBRARY.impl(_name, _function.apply, "Autograd")
+    _LIBRARY.impl(_name, _applied(_function), "Autograd")
     torch.library.register_fake(f"flashattn::{_name}", _shapes, lib=_LIBRARY)
+for _type in ("cpu", "cuda"):
+    _key = f"Autocast{_type.upper()}"
+    _LIBRARY.impl("forward", _autocast(_type, getattr(torch._C.DispatchKey, _key)), _key)
 forward = torch.ops.flashattn.forward.default
 backward = torch.ops.flashattn.backward.default
+for _name, _operator in (("forward", forward), ("backward", backward)):
+    torch.library.register_vmap(f"flashattn::{_name}", _each(_operator), lib=_LIBRARY)

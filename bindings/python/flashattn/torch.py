@@ -13,8 +13,9 @@ torch.ops.flashattn.forward and .backward are operators of torch's: torch.compil
 that change, and torch.export writes them down. The package does not depend on torch: only this module imports it. Tensors are on
 the CPU or on a GPU, all on one device, in float32, float16 or bfloat16, and are read where they lie. On a GPU calls go into torch's
 current stream, take their workspace from torch, and can be captured into a graph. Nothing but q, k, v, the output and one number
-for each row is kept for the backward. Second and forward-mode derivatives and torch.func.grad are refused; torch.vmap calls the
-operators once for each item. Tensors without memory (of the device "meta", fake ones) give outputs without memory.
+for each row is kept for the backward. Second and forward-mode derivatives are refused; torch.func.grad, torch.vmap and batched
+gradients work, the operators being called once for each item. Under torch.autocast q, k and v get its type. Tensors without memory
+(of the device "meta", fake ones) give outputs without memory.
 """
 
 from __future__ import annotations

@@ -156,6 +156,72 @@ class Torch(unittest.TestCase):
             warnings.simplefilter("ignore")  # that float32 is not float64
             self.assertTrue(torch.autograd.gradcheck(causal, (q, k, v), eps=1e-2, atol=2e-3, rtol=1e-2))
 
+    def test_autocast(self):
+        """As torch's own function: q, k and v get autocast's type, gradients have their tensors' own."""
+        kind = torch.device(self.device).type
+        for dtype, limit in ((torch.bfloat16, 1.6e-2), (torch.float16, 2e-3)):
+            mixed = {"q": torch.float32, "k": torch.bfloat16, "v": torch.float16}
+            tensors = {name: x.to(dtype).to(mixed[name]) for name, x in self.qkv().items()}  # nothing more is rounded
+            tensors = {**tensors, "bias": self.randn(4, 1, 30), "sinks": self.randn(4)}
+            with self.subTest(dtype=dtype), torch.autocast(kind, dtype=dtype):
+                self.assertEqual(attention(**self.qkv()).dtype, dtype)
+                self.assertEqual(MultiheadAttention(32, 4).to(self.device)(self.randn(2, 5, 32)).dtype, dtype)
+                with self.assertRaisesRegex(TypeError, "q has dtype torch.float64"):
+                    attention(**{name: x.double() for name, x in self.qkv().items()})
+                ours = {name: x.clone().requires_grad_() for name, x in tensors.items()}
+                out = attention(**ours)
+                self.assertEqual(out.dtype, dtype)
+                out.backward(dout := self.randn(out.shape).to(dtype))
+            theirs = {name: x.double().requires_grad_() for name, x in tensors.items()}
+            plain(**theirs)[0].backward(dout.double())
+            for name, x in ours.items():
+                self.assertEqual(x.grad.dtype, x.dtype)
+                self.assert_close(x.grad, theirs[name].grad, limit)
+            with torch.autocast("cuda" if kind == "cpu" else "cpu", dtype=dtype, enabled=kind == "cuda" or torch.cuda.is_available()):
+                self.assertEqual(attention(**self.qkv()).dtype, torch.float32)
+
+    def test_batched_gradients(self):
+        """By torch.autograd and by torch.func, of every operand that has one."""
+        cu = torch.tensor([0, 7, 20], device=self.device)
+        packed = {"q": self.randn(20, 4, 16), "k": self.randn(20, 2, 16), "v": self.randn(20, 2, 12)}
+        for tensors, options in (
+            (self.qkv(), {"causal": "bottom-right"}),
+            ({**self.qkv(), "bias": self.randn(4, 1, 30), "sinks": self.randn(4)}, {}),
+            (packed, {"cu_seqlens_q": cu, "cu_seqlens_k": cu, "max_seqlen_q": 13, "max_seqlen_k": 13}),
+            (self.qkv(), {"dropout_p": 0.3, "dropout_seed": 9}),
+        ):
+            names = list(tensors)
+            many = [torch.stack([x, x.flip(-1), 2 * x]) for x in tensors.values()]
+            out = lambda *x: attention(**dict(zip(names, x)), **options, deterministic=True)  # noqa: B023, E731
+            loss = lambda *x: out(*x).square().sum()  # noqa: B023, E731
+            separate = lambda *x: torch.autograd.grad(loss(*x), x)  # noqa: B023, E731
+            items = [[x[i].clone().requires_grad_() for x in many] for i in range(3)]
+            want = [torch.stack(x) for x in zip(*(separate(*item) for item in items))]
+            every = tuple(range(len(names)))
+            vmap, grad = torch.func.vmap, torch.func.grad
+            for name, got in (
+                ("vmap(grad)", vmap(grad(loss, every))(*many)),
+                ("grad(vmap)", grad(lambda *x: vmap(loss)(*x).sum(), every)(*many)),  # noqa: B023
+                ("vmap(vmap(grad))", [x[:, 0] for x in vmap(vmap(grad(loss, every)))(*(x[:, None] for x in many))]),
+                ("grad", [torch.stack(x) for x in zip(*(grad(loss, every)(*item) for item in items))]),
+            ):
+                with self.subTest(transform=name, operands=names, options=list(options)):
+                    for a, b in zip(got, want):
+                        self.assert_close(a, b, 1e-6)
+            result = out(*items[0])
+            directions = self.randn(5, *result.shape)
+            got = torch.autograd.grad(result, items[0], directions, is_grads_batched=True, retain_graph=True)
+            each = zip(*(torch.autograd.grad(result, items[0], x, retain_graph=True) for x in directions))
+            for a, b in zip(got, each):
+                self.assert_close(a, torch.stack(b), 1e-6)
+        small = [self.randn(1, 2, 1, 4) for _ in range(3)]
+        jacobian = torch.autograd.functional.jacobian
+        want = jacobian(attention, tuple(small))
+        for got in (jacobian(attention, tuple(small), vectorize=True), torch.func.jacrev(attention, (0, 1, 2))(*small)):
+            for a, b in zip(got, want):
+                self.assert_close(a, b, 1e-6)
+        self.assertEqual(torch.func.vmap(torch.func.grad(loss))(*(x[:0] for x in many)).shape, many[0][:0].shape)
+
     def test_only_wanted_gradients(self):
         t = self.qkv()
         q = t["q"].requires_grad_()
@@ -412,7 +478,8 @@ class TorchOfRocm(unittest.TestCase):
         given.update({name: 0 for name, kind in _tensors.SETTINGS.items() if kind in ("SymInt", "float", "int")}, mask_bits=False, deterministic=False,
                      list_rows=1, list_keys=1)
         dout = torch.randn(out.shape)
-        dq, dk, dv = _operators._backward(dout.as_subclass(OnRocm), None, out, lse, [True] * 3, *given.values())
+        wanted = [name in gpu for name in _operators._GRADIENTS]
+        dq, dk, dv = _operators._backward(dout.as_subclass(OnRocm), None, out, lse, wanted, *given.values())[:3]
         sizes.append(self.check_request({**gpu, "dq": dq, "dk": dk, "dv": dv}))
         self.assertGreater(max(sizes), 0)
         exact = [x.double().requires_grad_() for x in (q, k, v)]

@@ -1,6 +1,29 @@
-"""Attention as torch's own functions compute it, whose autograd is the judge of gradients."""
+"""Attention as torch's own functions compute it, whose autograd is the judge of gradients; and a count of the library's calls."""
+
+import contextlib
+from collections import Counter
+from unittest import mock
 
 import torch
+from flashattn._library import library
+
+
+@contextlib.contextmanager
+def calls():
+    """Counts the calls of fa_forward_ex and fa_backward: a test of what reaches the library compares torch with torch without it."""
+    found = Counter()
+
+    def counted(name):
+        function = getattr(library(), name)
+
+        def call(*arguments):
+            found[name] += 1
+            return function(*arguments)
+
+        return mock.patch.object(library(), name, call)
+
+    with counted("fa_forward_ex"), counted("fa_backward"):
+        yield found
 
 
 def plain(q, k, v, *, causal=False, scale=None, softcap=0, bias=None, bias_scale=None, mask=None, sinks=None, keep=None, p=0.0):
