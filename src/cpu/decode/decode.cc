@@ -365,6 +365,8 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     }
     // Blocks start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
     const int64_t start = begin + (range.begin - begin) / kTileKeys * kTileKeys;
+    CallersTiles callers;
+    if (panel.matrix && panel.matrix->acquire) panel.matrix->acquire(&callers);
     if (panel.matrix) configure(*panel.matrix, tiles[0].rows, panel.limbs);
     for (int64_t from = next_block(panel, start, begin, range.end); from < range.end;
          from = next_block(panel, panel.last, begin, range.end)) {
@@ -372,7 +374,7 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
         panel.last = end_of_run(panel, from, begin, range.end);
         for (int64_t key = from; key < panel.last + kTileKeys; key += kTileKeys) process_block(panel, key, w);
     }
-    if (panel.matrix && panel.matrix->release) panel.matrix->release();
+    if (panel.matrix && panel.matrix->release) panel.matrix->release(callers);
     for (int i = 0; i < count; i++) write_acc(panel, i, states[i]);
 }
 

@@ -116,6 +116,10 @@ constexpr float kDecodePScale = 0x1p-8f;
 constexpr int kLimbRows = 4;  // rows whose limbs of q fit the 16 columns of a tile
 constexpr int kLimbs = 4;     // of a value of q: signed bytes, the highest first, in units of
 constexpr float kLimbUnits[kLimbs] = {0x1p24f, 0x1p16f, 0x1p8f, 1.f};
+// The configuration of tile registers that a thread comes with.
+struct CallersTiles {
+    unsigned char config[64];
+};
 struct DecodeMatrixScratch {
     uint16_t* converted;  // [kDecodeChunkKeys][dim]
     uint16_t* zeros;      // [dim]
@@ -147,9 +151,10 @@ struct DecodeMatrixKernels {
         const int least = min_rows(type), step = is_byte_type(type) ? byte_dims : 32;
         return rows >= least && rows <= max_rows && dim_qk % step == 0 && dim_v % step == 0;
     }
-    // Tile registers, on each thread before the others; release() behind them. NULL: there are none.
+    // Tile registers, on each thread: acquire() and configure() before the others, release() behind them. NULL: there are none.
+    void (*acquire)(CallersTiles*) = nullptr;
     void (*configure)(int rows, bool limbs) = nullptr;
-    void (*release)() = nullptr;
+    void (*release)(const CallersTiles&) = nullptr;
     void (*pack_q)(const uint16_t* const* rows, int count, int32_t type, int dim, uint16_t* to);  // 32 · dim bytes
     // Of up to kLimbRows rows: 16 · dim bytes, and behind them a factor for each row. False: q has no such form. NULL: none has.
     bool (*pack_limbs)(const uint16_t* const* rows, int count, int dim, char* to) = nullptr;

@@ -40,13 +40,12 @@ inline __attribute__((always_inline)) void gemm_block(const MatrixGemm& m, const
 
 void gemm(const MatrixGemm* products, int count) {
     AccTiles before{};
-    configure_tiles();
+    const Tiles registers;
     for (const MatrixGemm* m = products; m < products + count; m++)
         for (int i = 0; i < m->m_pairs; i++)
             for (int j = 0; j < m->n_pairs; j++)
                 gemm_block(*m, m->a + 2 * i * m->a_m_stride, m->b + j * m->b_n_stride, m->c + 32 * (i * m->c_stride + j), before);
     if (before.upper) before.store();
-    __asm__ volatile("tilerelease");
 }
 
 // A quarter of a tile: 32 of its keys and 32 of its rows.
@@ -92,7 +91,7 @@ inline __attribute__((always_inline)) AccTiles gemm_s_dp(const TileQuarter& q, i
 // P and dS of a quarter are computed while the next one's products are: Pairs of keys beside four of them.
 template <int Pairs>
 void backward_tiles(const BackwardTile* tiles, int count, int depth, int depth_v, float factor, float* memory) {
-    configure_tiles();
+    const Tiles registers;
     NoInterleave none;
     AccTiles acc = gemm_s_dp<0>(quarter(tiles, 0), depth, depth_v, memory, AccTiles{}, none);
     for (int n = 0; n < 4 * count; n++) {
@@ -111,7 +110,6 @@ void backward_tiles(const BackwardTile* tiles, int count, int depth, int depth_v
         else acc.store();
         w.finish();
     }
-    __asm__ volatile("tilerelease");
 }
 
 void softmax_backward_tiles(const BackwardTile* tiles, int count, int depth, int depth_v, float factor, float* memory) {

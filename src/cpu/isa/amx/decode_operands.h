@@ -108,7 +108,6 @@ void configure_decode_tiles(int rows, bool limbs, int p_rows) {
     c.load();
 }
 void decode_configure(int rows, bool limbs) { configure_decode_tiles(rows, limbs, rows); }
-void decode_release() { __asm__ volatile("tilerelease"); }
 
 // [dim / 32][16][column][2], the pairs as convert_part() leaves those of k.
 void decode_pack_q(const uint16_t* const* rows, int count, int32_t type, int dim, uint16_t* to) {

@@ -98,7 +98,7 @@ void mainloop_steps(const MatrixTask& task, const MainloopStep* steps, int64_t c
     MatrixTask t = task;
     if (t.has_score_mod) t.factor = 1.f;  // apply_score_mod() has multiplied
     NoInterleave none;
-    configure_tiles();
+    const Tiles registers;
     qk_gemm<T, 0>(shape, steps[0], stages[0], none, AccTiles{});
     maybe_score_mod(t, steps[0], stages[0].s, 0, kRowBlock);
     for (int64_t i = 0; i < count; i++) {
@@ -125,7 +125,6 @@ void mainloop_steps(const MatrixTask& task, const MainloopStep* steps, int64_t c
         if (i + 1 < count) maybe_score_mod(t, steps[i + 1], other.s, 0, kRowBlock);
     }
     pv_gemm<T, 0>(shape, steps[count - 1], stages[(count - 1) & 1], none).store();
-    __asm__ volatile("tilerelease");  // or every switch of context carries 8 KB of tiles
 }
 
 }  // namespace

@@ -147,7 +147,7 @@ void mainloop_resident(MatrixTask t, const MainloopStep* steps, int64_t count) {
     const ScoreTile tiles[2] = {{scores, p}, {scores + kTileScores, p + kTileScores}};
     if (t.has_score_mod) t.factor = 1.f;  // apply_score_mod() has multiplied
     ResidentAcc acc{nullptr};
-    configure_tiles();
+    const Tiles registers;
     TileStep now = TileStep::first_of(steps, count), last = now;
     edge_step<T>(nullptr, tiles[1].p, &now, tiles[0].s);
     maybe_score_mod(t, now.step(), tiles[0].s, 0, 16);
@@ -184,7 +184,6 @@ void mainloop_resident(MatrixTask t, const MainloopStep* steps, int64_t count) {
     acc.switch_to(last);
     edge_step<T>(&last, tiles[i ^ 1].p, nullptr, tiles[i].s);
     acc.store();
-    __asm__ volatile("tilerelease");
 }
 
 }  // namespace

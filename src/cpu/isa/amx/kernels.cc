@@ -41,9 +41,8 @@ template <int32_t T>
 void init_refs_step(const MatrixTask& t, const MainloopStep& step) {
     ScoreStage stage{reinterpret_cast<float*>(t.stages), false};
     NoInterleave none;
-    configure_tiles();
+    const Tiles registers;
     qk_gemm<T, 0>(t.shape, step, stage, none, AccTiles{});
-    __asm__ volatile("tilerelease");
     update_refs_at_diagonal(t, step, stage.s);
 }
 

@@ -27,16 +27,33 @@ struct alignas(64) TileConfig {
     inline __attribute__((always_inline)) void load() const { __asm__ volatile("ldtilecfg %0" ::"m"(*this) : "memory"); }
 };
 
-// All tile registers of 16 rows of 64 bytes.
-void configure_tiles() {
-    TileConfig c = {};
-    c.palette = 1;
-    for (int i = 0; i < 8; i++) {
-        c.row_bytes[i] = 64;
-        c.rows[i] = 16;
-    }
-    c.load();
+// Keeps the configuration that the caller has loaded, and gives it back. Programs load theirs once a thread, though the ABI preserves
+// neither it nor the registers' contents across calls: these come back as zeros. Where none was loaded, the registers are released,
+// or every switch of context carries 8 KB of tiles.
+void acquire_tiles(CallersTiles* callers) { __asm__ volatile("sttilecfg %0" : "=m"(*callers)::"memory"); }
+void release_tiles(const CallersTiles& callers) {
+    if (callers.config[0] == 0) __asm__ volatile("tilerelease");
+    else __asm__ volatile("ldtilecfg %0" ::"m"(callers) : "memory");
 }
+
+// A kernel's tile registers, all of 16 rows of 64 bytes.
+class Tiles {
+    CallersTiles callers;
+
+  public:
+    Tiles() {
+        acquire_tiles(&callers);
+        TileConfig c = {};
+        c.palette = 1;
+        for (int i = 0; i < 8; i++) {
+            c.row_bytes[i] = 64;
+            c.rows[i] = 16;
+        }
+        c.load();
+    }
+    Tiles(const Tiles&) = delete;
+    ~Tiles() { release_tiles(callers); }
+};
 
 struct NoInterleave {
     template <int, int>
