@@ -195,8 +195,8 @@ static inline Pages pages_of(const Problem& p, const int32_t* table) {
     return {p.has(FA_OPERAND_PAGE_TABLE) ? table : nullptr, p.d.page_table_stride, p.d.page_size, p.d.num_pages};
 }
 // Slots count from the sequence's first, left padding included. Three hot paths of GPUs look pages up by themselves, in 32 bits, since
-// their dispatch has checked that all numbers fit: find_vec_offsets (gpu/mma_block.h), the copy path of append_rows (gpu/append.h),
-// whose pages have powers of two of keys, and find_paged_row (cuda/sm90/pages.h).
+// their dispatch has checked that all numbers fit: find_vec_offsets (gpu/mma/block.h), the copy path of append_rows (gpu/rows/append.h),
+// whose pages have powers of two of keys, and find_paged_row (cuda/sm90/common/pages.h).
 FA_FN KeyLocation locate_slot(const Pages& pages, int64_t kv_index, int64_t slot) {
     if (!pages.table) return {kv_index, slot, true};
     const int64_t page = pages.table[kv_index * pages.row_stride + slot / pages.size];

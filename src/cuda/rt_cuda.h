@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <atomic>
 #include "backend/backend.h"
-#include "gpu/matrix_unit.h"
+#include "gpu/common/matrix_unit.h"
 
 #define FA_KERNEL static __global__
 #define FA_DEVICE static __device__ __forceinline__

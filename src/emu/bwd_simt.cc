@@ -1,4 +1,4 @@
-// The SIMT backward kernels on the emulator, in a unit of their own as in src/cuda. instances_bwd_simt.h compiles and lists them,
+// The SIMT backward kernels on the emulator, in a unit of their own as in src/cuda. backward/instances_simt.h compiles and lists them,
 // from the sizes in kernels.def.
 #include "emu/rt_emu.h"
-#include "gpu/instances_bwd_simt.h"
+#include "gpu/backward/instances_simt.h"

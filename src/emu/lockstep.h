@@ -5,7 +5,7 @@
 // which of its lanes. A wave runs as far ahead of the others as barriers let it: a kernel that lacks one gives different answers in
 // the two orders. A thread that never arrives at a rendezvous is reported and ends the process, as are threads that meet at
 // different operations. Stricter than hardware: every live lane of a wave takes part in each shuffle. FLASHATTN_EMU_WITHOUT_BARRIER
-// = gpu/fwd_simt.h:244 removes the barrier in that line, for tests of all this.
+// = gpu/simt/forward.h:244 removes the barrier in that line, for tests of all this.
 #pragma once
 #include <stdint.h>
 #include <stdio.h>

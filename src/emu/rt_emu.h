@@ -5,7 +5,7 @@
 #include <flashattn.h>
 #include "backend/backend.h"
 #include "emu/lockstep.h"
-#include "gpu/matrix_unit.h"
+#include "gpu/common/matrix_unit.h"
 #include "spec/numerics.h"
 
 #define FA_KERNEL static inline

@@ -1,4 +1,4 @@
-// The SIMT forward kernels on the emulator, in a unit of their own as in src/cuda. instances_simt.h compiles and lists them, from
+// The SIMT forward kernels on the emulator, in a unit of their own as in src/cuda. simt/instances.h compiles and lists them, from
 // the sizes in kernels.def.
 #include "emu/rt_emu.h"
-#include "gpu/instances_simt.h"
+#include "gpu/simt/instances.h"

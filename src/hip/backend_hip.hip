@@ -1,12 +1,12 @@
-// The HIP backend: the table of functions of gpu/backend_gpu.h over rt_hip.h, and all of its kernels, in one unit: the SIMT kernels,
+// The HIP backend: the table of functions of gpu/host/backend.h over rt_hip.h, and all of its kernels, in one unit: the SIMT kernels,
 // and those on AMD's matrix cores. Other policies' lists are empty.
 #include "hip/rt_hip.h"
-#include "gpu/backend_gpu.h"
-#include "gpu/instances_bwd_simt.h"
-#include "gpu/instances_simt.h"
+#include "gpu/host/backend.h"
+#include "gpu/backward/instances_simt.h"
+#include "gpu/simt/instances.h"
 #ifdef __HIP__
 #include "hip/matrix_hip.h"
-#include "gpu/instances_transposed.h"
+#include "gpu/transposed/instances.h"
 #endif
 
 template <class Mma, int width>

@@ -5,7 +5,7 @@
 #include <flashattn.h>
 #include <stdio.h>
 #include "backend/backend.h"
-#include "gpu/matrix_unit.h"
+#include "gpu/common/matrix_unit.h"
 #include "hip/code.h"
 #include "hip/range.h"
 

@@ -22,25 +22,25 @@ forward='Shard/Random.AgreesWithTheOracle/0' backward='Shard/RandomBackward.Agre
 FA_CASES=300 fails none:1 64 "$forward:$backward" && echo "the checks fail with all barriers in place" && exit 1
 count=0 overlooked=0
 while IFS=: read -r file line _; do
-    [ "$file" != mma_cluster.h ] || continue  # no emulated device has clusters
+    [ "$file" != mma/cluster.h ] || continue  # no emulated device has clusters
     # Matrix kernels run on waves of 32, and take most calls there.
     wave=64 filter=$forward
-    case $file in *mma* | scaled_pipe.h) wave=32 ;; esac
-    [ "$file" != fwd_latent.h ] || { wave=32 filter=LatentBytes.Options; }
-    [ "$file" != fwd_latent_bytes.h ] || { wave=32 filter=LatentBytes.Decodes; }
-    # Those between the parts of an output are AMD's, whose blocks stage one at a time, and so is the backward of bwd_transposed.h.
+    case $file in *mma*) wave=32 ;; esac
+    [ "$file" != latent/forward.h ] || { wave=32 filter=LatentBytes.Options; }
+    [ "$file" != latent/forward_bytes.h ] || { wave=32 filter=LatentBytes.Decodes; }
+    # Those between the parts of an output are AMD's, whose blocks stage one at a time, and so is the backward of transposed/backward.h.
     unset FLASHATTN_EMU_MATRIX
-    case $file in fwd_simt.h | study.h) filter=$forward:*Ranges*Hide* ;; esac  # tiles between ranges, in the baselines, too
+    case $file in simt/*) filter=$forward:*Ranges*Hide* ;; esac  # tiles between ranges, in the baselines, too
     [[ $(sed -n "${line}p" "$file") != *kOutputPasses* ]] || export FLASHATTN_EMU_MATRIX=wmma_gfx12
-    [[ $file != bwd* ]] || filter=$backward
-    [ "$file" != bwd_mma.h ] || filter=$backward:Failures.F18*backward  # it has NaN in rows without keys,
-    [ "$file" != bwd_transposed.h ] || { wave=32 filter=$backward:Failures.F18*backward; export FLASHATTN_EMU_MATRIX=wmma_gfx12; }
-    [ "$file" != bwd_rows.h ] || filter='Failures.F18*backward'         # and sinks
-    [ "$file" != bwd_bias.h ] || filter=${backward%0}2  # it has sums over sequences of different lengths, and over rows and keys at once
-    [ "$file" != merge.h ] || filter='Reassemble.*Splits*'
-    [ "$file" != merge_partials.h ] || filter='Merge.*:Rotary.*:Append.*'
+    [[ $file != backward/* ]] || filter=$backward
+    [ "$file" != backward/mma.h ] || filter=$backward:Failures.F18*backward  # it has NaN in rows without keys,
+    [ "$file" != transposed/backward.h ] || { wave=32 filter=$backward:Failures.F18*backward; export FLASHATTN_EMU_MATRIX=wmma_gfx12; }
+    [ "$file" != backward/rows.h ] || filter='Failures.F18*backward'         # and sinks
+    [ "$file" != backward/bias.h ] || filter=${backward%0}2  # it has sums over sequences of different lengths, and over rows and keys at once
+    [ "$file" != common/merge.h ] || filter='Reassemble.*Splits*'
+    [ "$file" != rows/merge_partials.h ] || filter='Merge.*:Rotary.*:Append.*'
     count=$((count + 1))
     fails "gpu/$file:$line" "$wave" "$filter" || { echo "nothing fails without the barrier in src/gpu/$file:$line"; overlooked=$((overlooked + 1)); }
-done < <(grep -nE 'rt::(named_)?barrier(_of_roles)?\(' ./*.h | sed 's|^\./||')
+done < <(grep -rnE --include='*.h' 'rt::(named_)?barrier(_of_roles)?\(' . | sed 's|^\./||')
 echo "$count barriers, $overlooked of them overlooked"
 [ "$count" -gt 0 ] && [ "$overlooked" -eq 0 ]

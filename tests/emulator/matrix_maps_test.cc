@@ -1,7 +1,7 @@
 // The lane maps of AMD's matrix instructions against AMD's own tables (amd_matrix/*.csv): those that the emulator multiplies by, and those
-// that the policies of gpu/mma_transposed.h read and write by. A product alone would not show a permutation that A and B share.
+// that the policies of gpu/transposed/mma.h read and write by. A product alone would not show a permutation that A and B share.
 #include "emu/matrix_emu.h"
-#include "gpu/mma_transposed.h"
+#include "gpu/transposed/mma.h"
 #include <gtest/gtest.h>
 #include <fstream>
 #include <sstream>

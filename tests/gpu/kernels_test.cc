@@ -21,7 +21,7 @@ std::string matrix_name(const char* family, int columns, int row_warps, int row_
     return std::string(family) + "_" + std::to_string(rows_of_tile * row_tiles * row_warps) + "x" + std::to_string(columns) + " " + dtype;
 }
 
-// Is a row of sm90/kernels.def with those types compiled for f16 and bf16?
+// Is a row of sm90/forward/kernels.def with those types compiled for f16 and bf16?
 bool is_of_both(const std::string& types) { return types.rfind("both", 0) == 0; }
 
 std::set<std::string> listed_kernels() {
@@ -69,7 +69,7 @@ std::set<std::string> listed_kernels() {
         if ((is_of_both(#types) && dtype != "e4m3") || std::string(#types).rfind(dtype, 0) == 0)                  \
             names.insert("fwd_sm90_" #d "x" #dv "_" #mask "_" #warpgroups "x64x" #n FA_PAIR_##pair FA_MOD_##mod + \
                          std::string(#types).substr(is_of_both(#types) ? 4 : dtype.size()) + " " + dtype);
-#include "cuda/sm90/kernels.def"
+#include "cuda/sm90/forward/kernels.def"
 #undef FA_SM90
         for (const char* dtype : {" f16", " bf16"})
             for (const char* kernel : {"576x512_latent_64x128", "512x512_latent_64x128", "576x512_latent_rows_64x128", "512x512_latent_rows_64x128",

@@ -1,0 +1,297 @@
+// The host's part of the backward kernels for sm_90a: which calls they can implement, the plan of a call, with the order in which the
+// blocks of keys are worked on, and the launches: preprocessing of rows, the main kernel, partial sums of split blocks, and dq from its sums.
+#include "cuda/sm90/common/bias_operand.h"
+#include "cuda/sm90/backward/params.h"
+#include "cuda/sm90/backward/kernel_list.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+const Sm90BackwardKernel& backward_kernel(const ArchBackwardKernel& arch_kernel) {
+    return *static_cast<const Sm90BackwardKernel*>(arch_kernel.impl);
+}
+
+// With few rows or keys the smaller tiles of gpu/backward/mma.h are faster.
+constexpr int64_t kMinRows = 128;
+// What the kernels implement. FA_OPERAND_RNG_STATE is read with dropout only.
+constexpr Implements kBackward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_RNG_STATE,
+                                  option::bands | option::schedule};
+constexpr Implements kBiasBackward = {kBackward.operands | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE, kBackward.options | option::bias_period};
+
+// Of q's type, as it comes or as a copy: of f32 a tile has no room beside the others.
+constexpr int kMostRows = 128;  // of a tile
+bool bias_fits(const Problem& p) {
+    return p.d.bias_dtype == p.d.q_dtype && p.d.scale > 0x1p-60f && p.d.scale < 0x1p+60f && bias_copy_fits(p, kMostRows);
+}
+
+bool can_implement(const rt::Device& device, const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    const bool has_bias = p.has(FA_OPERAND_BIAS);
+    if (!device.sm90 || !p.within(has_bias ? kBiasBackward : kBackward) || !(d.scale > 0)) return false;
+    if ((d.q_dtype != FA_BF16 && d.q_dtype != FA_F16) || d.k_dtype != d.q_dtype) return false;
+    if (d.o_dtype != FA_F32 && (d.o_dtype != d.q_dtype || (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 != 0)) return false;
+    if (d.batch < 1 || d.seqlen_q < kMinRows || d.seqlen_k < kMinRows || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
+    if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent ||
+        rows_of_q(p) < 1 || rows_of_k(p) < 1 || padded_rows_of(p) * d.heads_q >= kMaxExtent ||
+        d.batch * d.heads_k * ceil_div(d.seqlen_k, kMinRows) >= kMaxExtent)
+        return false;
+    if (has_bias && !bias_fits(p)) return false;
+    return tma_compatible(d.q_stride, d.q_dtype, rows_of_q(p), d.heads_q, sequences_of_q(p)) &&
+           tma_compatible(d.k_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
+           tma_compatible(d.v_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p));
+}
+
+bool deterministic(const Problem& p) { return (p.d.flags & FA_DETERMINISTIC) != 0; }
+MaskRule rule_of_all(const Problem& p) { return mask_rule(mask_rule(p), sequence_of(sequence_table(p, fa_forward_args_t{}), 0)); }
+bool bounded_right(const Problem& p) { return p.causal() || p.d.chunk > 0 || ((p.d.flags & FA_WINDOW) && p.d.window_right >= 0); }
+
+// Which calls a kernel takes of those that any takes.
+bool kernel_can_implement(const Sm90BackwardKernel& h, const Problem& p) {
+    if (p.has(FA_OPERAND_BIAS) != (h.variant == BwdVariant::bias)) return false;
+    if (h.variant != BwdVariant::plain) return true;
+    if (deterministic(p) || !has_uniform_lengths(p)) return false;
+    // All rows see a key, and the keys of every block are seen.
+    const MaskRule rule = rule_of_all(p);
+    const int64_t rows = p.d.seqlen_q, last = (p.d.seqlen_k - 1) / 128 * 128;
+    const RowBand all = row_band(rule, 0, p.d.seqlen_k, rows);
+    return all.begin <= 0 && all.end >= rows && row_band(rule, 0, 128, rows).end > 0 &&
+           row_band(rule, last, p.d.seqlen_k - last, rows).begin < rows;
+}
+
+// Of a type, the narrower ones first.
+struct KernelsOf {
+    int32_t dtype;
+    Sm90BackwardKernelList (*list)();
+};
+constexpr KernelsOf kKernels[] = {{FA_F16, sm90_backward_kernels<F16, 64>},    {FA_F16, sm90_backward_kernels<F16, 128>},
+                                  {FA_F16, sm90_backward_kernels<F16, 256>},   {FA_BF16, sm90_backward_kernels<Bf16, 64>},
+                                  {FA_BF16, sm90_backward_kernels<Bf16, 128>}, {FA_BF16, sm90_backward_kernels<Bf16, 256>}};
+
+// kv heads whose rows of q, dout and dq `cache` bytes hold.
+int64_t kv_heads_in(int64_t cache, const Problem& p, int dims) {
+    const int64_t bytes = max_of(p.d.seqlen_q, int64_t(1)) * p.group * dims * 8;
+    return max_of(cache / bytes, int64_t(1));
+}
+
+int semaphores_of(const Sm90BackwardKernel& h) { return h.variant == BwdVariant::wide ? 4 : 1; }  // kDqSemaphores
+int cluster_size(const Sm90BackwardKernel& h) { return h.variant == BwdVariant::wide ? 2 : 1; }
+
+// How a call's blocks of keys are ordered, divided into parts whose rows are preprocessed one after the other, and split by rows at
+// the end.
+struct Schedule {
+    int64_t heads, key_blocks;  // kv heads of all sequences; of each, blocks or pairs
+    int64_t sections, section;  // section: heads whose blocks are interleaved; the last one has what remains as well
+    int64_t parts, part;        // part: in heads; the last one likewise
+    int64_t split, pieces;      // blocks or pairs that are split, and in how many each
+    // Blocks or pairs of a part that preprocess rows of the next.
+    int64_t helper_blocks() const {
+        return ceil_div(part * key_blocks, int64_t(2));
+    }
+    int64_t helper_blocks_end() const { return parts > 1 ? (parts - 2) * part * key_blocks + helper_blocks() : 0; }
+    int64_t counters() const { return round_up(parts, int64_t(4)); }
+};
+Schedule schedule_of(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {
+    const Sm90BackwardKernel& h = backward_kernel(arch_kernel);
+    const fa_attention_desc_t& d = p.d;
+    Schedule o;
+    o.heads = d.batch * d.heads_k;
+    o.key_blocks = ceil_div(d.seqlen_k, arch_kernel.keys * cluster_size(h));
+    const int64_t slots = device.multiprocessors / cluster_size(h), steps = ceil_div(d.seqlen_q, arch_kernel.rows) * p.group;
+    // Where blocks differ in length, the long ones of a section come first, and enough short ones must follow the last section's
+    // long ones. Pairs, of which there are half as many at work, gain more by what the cache still holds (docs/bounds.md).
+    const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !has_uniform_lengths(p);
+    const int64_t interleaved = h.variant == BwdVariant::wide ? kv_heads_in(16 << 20, p, h.max_dim)
+                                                              : max_of(kv_heads_in(32 << 20, p, h.max_dim), slots * 7 / 4 / o.key_blocks);
+    // In a fixed order of sums each block of a head falls behind the one before it by an addition. Where the blocks of all heads that
+    // are at work together are interleaved, the next heads' begin as far apart as those end, and lose no time by it.
+    const int64_t at_once = deterministic(p) ? max_of(slots / o.key_blocks, int64_t(1)) : 1;
+    o.sections = max_of(o.heads / (differ ? interleaved : at_once), int64_t(1));
+    o.section = o.heads / o.sections;
+    // A part of short blocks is longer, so that the next one's rows are ready in time; very short blocks have no time to preprocess
+    // any.
+    const bool steady = !differ || (!(p.d.flags & FA_WINDOW) && steps >= 32);
+    const bool by_parts = h.variant == BwdVariant::plain && d.o_dtype == d.q_dtype && steady;
+    const int64_t least = steps >= 32 ? slots : slots + slots / 2;
+    o.part = round_up(max_of(least / o.key_blocks, int64_t(1)), o.section);
+    o.parts = by_parts ? ceil_div(o.sections * o.section, o.part) : 1;
+    if (o.parts == 1) o.part = o.heads;
+    o.split = 0, o.pieces = 1;
+    // Blocks of the same length: those of the last, partial wave are split. A piece's prologue and epilogue take as long as a few
+    // steps.
+    const int64_t blocks = o.heads * o.key_blocks, left = blocks % slots, border = 5;
+    if (!h.add_split || differ || left == 0 || blocks - left < o.helper_blocks_end()) return o;
+    for (int64_t pieces = 2, best = steps + border; pieces <= 16 && pieces * 8 * p.group <= steps; pieces++) {
+        const int64_t time = ceil_div(left * pieces, slots) * (ceil_div(steps, pieces) + border);
+        if (time < best) best = time, o.split = left, o.pieces = pieces;
+    }
+    return o;
+}
+
+// The workspace, in words: the parts of dq that are added in order, or counters and partial sums; and what decides the units of dS.
+struct Words {
+    int64_t partials, max_v, bound, all;  // where these begin
+};
+Words words_of(const ArchBackwardKernel& arch_kernel, const Schedule& schedule, const Problem& p) {
+    const Sm90BackwardKernel& h = backward_kernel(arch_kernel);
+    Words o;
+    o.partials = schedule.counters();
+    o.max_v = deterministic(p) ? p.d.heads_q * padded_rows_of(p) / arch_kernel.rows * semaphores_of(h)
+                               : schedule.counters() + schedule.split * schedule.pieces * cluster_size(h) * 2 * arch_kernel.keys * h.max_dim;
+    o.bound = o.max_v + (h.max_v ? schedule.heads * DsRange::kPieces : 0);
+    o.all = o.bound + (h.max_v ? schedule.heads : 0);
+    return o;
+}
+
+// Where a copy of the bias lies behind these, in bytes.
+int64_t copy_at(const Words& words) { return round_up(words.all * int64_t(sizeof(float)), 256); }
+
+// What launches read of a plan.
+struct Planned {
+    Sm90BackwardBiasParams params;  // but for tensor maps, pointers, and what args say of dout
+    Words words;
+    CopyBiasParams bias;
+    int64_t max_v_blocks, prepare_blocks, blocks, split_blocks, finish_blocks;
+};
+Planned plan_launches(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {
+    const Sm90BackwardKernel& h = backward_kernel(arch_kernel);
+    const fa_attention_desc_t& d = p.d;
+    const Schedule schedule = schedule_of(arch_kernel, device, p);
+    const int cluster = cluster_size(h);
+    const int64_t padded_blocks_of_head = p.group * ceil_div(d.seqlen_q, kPaddedRows),
+                  chunks_of_padded_block = kPaddedRows / PreprocessAhead::kChunkRows;
+    Planned plan{};
+    plan.words = words_of(arch_kernel, schedule, p);
+    Sm90BackwardBiasParams& a = plan.params;
+    a.key_blocks = int(schedule.key_blocks);
+    a.sections = int(schedule.sections);
+    a.section_blocks = divisor(schedule.section * schedule.key_blocks);
+    a.section = divisor(schedule.section);
+    a.last_section = divisor(schedule.heads - (schedule.sections - 1) * schedule.section);
+    a.blocks = int(schedule.key_blocks * schedule.heads + schedule.split * (schedule.pieces - 1));
+    a.resident_blocks = h.variant == BwdVariant::plain ? min_of(a.blocks, device.multiprocessors) : a.blocks;
+    a.preprocess.parts = int(schedule.parts);
+    a.preprocess.part_blocks = divisor(schedule.part * schedule.key_blocks);
+    a.preprocess.part_chunks = int(schedule.part * padded_blocks_of_head * chunks_of_padded_block);
+    a.preprocess.all_chunks = int(schedule.heads * padded_blocks_of_head * chunks_of_padded_block);
+    a.preprocess.chunks_of_head = divisor(ceil_div(d.seqlen_q, kPaddedRows) * chunks_of_padded_block);
+    a.preprocess.heads_q = divisor(d.heads_q);
+    a.preprocess.padded_rows_of_sequence = int(round_up(d.seqlen_q, kPaddedRows));
+    a.preprocess.helper_blocks = int(schedule.helper_blocks());
+    a.preprocess.o_step = d.o_stride[1] * 2 * 256 / h.max_dim;
+    a.split.first_block = schedule.split > 0 ? int(schedule.heads * schedule.key_blocks - schedule.split) : INT32_MAX;
+    a.split.pieces = divisor(schedule.pieces);
+    a.heads_k = divisor(d.heads_k);
+    a.bands = mask_rule(p);
+    a.ds_range.v_strides = row_strides(d.v_stride, p.packed_k());
+    a.rule = has_uniform_lengths(p) ? row_rule(rule_of_all(p)) : RowRule{};
+    a.reverse_order = deterministic(p) && bounded_right(p);
+    if (h.variant == BwdVariant::bias) {
+        a.bias = planned_bias(p);
+        a.inverse_scale = 1.f / d.scale;
+        plan.bias = copy_of_bias(p, a.bias, arch_kernel.rows);
+    }
+    plan.max_v_blocks = h.max_v ? schedule.heads * DsRange::kPieces : 0;
+    plan.prepare_blocks = schedule.part * padded_blocks_of_head;
+    plan.blocks = cluster * a.resident_blocks;
+    plan.split_blocks = schedule.split * cluster * 2 * (h.max_dim / 32);
+    plan.finish_blocks = d.batch * d.heads_q * ceil_div(d.seqlen_q, arch_kernel.rows);
+    return plan;
+}
+
+const ArchBackwardKernel* kernel_for(const rt::Device& device, const Problem& p) {
+    if (!can_implement(device, p)) return nullptr;
+    for (const KernelsOf& kernels : kKernels) {
+        if (kernels.dtype != p.d.q_dtype) continue;
+        const Sm90BackwardKernelList list = kernels.list();
+        for (int i = 0; i < list.count; i++) {
+            const Sm90BackwardKernel& h = backward_kernel(list.arch_kernel[i]);
+            if (p.d.dim_qk <= h.max_dim && p.d.dim_v <= h.max_dim && kernel_can_implement(h, p)) return &list.arch_kernel[i];
+        }
+    }
+    return nullptr;
+}
+
+}  // namespace
+
+ArchBackwardPlan plan_arch_backward(const rt::Device& device, const Problem& p) {
+    ArchBackwardPlan plan{};
+    plan.kernel = kernel_for(device, p);
+    if (!plan.kernel) return plan;
+    const Planned planned = plan_launches(*plan.kernel, device, p);
+    plan.blocks = planned.blocks;
+    plan.workspace = uint64_t(planned.words.all) * sizeof(float);
+    if (planned.bias.units > 0) plan.workspace = uint64_t(copy_at(planned.words) + bytes_of(planned.bias, p));
+    plan.params.set(planned);
+    return plan;
+}
+
+bool arch_backward_reads(const Problem& p, const fa_backward_args_t& a) {
+    const int64_t* const strides[] = {a.dq_stride, a.dk_stride, a.dv_stride};
+    for (const int64_t* s : strides)
+        if ((s[0] | s[1] | s[2]) % 8 != 0) return false;
+    if (p.has(FA_OPERAND_BIAS) && reinterpret_cast<uintptr_t>(a.forward->bias) % 16 != 0) return false;
+    return tma_compatible(a.dout_stride, p.d.q_dtype, rows_of_q(p), p.d.heads_q, sequences_of_q(p));
+}
+
+rt::Status prepare_arch_backward(const rt::Device& device) {
+    if (!device.sm90) return rt::kSuccess;
+    if (const rt::Status s = rt::prepare(copy_bias<uint16_t>, device); s != rt::kSuccess) return s;
+    for (const KernelsOf& kernels : kKernels) {
+        const Sm90BackwardKernelList list = kernels.list();
+        for (int i = 0; i < list.count; i++) {
+            const Sm90BackwardKernel& h = backward_kernel(list.arch_kernel[i]);
+            const void* const kernel = h.kernel ? reinterpret_cast<const void*>(h.kernel) : reinterpret_cast<const void*>(h.bias_kernel);
+            rt::Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
+            if (s == rt::kSuccess) s = rt::prepare(h.prepare, device);
+            if (s == rt::kSuccess) s = rt::prepare(h.finish, device);
+            if (s == rt::kSuccess && h.add_split) s = rt::prepare(h.add_split, device);
+            if (s == rt::kSuccess && h.max_v) s = rt::prepare(h.max_v, device);
+            if (s != rt::kSuccess) return s;
+        }
+    }
+    return rt::kSuccess;
+}
+
+rt::Status launch_arch_backward(const ArchBackwardPlan& plan, const Problem& p, const fa_forward_args_t& tensors,
+                                const BackwardRowParams& x, void* memory, rt::Stream stream) {
+    const Sm90BackwardKernel& h = backward_kernel(*plan.kernel);
+    const fa_attention_desc_t& d = p.d;
+    const int rows = plan.kernel->rows, keys = plan.kernel->keys;
+    const Planned planned = plan.params.get<Planned>();
+    const Words& words = planned.words;
+    Sm90BackwardBiasParams with_bias = planned.params;
+    Sm90BackwardParams& a = with_bias;
+    a.x = x;
+    const int64_t dout_stride[] = {x.dout_strides.batch, x.dout_strides.row, x.dout_strides.head, 1};
+    if (!encode_tensor_map(&a.q, tensors.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), {rows}) ||
+        !encode_tensor_map(&a.dout, x.dout, d.q_dtype, dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), {rows}) ||
+        !encode_tensor_map(&a.k, tensors.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), {keys}) ||
+        !encode_tensor_map(&a.v, tensors.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), {keys}))
+        return cudaErrorInvalidValue;
+    a.preprocess.rows_ready = static_cast<uint32_t*>(memory);
+    a.preprocess.dout_step = x.dout_strides.row * 2 * 256 / h.max_dim;
+    a.block_counter = static_cast<int*>(memory);
+    a.split.partial = static_cast<float*>(memory) + words.partials;
+    a.ds_range.max_v = static_cast<float*>(memory) + words.max_v;
+    a.ds_range.bound = static_cast<uint32_t*>(memory) + words.bound;
+    a.ds_range.v = tensors.v;
+    rt::Status s = rt::kSuccess;
+    if (h.variant == BwdVariant::bias)
+        s = read_bias(planned.bias, p, tensors, rows, static_cast<char*>(memory) + copy_at(words), stream, &with_bias.bias, &with_bias.bias_map);
+    if (s == rt::kSuccess && deterministic(p) && x.dq_acc) {
+        a.dq_semaphore = static_cast<uint32_t*>(memory);
+        s = cudaMemsetAsync(memory, 0, uint64_t(words.max_v) * sizeof(uint32_t), stream);
+    }
+    if (s == rt::kSuccess && planned.max_v_blocks > 0) s = rt::launch_after(h.max_v, planned.max_v_blocks, 256, 0, stream, a);
+    if (s == rt::kSuccess) s = rt::launch_after(h.prepare, planned.prepare_blocks, 256, 0, stream, a);
+    if (s != rt::kSuccess) return s;
+    s = h.kernel ? rt::launch_after(h.kernel, planned.blocks, h.threads, h.shared_bytes, stream, a, cluster_size(h))
+                 : rt::launch_after(h.bias_kernel, planned.blocks, h.threads, h.shared_bytes, stream, with_bias);
+    if (s == rt::kSuccess && planned.split_blocks > 0) s = rt::launch_after(h.add_split, planned.split_blocks, 256, 0, stream, a);
+    if (s != rt::kSuccess || !x.dq_acc) return s;
+    return rt::launch_after(h.finish, planned.finish_blocks, 256, uint64_t(rows * (h.max_dim + 4) * 4), stream, a);
+}
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,157 @@
+// The producer thread of the backward kernels, which loads k, v, and block after block of rows of q and dout with their LSE and
+// delta; and the thread that, for deterministic calls, adds dq to memory in a fixed order.
+#pragma once
+#include "cuda/sm90/backward/range.h"
+#include "cuda/sm90/backward/tile_scheduler.h"
+
+namespace fa {
+namespace gpu {
+
+// A block of rows of q or dout to one stage; in pairs each CTA loads every second panel, and multicasts it to both.
+template <class Traits>
+FA_DEVICE void load_row_block(uint32_t to, const CUtensorMap* map, uint32_t barrier, int rank, int row, int head, int sequence) {
+    constexpr int bytes = Traits::kQBytes / Traits::kPanels;
+    FA_UNROLL for (int i = 0; i < Traits::kPanels; i++) {
+        if (!Traits::kPair) rt::tma_load(to + i * bytes, map, barrier, 64 * i, row, head, sequence, rt::kEvictLast);
+        else if (i % 2 == rank) rt::tma_load_multicast(to + i * bytes, map, barrier, 64 * i, row, head, sequence, rt::kEvictLast);
+    }
+}
+
+// Until CTAs of the part before have preprocessed the rows.
+FA_DEVICE void wait_for_preprocess(const Sm90BackwardParams& a, int index) {
+    const int part = a.preprocess.part_of(block_and_piece(a, index).number);
+    if (part == 0) return;
+    while (rt::ld_acquire(a.preprocess.rows_ready + part) !=
+           uint32_t(a.preprocess.chunks_end(part) - part * a.preprocess.part_chunks)) {
+    }
+    rt::fence_proxy_async_global();
+}
+
+// When the rows have been preprocessed; the first block of rows tells the consumers.
+template <class T>
+FA_DEVICE void set_ds_unit(const Sm90BackwardParams& a, KeyBlockInfo& t) {
+    if constexpr (kIsF16<T>) t.ds_unit = acc_unit<T>(a, t.batch, t.kv_head);
+}
+
+// Two PipelineStates for threads with few registers: of the ring of K, as a count in shared memory, one for each warp; and of the
+// ring of q and dout, as a count in one register.
+template <class Traits>
+struct KStageInShared {
+    FA_MEMBER static volatile int& count() { return Traits::shared().blocks_done[rt::opaque(threadIdx.x) / 32]; }
+    FA_MEMBER static int index() { return count() % Traits::kKStages; }
+    FA_MEMBER static uint32_t phase() { return uint32_t(count()) / Traits::kKStages % 2; }
+};
+template <int stages>
+struct StepCount {
+    uint32_t n = 0;
+    FA_MEMBER int index() const { return int(n % stages); }
+    FA_MEMBER uint32_t phase() const { return n / stages % 2; }
+};
+
+// A persistent CTA takes its next block of keys when the last rows of one are being loaded: blocks of different lengths then end
+// together, and K has two steps to arrive.
+template <class Traits, int rows>
+FA_DEVICE void backward_producer(const Sm90BackwardParams& a) {
+    typename Traits::Shared& s = Traits::shared();
+    typename Traits::Barriers& b = s.barrier;
+    StepCount<Traits::kStages> stage;
+    KStageInShared<Traits> k_stage;
+    if (s.block[0].m_block_min == s.block[0].m_block_max) return;
+    while (true) {
+        const KeyBlockInfo& t = s.block[k_stage.index()];
+        const auto load_kv = [&](uint32_t to, const CUtensorMap* map, uint64_t& barrier) {
+            rt::mbarrier_expect_tx(Traits::smem_addr(&barrier), Traits::kKvBytes);
+            FA_UNROLL for (int i = 0; i < Traits::kPanels; i++)
+                rt::tma_load(to + i * Traits::kBlockN * 128, map, Traits::smem_addr(&barrier), 64 * i, t.k_row, t.kv_head,
+                             a.x.sequences.packed_k() ? 0 : t.batch, rt::kEvictFirst);
+        };
+        load_kv(Traits::k_tile(k_stage.index()), &a.k, b.k_full[k_stage.index()]);
+        if constexpr (!Traits::kGeneral) wait_for_preprocess(a, t.index);
+        set_ds_unit<typename Traits::Type>(a, s.block[k_stage.index()]);
+        for (int g = 0; g < int(a.x.group); g++) {
+            const int head = t.kv_head * int(a.x.group) + g, row0 = head * int(a.x.padded_rows) + t.row0;
+            for (int m_block = t.m_block_min; m_block < t.m_block_max; m_block++) {
+                const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& empty, int more) {
+                    rt::mbarrier_wait(Traits::smem_addr(&empty), stage.phase() ^ 1);
+                    rt::mbarrier_expect_tx(Traits::smem_addr(&full), Traits::kQBytes + more);
+                    load_row_block<Traits>(to, map, Traits::smem_addr(&full), 0, t.q_begin + m_block * rows, head,
+                                           a.x.sequences.q.packed() ? 0 : t.batch);
+                };
+                load(Traits::q_tile(stage.index()), &a.q, b.q_full[stage.index()], b.q_empty[stage.index()], 0);
+                load(Traits::do_tile(stage.index()), &a.dout, b.do_full[stage.index()], b.do_empty[stage.index()], 2 * rows * 4);
+                rt::bulk_load(Traits::smem_addr(s.delta[stage.index()]), a.x.delta + row0 + m_block * rows, rows * 4,
+                              Traits::smem_addr(&b.do_full[stage.index()]));
+                rt::bulk_load(Traits::smem_addr(s.lse_log2[stage.index()]), a.x.lse_log2 + row0 + m_block * rows, rows * 4,
+                              Traits::smem_addr(&b.do_full[stage.index()]));
+                stage.n++;
+                if (g > 0 || m_block > t.m_block_min) continue;
+                // V has one stage: that of the block before has been read when its last step has released dout.
+                rt::mbarrier_wait(Traits::smem_addr(&b.do_empty[stage.index()]), stage.phase() ^ 1);
+                load_kv(Traits::v_tile(), &a.v, b.v_full);
+            }
+        }
+        if (!Traits::kPersistent) return;
+        const int index = a.resident_blocks + atomicAdd(a.block_counter, 1);
+        k_stage.count() = k_stage.count() + 1;
+        rt::mbarrier_wait(Traits::smem_addr(&b.k_empty[k_stage.index()]), k_stage.phase() ^ 1);
+        KeyBlockInfo& next = s.block[k_stage.index()];
+        if (index >= a.blocks) {
+            next.index = -1;
+            return rt::mbarrier_arrive(Traits::smem_addr(&b.k_full[k_stage.index()]));
+        }
+        fill_key_block<Traits>(a, index, next);
+    }
+}
+
+// How many blocks of keys, or pairs of them, add their dq to a block of rows before this one does, deterministic calls adding from
+// right to left (reverse_order) or from left to right. Counted for a row that sees keys.
+template <class Traits, int rows>
+FA_DEVICE uint32_t dq_order_of(bool reverse_order, const KeyBlockInfo& t, int m_block) {
+    constexpr int keys = Traits::kBlockN * Traits::kClusterSize;
+    const int row =
+        reverse_order ? min(min((m_block + 1) * rows, t.q_len), t.valid_row_max) - 1 : max(m_block * rows, t.valid_row_min);
+    int begin = row - t.rule.end + 1, end = row - t.rule.begin + 1;
+    if (t.rule.chunk > 0) {
+        const int chunk = (row + t.rule.off) / t.rule.chunk * t.rule.chunk;
+        begin = max(begin, chunk), end = min(end, chunk + t.rule.chunk);
+    }
+    return uint32_t(reverse_order ? (min(end, t.k_len) - 1) / keys - t.key0 / keys : t.key0 / keys - max(begin, 0) / keys);
+}
+
+// Where consumers leave a part of dq of a block of rows, one of the kDqSemaphores that take turns by themselves.
+template <class Traits>
+struct DqStaging {
+    static constexpr int kBytes = Traits::kBlockM * Traits::kPanels * 256 / Traits::kDqSemaphores;
+    uint32_t buffer;
+    uint64_t &full, &empty;
+    int part;
+};
+
+// Adds that part of dq of all steps to memory, each when the semaphore of its block of rows says so. A thread of
+// its own does it: neither the polling, nor the wait until the sums have arrived, which must come before the semaphore is raised,
+// then keeps wgmma waiting.
+template <class Traits, int rows>
+FA_DEVICE void reduce_dq_in_order(const Sm90BackwardParams& a, const KeyBlockInfo& t, DqStaging<Traits> from) {
+    const int blocks_of_head = int(a.x.padded_rows / rows);
+    int dq_block = t.kv_head * int(a.x.group) * blocks_of_head + t.row0 / rows + t.m_block_min, m_block = t.m_block_min;
+    for (int left = (t.m_block_max - t.m_block_min) * int(a.x.group), phase = 0; left > 0; left--, phase ^= 1) {
+        const uint32_t own = dq_order_of<Traits, rows>(a.reverse_order, t, m_block);
+        const int64_t turn = int64_t(dq_block) * Traits::kDqSemaphores + from.part;
+        while (rt::ld_acquire(a.dq_semaphore + turn) != own) {
+        }
+        rt::mbarrier_wait(Traits::smem_addr(&from.full), phase);
+        rt::tma_reduce_add(a.x.dq_acc + turn * (from.kBytes / 4), from.buffer, from.kBytes);
+        rt::bulk_wait_group_read();
+        rt::mbarrier_arrive(Traits::smem_addr(&from.empty));
+        rt::bulk_wait_group();
+        rt::red_release_add(a.dq_semaphore + turn, 1);
+        m_block++, dq_block++;
+        if (m_block == t.m_block_max) {
+            m_block = t.m_block_min;
+            dq_block += blocks_of_head - (t.m_block_max - t.m_block_min);
+        }
+    }
+}
+
+}  // namespace gpu
+}  // namespace fa

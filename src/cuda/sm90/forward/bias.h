@@ -1,0 +1,44 @@
+// The bias operand on its way to scores: a producer thread brings the tiles of 64 rows and a block of keys of each warpgroup to shared memory by
+// TMA, and consumers read them as they have their accumulators (score_mod.h), of 16 bits by ldmatrix. A bias that TMA cannot walk
+// through, of another 16-bit type, or one row of which serves all, is copied before the forward runs.
+//
+// Of f32, of which a thread reads pairs, rows 0 … 3 and 4 … 7 of each eight lie in turns, or rows that are read together would meet in banks:
+// TMA swizzles 16 bytes of 128 by the row, so that neighbours swap the halves of a pair of pieces, which both read.
+#pragma once
+#include "cuda/sm90/forward/tile_scheduler.h"
+
+namespace fa {
+namespace gpu {
+
+template <class Traits>
+FA_DEVICE void bias_producer(const Sm90ForwardParams& a) {
+    if constexpr (Traits::kBiasSize > 0) {
+        typename Traits::Shared& s = Traits::shared();
+        PipelineState<Traits::kBiasStages> stage;
+        for (PipelineState<Traits::kTileStages> tile;; tile.advance()) {
+            const WorkTileInfo& t = s.tile[tile.index];
+            rt::mbarrier_wait(smem_addr(t.tile_ready), tile.phase);
+            if (t.n_block_max < 0) return;
+            const int row0 = a.bias.one_row ? 0 : t.row0, rows = a.bias.one_row ? 0 : 64;
+            const int head = t.head % a.bias.heads, sequence = t.batch % a.bias.sequences;
+            for (int n_block = t.n_block_max;; n_block--) {
+                FA_UNROLL_BY(1)
+                for (int wg = 0; wg < Traits::kWarpgroups; wg++) {
+                    const uint32_t full = smem_addr(s.barrier.bias_full[wg][stage.index]), to = Traits::bias_tile(wg, stage.index);
+                    rt::mbarrier_wait(smem_addr(s.barrier.bias_empty[wg][stage.index]), stage.phase ^ 1);
+                    rt::mbarrier_expect_tx(full, Traits::kBiasBytes);
+                    FA_UNROLL for (int panel = 0; panel < Traits::kBiasPanels; panel++) {
+                        const int column = 64 * (n_block * Traits::kBiasPanels + panel), row = row0 + wg * rows;
+                        if (Traits::kBiasSize == 2) rt::tma_load(to + panel * 8192, &a.bias_map, full, column, row, head, sequence, a.bias.keep);
+                        else rt::tma_load_5d(to + panel * 8192, &a.bias_map, full, {column, 0, 0, row / 8, sequence * a.bias.heads + head}, a.bias.keep);
+                    }
+                }
+                stage.advance();
+                if (n_block == t.n_block_min) break;  // the scheduler may overwrite the tile's description from here on
+            }
+        }
+    }
+}
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,55 @@
+// The producer threads of k and v, or of both, that take the place of kv_producer where a block of keys is made of units that a table lists (key_units.h).
+#pragma once
+#include "cuda/sm90/common/pages.h"
+#include "cuda/sm90/forward/producer.h"
+
+namespace fa {
+namespace gpu {
+
+template <class Traits, int Stages, bool of_k, bool of_v>
+FA_DEVICE void listed_kv_producer(const Sm90ForwardParams& a) {
+    using Units = typename Traits::Units;
+    typename Traits::Shared& s = Traits::shared();
+    PipelineState<Stages> stage;
+    for (PipelineState<Traits::kTileStages> tile;; tile.advance()) {
+        const WorkTileInfo& t = s.tile[tile.index];
+        rt::mbarrier_wait(smem_addr(t.tile_ready), tile.phase);
+        if (t.n_block_max < 0) return;
+        const Units* const units = reinterpret_cast<const Units*>(a.units.units + t.table_tile * a.units.most);
+        const int blocks = t.n_block_max + 1;
+        Units next = units[blocks - 1];
+        for (int n_block = blocks - 1;; n_block--) {
+            const Units block = next;
+            if (n_block > 0) next = units[n_block - 1];
+            PagedRow at[Traits::kUnits];  // the table has no units in pages that do not exist
+            FA_UNROLL for (int i = 0; i < Traits::kUnits; i++) {
+                const bool paged = a.x.pages.table && block.entry[i] >> 4 != KeyUnitTable::kNoUnit;
+                at[i] = paged ? find_paged_row(a, t.kv_batch, block.first_key(i)) : PagedRow{a.x.pages.table ? 0 : t.kv_batch, t.k_begin + block.first_key(i)};
+            }
+            if (of_k && a.tile_counter && n_block + 1 == min(blocks, Traits::kPrefetchBlocks))
+                rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
+            const auto load = [&](int panels, const CUtensorMap* from, const uint64_t& full, uint32_t to) {
+                rt::mbarrier_expect_tx(smem_addr(full), panels * Traits::kPanelBytes);
+                FA_UNROLL for (int i = 0; i < Traits::kUnits; i++) {
+                    FA_UNROLL for (int panel = 0; panel < panels; panel++)
+                        rt::tma_load(to + panel * Traits::kPanelBytes + i * KeyUnitTable::kKeys * 128, from, smem_addr(full), 64 * panel, at[i].row, t.kv_head,
+                                     at[i].page, rt::kEvictLast);
+                }
+            };
+            if constexpr (of_k) {
+                rt::mbarrier_wait(smem_addr(s.barrier.k_empty[stage.index]), stage.phase ^ 1);
+                s.units[stage.index] = block;
+                load(Traits::kQPanels, &a.k, s.barrier.k_full[stage.index], Traits::k_tile(stage.index));
+            }
+            if constexpr (of_v) {
+                rt::mbarrier_wait(smem_addr(s.barrier.v_empty[stage.index]), stage.phase ^ 1);
+                load(Traits::kVPanels, &a.v, s.barrier.v_full[stage.index], Traits::v_tile(stage.index));
+            }
+            stage.advance();
+            if (n_block == 0) break;  // the scheduler may overwrite the tile's description from here on
+        }
+    }
+}
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,36 @@
+// The kernel that makes the table of de-scale factors before a forward whose factors change along rows or keys, or are of another type than f32.
+#pragma once
+#include "backend/factors.h"
+#include "cuda/sm90/forward/operands/block_factors.h"
+
+namespace fa {
+namespace gpu {
+
+struct BlockFactorParams {
+    BlockFactors to;
+    Factors q, k, v;
+    int64_t kv_total, q_total;
+    int keys;
+    const int32_t* seqused;  // keys of a sequence that have factors; NULL: all
+};
+constexpr int kBlockFactorThreads = 256;
+
+FA_KERNEL void FA_BOUNDS(kBlockFactorThreads, 1) prepare_block_factors(FA_PARAM BlockFactorParams x) {
+    const auto factor = [](const Factors& f, int64_t outer, int64_t row, int64_t head) {
+        return f.factor ? load_factor(f.factor, factor_index(f, outer, row, head), f.dtype) : 1.f;
+    };
+    const int64_t i = int64_t(blockIdx.x) * kBlockFactorThreads + threadIdx.x;
+    if (i < x.kv_total) {
+        const int64_t pair = i / x.to.groups, sequence = pair / x.to.heads_k, head = pair % x.to.heads_k, key = i % x.to.groups * BlockFactors::kKeys;
+        const bool there = key < x.keys && (!x.seqused || key < x.seqused[sequence]);
+        const float k = there ? factor(x.k, sequence, key, head) : 1.f, v = there ? factor(x.v, sequence, key, head) : 0.f;
+        x.to.kv[i] = make_float2(k, v);
+        if (there) atomicMax(reinterpret_cast<int*>(x.to.v_unit + pair), __float_as_int(fabsf(v)));
+    } else if (const int64_t j = i - x.kv_total; j < x.q_total) {
+        const int64_t line = j / x.to.rows;
+        x.to.q[j] = factor(x.q, line / x.to.heads_q, j % x.to.rows, line % x.to.heads_q);
+    }
+}
+
+}  // namespace gpu
+}  // namespace fa

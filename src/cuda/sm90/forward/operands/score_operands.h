@@ -1,0 +1,71 @@
+// The host's part of operands that change scores or weights one by one and come to the forward kernels by a way of their own: the bias, and factors
+// of rows and keys. What is planned of them follows from the descriptor alone; a launch makes a copy or a table in the workspace, or the
+// tensor map.
+#pragma once
+#include "cuda/sm90/common/bias_operand.h"
+#include "cuda/sm90/forward/params.h"
+#include "cuda/sm90/forward/operands/prepare_factors.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+// Have q, k or v factors other than f32 ones of a sequence and head?
+bool has_block_factors(const Problem& p) { return (p.options & option::factors) != 0; }
+
+// Factors of rows and of keys, as a table has them: one of all dims, those of keys the same for 16 of them, which are 16 of a sequence's.
+bool block_factors_fit(const Problem& p) {
+    constexpr int64_t most = int64_t(1) << 26;
+    const fa_attention_desc_t& d = p.d;
+    const auto fits = [&](uint64_t operand, const int64_t block[2], const int64_t stride[4], int64_t dims, int64_t keys) {
+        return !p.has(operand) || ((block[1] >= dims || stride[3] == 0) && (block[0] % keys == 0 || stride[1] == 0));
+    };
+    const bool one_by_one = d.softcap > 0 || p.has(FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX) || p.packed_k() || p.paged();
+    return !one_by_one && fits(FA_OPERAND_Q_DESCALE, d.q_descale_block, d.q_descale_stride, d.dim_qk, 1) &&
+           fits(FA_OPERAND_K_DESCALE, d.k_descale_block, d.k_descale_stride, d.dim_qk, BlockFactors::kKeys) &&
+           fits(FA_OPERAND_V_DESCALE, d.v_descale_block, d.v_descale_stride, d.dim_v, BlockFactors::kKeys) &&
+           double(sequences_of_q(p)) * double(d.heads_q) * double(rows_of_q(p)) < double(most) &&
+           double(sequences_of_k(p)) * double(d.heads_k) * double(d.seqlen_k) < double(most);
+}
+
+// The table of factors, without its pointers; v's units lie first, then k's and v's factors, then q's.
+BlockFactorParams planned_factors(const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    BlockFactorParams x{};
+    x.to.groups = int(round_up(d.seqlen_k, 128) / BlockFactors::kKeys);
+    x.to.rows = int(rows_of_q(p));
+    x.to.heads_k = int(d.heads_k), x.to.heads_q = int(d.heads_q);
+    x.kv_total = sequences_of_k(p) * d.heads_k * x.to.groups;
+    x.q_total = sequences_of_q(p) * d.heads_q * x.to.rows;
+    x.keys = int(d.seqlen_k);
+    return x;
+}
+uint64_t unit_bytes(const BlockFactorParams& x) { return uint64_t(round_up(x.kv_total / x.to.groups * int64_t(sizeof(float)), 256)); }
+uint64_t factor_bytes(const BlockFactorParams& x) {
+    return unit_bytes(x) + uint64_t(round_up(x.kv_total * int64_t(sizeof(float2)), 256)) + uint64_t(x.q_total) * sizeof(float);
+}
+rt::Status read_factors(BlockFactorParams x, const Problem& p, const fa_forward_args_t& args, char* memory, rt::Stream stream, Sm90ForwardParams* a) {
+    x.q = q_factors(p, args.q_descale);
+    x.k = k_factors(p, args.k_descale, nullptr);
+    x.v = v_factors(p, args.v_descale, nullptr);
+    x.seqused = operand(p, FA_OPERAND_SEQUSED_K, args.seqused_k);
+    x.to.v_unit = reinterpret_cast<float*>(memory);
+    x.to.kv = reinterpret_cast<float2*>(memory + unit_bytes(x));
+    x.to.q = reinterpret_cast<float*>(memory + unit_bytes(x) + round_up(x.kv_total * int64_t(sizeof(float2)), 256));
+    a->factors = x.to;
+    // Of the call's own factors v's unit alone is left, which the scheduler reads.
+    a->x.q_descale.data = a->x.k_descale.data = nullptr;
+    a->x.v_descale = {x.to.v_unit, {p.d.heads_k, 0, 1}};
+    const rt::Status s = cudaMemsetAsync(x.to.v_unit, 0, unit_bytes(x), stream);
+    const int64_t blocks = ceil_div(x.kv_total + x.q_total, kBlockFactorThreads);
+    return s == rt::kSuccess ? rt::launch(prepare_block_factors, blocks, kBlockFactorThreads, 0, stream, x) : s;
+}
+
+constexpr int kBiasTileRows = 64;  // of a warpgroup
+bool bias_fits(const Problem& p) {
+    return !(p.d.softcap > 0) && !p.has(FA_OPERAND_MASK | FA_OPERAND_ALIBI) && bias_copy_fits(p, kBiasTileRows);
+}
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,182 @@
+// Which tiles a CTA of the forward kernel computes, and which blocks of keys each tile goes through. One thread schedules: it takes
+// the next tile, writes its WorkTileInfo to shared memory and loads its q by TMA, so that divisions and lengths from memory keep no
+// other copy waiting. The schedule is static (every CTA strides over the tiles) where all tiles cost the same, else dynamic, from a
+// counter, longest tile first.
+#pragma once
+#include "cuda/sm90/forward/params.h"
+
+namespace fa {
+namespace gpu {
+
+// The keys that a row sees, within the sequence: key_band (spec/mask.h) in 32 bits.
+struct KeyRange {
+    int begin, end;
+};
+template <MaskKind mask>
+FA_DEVICE KeyRange key_range_of(const Window& window, int row, int off, int k_len) {
+    if (mask == MaskKind::none) return {0, k_len};
+    const int diagonal = row + off;
+    if (mask == MaskKind::causal) return {0, max(min(diagonal + 1, k_len), 0)};
+    KeyRange range{0, k_len};
+    if (window.left >= 0 && diagonal > window.left) range.begin = min(diagonal - window.left, k_len);
+    if (window.right >= 0 && window.right < k_len - diagonal - 1) range.end = max(diagonal + window.right + 1, 0);
+    if (window.chunk > 0) {
+        const int first = (diagonal / window.chunk - (diagonal % window.chunk < 0)) * window.chunk;
+        range.begin = max(range.begin, min(first, k_len));
+        range.end = int(clamp(int64_t(first) + window.chunk, 0, range.end));
+    }
+    return range;
+}
+
+// Of two ranges what is in both, which may end before it begins.
+FA_DEVICE KeyRange intersection(const KeyRange& a, const KeyRange& b) { return {max(a.begin, b.begin), min(a.end, b.end)}; }
+// The range operand's of a row, of which it has one.
+FA_DEVICE KeyRange row_range(const KeyRanges& ranges, const Sequence& seq, int batch, int head, int row) {
+    const int32_t* const pair = ranges.pairs + 2 * query_index(ranges.rows, seq, batch, row, head);
+    return {max(pair[0], 0), max(pair[1], 0)};
+}
+
+// The last block of keys that some of `rows` rows sees. Rows that see none get block 0, all of which is masked.
+template <class Traits, MaskKind mask>
+FA_DEVICE int n_block_max_of(const Window& window, const WorkTileInfo& t, int row0, int rows) {
+    return max((key_range_of<mask>(window, t.last_row(row0, rows), t.off, t.k_len).end + Traits::kBlockN - 1) / Traits::kBlockN,
+               1) -
+           1;
+}
+
+// The factors of q, k and v, of which a sequence and a head have one each. Below kMinScale all P of a row are equal, whatever
+// q and k are; a scale of 0 would meet a row_ref of −∞.
+FA_DEVICE void find_descale_factors(const Sm90Call& x, WorkTileInfo& t) {
+    constexpr float kMinScale = 0x1p-60f;
+    const int kv_index = x.sequences.packed_k() ? t.batch : t.kv_batch;
+    const auto factor_of = [&](const Descale& f) {
+        return f.data ? key_descale(f, KeyLocation{kv_index, 0, true}, t.kv_head) : 1.f;
+    };
+    const float k = factor_of(x.k_descale);  // one after the other, as there are 32 registers
+    rt::compiler_fence();
+    t.v_descale = factor_of(x.v_descale);
+    rt::compiler_fence();
+    const float scale = x.scale * (query_descale(x, Sequence{}, t.batch, 0, t.head) * k);
+    t.scale = fabsf(scale) < kMinScale ? kMinScale : scale;
+}
+
+template <class Traits, MaskKind mask, bool pair>
+FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, WorkTileInfo& t) {
+    const Sm90Call& x = a.x;
+    const bool pair_by_heads = pair && a.pair_by_heads, pair_by_rows = pair && !a.pair_by_heads;
+    constexpr bool packs = Traits::template kPacksHeads<mask>;
+    const int heads_q = packs ? a.tile_heads : int(x.heads_q), heads = int(x.batch) * heads_q / (pair_by_heads ? 2 : 1);
+    const int rows = packs ? 1 << a.head_rows_log2 : Traits::kBlockM;
+    int m_block, head;
+    if (a.section) {  // longest first, in sections of heads whose k and v fit in L2
+        const int first = index / (a.section * a.m_blocks) * a.section, within = index - first * a.m_blocks;
+        const int width = min(a.section, heads - first);
+        m_block = a.m_blocks - 1 - within / width;
+        head = first + within % width;
+    } else {
+        head = index / a.m_blocks;
+        m_block = index - head * a.m_blocks;
+    }
+    if (pair_by_heads) head = 2 * head + rank;
+    t.batch = head / heads_q;
+    t.head = head - t.batch * heads_q;
+    if constexpr (Traits::kBiasSize > 0)
+        if (a.bias.heads_first) t.head = head / int(x.batch), t.batch = head - t.head * int(x.batch);
+    if (packs) t.head *= Traits::kBlockM >> a.head_rows_log2;
+    t.kv_head = t.head / int(x.group);
+    t.row0 = (pair_by_rows ? 2 * m_block + rank : m_block) * rows;
+    const Sequence seq = x.uniform_lengths ? x.uniform_seq : bounded_sequence(x.sequences, t.batch);
+    t.q_begin = int(seq.q_begin);
+    t.q_len = int(seq.q_len);
+    t.o_rows = x.sequences.q.packed() ? t.q_len : int(x.sequences.q.seqlen);
+    t.k_len = int(seq.k_len);
+    t.off = int(clamp(seq.off, -(1 << 30), 1 << 30));
+    t.k_begin = int(seq.k_begin);
+    t.kv_batch = x.sequences.packed_k() ? 0 : x.uniform_lengths ? t.batch : int(seq.kv_index);
+    if constexpr (Traits::kDescale) find_descale_factors(x, t);
+    if constexpr (mask == MaskKind::list) {
+        rt::compiler_fence();  // not sooner, as there may be 32 registers
+        t.table_tile = a.units.tile_of(t.batch, t.head, t.row0);
+        t.n_block_max = a.units.blocks[t.table_tile] - 1;
+        return;
+    }
+    const auto key_range = [&](int row) { return key_range_of<mask>(a.window, row, t.off, t.k_len); };
+    const auto n_block_max = [&](int row0) { return n_block_max_of<Traits, mask>(a.window, t, row0, rows); };
+    t.n_block_max = n_block_max(t.row0);
+    t.peer_only_blocks =
+        pair_by_rows && mask != MaskKind::none ? n_block_max((2 * m_block + 1) * Traits::kBlockM) - t.n_block_max : 0;
+    t.n_block_min_causal_local_mask = mask == MaskKind::none ? t.n_block_max + 1 : key_range(t.row0).end / Traits::kBlockN;
+    t.n_block_min = mask == MaskKind::band ? min(key_range(t.row0).begin / Traits::kBlockN, t.n_block_max) : 0;
+    if (mask == MaskKind::band && a.mask.spans) {  // without the blocks at either end in which the mask operand leaves no key
+        const int2 span = a.mask.spans[a.mask.tile_of(t.batch, t.head, t.row0)];
+        t.n_block_max = max(min(t.n_block_max, span.x - 1), t.n_block_min);
+        t.n_block_min = min(max(t.n_block_min, a.mask.n_blocks - span.y), t.n_block_max);
+    }
+    t.n_block_min_before_local_mask =
+        mask == MaskKind::band ? (key_range(t.last_row(t.row0, rows)).begin + Traits::kBlockN - 1) / Traits::kBlockN : 0;
+    t.n_block_right = t.n_block_max + t.peer_only_blocks + 1;
+    // ALiBi's scores fall to both sides of the diagonal; taken from right to left, each block would move row_ref.
+    if (mask == MaskKind::band && x.alibi_slopes)
+        t.n_block_right =
+            min(max((max(t.row0 + Traits::kBlockM - 1 + t.off, 0) + Traits::kBlockN - 1) / Traits::kBlockN, t.n_block_min),
+                t.n_block_right);
+}
+
+template <class Traits, int QStages>
+FA_DEVICE void load_q(const Sm90ForwardParams& a, const WorkTileInfo& t, const PipelineState<QStages>& q) {
+    typename Traits::Barriers& barrier = Traits::shared().barrier;
+    rt::mbarrier_wait(smem_addr(barrier.q_empty[q.index]), q.phase ^ 1);
+    rt::mbarrier_expect_tx(smem_addr(barrier.q_full[q.index]), Traits::kQBytes);
+    FA_UNROLL for (int panel = 0; panel < Traits::kQPanels; panel++)
+        rt::tma_load(Traits::q_tile(q.index) + panel * Traits::kBlockM * 128, &a.q, smem_addr(barrier.q_full[q.index]), 64 * panel,
+                     t.q_begin + t.row0, t.head, a.x.sequences.q.packed() ? 0 : t.batch, rt::kEvictFirst);
+}
+
+// The scheduler thread. With the dynamic schedule the next tile is taken when the k producer has kPrefetchBlocks blocks left to
+// load: taken earlier, CTAs with long tiles would hold tiles that others could begin (docs/hopper_log.md has the numbers).
+template <class Traits, MaskKind mask, bool pair, int QStages>
+FA_DEVICE void schedule_tiles_and_load_q(const Sm90ForwardParams& a) {
+    typename Traits::Shared& s = Traits::shared();
+    const int rank = pair ? rt::cluster_rank() : 0, stride = int(gridDim.x) * Traits::kTiles / Traits::kClusterSize;
+    PipelineState<QStages> q;
+    PipelineState<Traits::kTileStages> tile;
+    PipelineState<1> prefetch_next;
+    for (int index = int(blockIdx.x) * Traits::kTiles / Traits::kClusterSize + Traits::kPlace; index < a.num_tiles;) {
+        WorkTileInfo& t = s.tile[tile.index];
+        rt::mbarrier_wait(smem_addr(t.tile_consumed), tile.phase ^ 1);
+        fill_tile_info<Traits, mask, pair>(a, index, rank, t);
+        if constexpr (mask == MaskKind::list) rt::compiler_fence();
+        const bool exists = pair || t.row0 < t.o_rows;
+        if (exists) {
+            rt::mbarrier_arrive(smem_addr(t.tile_ready));
+            load_q<Traits>(a, t, q);
+            q.advance();
+        }
+        if (!a.tile_counter) {
+            index += stride;
+        } else {
+            if (exists) {
+                rt::mbarrier_wait(smem_addr(s.barrier.prefetch_next), prefetch_next.phase);
+                prefetch_next.advance();
+            }
+            if (rank == 0) {
+                index = stride + atomicAdd(a.tile_counter, 1);
+                if (pair)
+                    rt::st_async(rt::smem_addr(s.next_tile + tile.index), smem_addr(s.barrier.next_tile_full[tile.index]), 1,
+                                 index);
+            } else {
+                rt::mbarrier_expect_tx(smem_addr(s.barrier.next_tile_full[tile.index]), 4);
+                rt::mbarrier_wait(smem_addr(s.barrier.next_tile_full[tile.index]), tile.phase);
+                index = *const_cast<volatile int*>(s.next_tile + tile.index);
+            }
+        }
+        if (exists) tile.advance();
+    }
+    rt::mbarrier_wait(smem_addr(s.tile[tile.index].tile_consumed), tile.phase ^ 1);
+    s.tile[tile.index].n_block_max = -1;
+    rt::mbarrier_arrive(smem_addr(s.tile[tile.index].tile_ready));
+    if (a.tile_counter && rank == 0 && atomicAdd(a.tile_counter + 1, 1) == stride - 1) a.tile_counter[0] = a.tile_counter[1] = 0;
+}
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,316 @@
+// The latent kernels of both types and widths: which calls they take, their plan, with the splits of keys, and their launch.
+#include "cuda/sm90/common/latent_dispatch.h"
+#include <atomic>
+#include "cuda/sm90/latent/lists.h"
+#include "cuda/sm90/latent/merge.h"
+#include "cuda/sm90/latent/tokens/params.h"
+#include "cuda/sm90/latent/unit.h"
+#include "cuda/sm90/split_o/dispatch.h"
+#include "cuda/sm90/common/tensor_map.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+struct LatentKernel {
+    int32_t dtype;
+    int dim;
+    LatentSource source;
+    int threads, shared_bytes;
+    LatentKernelPointer (*kernel)();
+};
+template <class T, int HeadDim, LatentSource kSource = LatentSource::boxes>
+constexpr LatentKernel kLatent{kIsF16<T> ? FA_F16 : FA_BF16, HeadDim, kSource, LatentTraits<T, HeadDim, kSource>::kThreads, LatentTraits<T, HeadDim, kSource>::kSharedBytes,
+                               latent_kernel_of<T, HeadDim, kSource>};
+template <class Form, int Rows>
+constexpr LatentKernel kTokens{FA_BF16, Form::kOwn + 64, LatentSource::tokens, TokenTraits<Form, Rows>::kThreads, TokenTraits<Form, Rows>::kSharedBytes,
+                               latent_token_kernel<Form, Rows>};
+constexpr ArchKernel kList[] = {
+    {"fwd_sm90_576x512_latent_64x128", 64, 128, &kLatent<F16, 576>, true},
+    {"fwd_sm90_576x512_latent_64x128", 64, 128, &kLatent<Bf16, 576>, true},
+    {"fwd_sm90_512x512_latent_64x128", 64, 128, &kLatent<F16, 512>, true},
+    {"fwd_sm90_512x512_latent_64x128", 64, 128, &kLatent<Bf16, 512>, true},
+    {"fwd_sm90_576x512_latent_rows_64x128", 64, 128, &kLatent<F16, 576, LatentSource::rows>, true},
+    {"fwd_sm90_576x512_latent_rows_64x128", 64, 128, &kLatent<Bf16, 576, LatentSource::rows>, true},
+    {"fwd_sm90_512x512_latent_rows_64x128", 64, 128, &kLatent<F16, 512, LatentSource::rows>, true},
+    {"fwd_sm90_512x512_latent_rows_64x128", 64, 128, &kLatent<Bf16, 512, LatentSource::rows>, true},
+    {"fwd_sm90_576x512_latent_tokens_16x64", 16, 64, &kTokens<Tokens656, 16>, true},
+    {"fwd_sm90_576x512_latent_tokens_32x64", 32, 64, &kTokens<Tokens656, 32>, true},
+    {"fwd_sm90_512x512_latent_tokens_16x64", 16, 64, &kTokens<Tokens584, 16>, true},
+    {"fwd_sm90_512x512_latent_tokens_32x64", 32, 64, &kTokens<Tokens584, 32>, true},
+    {"fwd_sm90_576x512_latent_bytes_64x128", 64, 128, &kLatent<Bf16, 576, LatentSource::bytes>, true},
+    {"fwd_sm90_512x512_latent_bytes_64x128", 64, 128, &kLatent<Bf16, 512, LatentSource::bytes>, true},
+};
+const LatentKernel& latent_kernel(const ArchKernel& arch_kernel) { return *static_cast<const LatentKernel*>(arch_kernel.impl); }
+
+constexpr Implements kLatentForward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | (kSequenceOperands & ~(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q)) |
+                                           FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
+                                       FA_CAUSAL | option::schedule | FA_V_IN_K};
+// By address, where lists are of slots.
+constexpr Implements kLatentRowsForward = {kLatentForward.operands | FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT, kLatentForward.options | option::list_space};
+constexpr Implements kLatentBytesForward = {kLatentRowsForward.operands | FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE,
+                                            kLatentRowsForward.options | option::kv_factors};
+
+int64_t rows_of(const Problem& p) { return p.d.seqlen_q * p.d.heads_q; }
+int64_t tiles_of(const Problem& p, int64_t rows) { return tile_count(row_tiles(p, rows), rows_of(p)); }
+
+// q as a matrix of (row, head) pairs for each sequence.
+bool rows_are_even(const fa_attention_desc_t& d) {
+    return d.seqlen_q == 1 || d.heads_q == 1 || d.q_stride[1] == d.heads_q * d.q_stride[2];
+}
+int64_t q_row_stride(const fa_attention_desc_t& d) { return d.heads_q > 1 ? d.q_stride[2] : d.q_stride[1]; }
+
+constexpr int64_t kTail = 64;  // dims of 16 bits behind those of 8
+
+// Steps from one sequence or page to the next and from row to row, in so many bytes; false: they are no multiples of these, or 32 bits
+// do not count them.
+bool count_steps(const Problem& p, const int64_t stride[4], int64_t element_bytes, int64_t unit, uint32_t (&step)[2]) {
+    const int64_t extent[] = {sequences_of_k(p), rows_of_k(p)};
+    int64_t all = 0;
+    for (int i = 0; i < 2; i++) {
+        const int64_t bytes = extent[i] > 1 ? stride[i] * element_bytes : 0;
+        if (bytes < 0 || bytes % unit != 0 || bytes / unit > int64_t(0xffffffff) / max_of(extent[i], 1)) return false;
+        all += bytes / unit * extent[i];
+        step[i] = uint32_t(bytes / unit);
+    }
+    return all <= int64_t(0xffffffff);
+}
+
+// Factors that kernels of 8 bits read: powers of two, which leave a value exact in bf16, or others by permission. That of tokens keeps them apart: of
+// f32 it takes any, of 128 dims each, and powers of two of 64 where v has the tail.
+bool reads_factors(const Problem& p, LatentSource source, uint32_t (&step)[2]) {
+    const fa_attention_desc_t& d = p.d;
+    if (!p.has(FA_OPERAND_K_DESCALE)) return true;
+    const bool powers = d.k_descale_dtype == FA_E8M0, f32 = d.k_descale_dtype == FA_F32 || d.k_descale_dtype == 0;
+    if (source == LatentSource::tokens) {
+        const bool mixed = d.dim_qk == Tokens584::kOwn + kTail;
+        return (mixed ? powers : f32) && d.k_descale_block[0] == 1 && d.k_descale_block[1] == (mixed ? 64 : 128) && d.k_descale_stride[3] == 1 &&
+               count_steps(p, d.k_descale_stride, powers ? 1 : 4, 4, step);
+    }
+    return (powers || (f32 && d.precision == FA_PRECISION_NATIVE)) && d.k_descale_block[0] == 1 &&
+           (d.k_descale_block[1] == 64 || d.k_descale_block[1] == 128) && d.k_descale_stride[3] == 1 &&
+           count_steps(p, d.k_descale_stride, powers ? 1 : 4, 4, step);
+}
+
+// Rows whose addresses are multiples of 16 bytes.
+bool set_row_steps(const Problem& p, LatentSource source, LatentRows* rows) {
+    const fa_attention_desc_t& d = p.d;
+    if (!count_steps(p, d.k_stride, type_bytes(d.k_dtype), 16, rows->k_step)) return false;
+    if (!p.has(FA_OPERAND_K_TAIL)) return true;
+    rows->factor_shift = d.k_descale_block[1] == 64 ? 6 : 7;
+    rows->factor_e8m0 = d.k_descale_dtype == FA_E8M0;
+    return count_steps(p, d.k_tail_stride, type_bytes(d.k_tail_dtype), 16, rows->tail_step) && reads_factors(p, source, rows->factor_step);
+}
+
+// Lists of keys as lists of slots, which a kernel makes of them: of single keys, for all heads.
+bool names_keys(const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    return p.has(FA_OPERAND_KEY_LIST) && !p.slots() && d.list_keys == 1 && d.list_heads == 1 && (!p.causal() || d.list_rows == 1) && d.seqlen_k <= kMostListedKeys &&
+           d.list_max > 0 && rows_of_k(p) < kMaxExtent && sequences_of_k(p) < kMaxExtent && rows_of_k(p) * sequences_of_k(p) <= int64_t(0x7fffffff);
+}
+int64_t lists_of_sequence(const Problem& p) { return ceil_div(p.d.seqlen_q, p.d.list_rows); }
+// What is left to compute then.
+Problem as_slots(const Problem& asked) {
+    Problem p = asked;
+    if (!names_keys(asked)) return p;
+    p.d.list_space = FA_LIST_SLOTS;
+    p.d.page_size = rows_of_k(asked), p.d.num_pages = sequences_of_k(asked);
+    p.d.seqlen_k = min_of(asked.d.list_max, asked.d.seqlen_k);
+    p.d.operands = (asked.d.operands & ~(FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE |
+                                         FA_OPERAND_CAUSAL_OFFSET)) | FA_OPERAND_KEY_LIST_COUNT;
+    p.d.flags &= ~uint32_t(FA_CAUSAL), p.options &= ~uint64_t(FA_CAUSAL);
+    p.d.alignment = FA_ALIGN_UNSET;
+    return p;
+}
+uint64_t slot_list_bytes(const Problem& asked) {
+    return names_keys(asked) ? uint64_t(asked.d.batch * lists_of_sequence(asked) * (min_of(asked.d.list_max, asked.d.seqlen_k) + 1)) * 4 : 0;
+}
+
+// One list for all heads of a block of rows, of slots that 32 bits count.
+bool lists_are_plain(const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    if (!p.slots()) return !p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT);
+    return d.list_heads == 1 && d.list_rows * d.heads_q < kMaxExtent && d.page_size < kMaxExtent && d.num_pages < kMaxExtent &&
+           d.num_pages * d.page_size <= int64_t(0x7fffffff);
+}
+
+bool by_boxes(const Problem& p) {
+    return p.d.k_dtype == p.d.q_dtype && p.within(kLatentForward) && blocks_lie_in_pages(p) &&
+           tma_compatible(p.d.k_stride, p.d.q_dtype, rows_of_k(p), 1, sequences_of_k(p));
+}
+bool by_address(const Problem& p, LatentSource source, int64_t tile_rows) {
+    const fa_attention_desc_t& d = p.d;
+    LatentRows rows;
+    if (!lists_are_plain(p) || !set_row_steps(p, source, &rows) || (p.paged() && (d.page_size >= kMaxExtent || d.num_pages < 1 || d.num_pages >= kMaxExtent))) return false;
+    if (source == LatentSource::rows) return d.k_dtype == d.q_dtype && p.within(kLatentRowsForward);
+    // Widening takes a tile the same time however many rows it has: 16 rows of 128 sequences took 254 µs, 235 by mma.sync, which takes no lists; 32 of 64 132 and 220.
+    if (source == LatentSource::bytes && !p.slots() && rows_of(p) < 32) return false;
+    if (source == LatentSource::tokens && !p.has(FA_OPERAND_K_DESCALE)) return false;
+    // More rows than a tile has: only where no other kernel takes them, for each tile widens all keys.
+    if (source == LatentSource::tokens && min_of(row_tiles(p, tile_rows).period, rows_of(p)) > tile_rows && (tile_rows < 32 || by_address(p, LatentSource::bytes, 64))) return false;
+    return d.q_dtype == FA_BF16 && d.k_dtype == FA_E4M3 && p.has(FA_OPERAND_K_TAIL) && d.k_tail_dtype == FA_BF16 && d.dim_tail == kTail &&
+           p.within(kLatentBytesForward);
+}
+
+const ArchKernel* kernel_for(const Problem& p) {
+    for (const ArchKernel& one : kList) {
+        const LatentKernel& h = latent_kernel(one);
+        if (h.dtype == p.d.q_dtype && h.dim == p.d.dim_qk && (h.source == LatentSource::boxes ? by_boxes(p) : by_address(p, h.source, one.rows))) return &one;
+    }
+    return nullptr;
+}
+
+bool can_implement(const rt::Device& device, const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    if (!device.sm90 || !p.v_in_k() || p.kv_heads != 1 || d.dim_v != 512) return false;
+    if ((d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32)) return false;
+    if (!(d.scale > 0)) return false;
+    if (d.split_size % kSplitQuantum != 0 || d.seqlen_q < 1 || d.seqlen_k < 1 || d.seqlen_q >= kMaxExtent ||
+        rows_of(p) >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_k(p) < 1 || rows_of_k(p) >= kMaxExtent ||
+        d.batch * tiles_of(p, 16) >= kMaxExtent || !rows_are_even(d))
+        return false;
+    const int64_t q_stride[4] = {d.q_stride[0], q_row_stride(d), 0, 1};
+    return tma_compatible(q_stride, d.q_dtype, rows_of(p), 1, d.batch) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
+}
+
+constexpr SplitCosts kSplitCosts = {kPairKeys, 1, 3};  // in pairs of blocks of keys
+
+// How many pairs of CTAs can run at once, on the device with the fewest: prepare asks, which takes as long as a launch.
+std::atomic<int>& pairs_at_once() {
+    static std::atomic<int> pairs{0};
+    return pairs;
+}
+void count_pairs(const LatentKernel& h) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = 2;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(2);
+    config.blockDim = dim3(unsigned(h.threads));
+    config.dynamicSmemBytes = size_t(h.shared_bytes);
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int pairs = 0;
+    if (cudaOccupancyMaxActiveClusters(&pairs, h.kernel(), &config) != cudaSuccess) pairs = 0, rt::clear_error();
+    const int before = pairs_at_once().load(std::memory_order_relaxed);
+    if (before == 0 || pairs < before) pairs_at_once().store(pairs, std::memory_order_relaxed);
+}
+
+// Should a pair of CTAs share a tile's keys, in place of splits? It merges sooner than another kernel would, but takes one item. With a number
+// or a size of splits it never does, so that a row's bits depend on nothing else.
+bool pairs_are_faster(const rt::Device& device, const Problem& p, const SplitParams& split) {
+    constexpr int64_t kMerge = 1;
+    const int64_t tiles = p.d.batch * tiles_of(p, 64), steps = ceil_div(p.d.seqlen_k, kSplitCosts.keys);
+    if (p.d.num_splits > 0 || p.d.split_size > 0 || tiles > pairs_at_once().load(std::memory_order_relaxed)) return false;
+    return ceil_div(steps, 2) + kSplitCosts.border + kMerge < split_time(device, tiles, split.num_splits, steps, kSplitCosts);
+}
+
+}  // namespace
+
+bool is_latent_kernel(const ArchKernel& arch_kernel) {
+    return &arch_kernel >= kList && &arch_kernel < kList + sizeof kList / sizeof *kList;
+}
+
+ArchPlan plan_latent_kernel(const rt::Device& device, const Problem& asked) {
+    ArchPlan plan{};
+    const Problem p = as_slots(asked);
+    if (!can_implement(device, p)) return plan;
+    const ArchKernel* const kernel = kernel_for(p);
+    if (!kernel) return plan;
+    const int64_t tiles = tiles_of(p, kernel->rows);
+    SplitParams split = splits_of(device, p, p.d.batch * tiles, kSplitCosts);
+    const LatentSource source = latent_kernel(*kernel).source;
+    const bool pairs = source != LatentSource::tokens && pairs_are_faster(device, p, split);
+    if (pairs) split.num_splits = split.splits = 1;
+    const int64_t items = p.d.batch * tiles * split.splits * (pairs ? 2 : 1);
+    if (items >= kMaxExtent || (split.splits > 1 && p.d.batch * rows_of(p) >= kMaxExtent)) return plan;
+    plan.kernel = kernel;
+    plan.split = split;
+    plan.blocks = min_of(items, min_of(device.multiprocessors, kMaxLatentCtas));
+    plan.merge = "merge_latent_splits";
+    plan.split_memory = split_memory(p, plan.split, false);
+    plan.workspace = plan.split_memory.bytes() + slot_list_bytes(asked);
+    LatentParams a{};
+    set_rows(p, &a.x);
+    static_cast<SplitParams&>(a.x) = plan.split;
+    a.x.scale = p.d.scale;
+    a.x.causal = p.causal();
+    a.x.pages = pages_of(p, nullptr);
+    a.tile_rows = kernel->rows, a.tiles = int(tiles);
+    a.splits = int(plan.split.splits);
+    a.ctas_of_tile = pairs ? 2 : 1;
+    a.items = int(items);
+    a.rows.q_step[0] = p.d.q_stride[0] / 8, a.rows.q_step[1] = q_row_stride(p.d) / 8;
+    if (source != LatentSource::boxes) set_row_steps(p, source, &a.rows);
+    plan.rounds_k = source == LatentSource::bytes && p.has(FA_OPERAND_K_DESCALE) && p.d.k_descale_dtype != FA_E8M0;
+    if (p.slots()) {
+        const RowTiles of_list = row_tiles(p, kernel->rows);
+        a.rows_of_list = int(of_list.period), a.tiles_of_list = int(of_list.of_period);
+        a.rows.page_size = divisor(p.d.page_size), a.rows.slots = int(p.d.num_pages * p.d.page_size);
+    }
+    plan.params.set(a);
+    return plan;
+}
+
+rt::Status prepare_latent_kernels(const rt::Device& device) {
+    for (const ArchKernel& one : kList) {
+        const LatentKernel& h = latent_kernel(one);
+        const rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel()),
+                                                  cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
+        if (s != rt::kSuccess) return s;
+    }
+    count_pairs(latent_kernel(kList[0]));
+    const rt::Status listed = rt::prepare(list_latent_slots, device);
+    if (listed != rt::kSuccess) return listed;
+    return rt::prepare(merge_latent_splits, device);
+}
+
+// Makes lists of slots, in memory.
+static rt::Status list_slots(const Problem& p, const fa_forward_args_t& args, char* memory, rt::Stream stream, ListTable* to) {
+    LatentKeyLists x{};
+    x.from = list_table(p, args);
+    x.sequences = sequence_table(p, args);
+    x.pages = pages_of(p, args.page_table);
+    x.lists = int(lists_of_sequence(p));
+    x.keys = int(p.d.seqlen_k), x.most = int(min_of(p.d.list_max, p.d.seqlen_k));
+    x.rows = int(rows_of_k(p));
+    x.causal = p.causal();
+    const int64_t lists = p.d.batch * x.lists;
+    x.slots = reinterpret_cast<int32_t*>(memory), x.counts = x.slots + lists * x.most;
+    *to = ListTable{{x.slots}, {x.counts}, {int64_t(x.lists) * x.most, 0, x.most, 1}, {x.lists, 0, 1}, x.most};
+    return rt::launch_after(list_latent_slots, lists, kSlotThreads, uint64_t(ceil_div(p.d.seqlen_k, 32)) * 4, stream, x);
+}
+
+rt::Status launch_latent_kernel(const ArchPlan& plan, const Problem& asked, const fa_forward_args_t& args, char* memory,
+                                rt::Stream stream) {
+    const LatentKernel& h = latent_kernel(*plan.kernel);
+    const Problem p = as_slots(asked);
+    const fa_attention_desc_t& d = p.d;
+    LatentParams a = plan.params.get<LatentParams>();
+    set_row_tensors(p, args, &a.x);
+    set_split_memory(plan.split_memory, memory, &a.x);
+    a.x.pages.table = operand(p, FA_OPERAND_PAGE_TABLE, args.page_table);
+    a.rows.q = static_cast<const char*>(args.q);
+    a.rows.k = static_cast<const char*>(args.k);
+    a.rows.tail = static_cast<const char*>(operand(p, FA_OPERAND_K_TAIL, args.k_tail));
+    a.rows.factor = static_cast<const char*>(operand(p, FA_OPERAND_K_DESCALE, static_cast<const void*>(args.k_descale)));
+    a.rows.list = list_table(p, args);
+    if (names_keys(asked)) {
+        const rt::Status s = list_slots(asked, args, memory + plan.split_memory.bytes(), stream, &a.rows.list);
+        if (s != rt::kSuccess) return s;
+    }
+    // Fetching 256 bytes for 128 costs 7 % where memory is the limit, and gains 2 % where tiles of a sequence share what comes.
+    const CUtensorMapL2promotion promotion = a.tiles == 1 ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+    const int64_t q_stride[4] = {d.q_stride[0], q_row_stride(d), 0, 1};
+    if (!encode_tensor_map(&a.q, args.q, d.q_dtype, q_stride, d.dim_qk, rows_of(p), 1, d.batch, {64}) ||
+        (h.source == LatentSource::boxes && !encode_tensor_map(&a.k, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), 1, sequences_of_k(p), {64},
+                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE, promotion)))
+        return cudaErrorInvalidValue;
+    const rt::Status s = rt::launch_after(h.kernel(), plan.blocks, h.threads, uint64_t(h.shared_bytes), stream, a, a.ctas_of_tile);
+    if (s != rt::kSuccess || plan.split.splits == 1) return s;
+    return rt::launch_after(merge_latent_splits, p.d.batch * rows_of(p), kMergeTeam * merge_teams(plan.split), 0, stream, a.x);
+}
+
+}  // namespace gpu
+}  // namespace fa

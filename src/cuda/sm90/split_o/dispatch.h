@@ -1,0 +1,44 @@
+// How the kernels whose O two warpgroups share (split_o/consumer.h) cut keys into splits.
+#pragma once
+#include "cuda/sm90/common/tensor_map.h"
+#include "gpu/common/row_params.h"
+
+namespace fa {
+namespace gpu {
+
+// In steps of so many keys: what a CTA begins and ends with is worth, and what merging is.
+struct SplitCosts {
+    int64_t keys, border, merge;
+};
+
+// Of `tiles` CTAs of a split, whose keys take so many steps.
+inline int64_t split_time(const rt::Device& device, int64_t tiles, int64_t splits, int64_t steps, const SplitCosts& costs) {
+    return ceil_div(tiles * splits, device.multiprocessors) * (ceil_div(steps, splits) + costs.border) + (splits > 1 ? costs.merge : 0);
+}
+// The splits that should take the least time.
+inline int64_t num_splits_heuristic(const rt::Device& device, const Problem& p, int64_t tiles, const SplitCosts& costs) {
+    constexpr int64_t kMaxSplits = 128;
+    const int64_t steps = ceil_div(p.d.seqlen_k, costs.keys);
+    int64_t best = 1, least = INT64_MAX;
+    for (int64_t splits = 1; splits <= min_of(kMaxSplits, steps); splits++) {
+        const int64_t time = split_time(device, tiles, splits, steps, costs);
+        if (time < least) best = splits, least = time;
+    }
+    return best;
+}
+inline SplitParams splits_of(const rt::Device& device, const Problem& p, int64_t tiles, const SplitCosts& costs) {
+    SplitParams x{};
+    x.rows = p.d.seqlen_q * p.group;
+    x.split_size = p.d.split_size;
+    x.num_splits = p.d.num_splits > 0 || x.split_size > 0 ? p.d.num_splits : num_splits_heuristic(device, p, tiles, costs);
+    x.splits = max_splits(p.d.seqlen_k, x.num_splits, x.split_size);
+    return x;
+}
+
+// May a block of 64 keys be taken to lie in one page?
+inline bool blocks_lie_in_pages(const Problem& p) {
+    return !p.paged() || (p.d.page_size % 64 == 0 && !p.has(FA_OPERAND_LEFTPAD_K) && p.d.num_pages >= 1 && p.d.num_pages < kMaxExtent);
+}
+
+}  // namespace gpu
+}  // namespace fa

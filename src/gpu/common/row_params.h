@@ -1,0 +1,85 @@
+// What kernels of every family read of a call: lengths of sequences and heads, where rows of o and LSE go, and what those that cut keys
+// into splits read of these. Each family's struct of parameters is made of them and of what it reads besides: SimtForwardParams (simt_params.h)
+// and MmaForwardParams (mma_params.h) of the portable kernels, SplitMergeParams of what merges splits, Sm90ForwardParams and LatentParams of
+// Hopper's. What follows from the descriptor is filled in when the call is planned; pointers, and lengths behind pointers, when it is made.
+#pragma once
+#include "gpu/common/memory.h"
+#include "spec/online_softmax.h"
+
+namespace fa {
+namespace gpu {
+
+// Strides are of elements; pointers of operands that the call has not are NULL.
+struct ShapeParams {
+    SequenceTable sequences;
+    int64_t batch, heads_q, kv_heads, group, dim_v;  // group: query heads of a kv head
+};
+struct RowParams : ShapeParams {
+    void* o;
+    float* lse;
+    RowStrides o_strides, lse_strides;
+    const float* sinks;
+    int32_t o_dtype;
+};
+
+// A pointer of the args, NULL without its operand.
+template <class T>
+T* operand(const Problem& p, uint64_t operand, T* pointer) {
+    return p.has(operand) ? pointer : nullptr;
+}
+
+inline void set_shape(const Problem& p, ShapeParams* x) {
+    const fa_attention_desc_t& d = p.d;
+    x->sequences = sequence_table(p, fa_forward_args_t{});
+    x->batch = d.batch;
+    x->heads_q = d.heads_q;
+    x->kv_heads = p.kv_heads;
+    x->group = p.group;
+    x->dim_v = d.dim_v;
+}
+inline void set_rows(const Problem& p, RowParams* x) {
+    const fa_attention_desc_t& d = p.d;
+    set_shape(p, x);
+    x->o_strides = row_strides(d.o_stride, p.packed_q());
+    x->lse_strides = lse_strides(d.lse_stride, p.packed_q());
+    x->o_dtype = d.o_dtype;
+}
+inline void set_row_tensors(const Problem& p, const fa_forward_args_t& a, RowParams* x) {
+    x->sequences = sequence_table(p, a);
+    x->o = a.o;
+    x->lse = operand(p, FA_OPERAND_LSE, a.lse);
+    x->sinks = operand(p, FA_OPERAND_SINKS, a.sinks);
+}
+
+struct SplitParams {
+    int64_t rows;                    // seqlen_q · group: group-major rows of a sequence and kv head
+    int64_t num_splits, split_size;  // as split_keys takes them
+    int64_t splits;                  // upper bound for any sequence
+    float* partial_o;                // [splits][batch · kv_heads · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
+    RowState* state;                 // [splits][batch · kv_heads · rows]; also the final states that the scores output needs
+};
+
+// The most splits that `keys` keys have.
+inline int64_t max_splits(int64_t keys, int64_t num_splits, int64_t split_size) {
+    if (split_size > 0) return ceil_div(max_of(keys, 1), split_size);
+    return max_of(min_of(num_splits, ceil_div(keys, kSplitQuantum)), 1);
+}
+
+// Where splits keep their partial results in a call's workspace: first partial_o, then state.
+struct SplitMemory {
+    uint64_t partial_bytes, state_bytes;
+    uint64_t bytes() const { return partial_bytes + state_bytes; }
+};
+inline SplitMemory split_memory(const Problem& p, const SplitParams& x, bool final_states) {
+    const int64_t rows = x.splits * p.d.batch * p.kv_heads * x.rows;
+    const bool cut = x.splits > 1;
+    return {cut ? uint64_t(round_up(rows * p.d.dim_v * 4, 256)) : 0,
+            cut || final_states ? uint64_t(round_up(rows * int64_t(sizeof(RowState)), 256)) : 0};
+}
+inline void set_split_memory(const SplitMemory& m, char* memory, SplitParams* x) {
+    x->partial_o = m.partial_bytes ? reinterpret_cast<float*>(memory) : nullptr;
+    x->state = m.state_bytes ? reinterpret_cast<RowState*>(memory + m.partial_bytes) : nullptr;
+}
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,93 @@
+// What becomes of one product q·k before softmax: score mods (softcap, bias, ALiBi, the mask operand), and the rule for dropout; with what
+// kernels read of a call for these.
+#pragma once
+#include <float.h>
+#include "backend/row_keys.h"
+#include "gpu/common/row_params.h"
+#include "spec/random.h"
+
+namespace fa {
+namespace gpu {
+
+// Strides are of elements; pointers of operands that the call has not are NULL.
+struct ScoreModParams {
+    const void* bias;
+    const uint8_t* mask;
+    const float* alibi_slopes;
+    int64_t bias_stride[4], mask_stride[4], alibi_batch_stride;
+    int32_t bias_dtype;
+    float softcap;
+};
+// The same for SIMT kernels, which know every option.
+struct SimtScoreModParams : ScoreModParams {
+    const float* bias_scale;
+    int64_t bias_period[2], mask_period[2], mask_keys;
+    RowSets sets;
+    bool mask_bits;
+};
+struct DropoutParams {
+    const uint64_t* rng_state;  // NULL: these two
+    uint64_t dropout_seed, dropout_offset;
+    float dropout_p, dropout_scale;  // dropout_scale: 1 / (1 − dropout_p)
+    // Of the whole problem's mask, where the call's first row, key and head lie; and heads of a sequence there.
+    uint32_t dropout_row, dropout_key;
+    int64_t dropout_head, dropout_heads;
+};
+
+// A score in natural units, capped; and how much of a gradient passes.
+FA_DEVICE float cap_score(const ScoreModParams& x, float s) { return x.softcap > 0 ? x.softcap * tanhf(s / x.softcap) : s; }
+FA_DEVICE float cap_score(const ScoreModParams& x, float s, float* slope) {
+    if (!(x.softcap > 0)) return s;
+    const float tanh_s = tanhf(s / x.softcap);
+    *slope *= (1.f - tanh_s) * (1.f + tanh_s);
+    return x.softcap * tanh_s;
+}
+
+// For kernels that cap many scores: a division for each, with its branch for what is out of range, would be a sixth of their code. Of the
+// smallest caps the reciprocal would be infinite, and take a score of 0 to NaN.
+FA_DEVICE float reciprocal_of_softcap(const ScoreModParams& x) {
+    const float reciprocal = 1.f / x.softcap;
+    return reciprocal < FLT_MAX ? reciprocal : FLT_MAX;
+}
+
+// A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's
+// band, or where masks do not act (masked: they do). It is given all of a kernel's parameters, as other functions that are not inlined
+// are: the address of a part of them would take registers of its own.
+template <class Params>
+FA_COLD float apply_score_mod(const Params& x, int64_t off, int64_t seqlen_k, int64_t batch, int64_t head, int64_t row,
+                              int64_t key, bool masked, float s) {
+    if (x.mask && masked) {
+        const uint8_t* const begin = x.mask + pair_row(x.mask_period, x.mask_stride, batch, head, row);
+        if (!mask_keeps(begin, x.mask_stride[3], x.mask_bits, key - first_masked_key(x.mask_keys, seqlen_k))) return kNegInf;
+    }
+    if (x.bias) {
+        const int64_t at = pair_row(x.bias_period, x.bias_stride, batch, head, row) + key * x.bias_stride[3];
+        const float b = load_element(x.bias, at, x.bias_dtype);
+        if (b == kNegInf) return kNegInf;
+        s += x.bias_scale ? x.bias_scale[head] * b : b;
+    }
+    if (x.alibi_slopes) {
+        const int64_t distance = row + off - key;
+        s -= x.alibi_slopes[batch * x.alibi_batch_stride + head] * float(distance < 0 ? -distance : distance);
+    }
+    return s;
+}
+
+// The mask of a sequence, with the place of its first row, key and head in it: what draws needs no parameters beside. Both a place and a length are
+// below 2^31, so rows and keys of the whole are below 2^32.
+struct SequenceDropout : Dropout {
+    uint32_t row, key;
+    int64_t batch_head;
+};
+FA_FN SequenceDropout dropout_of(const DropoutParams& x, int64_t batch) {
+    const uint64_t* const state = x.rng_state;
+    return {make_dropout(x.dropout_p, state ? state[0] : x.dropout_seed, state ? state[1] : x.dropout_offset), x.dropout_row, x.dropout_key,
+            batch * x.dropout_heads + x.dropout_head};
+}
+FA_FN bool keeps(const SequenceDropout& d, int64_t head, int64_t row, int64_t key) {
+    return dropout_keeps(d, d.batch_head + head, int64_t(uint32_t(row) + d.row), int64_t(uint32_t(key) + d.key));
+}
+FA_COLD bool keeps_cold(const SequenceDropout& d, int64_t head, int64_t row, int64_t key) { return keeps(d, head, row, key); }
+
+}  // namespace gpu
+}  // namespace fa

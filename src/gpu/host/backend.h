@@ -1,0 +1,218 @@
+// A GPU backend as core sees it: its table of functions, with devices and handles, over the calls of the *_call.h files. The one
+// translation unit of a module that includes this has brought in rt_cuda.h, rt_hip.h or rt_emu.h; the module's entry is defined
+// here.
+#pragma once
+#include "gpu/host/backward_call.h"
+#include "gpu/host/convert_call.h"
+#include "gpu/host/forward_call.h"
+#include "gpu/host/rows_call.h"
+#include "gpu/host/study_call.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+// ---- devices and handles
+
+fa_status_t device_count(int32_t* count, Message* m) {
+    int n = 0;
+    const rt::Status s = rt::device_count(&n);
+    *count = 0;
+    if (s != rt::kSuccess) {
+        rt::clear_error();
+        return rt::no_device(s, m);
+    }
+    if (n == 0) return fail(m, FA_NO_DEVICE, "no %s device is present", rt::kVendor);
+    *count = n;
+    return FA_OK;
+}
+
+fa_status_t usable(Message* m) {
+    int32_t n;
+    return device_count(&n, m);
+}
+
+fa_status_t check_device(int32_t device, Message* m) {
+    int32_t n;
+    const fa_status_t status = device_count(&n, m);
+    if (status != FA_OK) return status;
+    if (device < 0 || device >= n) return fail(m, FA_NO_DEVICE, "device is %d: the %s backend has %d", device, rt::kName, n);
+    return FA_OK;
+}
+
+fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* m) {
+    const fa_status_t status = check_device(device, m);
+    if (status != FA_OK) return status;
+    rt::Device d;
+    const rt::Status s = rt::describe(device, &d);
+    if (s != rt::kSuccess) return device_failed(m, s, "reading the device's properties");
+    info->compute_units = d.multiprocessors;
+    info->memory_bytes = d.memory;
+    snprintf(info->name, sizeof info->name, "%s", d.name);
+    snprintf(info->arch, sizeof info->arch, "%s", d.arch);
+    return FA_OK;
+}
+
+// All kernels at once, so that no call pays for it or loads code while its stream is captured.
+rt::Status prepare_kernels(const rt::Device& d) {
+    rt::Status s = prepare_forward(d);
+    if (s == rt::kSuccess) s = prepare_backward(d);
+    if (s == rt::kSuccess) s = prepare_study(d);
+    if (s == rt::kSuccess) s = rt::prepare(convert_tensors, d);
+    return s == rt::kSuccess ? prepare_rows(d) : s;
+}
+
+fa_status_t create(const Host* host, const fa_create_info_t* info, Context** context, Message* m) {
+    const fa_status_t status = check_device(info->device, m);
+    if (status != FA_OK) return status;
+    rt::Device d;
+    rt::Status s = rt::describe(info->device, &d);
+    if (s != rt::kSuccess) return device_failed(m, s, "reading the device's properties");
+    OnDevice on(info->device);
+    s = prepare_kernels(d);
+    if (rt::out_of_memory(s)) return device_failed(m, s, "loading the kernels");
+    if (s != rt::kSuccess) {
+        rt::clear_error();
+        return fail(m, FA_BACKEND_INCOMPATIBLE, "this build of the %s backend has no code for %s (%s): %s", rt::kName, d.name,
+                    d.arch, rt::text(s));
+    }
+    Context* c = static_cast<Context*>(host->allocate(sizeof(Context), 64));
+    if (!c) return fail(m, FA_OUT_OF_MEMORY, "no memory for a %s handle", rt::kName);
+    *c = Context{};
+    c->host = *host;
+    c->device = info->device;
+    c->host_memory = info->memory == FA_MEMORY_HOST;
+    c->stream = static_cast<rt::Stream>(info->stream);
+    c->owner = rt::stream_owner();
+    c->properties = d;
+    rt::Stream stream;
+    const fa_status_t owned = stream_of(c, 0, nullptr, &stream, m);
+    if (owned == FA_OK) *context = c;
+    else host->release(c);
+    return owned;
+}
+
+void destroy(Context* c, bool forked) {
+    const Host host = c->host;
+    if (!forked) {
+        OnDevice on(c->device);
+        rt::finish(&c->scratch_used);
+        rt::release(c->scratch);
+        rt::release(c->arch_memory.zeros);
+    }
+    host.release(c);
+}
+
+fa_status_t set(Context*, int32_t key, int64_t, Message* m) {
+    return fail(m, FA_UNSUPPORTED, "parameter %d belongs to the CPU backend, this handle's is %s", key, rt::kName);
+}
+fa_status_t get(Context*, int32_t key, int64_t* value, Message* m) {
+    if (key == FA_INFO_ISA) return *value = 0, FA_OK;
+    return fail(m, FA_UNSUPPORTED, "parameter %d belongs to the CPU backend, this handle's is %s", key, rt::kName);
+}
+
+union AnyPlan {
+    ForwardPlan forward;
+    StudyPlan study;
+    BackwardPlan backward;
+    RowsPlan rows;
+};
+
+fa_status_t plan(const Context* c, Plan* plan, Message* m) {
+    OnDevice on(c->device);
+    if (plan->op != FA_OP_BACKWARD && plan->op != FA_OP_FORWARD) return plan_rows(static_cast<RowsPlan*>(plan), m);
+    const rt::Device device = unreserved(c->properties, plan->problem.d);
+    if (plan->op == FA_OP_BACKWARD) return plan_backward(device, static_cast<BackwardPlan*>(plan), m);
+    if (plan->problem.d.algorithm != FA_ALGORITHM_FLASH) return plan_study(device, static_cast<StudyPlan*>(plan), m);
+    return plan_forward(device, static_cast<ForwardPlan*>(plan), m);
+}
+
+void explain(const Context* c, const Plan* plan, char* text, uint64_t n) {
+    if (plan->op == FA_OP_BACKWARD) return explain_backward(*c, *static_cast<const BackwardPlan*>(plan), text, n);
+    if (plan->op != FA_OP_FORWARD) return explain_rows(*c, *static_cast<const RowsPlan*>(plan), text, n);
+    if (plan->problem.d.algorithm != FA_ALGORITHM_FLASH) return explain_study(*c, *static_cast<const StudyPlan*>(plan), text, n);
+    return explain_forward(*c, *static_cast<const ForwardPlan*>(plan), text, n);
+}
+
+// ---- memory
+
+// What waits for a stream that is being captured, or allocates then, ends the capture.
+fa_status_t not_captured(const Context& c, rt::Stream stream, Message* m) {
+    if (!rt::capturing(stream)) return FA_OK;
+    return fail(m, FA_INVALID_STATE, "the stream is being captured: expected calls that neither allocate, copy nor wait%s",
+                c.host_memory ? "; with FA_MEMORY_HOST every call does, make the handle with FA_MEMORY_DEVICE" : "");
+}
+
+fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* m) {
+    OnDevice on(c->device);
+    const fa_status_t status = not_captured(*c, c->stream, m);
+    if (status != FA_OK) return status;
+    const rt::Status s = rt::allocate(pointer, bytes);
+    return s == rt::kSuccess ? FA_OK : device_failed(m, s, "allocating memory");
+}
+
+fa_status_t release(Context* c, void* pointer, Message* m) {
+    OnDevice on(c->device);
+    const fa_status_t status = not_captured(*c, c->stream, m);
+    memset(c->readable, 0, sizeof c->readable);
+    return status == FA_OK ? launched(m, rt::release(pointer), "freeing memory") : status;
+}
+
+fa_status_t copy(Context* c, void* to, const void* from, uint64_t bytes, Message* m) {
+    OnDevice on(c->device);
+    fa_status_t status = not_captured(*c, c->stream, m);
+    if (status == FA_OK) status = launched(m, rt::copy(to, from, bytes, c->stream), "copying memory");
+    return status == FA_OK ? launched(m, rt::synchronize(c->stream), "copying memory") : status;
+}
+
+fa_status_t synchronize(Context* c, uint32_t flags, void* stream, Message* m) {
+    OnDevice on(c->device);
+    rt::Stream waited;
+    fa_status_t status = stream_of(c, flags, stream, &waited, m);
+    if (status == FA_OK) status = not_captured(*c, waited, m);
+    return status == FA_OK ? launched(m, rt::synchronize(waited), "waiting for the stream") : status;
+}
+
+constexpr Backend backend_table() {
+    Backend b{};
+    b.abi = kBackendAbi;
+    b.id = rt::kBackend;
+    b.name = rt::kName;
+    b.usable = usable;
+    b.device_count = device_count;
+    b.device_info = device_info;
+    b.create = create;
+    b.destroy = destroy;
+    b.set = set;
+    b.get = get;
+    b.plan_bytes = sizeof(AnyPlan);
+    b.plan = plan;
+    b.explain = explain;
+    b.forward = forward;
+    b.backward = backward;
+    b.merge = merge;
+    b.append_kv = append_kv;
+    b.rotary = rotary;
+    b.allocate = allocate;
+    b.release = release;
+    b.copy = copy;
+    b.synchronize = synchronize;
+    b.copy_async = copy_async;
+    b.convert = convert;
+    return b;
+}
+constexpr Backend kBackendTable = backend_table();
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa
+
+#ifndef FA_BACKEND_ENTRY  // linked into the library itself, a backend goes by a name of its own
+#define FA_BACKEND_ENTRY flashattn_backend_v1
+#endif
+extern "C" __attribute__((visibility("default"))) const fa::Backend* FA_BACKEND_ENTRY(uint32_t host_abi, fa::Message* m) {
+    if (host_abi == fa::kBackendAbi) return &fa::gpu::kBackendTable;
+    fa::fail(m, FA_BACKEND_INCOMPATIBLE, "the %s module speaks version %u of the backend interface, the library version %u",
+             fa::rt::kName, fa::kBackendAbi, host_abi);
+    return nullptr;
+}

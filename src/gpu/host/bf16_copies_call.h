@@ -1,0 +1,107 @@
+// Which calls compute on copies of q, k and v in bf16 (bf16_copies.h), the call as it is then, and the launch that makes them.
+#pragma once
+#include "gpu/rows/bf16_copies.h"
+#include "gpu/host/choose.h"
+#include "gpu/host/context.h"
+#include "gpu/host/extents.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+// Fewer rows of a kv head take less time than the copies do.
+constexpr int64_t kCopyRows = 128;
+
+// Of a tensor, without its pointers; of one that is bf16 as it is, or that is larger than a copy may be, none.
+Bf16Copy bf16_copy(int32_t dtype, const RowStrides& strides, int64_t sequences, int64_t rows, int64_t heads, int64_t dim, const Factors& factors,
+                   bool has_factors) {
+    constexpr double most = double(int64_t(1) << 29);  // dims: a copy of a GiB
+    Bf16Copy x{};
+    if ((dtype == FA_BF16 && !has_factors) || double(sequences) * double(rows) * double(heads * dim) > most) return x;
+    x.strides = strides;
+    x.rows = uint32_t(rows), x.heads = uint32_t(heads), x.parts = uint32_t(dim / (is_block_type(dtype) ? 16 : 8));
+    x.total = uint32_t(sequences * rows * heads) * x.parts;
+    x.dtype = dtype;
+    x.dim = int32_t(dim);
+    x.factors = factors;
+    return x;
+}
+Bf16Copies bf16_copies(const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    return {{bf16_copy(d.k_dtype, row_strides(d.k_stride, p.packed_k()), sequences_of_k(p), rows_of_k(p), d.heads_k, d.dim_qk,
+                       k_factors(p, nullptr, nullptr), p.has(FA_OPERAND_K_DESCALE)),
+             bf16_copy(d.v_dtype, row_strides(d.v_stride, p.packed_k()), sequences_of_k(p), rows_of_k(p), d.heads_v, d.dim_v,
+                       v_factors(p, nullptr, nullptr), p.has(FA_OPERAND_V_DESCALE)),
+             bf16_copy(d.q_dtype, row_strides(d.q_stride, p.packed_q()), sequences_of_q(p), rows_of_q(p), d.heads_q, d.dim_qk, Factors{}, false)}};
+}
+
+// Are k and v other than stored numbers of one type, times a factor of each head?
+bool has_parts(const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    const auto parts = [](int32_t dtype) { return is_block_type(dtype) || is_nibble_type(dtype); };
+    return parts(d.k_dtype) || parts(d.v_dtype) || p.has(FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT) || (p.options & (option::kv_factors | option::v_dtype)) != 0;
+}
+
+// By permission alone, and where k or v is of blocks, of 4 bits or with such factors: no copy of other types is worth its time. Probabilities as an output are computed from q
+// itself, and would not be these. Not if the call reads little of a pool of pages.
+bool may_copy(const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    const auto rounds = [](int32_t dtype) { return dtype == FA_BF16 || is_scaled_type(dtype); };
+    constexpr uint64_t rows_in_parts = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL;
+    // Of packed sequences each may have factors of its own, which a row of the tensor does not know.
+    const bool own = p.packed_k() && ((p.has(FA_OPERAND_K_DESCALE) && d.k_descale_stride[0] != 0) || (p.has(FA_OPERAND_V_DESCALE) && d.v_descale_stride[0] != 0));
+    return d.precision == FA_PRECISION_NATIVE && has_parts(p) && !own && rounds(d.k_dtype) && rounds(d.v_dtype) &&
+           (d.q_dtype == FA_F32 || d.q_dtype == FA_F16 || d.q_dtype == FA_BF16) && !p.has(rows_in_parts | FA_OPERAND_SCORES) && !p.v_in_k() &&
+           !p.slots() && (d.dim_qk | d.dim_v) % 8 == 0 && d.seqlen_q * p.group >= kCopyRows &&
+           sequences_of_k(p) * rows_of_k(p) <= 2 * d.batch * round_up(d.seqlen_k, 64);
+}
+
+// The call that reads copies.
+Problem copied_problem(const Problem& p, const Bf16Copies& copies) {
+    Problem w = p;
+    int32_t* const dtypes[] = {&w.d.k_dtype, &w.d.v_dtype, &w.d.q_dtype};
+    int64_t* const strides[] = {w.d.k_stride, w.d.v_stride, w.d.q_stride};
+    for (int i = 0; i < 3; i++) {
+        const Bf16Copy& x = copies.tensor[i];
+        if (x.total == 0) continue;
+        const int64_t dim = x.dim, dense[] = {x.rows * (x.heads * dim), x.heads * dim, dim, 1};
+        *dtypes[i] = FA_BF16;
+        memcpy(strides[i], dense, sizeof dense);
+    }
+    w.d.operands &= ~(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT);
+    w.d.k_descale_dtype = w.d.v_descale_dtype = FA_F32;
+    for (int64_t* const block : {w.d.k_descale_block, w.d.v_descale_block}) block[0] = 1, block[1] = max_of(w.d.dim_qk, w.d.dim_v);
+    for (int64_t* const stride : {w.d.k_descale_stride, w.d.v_descale_stride}) memset(stride, 0, sizeof w.d.k_descale_stride);
+    w.options = options_of(w.d);
+    return w;
+}
+
+bool is_bf16(const fa_attention_desc_t& d) { return d.q_dtype == FA_BF16 && d.k_dtype == FA_BF16 && d.v_dtype == FA_BF16; }
+
+// Makes copies at `memory`, and args of those that read them.
+fa_status_t launch_copies(const Problem& p, Bf16Copies x, const fa_forward_args_t& a, char* memory, fa_forward_args_t* copied, rt::Stream stream,
+                          Message* m) {
+    const void* const from[] = {a.k, a.v, a.q};
+    const void** const to[] = {&copied->k, &copied->v, &copied->q};
+    // Others than those of the batch's own sequences may be wanted for longer, or lie in pages.
+    const bool own = !p.packed_k() && !p.paged() && !p.has(FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_LEFTPAD_K);
+    int64_t blocks = 0;
+    *copied = a;
+    for (int i = 0; i < 3; i++) {
+        Bf16Copy& t = x.tensor[i];
+        if (t.total == 0) continue;
+        t.from = from[i];
+        if (i < 2) t.factors.factor = operand(p, i ? FA_OPERAND_V_DESCALE : FA_OPERAND_K_DESCALE, i ? a.v_descale : a.k_descale);
+        if (i < 2) t.factors.shift = operand(p, i ? FA_OPERAND_V_SHIFT : FA_OPERAND_K_SHIFT, i ? a.v_shift : a.k_shift);
+        t.to = reinterpret_cast<uint16_t*>(memory);
+        t.seqused = i < 2 && own ? operand(p, FA_OPERAND_SEQUSED_K, a.seqused_k) : nullptr;
+        *to[i] = memory;
+        memory += t.bytes();
+        blocks += t.blocks();
+    }
+    return launched(m, rt::launch(copy_as_bf16, blocks, kCopyThreads, 0, stream, x), "copy_as_bf16");
+}
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa

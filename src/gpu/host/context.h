@@ -1,0 +1,241 @@
+// What the calls of a GPU handle have in common: the handle's state (Context), its stream, device and scratch memory, checks of
+// pointers, and the parameters that forward and backward launches share. For the *_call.h files, each of which has the calls of one
+// kind; the including file has defined the names of rt_cuda.h, rt_hip.h or rt_emu.h.
+#pragma once
+#include "gpu/host/arch_kernel.h"
+#include "gpu/host/check_arrays.h"
+#include "gpu/common/instance.h"
+#include "gpu/common/key_lists.h"
+#include "gpu/common/simt_params.h"
+
+namespace fa {
+
+// What a GPU handle owns. Scratch memory is kept between calls and grows; a call on another stream than the last waits for that
+// one's.
+struct Context {
+    Host host;
+    int device;
+    bool host_memory;
+    rt::Stream stream;
+    rt::StreamOwner owner;
+    rt::Device properties;
+    void* scratch;
+    uint64_t scratch_bytes;
+    rt::Stream scratch_stream;
+    rt::Event scratch_used;
+    gpu::ArchKernelMemory arch_memory;
+    // Where kernels were found able to read, by some bits of the address: the query costs 0.2 us each time.
+    mutable const void* readable[64];
+};
+
+namespace gpu {
+namespace {
+
+// What a plan counts on: the device without the multiprocessors that the call leaves free. Two remain, which a cluster needs.
+rt::Device unreserved(const rt::Device& device, const fa_attention_desc_t& d) {
+    rt::Device o = device;
+    o.multiprocessors = max_of(device.multiprocessors - d.reserve_units, min_of(device.multiprocessors, 2));
+    return o;
+}
+
+fa_status_t device_failed(Message* m, rt::Status s, const char* what) {
+    rt::clear_error();
+    return fail(m, rt::out_of_memory(s) ? FA_OUT_OF_MEMORY : FA_DEVICE_ERROR, "%s: %s", what, rt::text(s));
+}
+
+// ---- what calls have in common
+
+// Makes the handle's device current, and the caller's again at the end.
+struct OnDevice {
+    int before;
+    explicit OnDevice(int device) : before(-1) {
+        if (rt::current_device(&before) == rt::kSuccess && before == device) before = -1;
+        else rt::set_device(device);
+    }
+    ~OnDevice() {
+        if (before >= 0) rt::set_device(before);
+    }
+};
+
+// The stream that a call names, or the handle's. The device is current.
+fa_status_t stream_of(Context* c, uint32_t flags, void* named, rt::Stream* stream, Message* m) {
+    *stream = flags & FA_ARGS_STREAM ? static_cast<rt::Stream>(named) : c->stream;
+    if (rt::owns(&c->owner, c->device, *stream)) return FA_OK;
+    return fail(m, FA_INVALID_ARGUMENT, "stream is %p, of another device: expected one of device %d, the handle's", *stream, c->device);
+}
+
+// The caller's workspace, or the handle's own memory grown to `bytes`. A graph gets none of that: it would read it long after a
+// larger call has taken its place.
+fa_status_t workspace(Context* c, rt::Stream stream, void* given, uint64_t bytes, char** memory, Message* m) {
+    *memory = static_cast<char*>(given);
+    if (given || bytes == 0) return FA_OK;
+    if (rt::capturing(stream))
+        return fail(m, FA_WORKSPACE_TOO_SMALL, "workspace is NULL: expected %llu bytes or more while the stream is captured",
+                    (unsigned long long)bytes);
+    rt::Status s = rt::kSuccess;
+    if (c->scratch_bytes < bytes) {
+        rt::finish(&c->scratch_used);
+        rt::release(c->scratch);
+        c->scratch_bytes = 0;
+        c->scratch = nullptr;
+        s = rt::allocate(&c->scratch, bytes);
+        if (s != rt::kSuccess) return device_failed(m, s, "allocating scratch memory");
+        c->scratch_bytes = bytes;
+    } else if (stream != c->scratch_stream) {
+        s = rt::follow(stream, c->scratch_used);
+    }
+    c->scratch_stream = stream;
+    *memory = static_cast<char*>(c->scratch);
+    return s == rt::kSuccess ? FA_OK : device_failed(m, s, "waiting for the stream that last used the scratch memory");
+}
+
+// The end of a call that has had memory of workspace(), whatever became of it.
+fa_status_t mark_workspace(Context* c, rt::Stream stream, const void* memory, const void* given, fa_status_t status, Message* m) {
+    if (!memory || given) return status;
+    const rt::Status s = rt::record(&c->scratch_used, stream);
+    return status != FA_OK || s == rt::kSuccess ? status : device_failed(m, s, "marking the use of scratch memory");
+}
+
+// Can kernels read there? Memory that was given back since it was last seen is the caller's to keep away.
+fa_status_t check_pointer(const Context& c, const void* p, const char* name, Message* m) {
+    const void*& known = c.readable[reinterpret_cast<uintptr_t>(p) / 256 % (sizeof c.readable / sizeof *c.readable)];
+    if (!p || p == known) return FA_OK;
+    bool readable = true;
+    const rt::Status s = rt::accessible(p, c.device, &readable);
+    if (s != rt::kSuccess) return device_failed(m, s, name);
+    if (readable) return known = p, FA_OK;
+    return fail(m, FA_INVALID_ARGUMENT,
+                "%s is %p: device %d cannot read that address; give memory of that device, or make the handle with FA_MEMORY_HOST",
+                name, p, c.device);
+}
+
+// A tensor without elements may lie anywhere.
+fa_status_t check_tensors(const Context& c, const Problem& p, const fa_forward_args_t& a, Message* m) {
+    const int64_t queries = p.packed_q() ? p.d.total_q : p.d.seqlen_q;
+    const int64_t keys = p.packed_k() ? p.d.total_k : p.paged() ? p.d.num_pages : p.d.seqlen_k;
+    const struct {
+        const void* pointer;
+        const char* name;
+        int64_t rows;
+    } tensors[] = {{a.q, "q", queries}, {a.k, "k", keys}, {a.v, "v", keys}, {a.o, "o", queries}};
+    for (const auto& t : tensors) {
+        const fa_status_t status = t.rows > 0 ? check_pointer(c, t.pointer, t.name, m) : FA_OK;
+        if (status != FA_OK) return status;
+    }
+    return FA_OK;
+}
+
+fa_status_t launched(Message* m, rt::Status s, const char* kernel) {
+    return s == rt::kSuccess ? FA_OK : device_failed(m, s, kernel);
+}
+
+constexpr int64_t kMaxBlocks = int64_t(1) << 31;  // of one launch, and one more
+
+// Bytes of a workspace for the bits of a call's lists; refused where a launch cannot hold a block for each.
+fa_status_t plan_lists(const Problem& p, uint64_t* bytes, Message* m) {
+    *bytes = uint64_t(round_up(key_list_bytes(p), 256));
+    if (key_lists(p, nullptr).count < kMaxBlocks) return FA_OK;
+    return fail(m, FA_UNSUPPORTED, "list_rows is %lld: a launch holds fewer than 2^31 lists of keys", (long long)p.d.list_rows);
+}
+// Says in *device_status what is wrong with a call's arrays, if the caller has asked.
+template <class Args>
+fa_status_t launch_checks(Context* c, const Problem& p, const Args& a, uint32_t flags, void* given_stream, Message* m) {
+    if (!p.has(FA_OPERAND_DEVICE_STATUS) || p.d.batch == 0) return FA_OK;
+    rt::Stream stream;
+    const fa_status_t status = stream_of(c, flags, given_stream, &stream, m);
+    if (status != FA_OK) return status;
+    return launched(m, rt::launch(check_arrays, p.d.batch, kCheckThreads, 0, stream, array_checks(p, a)), "check_arrays");
+}
+
+fa_status_t launch_lists(const Problem& p, const fa_forward_args_t& a, const KeyLists& lists, rt::Stream stream, Message* m) {
+    if (lists.count == 0) return FA_OK;
+    return launched(m, rt::launch(expand_lists, lists.count, kListThreads, 0, stream, ListParams{list_table(p, a), lists}),
+                    "expand_lists");
+}
+
+// What follows from the problem alone, and, by the functions of tensors, what the args add.
+void set_score_mods(const Problem& p, ScoreModParams* x) {
+    const fa_attention_desc_t& d = p.d;
+    for (int i = 0; i < 4; i++) {
+        x->bias_stride[i] = d.bias_stride[i];
+        x->mask_stride[i] = d.mask_stride[i];
+    }
+    x->alibi_batch_stride = d.alibi_batch_stride;
+    x->bias_dtype = d.bias_dtype;
+    x->softcap = d.softcap;
+}
+void set_score_mod_tensors(const Problem& p, const fa_forward_args_t& a, ScoreModParams* x) {
+    x->bias = operand(p, FA_OPERAND_BIAS, a.bias);
+    x->mask = operand(p, FA_OPERAND_MASK, a.mask);
+    x->alibi_slopes = operand(p, FA_OPERAND_ALIBI, a.alibi_slopes);
+}
+
+void set_dropout(const Problem& p, DropoutParams* x) {
+    x->dropout_p = p.d.dropout_p;
+    x->dropout_scale = float(1.0 / (1.0 - double(p.d.dropout_p)));
+}
+void set_dropout_state(const Problem& p, const fa_forward_args_t& a, DropoutParams* x) {
+    x->rng_state = operand(p, FA_OPERAND_RNG_STATE, a.rng_state);
+    x->dropout_seed = a.dropout_seed;
+    x->dropout_offset = a.dropout_offset;
+    const DropoutPlace place = dropout_place(p, a);
+    x->dropout_row = uint32_t(place.row);
+    x->dropout_key = uint32_t(place.key);
+    x->dropout_head = place.head;
+    x->dropout_heads = place.heads;
+}
+
+// Must scores leave the product in natural units?
+bool needs_score_mod(const Problem& p) { return p.has_score_mod() || !(p.d.scale > 0 && plain_scale(p.d.scale)); }
+
+void set_factor(const fa_attention_desc_t& d, bool score_mod, SimtProductParams* x) {
+    x->score_mod = score_mod;
+    x->factor = score_factor(score_mod ? d.scale : d.scale * kLog2e);
+}
+void set_product(const Problem& p, SimtProductParams* x) {
+    const fa_attention_desc_t& d = p.d;
+    set_score_mods(p, x);
+    for (int i = 0; i < 2; i++) {
+        x->bias_period[i] = d.bias_period[i];
+        x->mask_period[i] = d.mask_period[i];
+    }
+    x->mask_keys = d.mask_keys;
+    x->mask_bits = d.mask_dtype == FA_BIT;
+    x->rule = mask_rule(p);
+    x->dim_qk = d.dim_qk;
+    x->q_strides = row_strides(d.q_stride, p.packed_q());
+    x->k_strides = row_strides(d.k_stride, p.packed_k());
+    x->q_dtype = d.q_dtype;
+    x->k_dtype = d.k_dtype;
+    set_factor(d, needs_score_mod(p), x);
+}
+// lists: written before, see launch_lists.
+void set_product_tensors(const Problem& p, const fa_forward_args_t& a, const KeyLists& lists, SimtProductParams* x) {
+    set_score_mod_tensors(p, a, x);
+    x->bias_scale = operand(p, FA_OPERAND_BIAS_SCALE, a.bias_scale);
+    x->sets = {key_ranges(p, a), lists};
+    x->q = a.q;
+    x->k = a.k;
+}
+
+template <class Base>
+void set_mma_call(const Problem& p, MmaCallParams<Base>* x) {
+    set_score_mods(p, x);
+    set_dropout(p, x);
+    x->rule = mask_rule(p);
+    x->dim_qk = p.d.dim_qk;
+    x->scale = p.d.scale;
+    x->uniform_lengths = has_uniform_lengths(p);
+    if (!x->uniform_lengths) return;
+    x->uniform_seq = sequence_of(sequence_table(p, fa_forward_args_t{}), 0);
+    x->rule = mask_rule(x->rule, x->uniform_seq);
+}
+template <class Base>
+void set_mma_call_tensors(const Problem& p, const fa_forward_args_t& a, MmaCallParams<Base>* x) {
+    set_score_mod_tensors(p, a, x);
+    set_dropout_state(p, a, x);
+}
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,80 @@
+// The calls that take rows one by one: fa_merge, fa_append_kv and fa_rotary.
+#pragma once
+#include "gpu/rows/append.h"
+#include "gpu/host/context.h"
+#include "gpu/rows/merge_partials.h"
+#include "gpu/rows/rotary.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+rt::Status prepare_rows(const rt::Device& d) {
+    const rt::Status all[] = {rt::prepare(merge_rows, d), rt::prepare(append_rows, d), rt::prepare(rotate_rows, d)};
+    for (const rt::Status s : all)
+        if (s != rt::kSuccess) return s;
+    return rt::kSuccess;
+}
+
+struct RowsPlan : Plan {
+    int64_t rows;  // with heads, of merge and rotary; append_kv learns from its args how many are new
+};
+
+fa_status_t check_rows(int64_t rows, int rows_per_block, const char* name, Message* m) {
+    if (rows <= (kMaxBlocks - 1) * rows_per_block) return FA_OK;
+    return fail(m, FA_UNSUPPORTED, "%lld rows and heads: %s takes fewer than %lld in one launch", (long long)rows, name,
+                (long long)(kMaxBlocks * rows_per_block));
+}
+
+const char* rows_kernel_name(int32_t op) {
+    return op == FA_OP_MERGE ? "merge_rows" : op == FA_OP_APPEND_KV ? "append_rows" : "rotate_rows";
+}
+
+fa_status_t plan_rows(RowsPlan* plan, Message* m) {
+    const fa_attention_desc_t& d = plan->problem.d;
+    plan->rows = plan->op == FA_OP_APPEND_KV ? 0 : d.batch * d.heads_q * d.seqlen_q;
+    plan->workspace = 0;
+    return check_rows(plan->rows, plan->op == FA_OP_MERGE ? 1 : kTeams, rows_kernel_name(plan->op), m);
+}
+
+void explain_rows(const Context& c, const RowsPlan& plan, char* text, uint64_t n) {
+    snprintf(text, n, "kernel %s on %s (%s)", rows_kernel_name(plan.op), c.properties.name, c.properties.arch);
+}
+
+// On the stream that the call names, for kernels whose grid covers rows.
+template <class Args, class Params>
+fa_status_t launch_rows(Context* c, const Plan& plan, const Args& a, void (*kernel)(Params), int64_t rows, int rows_per_block,
+                        int threads, const Params& x, Message* m) {
+    OnDevice on(c->device);
+    rt::Stream stream;
+    const fa_status_t status = stream_of(c, a.flags, a.stream, &stream, m);
+    if (status != FA_OK || rows == 0) return status;
+    return launched(m, rt::launch_after(kernel, ceil_div(rows, rows_per_block), threads, 0, stream, x), rows_kernel_name(plan.op));
+}
+
+fa_status_t merge(Context* c, const Plan* plan, const fa_merge_args_t* a, Message* m) {
+    [[maybe_unused]] const rt::Range range("fa_merge");
+    const int64_t rows = static_cast<const RowsPlan*>(plan)->rows;
+    return launch_rows(c, *plan, *a, merge_rows, rows, 1, kRowThreads, merge_params(plan->problem, *a), m);
+}
+
+fa_status_t append_kv(Context* c, const Plan* plan, const fa_append_kv_args_t* a, Message* m) {
+    [[maybe_unused]] const rt::Range range("fa_append_kv");
+    const Problem& p = plan->problem;
+    const int64_t rows = p.d.batch * a->seqlen_new * max_of(p.d.heads_k, p.d.heads_v);  // of k, and as many of v
+    fa_status_t status = check_rows(rows, kTeams / 2, rows_kernel_name(plan->op), m);
+    OnDevice on(c->device);
+    if (status == FA_OK) status = launch_checks(c, p, *a, a->flags, a->stream, m);
+    return status != FA_OK ? status
+                           : launch_rows(c, *plan, *a, append_rows, rows, kTeams / 2, kMoveThreads, append_params(p, *a), m);
+}
+
+fa_status_t rotary(Context* c, const Plan* plan, const fa_rotary_args_t* a, Message* m) {
+    [[maybe_unused]] const rt::Range range("fa_rotary");
+    const int64_t rows = static_cast<const RowsPlan*>(plan)->rows;
+    return launch_rows(c, *plan, *a, rotate_rows, rows, kTeams, kMoveThreads, rotary_params(plan->problem, *a), m);
+}
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,142 @@
+// The calls of the study baselines: their plan, what fa_explain says of it, and launches of study.h's kernels.
+#pragma once
+#include "gpu/host/choose.h"
+#include "gpu/host/simt_call.h"
+#include "gpu/simt/study.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+struct StudyInstance {
+    int columns;
+    void (*values)(StudyParams);
+    void (*flash1)(StudyParams);
+    int64_t (*shared_bytes)(int64_t q_dims);
+};
+
+template <int TV>
+constexpr StudyInstance study_instance() {
+    using S = Simt<kStudyRows / 16, TV>;
+    return {S::columns, standard_values<TV>, flash1_head<TV>, S::shared_bytes};
+}
+const StudyInstance kStudyInstances[] = {study_instance<4>(), study_instance<rt::kWideStudyColumns / 16>()};
+
+rt::Status prepare_study(const rt::Device& d) {
+    const rt::Status shared[] = {rt::prepare(standard_scores, d), rt::prepare(standard_softmax, d)};
+    for (const rt::Status s : shared)
+        if (s != rt::kSuccess) return s;
+    for (const StudyInstance& one : kStudyInstances) {
+        rt::Status s = rt::prepare(one.values, d);
+        if (s == rt::kSuccess) s = rt::prepare(one.flash1, d);
+        if (s != rt::kSuccess) return s;
+    }
+    return rt::kSuccess;
+}
+
+// Bytes of scores that standard holds at once, unless one head has more: far beyond any cache, so that they really go to memory.
+constexpr int64_t kSMatrixBytes = int64_t(1) << 30;
+
+struct StudyPlan : Plan {
+    const StudyInstance* instance;
+    StudyParams params;            // but for what args add
+    int64_t heads, heads_at_once;  // in all, and in the matrix at a time
+    uint64_t s_matrix_bytes, states_bytes, state_bytes;
+};
+
+fa_status_t plan_s_matrix(StudyPlan* s, Message* m) {
+    const Problem& p = s->problem;
+    const SimtForwardParams& x = s->params.x;
+    constexpr int64_t limit = int64_t(1) << 31;
+    const int64_t key_tiles = s->params.pitch / kKeys;
+    if (x.blocks > 0 && key_tiles >= limit / x.blocks)
+        return fail(m, FA_UNSUPPORTED, "seqlen_q %lld times seqlen_k %lld: too many scores for the standard algorithm to store",
+                    (long long)p.d.seqlen_q, (long long)p.d.seqlen_k);
+    const int64_t head_bytes = x.rows * s->params.pitch * int64_t(sizeof(float));
+    s->heads_at_once = head_bytes ? min_of(max_of(kSMatrixBytes / head_bytes, 1), s->heads) : s->heads;
+    s->s_matrix_bytes = uint64_t(round_up(s->heads_at_once * head_bytes, 256));
+    return FA_OK;
+}
+
+fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* m) {
+    const Problem& p = s->problem;
+    const fa_attention_desc_t& d = p.d;
+    if (d.num_splits > 1 || d.split_size > 0)
+        return fail(m, FA_UNSUPPORTED, "num_splits is %d and split_size %lld: the study baselines do not split keys",
+                    d.num_splits, (long long)d.split_size);
+    s->params = StudyParams{};
+    s->instance = &kStudyInstances[d.dim_v > kStudyInstances[0].columns];
+    SimtForwardParams& x = s->params.x;
+    SplitParams whole{};
+    whole.rows = d.seqlen_q * p.group;
+    whole.num_splits = whole.splits = 1;
+    set_simt_forward(p, device, kStudyRows, s->instance->columns, s->instance->shared_bytes, whole, &x);
+    set_factor(d, p.has_score_mod() || !plain_scale(d.scale), &x);
+    s->params.pitch = round_up(d.seqlen_k, kKeys);
+    s->heads = d.batch * p.kv_heads;
+    const int64_t all = s->heads * x.rows;
+    constexpr int64_t limit = int64_t(1) << 31;
+    if (all >= limit || s->heads * x.blocks >= limit / x.value_parts)
+        return fail(m, FA_UNSUPPORTED, "batch is %lld, heads_q %lld and seqlen_q %lld: a launch holds fewer than 2^31 rows; use a smaller batch",
+                    (long long)d.batch, (long long)d.heads_q, (long long)d.seqlen_q);
+    const bool standard = d.algorithm == FA_ALGORITHM_STANDARD;
+    s->states_bytes = uint64_t(round_up((standard ? 1 : x.value_parts) * all * int64_t(sizeof(RowState)), 256));
+    s->state_bytes = p.has(FA_OPERAND_SCORES) ? uint64_t(round_up(all * int64_t(sizeof(RowState)), 256)) : 0;
+    s->heads_at_once = s->heads;
+    s->s_matrix_bytes = 0;
+    const fa_status_t status = standard ? plan_s_matrix(s, m) : FA_OK;
+    s->workspace = s->s_matrix_bytes + s->states_bytes + s->state_bytes;
+    return status;
+}
+
+void explain_study(const Context& c, const StudyPlan& s, char* text, uint64_t n) {
+    const bool standard = s.problem.d.algorithm == FA_ALGORITHM_STANDARD;
+    snprintf(text, n, "kernel study_%s_%dx%d on %s (%s), tiles of %d rows x %d keys, %lld of %lld heads at a time",
+             standard ? "standard" : "flash1", kStudyRows, s.instance->columns, c.properties.name, c.properties.arch, kStudyRows,
+             kKeys, (long long)s.heads_at_once, (long long)s.heads);
+}
+
+// The three passes, for as many heads as the matrix holds, then for the next.
+fa_status_t launch_standard(const StudyPlan& s, StudyParams y, rt::Stream stream, Message* m) {
+    const uint64_t shared = uint64_t(s.instance->shared_bytes(y.x.q_dims));
+    for (; y.first_head < s.heads; y.first_head += s.heads_at_once) {
+        const int64_t heads = min_of(s.heads_at_once, s.heads - y.first_head), tiles = heads * y.x.blocks,
+                      key_tiles = y.pitch / kKeys;
+        rt::Status done = key_tiles ? rt::launch(standard_scores, tiles * key_tiles, kThreads, shared, stream, y) : rt::kSuccess;
+        if (done != rt::kSuccess) return device_failed(m, done, "standard_scores");
+        done = rt::launch(standard_softmax, heads * y.x.rows, kMergeThreads, kMergeThreads / 16 * 4, stream, y);
+        if (done != rt::kSuccess) return device_failed(m, done, "standard_softmax");
+        done = rt::launch(s.instance->values, tiles * y.x.value_parts, kThreads, shared, stream, y);
+        if (done != rt::kSuccess) return device_failed(m, done, "standard_values");
+    }
+    return FA_OK;
+}
+
+fa_status_t forward_study(Context* c, const StudyPlan& s, const fa_forward_args_t& a, Message* m) {
+    const Problem& p = s.problem;
+    if (s.heads * s.params.x.rows == 0) return FA_OK;
+    fa_status_t status = check_tensors(*c, p, a, m);
+    if (status != FA_OK) return status;
+    rt::Stream stream;
+    status = stream_of(c, a.flags, a.stream, &stream, m);
+    if (status != FA_OK) return status;
+    char* memory;
+    status = workspace(c, stream, a.workspace, s.workspace, &memory, m);
+    if (status != FA_OK) return status;
+    StudyParams y = s.params;
+    SimtForwardParams& x = y.x;
+    set_simt_forward_tensors(p, a, KeyLists{}, &x);
+    y.s_matrix = reinterpret_cast<float*>(memory);
+    y.states = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes);
+    if (s.state_bytes) x.state = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes + s.states_bytes);
+    const uint64_t shared = uint64_t(s.instance->shared_bytes(x.q_dims));
+    const int64_t parts = s.heads * x.value_parts;
+    if (p.d.algorithm == FA_ALGORITHM_STANDARD) status = launch_standard(s, y, stream, m);
+    else status = launched(m, rt::launch(s.instance->flash1, parts, kThreads, shared, stream, y), "flash1_head");
+    if (status == FA_OK && x.state) status = launch_scores(p, a, KeyLists{}, x.state, stream, m);
+    return mark_workspace(c, stream, memory, a.workspace, status, m);
+}
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa

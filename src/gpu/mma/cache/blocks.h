@@ -1,0 +1,158 @@
+// Products of f16 or bf16 queries with k and v in blocks of 32 dims that share a factor and have no smallest value (q4_0, q5_0, q8_0): an Mma
+// policy of mma/forward.h. Integers are widened, exactly, to 16 bits, and no factor touches them. Those of k multiply, in f32, the products of a
+// block with q; those of v multiply the probabilities, which are then rounded to bf16: for f16 queries as a sum of two, for f16 has not
+// the range of such products.
+//
+// In shared memory rows are as they are stored, each an odd multiple of 16 bytes behind the one before: the words that lanes read at once,
+// four of each of eight keys or eight of each of four, lie in different banks. A block's integers begin between two words where its number is
+// even. Within 16 dims the order is that in which a word's bytes widen, and q's registers take it on; columns of v come in an order of theirs.
+#pragma once
+#include "gpu/mma/cache/bytes.h"
+
+namespace fa {
+namespace gpu {
+
+// A storage type: bits of an integer, bytes of a block, and where its integers begin.
+template <int32_t dtype>
+struct BlockType {
+    static constexpr BlockFormat kFormat = {dtype == FA_Q8_0 ? 8 : dtype == FA_Q5_0 || dtype == FA_Q5_1 ? 5 : 4, dtype == FA_Q4_1 || dtype == FA_Q5_1};
+    static constexpr int kBits = kFormat.bits, kBytes = block_bytes(kFormat), kFirst = (kFormat.has_min ? 4 : 2) + (kBits == 5 ? 4 : 0);
+    static_assert(kBytes % 4 == kFirst % 4 && kFirst % 2 == 0, "integers begin with a word or between two, in even blocks and in odd ones");
+};
+
+template <class T>
+struct MmaQuantised : MmaByte<T> {
+    using typename MmaByte<T>::FragmentA;
+    using typename MmaByte<T>::FragmentB;
+    using typename MmaByte<T>::Acc;
+    static constexpr const char* kFamily = "fwd_mma_blocks";
+    using General = MmaQuantised;
+    static constexpr bool kKv8bit = false, kQuantised = true, kScaled = false;
+    static constexpr Copies kCopies = Copies::blocks;
+    // Probabilities are 2^24 times too large: the products of those with the smallest factors stay normal numbers.
+    static constexpr float kExponent = 24.f, kRowSumUnit = 0x1p-56f, kOutputUnit = 0x1p-56f;
+
+    // Column of element i of the c-th 16 columns' products: of a block's columns a lane reads a word's four, which go to four products.
+    FA_MEMBER static int output_column(int c, int i) {
+        return kBlockDims * (c / 2) + 8 * (rt::thread() % 4) + 4 * (i % 2) + 2 * (c % 2) + i / 4;
+    }
+
+    // pass(type) with a type known at compile time: a mainloop for each that caches usually have, others leave it to the general kernel; and, there,
+    // in the one loop for all of them.
+    template <class Pass>
+    FA_MEMBER static float by_type(int32_t type, Pass pass) {
+        return type == FA_Q4_0 ? pass(BlockType<FA_Q4_0>{}) : pass(BlockType<FA_Q8_0>{});
+    }
+    template <class Pass>
+    FA_MEMBER static void in_loop(int32_t type, Pass pass) {
+        type == FA_Q4_0 ? pass(BlockType<FA_Q4_0>{}) : type == FA_Q5_0 ? pass(BlockType<FA_Q5_0>{}) : pass(BlockType<FA_Q8_0>{});
+    }
+    template <int32_t type, class Pass>
+    FA_MEMBER static void in_loop(BlockType<type> known, Pass pass) { pass(known); }
+
+    FA_MEMBER static void load_q(FragmentA& a, const SwizzledPtr& ptr, int down, int i) {
+        uint32_t r[4];
+        rt::ldmatrix_x4(ptr.pair(i) + down, r);
+        FA_UNROLL for (int row = 0; row < 2; row++) {
+            a.r[row] = rt::prmt(r[row], r[2 + row], 0x5410);
+            a.r[2 + row] = rt::prmt(r[row], r[2 + row], 0x7632);
+        }
+    }
+
+    // Where a lane reads k: the first of its rows, and those of eight keys behind it; and v, and factors: two rows, and those of eight keys behind
+    // them, which are the keys whose scores and probabilities the lane has.
+    static constexpr int kFactors = 4;
+    template <int pitch>
+    FA_MEMBER static const char* factor_ptr(const char* tile, int key, int lane = rt::thread() % 32) {
+        return tile + (key + lane % 4 * 2) * pitch;
+    }
+    template <int pitch>
+    FA_MEMBER static const char* k_ptr(const char* tile, int key, int lane = rt::thread() % 32) { return tile + (key + lane / 4) * pitch; }
+    template <int pitch, int keys>
+    FA_MEMBER static const char* v_ptr(const char* tile, int key, int lane = rt::thread() % 32) {
+        return tile + (key + lane % 4 * 2) * pitch;
+    }
+
+    // Four bytes, of which the first two end a word where `at` is not a multiple of four.
+    FA_MEMBER static uint32_t load_word(const char* word, int at) {
+        const uint32_t* const from = reinterpret_cast<const uint32_t*>(word + (at & ~3));
+        return at % 4 ? rt::prmt(from[0], from[1], 0x5432) : from[0];
+    }
+    // Factors of four keys in the order of a lane's scores and probabilities.
+    template <class Type, int pitch>
+    FA_MEMBER static void load_factors(float (&factor)[4], const char* ptr, int block) {
+        FA_UNROLL for (int i = 0; i < 4; i++) factor[i] = rt::load_f16(ptr + (i / 2 * 8 + i % 2) * pitch + block * Type::kBytes);
+    }
+    FA_MEMBER static constexpr int factor_of(int e) { return e / 4 * 2 + e % 2; }
+
+    // Two integers, which are the lower bytes, or nibbles, of a pair. Those without a sign are added to a power of two by setting bits of it.
+    template <class Type, class E>
+    FA_MEMBER static uint32_t widen(uint32_t pair) {
+        if constexpr (Type::kBits == 8) {
+            return MmaByte<E>::from_i8(pair);
+        } else {
+            constexpr uint32_t mask = Type::kBits == 4 ? 0x000f000fu : 0x001f001fu, middle = Type::kBits == 4 ? 0x00080008u : 0x00100010u;
+            if constexpr (kIsF16<E>) return rt::add_f16(rt::and_or(pair, mask, 0x64006400u), 0xe400e400u | middle);
+            else return rt::subtract_bf16(rt::and_or(pair, mask, 0x43004300u), 0x43004300u | middle);
+        }
+    }
+    // Four bits, as bit 4 of four bytes.
+    FA_MEMBER static uint32_t spread(uint32_t bits) { return (bits & 15) * 0x00204081u << 4 & 0x10101010u; }
+
+    // 32 dims of 16 keys.
+    template <class Type, int pitch>
+    FA_MEMBER static void load_k(FragmentB (&b)[2], const char* ptr, int block) {
+        const int at = block * Type::kBytes + Type::kFirst, lane_byte = rt::thread() % 4 * 4;
+        FA_UNROLL for (int half = 0; half < 2; half++) {
+            const char* const row = ptr + 8 * half * pitch;
+            uint32_t words[2] = {load_word(row + lane_byte, at)};
+            if constexpr (Type::kBits == 8) words[1] = load_word(row + lane_byte, at + 16);
+            else words[1] = words[0] >> 4;
+            if constexpr (Type::kBits == 5) {
+                const uint32_t fifth = load_word(row, at - 4) >> lane_byte;
+                FA_UNROLL for (int i = 0; i < 2; i++) words[i] = (words[i] & 0x0f0f0f0fu) | spread(fifth >> 16 * i);
+            }
+            FA_UNROLL for (int i = 0; i < 2; i++)
+                FA_UNROLL for (int e = 0; e < 2; e++) b[i].r[2 * half + e] = widen<Type, T>(words[i] >> 8 * e);
+        }
+    }
+    // 32 columns of 16 keys.
+    template <class Type, int pitch>
+    FA_MEMBER static void load_v(FragmentB (&b)[2], const char* ptr, int block) {
+        const int at = block * Type::kBytes + Type::kFirst, column = rt::thread() % 32 / 4 * 4;
+        FA_UNROLL for (int half = 0; half < 2; half++) {
+            uint32_t words[2];
+            FA_UNROLL for (int i = 0; i < 2; i++) {
+                const char* const row = ptr + (8 * half + i) * pitch;
+                words[i] = load_word(row + (Type::kBits == 8 ? column : column % 16), at);
+                if constexpr (Type::kBits < 8) words[i] >>= column / 16 * 4;
+                if constexpr (Type::kBits == 5)
+                    words[i] = (words[i] & 0x0f0f0f0fu) | spread(load_word(row, at - 4) >> column);
+            }
+            FA_UNROLL for (int i = 0; i < 2; i++) {
+                const uint32_t pairs = rt::prmt(words[0], words[1], i ? 0x7632 : 0x5410);
+                FA_UNROLL for (int e = 0; e < 2; e++) b[i].r[2 * e + half] = widen<Type, Bf16>(pairs >> 8 * e);
+            }
+        }
+    }
+
+    // Probabilities times factors; and what rounding has left of them, in bf16, too.
+    FA_MEMBER static void round_products(FragmentA& a, FragmentA& rest, const Acc& p, const float (&factor)[4]) {
+        FA_UNROLL for (int i = 0; i < 4; i++) {
+            float x[2];
+            FA_UNROLL for (int e = 0; e < 2; e++) x[e] = p.x[2 * i + e] * factor[factor_of(2 * i + e)];
+            a.r[i] = rt::pack_bf16(x[0], x[1]);
+            if constexpr (kIsF16<T>) rest.r[i] = rt::pack_bf16(x[0] - float_of(a.r[i] << 16), x[1] - float_of(a.r[i] & 0xffff0000u));
+        }
+    }
+    FA_MEMBER static void mma_bf16(Acc& d, const FragmentA& a, const FragmentB& b) {
+        FA_UNROLL for (int half = 0; half < 2; half++) rt::mma_m16n8k16_bf16(d.x + 4 * half, a.r, b.r + 2 * half);
+    }
+    FA_MEMBER static void mma_v(Acc& d, const FragmentA& a, const FragmentA& rest, const FragmentB& b) {
+        mma_bf16(d, a, b);
+        if constexpr (kIsF16<T>) mma_bf16(d, rest, b);
+    }
+};
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,47 @@
+// What the Mma policies of all GPUs share.
+#pragma once
+#include "gpu/common/memory.h"
+#include "spec/online_softmax.h"
+
+namespace fa {
+namespace gpu {
+
+// A tile of q, k or v lies in shared memory row by row, in 16-byte vectors swizzled within a row by its number: the vectors of one
+// column in eight neighbouring rows lie in different banks. Tiles begin at multiples of kTileAlign.
+constexpr int kTileAlign = 1024;
+template <int row_bytes>
+FA_FN int swizzle_offset(int row, int vec) {
+    static_assert(row_bytes % 128 == 0 || row_bytes == 64 || row_bytes == 32, "a row fills all banks, or a few do together");
+    constexpr int vecs = row_bytes < 128 ? row_bytes / 16 : 8;
+    return row * row_bytes + ((vec ^ (row / (8 / vecs) & (vecs - 1))) << 4);
+}
+
+// How tiles of k and v come to shared memory: async_pipe.h, mma/cache/blocks_pipe.h, scaled_pipe.h, stored_pipe.h, register_pipe.h.
+enum class Copies { async, blocks, scaled, stored, registers };
+
+// Rows in blocks lie there as they are, an odd multiple of 16 bytes behind each other (mma/cache/blocks.h): what those of q8_0 need.
+FA_FN constexpr int block_pitch(int dims) { return (dims / kBlockDims * block_bytes({8, false}) + 15) / 32 * 32 + 16; }
+
+// Rows that scaled_pipe.h widens: bytes between those of numbers, an odd multiple of 16, and the dims of such rows.
+FA_FN constexpr int scaled_pitch(int dims) { return dims * 2 + dims / kBlockDims * 8 + 16; }
+FA_FN constexpr int scaled_dims(int pitch) { return (pitch - 16) * 4 / 9; }
+// And as they are stored: their bytes, which blocks of q8_0 have most of, then for each 32 dims the words that hold a factor and a shift, and a byte
+// that says where in these they begin.
+FA_FN constexpr int stored_bytes(int dims) { return dims / kBlockDims * block_bytes({8, false}); }
+FA_FN constexpr int stored_pitch(int dims) { return (stored_bytes(dims) + dims / kBlockDims * 9 + 15) / 32 * 32 + 16; }
+
+template <class T>
+constexpr bool kIsF16 = false;
+template <>
+constexpr bool kIsF16<F16> = true;
+
+// Within 2^-22 of the true value, of whatever size: far below the roundoff of f16 and bf16.
+FA_DEVICE float tanh_fast(float x) {
+    const float square = x * x;
+    const float series = x * fmaf(square, fmaf(square, fmaf(square, -17.f / 315.f, 2.f / 15.f), -1.f / 3.f), 1.f);
+    const float quotient = 1.f - 2.f * rt::reciprocal_fast(rt::exp2_fast(2.f * kLog2e * x) + 1.f);
+    return fabsf(x) < 0.125f ? series : quotient;
+}
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,447 @@
+// The forward kernel on matrix cores (mma.sync): f16, bf16 and f32, k and v of 8 bits or in blocks beside f16 and bf16 queries, all of 8 bits, head
+// dimensions up to 512, every option. This file has the mainloop; mma/block.h what surrounds it, mma/scores.h masks and score mods, mma_sync.h
+// the products.
+//
+// A block takes `rows` group-major query rows (the heads that share a kv head share a tile) and iterates over the keys, `Keys` at a
+// time. Its warps form a grid: a row warp owns RowTiles tiles of rows, a key warp its share of each tile of keys, with a partial state
+// (acc, m, l) of its own that is merged at the end. Prefill has row warps only, decode key warps only. k and v tiles alternate in
+// one ring of `Stages` stages, filled by cp.async copies that run Stages − 1 tiles ahead: with two stages, v arrives during q·k and
+// the next k during p·v. Rows whose 16-byte vectors are not aligned are copied in smaller units; what lies beyond a head dimension
+// or a length is 0.
+//
+// Splits of the keys leave partial states for a kernel that merges them (merge.h); or, on Hopper, the blocks of a tile's short
+// splits form a cluster and merge through each other's shared memory, without a second launch and without a way through memory.
+#pragma once
+#include "gpu/mma/gather.h"
+#include "gpu/mma/row_max.h"
+#include "gpu/mma/warp_part.h"
+
+namespace fa {
+namespace gpu {
+
+template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
+struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident> {
+    using Block = MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
+    using Acc = typename Block::Acc;
+    using PerRow = typename Block::PerRow;
+    using Block::apply_exp2, Block::apply_exp2_to_row, Block::column_warps, Block::kAccs, Block::kColumnSteps, Block::kHoldQ, Block::kKeyTiles,
+        Block::kPrefetch, Block::kRowBytes, Block::kSteps, Block::kTile, Block::kWidened,
+        Block::remove_scores, Block::shared, Block::update_row_max;
+
+    // `type`: that of k and v that are widened, as a C++ type or, to keep one loop for all of them, as a number.
+    template <Kind kind, class Type>
+    FA_MEMBER static void compute_qk(const MmaForwardParams& x, Type type,
+                                     const typename Mma::FragmentA (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k, int row0,
+                                     int key0, Acc score[RowTiles][kKeyTiles]) {
+        FA_UNROLL for (int m = 0; m < RowTiles; m++)
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) score[m][n].x[e] = 0.f;
+        // Registers are too few to keep where q is read from tile to tile.
+        constexpr bool registers_lack = (Mma::kSplitTf32 && D == 64) || (Mma::kWidensQ && !kHoldQ && kind == Kind::plain);
+        const int lane = (registers_lack ? rt::opaque(rt::thread()) : rt::thread()) % Mma::kLanes;
+        [[maybe_unused]] const auto q_ptr = [&] {
+            if constexpr (kHoldQ && !Mma::kQuantised) return 0;
+            else return Block::q_ptr(x, row0, lane);
+        }();
+        const auto k_ptr = Mma::template k_ptr<kRowBytes>(k, key0);
+        if constexpr (kStored<Mma>) {
+            Mma::template add_scores<kRowBytes, Keys>(type, held, k, Block::stage_tile(Stages), key0, score);
+        } else if constexpr (Mma::kQuantised) {
+            Block::add_block_scores(type, held, q_ptr, k, key0, score);
+        } else if constexpr (Mma::kSplitTf32) {
+            constexpr int chain = 2;  // of steps
+            for (int step = 0; step < kSteps; step += chain) {
+                typename Mma::FragmentA q[RowTiles][chain];
+                FA_UNROLL for (int m = 0; m < RowTiles; m++)
+                    FA_UNROLL for (int c = 0; c < chain; c++) Block::load_q_tile(q[m][c], q_ptr, m, step + c);
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                    typename Mma::FragmentB right[chain];
+                    FA_UNROLL for (int c = 0; c < chain; c++)
+                        Mma::template load_k<kRowBytes>(right[c], k_ptr, kTile * n * kRowBytes, step + c);
+                    FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::mma_chain(score[m][n], q[m], right);
+                }
+            }
+        } else if constexpr (Mma::kWidens) {
+            constexpr int steps = 2 * kWidened, all = kSteps / steps * kKeyTiles;
+            typename Mma::FragmentA q[RowTiles][kHoldQ ? 1 : steps];
+            typename Mma::PackedB packed[2][kWidened];
+            const auto load = [&](int i) {
+                FA_UNROLL for (int c = 0; c < kWidened; c++)
+                    Mma::template load_k<kRowBytes>(packed[i % 2][c], k_ptr, kTile * (i % kKeyTiles) * kRowBytes,
+                                                    i / kKeyTiles * kWidened + c);
+            };
+            load(0);
+            FA_UNROLL for (int i = 0; i < all; i++) {
+                const int step = i / kKeyTiles * steps, n = i % kKeyTiles;
+                if constexpr (!kHoldQ)
+                    if (n == 0)
+                        FA_UNROLL for (int m = 0; m < RowTiles; m++)
+                            FA_UNROLL for (int c = 0; c < steps; c++) Block::load_q_tile(q[m][c], q_ptr, m, step + c);
+                if (i + 1 < all) load(i + 1);
+                typename Mma::FragmentB right[steps];
+                Mma::template widen_k<kWidened>(right, packed[i % 2], type);
+                FA_UNROLL for (int c = 0; c < steps; c++)
+                    FA_UNROLL for (int m = 0; m < RowTiles; m++)
+                        Mma::mma(score[m][n], kHoldQ ? held[m][kHoldQ ? step + c : 0] : q[m][kHoldQ ? 0 : c], right[c]);
+            }
+        } else {
+            // Fragments are read kPrefetch products before their use.
+            constexpr int all = kSteps * kKeyTiles;
+            typename Mma::FragmentA q[2][RowTiles];
+            typename Mma::FragmentB right[kPrefetch + 1];
+            const auto load_step = [&](int step) {
+                if constexpr (!kHoldQ) {
+                    FA_UNROLL for (int m = 0; m < RowTiles; m++) Block::load_q_tile(q[step % 2][m], q_ptr, m, step);
+                }
+            };
+            const auto load = [&](int i) {
+                Mma::template load_k<kRowBytes>(right[i % (kPrefetch + 1)], k_ptr, kTile * (i % kKeyTiles) * kRowBytes,
+                                                i / kKeyTiles);
+            };
+            if constexpr (!kHoldQ) load_step(0);
+            FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load(i);
+            FA_UNROLL for (int i = 0; i < all; i++) {
+                const int step = i / kKeyTiles, n = i % kKeyTiles;
+                if constexpr (!kHoldQ)
+                    if (n == 0 && step + 1 < kSteps) load_step(step + 1);
+                if (i + kPrefetch < all) load(i + kPrefetch);
+                FA_UNROLL for (int m = 0; m < RowTiles; m++)
+                    Mma::mma(score[m][n], kHoldQ ? held[m][step % (kHoldQ ? kSteps : 1)] : q[step % 2][m], right[i % (kPrefetch + 1)]);
+            }
+        }
+    }
+
+    // Online softmax of one tile's scores, and its product with `v`: updates (m, l, o); `drop`: are there bits of kept_scores? The
+    // products of one tile of keys overlap the exponentials of the next.
+    template <class Type>
+    FA_MEMBER static void softmax_and_pv(Type type, float lag, float unit, Acc score[RowTiles][kKeyTiles], bool drop,
+                                         const uint32_t (&kept)[RowTiles], const char* v, int key0, int column_warp,
+                                         PerRow& m, PerRow& l, Acc o[RowTiles][kAccs]) {
+        PerRow factor, exp2_offset;
+        if (update_row_max(lag, unit, score, m, factor, exp2_offset)) {
+            // Beside blocks, whose factors take the instructions, O is multiplied only where a maximum has moved: by 1 otherwise.
+            bool moved = !Mma::kQuantised;
+            FA_UNROLL for (int i = 0; i < RowTiles; i++)
+                FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+                    l[i][r] *= factor[i][r];
+                    moved |= factor[i][r] != 1.f;
+                }
+            if (!Mma::kQuantised || rt::warp_any(moved))
+                FA_UNROLL for (int i = 0; i < RowTiles; i++)
+                    FA_UNROLL for (int c = 0; c < kAccs; c++)
+                        FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)];
+        }
+        // Where few lanes share a row, each has many of its probabilities: a tile's are added up before they meet the sum so far.
+        constexpr bool by_tiles = Acc::kRows == 1;
+        TileSum<Acc> tile_sum[RowTiles] = {};
+        const auto compute_probs = [&](int n) {
+            if constexpr (by_tiles) apply_exp2_to_row(n, unit, exp2_offset, score, tile_sum);
+            else apply_exp2(n, unit, exp2_offset, score, l);
+            if (drop)
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) remove_scores(kept[i], n, 0.f, score[i][n]);
+        };
+        const auto ptr = Mma::template v_ptr<kRowBytes, Keys>(v, key0);
+        if constexpr (kStored<Mma>) {
+            compute_probs(0);
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                if (n + 1 < kKeyTiles) compute_probs(n + 1);
+                Mma::template add_outputs<kRowBytes, Keys, RowTiles>(type, score, n, v, Block::stage_tile(Stages), key0 + kTile * n, o);
+            }
+        } else if constexpr (Mma::kQuantised) {
+            const char* const factors = Mma::template factor_ptr<kRowBytes>(v, key0);
+            compute_probs(0);
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                if (n + 1 < kKeyTiles) compute_probs(n + 1);
+                Block::add_block_outputs(type, score, ptr, factors, n, o);
+            }
+        } else if constexpr (Mma::kSplitTf32) {
+            typename Mma::FragmentA left[RowTiles][kKeyTiles];
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                compute_probs(n);
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i][n], score[i][n]);
+            }
+            FA_UNROLL for (int c = 0; c < kSteps; c++) {
+                typename Mma::FragmentB right[kKeyTiles];
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes, Keys>(right[n], ptr, n, c);
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma_chain(o[i][c], left[i], right);
+            }
+        } else if constexpr (Mma::kWidens) {
+            constexpr int steps = 2 * kWidened, all = kSteps / steps * kKeyTiles;
+            typename Mma::FragmentA left[RowTiles];
+            typename Mma::PackedB packed[2][kWidened];
+            const auto load = [&](int j) {
+                FA_UNROLL for (int c = 0; c < kWidened; c++)
+                    Mma::template load_v<kRowBytes, Keys>(packed[j % 2][c], ptr, j * steps / kSteps,
+                                                          j * kWidened % (kSteps / 2) + c);
+            };
+            load(0);
+            compute_probs(0);
+            FA_UNROLL for (int j = 0; j < all; j++) {
+                const int n = j * steps / kSteps, first = j * steps % kSteps;
+                if (first == 0) {
+                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i], score[i][n]);
+                    if (n + 1 < kKeyTiles) compute_probs(n + 1);
+                }
+                if (j + 1 < all) load(j + 1);
+                typename Mma::FragmentB right[steps];
+                Mma::template widen_v<kWidened>(right, packed[j % 2], type);
+                FA_UNROLL for (int c = 0; c < steps; c++)
+                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma(o[i][first + c], left[i], right[c]);
+            }
+        } else {
+            constexpr int all = kColumnSteps * kKeyTiles;
+            typename Mma::FragmentA left[RowTiles];
+            typename Mma::FragmentB right[kPrefetch + 1];
+            const auto own = [&] {
+                if constexpr (column_warps > 1) return Mma::advance(ptr, column_warp * kColumnSteps);
+                else return ptr;
+            }();
+            const auto load = [&](int i) {
+                Mma::template load_v<kRowBytes, Keys>(right[i % (kPrefetch + 1)], own, i / kColumnSteps, i % kColumnSteps);
+            };
+            FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load(i);
+            compute_probs(0);
+            FA_UNROLL for (int j = 0; j < all; j++) {
+                const int n = j / kColumnSteps, c = j % kColumnSteps;
+                if (c == 0) {
+                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i], score[i][n]);
+                    if (n + 1 < kKeyTiles) compute_probs(n + 1);
+                }
+                if (j + kPrefetch < all) load(j + kPrefetch);
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma(o[i][c], left[i], right[j % (kPrefetch + 1)]);
+            }
+        }
+        if constexpr (by_tiles) {
+            FA_UNROLL for (int i = 0; i < RowTiles; i++) l[i][0] += tile_sum[i].total();
+        }
+    }
+};
+
+// How tiles of k and v come to the stages of shared memory while a block computes: load(value, j, i) begins to load tile j of k, or of
+// v, into stage i, and tile(value, i) is where it then lies; wait<n>() returns when all but the n latest loads of this thread have arrived, and
+// those of others have behind a barrier. See async_pipe.h, mma/cache/blocks_pipe.h, scaled_pipe.h and register_pipe.h.
+template <class M, Kind kind, class Type, Copies copies = M::Policy::kCopies>
+struct KvPipe;
+// The mainloop of latent attention (latent/forward.h), and what merges the splits of a cluster (mma/cluster.h).
+template <class M>
+struct LatentLoop;
+template <class M>
+struct ClusterMerge;
+
+// The mainloop over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what takes m there.
+template <class M, Kind kind, class Type>
+FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit,
+                               float k_factor, typename M::PerRow& m, typename M::PerRow& l,
+                               typename M::Acc (&o)[M::row_tiles][M::kAccs]) {
+    using Mma = typename M::Policy;
+    constexpr bool general = kind == Kind::general;
+    const typename M::Shared& s = M::shared();
+    KvPipe<M, kind, Type> pipe(x, type, begin, end);
+    constexpr bool either = general || kStored<Mma>;  // with pages and without
+    const auto find = [&](int key) { return either ? M::find_location(x, key, end) : M::find_vec_offsets(x, key, end); };
+    int64_t location = 0;  // of tile j + stages / 2, loaded one tile before it is needed
+    const auto listed = [&] { return general && M::kGathers && s.tile.features & kListed; };
+    // The first key of tile j, which is `key` but for lists of blocks: those where masks do not act are less than 0.
+    const auto first_key = [&](int j, int key) { return listed() ? s.listed[j % M::kLocationTiles] : key; };
+    if (kind == Kind::paged || (either && s.tile.features & kPaged)) {
+        int64_t first[M::stages / 2];
+        FA_UNROLL for (int j = 0; j < M::stages / 2; j++) first[j] = find(begin + j * M::keys);
+        FA_UNROLL for (int j = 0; j < M::stages / 2; j++) M::store_location(first[j], j, begin + j * M::keys, end);
+        location = find(begin + M::stages / 2 * M::keys);
+        if (listed())
+            for (int j = 0; j < M::stages / 2; j++) GatheredKeys<M>::store_first(x, begin + j * M::keys, j);
+        rt::barrier();
+    }
+    FA_UNROLL for (int i = 0; i < M::stages - !M::kFillAllStages; i++) pipe.load(i % 2, i / 2, i);
+    // k's descale factor, and q's where a tile has one, is multiplied into the unit, unless products must have their value first: for score mods, or where the
+    // factor, which only device memory has, is not positive or leaves f32's range.
+    float before = 1.f;
+    if constexpr (Mma::kKv8bit) {
+        const bool base_e = general && s.tile.features & kBaseE,
+                   mergeable = unit * k_factor > 0 && unit * k_factor < kPosInf;
+        if (mergeable && !base_e) unit *= k_factor;
+        else before = k_factor;
+    }
+    const float lag = end - begin < 1 << 20 ? Mma::kLag : 0.f;  // more might overflow
+    typename Mma::FragmentA q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
+    int stage = 0;  // of tile j of k; v's is the next
+    for (int key = begin, j = 0; key < end; key += M::keys, j++) {
+        if (M::kFillAllStages && j == 0) pipe.template wait<M::stages - 1>();
+        else pipe.template wait<M::stages - 2>();
+        rt::barrier();
+        if (!M::kFillAllStages || j > 0) pipe.load(true, j + M::stages / 2 - 1, stage ? stage - 1 : M::stages - 1);
+        const char* const k = pipe.tile(false, stage);
+        const int next_key = key + M::stages / 2 * M::keys;
+        const bool paged = kind == Kind::paged || (either && s.tile.features & kPaged);
+        if constexpr (M::kHoldQ)
+            if (key == begin) {
+                if constexpr (kStored<Mma>) {
+                    Mma::template load_held<M::kQRowBytes>(q, M::q_tile());
+                } else {
+                    const auto ptr = M::q_ptr(x, w.row0, rt::thread() % Mma::kLanes);
+                    FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
+                        FA_UNROLL for (int step = 0; step < M::kSteps; step++) M::load_q_tile(q[i][step], ptr, i, step);
+                }
+            }
+        const int first = first_key(j, key);
+        const bool unmasked = listed() && first < 0;
+        const auto is_active = [&](int at) { return unmasked ? w.row0 < s.tile.valid : at >= w.some_begin && at < w.some_end; };
+        const bool active = is_active(first), full = unmasked || (first >= w.full_begin && first < w.full_end);
+        typename M::Acc score[M::row_tiles][M::kKeyTiles];
+        if (active) {
+            typename M::MaskRows mask[M::row_tiles];
+            const bool masked = general && s.tile.features & kMask, by_vecs = masked && M::mask_in_vecs(x, key + w.key0);
+            if constexpr (general)
+                if (by_vecs)
+                    FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + M::kTileRows * i, key + w.key0, mask[i]);
+            M::template compute_qk<kind>(x, type, q, k, w.row0, w.key0, score);
+            M::apply_factors(x, w.row0, before, score);
+            if constexpr (general)
+                if (s.tile.features & kScoreMod)
+                    FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
+                        M::apply_score_mods(x, w.row0 + M::kTileRows * i, key + w.key0, unit, score[i]);
+                        if (!masked) continue;
+                        const uint32_t kept =
+                            by_vecs ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + M::kTileRows * i, key + w.key0);
+                        FA_UNROLL for (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
+                    }
+            const bool has_missing = paged && s.missing[j % M::kLocationTiles] == j;
+            if (!full || has_missing) {
+                const int at = first_key(j, key);
+                M::mask_scores(w.row0, at + w.key0, has_missing ? s.location[j % M::kLocationTiles] + w.key0 : nullptr, score, !listed() || at >= 0);
+            }
+        }
+        if (paged) {
+            M::store_location(location, j + M::stages / 2, next_key, end);
+            location = find(next_key + M::keys);
+            if (listed()) GatheredKeys<M>::store_first(x, next_key, j + M::stages / 2);
+        }
+        pipe.template wait<M::stages - 2>();
+        rt::barrier();
+        pipe.load(false, j + M::stages / 2, stage);
+        const char* const v = pipe.tile(true, stage + 1);
+        if (rt::kScarceRegisters ? active : is_active(rt::opaque_uniform(first))) {
+            uint32_t kept[M::row_tiles] = {};
+            const bool drop = general && !Mma::kSplitTf32 && s.tile.features & kDropout;  // in f32 other kernels have it
+            if (drop)
+                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(w.row0 + M::kTileRows * i, key + w.key0);
+            M::softmax_and_pv(type, lag, unit, score, drop, kept, v, w.key0, w.column_warp, m, l, o);
+        }
+        stage = stage + 2 == M::stages ? 0 : stage + 2;
+    }
+    pipe.template wait<0>();
+    return unit;
+}
+
+// One tile of rows, one split. Blocks are numbered so that with a causal mask the longest tiles of as many heads as the cache holds
+// come first.
+template <class M, Kind kind>
+FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
+    using Acc = typename M::Acc;
+    using Mma = typename M::Policy;
+    rt::fetch_parameters(x);
+    const uint32_t splits = uint32_t(x.splits), blocks = uint32_t(x.blocks), heads = uint32_t(x.batch * x.kv_heads);
+    uint32_t item = uint32_t(rt::block());
+    const uint32_t split = item % splits;
+    item /= splits;
+    uint32_t block = item % blocks, head = item / blocks;
+    if (x.section) {
+        const uint32_t section = uint32_t(x.section), first = item / (section * blocks) * section;
+        const uint32_t within = item - first * blocks, width = heads - first < section ? heads - first : section;
+        block = blocks - 1 - within / width;
+        head = first + within % width;
+    }
+    typename M::Shared& s = M::shared();
+    // Until the kernel before this one in the stream has ended, only parameters may be read.
+    const bool known = kind == Kind::plain && x.uniform_lengths;
+    if (!known) rt::wait_for_predecessor();
+    if (rt::thread() == 0) M::init_block(x, head % uint32_t(x.kv_heads), head / uint32_t(x.kv_heads), int(block));
+    rt::barrier();
+    const typename M::Tile& t = s.tile;
+    // Of lists that are gathered all have the splits of the longest: what merges them does not know others.
+    const bool gathered = M::kGathers && kind != Kind::plain && x.gathered.any();
+    const bool listed = gathered && x.gathered.blocks();
+    const int64_t size = x.uniform_lengths || gathered ? x.uniform_split_keys : split_keys(t.seq.k_len, x.num_splits, x.split_size),
+                  split_begin = split * size, split_end = max_of(min_of(split_begin + size, gathered ? t.entries : t.seq.k_len), gathered ? split_begin : 0),
+                  first_key = listed ? 0 : split_begin, last_key = listed ? t.keys : split_end;
+    const bool idle = t.valid <= 0 || (split > 0 && split_begin >= t.seq.k_len && !gathered);
+    if constexpr (M::key_warps > 1) {
+        if (!idle) M::init_rows(x, first_key, last_key);
+    } else {
+        if (!idle) M::init_rows_cold(x, first_key, last_key);
+    }
+    rt::barrier();
+    if (known) rt::release_successor();
+    rt::wait_for_predecessor();
+    if (!known) {
+        rt::release_successor();  // not before: merge_splits reads lengths before it waits
+        const int64_t rows = gathered ? tile_end(x.tiles, int64_t(block)) - t.first : M::rows;
+        if (t.valid < rows && split == 0) write_padding(x, t.seq, t.batch, t.kv_head, t.first, rows, 0, x.dim_v);
+    }
+    constexpr bool merges_in_cluster = Mma::kClusters && M::key_warps > 1 && M::column_warps == 1 && kind != Kind::general;
+    if (idle) {
+        if constexpr (merges_in_cluster)
+            if (__builtin_expect(x.cluster_merge, 0)) ClusterMerge<M>::stage_empty(), ClusterMerge<M>::merge(x, int(split));
+        return;
+    }
+    // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
+    const int begin = listed ? int(split_begin) : rt::warp_uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
+    const int end = rt::warp_uniform(listed ? int(split_end) : s.row[t.valid - 1].end);
+    const WarpPart<M> w;
+    M::load_q(x);
+
+    typename M::PerRow m, l;
+    Acc o[M::row_tiles][M::kAccs];
+    FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
+        FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+            m[i][r] = kNegInf;
+            l[i][r] = 0.f;
+        }
+        FA_UNROLL for (int c = 0; c < M::kAccs; c++)
+            FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
+    }
+    const float k_factor = begin < end ? M::descale(x.k_descale) * M::common_q_factor(x) : 1.f;
+    const auto v_descale = [&] { return Mma::kScaled || kStored<Mma> ? 1.f / x.v_unit : begin < end ? M::descale(x.v_descale) : 1.f; };
+    constexpr bool late = Mma::kWidensQ && M::key_warps == 1;  // prefill has no register for it through the loop
+    float v_factor = late ? 1.f : v_descale();
+    const float product = kind == Kind::general && t.features & kBaseE ? 1.f : x.scale * kLog2e * Mma::kScoreUnit;
+    const auto pass = [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
+    float unit;
+    if constexpr (M::kLatent) unit = LatentLoop<M>::run(x, w, begin, end, product, m, l, o);
+    else if constexpr (kStored<Mma>) unit = pass(Mma::type_of(x.k_dtype));
+    else if constexpr (!Mma::kWidens || kind == Kind::general) unit = pass(x.k_dtype);
+    else unit = Mma::by_type(x.k_dtype, pass);
+    if constexpr (late) v_factor = v_descale();
+    if constexpr (M::kAccs > M::kColumnSteps) Mma::add_offsets(o);
+    rt::barrier();
+    FA_UNROLL for (int pass = 0; pass < M::kOutputPasses; pass++) {
+        M::stage_output(w.row0, w.key_warp, w.column_warp, pass, unit, v_factor, m, l, o);
+        rt::barrier();
+        if constexpr (merges_in_cluster)
+            if (__builtin_expect(x.cluster_merge, 0)) {  // unlikely: kept out of the other calls' instruction stream
+                ClusterMerge<M>::stage_merged();
+                return ClusterMerge<M>::merge(x, int(split));
+            }
+        if (pass == 0) {
+            if constexpr (M::key_warps > 1) M::finalize_rows(x);
+            else M::finalize_rows_cold(x);
+            rt::barrier();
+        }
+        M::write_rows(x, pass * M::kOutputColumns);
+        if (pass + 1 < M::kOutputPasses) rt::barrier();
+    }
+}
+
+// Blocks that a multiprocessor holds at once: where three would leave too few registers, two.
+template <class M, Kind kind>
+constexpr int kBlocksHeld = M::resident > 2 && ((kind == Kind::general && !M::Policy::kScaled) || (kStored<typename M::Policy> && rt::kScarceRegisters))
+                                ? 2
+                                : M::resident;
+
+template <class M, Kind kind>
+FA_KERNEL void FA_BOUNDS(M::threads, (kBlocksHeld<M, kind>)) forward_mma(FA_PARAM MmaForwardParams x) {
+    if constexpr (M::Policy::kAvailable) run_forward_mma<M, kind>(x);
+}
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,383 @@
+// fa_append_kv: one kernel that stores new rows of k and v into a cache, where they are rotated, change their type or are scaled on
+// the way. A team of lanes moves a row by the steps of rotary.h; rows that stay as they are have a path of their own, for in decode
+// the latency of this kernel is all that counts.
+#pragma once
+#include "gpu/rows/rotary.h"
+
+namespace fa {
+namespace gpu {
+
+// k or v: the new rows, and the cache.
+struct AppendOperand {
+    const void* from;
+    void* to;
+    int64_t heads;
+    int32_t to_dtype;
+    float* descale;              // a factor for each row of the cache, NULL: none
+    RowStrides from_strides;     // of sequences, tokens and heads
+    RowStrides to_strides;       // of pages or the cache's sequences, rows and heads
+    RowStrides descale_strides;  // likewise
+    RowSteps steps;
+    bool dynamic;  // factors are computed
+    bool scaled;   // by store_scaled(), which knows blocks, types of 4 bits, every kind of factor, and tails
+    ScaledRows rows;
+    void *factor, *shift, *tail;  // those of `rows`, to be written
+};
+// What append_rows reads.
+struct AppendParams {
+    AppendOperand k, v;
+    int64_t batch, heads, seqlen_new, total_new;         // heads: of k or of v, whichever has more
+    const int32_t *cu_seqlens_new, *seqused_new;         // NULL: as in QuerySpans
+    const int32_t* positions;                            // of each token's key; NULL: keys follow each other,
+    const int32_t* first;                                // from this key of a sequence on; NULL: 0
+    int64_t positions_stride;                            // between sequences
+    const int32_t *leftpad, *kv_batch_idx;               // NULL: none; sequence b
+    int64_t seqlen_k, sequences;
+    Pages pages;
+    const float *cos, *sin;  // NULL: no rotation
+    int64_t max_position, pairs;
+    int32_t from_dtype;
+    int32_t page_shift;  // a page has 2^page_shift keys; −1: another number
+    bool dynamic_scale;  // of k or v
+    bool copies;  // see copies_rows
+};
+
+// Do rows go into the cache as they are, in aligned 16-byte vectors, as many of each sequence? And have numbers of keys and pages
+// 32 bits, and a page a power of two of keys?
+inline bool copies_rows(const Problem& p, const fa_append_kv_args_t& a, int32_t page_shift) {
+    constexpr int64_t limit = int64_t(1) << 31;
+    const fa_attention_desc_t& d = p.d;
+    const auto is_vec16 = [](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
+        return copy_width(base, row_strides(stride, false), dim, dtype) == 16;
+    };
+    const bool counted = a.cu_seqlens_new || a.seqused_new, scaled = p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_TAIL);
+    return d.k_dtype == d.q_dtype && d.v_dtype == d.q_dtype && !counted && !scaled && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) && d.seqlen_k <= limit &&
+           a.seqlen_new <= limit && d.kv_batch <= limit && d.num_pages <= limit && page_shift >= 0 &&
+           is_vec16(a.k, d.k_stride, d.dim_qk, d.k_dtype) && is_vec16(a.v, d.v_stride, d.dim_v, d.v_dtype) &&
+           is_vec16(a.k_new, a.k_new_stride, d.dim_qk, d.q_dtype) && is_vec16(a.v_new, a.v_new_stride, d.dim_v, d.q_dtype);
+}
+
+inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a) {
+    const fa_attention_desc_t& d = p.d;
+    const bool packed = a.cu_seqlens_new != nullptr;
+    AppendParams x{};
+    x.k.from = a.k_new;
+    x.k.to = a.k;
+    x.k.heads = d.heads_k;
+    x.k.to_dtype = d.k_dtype;
+    x.k.descale = p.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(a.k_descale) : nullptr;
+    x.k.from_strides = row_strides(a.k_new_stride, packed);
+    x.k.to_strides = row_strides(d.k_stride, false);
+    x.k.descale_strides = row_strides(d.k_descale_stride, false);
+    x.k.steps = {int(d.dim_qk), int(a.rotary_begin), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+    x.v.from = a.v_new;
+    x.v.to = a.v;
+    x.v.heads = d.heads_v;
+    x.v.to_dtype = d.v_dtype;
+    x.v.descale = p.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(a.v_descale) : nullptr;
+    x.v.from_strides = row_strides(a.v_new_stride, packed);
+    x.v.to_strides = row_strides(d.v_stride, false);
+    x.v.descale_strides = row_strides(d.v_descale_stride, false);
+    x.v.steps = {int(d.dim_v), 0, 0, false};
+    x.batch = d.batch;
+    x.heads = max_of(d.heads_k, d.heads_v);
+    x.seqlen_new = a.seqlen_new;
+    x.total_new = a.total_new;
+    x.cu_seqlens_new = a.cu_seqlens_new;
+    x.seqused_new = a.seqused_new;
+    x.positions = a.positions;
+    x.positions_stride = packed ? 0 : a.seqlen_new;
+    x.leftpad = p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k : nullptr;
+    x.first = p.has(FA_OPERAND_SEQUSED_K) ? a.seqused_k : x.leftpad;
+    x.kv_batch_idx = p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx : nullptr;
+    x.pages = pages_of(p, a.page_table);
+    x.seqlen_k = d.seqlen_k;
+    x.sequences = x.kv_batch_idx ? d.kv_batch : d.batch;
+    x.cos = a.cos;
+    x.sin = a.sin;
+    x.max_position = a.max_position;
+    x.pairs = a.rotary_dim / 2;
+    x.from_dtype = d.q_dtype;
+    while (x.page_shift < 31 && int64_t(1) << x.page_shift < d.page_size) x.page_shift++;
+    if (p.paged() && int64_t(1) << x.page_shift != d.page_size) x.page_shift = -1;
+    x.dynamic_scale = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
+    x.k.dynamic = x.dynamic_scale && type_bytes(d.k_dtype) == 1;
+    x.v.dynamic = x.dynamic_scale && type_bytes(d.v_dtype) == 1;
+    x.k.rows = {k_factors(p, a.k_descale, a.k_shift), p.k_dims(), a.k_tail, row_strides(d.k_tail_stride, false), d.k_tail_dtype};
+    x.v.rows = {v_factors(p, a.v_descale, a.v_shift), d.dim_v, nullptr, {}, 0};
+    x.k.factor = a.k_descale;
+    x.k.shift = a.k_shift;
+    x.k.tail = a.k_tail;
+    x.v.factor = a.v_descale;
+    x.v.shift = a.v_shift;
+    x.k.scaled = is_block_type(d.k_dtype) || !p.plain_k();
+    x.v.scaled = is_block_type(d.v_dtype) || !p.plain_v();
+    // Where factors of whole rows are computed, the lanes of a wave exchange values, and so take one way.
+    if (x.dynamic_scale) x.k.scaled = x.v.scaled = x.k.scaled || x.v.scaled;
+    x.copies = copies_rows(p, a, x.page_shift);
+    return x;
+}
+
+// What a team appends: the row of token t of sequence b, for one head, to k or v.
+struct AppendRow {
+    int64_t b, t, h;
+    bool is_v;
+};
+
+// Where a new token's row lies in k_new and v_new.
+struct NewRow {
+    int64_t row;
+    bool valid;
+};
+FA_DEVICE NewRow new_row_of(const AppendParams& x, int64_t b, int64_t t) {
+    int64_t begin = 0, length = x.seqlen_new;
+    if (x.cu_seqlens_new) {
+        begin = clamp(x.cu_seqlens_new[b], 0, x.total_new);
+        length = clamp(x.cu_seqlens_new[b + 1] - begin, 0, min_of(x.seqlen_new, x.total_new - begin));
+    }
+    if (x.seqused_new) length = clamp(x.seqused_new[b], 0, length);
+    return {begin + t, t < length};
+}
+
+// Where a new token's row of the cache is read from: its key's number, or that of the sequence's first new one, and the cache's
+// sequence.
+struct KeySource {
+    const int32_t *key, *index;  // NULL: 0; b
+    int64_t b, later;            // tokens behind that key
+};
+FA_DEVICE KeySource key_source_of(const AppendParams& x, int64_t b, int64_t t, int64_t row) {
+    const int32_t* const position = x.positions ? x.positions + b * x.positions_stride + row : nullptr;
+    const int32_t* const first = x.first ? x.first + b : nullptr;
+    return {position ? position : first, x.kv_batch_idx ? x.kv_batch_idx + b : nullptr, b, position ? 0 : t};
+}
+
+// A row of the cache. Not valid: there is none.
+struct CacheRow {
+    int64_t outer, row, key;
+    bool valid;
+};
+FA_DEVICE CacheRow cache_row_of(const AppendParams& x, const KeySource& source) {
+    constexpr CacheRow none{0, 0, 0, false};
+    const int64_t key = source.later + (source.key ? *source.key : 0), outer = source.index ? *source.index : source.b;
+    if (key < 0 || key >= x.seqlen_k || outer < 0 || outer >= x.sequences) return none;
+    const KeyLocation at = locate_slot(x.pages, outer, key);
+    return {at.outer, at.row, key, at.valid};
+}
+
+// A team's largest value. Every lane of the wave comes here.
+FA_DEVICE float team_max(float x) {
+    for (int mask = kTeam / 2; mask > 0; mask /= 2) x = max_fn(x, rt::shuffle_xor16(x, mask));
+    return x;
+}
+
+FA_DEVICE float update_amax(const float* x, int n, float amax) {
+    FA_UNROLL
+    for (int i = 0; i < kVec8; i++)
+        if (i < n) amax = max_fn(amax, fabsf(x[i]));
+    return amax;
+}
+
+// Makes the compiler compute x here, and not where it is used: it cannot know that the branch, which would do no harm, is never
+// taken.
+FA_DEVICE void force_evaluation(int64_t x) {
+    if (uint32_t(x ^ x >> 32) == 0xdeadbeefu) rt::release_successor();
+}
+
+// Rows of calls for which copies_rows() is true. What follows from the parameters is computed before the wait, and numbers have 32
+// bits: what remains is a chain of dependent reads, whose latency should be all that it takes.
+FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
+    const AppendOperand& operand = row.is_v ? x.v : x.k;
+    const int64_t bytes = type_bytes(operand.to_dtype), outer_bytes = operand.to_strides.batch * bytes,
+                  row_bytes = operand.to_strides.row * bytes;
+    const int all = int(operand.steps.dim * bytes), first = rt::thread() % kTeam * 16;
+    const char* const from =
+        static_cast<const char*>(operand.from) + operand.from_strides.index(row.b, row.t, row.h) * bytes + first;
+    const KeySource source = key_source_of(x, row.b, row.t, row.t);
+    const bool paged = x.pages.table != nullptr;
+    const int64_t table_stride = paged ? x.pages.row_stride : 0, sequence_bytes = paged ? 0 : outer_bytes;
+    const int64_t b = source.index ? 0 : row.b;
+    char* cache = static_cast<char*>(operand.to) + row.h * operand.to_strides.head * bytes + b * sequence_bytes + first;
+    const int32_t* table = x.pages.table + b * table_stride;
+    const uint32_t later = uint32_t(source.later), keys = uint32_t(x.seqlen_k), sequences = uint32_t(x.sequences);
+    const uint32_t pages = uint32_t(x.pages.count), within = paged ? uint32_t(x.pages.size) - 1 : ~0u,
+                   shift = uint32_t(x.page_shift);
+    force_evaluation(outer_bytes ^ row_bytes ^ all ^ int64_t(from) ^ int64_t(cache) ^ int64_t(table) ^ table_stride ^
+                     sequence_bytes);
+    force_evaluation(int64_t(source.key) ^ int64_t(source.index) ^ int64_t(later ^ keys ^ shift) << 32 ^ sequences ^ pages ^
+                     within);
+    rt::wait_for_predecessor();
+    if (row.b >= x.batch || row.h >= operand.heads || first >= all) return;
+    float vec[4];
+    rt::load4(reinterpret_cast<const float*>(from), vec);
+    const uint32_t key = later + (source.key ? uint32_t(*source.key) : 0);
+    if (source.index) {
+        const uint32_t outer = uint32_t(*source.index);
+        if (outer >= sequences) return;
+        table += outer * table_stride;
+        cache += outer * sequence_bytes;
+    }
+    if (key >= keys) return;  // as is one below 0
+    char* to = cache + (key & within) * row_bytes;
+    if (paged) {
+        const uint32_t page = uint32_t(table[key >> shift]);
+        if (page >= pages) return;
+        to += page * outer_bytes;
+    }
+    rt::store4(reinterpret_cast<float*>(to), vec);
+    for (int at = 16 * kTeam; first + at < all; at += 16 * kTeam) {
+        rt::load4(reinterpret_cast<const float*>(from + at), vec);
+        rt::store4(reinterpret_cast<float*>(to + at), vec);
+    }
+}
+
+// Rows that are rotated or change their type. No lane returns early: the lanes of a wave exchange values.
+FA_DEVICE void convert_row(const AppendParams& x, const AppendRow& row) {
+    rt::wait_for_predecessor();
+    const AppendOperand& operand = row.is_v ? x.v : x.k;
+    const NewRow source = row.b < x.batch && row.h < operand.heads ? new_row_of(x, row.b, row.t) : NewRow{0, false};
+    const int64_t from_row = operand.from_strides.index(row.b, source.row, row.h);
+    const RowSteps steps = operand.steps;
+    const int lane = rt::thread() % kTeam;
+    LoadedStep loaded{};  // in flight while its row of the cache is looked up
+    if (source.valid && lane < steps.count()) loaded = load_step(operand.from, from_row, x.from_dtype, step_of(steps, lane));
+
+    CacheRow cache_row = source.valid ? cache_row_of(x, key_source_of(x, row.b, row.t, source.row)) : CacheRow{0, 0, 0, false};
+    const int64_t position = cache_row.key - (cache_row.valid && x.leftpad ? x.leftpad[row.b] : 0);
+    if (x.cos && (position < 0 || position >= x.max_position)) cache_row.valid = false;
+    const float *const cos = x.cos + position * x.pairs, *const sin = x.sin + position * x.pairs;
+    float own[kVec8], partner[kVec8];
+    const auto take = [&](int number, const Step& s) {
+        if (number != lane) loaded = load_step(operand.from, from_row, x.from_dtype, s);
+        rotate_step(loaded, x.from_dtype, s, cos, sin, own, partner);
+    };
+
+    float* const descale = operand.descale && cache_row.valid
+                               ? operand.descale + operand.descale_strides.index(cache_row.outer, cache_row.row, row.h)
+                               : nullptr;
+    float factor = 1.f;
+    if (x.dynamic_scale) {
+        float amax = 0.f;
+        for (int n = lane; cache_row.valid && n < steps.count(); n += kTeam) {
+            const Step s = step_of(steps, n);
+            take(n, s);
+            amax = update_amax(own, s.n, amax);
+            if (s.partner) amax = update_amax(partner, s.n, amax);
+        }
+        amax = team_max(amax);
+        if (operand.dynamic) {
+            factor = dynamic_descale(amax, largest_value(operand.to_dtype));
+            if (descale && lane == 0) *descale = factor;
+        }
+        if (steps.count() > kTeam && cache_row.valid)
+            loaded = load_step(operand.from, from_row, x.from_dtype, step_of(steps, lane));
+    }
+    if (descale && !operand.dynamic) factor = *descale;
+
+    if (!cache_row.valid) return;
+    const int64_t to_row = operand.to_strides.index(cache_row.outer, cache_row.row, row.h);
+    for (int n = lane; n < steps.count(); n += kTeam) {
+        const Step s = step_of(steps, n);
+        take(n, s);
+        FA_UNROLL
+        for (int i = 0; i < kVec8; i++) {
+            if (descale) own[i] /= factor;
+            if (descale && s.partner) partner[i] /= factor;
+        }
+        store_vec8(operand.to, to_row + s.at, operand.to_dtype, s.n, own);
+        if (s.partner) store_vec8(operand.to, to_row + s.partner, operand.to_dtype, s.n, partner);
+    }
+}
+
+// Element c of a new row, rotated by the angles of its position.
+FA_DEVICE float new_element(const AppendParams& x, const AppendOperand& operand, int64_t row, int64_t c, const float* cos, const float* sin) {
+    const RowSteps& steps = operand.steps;
+    const float own = load_element(operand.from, row + c, x.from_dtype);
+    const int turned = int(c) - steps.begin;
+    if (turned < 0 || turned >= steps.rotated) return own;
+    const int half = steps.rotated / 2, pair = steps.interleaved ? turned / 2 : turned % half;
+    const bool second = steps.interleaved ? (turned & 1) != 0 : turned >= half;
+    const int distance = steps.interleaved ? 1 : half;
+    const float other = load_element(operand.from, row + (second ? c - distance : c + distance), x.from_dtype);
+    return second ? other * sin[pair] + own * cos[pair] : own * cos[pair] - other * sin[pair];
+}
+
+// One row of those that store_scaled() moves.
+struct ScaledRow {
+    int64_t from, to, factor;  // first elements or units, and the first factor
+    const float *cos, *sin;
+};
+
+// Dims [first, end), which begin with a byte and a block of factors.
+FA_COLD void store_dims(const AppendParams& x, const AppendOperand& operand, const ScaledRow& row, int64_t first, int64_t end) {
+    const Factors& f = operand.rows.factors;
+    const int32_t dtype = operand.to_dtype;
+    const bool nibbles = is_nibble_type(dtype);
+    uint32_t low = 0;
+    for (int64_t next; first < end; first = next) {
+        next = f.factor ? min_of(first + f.block[1], end) : end;
+        const int64_t index = f.factor ? row.factor + first / f.block[1] * f.stride[3] : 0;
+        if (operand.dynamic && f.factor) {
+            ValueRange range = no_values();
+            FA_UNROLL_BY(1)
+            for (int64_t c = first; c < next; c++) add_value(&range, new_element(x, operand, row.from, c, row.cos, row.sin));
+            const Scaling s = dynamic_scaling(range, dtype, f.dtype, f.shift != nullptr);
+            store_factor(operand.factor, index, f.dtype, s.factor);
+            if (f.shift) store_factor(operand.shift, index, f.dtype, s.shift);
+        }
+        const float factor = f.factor ? load_factor(operand.factor, index, f.dtype) : 1.f;
+        const float shift = f.shift ? load_factor(operand.shift, index, f.dtype) : 0.f;
+        FA_UNROLL_BY(1)
+        for (int64_t c = first; c < next; c++) {
+            float value = new_element(x, operand, row.from, c, row.cos, row.sin);
+            if (f.factor) value = (value - shift) / factor;
+            if (!nibbles) store_element(operand.to, row.to + c, dtype, value);
+            else if (c % 2 == 0) low = f32_to_nibble(value, dtype);
+            else static_cast<uint8_t*>(operand.to)[row.to + c / 2] = uint8_t(low | f32_to_nibble(value, dtype) << 4);
+        }
+    }
+}
+
+FA_COLD void store_block(const AppendParams& x, const AppendOperand& operand, const ScaledRow& row, int64_t n) {
+    float values[kBlockDims];
+    FA_UNROLL_BY(1)
+    for (int i = 0; i < kBlockDims; i++) values[i] = new_element(x, operand, row.from, n * kBlockDims + i, row.cos, row.sin);
+    quantise_block(values, block_format(operand.to_dtype), static_cast<uint8_t*>(operand.to) + (row.to + n) * type_bytes(operand.to_dtype));
+}
+
+// Rows that become blocks, bytes of two values, or values by factors of parts: each lane has some of these to itself.
+FA_COLD void store_scaled(const AppendParams& x, const AppendRow& row) {
+    rt::wait_for_predecessor();
+    const AppendOperand& operand = row.is_v ? x.v : x.k;
+    if (row.b >= x.batch || row.h >= operand.heads) return;
+    const NewRow source = new_row_of(x, row.b, row.t);
+    if (!source.valid) return;
+    const CacheRow at = cache_row_of(x, key_source_of(x, row.b, row.t, source.row));
+    const int64_t position = at.key - (x.leftpad ? x.leftpad[row.b] : 0);
+    if (!at.valid || (x.cos && (position < 0 || position >= x.max_position))) return;
+    const Factors& f = operand.rows.factors;
+    const ScaledRow to{operand.from_strides.index(row.b, source.row, row.h), operand.to_strides.index(at.outer, at.row, row.h),
+                       f.factor ? factor_index(f, at.outer, at.row, row.h) : 0, x.cos + position * x.pairs, x.sin + position * x.pairs};
+    const int64_t dims = operand.rows.dims;
+    const bool blocks = is_block_type(operand.to_dtype), odd = is_nibble_type(operand.to_dtype) && f.factor && f.block[1] % 2 != 0;
+    const int64_t part = odd ? dims : f.factor ? f.block[1] : kBlockDims;
+    for (int64_t n = rt::thread() % kTeam; n * part < dims; n += kTeam)
+        if (blocks) store_block(x, operand, to, n);
+        else store_dims(x, operand, to, n * part, min_of((n + 1) * part, dims));
+    const int64_t tail = operand.rows.tail_strides.index(at.outer, at.row, row.h);
+    for (int64_t c = dims + rt::thread() % kTeam; c < operand.steps.dim; c += kTeam)
+        store_element(operand.tail, tail + c - dims, operand.rows.tail_dtype, new_element(x, operand, to.from, c, to.cos, to.sin));
+}
+
+// A team for each token, head, and k or v. It is launched early, so that indices are computed when the kernel before it ends.
+FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) append_rows(FA_PARAM AppendParams x) {
+    rt::release_successor();
+    rt::fetch_parameters(x);
+    const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / x.heads;
+    const AppendRow row{line / 2 / x.seqlen_new, line / 2 % x.seqlen_new, team % x.heads, (line & 1) != 0};
+    if (x.copies) copy_row(x, row);
+    else if ((row.is_v ? x.v : x.k).scaled) store_scaled(x, row);
+    else convert_row(x, row);
+}
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,453 @@
+// The SIMT forward kernel: f32 arithmetic, any storage type, any head dimension, every option, on every GPU. It takes what the mma
+// kernels do not, and is what they are tested against.
+//
+// A block of 256 threads takes 16·TR query rows (group-major: the heads that share a kv head share a tile) and 16·TV columns of v,
+// and iterates over the keys 64 at a time. Threads form a 16 × 16 grid: thread (tx, ty) owns rows ty·TR … and, of each tile of
+// scores, keys tx + 16·n; of the output, columns tx·4 + 64·n …. The 16 threads of a row lie in one wave, so its maximum and sum are
+// shuffles. k and v go through one shared buffer, in chunks of 64 dims and of 4096 / columns keys. Rows in shared memory are 4
+// floats longer than their data, so that threads read 16 bytes at a time and 8 neighbouring threads read from all banks.
+#pragma once
+#include "gpu/common/epilogue.h"
+#include "gpu/common/simt_params.h"
+#include "gpu/simt/rows.h"
+
+namespace fa {
+namespace gpu {
+
+constexpr int kRowStride = 64 + 4;       // floats between rows of the k buffer and of the probabilities
+constexpr int kKvFloats = kKeys * kRowStride;
+constexpr int kChain = 32;               // dims of q·k summed in one chain: longer ones lose accuracy on data of one sign
+constexpr int64_t kResidentDims = 256;   // up to here q stays in shared memory if that has room; else it passes through with k
+
+template <int TR, int TV>
+struct Simt {
+    static constexpr int rows = 16 * TR, columns = 16 * TV, value_keys = kDims * kKeys / columns;
+
+    // One block's work: which rows, of which sequence, against which keys. It lives in shared memory, for registers are short.
+    struct Tile {
+        Sequence seq;
+        MaskRule rule;
+        int64_t batch, kv_head, first, valid;  // first group-major row; how many exist
+        int64_t k_head, v_head;                // of that kv head
+        int64_t split, column0;                // column0: of v
+        int64_t begin, end;                    // keys of the split that any of the rows may see
+        ListSource slots;                      // of the keys, where they are such
+        alignas(16) bool full;                 // do all rows see all keys of the tile that is being visited?
+        SequenceDropout dropout;
+    };
+
+    // Shared memory. What depends on the head dimension lies last: all other addresses are constants and take no registers.
+    struct Shared {
+        Tile* tile;
+        int64_t *k_offset, *v_offset, *position, *head, *begin, *end;  // −1: a key that is not there; see locate_keys()
+        int64_t* next;                 // of a row that sees none of the tile's keys: one behind them before which it sees none
+        uint64_t *visible, *unmasked;  // the tile's keys that a row sees, and those where masks do not act, as bits
+        float *kv, *probs, *k_factor, *v_factor, *q;
+        int q_stride;
+    };
+    static constexpr int64_t shared_bytes(int64_t q_dims) {
+        return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 7 * rows) +
+               4 * (rows * (q_dims + 4) + kKvFloats + rows * kRowStride + 2 * kKeys);
+    }
+    FA_MEMBER static Shared layout(char* memory, int q_dims) {
+        Shared s;
+        static_assert(sizeof(Tile) % 16 == 0, "rows of floats behind it are read 16 bytes at a time");
+        s.tile = reinterpret_cast<Tile*>(memory);
+        s.k_offset = reinterpret_cast<int64_t*>(s.tile + 1);
+        s.v_offset = s.k_offset + kKeys;
+        s.position = s.v_offset + kKeys;
+        s.head = s.position + rows;
+        s.begin = s.head + rows;
+        s.end = s.begin + rows;
+        s.next = s.end + rows;
+        s.visible = reinterpret_cast<uint64_t*>(s.next + rows);
+        s.unmasked = s.visible + rows;
+        s.kv = reinterpret_cast<float*>(s.unmasked + rows);
+        s.probs = s.kv + kKvFloats;
+        s.k_factor = s.probs + rows * kRowStride;
+        s.v_factor = s.k_factor + kKeys;
+        s.q = s.v_factor + kKeys;
+        s.q_stride = q_dims + 4;
+        return s;
+    }
+
+    FA_COLD_MEMBER static void init_rows(const SimtForwardParams& x) {
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
+        const Tile& t = *s.tile;
+        for (int r = rt::thread(); r < rows; r += kThreads) {
+            const int64_t row = t.first + min_of(r, t.valid - 1);
+            s.position[r] = row / x.group;
+            s.head[r] = t.kv_head * x.group + row % x.group;
+            const KeyBand band = key_band(t.rule, s.position[r], t.seq.k_len);
+            if (x.sets.any()) {  // for init_split()
+                const KeyBand hull = row_hull(x.sets, t.seq, band, t.batch, s.head[r], s.position[r]);
+                s.next[r] = hull.begin, s.visible[r] = uint64_t(hull.end);
+            }
+            s.begin[r] = band.begin, s.end[r] = band.end;
+        }
+    }
+
+    // Which of the tile's keys each row sees. A barrier must come before they are read.
+    FA_COLD_MEMBER static void find_visible(const SimtForwardParams& x, int64_t key0) {
+        static_assert(kKeys == kWordKeys, "a bit for each key of a tile");
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
+        const Tile& t = *s.tile;
+        for (int r = rt::thread(); r < rows; r += kThreads) {
+            const int64_t head = s.head[r], row = s.position[r], behind = key0 + kKeys;
+            const RowKeys keys = row_keys(x.sets, t.seq, {s.begin[r], s.end[r]}, t.batch, head, row, key0);
+            s.visible[r] = keys.visible, s.unmasked[r] = keys.unmasked;
+            s.next[r] = keys.visible || !x.sets.any() ? behind : next_row_key(x.sets, t.seq, t.batch, head, row, behind);
+        }
+    }
+    // The class of the tile of `keys` keys whose visible ones have been found: full only where it has all kKeys.
+    FA_COLD_MEMBER static fa::TileClass class_of(const SimtForwardParams& x, int64_t key0, int keys) {
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
+        const Tile& t = *s.tile;
+        if (!x.sets.any()) {
+            const int64_t count = s.position[t.valid - 1] - s.position[0] + 1;
+            const fa::TileClass band = tile_class(t.rule, s.position[0], count, key0, keys, t.seq.k_len);
+            return band == fa::TileClass::full && keys < kKeys ? fa::TileClass::partial : band;
+        }
+        uint64_t some = 0, all = low_bits(keys);
+        for (int r = 0; r < t.valid; r++) some |= s.visible[r] & low_bits(keys), all &= s.visible[r];
+        return some == 0 ? fa::TileClass::empty : ~all ? fa::TileClass::partial : fa::TileClass::full;
+    }
+    // Is the tile to be visited? If so, its class for mask_scores(). A barrier must come before that.
+    FA_COLD_MEMBER static bool visits(const SimtForwardParams& x, int64_t key0, int keys) {
+        const bool first = rt::thread() == 0;
+        if (!first && !x.sets.any()) return true;
+        const fa::TileClass kind = class_of(x, key0, keys);
+        if (first) layout(rt::shared_memory(), x.q_dims).tile->full = kind == fa::TileClass::full;
+        return !x.sets.any() || kind != fa::TileClass::empty;
+    }
+    // Where the next tile lies that some row may see, behind one that none sees.
+    FA_COLD_MEMBER static int64_t next_tile(const SimtForwardParams& x, int64_t key0) {
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
+        int64_t nearest = s.tile->end;
+        for (int r = 0; r < s.tile->valid; r++) nearest = min_of(nearest, s.next[r]);
+        return key0 + max_of((nearest - key0) / kKeys, 1) * kKeys;
+    }
+
+    // The keys of this block's mainloop. Tiles start at fixed distances from the split's begin, whatever the band: a row's bits
+    // do not depend on its neighbours.
+    FA_COLD_MEMBER static void init_split(const SimtForwardParams& x) {
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
+        Tile& t = *s.tile;
+        const int64_t size = split_keys(t.seq.k_len, x.num_splits, x.split_size), begin = t.split * size;
+        int64_t first = s.begin[0], end = s.end[t.valid - 1];
+        for (int r = 0; x.sets.any() && r < t.valid; r++) {
+            first = r == 0 ? s.next[0] : min_of(first, s.next[r]);
+            end = r == 0 ? int64_t(s.visible[0]) : max_of(end, int64_t(s.visible[r]));
+        }
+        t.begin = begin + max_of(first - begin, 0) / kKeys * kKeys;
+        t.end = min_of(min_of(begin + size, t.seq.k_len), end);
+        if (x.slots.any()) t.end = min_of(t.end, t.slots.length());
+    }
+
+    FA_COLD_MEMBER static void load_q(const SimtForwardParams& x, int64_t dim0, int dims) {
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
+        const Tile& t = *s.tile;
+        for (int i = rt::thread(); i < dims * rows; i += kThreads) {
+            const int c = i % dims, r = i / dims;
+            float value = 0.f;
+            if (dim0 + c < x.dim_qk && r < t.valid) {
+                const int64_t at = query_index(x.q_strides, t.seq, t.batch, s.position[r], s.head[r]);
+                value = query_value(x, t.seq, t.batch, s.position[r], s.head[r], at, dim0 + c);
+            }
+            s.q[r * s.q_stride + c] = value;
+        }
+    }
+
+    // Where each key of the tile lies, and its de-scale factors: of plain rows the first unit in k and in v, of others the page or sequence,
+    // and the row there.
+    FA_COLD_MEMBER static void locate_keys(const SimtForwardParams& x, int64_t key0, int keys) {
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
+        const Tile& t = *s.tile;
+        for (int j = rt::thread(); j < kKeys; j += kThreads) {
+            s.k_offset[j] = s.v_offset[j] = -1;
+            s.k_factor[j] = s.v_factor[j] = 1.f;
+            if (j >= keys) continue;
+            const KeyLocation location = x.slots.any() ? locate_slot(x.slots, t.slots.entries[(key0 + j) * t.slots.step])
+                                                       : locate_key(x.pages, t.seq, key0 + j);
+            if (!location.valid) continue;
+            if (!x.plain_kv) {
+                s.k_offset[j] = location.outer;
+                s.v_offset[j] = location.row;
+                continue;
+            }
+            s.k_offset[j] = key_index(x.k_strides, location, t.k_head);
+            s.v_offset[j] = key_index(x.v_strides, location, t.v_head);
+            if (x.k_rows.factors.factor) s.k_factor[j] = row_factor(x.k_rows, location.outer, location.row, t.k_head);
+            if (x.v_rows.factors.factor) s.v_factor[j] = row_factor(x.v_rows, location.outer, location.row, t.v_head);
+        }
+    }
+
+    // Gathers rows, converts them to f32 and stores them, each times its factor, in the buffer.
+    template <int width>
+    FA_MEMBER static void load_rows(int32_t dtype, const void* data, const int64_t* at, const float* factor, int first, int64_t column0,
+                                    int64_t dim, bool aligned, int stride, float* kv) {
+        float value[kVec4s][4];
+        const auto widen = [&](auto to_f32, const auto& bits) {
+            FA_UNROLL for (int n = 0; n < kVec4s; n++)
+                FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = to_f32(bits[n][e]);
+        };
+        if (is_block_type(dtype)) return load_blocks<width>(data, at, first, column0, dim, dtype, stride, kv);
+        if (dtype == FA_F32) {
+            gather<width>(data, at, first, column0, dim, aligned, value);
+        } else if (type_bytes(dtype) == 2) {
+            uint16_t bits[kVec4s][4];
+            gather<width>(data, at, first, column0, dim, aligned, bits);
+            if (dtype == FA_F16) widen([](uint16_t x) { return f16_to_f32(x); }, bits);
+            else widen([](uint16_t x) { return bf16_to_f32(x); }, bits);
+        } else {
+            uint8_t bits[kVec4s][4];
+            gather<width>(data, at, first, column0, dim, aligned, bits);
+            if (dtype == FA_E4M3) widen([](uint8_t x) { return e4m3_to_f32(x); }, bits);
+            else if (dtype == FA_E5M2) widen([](uint8_t x) { return e5m2_to_f32(x); }, bits);
+            else widen([](uint8_t x) { return float(int8_t(x)); }, bits);
+        }
+        FA_UNROLL for (int n = 0; n < kVec4s; n++) {
+            const int i = rt::thread() + n * kThreads, j = i / (width / 4);
+            const float f = factor[first + j];
+            FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] *= f;
+            rt::store4(kv + j * stride + i % (width / 4) * 4, value[n]);
+        }
+    }
+
+    // score[r][n] = factor · Σ q · k over all dims. Leaves a barrier behind the last use of the buffer.
+    FA_MEMBER static void compute_qk(const SimtForwardParams& x, const Shared& s, float score[TR][4]) {
+        const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+        const bool resident = x.dim_qk <= x.q_dims;
+        FA_UNROLL for (int r = 0; r < TR; r++)
+            FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = 0.f;
+        for (int dim0 = 0; dim0 < x.dim_qk; dim0 += kDims) {
+            if (x.plain_kv)
+                load_rows<kDims>(x.k_dtype, x.k, s.k_offset, s.k_factor, 0, dim0, x.dim_qk, x.k_aligned, kRowStride, s.kv);
+            else
+                load_scaled<kDims>(x.k_rows, x.k, x.k_dtype, x.k_strides, s.k_offset, s.v_offset, s.tile->k_head, 0, dim0, x.dim_qk,
+                                   kRowStride, s.kv);
+            if (!resident) load_q(x, dim0, kDims);
+            rt::barrier();
+            const float* q = s.q + (resident ? dim0 : 0) + ty * TR * s.q_stride;
+            const float* k = s.kv + tx * kRowStride;
+            for (int first = 0; first < kDims && dim0 + first < x.dim_qk; first += kChain) {
+                float chain[TR][4];
+                FA_UNROLL for (int r = 0; r < TR; r++)
+                    FA_UNROLL for (int n = 0; n < 4; n++) chain[r][n] = 0.f;
+                FA_UNROLL_BY(2)
+                for (int c = first; c < first + kChain; c += 4) {
+                    float b[4][4];
+                    FA_UNROLL for (int n = 0; n < 4; n++) rt::load4(k + n * 16 * kRowStride + c, b[n]);
+                    FA_UNROLL for (int r = 0; r < TR; r++) {
+                        float a[4];
+                        rt::load4(q + r * s.q_stride + c, a);
+                        FA_UNROLL for (int n = 0; n < 4; n++)
+                            FA_UNROLL for (int e = 0; e < 4; e++) chain[r][n] = fmaf(a[e], b[n][e], chain[r][n]);
+                    }
+                }
+                FA_UNROLL for (int r = 0; r < TR; r++)
+                    FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] += chain[r][n];
+            }
+            rt::barrier();
+        }
+        if (x.factor.product != 1.f)
+            FA_UNROLL for (int r = 0; r < TR; r++)
+                FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] *= x.factor.product;
+    }
+
+    // change(row, j, score) for each of the thread's scores, by way of its elements of the P tile in shared memory: a loop that is
+    // not unrolled compiles long code once.
+    template <class Function>
+    FA_MEMBER static void for_each_score(const Shared& s, float score[TR][4], Function change) {
+        const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+        float* const own = s.probs + ty * TR * kRowStride + tx;
+        FA_UNROLL for (int r = 0; r < TR; r++)
+            FA_UNROLL for (int n = 0; n < 4; n++) own[r * kRowStride + 16 * n] = score[r][n];
+        FA_UNROLL_BY(1)
+        for (int i = 0; i < 4 * TR; i++) {
+            float& value = own[i / 4 * kRowStride + i % 4 * 16];
+            value = change(ty * TR + i / 4, tx + i % 4 * 16, value);
+        }
+        FA_UNROLL for (int r = 0; r < TR; r++)
+            FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = own[r * kRowStride + 16 * n];
+    }
+
+    // Final scores in log2 units; −inf for keys that a mask, a bias, a bad page or slot, or the end of the tile removes.
+    FA_MEMBER static void mask_scores(const SimtForwardParams& x, const Tile& t, const Shared& s, int64_t key0, bool full,
+                                      float score[TR][4]) {
+        if (full && !x.score_mod && !x.pages.table && !x.slots.any()) return;
+        for_each_score(s, score, [&](int row, int j, float value) {
+            if (!(s.visible[row] >> j & 1) || s.k_offset[j] < 0) return kNegInf;
+            if (!x.score_mod) return value;
+            return kLog2e * apply_score_mod(x, t.rule.off, t.seq.k_len, t.batch, s.head[row], s.position[row], key0 + j,
+                                            !(s.unmasked[row] >> j & 1), cap_score(x, value));
+        });
+    }
+
+    // Online softmax: updates (m, l), turns scores into P and stores it, and returns each row's factor for o so far.
+    FA_MEMBER static void online_softmax(const SimtForwardParams& x, const Shared& s, int64_t key0,
+                                      float score[TR][4], float m[TR], float l[TR], float factor[TR]) {
+        const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+        FA_UNROLL for (int r = 0; r < TR; r++) {
+            float row_max = m[r];
+            FA_UNROLL for (int n = 0; n < 4; n++) row_max = max_fn(row_max, score[r][n]);
+            FA_UNROLL for (int w = 8; w > 0; w /= 2) row_max = max_fn(row_max, rt::shuffle_xor16(row_max, w));
+            const float row_ref = safe_max(row_max);
+            float row_sum = 0.f;
+            FA_UNROLL for (int n = 0; n < 4; n++) {
+                score[r][n] = exp2_fn(score[r][n] - row_ref) * kHeadroomUnit;
+                row_sum += score[r][n];
+                s.probs[(ty * TR + r) * kRowStride + tx + 16 * n] = score[r][n];
+            }
+            FA_UNROLL for (int w = 8; w > 0; w /= 2) row_sum += rt::shuffle_xor16(row_sum, w);
+            factor[r] = l[r] == 0.f ? 0.f : rescale(m[r], row_max);
+            l[r] = l[r] * factor[r] + row_sum;
+            m[r] = row_max;
+        }
+        if (x.dropout_p > 0)
+            for_each_score(s, score, [&](int row, int j, float p) {
+                return keeps_cold(s.tile->dropout, s.head[row], s.position[row], key0 + j) ? p : 0.f;
+            });
+    }
+
+    // o = o · factor + probabilities · v
+    FA_MEMBER static void compute_pv(const SimtForwardParams& x, const Shared& s, int keys, int64_t column0, const float factor[TR],
+                                      float o[TR][TV]) {
+        const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+        FA_UNROLL for (int r = 0; r < TR; r++)
+            FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] *= factor[r];
+        for (int key = 0; key < keys; key += value_keys) {
+            if (x.plain_kv)
+                load_rows<columns>(x.v_dtype, x.v, s.v_offset, s.v_factor, key, column0, x.dim_v, x.v_aligned, columns, s.kv);
+            else
+                load_scaled<columns>(x.v_rows, x.v, x.v_dtype, x.v_strides, s.k_offset, s.v_offset, s.tile->v_head, key, column0, x.dim_v,
+                                     columns, s.kv);
+            rt::barrier();
+            const int count = int(min_of(value_keys, keys - key));  // probabilities beyond are 0, and v is 0 there
+            FA_UNROLL for (int c = 0; c < TV; c += 4) {
+                float chain[TR][4];  // of these keys alone: one long chain would lose accuracy on data of one sign
+                FA_UNROLL for (int r = 0; r < TR; r++)
+                    FA_UNROLL for (int i = 0; i < 4; i++) chain[r][i] = 0.f;
+                FA_UNROLL_BY(2)
+                for (int j = 0; j < count; j += 4) {
+                    float a[TR][4];
+                    FA_UNROLL for (int r = 0; r < TR; r++) rt::load4(s.probs + (ty * TR + r) * kRowStride + key + j, a[r]);
+                    FA_UNROLL for (int e = 0; e < 4; e++) {
+                        float b[4];
+                        rt::load4(s.kv + (j + e) * columns + tx * 4 + 16 * c, b);
+                        FA_UNROLL for (int r = 0; r < TR; r++)
+                            FA_UNROLL for (int i = 0; i < 4; i++) chain[r][i] = fmaf(a[r][e], b[i], chain[r][i]);
+                    }
+                }
+                FA_UNROLL for (int r = 0; r < TR; r++)
+                    FA_UNROLL for (int i = 0; i < 4; i++) o[r][c + i] += chain[r][i];
+            }
+            rt::barrier();
+        }
+    }
+
+    // The rows' share of one split, or, when there is but one, the outputs themselves.
+    FA_MEMBER static void write(const SimtForwardParams& x, const Tile& t, const Shared& s, const float m[TR], const float l[TR],
+                                const float o[TR][TV]) {
+        const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+        FA_UNROLL for (int r = 0; r < TR; r++) {
+            const int row = ty * TR + r;
+            if (row >= t.valid) continue;
+            const int64_t index = (t.batch * x.kv_heads + t.kv_head) * x.rows + t.first + row;
+            const int64_t partial = t.split * x.batch * x.kv_heads * x.rows + index;
+            const bool first = t.column0 == 0 && tx == 0;
+            float factor = 1.f;
+            if (x.partial_o) {
+                if (first) x.state[partial] = {m[r], l[r]};
+            } else {
+                const RowOutput f = finalize_row_cold(x, t.seq, t.batch, s.head[row], s.position[row], {m[r], l[r]}, first);
+                factor = f.factor;
+                if (first && x.state) x.state[index] = f.state;
+            }
+            const int64_t at = x.partial_o ? partial * x.dim_v
+                                           : query_index(x.o_strides, t.seq, t.batch, s.position[row], s.head[row]);
+            float* const line = s.kv + rt::thread() * TV;  // each thread's own: what stores an element is compiled once for all of them
+            FA_UNROLL for (int c = 0; c < TV; c += 4) rt::store4(line + c, o[r] + c);
+            FA_UNROLL_BY(1)
+            for (int c = 0; c < TV; c++) {
+                const int64_t column = t.column0 + tx * 4 + 16 * (c & ~3) + (c & 3);
+                if (column >= x.dim_v) continue;
+                if (x.partial_o) x.partial_o[at + column] = line[c];
+                else store_output(x, at + column, line[c], factor);
+            }
+        }
+    }
+};
+
+// One tile of rows, one split, one part of the columns.
+template <int TR, int TV>
+FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM SimtForwardParams x) {
+    rt::fetch_parameters(x);
+    using S = Simt<TR, TV>;
+    int64_t item = rt::block();
+    const int64_t column0 = item % x.value_parts * S::columns;
+    item /= x.value_parts;
+    const int64_t split = item % x.splits;
+    item /= x.splits;
+    const int64_t block = x.causal ? x.blocks - 1 - item % x.blocks : item % x.blocks;  // longest rows first
+    item /= x.blocks;
+
+    const typename S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
+    const typename S::Tile& t = *s.tile;
+    rt::wait_for_predecessor();
+    rt::release_successor();
+    if (rt::thread() == 0) {
+        typename S::Tile tile;
+        tile.kv_head = item % x.kv_heads;
+        tile.batch = item / x.kv_heads;
+        tile.k_head = tile.kv_head / x.kv_heads_per_k;
+        tile.v_head = tile.kv_head / x.kv_heads_per_v;
+        tile.seq = bounded_sequence(x.sequences, tile.batch);
+        tile.rule = mask_rule(x.rule, tile.seq);
+        tile.dropout = dropout_of(x, tile.batch);
+        tile.first = tile_begin(x.tiles, block);
+        tile.split = split;
+        tile.column0 = column0;
+        tile.valid = min_of(tile.seq.q_len * x.group, tile_end(x.tiles, block)) - tile.first;
+        if (x.slots.any()) tile.slots = slots_of(x.slots, tile.seq, tile.batch, tile.kv_head * x.group, tile.first / x.group);
+        *s.tile = tile;
+    }
+    rt::barrier();
+    if (!x.partial_o || split == 0)
+        write_padding(x, t.seq, t.batch, t.kv_head, t.first, tile_end(x.tiles, block) - t.first, column0, S::columns);
+    if (t.valid <= 0) return;
+    if (split >= split_count(t.seq.k_len, x.num_splits, x.split_size)) return;
+
+    S::init_rows(x);
+    rt::barrier();
+    if (rt::thread() == 0) S::init_split(x);
+    if (x.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
+
+    float m[TR], l[TR], o[TR][TV];
+    FA_UNROLL for (int r = 0; r < TR; r++) {
+        m[r] = kNegInf;
+        l[r] = 0.f;
+        FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] = 0.f;
+    }
+    rt::barrier();
+    for (int64_t key = t.begin; key < t.end; key += kKeys) {
+        const int keys = t.end - key < kKeys ? int(t.end - key) : kKeys;
+        S::locate_keys(x, key, keys);
+        S::find_visible(x, key);
+        rt::barrier();
+        if (!S::visits(x, key, keys)) {
+            key = S::next_tile(x, key) - kKeys;
+            rt::barrier();
+            continue;
+        }
+        float score[TR][4], factor[TR];
+        S::compute_qk(x, s, score);
+        S::mask_scores(x, t, s, key, t.full, score);
+        S::online_softmax(x, s, key, score, m, l, factor);
+        S::compute_pv(x, s, keys, t.column0, factor, o);
+    }
+    S::write(x, t, s, m, l, o);
+}
+
+}  // namespace gpu
+}  // namespace fa

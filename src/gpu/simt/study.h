@@ -1,0 +1,252 @@
+// The two baselines that the fused kernels are measured against, built from the functions of simt/forward.h.
+//
+// standard  three kernels over a matrix in memory: S = q kᵀ is written, softmax replaces S by P, and o = P v reads P.
+// flash1    a block for each head, as in FlashAttention-1: keys in the outer loop, row tiles in the inner one, and each row's o, m and l come
+//           from memory and go back there for every block of keys.
+#pragma once
+#include "gpu/simt/forward.h"
+
+namespace fa {
+namespace gpu {
+
+constexpr int kStudyRows = 64;  // of a row tile
+
+// Heads are sequences' k and v heads here, with all query rows that share them: [batch][kv_heads].
+struct StudyParams {
+    SimtForwardParams x;
+    RowState* states;    // [value_parts][heads · rows], in the units of kHeadroomUnit; standard has one part
+    float* s_matrix;     // standard: [heads at once][rows][pitch]
+    int64_t pitch;       // floats of a row: whole tiles of keys
+    int64_t first_head;  // whose scores the matrix begins with
+};
+
+// What all tiles of a head have in common.
+template <class S>
+FA_DEVICE void init_head(const SimtForwardParams& x, const typename S::Shared& s, int64_t head, int64_t column0) {
+    if (rt::thread() == 0) {
+        typename S::Tile t{};
+        t.kv_head = head % x.kv_heads;
+        t.batch = head / x.kv_heads;
+        t.k_head = t.kv_head / x.kv_heads_per_k;
+        t.v_head = t.kv_head / x.kv_heads_per_v;
+        t.seq = bounded_sequence(x.sequences, t.batch);
+        t.rule = mask_rule(x.rule, t.seq);
+        t.dropout = dropout_of(x, t.batch);
+        t.column0 = column0;
+        *s.tile = t;
+    }
+    rt::barrier();
+}
+
+// Goes to a row tile of the head; false when it holds no valid row.
+template <class S>
+FA_DEVICE bool init_tile(const SimtForwardParams& x, const typename S::Shared& s, int64_t block) {
+    rt::barrier();  // the tile before is done with
+    if (rt::thread() == 0) {
+        s.tile->first = block * S::rows;
+        s.tile->valid = min_of(s.tile->seq.q_len * x.group - s.tile->first, S::rows);
+    }
+    rt::barrier();
+    if (s.tile->valid <= 0) return false;
+    S::init_rows(x);
+    rt::barrier();
+    return true;
+}
+
+// Final scores of the row tile against the tile of keys that locate_keys has placed; false when no mask keeps any of them.
+// Has a barrier behind locate_keys().
+template <class S, int TR>
+FA_DEVICE bool score_tile(const SimtForwardParams& x, const typename S::Shared& s, int64_t key, int keys, float score[TR][4]) {
+    const typename S::Tile& t = *s.tile;
+    S::find_visible(x, key);
+    rt::barrier();
+    const TileClass kind = S::class_of(x, key, keys);
+    if (kind == TileClass::empty) return false;
+    if (x.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
+    S::compute_qk(x, s, score);
+    S::mask_scores(x, t, s, key, kind == TileClass::full, score);
+    return true;
+}
+
+// (m, l) of the row tile, in y.sums. One thread of a row stores them.
+template <int TR>
+FA_DEVICE void fetch_states(const RowState* states, int64_t valid, float m[TR], float l[TR]) {
+    FA_UNROLL for (int r = 0; r < TR; r++) {
+        const RowState state = states[min_of(rt::thread() / 16 * TR + r, valid - 1)];
+        m[r] = state.m;
+        l[r] = state.l;
+    }
+}
+template <int TR>
+FA_DEVICE void store_states(RowState* states, int64_t valid, const float m[TR], const float l[TR]) {
+    FA_UNROLL for (int r = 0; r < TR; r++)
+        if (rt::thread() % 16 == 0 && rt::thread() / 16 * TR + r < valid) states[rt::thread() / 16 * TR + r] = {m[r], l[r]};
+}
+
+// ---- standard
+
+// S: a block for each tile of 64 rows and 64 keys.
+FA_KERNEL void FA_BOUNDS(kThreads, 2) standard_scores(FA_PARAM StudyParams y) {
+    constexpr int TR = kStudyRows / 16;
+    using S = Simt<TR, 4>;
+    const SimtForwardParams& x = y.x;
+    const int64_t tiles = y.pitch / kKeys, key = rt::block() % tiles * kKeys, item = rt::block() / tiles, head = item / x.blocks;
+    const S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
+    const S::Tile& t = *s.tile;
+    init_head<S>(x, s, y.first_head + head, 0);
+    if (key >= t.seq.k_len || !init_tile<S>(x, s, item % x.blocks)) return;
+    const int keys = int(min_of(kKeys, t.seq.k_len - key));
+    S::locate_keys(x, key, keys);
+    float score[TR][4];
+    if (!score_tile<S, TR>(x, s, key, keys, score))
+        FA_UNROLL for (int r = 0; r < TR; r++)
+            FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = kNegInf;
+    const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+    float* to = y.s_matrix + (head * x.rows + t.first) * y.pitch + key + tx;
+    FA_UNROLL for (int r = 0; r < TR; r++)
+        if (ty * TR + r < t.valid)
+            FA_UNROLL for (int n = 0; n < 4; n++) to[(ty * TR + r) * y.pitch + 16 * n] = score[r][n];
+}
+
+// Every thread's value reduced to one, which all get: groups of 16 first, then those one after the other.
+template <class Operation>
+FA_DEVICE float reduce_block(float value, Operation operation) {
+    float* group = reinterpret_cast<float*>(rt::shared_memory());
+    FA_UNROLL for (int w = 8; w > 0; w /= 2) value = operation(value, rt::shuffle_xor16(value, w));
+    rt::barrier();  // whoever still reads the reduction before
+    if (rt::thread() % 16 == 0) group[rt::thread() / 16] = value;
+    rt::barrier();
+    value = group[0];
+    for (int i = 1; i < rt::threads() / 16; i++) value = operation(value, group[i]);
+    return value;
+}
+
+struct MaxOp {
+    FA_MEMBER float operator()(float a, float b) const { return max_fn(a, b); }
+};
+struct SumOp {
+    FA_MEMBER float operator()(float a, float b) const { return a + b; }
+};
+
+// P in the place of S, and (m, l): a block for each row.
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) standard_softmax(FA_PARAM StudyParams y) {
+    const SimtForwardParams& x = y.x;
+    const int64_t head = y.first_head + rt::block() / x.rows, r = rt::block() % x.rows, row = r / x.group;
+    const int64_t batch = head / x.kv_heads, query_head = head % x.kv_heads * x.group + r % x.group;
+    const Sequence seq = bounded_sequence(x.sequences, batch);
+    if (row >= seq.q_len) return;
+    float* scores = y.s_matrix + rt::block() * y.pitch;
+    float row_max = kNegInf, row_sum = 0.f;
+    for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) row_max = max_fn(row_max, scores[key]);
+    row_max = reduce_block(row_max, MaxOp());
+    const bool drop = x.dropout_p > 0;
+    const SequenceDropout dropout = dropout_of(x, batch);
+    for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) {
+        const float p = prob(scores[key], row_max) * kHeadroomUnit;
+        row_sum += p;
+        scores[key] = !drop || keeps_cold(dropout, query_head, row, key) ? p : 0.f;
+    }
+    row_sum = reduce_block(row_sum, SumOp());
+    if (rt::thread() == 0) y.states[head * x.rows + r] = {row_max, row_sum};
+}
+
+// o = P v: a block for each tile of rows and part of the columns.
+template <int TV>
+FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM StudyParams y) {
+    constexpr int TR = kStudyRows / 16;
+    using S = Simt<TR, TV>;
+    const SimtForwardParams& x = y.x;
+    const int64_t column0 = rt::block() % x.value_parts * S::columns, item = rt::block() / x.value_parts;
+    const int64_t block = item % x.blocks, head = item / x.blocks;
+    const typename S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
+    const typename S::Tile& t = *s.tile;
+    init_head<S>(x, s, y.first_head + head, column0);
+    write_padding(x, t.seq, t.batch, t.kv_head, block * S::rows, S::rows, column0, S::columns);
+    if (!init_tile<S>(x, s, block)) return;
+    const float* probs = y.s_matrix + (head * x.rows + t.first) * y.pitch;
+    float m[TR], l[TR], factor[TR], o[TR][TV];
+    FA_UNROLL for (int r = 0; r < TR; r++) {
+        factor[r] = 1.f;
+        FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] = 0.f;
+    }
+    for (int64_t key = 0; key < t.seq.k_len; key += kKeys) {
+        const int keys = int(min_of(kKeys, t.seq.k_len - key));
+        S::locate_keys(x, key, keys);
+        for (int i = rt::thread(); i < S::rows * kKeys; i += kThreads) {
+            const int r = i / kKeys, j = i % kKeys;
+            s.probs[r * kRowStride + j] = r < t.valid && j < keys ? probs[r * y.pitch + key + j] : 0.f;
+        }
+        rt::barrier();
+        S::compute_pv(x, s, keys, column0, factor, o);
+    }
+    fetch_states<TR>(y.states + (y.first_head + head) * x.rows + t.first, t.valid, m, l);
+    S::write(x, t, s, m, l, o);
+}
+
+// ---- flash1
+
+// A row tile's sums lie in o between two blocks of keys. Each thread fetches and stores the elements that it owns in registers;
+// what no row or column owns is 0 to it.
+template <int TR, int TV, bool store>
+FA_DEVICE void move_o(const SimtForwardParams& x, const typename Simt<TR, TV>::Shared& s, int64_t column0, float o[TR][TV]) {
+    const typename Simt<TR, TV>::Tile& t = *s.tile;
+    const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+    const int columns = int(min_of(x.dim_v - column0, 16 * TV));
+    FA_UNROLL for (int r = 0; r < TR; r++) {
+        const int row = ty * TR + r;
+        const bool mine = row < t.valid;
+        float* line = static_cast<float*>(x.o) + column0;
+        if (mine) line += query_index(x.o_strides, t.seq, t.batch, s.position[row], s.head[row]);
+        FA_UNROLL for (int c = 0; c < TV; c++) {
+            const int column = tx * 4 + 16 * (c & ~3) + (c & 3);
+            if (store && mine && column < columns) line[column] = o[r][c];
+            if (!store) o[r][c] = mine && column < columns ? line[column] : 0.f;
+        }
+    }
+}
+
+// A block for each head and part of the columns: few, so that they need not share a multiprocessor's registers.
+template <int TV>
+FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
+    constexpr int TR = kStudyRows / 16;
+    using S = Simt<TR, TV>;
+    const SimtForwardParams& x = y.x;
+    const int64_t part = rt::block() % x.value_parts, head = rt::block() / x.value_parts, column0 = part * S::columns;
+    const typename S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
+    const typename S::Tile& t = *s.tile;
+    init_head<S>(x, s, head, column0);
+    write_padding(x, t.seq, t.batch, t.kv_head, 0, x.rows, column0, S::columns);
+    RowState* states = y.states + part * x.batch * x.kv_heads * x.rows + head * x.rows;
+    float m[TR], l[TR], o[TR][TV];
+    for (int block = 0; init_tile<S>(x, s, block); block++) {
+        FA_UNROLL for (int r = 0; r < TR; r++) {
+            m[r] = kNegInf;
+            l[r] = 0.f;
+            FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] = 0.f;
+        }
+        store_states<TR>(states + t.first, t.valid, m, l);
+        move_o<TR, TV, true>(x, s, column0, o);
+    }
+    for (int64_t key = 0; key < t.seq.k_len; key += kKeys) {
+        const int keys = int(min_of(kKeys, t.seq.k_len - key));
+        S::locate_keys(x, key, keys);
+        for (int block = 0; init_tile<S>(x, s, block); block++) {
+            float score[TR][4], factor[TR];
+            if (!score_tile<S, TR>(x, s, key, keys, score)) continue;
+            fetch_states<TR>(states + t.first, t.valid, m, l);
+            S::online_softmax(x, s, key, score, m, l, factor);
+            move_o<TR, TV, false>(x, s, column0, o);
+            S::compute_pv(x, s, keys, column0, factor, o);
+            store_states<TR>(states + t.first, t.valid, m, l);  // a barrier of compute_pv lies behind every fetch
+            move_o<TR, TV, true>(x, s, column0, o);
+        }
+    }
+    for (int block = 0; init_tile<S>(x, s, block); block++) {
+        fetch_states<TR>(states + t.first, t.valid, m, l);
+        move_o<TR, TV, false>(x, s, column0, o);
+        S::write(x, t, s, m, l, o);
+    }
+}
+
+}  // namespace gpu
+}  // namespace fa
