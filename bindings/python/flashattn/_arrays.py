@@ -124,12 +124,24 @@ def dtype_of(name: str, value: Any) -> np.dtype[Any]:
             raise TypeError(f"{name} is {value}: that type needs the package ml_dtypes") from None
         found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, value))
         return found
-    found = np.dtype(value)
+    try:
+        found = np.dtype(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}: expected a dtype") from None
     return found
 
 
+def as_array(name: str, value: ArrayLike) -> Array:
+    """numpy.asarray, whose error names the argument."""
+    try:
+        array: Array = np.asarray(value)
+    except (TypeError, ValueError) as reason:
+        raise type(reason)(f"{name} is no array: {reason}") from None
+    return array
+
+
 def tensor(name: str, value: ArrayLike, ndim: int, axes: str) -> Array:
-    array: Array = np.asarray(value)
+    array = as_array(name, value)
     if array.ndim != ndim:
         raise ValueError(f"{name} has shape {array.shape}: expected {ndim} axes, {axes}")
     return array
@@ -196,7 +208,7 @@ def broadcast(name: str, array: Array, shape: tuple[int, ...], axes: str) -> Arr
 
 def int32_array(name: str, value: ArrayLike, shape: tuple[int, ...], axes: str) -> NDArray[np.int32]:
     """A small array of integers as dense int32."""
-    array = np.asarray(value)
+    array = as_array(name, value)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} has dtype {array.dtype}: expected integers")
     if array.shape != shape:
@@ -230,7 +242,7 @@ def status_word(array: Any) -> Array:
 
 def factor_array(name: str, value: ArrayLike) -> Array:
     """Factors as they are, in a type that the library has for them, or as float32."""
-    array = np.asarray(value)
+    array = as_array(name, value)
     return array if array.dtype.name in FACTORS and array.dtype.isnative else real(name, value, factors=True)
 
 
@@ -245,7 +257,7 @@ def block_of(name: str, value: Any) -> tuple[int, int]:
 
 def real(name: str, value: ArrayLike, *, factors: bool = False) -> Floats:
     """Real numbers of any type as float32. factors: see `narrow`."""
-    array = np.asarray(value)
+    array = as_array(name, value)
     if array.dtype.kind not in "iuf" and array.dtype.name not in (*QUERIES, *FACTORS):
         raise TypeError(f"{name} has dtype {array.dtype}: expected real numbers")
     return narrow(name, array, factors=factors)

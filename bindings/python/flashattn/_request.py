@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from . import _abi
 from ._arrays import (
     FACTORS,
+    as_array,
     block_of,
     broadcast,
     dtype_code,
@@ -111,7 +112,7 @@ class Request:
         array = broadcast(name, array, shape, axes if block is None else "(batch or page, block of rows, head, block of dims)")
         if shift is None:
             return self.factors(name, *readable(array, unit=False))
-        shifts = np.asarray(shift)
+        shifts = as_array(f"{tensor}_shift", shift)
         if shifts.dtype != array.dtype:  # the library has one type for both
             array, shifts = real(name, array), real(f"{tensor}_shift", shifts)
         shifts = broadcast(f"{tensor}_shift", shifts, shape, f"{name}'s shape")
@@ -145,7 +146,7 @@ class Request:
 
     def page_table(self, value: ArrayLike) -> Array:
         """The table of page ids, rows by its own stride when it is int32 with dense entries."""
-        table = np.asarray(value)
+        table = as_array("page_table", value)
         if table.ndim != 2:
             raise ValueError(f"page_table has shape {table.shape}: expected (batch, pages), with kv_batch_idx (kv_batch, pages)")
         strides = strides_of(table, unit=True) if table.dtype == np.int32 else None
@@ -188,7 +189,7 @@ def literal(strides: tuple[int, ...], *, packed: bool) -> tuple[int, ...]:
 
 def batch_of(name: str, cu_seqlens: ArrayLike) -> int:
     """The number of sequences behind cumulative lengths."""
-    array = np.asarray(cu_seqlens)
+    array = as_array(name, cu_seqlens)
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"{name} has shape {array.shape}: expected (batch + 1,)")
     return array.size - 1

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _abi
-from ._arrays import readable, strides_of, tensor
+from ._arrays import as_array, readable, strides_of, tensor
 from ._dlpack import exchanged
 from ._forward import build, repeating
 from ._layout import Order
@@ -58,7 +58,9 @@ def attention_backward(
 
     Raises like `attention`.
     """
-    given = keywords({**options, "return_lse": True, "out_dtype": np.asarray(out).dtype})
+    if v is None:
+        raise TypeError("v is None: expected v, for v within k has no gradient")
+    given = keywords({**options, "return_lse": True, "out_dtype": as_array("out", out).dtype})
     inputs, _ = build(q, k, v, given)
     request = Request(_abi.BackwardArgs(), inputs)
     desc, order = request.desc, Order(given["layout"])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _abi
-from ._arrays import KEYS, dim_of, dtype_code, reach, readable, writable
+from ._arrays import KEYS, as_array, dim_of, dtype_code, reach, readable, writable
 from ._dlpack import exchanged
 from ._place import CONVERT, also_on_gpu, place_of
 from ._types import Array, BackendName
@@ -40,7 +40,7 @@ def convert(out: Array, x: ArrayLike | None, *, accumulate: bool = False, backen
     call.tensor("out", *writable("out", _four(out), unit=True))
     call.conversion.size = (*call.arrays["out"].shape[:-1], dim_of(call.arrays["out"]))
     if x is not None:
-        x = np.asarray(x)
+        x = as_array("x", x)
         if x.shape != out.shape:
             raise ValueError(f"x has shape {x.shape}: expected out's, {out.shape}")
         call.tensor("x", *readable(_four(x), unit=True))

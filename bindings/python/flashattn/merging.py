@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from . import _abi
-from ._arrays import QUERIES, dtype_code, dtype_of, float32_array, readable, tensor, writable
+from ._arrays import QUERIES, as_array, dtype_code, dtype_of, float32_array, readable, tensor, writable
 from ._dlpack import exchanged, full
 from ._layout import Order
 from ._request import Request, batch_of, literal, longest
@@ -82,15 +82,17 @@ def merge(
     ndim = 3 if packed else 4
     parts_axes = f"(parts, {order.dense[1:]}; packed (parts, total, heads, dim)"
     o_parts = order.seen(_parts("o_parts", o_parts, ndim + 1, parts_axes), ndim)
-    lse_parts = _parts("lse_parts", lse_parts, ndim, "(parts, batch, heads, rows); packed (parts, heads, total)")
     args.parts, *rows, desc.heads_q, desc.dim_v = o_parts.shape
     if cu_seqlens_q is not None:
         desc.batch, desc.total_q = batch_of("cu_seqlens_q", cu_seqlens_q), rows[0]
         desc.seqlen_q = longest("max_seqlen_q", max_seqlen_q, cu_seqlens_q)
         request.integers("cu_seqlens_q", cu_seqlens_q, (desc.batch + 1,), "(batch + 1,)")
     else:
+        if max_seqlen_q is not None:
+            raise ValueError(f"max_seqlen_q is {max_seqlen_q}: it belongs with cu_seqlens_q; o_parts has {rows[1]} rows")
         desc.batch, desc.seqlen_q = rows
     lse_shape = (*rows[:-1], desc.heads_q, rows[-1])
+    lse_parts = _parts("lse_parts", lse_parts, ndim, "(parts, batch, heads, rows); packed (parts, heads, total)", lse_shape)
     if lse_parts.shape != (args.parts, *lse_shape):
         raise ValueError(f"lse_parts has shape {lse_parts.shape}: expected {(args.parts, *lse_shape)}, as o_parts has it")
     if desc.heads_q == 0 or desc.dim_v == 0:  # in the descriptor zero would mean a default
@@ -103,10 +105,15 @@ def merge(
 
     _point_parts(request, o_parts, lse_parts, packed)
     shape = order.shape((*rows, desc.heads_q, desc.dim_v))
+    out_type = dtype_of("out_dtype", out_dtype)
     if into is None:
-        o: Array = full(shape, 0, dtype_of("out_dtype", out_dtype))
+        o: Array = full(shape, 0, out_type)
         lse = full(lse_shape, -np.inf, np.float32)
     else:
+        if not isinstance(into, (list, tuple)) or len(into) != 2:
+            raise TypeError("into is no pair: expected (o, lse)")
+        if out_type != np.float32:
+            raise ValueError(f"out_dtype is {out_type}: into, which holds the state, has float32")
         o, lse = into
         args.flags |= _abi.FA_MERGE_ACCUMULATE
     _point_outputs(request, order, o, lse, (shape, lse_shape), with_lse=return_lse or into is not None)
@@ -114,10 +121,21 @@ def merge(
     return (o, lse) if return_lse else o
 
 
-def _parts(name: str, value: ArrayLike, ndim: int, axes: str) -> Array:
-    array = tensor(name, value, ndim, axes)
-    dtype_code(name, array.dtype, ("float32",))
-    return array
+def _parts(name: str, value: Any, ndim: int, axes: str, part_shape: tuple[int, ...] | None = None) -> Array:
+    """All parts in one array. part_shape: what each must have; None: the first one's."""
+    if not isinstance(value, (list, tuple)):
+        array = tensor(name, value, ndim, axes)
+        dtype_code(name, array.dtype, ("float32",))
+        return array
+    if not value:
+        raise ValueError(f"{name} is empty: expected at least one part")
+    parts: list[Array] = []
+    for place, given in enumerate(value):
+        parts.append(_parts(f"{name}[{place}]", as_array(f"{name}[{place}]", given), ndim - 1, axes.replace("parts, ", "")))
+        part_shape = part_shape or parts[0].shape
+        if parts[-1].shape != part_shape:
+            raise ValueError(f"{name}[{place}] has shape {parts[-1].shape}: expected {part_shape}, as other parts have it")
+    return np.stack(parts)
 
 
 def _point_parts(request: Request, o_parts: Array, lse_parts: Array, packed: bool) -> None:

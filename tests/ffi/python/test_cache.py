@@ -230,6 +230,27 @@ class Merge(Case):
         for bad in (lse[:1], lse[..., 0], lse.transpose(0, 1, 3, 2)):
             with self.assertRaisesRegex(ValueError, "lse_parts has shape"):
                 flashattn.merge(o, bad)
+        for sentence, parts, options in (
+            (r"lse_parts\[1\] has shape \(4, 5\): expected 3 axes", ([*o], [lse[0], lse[1, 0]]), {}),
+            (r"lse_parts\[1\] has shape \(2, 4, 4\): expected \(2, 4, 5\)", ([*o], [lse[0], lse[1, ..., :4]]), {}),
+            (r"lse_parts\[0\] has shape \(2, 4, 4\): expected \(2, 4, 5\)", ([*o], [lse[0, ..., :4], lse[1]]), {}),
+            (r"o_parts\[1\] has shape \(2, 5, 1, 12\): expected \(2, 5, 4, 12\)", ([o[0], o[1, :, :, :1]], [*lse]), {}),
+            (r"o_parts\[1\] is no array: .*inhomogeneous", ([o[0], [[1.0, 2.0], [1.0]]], [*lse]), {}),
+            (r"lse_parts has shape \(1, 2, 4, 5\): expected \(2, 2, 4, 5\)", ([*o], [lse[0]]), {}),
+            ("o_parts is empty", ([], []), {}),
+            ("sinks is no array: .*inhomogeneous", (o, lse), {"sinks": [[1.0], [1.0, 2.0]]}),
+            ("max_seqlen_q is 3: it belongs with cu_seqlens_q", (o, lse), {"max_seqlen_q": 3}),
+            ("out_dtype is float16: into", (o, lse), {"into": (o[0].copy(), lse[0].copy()), "out_dtype": "float16"}),
+        ):
+            with self.subTest(sentence=sentence), self.assertRaisesRegex(ValueError, sentence):
+                flashattn.merge(*parts, **options)
+        for sentence, parts, options in (
+            (r"lse_parts\[1\] has dtype float64", ([*o], [lse[0], lse[1].astype(np.float64)]), {}),
+            ("into is no pair", (o, lse), {"into": o[0].copy()}),
+            ("out_dtype is 'half-ish': expected a dtype", (o, lse), {"out_dtype": "half-ish"}),
+        ):
+            with self.subTest(sentence=sentence), self.assertRaisesRegex(TypeError, sentence):
+                flashattn.merge(*parts, **options)
         with self.assertRaisesRegex(ValueError, "into has shapes"):
             flashattn.merge(o, lse, into=(o[0, :1].copy(), lse[0].copy()))
 
