@@ -13,6 +13,7 @@ from . import _abi
 from ._arrays import (
     FLOATS,
     QUERIES,
+    as_array,
     as_int32,
     broadcast,
     choice,
@@ -63,8 +64,9 @@ def build(q: ArrayLike, k: ArrayLike, v: ArrayLike | None, options: Mapping[str,
     packed_q, packed_k = given.cu_seqlens_q is not None, given.cu_seqlens_k is not None
     q_dims, k_dims = desc.dim_qk, dim_of(k)
     _tails(request, given, order, q, k)
-    if k_dims + _tail_of(given.k_tail) != desc.dim_qk:
-        raise ValueError(f"k has head dimension {k_dims + _tail_of(given.k_tail)}: expected q's, {desc.dim_qk}")
+    whole = k_dims + _tail_of("k_tail", given.k_tail)
+    if whole != desc.dim_qk:
+        raise ValueError(f"k has head dimension {whole}: expected q's, {desc.dim_qk}")
     for field, array, packed in (("q", q, packed_q), ("k", k, packed_k), ("v", v, packed_k)):
         if array is not None:
             request.strided(field, array, packed=packed)
@@ -86,14 +88,15 @@ def build(q: ArrayLike, k: ArrayLike, v: ArrayLike | None, options: Mapping[str,
     return request, _outputs(request, q.dtype, given.out_dtype, given.return_lse, given.return_scores)
 
 
-def _tail_of(tail: ArrayLike | None) -> int:
-    return 0 if tail is None else int(np.shape(tail)[-1])
+def _tail_of(name: str, tail: ArrayLike | None) -> int:
+    shape: tuple[int, ...] = () if tail is None else as_array(name, tail).shape
+    return shape[-1] if shape else 0
 
 
 def _tails(request: Request, given: SimpleNamespace, order: Order, q: Any, k: Any) -> None:
     """The last dims of q and k where they lie in arrays of their own. q has said dim_qk without its own."""
     desc = request.desc
-    desc.dim_qk += _tail_of(given.q_tail)
+    desc.dim_qk += _tail_of("q_tail", given.q_tail)
     for name, tail, whole in (("q", given.q_tail, q), ("k", given.k_tail, k)):
         if tail is None:
             continue
@@ -143,7 +146,7 @@ def place(request: Request, causal: Any, causal_offset: Any, alignment: Any, win
             raise ValueError(f"causal is {causal!r} and alignment {alignment!r}: they name the same thing and must agree")
         desc.alignment = placed
     if causal_offset is not None:
-        offsets = np.asarray(causal_offset)
+        offsets = as_array("causal_offset", causal_offset)
         request.integers("causal_offset", np.broadcast_to(offsets, (desc.batch,)) if offsets.ndim == 0 else offsets, (desc.batch,))
     if window is not None:
         left, right = window_sides(window)
@@ -213,12 +216,12 @@ def _scores(request: Request, given: SimpleNamespace) -> None:
         factors = float32_array("bias_scale", given.bias_scale, ((desc.heads_q,),), "(heads,)", factors=True)
         request.operand(_abi.FA_OPERAND_BIAS_SCALE, "bias_scale", factors)
     if bias is not None:
-        bias = np.asarray(bias)
+        bias = as_array("bias", bias)
         if bias.dtype == np.float64:
             bias = narrow("bias", bias)
         desc.bias_dtype = dtype_code("bias", bias.dtype, FLOATS)
         request.matrix(_abi.FA_OPERAND_BIAS, "bias", bias, repeating(desc, desc.bias_period))
-    mask = None if mask is None else np.asarray(mask)
+    mask = None if mask is None else as_array("mask", mask)
     check_mask(mask, (np.bool_, np.uint8), given.mask_keys, given.mask_bits)
     if mask is not None:
         shape = mask_columns(request, repeating(desc, desc.mask_period), given.mask_keys, given.mask_bits, mask.shape, mask.dtype == np.uint8)
@@ -227,7 +230,7 @@ def _scores(request: Request, given: SimpleNamespace) -> None:
         key_ranges(request, given.key_ranges)
 
     def put(bit: int, name: str, value: ArrayLike, shape: tuple[int, ...], axes: str) -> None:
-        request.operand(bit, name, int32_array(name, value, shape, axes))
+        request.operand(bit, name, int32_array(name, broadcast(name, as_array(name, value), shape, axes), shape, axes))
 
     key_lists(request, {name: getattr(given, name) for name in KEY_LISTS}, given.list_rows, given.list_keys, put)
     if alibi_slopes is not None:
@@ -243,7 +246,7 @@ def _scores(request: Request, given: SimpleNamespace) -> None:
 
 def key_ranges(request: Request, value: ArrayLike) -> None:
     """Pairs of keys, with the packed rows' own axes where there are such."""
-    pairs = np.asarray(value)
+    pairs = as_array("key_ranges", value)
     if pairs.dtype.kind not in "iu":
         raise TypeError(f"key_ranges has dtype {pairs.dtype}: expected integers")
     shape, axes = ranges_shape(request.desc, pairs.shape)
@@ -266,37 +269,55 @@ def set_ranges(desc: _abi.AttentionDesc, shape: Sequence[int], strides: Sequence
     desc.key_range_max, desc.key_range_stride = shape[-2], (*([0] if len(shape) == 4 else []), *pairs)
 
 
+def list_shapes(shapes: Mapping[str, tuple[int, ...]], packed: bool) -> dict[str, tuple[int, ...]]:
+    """Shapes of lists and their counts, once those with one sequence or one head are broadcast to the others'. Packed ones have no
+    sequences."""
+    axes = ("list heads",) if packed else ("batch", "list heads")
+    for name, shape in shapes.items():
+        wanted = (*axes, "blocks of rows") if name.endswith("count") else (*axes, "blocks of rows", "entries")
+        if len(shape) != len(wanted) or 0 in shape[len(axes) - 1 : len(axes)]:
+            raise ValueError(f"{name} has shape {shape}: expected ({', '.join(wanted)})")
+    columns = zip(*(shape[: len(axes)] for shape in shapes.values()))
+    lead = tuple(next((n for n in lengths if n != 1), 1) for lengths in columns)
+    for name, shape in shapes.items():
+        if any(n not in (1, m) for n, m in zip(shape, lead)):
+            raise ValueError(f"{name} has shape {shape}: expected ({', '.join(axes)}) = {lead} as the other lists and counts have, or 1")
+    return {name: (*lead, *shape[len(axes) :]) for name, shape in shapes.items()}
+
+
 def key_lists(request: Request, given: Mapping[str, Any], list_rows: Any, list_keys: Any, put: Callable[..., None]) -> None:
-    """given: each of KEY_LISTS. put: bit, field, value, shape and axes of an operand of integers."""
+    """given: each of KEY_LISTS. put: bit, field, value, shape and axes of an operand of integers, which may have to be broadcast."""
     desc = request.desc
     desc.list_rows, desc.list_keys = integer("list_rows", list_rows, 64), integer("list_keys", list_keys, 64)
-    lists = {name: given[name] for name in ("key_list", "full_list") if given[name] is not None}
+    lists = {name: given[name] for name in KEY_LISTS if given[name] is not None}
+    for name in lists:
+        if name.removesuffix("_count") not in lists:
+            raise ValueError(f"{name} is given: expected the list that it counts")
     if not lists:
         if list_rows != 1 or list_keys != 1 or desc.list_space != _abi.FA_LIST_KEYS:
             raise ValueError("list_rows, list_keys and list_space say nothing without key_list or full_list")
         desc.list_rows = desc.list_keys = 0
+        return
     packed = bool(desc.operands & _abi.FA_OPERAND_CU_SEQLENS_Q)
     rows = desc.total_q if packed else desc.seqlen_q
-    outer = () if packed else (desc.batch,)
+    shapes = list_shapes({name: tuple(np.shape(value)) for name, value in lists.items()}, packed)
+    whole = next(iter(shapes.values()))  # of a list, for its count comes behind it
+    heads, blocks, most = whole[-3], -(-rows // max(desc.list_rows, 1)), whole[-1]
+    batch = () if packed else (desc.batch if whole[0] != 1 else 1,)
+    shared = ((), (1,))  # sequences without lists of their own
     axes = "({}list heads, blocks of rows{})".format("" if packed else "batch, ", "{}")
-    shape = None
     for name, value in lists.items():
-        found = tuple(np.shape(value))
-        if len(found) != len(outer) + 3 or (shape is not None and found != shape):
-            raise ValueError(f"{name} has shape {found}: expected {axes.format(', entries')}, the same for both lists")
-        heads, most = found[-3], found[-1]
-        shape = (*outer, heads, -(-rows // max(desc.list_rows, 1)), most)
-        put(getattr(_abi, f"FA_OPERAND_{name.upper()}"), name, value, shape, axes.format(", entries"))
-        desc.list_heads, desc.list_max = heads, most
-        desc.list_stride = (*((0,) if packed else (heads * shape[-2] * most,)), shape[-2] * most, most, 1)
-    for name in ("key_list_count", "full_list_count"):
-        value = given[name]
-        if value is None:
-            continue
-        if shape is None:
-            raise ValueError(f"{name} is given: expected the list that it counts")
-        put(getattr(_abi, f"FA_OPERAND_{name.upper()}"), name, value, shape[:-1], axes.format(""))
-        desc.list_count_stride = (*((0,) if packed else (shape[-3] * shape[-2],)), shape[-2], 1)
+        last, entries = ((), "") if name.endswith("count") else ((most,), ", entries")
+        shape = (*batch, heads, blocks, *last)
+        if shapes[name] != shape:
+            raise ValueError(
+                f"{name} has shape {tuple(np.shape(value))}: expected {axes.format(entries)} = {shape}, of which batch and heads may be 1"
+            )
+        put(getattr(_abi, f"FA_OPERAND_{name.upper()}"), name, value, shape, axes.format(entries))
+        if not last:
+            desc.list_count_stride = (0 if batch in shared else heads * blocks, blocks, 1)
+    desc.list_heads, desc.list_max = heads, most
+    desc.list_stride = (0 if batch in shared else heads * blocks * most, blocks * most, most, 1)
 
 
 def _schedule(request: Request, given: SimpleNamespace) -> None:

@@ -147,7 +147,5 @@ def _ranges(desc: Any, x: Any) -> None:
     set_ranges(desc, shape, broadcast_strides(x.shape))
 
 
-def _list(request: Request, bit: int, name: str, x: Any, shape: tuple[int, ...], axes: str) -> None:
-    if x.shape != shape:
-        raise ValueError(f"{name} has shape {x.shape}: expected {axes} = {shape}")
+def _list(request: Request, bit: int, *_: Any) -> None:
     request.desc.operands |= bit

@@ -13,6 +13,7 @@ import numpy as np
 from . import _abi
 from ._arrays import FACTORS, FLOATS, strides_of
 from ._dlpack import GPU, is_foreign, library_of, room, seen
+from ._forward import KEY_LISTS, list_shapes
 from ._request import Request
 from ._types import Array, BackendName
 from .handle import Handle, handle_of
@@ -109,7 +110,11 @@ class Gpu:
         for lengths, bound in _BOUNDS.items():
             if given.get(lengths) is not None and given.get(bound) is None:
                 raise ValueError(f"{bound} is None: expected a bound of the lengths, for {lengths} is on a GPU")
-        return {name: value if value is None else self._view(name, value) for name, value in given.items()}
+        views = {name: value if value is None else self._view(name, value) for name, value in given.items()}
+        lists: dict[str, tuple[int, ...]] = {name: x.shape for name, x in views.items() if name in KEY_LISTS and x is not None}
+        if lists and list_shapes(lists, views.get("cu_seqlens_q") is not None) != lists:
+            raise ValueError(f"lists and counts have shapes {lists}: on a GPU nothing is copied, expected batch and heads alike")
+        return views
 
     def _view(self, name: str, value: Any) -> Any:
         if name not in self._operands:

@@ -198,11 +198,9 @@ class Call:
             self.point("key_ranges", ranges)
         key_lists(self._inputs, given, given["list_rows"], given["list_keys"], self._list)
 
-    def _list(self, bit: int, name: str, x: torch.Tensor, shape: tuple[int, ...], axes: str) -> None:
-        if tuple(x.shape) != shape:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}: expected {axes} = {shape}")
+    def _list(self, bit: int, name: str, x: torch.Tensor, shape: tuple[int, ...], _: str) -> None:
         self.request.desc.operands |= bit
-        self.point(name, self._integers(name, x).contiguous())
+        self.point(name, self._integers(name, x).expand(shape).contiguous())
 
     @staticmethod
     def _integers(name: str, x: torch.Tensor) -> torch.Tensor:

@@ -177,6 +177,7 @@ def attention(
         list_space: "slots": key_list holds places of a cache, page · page_size + row in the page, and k and v are (num_pages, page_size,
             heads_k, dim). No position of a key is known then, so that no other mask goes with it.
         key_list_count, full_list_count: (batch, list heads, blocks of rows): so many entries count; None: all.
+        Batch or list heads of any of these four may be 1, and then serve for all.
         bias: added to the scores, unscaled; float32, float16, bfloat16 (float64 is converted), broadcast like mask; −inf removes.
         bias_scale: (heads,) factors of the bias. alibi_slopes(heads) and a bias of distances are ALiBi over any mask.
         bias_period, mask_period: (batch, heads) after which a bias or mask begins anew; it then broadcasts to that many. 0: it does not.

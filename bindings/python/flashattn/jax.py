@@ -27,7 +27,7 @@ from jax.custom_batching import custom_vmap
 
 from . import _abi
 from ._arrays import choice, narrow, number
-from ._forward import ALIGNMENTS, check_mask, named_causal, window_sides
+from ._forward import ALIGNMENTS, KEY_LISTS, check_mask, list_shapes, named_causal, window_sides
 from ._jax_request import INTEGERS, PER_HEAD, Arrays, Static, broadcast_strides, describe, point, sizes, strides
 from ._layout import Order
 from ._library import library
@@ -161,6 +161,9 @@ def attention(
         **{"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "rng_state": _seed(dropout_key) if dropout_p else None},
     }
     arrays = {name: _operand(name, _array(name, x), cu_seqlens_q is not None) for name, x in given.items() if x is not None}
+    lists = {name: x.shape for name, x in arrays.items() if name in KEY_LISTS}
+    if lists:
+        arrays |= {name: jnp.broadcast_to(arrays[name], shape) for name, shape in list_shapes(lists, cu_seqlens_q is not None).items()}
     if alignment is not None:
         choice("alignment", alignment, ALIGNMENTS)
     options = Static(
@@ -395,10 +398,11 @@ def _foldable(options: Static) -> bool:
 def _fold(options: Static, given: Arrays, is_mapped: dict[str, bool], size: int) -> Arrays:
     """Each operand with the mapped axis, which comes first, joined with its batch."""
     batch = given["q"].shape[int(is_mapped["q"])]
+    broadcast = _BROADCAST if any(is_mapped.get(name) for name in KEY_LISTS) else (*_BROADCAST, *KEY_LISTS)
     folded = {}
     for name, x in given.items():
         mapped = is_mapped[name]
-        shared = name in PER_HEAD or (name == "alibi_slopes" and x.ndim == 1) or (name in _BROADCAST and x.shape[0] == 1)
+        shared = name in PER_HEAD or (name == "alibi_slopes" and x.ndim == 1) or (name in broadcast and x.shape[0] == 1)
         if not mapped and shared:
             folded[name] = x
             continue

@@ -99,6 +99,27 @@ class Jax(unittest.TestCase):
                         self.assertEqual(got.dtype, one.dtype)
                         np.testing.assert_array_equal(got, one)
 
+    def test_lists_for_all_sequences_or_heads(self):
+        q, k, v = self.qkv()
+        ranges = {"key_list": (1, 1, 2, 2), "key_list_count": (2, 1, 2), "full_list": (1, 2, 2, 2), "full_list_count": (1, 1, 2)}
+        lists = {name: jnp.asarray(self.random.integers(0, 2, shape)) for name, shape in ranges.items()}
+        call = lambda q, lists: attention(q, k, v, **lists, list_rows=16, list_keys=16)  # noqa: E731
+        for names in (("key_list",), ("key_list", "key_list_count"), tuple(lists)):
+            given = {name: lists[name] for name in names}
+            arrays = {name: np.broadcast_to(x, (2, 2, *x.shape[2:])) for name, x in given.items()}
+            numpy = [np.asarray(x) for x in (q, k, v)]
+            want, lse = flashattn.attention(*numpy, **arrays, list_rows=16, list_keys=16, return_lse=True, backend="cpu")
+            dq, _, _ = flashattn.attention_backward(want, *numpy, want, lse, **arrays, list_rows=16, list_keys=16, backend="cpu")
+            out, back = jax.vjp(call, q, given)
+            np.testing.assert_array_equal(out, want)
+            np.testing.assert_array_equal(back(out)[0], dq)
+            many = jnp.stack([q, -q, 2 * q])
+            np.testing.assert_array_equal(jax.vmap(call, (0, None))(many, given)[0], want)
+            mapped = {**given, "key_list": jnp.stack([given["key_list"], 1 - given["key_list"], given["key_list"]])}
+            got = jax.vmap(call, (0, {name: 0 if name == "key_list" else None for name in given}))(many, mapped)
+            np.testing.assert_array_equal(got[0], want)
+            np.testing.assert_array_equal(got[1], call(-q, {**given, "key_list": 1 - given["key_list"]}))
+
     def test_heads_first(self):
         swapped = lambda *x: [y.swapaxes(1, 2) for y in x]  # noqa: E731
         q, k, v = self.qkv()
