@@ -40,11 +40,14 @@ struct MoveLoops {
         int last = 0;
         for (int i = 1; i < count; i++) {
             MoveLoop& within = loop[last];
-            if (loop[i].to == within.n * within.to && (!c.x || loop[i].from == within.n * within.from)) within.n *= loop[i].n;
+            if (goes_on(loop[i].to, within.n, within.to) && (!c.x || goes_on(loop[i].from, within.n, within.from))) within.n *= loop[i].n;
             else loop[++last] = loop[i];
         }
         count = last + 1;
     }
+
+    // Of n steps, all but the last lie within memory: n · step may reach beyond int64's end, not uint64's.
+    static bool goes_on(int64_t next, int64_t n, int64_t step) { return uint64_t(next) == uint64_t(n) * uint64_t(step); }
 
     // The largest power of two that divides all addresses but the innermost loop's.
     int64_t alignment(const fa_conversion_t& c, bool of_to) const {
@@ -62,7 +65,8 @@ inline Move move_of(const fa_conversion_t& c) {
     m.from_dtype = c.x ? c.x_dtype : c.out_dtype;
     m.to_dtype = c.out_dtype;
     m.accumulate = (c.flags & FA_CONVERT_ACCUMULATE) != 0;
-    if (m.accumulate && !c.x) return m;
+    const bool empty = c.size[0] == 0 || c.size[1] == 0 || c.size[2] == 0 || c.size[3] == 0;
+    if (empty || (m.accumulate && !c.x)) return m;  // strides that nobody steps along may be anything
     const int64_t from_unit = type_bytes(m.from_dtype), to_unit = type_bytes(c.out_dtype),
                   units = c.size[3] / unit_dims(c.out_dtype);
     const bool copies = m.from_dtype == c.out_dtype && !m.accumulate;
@@ -72,7 +76,7 @@ inline Move move_of(const fa_conversion_t& c) {
     const int64_t from_alignment = loops.alignment(c, false), to_alignment = loops.alignment(c, true);
     if (copies) {
         const int64_t bytes = smaller(smaller(c.x ? from_alignment : kLongestWord, to_alignment), kLongestWord);
-        m.copy_bytes = int32_t(inner.n == 0 ? bytes : smaller(bytes, inner.n & -inner.n));
+        m.copy_bytes = int32_t(smaller(bytes, inner.n & -inner.n));
         m.elements = 1;
         inner = {inner.n / m.copy_bytes, m.copy_bytes, m.copy_bytes};
     } else {

@@ -13,17 +13,16 @@ template <class Args, class Checked = Args>
 struct Operation {
     int32_t op;
     const char* name;
-    fa_status_t (*check)(const Problem&, const Args* user, bool host_metadata, Checked* out, Regions*, Message*);
+    fa_status_t (*check)(const Problem&, Checked* args, bool host_metadata, Regions*, Message*);
     fa_status_t (*Backend::*run)(Context*, const Plan*, const Args*, Message*);
 };
 
-fa_status_t check_plain_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out,
-                                Regions* regions, Message* m) {
+fa_status_t check_plain_forward(const Problem& p, fa_forward_args_t* args, bool host_metadata, Regions* regions, Message* m) {
     if (p.d.operands != 0)
         return fail(m, FA_INVALID_ARGUMENT,
                     "desc.operands is 0x%llx: expected 0, since fa_forward takes q, k, v and o alone; use fa_forward_ex",
                     llu(p.d.operands));
-    return check_forward(p, user, host_metadata, out, regions, m);
+    return check_forward(p, args, host_metadata, regions, m);
 }
 
 constexpr Operation<fa_forward_args_t> kPlainForward = {FA_OP_FORWARD, "fa_forward", check_plain_forward, &Backend::forward};
@@ -67,17 +66,20 @@ template <class Args, class Checked>
 fa_status_t execute(fa_handle_t handle, const fa_attention_desc_t* desc, const Args* user, const Operation<Args, Checked>& operation) {
     return within(handle, operation.name, [&](fa_handle_s& h) -> fa_status_t {
         Message* m = &h.message;
+        const fa_attention_desc_t* given = desc;
+        fa_attention_desc_t of_k;
         const Plan* plan;
         Checked args;
         Regions regions;
-        fa_status_t status = plan_of(h, desc, operation.op, Asker::call, &plan);
-        if (status == FA_OK) status = operation.check(plan->problem, user, h.host_metadata, &args, &regions, m);
-        if (status == FA_OK && args.workspace != nullptr && args.workspace_size < plan->workspace)
-            status = fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: expected %llu or more",
-                          (unsigned long long)args.workspace_size, (unsigned long long)plan->workspace);
-        if (status != FA_OK) return status;
+        FA_TRY(import_struct<Args>(&args, user, m));
+        FA_TRY(choose_desc(args, &given, &of_k, m));
+        FA_TRY(plan_of(h, given, operation.op, Asker::call, &plan));
+        FA_TRY(operation.check(plan->problem, &args, h.host_metadata, &regions, m));
+        if (args.workspace != nullptr && args.workspace_size < plan->workspace)
+            return fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: expected %llu or more",
+                        (unsigned long long)args.workspace_size, (unsigned long long)plan->workspace);
         const auto run = [&] { return (h.backend->*operation.run)(h.context, plan, &args, m); };
-        status = h.staged ? run_staged(h, regions, &args, run) : run();
+        const fa_status_t status = h.staged ? run_staged(h, regions, &args, run) : run();
         log_call(h, operation.name, *plan, status);
         return status;
     });
@@ -129,13 +131,6 @@ fa_status_t fa_append_kv(fa_handle_t handle, const fa_attention_desc_t* desc, co
 }
 
 fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_rotary_args_t* args) {
-    fa_attention_desc_t of_k;
-    if (args != nullptr && args->flags & FA_ROTARY_OF_K) {
-        const fa_status_t status =
-            within(handle, fa::kRotary.name, [&](fa_handle_s& h) -> fa_status_t { return fa::rotary_of_k(desc, &of_k, &h.message); });
-        if (status != FA_OK) return status;
-        desc = &of_k;
-    }
     return fa::execute(handle, desc, args, fa::kRotary);
 }
 
@@ -147,8 +142,10 @@ fa_status_t fa_supports(fa_handle_t handle, const fa_attention_desc_t* desc, int
 }
 
 fa_status_t fa_explain(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, char* text, uint64_t n) {
-    return within(handle, __func__, FA_LOG_DEBUG, [&](fa_handle_s& h) -> fa_status_t {
-        if (text == nullptr) n = 0;
+    if (text == nullptr) n = 0;
+    bool entered = false;
+    const fa_status_t answer = within(handle, __func__, FA_LOG_DEBUG, [&](fa_handle_s& h) -> fa_status_t {
+        entered = true;
         if (desc == nullptr) {
             fa::describe(h, text, n);
             return FA_OK;
@@ -165,6 +162,8 @@ fa_status_t fa_explain(fa_handle_t handle, const fa_attention_desc_t* desc, int3
                  (unsigned long long)plan->workspace);
         return FA_OK;
     });
+    if (!entered) snprintf(text, n, "%s", fa_last_error(nullptr));
+    return answer;
 }
 
 fa_status_t fa_backend_supports(int32_t backend, int32_t device, const fa_attention_desc_t* desc, int32_t op, char* text, uint64_t n) {

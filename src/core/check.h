@@ -29,19 +29,21 @@ struct CheckedBackward : fa_backward_args_t {
 };
 static_assert(sizeof(CheckedBackward) == sizeof(fa_backward_args_t) + sizeof(fa_forward_args_t), "nothing lies between them");
 
-// host_metadata: int32 arrays are readable here, so their contents are checked as well. regions: what the call touches, workspace apart.
-fa_status_t check_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out,
-                          Regions* regions, Message*);
-fa_status_t check_backward(const Problem& p, const fa_backward_args_t* user, bool host_metadata, CheckedBackward* out,
-                           Regions* regions, Message*);
-fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host_metadata, fa_merge_args_t* out, Regions* regions,
-                        Message*);
-fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, bool host_metadata, fa_append_kv_args_t* out,
-                            Regions* regions, Message*);
-// Under FA_ROTARY_OF_K: the descriptor with k's half in the place of q's, which is what all else reads.
-fa_status_t rotary_of_k(const fa_attention_desc_t* user, fa_attention_desc_t* d, Message*);
-fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out,
-                         Regions* regions, Message*);
+// args: imported; they get their defaults. host_metadata: int32 arrays are readable here, so their contents are checked as well. regions: what the
+// call touches, workspace apart.
+fa_status_t check_forward(const Problem& p, fa_forward_args_t* args, bool host_metadata, Regions* regions, Message*);
+fa_status_t check_backward(const Problem& p, CheckedBackward* args, bool host_metadata, Regions* regions, Message*);
+fa_status_t check_merge(const Problem& p, fa_merge_args_t* args, bool host_metadata, Regions* regions, Message*);
+fa_status_t check_append_kv(const Problem& p, fa_append_kv_args_t* args, bool host_metadata, Regions* regions, Message*);
+fa_status_t check_rotary(const Problem& p, fa_rotary_args_t* args, bool host_metadata, Regions* regions, Message*);
+
+// The descriptor that a call has: the caller's, but under FA_ROTARY_OF_K one in `room` with k's half in the place of q's, which is what all else
+// reads.
+template <class Args>
+fa_status_t choose_desc(const Args&, const fa_attention_desc_t**, fa_attention_desc_t*, Message*) {
+    return FA_OK;
+}
+fa_status_t choose_desc(const fa_rotary_args_t& args, const fa_attention_desc_t** desc, fa_attention_desc_t* room, Message*);
 
 // Every conversion of a list, before any is begun. Needs no problem, and reads nothing but the list.
 fa_status_t check_convert(const fa_conversion_t* list, int64_t count, Message*);
@@ -70,6 +72,8 @@ FA_SIZED(fa_append_kv_args_t, 288)
 constexpr uint32_t kLargestStruct = 4096;
 
 fa_status_t check_struct_size(uint32_t given, uint32_t first, const char* name, Message* message);
+// The one door for a struct of the caller's: nothing of it is read before its size is known to be there. It may lie at any address.
+fa_status_t read_struct_size(const void* user, uint32_t first, const char* name, uint32_t* size, Message* message);
 // Copies min(user's size, size) bytes of a sized struct into `to` (zeroed first). Smaller than `first`: invalid; a tail beyond
 // `size` that is not all zero: unsupported field. `to` then says `size` as its own.
 fa_status_t import_bytes(void* to, const void* user, uint32_t size, uint32_t first, const char* name, Message* message);

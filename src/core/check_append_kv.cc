@@ -111,39 +111,34 @@ static fa_status_t check_slots(const Problem& p, const fa_append_kv_args_t& a, i
 }
 
 static fa_status_t check_contents(const Problem& p, const fa_append_kv_args_t& a, Message* m) {
-    const Lengths fresh{"new", a.cu_seqlens_new, a.seqused_new, p.d.batch, a.seqlen_new, a.total_new};
-    const Lengths keys{"k", nullptr, a.seqused_k, p.d.batch, p.d.seqlen_k, 0};
-    FA_TRY(check_lengths(fresh, m));
+    const Lengths keys{"k", "_k", nullptr, a.seqused_k, p.d.batch, p.d.seqlen_k, 0};
+    FA_TRY(check_lengths({"new", "_new", a.cu_seqlens_new, a.seqused_new, p.d.batch, a.seqlen_new, a.total_new}, m));
     FA_TRY(check_lengths(keys, m));
     if (a.leftpad_k) FA_TRY(check_leftpad(keys, a.leftpad_k, m));
     if (a.kv_batch_idx) FA_TRY(check_kv_batch_idx(p, a.kv_batch_idx, m));
-    for (int64_t b = 0; a.seqlen_new > 0 && b < p.d.batch; b++) {
-        const int64_t tokens = fresh.length(b);
-        if (tokens == 0) continue;
+    const QuerySpans spans{a.cu_seqlens_new, a.seqused_new, a.seqlen_new, a.total_new};
+    return each_sequence(p.d.batch, spans, [&](int64_t b, const Span& tokens) -> fa_status_t {
         if (a.positions) {
-            const int64_t first = a.cu_seqlens_new ? fresh.begin(b) : b * a.seqlen_new;
-            for (int64_t i = first; i < first + tokens; i++) {
+            const int64_t first = a.cu_seqlens_new ? tokens.begin : b * a.seqlen_new;
+            for (int64_t i = first; i < first + tokens.length; i++) {
                 const int64_t slot = a.positions[i];
-                FA_TRY(entry_in_range(m, "positions", i, slot, -1, p.d.seqlen_k - 1));
+                FA_TRY(entry_in_range(m, "positions", i, slot, {-1, p.d.seqlen_k - 1, "seqlen_k", p.d.seqlen_k}));
                 if (slot >= 0) FA_TRY(check_slots(p, a, b, slot, slot + 1, m));
             }
-            continue;
+            return FA_OK;
         }
-        const int64_t begin = a.seqused_k ? a.seqused_k[b] : a.leftpad_k ? a.leftpad_k[b] : 0;
-        if (begin + tokens > p.d.seqlen_k) {
+        const int64_t begin = a.seqused_k ? a.seqused_k[b] : a.leftpad_k ? a.leftpad_k[b] : 0, end = begin + tokens.length;
+        if (end > p.d.seqlen_k) {
             return fail(m, FA_INVALID_ARGUMENT,
                         "seqlen_k is %lld: expected %lld or more, sequence %lld has %lld slots in use and %lld new tokens",
-                        ll(p.d.seqlen_k), ll(begin + tokens), ll(b), ll(begin), ll(tokens));
+                        ll(p.d.seqlen_k), ll(end), ll(b), ll(begin), ll(tokens.length));
         }
-        FA_TRY(check_slots(p, a, b, begin, begin + tokens, m));
-    }
-    return FA_OK;
+        return check_slots(p, a, b, begin, end, m);
+    });
 }
 
-fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, bool host_metadata, fa_append_kv_args_t* out,
-                            Regions* regions, Message* m) {
-    FA_TRY(import_struct(out, user, m));
-    const fa_append_kv_args_t& a = *out;
+fa_status_t check_append_kv(const Problem& p, fa_append_kv_args_t* args, bool host_metadata, Regions* regions, Message* m) {
+    const fa_append_kv_args_t& a = *args;
     Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED | FA_APPEND_DYNAMIC_SCALE, a.stream, a.workspace,
                        a.workspace_size));
@@ -155,7 +150,7 @@ fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, b
 
     if (p.v_in_k()) FA_TRY(check_v_in_k(a, &call));
     // No packed sequence is longer than all of them.
-    if (a.cu_seqlens_new) out->seqlen_new = min_of(a.seqlen_new, a.total_new);
+    if (a.cu_seqlens_new) args->seqlen_new = min_of(a.seqlen_new, a.total_new);
     int64_t lines;
     if (__builtin_mul_overflow(p.d.batch * a.seqlen_new, max_of(p.d.heads_k, p.d.heads_v), &lines)) {
         return fail(m, FA_INVALID_ARGUMENT,
@@ -168,8 +163,8 @@ fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, b
     Tensor v_new = tokens("v_new", a.v_new, p.d.q_dtype, rows, p.d.heads_v, p.d.dim_v, a.v_new_stride);
     FA_TRY(lay_out(&k_new, true, m));
     FA_TRY(lay_out(&v_new, true, m));
-    put_strides(k_new, out->k_new_stride);
-    put_strides(v_new, out->v_new_stride);
+    put_strides(k_new, args->k_new_stride);
+    put_strides(v_new, args->v_new_stride);
 
     FA_TRY(call.always(Role::input, k_new));
     FA_TRY(call.always(Role::input, v_new));

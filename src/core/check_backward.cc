@@ -74,21 +74,19 @@ static fa_status_t check_forward_part(const Problem& p, const fa_forward_args_t*
     return f.bias_scale ? check_bias_scale(p, f.bias_scale, call->message) : FA_OK;
 }
 
-fa_status_t check_backward(const Problem& p, const fa_backward_args_t* user, bool host_metadata, CheckedBackward* out, Regions* regions,
-                           Message* m) {
-    FA_TRY(import_struct<fa_backward_args_t>(out, user, m));
-    const fa_backward_args_t& a = *out;
+fa_status_t check_backward(const Problem& p, CheckedBackward* args, bool host_metadata, Regions* regions, Message* m) {
+    const fa_backward_args_t& a = *args;
     Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_BACKWARD_ACCUMULATE, a.stream, a.workspace, a.workspace_size));
-    if (!regions->asked) FA_TRY(check_forward_part(p, a.forward, host_metadata, &out->inputs, &call));
-    out->forward = &out->inputs;
+    if (!regions->asked) FA_TRY(check_forward_part(p, a.forward, host_metadata, &args->inputs, &call));
+    args->forward = &args->inputs;
     Tensor dout, dlse;
-    FA_TRY(lay_like(o_tensor(p, nullptr), "dout", a.dout, element_size(p.d.q_dtype), true, out->dout_stride, &dout, m));
-    FA_TRY(lay_like(lse_tensor(p, nullptr), "dlse", a.dlse, 4, false, out->dlse_stride, &dlse, m));
+    FA_TRY(lay_like(o_tensor(p, nullptr), "dout", a.dout, element_size(p.d.q_dtype), true, args->dout_stride, &dout, m));
+    FA_TRY(lay_like(lse_tensor(p, nullptr), "dlse", a.dlse, 4, false, args->dlse_stride, &dlse, m));
     FA_TRY(call.always(Role::input, dout));
     FA_TRY(call.perhaps(Role::input, dlse));
-    FA_TRY(check_gradients(p, out, &call));
-    FA_TRY(check_score_gradients(p, out, &call));
+    FA_TRY(check_gradients(p, args, &call));
+    FA_TRY(check_score_gradients(p, args, &call));
     return call.outputs_apart();
 }
 

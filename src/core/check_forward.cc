@@ -52,25 +52,24 @@ static fa_status_t check_contents(const Problem& p, const fa_forward_args_t& a, 
     FA_TRY(check_input_lengths(p, a, m));
     if (a.kv_batch_idx) FA_TRY(check_kv_batch_idx(p, a.kv_batch_idx, m));
     const SequenceTable sequences = sequence_table(p, a);
-    for (int64_t b = 0; a.page_table && p.d.seqlen_k > 0 && b < p.d.batch; b++) {
+    const auto pages = [&](int64_t b, const Span&) {
         const Sequence s = sequence_of(sequences, b);
-        FA_TRY(check_pages(p, a.page_table, s.kv_index, s.k_begin, s.k_begin + s.k_len, m));
-    }
+        return check_pages(p, a.page_table, s.kv_index, s.k_begin, s.k_begin + s.k_len, m);
+    };
+    if (a.page_table) FA_TRY(each_sequence(p.d.batch, sequences.q, pages));
     if (a.key_ranges) FA_TRY(check_key_ranges(p, a, m));
     if (a.key_list || a.full_list) FA_TRY(check_key_lists(p, a, m));
     if (a.bias_scale) FA_TRY(check_bias_scale(p, a.bias_scale, m));
     return a.o_scale ? check_o_scale(*a.o_scale, m) : FA_OK;
 }
 
-fa_status_t check_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out,
-                          Regions* regions, Message* m) {
-    FA_TRY(import_struct(out, user, m));
-    const fa_forward_args_t& a = *out;
+fa_status_t check_forward(const Problem& p, fa_forward_args_t* args, bool host_metadata, Regions* regions, Message* m) {
+    const fa_forward_args_t& a = *args;
     Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM, a.stream, a.workspace, a.workspace_size));
     FA_TRY(call.always(Role::input, q_tensor(p, "q", a.q)));
     FA_TRY(call.always(Role::input, k_tensor(p, a.k)));
-    FA_TRY(check_v(p, out, &call));
+    FA_TRY(check_v(p, args, &call));
     FA_TRY(call.always(Role::output, o_tensor(p, a.o)));
     FA_TRY(check_operands(p, a, kAllOperands & ~kDescales, Role::output, &call));
     if (host_metadata) FA_TRY(check_contents(p, a, m));

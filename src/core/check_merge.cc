@@ -30,10 +30,8 @@ static Tensor lse_parts_tensor(const Problem& p, const fa_merge_args_t& a) {
             {s[0], s[1], s[2], s[3]}};
 }
 
-fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host_metadata, fa_merge_args_t* out, Regions* regions,
-                        Message* m) {
-    FA_TRY(import_struct(out, user, m));
-    const fa_merge_args_t& a = *out;
+fa_status_t check_merge(const Problem& p, fa_merge_args_t* args, bool host_metadata, Regions* regions, Message* m) {
+    const fa_merge_args_t& a = *args;
     Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_MERGE_ACCUMULATE, a.stream, a.workspace, a.workspace_size));
     FA_TRY(in_range(m, "parts", a.parts, 0, kMaxSize));
@@ -52,8 +50,8 @@ fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host
     Tensor o_parts = o_parts_tensor(p, a), lse_parts = lse_parts_tensor(p, a);
     FA_TRY(lay_out(&o_parts, true, m));
     FA_TRY(lay_out(&lse_parts, false, m));
-    put_strides(o_parts, out->o_parts_stride);
-    put_strides(lse_parts, out->lse_parts_stride);
+    put_strides(o_parts, args->o_parts_stride);
+    put_strides(lse_parts, args->lse_parts_stride);
 
     FA_TRY(call.always(Role::input, o_parts));
     FA_TRY(call.always(Role::input, lse_parts));
@@ -66,7 +64,7 @@ fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host
     FA_TRY(call.outputs_apart());
 
     if (!host_metadata) return FA_OK;
-    FA_TRY(check_lengths({"q", a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q}, m));
+    FA_TRY(check_lengths({"q", "_q", a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q}, m));
     return a.o_scale ? check_o_scale(*a.o_scale, m) : FA_OK;
 }
 

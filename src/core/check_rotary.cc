@@ -9,27 +9,27 @@ namespace fa {
 
 // Every row that will be turned has its angle in the tables.
 static fa_status_t check_positions(const Problem& p, const fa_rotary_args_t& a, Message* m) {
-    const Lengths q{"", a.cu_seqlens, a.seqused, p.d.batch, p.d.seqlen_q, p.d.total_q};
-    FA_TRY(check_lengths(q, m));
-    for (int64_t b = 0; p.d.seqlen_q > 0 && b < p.d.batch; b++) {
-        const int64_t rows = q.length(b), first = p.packed_q() ? q.begin(b) : b * p.d.seqlen_q;
-        if (rows == 0) continue;
+    const char* const side = a.flags & FA_ROTARY_OF_K ? "k" : "q";
+    FA_TRY(check_lengths({side, "", a.cu_seqlens, a.seqused, p.d.batch, p.d.seqlen_q, p.d.total_q}, m));
+    return each_sequence(p.d.batch, query_spans(p, a.cu_seqlens, a.seqused), [&](int64_t b, const Span& rows) -> fa_status_t {
         if (a.positions) {
-            for (int64_t i = first; i < first + rows; i++) {
-                FA_TRY(entry_in_range(m, "positions", i, a.positions[i], 0, a.max_position - 1));
-            }
-        } else if (a.position_offset) {
-            FA_TRY(entry_in_range(m, "position_offset", b, a.position_offset[b], 0, a.max_position - rows));
-        } else if (rows > a.max_position) {
-            return fail(m, FA_INVALID_ARGUMENT, "max_position is %lld: expected %lld or more, the rows of sequence %lld",
-                        ll(a.max_position), ll(rows), ll(b));
+            const int64_t first = p.packed_q() ? rows.begin : b * p.d.seqlen_q;
+            for (int64_t i = first; i < first + rows.length; i++)
+                FA_TRY(entry_in_range(m, "positions", i, a.positions[i], {0, a.max_position - 1, "max_position", a.max_position}));
+            return FA_OK;
         }
-    }
-    return FA_OK;
+        const int64_t last = a.max_position - rows.length;  // where the first row may stand
+        if (last < 0)
+            return fail(m, FA_INVALID_ARGUMENT, "max_position is %lld: expected %lld or more, the rows of sequence %lld",
+                        ll(a.max_position), ll(rows.length), ll(b));
+        if (!a.position_offset) return FA_OK;
+        return entry_in_range(m, "position_offset", b, a.position_offset[b], {0, last, "max_position", a.max_position});
+    });
 }
 
-fa_status_t rotary_of_k(const fa_attention_desc_t* user, fa_attention_desc_t* d, Message* m) {
-    FA_TRY(import_struct(d, user, m));
+fa_status_t choose_desc(const fa_rotary_args_t& args, const fa_attention_desc_t** desc, fa_attention_desc_t* d, Message* m) {
+    if (!(args.flags & FA_ROTARY_OF_K)) return FA_OK;
+    FA_TRY(import_struct(d, *desc, m));
     const uint64_t cache = d->operands & (FA_OPERAND_PAGE_TABLE | FA_OPERAND_KV_BATCH_IDX);
     if (cache)
         return fail(m, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s with FA_ROTARY_OF_K, a cache is turned when it is appended to",
@@ -54,13 +54,12 @@ fa_status_t rotary_of_k(const fa_attention_desc_t* user, fa_attention_desc_t* d,
     d->strided = d->strided & FA_STRIDED_K ? FA_STRIDED_Q : 0;
     d->operands = (d->operands & FA_OPERAND_CU_SEQLENS_K ? FA_OPERAND_CU_SEQLENS_Q : 0) |
                   (d->operands & FA_OPERAND_SEQUSED_K ? FA_OPERAND_SEQUSED_Q : 0);
+    *desc = d;
     return FA_OK;
 }
 
-fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out,
-                         Regions* regions, Message* m) {
-    FA_TRY(import_struct(out, user, m));
-    const fa_rotary_args_t& a = *out;
+fa_status_t check_rotary(const Problem& p, fa_rotary_args_t* args, bool host_metadata, Regions* regions, Message* m) {
+    const fa_rotary_args_t& a = *args;
     Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED | FA_ROTARY_OF_K, a.stream, a.workspace, a.workspace_size));
     FA_TRY(check_rotation_sizes(p, a.max_position, a.rotary_begin, a.rotary_dim, m));
@@ -72,10 +71,10 @@ fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool ho
     if (!given) memcpy(turned.stride, x.stride, sizeof turned.stride);
     FA_TRY(check_strides(turned, true, m));
     FA_TRY(check_distinct(turned, m));
-    put_strides(turned, out->out_stride);
+    put_strides(turned, args->out_stride);
 
     // In place, x is the output.
-    const bool in_place = !regions->asked && a.x && a.x == a.out && memcmp(x.stride, out->out_stride, sizeof out->out_stride) == 0;
+    const bool in_place = !regions->asked && a.x && a.x == a.out && memcmp(x.stride, a.out_stride, sizeof a.out_stride) == 0;
     if (!in_place) FA_TRY(call.always(Role::input, x));
     FA_TRY(call.always(Role::output, turned));
     FA_TRY(call.always(Role::input, angle_tensor("cos", a.cos, a.max_position, a.rotary_dim)));

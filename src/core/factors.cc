@@ -79,7 +79,9 @@ fa_status_t check_tails(fa_attention_desc_t* d, int32_t op, Message* m) {
                         tails[i].name, fa_dtype_name(d->q_dtype));
         *tails[i].dtype = d->q_dtype;
     }
-    return any ? in_range(m, "dim_tail", d->dim_tail, 1, d->dim_qk - 1) : FA_OK;
+    if (!any) return FA_OK;
+    if (d->dim_qk == 1) return fail(m, FA_INVALID_ARGUMENT, "dim_qk is 1: expected 2 or more, of which the last are a tail");
+    return in_range(m, "dim_tail", d->dim_tail, 1, d->dim_qk - 1);
 }
 
 }  // namespace fa

@@ -228,10 +228,9 @@ fa_status_t fa_device_count(int32_t backend, int32_t* count) {
 
 fa_status_t fa_device_info(int32_t backend, int32_t device, fa_device_info_t* info) {
     Message* m = fa::thread_message();
-    if (info == nullptr) return fail(m, FA_INVALID_ARGUMENT, "info is NULL: expected a struct to fill");
-    const uint32_t size = info->struct_size;
+    uint32_t size = 0;
     using Sized = fa::Sized<fa_device_info_t>;
-    fa_status_t status = fa::check_struct_size(size, Sized::kFirst, Sized::kName, m);
+    fa_status_t status = fa::read_struct_size(info, Sized::kFirst, Sized::kName, &size, m);
     if (status != FA_OK) return status;
     if (device < 0) return fail(m, FA_INVALID_ARGUMENT, "device is %d: expected 0 or more", device);
     const Backend* found;

@@ -1,46 +1,51 @@
 #include <math.h>
 #include "core/metadata.h"
 #include "backend/row_keys.h"
-#include "core/rules.h"
 #include "spec/shape.h"
 
 namespace fa {
 
 fa_status_t check_lengths(const Lengths& l, Message* m) {
     if (!l.cu && !l.used) return FA_OK;
-    char cu[32], used[32];
-    const char* const joint = l.side[0] ? "_" : "";
-    snprintf(cu, sizeof cu, "cu_seqlens%s%s", joint, l.side);
-    snprintf(used, sizeof used, "seqused%s%s", joint, l.side);
-    if (l.cu) FA_TRY(entry_in_range(m, cu, 0, l.cu[0], 0, l.total));
+    char cu[32], used[32], total[32], longest[32];
+    snprintf(cu, sizeof cu, "cu_seqlens%s", l.array);
+    snprintf(used, sizeof used, "seqused%s", l.array);
+    snprintf(total, sizeof total, "total_%s", l.side);
+    snprintf(longest, sizeof longest, "seqlen_%s", l.side);
+    if (l.cu) FA_TRY(entry_in_range(m, cu, 0, l.cu[0], {0, l.total, total, l.total}));
     for (int64_t b = 0; b < l.batch; b++) {
         if (l.cu) {
-            FA_TRY(entry_in_range(m, cu, b + 1, l.cu[b + 1], l.cu[b], l.total));
-            if (l.bound(b) > l.longest) {
-                return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld or less, seqlen_%s after its predecessor", cu,
-                            ll(b + 1), ll(l.cu[b + 1]), ll(l.cu[b] + l.longest), l.side[0] ? l.side : "q");
-            }
+            FA_TRY(entry_in_range(m, cu, b + 1, l.cu[b + 1], {l.cu[b], l.total, total, l.total}));
+            if (l.bound(b) > l.longest && l.longest == 0)
+                return fail(m, FA_INVALID_ARGUMENT, "%s is 0: expected 1 or more, since %s[%lld] is %lld", longest, cu, ll(b + 1), ll(l.cu[b + 1]));
+            if (l.bound(b) > l.longest)
+                return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld or less, %s after its predecessor", cu, ll(b + 1),
+                            ll(l.cu[b + 1]), ll(l.cu[b] + l.longest), longest);
         }
-        if (l.used) FA_TRY(entry_in_range(m, used, b, l.used[b], 0, l.bound(b)));
+        if (l.used) FA_TRY(entry_in_range(m, used, b, l.used[b], {0, l.bound(b), l.cu ? nullptr : longest, l.longest}));
     }
     return FA_OK;
 }
 
 fa_status_t check_leftpad(const Lengths& keys, const int32_t* leftpad, Message* m) {
-    for (int64_t b = 0; b < keys.batch; b++) FA_TRY(entry_in_range(m, "leftpad_k", b, leftpad[b], 0, keys.length(b)));
+    for (int64_t b = 0; b < keys.batch; b++) {
+        const bool all = !keys.cu && !keys.used;
+        FA_TRY(entry_in_range(m, "leftpad_k", b, leftpad[b], {0, keys.length(b), all ? "seqlen_k" : nullptr, keys.longest}));
+    }
     return FA_OK;
 }
 
 fa_status_t check_input_lengths(const Problem& p, const fa_forward_args_t& a, Message* m) {
-    const Lengths q{"q", a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q};
-    const Lengths k{"k", a.cu_seqlens_k, a.seqused_k, p.d.batch, p.d.seqlen_k, p.d.total_k};
+    const Lengths q{"q", "_q", a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q};
+    const Lengths k{"k", "_k", a.cu_seqlens_k, a.seqused_k, p.d.batch, p.d.seqlen_k, p.d.total_k};
     FA_TRY(check_lengths(q, m));
     FA_TRY(check_lengths(k, m));
     return a.leftpad_k ? check_leftpad(k, a.leftpad_k, m) : FA_OK;
 }
 
 fa_status_t check_kv_batch_idx(const Problem& p, const int32_t* index, Message* m) {
-    for (int64_t b = 0; b < p.d.batch; b++) FA_TRY(entry_in_range(m, "kv_batch_idx", b, index[b], 0, p.d.kv_batch - 1));
+    for (int64_t b = 0; b < p.d.batch; b++)
+        FA_TRY(entry_in_range(m, "kv_batch_idx", b, index[b], {0, p.d.kv_batch - 1, "kv_batch", p.d.kv_batch}));
     return FA_OK;
 }
 
@@ -48,7 +53,7 @@ fa_status_t check_pages(const Problem& p, const int32_t* page_table, int64_t row
     if (begin >= end) return FA_OK;
     for (int64_t i = begin / p.d.page_size; i < ceil_div(end, p.d.page_size); i++) {
         const int64_t at = row * p.d.page_table_stride + i;
-        FA_TRY(entry_in_range(m, "page_table", at, page_table[at], 0, p.d.num_pages - 1));
+        FA_TRY(entry_in_range(m, "page_table", at, page_table[at], {0, p.d.num_pages - 1, "num_pages", p.d.num_pages}));
     }
     return FA_OK;
 }
@@ -69,35 +74,32 @@ static fa_status_t check_row_ranges(const KeyRanges& r, int64_t row, Message* m)
 
 fa_status_t check_key_ranges(const Problem& p, const fa_forward_args_t& a, Message* m) {
     const KeyRanges r = key_ranges(p, a);
-    const QuerySpans q = query_spans(p, a.cu_seqlens_q, a.seqused_q);
     const int64_t heads = r.rows.head == 0 ? 1 : p.d.heads_q;
-    for (int64_t b = 0; b < p.d.batch; b++) {
-        const Span s = span_of(q, b);
+    return each_sequence(p.d.batch, query_spans(p, a.cu_seqlens_q, a.seqused_q), [&](int64_t b, const Span& s) -> fa_status_t {
         for (int64_t h = 0; h < heads; h++)
             for (int64_t i = 0; i < s.length; i++) FA_TRY(check_row_ranges(r, r.rows.index(b, s.begin + i, h), m));
-    }
-    return FA_OK;
+        return FA_OK;
+    });
 }
 
 static fa_status_t check_list(const int32_t* entries, const int32_t* counts, const char* name, const Problem& p, int64_t at,
                               int64_t count_at, Message* m) {
     char field[32];
     snprintf(field, sizeof field, "%s_count", name);
-    if (counts) FA_TRY(entry_in_range(m, field, count_at, counts[count_at], 0, p.d.list_max));
+    if (counts) FA_TRY(entry_in_range(m, field, count_at, counts[count_at], {0, p.d.list_max, "list_max", p.d.list_max}));
     const int64_t length = counts ? counts[count_at] : p.d.list_max;
-    const int64_t last = (p.slots() ? p.d.num_pages * p.d.page_size : ceil_div(p.d.seqlen_k, p.d.list_keys)) - 1;
+    const Bounds entry = p.slots() ? Bounds{-1, p.d.num_pages * p.d.page_size - 1, "num_pages", p.d.num_pages}
+                                   : Bounds{-1, ceil_div(p.d.seqlen_k, p.d.list_keys) - 1, "seqlen_k", p.d.seqlen_k};
     for (int64_t e = 0; e < length; e++)
-        FA_TRY(entry_in_range(m, name, at + e * p.d.list_stride[3], entries[at + e * p.d.list_stride[3]], -1, last));
+        FA_TRY(entry_in_range(m, name, at + e * p.d.list_stride[3], entries[at + e * p.d.list_stride[3]], entry));
     return FA_OK;
 }
 
 fa_status_t check_key_lists(const Problem& p, const fa_forward_args_t& a, Message* m) {
-    const QuerySpans q = query_spans(p, a.cu_seqlens_q, a.seqused_q);
     const int64_t *s = p.d.list_stride, *c = p.d.list_count_stride;
     const int64_t heads = s[1] == 0 && c[1] == 0 ? 1 : p.d.list_heads;
-    for (int64_t b = 0; b < p.d.batch; b++) {
-        const Span rows = span_of(q, b);
-        if (rows.length > 0 && rows.begin % p.d.list_rows != 0)
+    return each_sequence(p.d.batch, query_spans(p, a.cu_seqlens_q, a.seqused_q), [&](int64_t b, const Span& rows) -> fa_status_t {
+        if (rows.begin % p.d.list_rows != 0)
             return fail(m, FA_INVALID_ARGUMENT, "cu_seqlens_q[%lld] is %lld: expected a multiple of list_rows, %lld", ll(b),
                         ll(rows.begin), ll(p.d.list_rows));
         const int64_t outer = p.packed_q() ? 0 : b;
@@ -107,8 +109,8 @@ fa_status_t check_key_lists(const Problem& p, const fa_forward_args_t& a, Messag
                 if (a.key_list) FA_TRY(check_list(a.key_list, a.key_list_count, "key_list", p, at, count_at, m));
                 if (a.full_list) FA_TRY(check_list(a.full_list, a.full_list_count, "full_list", p, at, count_at, m));
             }
-    }
-    return FA_OK;
+        return FA_OK;
+    });
 }
 
 fa_status_t check_bias_scale(const Problem& p, const float* scale, Message* m) {

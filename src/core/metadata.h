@@ -1,23 +1,35 @@
 // The contents of small arrays that the host can read. Lengths, indices and page ids lead every access to memory.
 #pragma once
+#include "core/rules.h"
 #include "core/tensor.h"
 
 namespace fa {
 
 // How many rows each sequence of one side has: all `longest`, or less by cu_seqlens and seqused.
 struct Lengths {
-    const char* side;     // "q", "k" or "new", as in cu_seqlens_q; "": as in a rotary's cu_seqlens
+    const char* side;     // "q", "k" or "new", as in seqlen_q and total_q
+    const char* array;    // "_q", as in cu_seqlens_q; "": as in a rotary's cu_seqlens
     const int32_t* cu;    // or NULL
     const int32_t* used;  // or NULL
     int64_t batch, longest, total;
 
-    int64_t begin(int64_t b) const { return cu ? cu[b] : 0; }
     int64_t bound(int64_t b) const { return cu ? int64_t(cu[b + 1]) - cu[b] : longest; }
     int64_t length(int64_t b) const { return used ? used[b] : bound(b); }
 };
 fa_status_t check_lengths(const Lengths&, Message*);
 // Lengths and left padding of a forward or backward.
 fa_status_t check_input_lengths(const Problem&, const fa_forward_args_t&, Message*);
+
+// Calls visit(sequence, its rows) for each that has rows. This is the one loop over the sequences of a call that no array of theirs bounds: where
+// none can have a row it counts none, so that an empty call costs the same whatever its batch is. `visit` gives a status.
+template <class Visit>
+fa_status_t each_sequence(int64_t batch, const QuerySpans& spans, const Visit& visit) {
+    for (int64_t b = 0; spans.seqlen > 0 && b < batch; b++) {
+        const Span rows = span_of(spans, b);
+        if (rows.length > 0) FA_TRY(visit(b, rows));
+    }
+    return FA_OK;
+}
 
 // Left padding lies within the keys, which count it.
 fa_status_t check_leftpad(const Lengths& keys, const int32_t* leftpad, Message*);

@@ -20,10 +20,24 @@ static inline fa_status_t in_range(Message* m, const char* field, int64_t value,
     return FA_OK;
 }
 
-// One entry of an int32 array.
-static inline fa_status_t entry_in_range(Message* m, const char* field, int64_t index, int64_t value, int64_t min, int64_t max) {
-    if (value >= min && value <= max) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld to %lld", field, ll(index), ll(value), ll(min), ll(max));
+// What an entry of an array may be, and the field that sets `max`, with its value; NULL: the entry's own sequence does.
+struct Bounds {
+    int64_t min, max;
+    const char* by;
+    int64_t by_value;
+};
+// One entry of an int32 array. Where the bounds leave no choice they are no range to tell of: a field of 0 that leaves no room was most likely
+// never set, and is what the sentence names.
+static inline fa_status_t entry_in_range(Message* m, const char* field, int64_t index, int64_t value, const Bounds& b) {
+    if (value >= b.min && value <= b.max) return FA_OK;
+    if (b.by && b.by_value == 0 && (value > b.max || b.min > b.max))
+        return fail(m, FA_INVALID_ARGUMENT, "%s is 0: expected 1 or more, since %s[%lld] is %lld", b.by, field, ll(index), ll(value));
+    if (b.min < b.max)
+        return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld to %lld", field, ll(index), ll(value), ll(b.min), ll(b.max));
+    if (!b.by)
+        return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld, all that its sequence has", field, ll(index), ll(value), ll(b.max));
+    return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld, since %s is %lld", field, ll(index), ll(value), ll(b.max), b.by,
+                ll(b.by_value));
 }
 
 static inline unsigned long long llu(uint64_t value) { return value; }  // for %llu and %llx

@@ -10,11 +10,15 @@ fa_status_t check_struct_size(uint32_t given, uint32_t first, const char* name, 
                 kLargestStruct);
 }
 
-fa_status_t import_bytes(void* to, const void* user, uint32_t size, uint32_t first, const char* name, Message* message) {
+fa_status_t read_struct_size(const void* user, uint32_t first, const char* name, uint32_t* size, Message* message) {
     if (!user) return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a struct", name);
-    uint32_t given;
-    memcpy(&given, user, sizeof given);
-    FA_TRY(check_struct_size(given, first, name, message));
+    memcpy(size, user, sizeof *size);
+    return check_struct_size(*size, first, name, message);
+}
+
+fa_status_t import_bytes(void* to, const void* user, uint32_t size, uint32_t first, const char* name, Message* message) {
+    uint32_t given = 0;
+    FA_TRY(read_struct_size(user, first, name, &given, message));
     const unsigned char* bytes = static_cast<const unsigned char*>(user);
     for (uint32_t i = size; i < given; i++) {
         if (bytes[i] != 0) {

@@ -43,9 +43,9 @@ static fa_status_t check_lengths(const int32_t* cu_seqlens, int64_t batch, int64
     FA_TRY(in_range(m, "batch", batch, 0, kMaxSize));
     FA_TRY(in_range(m, "seqlen", seqlen, 0, kMaxSize));
     if (!cu_seqlens) return FA_OK;
-    FA_TRY(in_range(m, "seqlen", seqlen, 0, 0));
+    if (seqlen != 0) return fail(m, FA_INVALID_ARGUMENT, "seqlen is %lld: expected 0 with cu_seqlens", ll(seqlen));
     for (int64_t b = 0; b <= batch; b++)
-        FA_TRY(entry_in_range(m, "cu_seqlens", b, cu_seqlens[b], b > 0 ? cu_seqlens[b - 1] : 0, kMaxSize));
+        FA_TRY(entry_in_range(m, "cu_seqlens", b, cu_seqlens[b], {b > 0 ? cu_seqlens[b - 1] : 0, kMaxSize, "the largest row", kMaxSize}));
     return FA_OK;
 }
 
@@ -66,8 +66,10 @@ static fa_status_t partition(const fa_cp_desc_t* user, int32_t rank, int32_t ran
     if (!ranges && capacity > 0) return fail(m, FA_INVALID_ARGUMENT, "ranges is NULL: expected an array of %lld", ll(capacity));
     const Partition p{spread.layout, ranks, spread.block};
     int64_t n = 0, packed = 0;
-    for (int64_t b = 0; b < batch; b++) {
-        const Ranges r = ranges_of(p, cu_seqlens ? cu_seqlens[b + 1] - cu_seqlens[b] : seqlen, rank);
+    const Ranges each = ranges_of(p, seqlen, rank);
+    // Sequences that are all the same are counted without a look at each, but for those that there is room for.
+    for (int64_t b = 0; b < batch && (cu_seqlens || (each.count > 0 && n < capacity)); b++) {
+        const Ranges r = cu_seqlens ? ranges_of(p, cu_seqlens[b + 1] - cu_seqlens[b], rank) : each;
         int64_t local = cu_seqlens ? packed : 0;
         for (int32_t i = 0; i < r.count; i++, n++) {
             if (n < capacity) ranges[n] = {b, r.at[i].begin, r.at[i].rows, local};
@@ -75,6 +77,7 @@ static fa_status_t partition(const fa_cp_desc_t* user, int32_t rank, int32_t ran
         }
         packed += r.rows();
     }
+    if (!cu_seqlens) n = batch * each.count;
     *count = n;
     if (ranges && n > capacity) return fail(m, FA_INVALID_ARGUMENT, "capacity is %lld: expected %lld or more", ll(capacity), ll(n));
     return FA_OK;

@@ -76,10 +76,11 @@ fa_status_t check_pointers(const Job& job, Message* m) {
     return FA_OK;
 }
 
-fa_status_t check_cu_seqlens(const char* name, const int32_t* cu, int64_t batch, int64_t longest, int64_t total, Message* m) {
+fa_status_t check_cu_seqlens(const char* name, const int32_t* cu, int64_t batch, int64_t longest, const char* total_name, int64_t total,
+                             Message* m) {
     if (!cu) return fail(m, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer with its operand", name);
     for (int64_t b = 0; b <= batch; b++) {
-        FA_TRY(entry_in_range(m, name, b, cu[b], b > 0 ? cu[b - 1] : 0, total));
+        FA_TRY(entry_in_range(m, name, b, cu[b], {b > 0 ? cu[b - 1] : 0, total, total_name, total}));
         if (b > 0 && cu[b] - cu[b - 1] > longest)
             return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %d after %d: expected at most %lld rows of a sequence", name, ll(b),
                         cu[b], cu[b - 1], ll(longest));
@@ -175,8 +176,8 @@ fa_status_t read_rows(Job* job, Message* m) {
     const fa_attention_desc_t& d = job->d;
     job->packed_q = job->has(FA_OPERAND_CU_SEQLENS_Q);
     job->packed_k = job->has(FA_OPERAND_CU_SEQLENS_K);
-    if (job->packed_q) FA_TRY(check_cu_seqlens("cu_seqlens_q", job->cu_seqlens_q, d.batch, d.seqlen_q, d.total_q, m));
-    if (job->packed_k) FA_TRY(check_cu_seqlens("cu_seqlens_k", job->cu_seqlens_k, d.batch, d.seqlen_k, d.total_k, m));
+    if (job->packed_q) FA_TRY(check_cu_seqlens("cu_seqlens_q", job->cu_seqlens_q, d.batch, d.seqlen_q, "total_q", d.total_q, m));
+    if (job->packed_k) FA_TRY(check_cu_seqlens("cu_seqlens_k", job->cu_seqlens_k, d.batch, d.seqlen_k, "total_k", d.total_k, m));
     job->local_keys = job->keys_on(job->rank);
     job->local_rows = 0;
     if (!job->packed_q) job->local_rows = ranges_of(job->partition, d.seqlen_q, job->rank).rows();

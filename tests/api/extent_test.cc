@@ -1,17 +1,11 @@
 // fa_extent says of each pointer what the checks of a call measure, and fa_backend_supports what a handle says.
 #include <set>
 #include <thread>
-#include "core/check.h"
+#include "checked.h"
 #include "core/pointers.h"
 #include "rules.h"
 
 namespace {
-
-template <class Call>
-auto args_of(const Call& call) {
-    return call.a;
-}
-fa_backward_args_t args_of(const Backward& call) { return call.args(); }
 
 template <class Args>
 uintptr_t word(const Args& args, size_t offset) {
@@ -21,17 +15,17 @@ uintptr_t word(const Args& args, size_t offset) {
 }
 
 // Each region of a good call belongs to a pointer of its args, which must have that extent, given or not. Takes those pointers from `unseen`.
-template <class Call, class Args, class Checked>
-void check_extents(void (*good)(Call*), std::set<std::string>* unseen, fa_status_t (*check)(const fa::Problem&, const Args*, bool, Checked*, fa::Regions*, fa::Message*)) {
+template <class Args, class Call, class Checked>
+void check_extents(void (*good)(Call*), std::set<std::string>* unseen, fa_status_t (*check)(const fa::Problem&, Checked*, bool, fa::Regions*, fa::Message*)) {
     Call call;
     good(&call);
-    const Args args = args_of(call);
+    Checked checked = args_of(call);
+    const Args args = checked;
     fa::Problem p;
     fa::Message m{};
     fa::Regions regions;
-    Checked out;
     ASSERT_EQ(fa::resolve(&call.d, Call::op, &p, &m), FA_OK) << m.text;
-    ASSERT_EQ(check(p, &args, true, &out, &regions, &m), FA_OK) << m.text;
+    ASSERT_EQ(check(p, &checked, true, &regions, &m), FA_OK) << m.text;
     int found = 0;
     for (const fa::Pointer& pointer : fa::pointers_of<Args>()) {
         for (int i = 0; i < regions.count; i++) {
@@ -60,11 +54,11 @@ using Names = std::set<std::string>;
 TEST(Extent, IsWhatTheCallTouches) {
     Names forward = pointers<fa_forward_args_t>(), backward = pointers<fa_backward_args_t>(), merge = pointers<fa_merge_args_t>(),
           append = pointers<fa_append_kv_args_t>(), rotary = pointers<fa_rotary_args_t>();
-    for (const auto good : {plain, padded, listed, slotted, packed, paged}) check_extents(good, &forward, fa::check_forward);
-    for (const auto good : {backward_plain, backward_padded, backward_packed}) check_extents(good, &backward, fa::check_backward);
-    for (const auto good : {merge_padded, merge_packed}) check_extents(good, &merge, fa::check_merge);
-    for (const auto good : {append_paged, append_packed}) check_extents(good, &append, fa::check_append_kv);
-    for (const auto good : {rotary_padded, rotary_packed}) check_extents(good, &rotary, fa::check_rotary);
+    for (const auto good : {plain, padded, listed, slotted, packed, paged}) check_extents<fa_forward_args_t>(good, &forward, fa::check_forward);
+    for (const auto good : {backward_plain, backward_padded, backward_packed}) check_extents<fa_backward_args_t>(good, &backward, fa::check_backward);
+    for (const auto good : {merge_padded, merge_packed}) check_extents<fa_merge_args_t>(good, &merge, fa::check_merge);
+    for (const auto good : {append_paged, append_packed}) check_extents<fa_append_kv_args_t>(good, &append, fa::check_append_kv);
+    for (const auto good : {rotary_padded, rotary_packed}) check_extents<fa_rotary_args_t>(good, &rotary, fa::check_rotary);
     EXPECT_EQ(forward, (Names{"q_tail", "k_tail", "k_shift", "v_shift"}));
     EXPECT_EQ(append, (Names{"k_tail", "k_shift", "v_shift"}));
     EXPECT_EQ(backward, Names{});

@@ -266,6 +266,7 @@ void fuzz(int rounds, const std::vector<void (*)(Call*)>& goods) {
         const fa_status_t status = call.run(h);
         EXPECT_TRUE(status == FA_OK || status == FA_INVALID_ARGUMENT || status == FA_UNSUPPORTED) << fa_last_error(h);
         EXPECT_EQ(status == FA_OK, fa_last_error(h)[0] == 0);
+        EXPECT_FALSE(tells_an_empty_range(fa_last_error(h))) << fa_last_error(h);
         ran += status == FA_OK;
     }
     EXPECT_GT(ran, rounds / 8);
@@ -279,3 +280,47 @@ TEST(FuzzCall, Backward) { fuzz<Backward>(15000, {backward_plain, backward_padde
 TEST(FuzzCall, Merge) { fuzz<Merge>(15000, {merge_padded, merge_packed}); }
 TEST(FuzzCall, Append) { fuzz<Append>(20000, {append_paged, append_packed, append_scaled}); }
 TEST(FuzzCall, Rotary) { fuzz<Rotary>(15000, {rotary_padded, rotary_packed}); }
+
+int64_t tiny(Random& r) {
+    static const std::vector<int64_t> values = {0, 1, 1, 1, 2, 2, 3, 4, 5, 8, 32, 33, -1};
+    return r.pick(values);
+}
+
+// Memory of exactly what the strides reach, of those that are right.
+TEST(FuzzCall, Convert) {
+    constexpr int kRounds = 20000;
+    fa_handle_t h;
+    ASSERT_EQ(fa_create(&h, nullptr), FA_OK);
+    int ran = 0;
+    for (int round = 0; round < kRounds && !testing::Test::HasFailure(); round++) {
+        SCOPED_TRACE("round " + std::to_string(round));
+        Random r(kSeed + uint64_t(round));
+        fa_conversion_t list[3];
+        Exact memory;
+        for (fa_conversion_t& c : list) {
+            c = any_conversion(r, tiny);
+            const auto place = [&](const int64_t* stride, int32_t dtype) -> void* {
+                int64_t elements = 1, bytes = 0;
+                if (fa_dtype_unit(dtype, &elements, &bytes) != FA_OK) return nullptr;
+                const fa::Tensor t{"t", nullptr, int32_t(bytes), 4, fa::kNoDim, false,
+                                   {c.size[0], c.size[1], c.size[2], c.size[3] / elements}, {stride[0], stride[1], stride[2], stride[3]}};
+                for (int i = 0; i < 4; i++)
+                    if (t.extent[i] < 0 || stride[i] < 0) return memory.make(fa::array_of("t", nullptr, 4, 64));  // to be refused
+                return memory.make(t);
+            };
+            // Strides that nobody steps along, as large as can be.
+            const bool empty = c.size[0] == 0 || c.size[1] == 0 || c.size[2] == 0 || c.size[3] == 0;
+            for (int64_t* stride : {c.x_stride, c.out_stride})
+                for (int i = 0; i < 3; i++)
+                    if ((empty || c.size[i] == 1) && r.one_in(2)) stride[i] = INT64_MAX - r.below(2);
+            c.x = r.one_in(8) ? nullptr : place(c.x_stride, c.x_dtype);
+            c.out = place(c.out_stride, c.out_dtype);
+        }
+        const fa_status_t status = fa_convert(h, list, 1 + r.below(3), 0, nullptr);
+        EXPECT_TRUE(status == FA_OK || status == FA_INVALID_ARGUMENT || status == FA_UNSUPPORTED) << fa_last_error(h);
+        EXPECT_EQ(status == FA_OK, fa_last_error(h)[0] == 0);
+        ran += status == FA_OK;
+    }
+    EXPECT_GT(ran, kRounds / 50);
+    EXPECT_EQ(fa_destroy(h), FA_OK);
+}

@@ -5,8 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include "calls.h"
-#include "core/check.h"
+#include "checked.h"
+#include "backend/move.h"
+#include "core/pointers.h"
 #include "core/tensor.h"
 #include "random_struct.h"
 
@@ -257,9 +258,9 @@ int32_t check(Random& r, const fa::Problem& p, Forward& f, fa::Message* m) {
     ints(a.leftpad_k, p.d.batch, p.d.seqlen_k);
     ints(a.kv_batch_idx, p.d.batch, p.d.kv_batch);
     ints(a.page_table, table_entries(p), p.d.num_pages);
-    fa_forward_args_t out;
+    fa_forward_args_t out = a;
     fa::Regions regions;
-    return fa::check_forward(p, &a, host, &out, &regions, m);
+    return fa::check_forward(p, &out, host, &regions, m);
 }
 
 int32_t check(Random& r, const fa::Problem& p, Backward& c, fa::Message* m) {
@@ -285,10 +286,9 @@ int32_t check(Random& r, const fa::Problem& p, Backward& c, fa::Message* m) {
     ints(a.f.seqused_q, p.d.batch, p.d.seqlen_q);
     ints(a.f.seqused_k, p.d.batch, p.d.seqlen_k);
     ints(a.f.leftpad_k, p.d.batch, p.d.seqlen_k);
-    const fa_backward_args_t full = c.args();
-    fa::CheckedBackward out;
+    fa::CheckedBackward out{c.args(), {}};
     fa::Regions regions;
-    const fa_status_t status = fa::check_backward(p, &full, host, &out, &regions, m);
+    const fa_status_t status = fa::check_backward(p, &out, host, &regions, m);
     if (status != FA_OK) return status;
     const std::vector<int64_t> q = query_extent(p, 1), pairs = {p.d.bias_period[0], p.d.bias_period[1], p.d.seqlen_q, p.d.seqlen_k};
     expect_tensor("dout", query_extent(p, p.d.dim_v), out.dout_stride, 1, false);
@@ -312,9 +312,9 @@ int32_t check(Random& r, const fa::Problem& p, Merge& c, fa::Message* m) {
     a.o_scale = nullptr;
     if (a.cu_seqlens_q) a.cu_seqlens_q = host ? arrays.make(r, p.d.batch + 1, p.d.total_q) : nullptr;
     if (a.seqused_q) a.seqused_q = host ? arrays.make(r, p.d.batch, p.d.seqlen_q) : nullptr;
-    fa_merge_args_t out;
+    fa_merge_args_t out = a;
     fa::Regions regions;
-    const fa_status_t status = fa::check_merge(p, &a, host, &out, &regions, m);
+    const fa_status_t status = fa::check_merge(p, &out, host, &regions, m);
     if (status != FA_OK) return status;
     const std::vector<int64_t> q = query_extent(p, p.d.dim_v);
     expect_tensor("o_parts", {a.parts, q[0], q[1], q[2], q[3]}, out.o_parts_stride, 4, false);
@@ -345,9 +345,9 @@ int32_t check(Random& r, const fa::Problem& p, Append& c, fa::Message* m) {
     ints(a.leftpad_k, p.d.batch, p.d.seqlen_k);
     ints(a.kv_batch_idx, p.d.batch, p.d.kv_batch);
     ints(a.page_table, table_entries(p), p.d.num_pages);
-    fa_append_kv_args_t out;
+    fa_append_kv_args_t out = a;
     fa::Regions regions;
-    const fa_status_t status = fa::check_append_kv(p, &a, host, &out, &regions, m);
+    const fa_status_t status = fa::check_append_kv(p, &out, host, &regions, m);
     if (status != FA_OK) return status;
     const std::vector<int64_t> rows = {out.cu_seqlens_new ? 1 : p.d.batch, out.cu_seqlens_new ? a.total_new : a.seqlen_new};
     expect_tensor("k_new", {rows[0], rows[1], p.d.heads_k, p.d.dim_qk}, out.k_new_stride, bytes_of(p.d.q_dtype), false);
@@ -370,9 +370,9 @@ int32_t check(Random& r, const fa::Problem& p, Rotary& c, fa::Message* m) {
     ints(a.seqused, p.d.batch, p.d.seqlen_q);
     ints(a.positions, !host ? 0 : p.packed_q() ? p.d.total_q : p.d.batch * p.d.seqlen_q, a.max_position);
     ints(a.position_offset, p.d.batch, 3);
-    fa_rotary_args_t out;
+    fa_rotary_args_t out = a;
     fa::Regions regions;
-    const fa_status_t status = fa::check_rotary(p, &a, host, &out, &regions, m);
+    const fa_status_t status = fa::check_rotary(p, &out, host, &regions, m);
     if (status == FA_OK) expect_tensor("out", query_extent(p, p.d.dim_qk), out.out_stride, bytes_of(p.d.q_dtype), true);
     return status;
 }
@@ -385,6 +385,23 @@ void expect_sentence(fa_status_t status, const fa::Message& m) {
     EXPECT_TRUE(status == FA_INVALID_ARGUMENT || status == FA_UNSUPPORTED || status == FA_UNSUPPORTED_FIELD) << status;
     EXPECT_NE(strstr(m.text, "expected"), nullptr) << m.text;
     EXPECT_LT(strlen(m.text), sizeof m.text - 1) << m.text;
+    EXPECT_FALSE(tells_an_empty_range(m.text)) << m.text;
+}
+
+// fa_extent of any pointer of these args, which it does not follow.
+template <class Args>
+void expect_extent(Random& r, const fa_attention_desc_t& d, int32_t op, const Args& args) {
+    const fa::Pointers pointers = fa::pointers_of<Args>();
+    const uint32_t field = r.one_in(20) ? uint32_t(r.word()) : pointers.list[r.below(pointers.count)].offset;
+    uint64_t bytes = 0;
+    const fa_status_t status = fa_extent(&d, op, &args, field, &bytes);
+    fa::Message m{};
+    snprintf(m.text, sizeof m.text, "%s", status == FA_OK ? "" : fa_last_error(nullptr));
+    expect_sentence(status, m);
+    EXPECT_LE(bytes, uint64_t(INT64_MAX));
+}
+void expect_extent(Random& r, const fa_attention_desc_t& d, int32_t op, const BackwardArgs& args) {
+    expect_extent<fa_backward_args_t>(r, d, op, args);
 }
 
 template <class Call>
@@ -405,6 +422,7 @@ void fuzz(const std::vector<void (*)(Call*)>& goods) {
         expect_promises(p, Call::op);
         const fa_status_t checked = check(r, p, call, &m);
         expect_sentence(checked, m);
+        expect_extent(r, call.d, Call::op, call.a);
         called += checked == FA_OK;
     }
     EXPECT_GT(accepted, kRounds / 10);
@@ -417,4 +435,37 @@ TEST(FuzzDescriptor, Forward) { fuzz<Forward>({plain, padded, listed, slotted, p
 TEST(FuzzDescriptor, Merge) { fuzz<Merge>({merge_padded, merge_packed}); }
 TEST(FuzzDescriptor, Append) { fuzz<Append>({append_paged, append_packed, append_scaled}); }
 TEST(FuzzDescriptor, Backward) { fuzz<Backward>({backward_plain, backward_padded, backward_packed}); }
-TEST(FuzzDescriptor, Rotary) { fuzz<Rotary>({rotary_padded, rotary_packed}); }
+TEST(FuzzDescriptor, Rotary) { fuzz<Rotary>({rotary_padded, rotary_packed, rotary_of_k}); }
+
+// Whatever is accepted becomes loops that stay within the tensors, in arithmetic that does not overflow.
+TEST(FuzzDescriptor, Convert) {
+    int accepted = 0;
+    for (int round = 0; round < kRounds && !testing::Test::HasFailure(); round++) {
+        SCOPED_TRACE("round " + std::to_string(round));
+        Random r(kSeed + uint64_t(round));
+        fa_conversion_t c = any_conversion(r, nasty);
+        c.x = address(r), c.out = address(r);
+        if (r.one_in(20)) (r.one_in(2) ? c.x_dtype : c.out_dtype) = int32_t(nasty(r));
+        if (r.one_in(20)) c.flags = uint64_t(nasty(r));
+        fa::Message m{};
+        const fa_status_t status = fa::check_convert(&c, 1, &m);
+        expect_sentence(status, m);
+        if (status != FA_OK) continue;
+        accepted++;
+        for (const int64_t* stride : {c.x ? c.x_stride : c.out_stride, c.out_stride}) {
+            for (int i = 0; i < 4; i++) ASSERT_GE(stride[i], 0);
+            ASSERT_EQ(stride[3], 1);
+        }
+        const fa::Move move = fa::move_of(c);
+        if (move.words == 0) continue;
+        Wide words = 1, from = 0, to = 0;
+        for (int i = 0; i < 4; i++) {
+            words *= move.size[i];
+            from += Wide(move.size[i] - 1) * move.from_stride[i], to += Wide(move.size[i] - 1) * move.to_stride[i];
+        }
+        ASSERT_EQ(words, Wide(move.words));
+        ASSERT_LE(to, Wide(INT64_MAX));
+        ASSERT_TRUE(!move.from || from <= Wide(INT64_MAX));
+    }
+    EXPECT_GT(accepted, kRounds / 100);
+}

@@ -3,6 +3,8 @@
 #include <flashattn.h>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -76,6 +78,38 @@ inline int64_t nasty(Random& r) {
 inline float nasty_float(Random& r) {
     static const std::vector<float> values = {0.0f, -0.0f, 1.0f, -1.0f, 0.5f, 0.999f, 1e-45f, 3e38f, NAN, INFINITY, -INFINITY};
     return r.pick(values);
+}
+
+// "expected 0 to 0" and "expected 0 to -1" are no ranges: such a sentence should have named the field that leaves no choice.
+inline bool tells_an_empty_range(const char* sentence) {
+    for (const char* at = sentence; (at = strstr(at, "expected ")) != nullptr; at++) {
+        long long low, high;
+        if (sscanf(at, "expected %lld to %lld", &low, &high) == 2 && low >= high) return true;
+    }
+    return false;
+}
+
+// A conversion that is right for sizes that `value` gives, or nearly so. Addresses are the caller's.
+template <class Value>
+fa_conversion_t any_conversion(Random& r, const Value& value) {
+    static const std::vector<int32_t> types = {FA_F32, FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_I8, FA_U4, FA_Q4_0, FA_Q8_0, FA_BIT};
+    fa_conversion_t c{};
+    c.out_dtype = r.pick(types);
+    c.x_dtype = c.out_dtype <= FA_BF16 && r.one_in(2) ? r.pick(std::vector<int32_t>{FA_F32, FA_F16, FA_BF16}) : c.out_dtype;
+    if (r.one_in(4)) c.flags = FA_CONVERT_ACCUMULATE;
+    int64_t elements = 1;
+    fa_dtype_unit(c.out_dtype, &elements, nullptr);
+    for (int64_t& size : c.size) size = value(r);
+    c.size[3] = c.size[3] / elements * elements;
+    for (int64_t* stride : {c.x_stride, c.out_stride}) {
+        uint64_t dense = uint64_t(c.size[3] / elements);
+        for (int i = 2; i >= 0; i--) {
+            stride[i] = r.one_in(3) ? value(r) : int64_t(dense);
+            dense *= uint64_t(c.size[i]);
+        }
+        stride[3] = r.one_in(9) ? value(r) : 1;
+    }
+    return c;
 }
 
 // Changes one field of a descriptor: fields up to `scale` are flags and numbers of 32 bits, then four floats' worth, then int64.

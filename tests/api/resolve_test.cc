@@ -2,8 +2,7 @@
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cmath>
-#include "calls.h"
-#include "core/check.h"
+#include "checked.h"
 
 namespace {
 
@@ -32,22 +31,15 @@ fa_attention_desc_t minimal() {
 
 using Bytes = std::vector<int64_t>;
 
-template <class Call>
-auto args_of(const Call& call) {
-    return call.a;
-}
-fa_backward_args_t args_of(const Backward& call) { return call.args(); }
-
 // The size of each region of a good call, negative for an output.
-template <class Call, class Args, class Checked>
-Bytes regions_of(void (*good)(Call*), fa_status_t (*check)(const fa::Problem&, const Args*, bool, Checked*, fa::Regions*, fa::Message*)) {
+template <class Call, class Args>
+Bytes regions_of(void (*good)(Call*), fa_status_t (*check)(const fa::Problem&, Args*, bool, fa::Regions*, fa::Message*)) {
     Call call;
     good(&call);
     fa::Message m{};
     fa::Regions regions;
-    const Args args = args_of(call);
-    Checked out;
-    EXPECT_EQ(check(resolved(call.d, Call::op), &args, true, &out, &regions, &m), FA_OK) << m.text;
+    Args args = args_of(call);
+    EXPECT_EQ(check(resolved(call.d, Call::op), &args, true, &regions, &m), FA_OK) << m.text;
     Bytes bytes;
     for (int i = 0; i < regions.count; i++) {
         const fa::Region& r = regions.region[i];
@@ -213,12 +205,12 @@ TEST(Resolve, MergeParts) {
     Merge c;
     merge_padded(&c);
     fa_merge_args_t a;
-    ASSERT_EQ(fa::check_merge(resolved(c.d, FA_OP_MERGE), &c.a, true, &a, &regions, &m), FA_OK) << m.text;
+    ASSERT_EQ(fa::check_merge(resolved(c.d, FA_OP_MERGE), &(a = c.a), true, &regions, &m), FA_OK) << m.text;
     EXPECT_EQ(Strides(a.o_parts_stride, a.o_parts_stride + 5), (Strides{96, 48, 16, 4, 1}));
     EXPECT_EQ(four(a.lse_parts_stride), (Strides{24, 12, 3, 1}));
     Merge packed;
     merge_packed(&packed);
-    ASSERT_EQ(fa::check_merge(resolved(packed.d, FA_OP_MERGE), &packed.a, true, &a, &regions, &m), FA_OK) << m.text;
+    ASSERT_EQ(fa::check_merge(resolved(packed.d, FA_OP_MERGE), &(a = packed.a), true, &regions, &m), FA_OK) << m.text;
     EXPECT_EQ(Strides(a.o_parts_stride, a.o_parts_stride + 5), (Strides{96, 0, 16, 4, 1}));
     EXPECT_EQ(four(a.lse_parts_stride), (Strides{24, 0, 6, 1}));
 }
@@ -229,13 +221,13 @@ TEST(Resolve, AppendedTokens) {
     Append c;
     append_paged(&c);
     fa_append_kv_args_t a;
-    ASSERT_EQ(fa::check_append_kv(resolved(c.d, FA_OP_APPEND_KV), &c.a, true, &a, &regions, &m), FA_OK) << m.text;
+    ASSERT_EQ(fa::check_append_kv(resolved(c.d, FA_OP_APPEND_KV), &(a = c.a), true, &regions, &m), FA_OK) << m.text;
     EXPECT_EQ(four(a.k_new_stride), (Strides{32, 16, 8, 1}));
     EXPECT_EQ(four(a.v_new_stride), (Strides{16, 8, 4, 1}));
     Append packed;
     append_packed(&packed);
     packed.a.seqlen_new = INT32_MAX;
-    ASSERT_EQ(fa::check_append_kv(resolved(packed.d, FA_OP_APPEND_KV), &packed.a, true, &a, &regions, &m), FA_OK) << m.text;
+    ASSERT_EQ(fa::check_append_kv(resolved(packed.d, FA_OP_APPEND_KV), &(a = packed.a), true, &regions, &m), FA_OK) << m.text;
     EXPECT_EQ(four(a.k_new_stride), (Strides{0, 16, 8, 1}));
     EXPECT_EQ(a.seqlen_new, 3);
 }
@@ -246,7 +238,7 @@ TEST(Resolve, RotaryOutput) {
     Rotary c;
     rotary_padded(&c);
     fa_rotary_args_t a;
-    ASSERT_EQ(fa::check_rotary(resolved(c.d, FA_OP_ROTARY), &c.a, true, &a, &regions, &m), FA_OK) << m.text;
+    ASSERT_EQ(fa::check_rotary(resolved(c.d, FA_OP_ROTARY), &(a = c.a), true, &regions, &m), FA_OK) << m.text;
     EXPECT_EQ(four(a.out_stride), (Strides{96, 32, 8, 1}));
 }
 
@@ -261,7 +253,7 @@ TEST(Resolve, LiteralStrides) {
     give(c.a.lse_parts_stride, {700, 300, 50, 7});
     fa_merge_args_t a;
     c.a.o_parts = c.a.lse_parts = c.memory.make<float>(3000);
-    ASSERT_EQ(fa::check_merge(resolved(c.d, FA_OP_MERGE), &c.a, true, &a, &regions, &m), FA_OK) << m.text;
+    ASSERT_EQ(fa::check_merge(resolved(c.d, FA_OP_MERGE), &(a = c.a), true, &regions, &m), FA_OK) << m.text;
     EXPECT_EQ(Strides(a.o_parts_stride, a.o_parts_stride + 5), (Strides{1000, 400, 100, 10, 1}));
     EXPECT_EQ(four(a.lse_parts_stride), (Strides{700, 300, 50, 7}));
     EXPECT_EQ(int64_t(regions.region[0].end - regions.region[0].begin), 4 * (2 * 1000 + 400 + 2 * 100 + 3 * 10 + 3 + 1));
@@ -324,7 +316,7 @@ TEST(Resolve, StridesThatNobodyStepsAlong) {
     c.d.batch = 1;
     give(c.a.out_stride, {far, 32, 8, 1});
     fa_rotary_args_t a;
-    ASSERT_EQ(fa::check_rotary(resolved(c.d, FA_OP_ROTARY), &c.a, true, &a, &regions, &m), FA_OK) << m.text;
+    ASSERT_EQ(fa::check_rotary(resolved(c.d, FA_OP_ROTARY), &(a = c.a), true, &regions, &m), FA_OK) << m.text;
     EXPECT_EQ(four(a.out_stride), (Strides{0, 32, 8, 1}));
 }
 
@@ -336,9 +328,9 @@ TEST(Resolve, EndOfTheAddressSpace) {
     plain(&f);
     fa_forward_args_t a;
     f.a.q = reinterpret_cast<const void*>(~uintptr_t(0) - 768 - 3);
-    EXPECT_EQ(fa::check_forward(resolved(f.d), &f.a, false, &a, &regions, &m), FA_OK) << m.text;
+    EXPECT_EQ(fa::check_forward(resolved(f.d), &(a = f.a), false, &regions, &m), FA_OK) << m.text;
     f.a.q = reinterpret_cast<const void*>(~uintptr_t(0) - 768 + 1);
-    EXPECT_EQ(fa::check_forward(resolved(f.d), &f.a, false, &a, &regions, &m), FA_INVALID_ARGUMENT);
+    EXPECT_EQ(fa::check_forward(resolved(f.d), &(a = f.a), false, &regions, &m), FA_INVALID_ARGUMENT);
 }
 
 // The bytes of every tensor of a call: what overlap is proven for, and what is copied to a device.
@@ -415,21 +407,21 @@ TEST(Resolve, DeviceMetadataIsNotRead) {
     f.a.kv_batch_idx = nowhere(3);
     f.a.page_table = nowhere(4);
     fa_forward_args_t a;
-    EXPECT_EQ(fa::check_forward(resolved(f.d), &f.a, false, &a, &regions, &m), FA_OK) << m.text;
+    EXPECT_EQ(fa::check_forward(resolved(f.d), &(a = f.a), false, &regions, &m), FA_OK) << m.text;
 
     Append c;
     append_packed(&c);
     c.a.positions = nowhere(1);
     c.a.cu_seqlens_new = nowhere(2);
     fa_append_kv_args_t b;
-    EXPECT_EQ(fa::check_append_kv(resolved(c.d, FA_OP_APPEND_KV), &c.a, false, &b, &regions, &m), FA_OK) << m.text;
+    EXPECT_EQ(fa::check_append_kv(resolved(c.d, FA_OP_APPEND_KV), &(b = c.a), false, &regions, &m), FA_OK) << m.text;
 
     Rotary r;
     rotary_packed(&r);
     r.a.positions = nowhere(1);
     r.a.cu_seqlens = nowhere(2);
     fa_rotary_args_t t;
-    EXPECT_EQ(fa::check_rotary(resolved(r.d, FA_OP_ROTARY), &r.a, false, &t, &regions, &m), FA_OK) << m.text;
+    EXPECT_EQ(fa::check_rotary(resolved(r.d, FA_OP_ROTARY), &(t = r.a), false, &regions, &m), FA_OK) << m.text;
 
     for (const int32_t* fa_rotary_args_t::*const field : {&fa_rotary_args_t::seqused, &fa_rotary_args_t::position_offset}) {
         Rotary one;
@@ -437,25 +429,24 @@ TEST(Resolve, DeviceMetadataIsNotRead) {
         one.a.seqused = one.a.position_offset = nullptr;
         one.d.operands = field == &fa_rotary_args_t::seqused ? FA_OPERAND_SEQUSED_Q : 0;
         one.a.*field = nowhere(1);
-        EXPECT_EQ(fa::check_rotary(resolved(one.d, FA_OP_ROTARY), &one.a, false, &t, &regions, &m), FA_OK) << m.text;
+        EXPECT_EQ(fa::check_rotary(resolved(one.d, FA_OP_ROTARY), &(t = one.a), false, &regions, &m), FA_OK) << m.text;
         // Without an array, all lengths are known.
         one.a.*field = nullptr;
         one.d.operands = 0;
         one.a.max_position = 2;
-        EXPECT_EQ(fa::check_rotary(resolved(one.d, FA_OP_ROTARY), &one.a, false, &t, &regions, &m), FA_INVALID_ARGUMENT);
+        EXPECT_EQ(fa::check_rotary(resolved(one.d, FA_OP_ROTARY), &(t = one.a), false, &regions, &m), FA_INVALID_ARGUMENT);
     }
 
     Backward b3;
     backward_packed(&b3);
     b3.a.f.cu_seqlens_q = nowhere(1);
     b3.a.f.cu_seqlens_k = nowhere(2);
-    const fa_backward_args_t full = b3.args();
-    fa::CheckedBackward b4;
-    EXPECT_EQ(fa::check_backward(resolved(b3.d, FA_OP_BACKWARD), &full, false, &b4, &regions, &m), FA_OK) << m.text;
+    fa::CheckedBackward b4{b3.args(), {}};
+    EXPECT_EQ(fa::check_backward(resolved(b3.d, FA_OP_BACKWARD), &b4, false, &regions, &m), FA_OK) << m.text;
 
     Merge g;
     merge_packed(&g);
     g.a.cu_seqlens_q = nowhere(1);
     fa_merge_args_t e;
-    EXPECT_EQ(fa::check_merge(resolved(g.d, FA_OP_MERGE), &g.a, false, &e, &regions, &m), FA_OK) << m.text;
+    EXPECT_EQ(fa::check_merge(resolved(g.d, FA_OP_MERGE), &(e = g.a), false, &regions, &m), FA_OK) << m.text;
 }

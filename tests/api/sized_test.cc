@@ -1,5 +1,6 @@
 // struct_size of every struct that a caller fills: too small, that of the first version, too large, a tail that is zero or not, and NULL in
-// its place.
+// its place; and that nothing of a struct is read but what its size says is there.
+#include "../support/at_the_end.h"
 #include "core/check.h"
 #include "rules.h"
 
@@ -13,10 +14,25 @@ struct Longer {
 
 constexpr uint32_t kLargest = 4096;  // a larger size is taken for one that was never set
 
+// An entry point looks at struct_size first, and at no byte behind it: to read one ends this process.
+template <class T, class Run>
+void check_reads_no_further(fa_handle_t h, const T& good, const char* name, const Run& run) {
+    SCOPED_TRACE(name);
+    constexpr uint32_t first = fa::Sized<T>::kFirst;
+    for (const uint32_t size : {4u, 8u, 12u, first - 4}) {
+        const AtTheEnd small(&good, size);
+        EXPECT_EQ(run(reinterpret_cast<T*>(small.get(size))), FA_INVALID_ARGUMENT);
+        EXPECT_NE(std::string(fa_last_error(h)).find("struct_size of " + std::string(name)), std::string::npos) << fa_last_error(h);
+    }
+    const AtTheEnd whole(&good, first);
+    EXPECT_EQ(run(reinterpret_cast<T*>(whole.get(first))), FA_OK) << fa_last_error(h);
+}
+
 // `call` runs an operation with the struct at the given address, which is good but for its size and tail.
 template <class T, class Run>
 void check_sized(fa_handle_t h, const T& good, const char* name, const Run& run) {
     SCOPED_TRACE(name);
+    check_reads_no_further(h, good, name, run);
     const auto refused = [&](const T* s, fa_status_t status, const std::string& says) {
         EXPECT_EQ(run(s), status);
         EXPECT_NE(std::string(fa_last_error(h)).find(says), std::string::npos) << fa_last_error(h);
@@ -92,9 +108,76 @@ TEST(Sized, AppendArgs) {
 
 TEST(Sized, RotaryArgs) {
     Handle h;
-    Rotary c;
-    rotary_padded(&c);
-    check_sized(h, c.a, "fa_rotary_args_t", [&](const fa_rotary_args_t* a) { return fa_rotary(h, &c.d, a); });
+    for (const auto good : {rotary_padded, rotary_of_k}) {
+        Rotary c;
+        good(&c);
+        check_sized(h, c.a, "fa_rotary_args_t", [&](const fa_rotary_args_t* a) { return fa_rotary(h, &c.d, a); });
+    }
+}
+
+// fa_extent of some pointer, with either struct at the end of memory.
+template <class T, class Call>
+void check_extent(const char* name, const Call& c, const T& args, uint32_t field, int32_t op) {
+    uint64_t bytes = 0;
+    check_sized(nullptr, args, name, [&](const T* a) { return fa_extent(&c.d, op, a, field, &bytes); });
+    check_sized(nullptr, c.d, "fa_attention_desc_t", [&](const fa_attention_desc_t* d) { return fa_extent(d, op, &args, field, &bytes); });
+}
+
+TEST(Sized, Extent) {
+    Forward f;
+    Backward b;
+    Merge m;
+    Append p;
+    Rotary r, k;
+    padded(&f), backward_padded(&b), merge_padded(&m), append_paged(&p), rotary_padded(&r), rotary_of_k(&k);
+    check_extent("fa_forward_args_t", f, f.a, offsetof(fa_forward_args_t, q), FA_OP_FORWARD);
+    check_extent("fa_backward_args_t", b, b.args(), offsetof(fa_backward_args_t, dq), FA_OP_BACKWARD);
+    check_extent("fa_merge_args_t", m, m.a, offsetof(fa_merge_args_t, o), FA_OP_MERGE);
+    check_extent("fa_append_kv_args_t", p, p.a, offsetof(fa_append_kv_args_t, k), FA_OP_APPEND_KV);
+    check_extent("fa_rotary_args_t", r, r.a, offsetof(fa_rotary_args_t, x), FA_OP_ROTARY);
+    check_extent("fa_rotary_args_t", k, k.a, offsetof(fa_rotary_args_t, x), FA_OP_ROTARY);
+}
+
+// Every other entry point that takes a descriptor.
+TEST(Sized, DescriptorOfEveryCall) {
+    Handle h;
+    Forward f, plain_f;
+    Backward b;
+    Merge m;
+    Append p;
+    Rotary r, k;
+    padded(&f), plain(&plain_f), backward_padded(&b), merge_padded(&m), append_paged(&p), rotary_padded(&r), rotary_of_k(&k);
+    const fa_backward_args_t full = b.args();
+    const auto check = [&](const fa_attention_desc_t& good, const std::function<fa_status_t(const fa_attention_desc_t*)>& run) {
+        check_reads_no_further(h, good, "fa_attention_desc_t", run);
+    };
+    check(plain_f.d, [&](const fa_attention_desc_t* d) { return fa_forward(h, d, plain_f.a.q, plain_f.a.k, plain_f.a.v, plain_f.a.o); });
+    check(f.d, [&](const fa_attention_desc_t* d) { return fa_forward_ex(h, d, &f.a); });
+    check(b.d, [&](const fa_attention_desc_t* d) { return fa_backward(h, d, &full); });
+    check(m.d, [&](const fa_attention_desc_t* d) { return fa_merge(h, d, &m.a); });
+    check(p.d, [&](const fa_attention_desc_t* d) { return fa_append_kv(h, d, &p.a); });
+    check(r.d, [&](const fa_attention_desc_t* d) { return fa_rotary(h, d, &r.a); });
+    check(k.d, [&](const fa_attention_desc_t* d) { return fa_rotary(h, d, &k.a); });
+    check(f.d, [&](const fa_attention_desc_t* d) { return fa_supports(h, d, FA_OP_FORWARD); });
+    check(f.d, [&](const fa_attention_desc_t* d) { return fa_explain(h, d, FA_OP_FORWARD, nullptr, 0); });
+    uint64_t bytes = 0;
+    check(f.d, [&](const fa_attention_desc_t* d) { return fa_workspace_size(h, d, FA_OP_FORWARD, &bytes); });
+    check_reads_no_further(nullptr, f.d, "fa_attention_desc_t", [&](const fa_attention_desc_t* d) {
+        return fa_backend_supports(FA_BACKEND_CPU, 0, d, FA_OP_FORWARD, nullptr, 0);
+    });
+}
+
+TEST(Sized, CreateAndDeviceInfo) {
+    const fa_create_info_t info = FA_CREATE_INFO_INIT;
+    check_reads_no_further(nullptr, info, "fa_create_info_t", [](const fa_create_info_t* i) {
+        fa_handle_t made = nullptr;
+        const fa_status_t status = fa_create(&made, i);
+        fa_destroy(made);
+        return status;
+    });
+    const fa_device_info_t device = {};
+    check_reads_no_further(nullptr, device, "fa_device_info_t", [](fa_device_info_t* d) { return fa_device_info(FA_BACKEND_CPU, 0, d); });
+    EXPECT_EQ(fa_device_info(FA_BACKEND_CPU, 0, nullptr), FA_INVALID_ARGUMENT);
 }
 
 // A struct may lie at any address: bindings pack them into byte buffers.
