@@ -136,9 +136,9 @@ static fa_status_t explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa
     Fingerprint fingerprint{};
     char words[sizeof(Message)];
     const Method* method = nullptr;
-    if (op != FA_OP_FORWARD && op != FA_OP_BACKWARD)
-        return fail(&cp->message, FA_INVALID_ARGUMENT, "op is %d: expected FA_OP_FORWARD or FA_OP_BACKWARD", op);
-    fa_status_t status = read_job(cp, desc, spread, op, args, &job, &fingerprint);
+    const bool known = op == FA_OP_FORWARD || op == FA_OP_BACKWARD;
+    fa_status_t status = known ? read_job(cp, desc, spread, op, args, &job, &fingerprint)
+                               : fail(&cp->message, FA_INVALID_ARGUMENT, "op is %d: expected FA_OP_FORWARD or FA_OP_BACKWARD", op);
     if (status == FA_OK) method = find_method(job, &cp->message, &status);
     if (!method) {
         snprintf(words, sizeof words, "%s", cp->message.text);
@@ -152,7 +152,7 @@ static fa_status_t explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa
         const double seconds = predicted_seconds(job, *method);
         if (seconds > 0) snprintf(words + n, sizeof words - size_t(n), "; predicted: %.3g ms", 1e3 * seconds);
     }
-    if (text && n > 0) snprintf(text, size_t(n), "%s", words);
+    snprintf(text, size_t(n), "%s", words);
     return status;
 }
 
@@ -170,7 +170,14 @@ fa_status_t fa_cp_backward(fa_cp_t cp, const fa_attention_desc_t* desc, const fa
 
 fa_status_t fa_cp_explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op, const void* args,
                           char* text, uint64_t n) {
-    return fa::cp::within(cp, [&] { return fa::cp::explain(cp, desc, spread, op, args, text, n); });
+    if (!text) n = 0;
+    bool entered = false;
+    const fa_status_t status = fa::cp::within(cp, [&] {
+        entered = true;
+        return fa::cp::explain(cp, desc, spread, op, args, text, n);
+    });
+    if (!entered) snprintf(text, size_t(n), "%s", fa_cp_last_error(nullptr));
+    return status;
 }
 
 fa_status_t fa_cp_synchronize(fa_cp_t cp) {

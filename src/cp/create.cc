@@ -161,7 +161,10 @@ fa_status_t fa_cp_destroy(fa_cp_t cp) {
     return FA_OK;
 }
 
-const char* fa_cp_last_error(fa_cp_t cp) { return cp ? cp->message.text : fa::cp::own_message.text; }
+const char* fa_cp_last_error(fa_cp_t cp) {
+    // While a call is inside, its message is being written; whoever was turned away has the reason in the thread's own.
+    return cp && !cp->busy.load(std::memory_order_acquire) ? cp->message.text : fa::cp::own_message.text;
+}
 
 fa_status_t fa_cp_traffic(fa_cp_t cp, uint64_t* bytes_sent, uint64_t* messages_sent) {
     if (!cp) return fail(fa::cp::thread_message(), FA_INVALID_ARGUMENT, "cp is NULL: expected an object");

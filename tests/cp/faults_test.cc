@@ -1,8 +1,10 @@
 // What is refused, and that no rank is left waiting: with peers that refuse, differ, are silent or cut a message short.
 #include <gtest/gtest.h>
 #include <stddef.h>
+#include <string.h>
 #include <set>
 #include "spread.h"
+#include "support/at_the_end.h"
 
 namespace test {
 namespace {
@@ -255,6 +257,89 @@ TEST(CpFaults, F84_sizes_of_structs) {
         untouched([](void* at, uint32_t n) { return fa_cp_desc_init(static_cast<fa_cp_desc_t*>(at), n); }, size, "fa_cp_desc_t");
     }
     EXPECT_EQ(FA_OK, fa_cp_destroy(good));
+}
+
+// No call reads further than a struct's size says.
+TEST(CpFaults, StructsAreReadNoFurther) {
+    const Handle handle = make_handle();
+    const Case c = small();
+    fa_cp_desc_t spread = FA_CP_DESC_INIT;
+    spread.shard = FA_CP_SHARD_ROWS;
+    fa_backward_args_t b = FA_BACKWARD_ARGS_INIT;
+    fa_cp_create_info_t info = FA_CP_CREATE_INFO_INIT;
+    const AtTheEnd memory(&info, 4);
+    void* const four = memory.get(4);
+    const auto refused = [](fa_status_t status, fa_cp_t of, const char* name) {
+        EXPECT_EQ(FA_INVALID_ARGUMENT, status);
+        EXPECT_EQ(0u, std::string(fa_cp_last_error(of)).find(std::string("struct_size of ") + name + " is 4:")) << fa_cp_last_error(of);
+    };
+    fa_cp_t cp = nullptr;
+    refused(fa_cp_create(&cp, handle, static_cast<fa_cp_create_info_t*>(four)), nullptr, "fa_cp_create_info_t");
+    info.transport = static_cast<fa_cp_transport_t*>(four);
+    refused(fa_cp_create(&cp, handle, &info), nullptr, "fa_cp_transport_t");
+    int64_t count;
+    refused(fa_cp_partition(static_cast<fa_cp_desc_t*>(four), 0, 2, nullptr, 1, 8, nullptr, 0, &count), nullptr, "fa_cp_desc_t");
+    for (const int32_t ranks : {1, 2}) {
+        StandIn room(ranks);
+        const fa_cp_transport_t transport = room.transport(0);
+        info.transport = &transport;
+        ASSERT_EQ(FA_OK, fa_cp_create(&cp, handle, &info));
+        const auto ask = [&](const void* d, const void* s, int32_t op, const void* a) {
+            return fa_cp_explain(cp, static_cast<const fa_attention_desc_t*>(d), static_cast<const fa_cp_desc_t*>(s), op, a, nullptr, 0);
+        };
+        refused(ask(four, &spread, FA_OP_FORWARD, &c.a), cp, "fa_attention_desc_t");
+        refused(ask(&c.d, four, FA_OP_FORWARD, &c.a), cp, "fa_cp_desc_t");
+        refused(ask(&c.d, &spread, FA_OP_FORWARD, four), cp, "fa_forward_args_t");
+        refused(ask(&c.d, &spread, FA_OP_BACKWARD, four), cp, "fa_backward_args_t");
+        b.forward = static_cast<fa_forward_args_t*>(four);
+        refused(ask(&c.d, &spread, FA_OP_BACKWARD, &b), cp, "fa_forward_args_t");
+        if (ranks == 1) {
+            refused(fa_cp_forward(cp, static_cast<fa_attention_desc_t*>(four), &spread, &c.a), cp, "fa_attention_desc_t");
+            refused(fa_cp_forward(cp, &c.d, static_cast<fa_cp_desc_t*>(four), &c.a), cp, "fa_cp_desc_t");
+            refused(fa_cp_forward(cp, &c.d, &spread, static_cast<fa_forward_args_t*>(four)), cp, "fa_forward_args_t");
+            refused(fa_cp_backward(cp, &c.d, &spread, static_cast<fa_backward_args_t*>(four)), cp, "fa_backward_args_t");
+        }
+        EXPECT_EQ(FA_OK, fa_cp_destroy(cp));
+    }
+}
+
+// Whoever is not let in gets a sentence, in the text that was asked for, too, and reads none that another thread is writing.
+TEST(CpFaults, WhoIsTurnedAwayHasTheReason) {
+    char text[FA_TEXT_MAX];
+    const auto asked = [&](fa_cp_t cp) {
+        memset(text, 'x', sizeof text);
+        const fa_status_t status = fa_cp_explain(cp, nullptr, nullptr, FA_OP_FORWARD, nullptr, text, sizeof text);
+        EXPECT_NE(nullptr, memchr(text, 0, sizeof text));
+        return status;
+    };
+    EXPECT_EQ(FA_INVALID_ARGUMENT, asked(nullptr));
+    EXPECT_STREQ("cp is NULL: expected an object", text);
+    const Handle handle = make_handle();
+    fa_cp_t cp = nullptr;
+    // A transport that asks while its object is in a call.
+    fa_cp_transport_t transport = FA_CP_TRANSPORT_INIT;
+    struct Inside {
+        fa_cp_t* cp;
+        const std::function<fa_status_t(fa_cp_t)> ask;
+        int asked = 0;
+    } inside{&cp, asked};
+    transport.ranks = 2, transport.user = &inside;
+    transport.start = [](void* user, const fa_cp_message_t*, int64_t, uint64_t*) -> fa_status_t {
+        auto* const self = static_cast<Inside*>(user);
+        if (self->asked++ == 0) {
+            EXPECT_EQ(FA_INVALID_STATE, self->ask(*self->cp));
+            EXPECT_NE(std::string::npos, std::string(fa_cp_last_error(*self->cp)).find("in use by another")) << fa_cp_last_error(*self->cp);
+        }
+        return FA_PEER_FAILED;
+    };
+    transport.wait = [](void*, uint64_t, int64_t) -> fa_status_t { return FA_PEER_FAILED; };
+    fa_cp_create_info_t info = FA_CP_CREATE_INFO_INIT;
+    info.transport = &transport;
+    ASSERT_EQ(FA_OK, fa_cp_create(&cp, handle, &info));
+    EXPECT_EQ(FA_PEER_FAILED, fa_cp_forward(cp, nullptr, nullptr, nullptr));
+    EXPECT_EQ(1, inside.asked > 0);
+    EXPECT_NE(std::string::npos, std::string(text).find("in use by another")) << text;
+    EXPECT_EQ(FA_OK, fa_cp_destroy(cp));
 }
 
 }  // namespace

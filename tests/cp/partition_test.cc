@@ -76,8 +76,24 @@ TEST(CpPartition, WrongArgumentsHaveTheirSentence) {
     said(fa_cp_partition(&s, 0, 2, nullptr, 3, 8, nullptr, 2, &count), "ranges is NULL");
     said(fa_cp_partition(&s, 0, 2, nullptr, 3, 8, ranges, 4, nullptr), "count is NULL");
     said(fa_cp_partition(nullptr, 0, 2, nullptr, 3, 8, ranges, 4, &count), "fa_cp_desc_t is NULL");
+    said(fa_cp_partition(&s, 0, 2, falling, 2, -1, ranges, 4, &count), "seqlen is -1: expected 0 or more");
     s.shard = FA_CP_SHARD_KEYS;
     said(fa_cp_partition(&s, 0, 2, nullptr, 1, 8, ranges, 4, &count), "spread.shard is FA_CP_SHARD_KEYS");
+}
+
+// Sequences that are all the same are not counted one by one: the limit of time is the test.
+TEST(CpPartition, CountsNoSequenceThatIsLikeTheOthers) {
+    const fa_cp_desc_t s = spread(FA_CP_LAYOUT_ZIGZAG);
+    constexpr int64_t kMost = INT32_MAX;
+    fa_cp_range_t ranges[3];
+    int64_t count = -1;
+    EXPECT_EQ(FA_OK, fa_cp_partition(&s, 1, 2, nullptr, kMost, 0, ranges, 3, &count));
+    EXPECT_EQ(0, count);
+    for (int i = 0; i < 20; i++) EXPECT_EQ(FA_OK, fa_cp_partition(&s, 0, 2, nullptr, kMost, 8, nullptr, 0, &count));
+    EXPECT_EQ(2 * kMost, count);
+    EXPECT_EQ(FA_INVALID_ARGUMENT, fa_cp_partition(&s, 0, 2, nullptr, kMost, 8, ranges, 3, &count));
+    EXPECT_EQ(2 * kMost, count);
+    EXPECT_EQ(1, ranges[2].sequence);
 }
 
 }  // namespace
