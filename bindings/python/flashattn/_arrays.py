@@ -169,18 +169,26 @@ def strides_of(array: Array, *, unit: bool) -> tuple[int, ...] | None:
     return tuple(stride // size for stride in strides)
 
 
-def readable(array: Array, *, unit: bool) -> tuple[Array, tuple[int, ...]]:
-    """The array itself when its strides can be expressed, else a copy, and the strides. What was broadcast stays so in the copy."""
+def readable(array: Array, *, unit: bool, even: bool = False) -> tuple[Array, tuple[int, ...]]:
+    """The array itself when its strides can be expressed, else a copy, and the strides. What was broadcast stays so in the copy. even:
+    the strides of all axes but the last must be, for elements are read in pairs."""
     strides = strides_of(array, unit=unit)
-    if strides is None:
-        last = array.ndim - 1
-        core = array[
-            tuple(slice(0, 1) if s == 0 and not (unit and a == last) else slice(None) for a, s in enumerate(array.strides))
-        ]
-        array = np.broadcast_to(np.array(core, order="C"), array.shape)
+    if strides is None or (even and any(step % 2 for step in strides[:-1])):
+        array = np.broadcast_to(np.array(core(array, whole=1 if unit else 0), order="C"), array.shape)
         strides = strides_of(array, unit=unit)
         assert strides is not None
     return array, strides
+
+
+def core(array: Array, *, whole: int = 0) -> Array:
+    """What the array has in memory: one step along each axis that it is broadcast along. whole: so many last axes stay as they are."""
+    inner = array.ndim - whole
+    return array[tuple(slice(0, 1) if step == 0 and axis < inner else slice(None) for axis, step in enumerate(array.strides))]
+
+
+def retyped(array: Array, dtype: Any) -> Array:
+    """The array itself when it has that type, else a copy. What was broadcast stays so in the copy."""
+    return array if array.dtype == dtype else np.broadcast_to(core(array).astype(dtype), array.shape)
 
 
 def writable(name: str, array: Any, *, unit: bool) -> tuple[Array, tuple[int, ...]]:
@@ -213,15 +221,17 @@ def int32_array(name: str, value: ArrayLike, shape: tuple[int, ...], axes: str) 
         raise TypeError(f"{name} has dtype {array.dtype}: expected integers")
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}: expected {axes} = {shape}")
-    return as_int32(name, array)
+    return np.ascontiguousarray(as_int32(name, array))
 
 
 def as_int32(name: str, array: NDArray[Any]) -> NDArray[np.int32]:
-    """Integers as dense int32, none of which becomes another one."""
+    """Integers as int32, none of which becomes another one."""
     limits = np.iinfo(np.int32)
-    if array.dtype != np.int32 and array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
-        raise ValueError(f"{name} holds values beyond 32 bits: {array.min()} … {array.max()}")
-    return np.ascontiguousarray(array, dtype=np.int32)
+    if array.dtype != np.int32 and array.size:
+        least, most = core(array).min(), core(array).max()
+        if int(least) < limits.min or int(most) > limits.max:
+            raise ValueError(f"{name} holds values beyond 32 bits: {least} … {most}")
+    return retyped(array, np.int32)
 
 
 def float32_array(name: str, value: ArrayLike, shapes: tuple[tuple[int, ...], ...], axes: str, *, factors: bool = False) -> Floats:
@@ -266,12 +276,13 @@ def real(name: str, value: ArrayLike, *, factors: bool = False) -> Floats:
 def narrow(name: str, array: Array, *, factors: bool = False) -> Floats:
     """Numbers as float32, in which none becomes infinite; nor, of factors, 0, which they are not small beside."""
     if array.dtype == np.float32 or array.dtype.itemsize < 4:
-        return array.astype(np.float32, copy=False)
+        return retyped(array, np.float32)
+    held = core(array)
     with np.errstate(over="ignore", under="ignore"):
-        narrowed: Floats = array.astype(np.float32)
-    lost = np.isinf(narrowed) & np.isfinite(array)
+        narrowed: Floats = held.astype(np.float32)
+    lost = np.isinf(narrowed) & np.isfinite(held)
     if factors:
-        lost |= (narrowed == 0) & (array != 0)
+        lost |= (narrowed == 0) & (held != 0)
     if lost.any():
-        raise ValueError(f"{name} holds {array[lost][0]}: expected numbers that float32 does not make {narrowed[lost][0]:g}")
-    return narrowed
+        raise ValueError(f"{name} holds {held[lost][0]}: expected numbers that float32 does not make {narrowed[lost][0]:g}")
+    return np.broadcast_to(narrowed, array.shape)

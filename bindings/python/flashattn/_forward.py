@@ -25,6 +25,7 @@ from ._arrays import (
     integer,
     narrow,
     number,
+    readable,
 )
 from ._layout import Order, describe_keys, describe_queries
 from ._request import Request
@@ -250,9 +251,9 @@ def key_ranges(request: Request, value: ArrayLike) -> None:
     if pairs.dtype.kind not in "iu":
         raise TypeError(f"key_ranges has dtype {pairs.dtype}: expected integers")
     shape, axes = ranges_shape(request.desc, pairs.shape)
-    seen = broadcast("key_ranges", as_int32("key_ranges", pairs), shape, axes)
+    seen, strides = readable(broadcast("key_ranges", as_int32("key_ranges", pairs), shape, axes), unit=True, even=True)
     request.operand(_abi.FA_OPERAND_KEY_RANGES, "key_ranges", seen)
-    set_ranges(request.desc, shape, tuple(stride // seen.itemsize for stride in seen.strides))
+    set_ranges(request.desc, shape, strides)
 
 
 def ranges_shape(desc: _abi.AttentionDesc, given: Sequence[int]) -> tuple[tuple[int, ...], str]:

@@ -59,9 +59,7 @@ def _backward(
             raise ValueError(f"{name} has shape {tuple(x.shape)} and dtype {x.dtype}: expected {shape} and {dtype}")
     call.point("o", out.contiguous())
     call.point("lse", lse.contiguous())
-    call.point("dout", torch.zeros_like(out) if dout is None else dout.contiguous())
-    if dlse is not None:
-        call.point("dlse", dlse.contiguous())
+    call.cotangents(dout, dlse, out)
     gradients = {}
     for name, need in zip(_GRADIENTS, wanted):
         if need:

@@ -116,9 +116,12 @@ class Request:
         if shifts.dtype != array.dtype:  # the library has one type for both
             array, shifts = real(name, array), real(f"{tensor}_shift", shifts)
         shifts = broadcast(f"{tensor}_shift", shifts, shape, f"{name}'s shape")
-        array = np.ascontiguousarray(array)  # both have the same strides
-        self.factors(name, *readable(array, unit=False))
-        self.operand(getattr(_abi, f"FA_OPERAND_{tensor.upper()}_SHIFT"), f"{tensor}_shift", np.ascontiguousarray(shifts))
+        (array, strides), (shifts, steps) = readable(array, unit=False), readable(shifts, unit=False)
+        if strides != steps:  # the descriptor has one set for both
+            array, strides = readable(np.array(array, order="C"), unit=False)
+            shifts = np.array(shifts, order="C")
+        self.factors(name, array, strides)
+        self.operand(getattr(_abi, f"FA_OPERAND_{tensor.upper()}_SHIFT"), f"{tensor}_shift", shifts)
 
     def factor_shape(self, tensor: str, shape: tuple[int, ...], dim: int, block: Any) -> tuple[int, ...]:
         """The shape of factors of rows and dims, of which so many share one."""

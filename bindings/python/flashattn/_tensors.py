@@ -159,7 +159,7 @@ class Call:
             pairs: tuple[int, ...] = repeating(desc, getattr(desc, f"{name}_period"))
             if name == "mask":
                 pairs = mask_columns(self._inputs, pairs, given["mask_keys"], given["mask_bits"], x.shape, x.dtype == torch.uint8)
-                x = x if given["mask_bits"] else torch.ne(x, 0).view(torch.uint8)
+                x = x.view(torch.uint8)  # the library reads the bytes of a bool
             elif x.dtype in _CODES:
                 desc.bias_dtype = _CODES[x.dtype]
             else:
@@ -188,11 +188,13 @@ class Call:
             self.point(name, x.detach().to(torch.float32).contiguous())
         if given["key_ranges"] is not None:
             shape, axes = ranges_shape(desc, given["key_ranges"].shape)
-            ranges = self._integers("key_ranges", given["key_ranges"]).contiguous()
+            ranges = self._integers("key_ranges", given["key_ranges"])
             try:
                 ranges = ranges.broadcast_to(shape)
             except RuntimeError:
                 raise ValueError(f"key_ranges has shape {tuple(ranges.shape)}: expected one that broadcasts to {axes} = {shape}") from None
+            if ranges.stride(-1) != 1 or any(step % 2 for step in ranges.stride()[:-1]):  # of pairs
+                ranges = _core(ranges, whole=1).contiguous().expand(shape)
             desc.operands |= _abi.FA_OPERAND_KEY_RANGES
             set_ranges(desc, shape, ranges.stride())
             self.point("key_ranges", ranges)
@@ -207,12 +209,15 @@ class Call:
         """As int32, none of which becomes another one; a GPU would have to be waited for, and what is beyond 32 bits is beyond all keys."""
         if x.dtype not in _INTEGERS:
             raise TypeError(f"{name} has dtype {x.dtype}: expected integers")
+        if x.dtype == torch.int32:
+            return x
+        held = _core(x)
         if x.dtype == torch.int64:
             limits = torch.iinfo(torch.int32)
-            if x.device.type == "cpu" and x.numel() and (x.min() < limits.min or x.max() > limits.max):
-                raise ValueError(f"{name} holds values beyond 32 bits: {x.min()} … {x.max()}")
-            x = x.clamp(limits.min, limits.max)
-        return x.to(torch.int32)
+            if x.device.type == "cpu" and x.numel() and (held.min() < limits.min or held.max() > limits.max):
+                raise ValueError(f"{name} holds values beyond 32 bits: {held.min()} … {held.max()}")
+            held = held.clamp(limits.min, limits.max)
+        return held.to(torch.int32).expand(x.shape)
 
     def point(self, field: str, x: torch.Tensor) -> None:
         """Of the call's own args, or of its inputs."""
@@ -226,6 +231,16 @@ class Call:
         x = torch.full(shape, value, **options) if gaps else torch.empty(shape, **options)
         self.point(field, x)
         return x
+
+    def cotangents(self, dout: torch.Tensor | None, dlse: torch.Tensor | None, out: torch.Tensor) -> None:
+        """What comes from behind, by its own strides: of a sum it is one number, broadcast. None: zeros."""
+        dout, strides = _addressable(out.new_zeros(()).expand(out.shape) if dout is None else dout)
+        self.point("dout", dout)
+        self.request.args.dout_stride = strides
+        if dlse is not None:
+            dlse = dlse if any(dlse.stride()) else dlse.contiguous()  # all zero would mean dense
+            self.point("dlse", dlse)
+            self.request.args.dlse_stride = dlse.stride() if dlse.ndim == 3 else (0, *dlse.stride())
 
     def gradient(self, field: str, like: torch.Tensor) -> torch.Tensor:
         """Dense, also where the input is broadcast."""
@@ -276,11 +291,19 @@ def gpu_backend() -> BackendName:
 
 
 def _addressable(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
-    """The tensor itself when the elements of a head lie side by side, else a copy; and its strides."""
+    """The tensor itself when the elements of a head lie side by side, else a copy; and its strides. What was broadcast stays so."""
     x = x.detach()
-    if x.stride(-1) != 1:
-        x = x.contiguous()
+    if x.stride(-1) != 1 and x.shape[-1] > 1:
+        x = _core(x, whole=1).contiguous().expand(x.shape)
     return x, _literal(x)
+
+
+def _core(x: torch.Tensor, *, whole: int = 0) -> torch.Tensor:
+    """What the tensor has in memory: one step along each axis that it is broadcast along. whole: so many last axes stay as they are."""
+    for axis, step in enumerate(x.stride()[: x.ndim - whole]):
+        if step == 0:
+            x = x.narrow(axis, 0, min(1, x.shape[axis]))
+    return x
 
 
 def _literal(x: torch.Tensor) -> tuple[int, ...]:

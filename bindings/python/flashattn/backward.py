@@ -79,9 +79,17 @@ def attention_backward(
     request.point("dout", dout)
     request.args.dout_stride = literal(strides, packed=packed_q)
     sums = (desc.heads_q, desc.total_q) if packed_q else (desc.batch, desc.heads_q, desc.seqlen_q)
-    inputs.point("lse", np.ascontiguousarray(_like("lse", lse, sums, np.dtype(np.float32))))
+    lse, strides = readable(_like("lse", lse, sums, np.dtype(np.float32)), unit=False)
+    inputs.point("lse", lse)
+    if not lse.flags.c_contiguous:
+        desc.strided |= _abi.FA_STRIDED_LSE
+        desc.lse_stride = literal(strides, packed=packed_q)
     if dlse is not None:
-        request.point("dlse", np.ascontiguousarray(_like("dlse", dlse, sums, np.dtype(np.float32))))
+        dlse, strides = readable(_like("dlse", dlse, sums, np.dtype(np.float32)), unit=False)
+        if not any(strides):  # all zero would mean lse's
+            dlse, strides = readable(np.array(dlse, order="C"), unit=False)
+        request.point("dlse", dlse)
+        request.args.dlse_stride = literal(strides, packed=packed_q)
 
     tensors = (("dq", q, packed_q), ("dk", k, packed_k), ("dv", v, packed_k))
     place = place_of(backend)

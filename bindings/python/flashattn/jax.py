@@ -207,8 +207,7 @@ def _array(name: str, x: Any) -> jax.Array:
 def _operand(name: str, x: jax.Array, packed: bool) -> jax.Array:
     """In the type that the library reads."""
     if name == "mask":
-        check_mask(x, (jnp.bool_, jnp.uint8))
-        x = (x != 0).astype(jnp.uint8)
+        check_mask(x, (jnp.bool_, jnp.uint8))  # of both the library reads the bytes
     if name in ("bias", "mask"):
         if x.ndim > 4:
             raise ValueError(f"{name} has shape {x.shape}: expected one that broadcasts to (batch, heads, rows, keys)")
