@@ -14,7 +14,7 @@ import torch.distributed as dist
 from . import _abi, _cp
 from ._arrays import choice, integer
 from ._forward import ALIGNMENTS, KEY_LISTS, SCORE_SCALARS, named_causal, window_sides
-from ._tensors import Call, gpu_backend, lse_shape, out_shape
+from ._tensors import Call, constant, gpu_backend, lse_shape, out_shape
 from ._transport import Messages, OrderedMessages
 from ._types import Alignment, Causal
 from .errors import FlashAttnError
@@ -132,11 +132,12 @@ class context_parallel:
             "alignment": alignment,
             "window": None if window is None else window_sides(window),
             "chunk": chunk,
-            "scale": None if scale is None else float(scale),
+            "scale": None if scale is None else constant("scale", scale),
             **dict.fromkeys(SCORE_SCALARS, 0.0),
-            "softcap": float(softcap),
+            "softcap": constant("softcap", softcap),
             "lengths": self._lengths(q, k, length, length_k, cu_seqlens_q, cu_seqlens_k),
             "gives_dlse": return_lse,
+            "wants_slopes": alibi_slopes is not None and alibi_slopes.requires_grad and torch.is_grad_enabled(),
         }
         out, lse = _Attention.apply(self, settings, q, k, v, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k)
         return (out, lse) if return_lse else out
@@ -248,6 +249,8 @@ class _Attention(torch.autograd.Function):
         results: list[torch.Tensor] = []
 
         def make() -> Call:
+            if settings["wants_slopes"]:
+                raise NotImplementedError("alibi_slopes requires a gradient, which it lacks over several processes: expected it detached")
             call = Call(given)
             results.append(call.output("o", out_shape(given), given["q"].dtype, gaps=False))
             results.append(call.output("lse", lse_shape(given), torch.float32, gaps=False))
@@ -275,7 +278,7 @@ class _Attention(torch.autograd.Function):
             # All of them on every process, whatever this one needs: the others' gradients come from its rows, too.
             found.extend(call.gradient(f"d{name}", given[name]) for name in ("q", "k", "v"))
             if given["sinks"] is not None:
-                found.append(call.score_gradient("dsinks", given["sinks"]))
+                found.append(call.score_gradient("dsinks", tuple(given["sinks"].shape)))
             args = call.request.args
             for name in ("dq", "dk", "dv", *(["dlse"] if ctx.settings["gives_dlse"] else [])):
                 setattr(args, name, getattr(args, name) or _ANYWHERE)

@@ -80,9 +80,20 @@ def _seen(name: str, value: Any) -> Any:
     return value
 
 
+def device_of(name: str, value: Any) -> tuple[int, int]:
+    """DLPack's kind and index of the device of an array through which no gradient is wanted."""
+    if getattr(value, "requires_grad", False):
+        raise TypeError(f"{name} requires a gradient, which flashattn.torch has: expected a tensor that is detached")
+    try:
+        kind, index = value.__dlpack_device__()
+    except AttributeError:
+        raise TypeError(f"{name} is a {type(value).__name__} without memory: expected an array; flashattn.jax takes what JAX traces") from None
+    return int(kind), int(index)
+
+
 def view(name: str, value: Any) -> Array:
     """A NumPy array on the memory of anything that exports DLPack, alive as long as the array is."""
-    kind, index = map(int, value.__dlpack_device__())
+    kind, index = device_of(name, value)
     if kind in GPU:
         raise TypeError(
             f"{name} is on {GPU[kind]} device {index}: expected ordinary memory. attention, attention_backward, append_kv and "

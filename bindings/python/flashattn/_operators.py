@@ -9,12 +9,13 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 from ._tensors import OPERANDS, SETTINGS, Call, check, lse_shape, out_shape
+from ._torch_terms import Terms
 
 if not hasattr(torch.library, "register_vmap"):
     raise ImportError(f"torch is {torch.__version__}: expected 2.5 or later for flashattn.torch")
 
 _NAMES = (*OPERANDS, *SETTINGS)
-_GRADIENTS = OPERANDS[:5]  # what has one, with d before its name
+_GRADIENTS = OPERANDS[:7]  # what has one, with d before its name
 _ARGUMENTS = ", ".join(
     (
         "Tensor q, Tensor k, Tensor v",
@@ -45,10 +46,13 @@ def _backward(
     dout: torch.Tensor | None, dlse: torch.Tensor | None, out: torch.Tensor, lse: torch.Tensor, wanted: list[bool], *values: Any
 ) -> tuple[torch.Tensor, ...]:
     """Gradients of _GRADIENTS, an empty tensor for one that is not wanted. Not a list, over which torch would not batch."""
-    given = dict(zip(_NAMES, values))
-    call = Call(given, backward=True)
+    operands = dict(zip(_NAMES, values))
     if len(wanted) != len(_GRADIENTS):
         raise ValueError(f"wanted has {len(wanted)} entries: expected one for each of {', '.join(_GRADIENTS)}")
+    need = dict(zip(_GRADIENTS, wanted))
+    terms = Terms(operands, slopes=need["alibi_slopes"]) if need["alibi_slopes"] or need["bias_scale"] else None
+    given = terms.given if terms else operands
+    call = Call(given, backward=True)
     for name, x, shape, dtype in (
         ("out", out, out_shape(given), given["q"].dtype),
         ("dout", dout, out_shape(given), given["q"].dtype),
@@ -60,13 +64,15 @@ def _backward(
     call.point("o", out.contiguous())
     call.point("lse", lse.contiguous())
     call.cotangents(dout, dlse, out)
-    gradients = {}
-    for name, need in zip(_GRADIENTS, wanted):
-        if need:
-            make = call.gradient if name in ("q", "k", "v") else call.score_gradient
-            gradients[name] = make(f"d{name}", given[name])
+    gradients = {name: call.gradient(f"d{name}", given[name]) for name in ("q", "k", "v") if need[name]}
+    if terms or need["bias"]:
+        gradients["bias"] = call.score_gradient("dbias", terms.shape if terms else tuple(given["bias"].shape))
+    if need["sinks"]:
+        gradients["sinks"] = call.score_gradient("dsinks", tuple(given["sinks"].shape))
     call.run()
-    return tuple(gradients[name].to(given[name].dtype) if name in gradients else lse.new_empty(0) for name in _GRADIENTS)
+    if terms:
+        gradients |= terms.split(gradients.pop("bias"))
+    return tuple(gradients[name].to(operands[name].dtype) if need[name] else lse.new_empty(0) for name in _GRADIENTS)
 
 
 def _backward_shapes(dout: Any, dlse: Any, out: Any, lse: Any, wanted: list[bool], *values: Any) -> tuple[torch.Tensor, ...]:

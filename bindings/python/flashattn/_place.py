@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _abi
 from ._arrays import FACTORS, FLOATS, strides_of
-from ._dlpack import GPU, is_foreign, library_of, room, seen
+from ._dlpack import GPU, device_of, is_foreign, library_of, room, seen
 from ._forward import KEY_LISTS, list_shapes
 from ._request import Request
 from ._types import Array, BackendName
@@ -81,7 +81,7 @@ class Gpu:
     """A GPU, for one call: that of `like`, an array of the library that results are of."""
 
     def __init__(self, like: Any, backend: Any, operands: Mapping[str, Operand]) -> None:
-        self._device = _device_of(like)
+        self._device = device_of("argument 1", like)
         self._name = _BACKENDS[self._device[0]]
         module = type(like).__module__.partition(".")[0]
         if module in _OWN_MODULES:
@@ -121,7 +121,7 @@ class Gpu:
             if is_foreign(value):
                 raise TypeError(f"{name} is given: it is not taken with arrays on a GPU")
             return value
-        if not is_foreign(value) or _device_of(value) != self._device:
+        if not is_foreign(value) or device_of(name, value) != self._device:
             raise TypeError(f"{name} is not where the others are: expected an array on {_named(self._device)}")
         array, operand = self._seen(name, value), self._operands[name]
         if operand.dtypes and array.dtype.name not in operand.dtypes:
@@ -145,9 +145,10 @@ class Gpu:
         dtype = np.dtype(dtype)
         theirs = getattr(self._library, dtype.name, dtype)
         made = self._library.empty(shape, dtype=theirs) if value is None else self._library.full(shape, value, dtype=theirs)
-        if _device_of(made) != self._device:
+        place = device_of("result", made)
+        if place != self._device:
             raise ValueError(
-                f"arrays are on {_named(self._device)}, but their library makes new ones on {_named(_device_of(made))}: expected "
+                f"arrays are on {_named(self._device)}, but their library makes new ones on {_named(place)}: expected "
                 "theirs to be the library's current device"
             )
         view = self._seen("result", made)
@@ -190,7 +191,7 @@ def also_on_gpu(operands: Mapping[str, Operand]) -> Callable[[Function], Functio
         @functools.wraps(function)
         def anywhere(*arguments: Any, **options: Any) -> Any:
             first: Any = next(iter((*arguments, *options.values())), None)
-            if not is_foreign(first) or int(first.__dlpack_device__()[0]) not in GPU:
+            if not is_foreign(first) or device_of("argument 1", first)[0] not in GPU:
                 return function(*arguments, **options)
             given = dict(signature.bind(*arguments, **options).arguments)
             given.update(given.pop("options", {}))
@@ -200,11 +201,6 @@ def also_on_gpu(operands: Mapping[str, Operand]) -> Callable[[Function], Functio
         return cast(Function, anywhere)
 
     return decorate
-
-
-def _device_of(array: Any) -> tuple[int, int]:
-    kind, index = array.__dlpack_device__()
-    return int(kind), int(index)
 
 
 def _named(device: tuple[int, int]) -> str:

@@ -23,12 +23,13 @@ from ._forward import (
     set_ranges,
 )
 from ._request import Request
+from ._terms import TERMS
 from ._types import BackendName
 from .handle import Handle, handle_at, handle_of
 
 # Of a call, in the order of the operators' arguments: tensors, of which all but q, k and v may be None, and what is no tensor.
 OPERANDS = (
-    *("q", "k", "v", "bias", "sinks", "mask", "alibi_slopes", "bias_scale", "key_ranges", *KEY_LISTS),
+    *("q", "k", "v", "bias", "sinks", *TERMS, "mask", "key_ranges", *KEY_LISTS),
     *("cu_seqlens_q", "cu_seqlens_k", "dropout_seed"),
 )
 SETTINGS = {  # and their types in the operators' schema
@@ -87,6 +88,26 @@ def batch_of(given: Mapping[str, Any]) -> int:
     return batch
 
 
+def longest(given: Mapping[str, Any], name: str) -> int:
+    """Rows (q) or keys (k) of the longest sequence, or the bound that is given."""
+    cu, bound = given[f"cu_seqlens_{name}"], given[f"max_seqlen_{name}"]
+    if cu is None:
+        return int(given[name].shape[1])
+    if bound is None:  # on a GPU this waits for it
+        bound = max(int(cu.diff().max()) if len(cu) > 1 else 0, 0)
+    return bound  # type: ignore[no-any-return]
+
+
+def constant(name: str, value: Any) -> float:
+    """A number, of which a gradient would be lost in silence."""
+    if isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
+        raise NotImplementedError(
+            f"{name} requires a gradient: expected a number, which has none here"
+            + ("; q times a tensor, with scale=1, has one" if name == "scale" else "")
+        )
+    return float(value)
+
+
 def out_shape(given: Mapping[str, Any]) -> tuple[int, ...]:
     return (*given["q"].shape[:-1], given["v"].shape[-1])
 
@@ -133,14 +154,11 @@ class Call:
         desc.heads_k = k.shape[-2]
         desc.heads_v, desc.dim_v = v.shape[-2:]
         for name, x in (("q", q), ("k", k)):
-            cu, longest = given[f"cu_seqlens_{name}"], given[f"max_seqlen_{name}"]
+            cu = given[f"cu_seqlens_{name}"]
+            setattr(desc, f"seqlen_{name}", integer(f"max_seqlen_{name}", longest(given, name), 63, signed=False))
             if cu is None:
-                setattr(desc, f"seqlen_{name}", x.shape[1])
                 continue
-            if longest is None:  # on a GPU this waits for it
-                longest = max(int(cu.diff().max()) if len(cu) > 1 else 0, 0)
             setattr(desc, f"total_{name}", x.shape[0])
-            setattr(desc, f"seqlen_{name}", integer(f"max_seqlen_{name}", longest, 63, signed=False))
             desc.operands |= getattr(_abi, f"FA_OPERAND_CU_SEQLENS_{name.upper()}")
             self.point(f"cu_seqlens_{name}", self._integers(f"cu_seqlens_{name}", cu).contiguous())
 
@@ -248,9 +266,9 @@ class Call:
         setattr(self.request.args, f"{field}_stride", _literal(x))
         return x
 
-    def score_gradient(self, field: str, like: torch.Tensor) -> torch.Tensor:
+    def score_gradient(self, field: str, shape: tuple[int, ...]) -> torch.Tensor:
         """In float32; of a bias summed over what it is broadcast along or repeats over, of which nothing is written without rows or keys."""
-        x = self.output(field, tuple(like.shape), torch.float32, gaps=True)
+        x = self.output(field, shape, torch.float32, gaps=True)
         if field == "dbias":
             desc = self.request.desc
             self.request.args.dbias_stride = x.broadcast_to(repeating(desc, desc.bias_period)).stride()

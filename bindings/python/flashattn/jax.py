@@ -29,9 +29,11 @@ from . import _abi
 from ._arrays import choice, narrow, number
 from ._forward import ALIGNMENTS, KEY_LISTS, check_mask, list_shapes, named_causal, window_sides
 from ._jax_request import INTEGERS, PER_HEAD, Arrays, Static, broadcast_strides, describe, point, sizes, strides
+from ._jax_terms import Terms
 from ._layout import Order
 from ._library import library
 from ._request import Request
+from ._terms import TERMS
 from ._types import Alignment, Causal, Layout
 
 if TYPE_CHECKING:
@@ -40,10 +42,9 @@ if TYPE_CHECKING:
 __all__ = ["attention"]
 
 _BROADCAST = ("bias", "mask", "key_ranges")  # along the batch
-_FACTORS = ("bias_scale", "alibi_slopes")
-_REALS = ("bias", "sinks", *_FACTORS)
+_REALS = ("bias", "sinks", *TERMS)
 _PLATFORMS = {"cpu": "cpu", "CUDA": "cuda", "ROCM": "rocm"}
-_DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks")
+_DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks", *TERMS)
 _IN_FORWARD = 1 << 20  # as in xla.cc
 _SKIP = -1
 _Shape: Any = jax.ShapeDtypeStruct  # JAX's own types leave these two out
@@ -130,13 +131,14 @@ def attention(
     deterministic: bool = False,
     return_lse: bool = False,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """softmax(scale · q kᵀ, masked) v with gradients for q, k, v, bias and sinks, and through out and lse.
+    """softmax(scale · q kᵀ, masked) v with gradients for q, k, v, bias, sinks, bias_scale and alibi_slopes, and through out and lse.
 
     q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; k, v: the same with heads_k heads, which divide
     heads; float32, float16 or bfloat16, all alike. The keywords are those of flashattn.attention; what is no array must be known
     when the program is traced. bias and mask broadcast to (batch, heads, rows, keys); a bias has float32, float16 or bfloat16.
     key_ranges, key_list, full_list and their counts as flashattn.attention has them: a document mask, or the arrays of a block mask
-        with list_rows and list_keys. They have no gradient, nor have bias_scale and alibi_slopes.
+        with list_rows and list_keys. They have no gradient. One of bias_scale takes memory for a float32 bias of all heads, one of
+        alibi_slopes twice that of (heads, rows, keys), for each sequence where these have slopes, biases or diagonals of their own.
     layout: "bhsd" for q, k, v and out of (batch, heads, rows, dim); nothing is transposed.
     max_seqlen_q, max_seqlen_k: bounds of packed lengths; None: the totals, which are always enough. Lengths beyond them, or that
         decrease, are refused when the call runs, or on a GPU leave rows undefined.
@@ -187,9 +189,9 @@ def attention(
 
 
 def _constant(name: str, value: Any, *bounds: float) -> float:
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, jax.core.Tracer) or getattr(value, "requires_grad", False):
         raise TypeError(
-            f"{name} is traced: expected a number, which has no gradient and is known when the program is traced"
+            f"{name} is traced, or requires a gradient: expected a number, which has no gradient and is known when the program is traced"
             + ("; q times it, with scale=1, has one" if name == "scale" else "")
         )
     return float(number(name, value, *bounds).value)
@@ -200,7 +202,7 @@ def _array(name: str, x: Any) -> jax.Array:
     if name in _REALS and not isinstance(x, jax.core.Tracer):
         x = x if hasattr(x, "dtype") else np.asarray(x)
         if x.dtype == np.float64:
-            narrow(name, np.asarray(x), factors=name in _FACTORS)
+            narrow(name, np.asarray(x), factors=name in TERMS)
     return jnp.asarray(x)
 
 
@@ -216,7 +218,7 @@ def _operand(name: str, x: jax.Array, packed: bool) -> jax.Array:
         if not 2 <= x.ndim <= 5:
             raise ValueError(f"key_ranges has shape {x.shape}: expected one that broadcasts to (batch, heads, rows, intervals, 2)")
         x = x.reshape((1,) * (5 - x.ndim) + x.shape)
-    if name in (*_FACTORS, "sinks"):
+    if name in (*TERMS, "sinks"):
         if x.dtype == jnp.bool_ or jnp.issubdtype(x.dtype, jnp.complexfloating):
             raise TypeError(f"{name} has dtype {x.dtype}: expected real numbers")
         return x.astype(jnp.float32)
@@ -274,8 +276,15 @@ def _attention_backward(options: Static, saved: Any, cotangents: Any) -> tuple[A
     dout, dlse = cotangents
     dout = jnp.zeros(out.shape, out.dtype) if type(dout) is zero else dout
     tangents = (dout,) if type(dlse) is zero else (dout, dlse)
-    gradients = dict(zip(wanted.names, _backward(options, wanted.names, len(tangents) > 1)(*values, out, lse, *tangents)))
-    return (tuple(gradients[name].astype(x.dtype) if name in gradients else None for name, x in zip(options.names, values)),)
+    given, names, terms = dict(zip(options.names, values)), wanted.names, None
+    if set(TERMS) & set(names):
+        terms = Terms(options, given, slopes="alibi_slopes" in names)
+        names = (*(name for name in names if name not in ("bias", *TERMS)), "bias")
+    call = _backward(terms.options if terms else options, names, len(tangents) > 1)
+    gradients = dict(zip(names, call(*(terms.given if terms else given).values(), out, lse, *tangents)))
+    if terms:
+        gradients |= terms.split(gradients.pop("bias"))
+    return (tuple(gradients[name].astype(x.dtype) if name in wanted.names else None for name, x in zip(options.names, values)),)
 
 
 _attention.defvjp(_attention_forward, _attention_backward, symbolic_zeros=True)

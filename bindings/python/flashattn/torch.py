@@ -34,6 +34,7 @@ from ._forward import ALIGNMENTS, named_causal, window_sides
 from ._layout import Order
 from ._operators import forward
 from ._sdpa import sdpa
+from ._tensors import constant
 from ._types import Alignment, Causal, Layout
 from .handle import Handle
 
@@ -125,11 +126,13 @@ def attention(
     return_lse: bool = False,
     backend: Handle | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """softmax(scale · q kᵀ, masked) v with gradients for q, k, v, bias and sinks, and through out and lse.
+    """softmax(scale · q kᵀ, masked) v with gradients for q, k, v, bias, sinks, bias_scale and alibi_slopes, and through out and lse.
 
     q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; k, v: the same with heads_k heads, which divide
     heads. The keywords are those of flashattn.attention. bias and mask broadcast to (batch, heads, rows, keys); a bias has float32,
-    float16 or bfloat16. bias_scale and alibi_slopes have no gradient.
+    float16 or bfloat16.
+    A gradient of bias_scale takes memory for a float32 bias of all heads, one of alibi_slopes for (heads, rows, keys), for each sequence where
+    these have slopes, biases or diagonals of their own. scale, softcap and dropout_p are numbers, of which a gradient is refused.
     key_ranges, key_list, full_list and their counts as flashattn.attention has them: a document mask, or the tensors of FlexAttention's
     BlockMask (kv_indices, kv_num_blocks, full_kv_indices, full_kv_num_blocks) with its block size as list_rows and list_keys.
     layout: "bhsd" for q, k, v and out of (batch, heads, rows, dim), as scaled_dot_product_attention has them. An order that is not
@@ -146,10 +149,10 @@ def attention(
     (heads, total). Raises like flashattn.attention.
     """
     if is_foreign(q) and not isinstance(q, torch.Tensor):
-        given = {name: _tensor(value) for name, value in locals().items()}
+        given = {name: _tensor(name, value) for name, value in locals().items()}
         out = attention(**given)
         return tuple(converted(x, q, x) for x in out) if isinstance(out, tuple) else converted(out, q, out)
-    seed = None
+    seed, dropout_p = None, constant("dropout_p", dropout_p)
     if dropout_p:
         # A tensor, so that a compiled program draws it anew; 64 bits, of which torch's integers count the uppermost as the sign.
         seed = torch.randint(1 << 62, ()) if dropout_seed is None else torch.tensor(_signed(dropout_seed))
@@ -158,11 +161,11 @@ def attention(
     if alignment is not None:
         choice("alignment", alignment, ALIGNMENTS)
     out, lse = forward(
-        *(q, k, v, bias, sinks, mask, alibi_slopes, bias_scale, key_ranges, key_list, key_list_count, full_list, full_list_count),
+        *(q, k, v, bias, sinks, alibi_slopes, bias_scale, mask, key_ranges, key_list, key_list_count, full_list, full_list_count),
         *(cu_seqlens_q, cu_seqlens_k, seed),
         *(max_seqlen_q, max_seqlen_k, named_causal(causal), alignment, None if window is None else window_sides(window), chunk),
         *(bias_period, mask_period, mask_keys, mask_bits, list_rows, list_keys),
-        *(None if scale is None else float(scale), float(softcap), float(dropout_p)),
+        *(None if scale is None else constant("scale", scale), constant("softcap", softcap), dropout_p),
         torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic,
         0 if backend is None else backend.pointer,
     )
@@ -170,7 +173,10 @@ def attention(
     return (out, lse) if return_lse else out
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(name: str, value: Any) -> Any:
+    """Of a call whose q is of another library, to which no gradient leads back."""
+    if isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
+        raise NotImplementedError(f"{name} requires a gradient: expected q to be a tensor of torch's, too, or none to require one")
     return from_dlpack(value) if is_foreign(value) and not isinstance(value, torch.Tensor) else value
 
 

@@ -144,7 +144,7 @@ def attention(
                 raw = np.array([scale * float(q[at] * descale("q", b, row, h) @ key) for key in keys]) if n else np.zeros(0)
                 capped = softcap * np.tanh(raw / softcap) if softcap else raw
                 j = np.arange(n)
-                scaled = np.where(bias[b, h, i, :n] == -np.inf, 0, bias_scale[h] * bias[b, h, i, :n])
+                scaled = bias_scale[h] * np.where(bias[b, h, i, :n] == -np.inf, 0, bias[b, h, i, :n])
                 biased = capped + scaled - slopes[b, h] * np.abs(i + s.off - j)
                 column = j - n + mask_keys if mask_keys else j
                 kept = np.where(column < 0, True, mask[b, h, i, np.maximum(column, 0)])

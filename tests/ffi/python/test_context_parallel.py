@@ -206,6 +206,9 @@ def faults(rank, count, parallel=None):
         wrong = ValueError if rank == 0 else "FA_PEER_FAILED"
         rows = q[:, rank == 0 :]  # the first process has one too few
         refused(wrong, lambda: cp.attention(rows, rows, rows, length=8 * count))
+        slopes, wrong = torch.ones(2, requires_grad=rank == 0), NotImplementedError if rank == 0 else "FA_PEER_FAILED"
+        refused(wrong, lambda: cp.attention(q, q, q, length=8 * count, alibi_slopes=slopes, alignment="top-left"))  # no gradient in silence
+        refused(NotImplementedError, lambda: cp.attention(q, q, q, length=8 * count, scale=torch.ones(1, requires_grad=True)))
         cp.attention(q, q, q, length=8 * count)  # what was refused has broken nothing
     cp = parallel(dist.new_group(), timeout=1.5)
     if rank:  # the first process never comes
