@@ -19,6 +19,7 @@ from .errors import FlashAttnError, InvalidArgumentError, OutOfMemoryError, Unsu
 from .handle import Handle
 from .info import Backend, Device, alibi_slopes, backends, dropout_mask, version
 from .merging import merge
+from .plan import Plan
 
 __version__ = "0.2.0"
 
@@ -29,6 +30,7 @@ __all__ = [
     "Handle",
     "InvalidArgumentError",
     "OutOfMemoryError",
+    "Plan",
     "UnsupportedError",
     "alibi_slopes",
     "append_kv",

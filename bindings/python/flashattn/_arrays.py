@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import operator
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,6 +105,7 @@ def dim_of(array: Array) -> int:
     return last * (1 if not names else 2 if names[0] in _PAIRS else _BLOCK_DIMS)
 
 
+@functools.lru_cache(maxsize=256)
 def dtype_code(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> int:
     """The library's number for an element type."""
     for block, (code, layout) in _UNITS.items():
@@ -145,6 +148,29 @@ def tensor(name: str, value: ArrayLike, ndim: int, axes: str) -> Array:
     if array.ndim != ndim:
         raise ValueError(f"{name} has shape {array.shape}: expected {ndim} axes, {axes}")
     return array
+
+
+class _Head(ctypes.Structure):
+    """How NumPy's C interface has an array begin, in all its versions."""
+
+    _fields_ = [("object", ctypes.c_char * object.__basicsize__), ("data", ctypes.c_void_p)]
+
+
+def _address(array: Array) -> int:
+    return int(array.ctypes.data)
+
+
+def _address_in_head(array: Array) -> int:
+    return _Head.from_address(id(array)).data or 0
+
+
+def _reads_heads() -> bool:
+    probe = np.zeros(3, np.uint8)[1:]
+    return sys.implementation.name == "cpython" and _address_in_head(probe) == _address(probe)
+
+
+# Where an array's memory begins. array.ctypes takes ten times as long, for each array of a call.
+address = _address_in_head if _reads_heads() else _address
 
 
 def reach(array: Array) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import sys
 from typing import Any, Callable, TypeVar, cast
 
 import numpy as np
 
-from ._arrays import dtype_of
+from ._arrays import address, dtype_of
 from ._types import Array
 
 _HOST = {1: "CPU", 3: "CUDA host", 11: "ROCm host"}
@@ -198,11 +199,8 @@ class _Export:
 def empty(shape: tuple[int, ...], dtype: Any) -> Array:
     """numpy.empty, aligned as other libraries want memory to be that they take over without a copy."""
     dtype = np.dtype(dtype)
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    begin = -memory.ctypes.data % _ALIGNMENT
-    array: Array = memory[begin : begin + size].view(dtype).reshape(shape)
-    return array
+    memory = np.empty(math.prod(shape) * dtype.itemsize + _ALIGNMENT, np.uint8)
+    return np.ndarray(shape, dtype, memory, -address(memory) % _ALIGNMENT)
 
 
 def room(shape: tuple[int, ...], dtype: Any, value: float | None) -> Array:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from . import _abi
 from ._arrays import (
     FACTORS,
+    address,
     as_array,
     block_of,
     broadcast,
@@ -51,20 +52,20 @@ class Request:
         self.desc: _abi.AttentionDesc = inputs.desc if inputs else _abi.AttentionDesc()
         self.function, self.op = _CALLS[type(args)]
         self._inputs = inputs
-        self._alive: list[Any] = []
+        self.owners: dict[str, Any] = {}  # of the memory behind each pointer, alive as long as this
         self._room: dict[str, int] = {}  # bytes behind each pointer
         if inputs:
             args.forward = ctypes.pointer(inputs.args)
 
     def point(self, field: str, array: Array) -> None:
         """Sets a pointer of the args to an array."""
-        self.point_at(field, array.ctypes.data, reach(array), array)
+        self.point_at(field, address(array), reach(array), array)
 
-    def point_at(self, field: str, address: int | None, room: int, owner: Any) -> None:
+    def point_at(self, field: str, where: int | None, room: int, owner: Any) -> None:
         """Sets a pointer of the args to memory of so many bytes, and keeps its owner."""
         self._room[field] = room
-        setattr(self.args, field, address)
-        self._alive.append(owner)
+        setattr(self.args, field, where)
+        self.owners[field] = owner
 
     def pointers(self) -> Iterator[tuple[str, int | None, int]]:
         """Field, address and bytes of each array behind a pointer of the args, and of its inputs' args."""

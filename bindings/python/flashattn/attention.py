@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from ._dlpack import exchanged
 from ._forward import build, results
 from ._place import ATTENTION, also_on_gpu, place_of
+from ._prepared import prepared
 from ._types import Algorithm, Alignment, Array, BackendName, Causal, Floats, Layout, ListSpace, Options, Precision, Stage
 from .handle import Handle, handle_of
 
@@ -73,6 +74,7 @@ def attention(
     backend: BackendName | Handle | None = ...,
     **options: Unpack[Options],
 ) -> Array | tuple[Array, ...]: ...
+@prepared
 @also_on_gpu(ATTENTION)
 @exchanged
 def attention(

@@ -267,11 +267,11 @@ class Documentation(unittest.TestCase):
         blocks.append(
             re.search(r"\n    import numpy.*?\n\n(?=The C library)", flashattn.__doc__, flags=re.S).group(0).replace("\n    ", "\n")
         )
-        self.assertEqual(len(blocks), 2)
-        for block in blocks:
-            names = {}
+        self.assertEqual(len(blocks), 3)
+        names = {}
+        for block in blocks:  # each goes on where the last one ended
             exec(block, names)
-            self.assertTrue(np.isfinite(names["lse"]).all())
+            self.assertTrue(np.isfinite(names["lse"]).all() and np.isfinite(names["out"]).all())
 
     def test_minimal(self):
         example = PACKAGE.parents[2] / "examples" / "minimal.py"

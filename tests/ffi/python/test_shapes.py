@@ -8,6 +8,7 @@ from unittest import mock
 
 import flashattn
 import numpy as np
+from flashattn import _prepared
 from flashattn._request import Request
 
 BATCH, ROWS, KEYS, DIM, DIM_V, SLOTS, PAGES, PAGE = 3, 4, 5, 8, 7, 9, 10, 4
@@ -215,7 +216,7 @@ class Shapes(unittest.TestCase):
 
         check = Request.check_room
         for case, function, arrays, options, _ in cases():
-            with mock.patch.object(Request, "check_room", check_one_less):
+            with mock.patch.object(Request, "check_room", check_one_less), mock.patch.object(_prepared, "CACHE", _prepared.Cache()):
                 function(**arrays, **options)
         self.assertGreater(len(set(asked)), 40)
         self.assertIn("bias_scale", asked)

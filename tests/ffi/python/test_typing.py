@@ -37,6 +37,9 @@ assert_type(flashattn.merge([out, out], [lse, lse]), Array)
 assert_type(flashattn.merge([out, out], [lse, lse], return_lse=True), tuple[Array, Floats])
 assert_type(flashattn.rotary(q, lse, lse, layout="bhsd"), Array)
 assert_type(flashattn.explain(q, q, q, chunk=3), str)
+assert_type(flashattn.Plan(q, q, q, chunk=3)(q, q, q), Array)
+assert_type(flashattn.Plan(q, q, None, return_lse=True)(q, q), tuple[Array, Floats])
+assert_type(flashattn.Plan(q, q, q, return_lse=True, return_scores="raw")(q, q, q, mask=q), tuple[Array, ...])
 flashattn.convert(q, q.astype(np.float16), accumulate=True)
 assert_type(flashattn.backends()["cpu"].devices[0].memory_bytes, int)
 with flashattn.Handle("cpu", threads=2, max_isa="generic") as handle:
@@ -54,6 +57,8 @@ def maybe(with_lse: bool) -> None:
     flashattn.attention_backward(out, q, q, q, out, lse, algorithm="fast")  # refused
     flashattn.explain(q, q, q, chunk="3")  # refused
     flashattn.merge(out, lse, return_lse=True).shape  # refused
+    flashattn.Plan(q, q, q, casual="top-left")  # refused
+    flashattn.Plan(q, q, q, return_lse=True)(q, q, q).shape  # refused
     flashattn.Handle("gpu")  # refused
     flashattn.Handle(memory="gpu")  # refused
 """

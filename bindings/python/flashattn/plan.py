@@ -1,0 +1,116 @@
+"""A call of `attention` that is prepared by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+
+import numpy as np
+
+from ._prepared import RANDOM, TENSORS, Prepared, bounded, signature_of
+from ._types import Array, BackendName, Floats, Options, Stage
+from .attention import keywords
+from .handle import Handle, handle_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Result = TypeVar("Result")
+
+
+class Plan(Generic[Result]):
+    """A call of `attention`, prepared for arrays of these shapes, strides and dtypes, as a loop of decoding has them:
+
+        plan = flashattn.Plan(q, k, v, causal="bottom-right", seqused_k=lengths)
+        for token in range(tokens):
+            ...  # the token's keys and values go into k and v, and lengths grow
+            out = plan(q, k, v, seqused_k=lengths)
+
+    Arguments are those of `attention`. Arrays are looked at, not kept; all other options hold for every call. NumPy arrays alone, each of
+    which the library can address: ValueError names one that would be copied, TypeError what is none. Packed sequences may be as long as
+    max_seqlen_q and max_seqlen_k say, or as the longest one here.
+
+    A call takes the same arrays by the same names, and checks that they look as the plan's do: ValueError names one that does not. What
+    the arrays hold, such as lengths, is checked as ever. dropout_seed and dropout_offset may be given anew.
+
+    Threads share a plan; each computes with its own handle, unless backend is a Handle. `attention` keeps plans for its last calls
+    itself, which costs a few microseconds more.
+    """
+
+    @overload
+    def __init__(
+        self: Plan[Array],
+        q: Array,
+        k: Array,
+        v: Array | None,
+        *,
+        return_lse: Literal[False] = ...,
+        return_scores: None = ...,
+        backend: BackendName | Handle | None = ...,
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Plan[tuple[Array, Floats]],
+        q: Array,
+        k: Array,
+        v: Array | None,
+        *,
+        return_lse: Literal[True],
+        return_scores: None = ...,
+        backend: BackendName | Handle | None = ...,
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Plan[tuple[Array, ...]],
+        q: Array,
+        k: Array,
+        v: Array | None,
+        *,
+        return_lse: bool = ...,
+        return_scores: Stage,
+        backend: BackendName | Handle | None = ...,
+        **options: Unpack[Options],
+    ) -> None: ...
+    def __init__(self, q: Any, k: Any, v: Any, *, backend: Any = None, **options: Any) -> None:
+        given = bounded({"q": q, "k": k, "v": v, **keywords(options)})
+        random = {name: given.pop(name) for name in RANDOM}
+        signature, arrays = signature_of(given)
+        for name, value in given.items():
+            foreign = name in TENSORS and value is not None and type(value) is not np.ndarray
+            if foreign or (signature is None and signature_of({name: value})[0] is None) or (name == "device_status" and value is not None):
+                raise TypeError(f"{name} is of {type(value).__name__}: a Plan takes NumPy arrays, and numbers and words beside them")
+        self._prepared = Prepared({**given, **arrays, **random}, arrays)
+        if self._prepared.copied is not None:
+            raise ValueError(f"{self._prepared.copied} would be copied in each call: a Plan takes arrays that the library can address")
+        self._backend = backend
+        self._signature: tuple[Any, ...] = signature_of(arrays)[0]
+
+    def __call__(
+        self,
+        q: Array,
+        k: Array,
+        v: Array | None = None,
+        **arrays: Any,
+    ) -> Result:
+        """What `attention` returns. arrays: the plan's others, and dropout_seed and dropout_offset."""
+        given = {"q": q, "k": k, "v": v, **arrays} if v is not None else {"q": q, "k": k, **arrays}
+        random = {name: given.pop(name) for name in RANDOM if name in given}
+        signature, held = signature_of(given)
+        if signature != self._signature:
+            held = self._in_order(given)
+        result: Result = self._prepared(held.values(), random, handle_of(self._backend))
+        return result
+
+    def _in_order(self, given: dict[str, Any]) -> dict[str, Array]:
+        """The arrays in the plan's order, or why they are not the plan's."""
+        planned = [name for name, *_ in self._signature]
+        for name in (*planned, *given):
+            if (name in given) != (name in planned):
+                raise TypeError(f"{name} is {'given' if name in given else 'missing'}: the plan takes {', '.join(planned)}")
+        signature, held = signature_of({name: given[name] for name in planned})
+        for (name, shape, strides, dtype, _), found in zip(self._signature, signature or ()):
+            if found != (name, shape, strides, dtype, True):
+                looks = f"has shape {found[1]}, strides {found[2]} and dtype {found[3]}" if name in held else f"is {given[name]!r}"
+                raise ValueError(f"{name} {looks}: the plan was made for an array of shape {shape}, strides {strides} and dtype {dtype}")
+        return held
