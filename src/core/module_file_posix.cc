@@ -4,13 +4,14 @@
 // dlopen may take it. It gets no descriptor (/proc/self/fd/…): a module's own dependencies ($ORIGIN) and debuggers go by its
 // name, and under a number that is used again glibc hands out the module that it has loaded by that name before.
 #include "core/module_file.h"
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "core/module_image.h"
 
 namespace fa {
 namespace {
@@ -100,52 +101,28 @@ fa_status_t walk(const char* path, char* place, Message* m) {
     }
 }
 
-struct Extent {
-    uint64_t end = 0;
-    void add(uint64_t offset, uint64_t bytes) {
-        uint64_t e;
-        if (__builtin_add_overflow(offset, bytes, &e)) e = UINT64_MAX;
-        if (e > end) end = e;
-    }
-};
-
-template <class T>
-bool read_at(int fd, uint64_t offset, T* out) {
-    return offset <= INT64_MAX && pread(fd, out, sizeof *out, off_t(offset)) == ssize_t(sizeof *out);
-}
-
-// How long the file must be for what its headers name; 0: it is no ELF file of this machine. The table of sections is not needed to
-// load it, but it is the end of the file as a linker writes it: a copy that reserves the space first leaves it empty when it is cut off.
-uint64_t bytes_named(int fd) {
-    constexpr unsigned char kHostOrder = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? ELFDATA2LSB : ELFDATA2MSB;
-    Elf64_Ehdr h;
-    Extent file;
-    if (!read_at(fd, 0, &h) || memcmp(h.e_ident, ELFMAG, SELFMAG) != 0 || h.e_ident[EI_CLASS] != ELFCLASS64 ||
-        h.e_ident[EI_DATA] != kHostOrder)
-        return 0;
-    file.add(h.e_phoff, uint64_t(h.e_phnum) * sizeof(Elf64_Phdr));
-    file.add(h.e_shoff, uint64_t(h.e_shnum) * sizeof(Elf64_Shdr));
-    for (uint64_t i = 0; i < h.e_phnum; i++) {
-        Elf64_Phdr p;
-        if (read_at(fd, h.e_phoff + i * sizeof p, &p)) file.add(p.p_offset, p.p_filesz);
-    }
-    Elf64_Shdr names;
-    if (h.e_shstrndx < h.e_shnum && h.e_shstrndx != SHN_UNDEF &&
-        !(read_at(fd, h.e_shoff + h.e_shstrndx * sizeof names, &names) && names.sh_type == SHT_STRTAB))
-        return UINT64_MAX;
-    return file.end;
-}
-
-// dlopen maps what the headers name, and touching what is not there is the program's end, by SIGBUS.
-fa_status_t check_whole(const char* file, Message* m) {
+// dlopen maps what the headers name, and touching what is not there is the program's end, as is much else in a file that was damaged.
+fa_status_t check_image(const char* file, Message* m) {
     const int fd = open(file, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return unreadable(m, file, errno);
-    const uint64_t named = bytes_named(fd);
-    const int64_t size = lseek(fd, 0, SEEK_END);
+    struct stat s;
+    const bool known = fstat(fd, &s) == 0;
+    void* const bytes = known && s.st_size > 0 ? mmap(nullptr, size_t(s.st_size), PROT_READ, MAP_PRIVATE, fd, 0) : nullptr;
+    const int error = errno;
     close(fd);
-    if (named <= uint64_t(size)) return FA_OK;
-    return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not whole: part of what its headers name is missing from its %lld bytes", file,
-                (long long)size);
+    if (!known || bytes == MAP_FAILED) return unreadable(m, file, error);
+    if (bytes == nullptr) return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is empty", file);
+    const Image image = {static_cast<const char*>(bytes), uint64_t(s.st_size)};
+    fa_status_t status = FA_OK;
+    if (is_elf(image)) {
+        if (bytes_named(image) > image.size)
+            status = fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not whole: part of what its headers name is missing from its %lld bytes", file,
+                          (long long)s.st_size);
+        else if (const char* part = damaged_part(image))
+            status = fail(m, FA_BACKEND_INCOMPATIBLE, "%s is damaged: its %s is not as a linker writes it", file, part);
+    }
+    munmap(bytes, size_t(s.st_size));
+    return status;
 }
 
 }  // namespace
@@ -156,7 +133,7 @@ fa_status_t examine_module(const char* path, char* real, Message* m) {
     // dlopen replaces $ORIGIN, $LIB and $PLATFORM in a name, and would load another file than this.
     if (strchr(real, '$') != nullptr)
         return fail(m, FA_BACKEND_INCOMPATIBLE, "%s cannot be loaded: expected a path without $", real);
-    return check_whole(real, m);
+    return check_image(real, m);
 }
 
 }  // namespace fa

@@ -9,7 +9,6 @@
 #include <unistd.h>
 #include <chrono>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <vector>
@@ -18,26 +17,6 @@
 namespace {
 
 constexpr uid_t kStranger = 65534;
-
-fa_status_t create(const std::string& folder, int32_t backend = FA_BACKEND_CUDA, std::string* sentence = nullptr) {
-    fa_create_info_t info = FA_CREATE_INFO_INIT;
-    info.backend = backend;
-    info.backend_dir = folder.c_str();
-    fa_handle_t handle;
-    const fa_status_t status = fa_create(&handle, &info);
-    if (sentence != nullptr) *sentence = fa_last_error(nullptr);
-    fa_destroy(handle);
-    return status;
-}
-
-// What the body returns in a process of its own; its signal, negative, where one ends it.
-int in_child(const std::function<int()>& body) {
-    const pid_t child = fork();
-    if (child == 0) _exit(body());
-    int status = 0;
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
 
 // A stranger who may write to a folder above the module's, and exchanges the module's folder for his own all the time.
 class Race : public ::testing::TestWithParam<bool> {
