@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 QUOTED = re.compile(r"^```output\n(.*?)^```", re.S | re.M)
-SHOWN = re.compile(r"^```\{literalinclude\} ((?:\.\./)*(?:\w+/)*)(\w+)\.(c|py)$", re.M)
+SHOWN = re.compile(r"^<!-- program ((?:\.\./)*(?:\w+/)*)(\w+)\.(c|py) ", re.M)
 NUMBER = re.compile(r"-?\d+\.\d+")
 
 

@@ -74,6 +74,26 @@ file src/core/few.cc </dev/null
 finds "few: the glossary" "$tools/check_terms" "$tree"
 rm -r "$tree/src/core" "$tree/docs"
 
+file docs/guides/add.c <<'END'
+    /* [sum] of two */
+    return a + b;
+    /* [end] */
+END
+file docs/guides/add.md <<'END'
+<!-- program add.c | [sum] -->
+END
+finds "add.md quotes a program" "$tools/quote_programs" --check "$tree"
+"$tools/quote_programs" "$tree" >/dev/null
+"$tools/quote_programs" --check "$tree" >/dev/null
+[ "$(tail -3 "$tree/docs/guides/add.md")" = $'```c\nreturn a + b;\n```' ] || { echo "FAILED: quoted is $(cat "$tree/docs/guides/add.md")" && exit 1; }
+sed -i s/+/-/ "$tree/docs/guides/add.c"
+finds "add.md quotes a program" "$tools/quote_programs" --check "$tree"
+file docs/guides/add.c </dev/null
+finds "nothing is found by <!-- program add.c | [sum] -->" "$tools/quote_programs" --check "$tree"
+file docs/guides/add.md <<<'```{literalinclude} add.c'
+finds "{literalinclude} add.c: expected a marker" "$tools/quote_programs" --check "$tree"
+rm -r "$tree/docs"
+
 seq 501 | file src/core/api.cc
 finds "501 lines" "$tools/check_size" "$tree"
 file src/core/api.cc <<<'char f(void);'
