@@ -14,6 +14,7 @@ import torch.distributed as dist
 from . import _abi, _cp
 from ._arrays import choice, integer
 from ._forward import ALIGNMENTS, KEY_LISTS, SCORE_SCALARS, named_causal, window_sides
+from ._keywords import refuse
 from ._tensors import Call, constant, gpu_backend, lse_shape, out_shape
 from ._transport import Messages, OrderedMessages
 from ._types import Alignment, Causal
@@ -114,6 +115,7 @@ class context_parallel:
         cu_seqlens_q: torch.Tensor | None = None,
         cu_seqlens_k: torch.Tensor | None = None,
         return_lse: bool = False,
+        **unknown: Any,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """softmax(scale · q kᵀ, masked) v, with gradients for q, k, v and sinks, and through out and lse.
 
@@ -125,6 +127,8 @@ class context_parallel:
 
         Returns out, this process's rows; with return_lse also lse, float32 (batch, heads, rows) or packed (heads, rows).
         """
+        if unknown:
+            refuse(context_parallel.attention, unknown)
         if alignment is not None:
             choice("alignment", alignment, ALIGNMENTS)
         settings = {

@@ -1,4 +1,4 @@
-"""Finds and loads libflashattn, once, on first use: importing the package needs no library."""
+"""Finds and loads libflashattn, once, on first use: importing the package needs no library, flashattn.torch and flashattn.jax do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _SONAME = f"libflashattn.so.{_abi.FA_VERSION_MAJOR}"
 def _open() -> ctypes.CDLL:
     named = os.environ.get("FLASHATTN_LIBRARY")
     if named:  # a library that was named is used or fails: falling back would hide a wrong path
-        return ctypes.CDLL(named)
+        try:
+            return ctypes.CDLL(named)
+        except OSError as reason:
+            raise OSError(f"FLASHATTN_LIBRARY is {named}, which cannot be loaded ({reason}): give the path of {_SONAME}") from None
     beside = Path(__file__).resolve().parent / _SONAME
     if beside.exists():
         return ctypes.CDLL(str(beside))
@@ -46,6 +49,14 @@ def library() -> ctypes.CDLL:
         function.restype = result
         function.argtypes = arguments
     return lib
+
+
+def require(module: str) -> None:
+    """Of modules that are of no use without the library: ImportError, with what to do, where they are imported."""
+    try:
+        library()
+    except OSError as reason:
+        raise ImportError(f"{module} needs libflashattn: {reason}", name=module) from reason
 
 
 def version_text(number: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Callable, Literal, overload
 
 from numpy.typing import ArrayLike, DTypeLike
 
@@ -13,6 +13,7 @@ from ._forward import build, results
 from ._place import ATTENTION, also_on_gpu, place_of
 from ._prepared import prepared
 from ._types import Algorithm, Alignment, Array, BackendName, Causal, Floats, Layout, ListSpace, Options, Precision, Stage
+from ._keywords import refuse
 from .handle import Handle, handle_of
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ def attention(
     return_lse: bool = False,
     return_scores: Stage | None = None,
     backend: BackendName | Handle | None = None,
+    **unknown: Any,
 ) -> Array | tuple[Array, ...]:
     """softmax(scale · q kᵀ, masked) v for every query row. Accumulates in float32.
 
@@ -230,6 +232,8 @@ def attention(
     Raises FlashAttnError with the library's sentence: InvalidArgumentError (a ValueError too), UnsupportedError (a
     NotImplementedError too), OutOfMemoryError (a MemoryError too); ValueError or TypeError for arrays that fit no call.
     """
+    if unknown:
+        refuse(attention, unknown)
     given = dict(locals())
     request, dtype = build(q, k, v, given)
     place = place_of(backend)
@@ -238,10 +242,13 @@ def attention(
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def keywords(options: Mapping[str, Any]) -> dict[str, Any]:
-    """All keywords of `attention` but the backend: the given ones, the rest by their defaults."""
+def keywords(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """All keywords of `attention` but the backend, which a function takes as it does: the given ones, the rest by their defaults."""
     call = inspect.signature(attention).bind((), (), (), **options)
     call.apply_defaults()
+    unknown = call.arguments["unknown"]
+    if unknown:
+        refuse(function, unknown, call.kwargs.keys() - unknown.keys())
     return {name: value for name, value in call.kwargs.items() if name != "backend"}
 
 
@@ -260,5 +267,5 @@ def explain(
     invalid call raises as it would there. Without tensors: the backend, and why others were passed over."""
     if q is None or k is None:
         return handle_of(backend).explain()
-    request, _ = build(q, k, v, keywords({**options, "return_lse": return_lse, "return_scores": return_scores}))
+    request, _ = build(q, k, v, keywords(explain, {**options, "return_lse": return_lse, "return_scores": return_scores}))
     return handle_of(backend).explain(request.desc)

@@ -60,7 +60,7 @@ def attention_backward(
     """
     if v is None:
         raise TypeError("v is None: expected v, for v within k has no gradient")
-    given = keywords({**options, "return_lse": True, "out_dtype": as_array("out", out).dtype})
+    given = keywords(attention_backward, {**options, "return_lse": True, "out_dtype": as_array("out", out).dtype})
     inputs, _ = build(q, k, v, given)
     request = Request(_abi.BackwardArgs(), inputs)
     desc, order = request.desc, Order(given["layout"])

@@ -30,8 +30,9 @@ from ._arrays import choice, narrow, number
 from ._forward import ALIGNMENTS, KEY_LISTS, check_mask, list_shapes, named_causal, window_sides
 from ._jax_request import INTEGERS, PER_HEAD, Arrays, Static, broadcast_strides, describe, point, sizes, strides
 from ._jax_terms import Terms
+from ._keywords import refuse
 from ._layout import Order
-from ._library import library
+from ._library import library, require
 from ._request import Request
 from ._terms import TERMS
 from ._types import Alignment, Causal, Layout
@@ -130,6 +131,7 @@ def attention(
     dropout_key: jax.Array | None = None,
     deterministic: bool = False,
     return_lse: bool = False,
+    **unknown: Any,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """softmax(scale · q kᵀ, masked) v with gradients for q, k, v, bias, sinks, bias_scale and alibi_slopes, and through out and lse.
 
@@ -152,7 +154,8 @@ def attention(
     Raises ValueError, TypeError and FlashAttnError for what is wrong by shapes and options; what fails in the call is JAX's error,
     with the library's sentence.
     """
-    _register()
+    if unknown:
+        refuse(attention, unknown)
     dropout_p = _constant("dropout_p", dropout_p, 1)
     if dropout_p and dropout_key is None:
         raise ValueError(f"dropout_p is {dropout_p}: expected a dropout_key")
@@ -240,19 +243,22 @@ def _seed(key: Any) -> jax.Array:
     return jnp.concatenate([jax.random.bits(key, (2,), jnp.uint32), jnp.zeros(2, jnp.uint32)])
 
 
-@functools.lru_cache(maxsize=None)
 def _register() -> None:
-    """Tells XLA of the handlers, once. OSError if they are not installed."""
+    """Tells XLA of the handlers. ImportError if they are not installed."""
+    require(__name__)
     name, core = "libflashattn-xla.so", Path(library()._name)
     beside = [core.resolve().parent / name] if core.is_absolute() else []
     path = next((str(p) for p in (Path(__file__).resolve().parent / name, *beside) if p.exists()), name)
     try:
         handlers = ctypes.CDLL(path)
     except OSError as reason:
-        raise OSError(f"{name} was not found ({reason}): the wheel has it, and a build with -DFA_XLA=") from None
+        raise ImportError(f"{name} was not found ({reason}): the wheel has it, and a build with -DFA_XLA=", name=__name__) from reason
     for platform, suffix in _PLATFORMS.items():
         handler = getattr(handlers, f"flashattn_xla_{suffix}")
         jax.ffi.register_ffi_target("flashattn", _capsule(handler), platform=platform)
+
+
+_register()
 
 
 # ------------------------------------------------------------------------------------------------ autograd

@@ -31,7 +31,9 @@ from ._arrays import choice, integer
 from ._context_parallel import context_parallel
 from ._dlpack import converted, is_foreign
 from ._forward import ALIGNMENTS, named_causal, window_sides
+from ._keywords import refuse
 from ._layout import Order
+from ._library import require
 from ._operators import forward
 from ._sdpa import sdpa
 from ._tensors import constant
@@ -40,6 +42,8 @@ from .handle import Handle
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+require(__name__)
 
 __all__ = ["MultiheadAttention", "attention", "context_parallel", "sdpa"]
 
@@ -125,6 +129,7 @@ def attention(
     deterministic: bool | None = None,
     return_lse: bool = False,
     backend: Handle | None = None,
+    **unknown: Any,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """softmax(scale · q kᵀ, masked) v with gradients for q, k, v, bias, sinks, bias_scale and alibi_slopes, and through out and lse.
 
@@ -148,8 +153,10 @@ def attention(
     Returns out, q's shape with v's head dimension and q's dtype; with return_lse also lse, float32 (batch, heads, rows) or packed
     (heads, total). Raises like flashattn.attention.
     """
+    if unknown:
+        refuse(attention, unknown)
     if is_foreign(q) and not isinstance(q, torch.Tensor):
-        given = {name: _tensor(name, value) for name, value in locals().items()}
+        given = {name: _tensor(name, value) for name, value in locals().items() if name != "unknown"}
         out = attention(**given)
         return tuple(converted(x, q, x) for x in out) if isinstance(out, tuple) else converted(out, q, out)
     seed, dropout_p = None, constant("dropout_p", dropout_p)

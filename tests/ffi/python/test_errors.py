@@ -232,7 +232,29 @@ class Python(unittest.TestCase):
         self.refused(ValueError, "return_scores is 'all': expected 'raw' or", return_scores="all")
         self.refused(ValueError, "backend is 'gpu': expected 'auto' or", backend="gpu")
         self.refused(TypeError, "backend is 3: expected", backend=3)
-        self.refused(TypeError, "unexpected keyword", causl="top-left")
+
+    def test_words_of_other_libraries(self):
+        out, lse = flashattn.attention(Q, K, K, return_lse=True)
+        calls = {
+            "attention": lambda **o: flashattn.attention(Q, K, K, **o),
+            "attention_backward": lambda **o: flashattn.attention_backward(out, Q, K, K, out, lse, **o),
+            "explain": lambda **o: flashattn.explain(Q, K, K, **o),
+        }
+        for name, hint in (
+            ("attn_mask", "expected mask, of bool, true where a key is attended; or bias"),
+            ("is_causal", 'expected causal, "top-left" as scaled_dot_product_attention'),
+            ("softmax_scale", "expected scale"),
+            ("sm_scale", "expected scale"),
+            ("block_table", "expected page_table"),
+            ("cache_seqlens", "expected seqused_k"),
+            ("causl", "did you mean causal"),
+        ):
+            for function, call in calls.items():
+                with self.subTest(name=name, function=function):
+                    with self.assertRaisesRegex(TypeError, rf"^{function}\(\) got an unexpected keyword argument '{name}': {hint}"):
+                        call(**{name: None})
+        with self.assertRaisesRegex(TypeError, "unexpected keyword argument 'zzz'$"):
+            flashattn.attention(Q, K, K, zzz=1)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,13 @@
 the same written in JAX as the judge of what is differentiated, compiled and mapped. Skipped where JAX or the
 handlers are not installed."""
 
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
+from pathlib import Path
 
 import flashattn
 import numpy as np
@@ -12,21 +16,16 @@ import numpy as np
 try:
     import jax
     import jax.numpy as jnp
-except ImportError:
-    jax = None
+    from flashattn.jax import attention
+except ImportError as reason:
+    why_not = str(reason)
 else:
-    from flashattn.jax import _register, attention
+    why_not = None
 
 
 def missing():
     """Why nothing can be tested here, or None."""
-    if jax is None:
-        return "JAX is not installed"
-    try:
-        _register()
-    except OSError as reason:
-        return str(reason)
-    return None
+    return why_not
 
 
 def plain(q, k, v, bias=None, sinks=None, mask=None):
@@ -273,6 +272,9 @@ class Jax(unittest.TestCase):
             (ValueError, r"bias holds -1e\+300", lambda: attention(q, k, v, bias=np.full(30, -1e300))),
             (ValueError, "alibi_slopes holds 1e-46", lambda: attention(q, k, v, alibi_slopes=np.full(4, 1e-46), alignment="top-left")),
             (ValueError, "bias_scale holds 1e-46", lambda: attention(q, k, v, bias=jnp.ones(30), bias_scale=np.full(4, 1e-46))),
+            (TypeError, "keyword argument 'is_causal': expected causal", lambda: attention(q, k, v, is_causal=True)),
+            (TypeError, "keyword argument 'softmax_scale': expected scale", lambda: attention(q, k, v, softmax_scale=1.0)),
+            (TypeError, "page_table is a keyword of flashattn.attention, which", lambda: attention(q, k, v, page_table=jnp.ones((2, 3), int))),
             (TypeError, "causal is True", lambda: attention(q, k, v, causal=True)),
             (ValueError, "alignment is 'middle'", lambda: attention(q, k, v, alignment="middle")),
             (flashattn.InvalidArgumentError, "alignment is not set", lambda: attention(q, k, v, alibi_slopes=jnp.ones(4))),
@@ -293,17 +295,12 @@ class Jax(unittest.TestCase):
             jax.block_until_ready(attention(q, q, q, cu_seqlens_q=cu, cu_seqlens_k=cu))
 
     def test_without_handlers(self):
-        program = """
-import ctypes, flashattn.jax as fj, jax.numpy as jnp
-class Nowhere:
-    def __getattr__(self, name): return getattr(ctypes, name)
-    def CDLL(self, name): raise OSError("no such file")
-fj.ctypes = Nowhere()
-try: fj.attention(*[jnp.ones((1, 2, 3, 4))] * 3)
-except OSError as error: print(error)
-"""
-        found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-        self.assertIn("libflashattn-xla.so was not found (no such file)", found)
+        with tempfile.TemporaryDirectory() as folder:
+            library = shutil.copy(os.environ["FLASHATTN_LIBRARY"], Path(folder, "libflashattn.so.0"))
+            command, environment = [sys.executable, "-c", "import flashattn.jax"], {**os.environ, "FLASHATTN_LIBRARY": str(library)}
+            result = subprocess.run(command, capture_output=True, text=True, env=environment)
+        self.assertIn("ImportError: libflashattn-xla.so was not found", result.stderr)
+        self.assertIn("the wheel has it, and a build with -DFA_XLA=", result.stderr)
 
 
 if __name__ == "__main__":

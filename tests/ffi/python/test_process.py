@@ -1,6 +1,7 @@
 """Handles, threads, forks, where the library is found, and the examples of the documentation."""
 
 import copy
+import importlib.util
 import multiprocessing
 import os
 import pickle
@@ -237,6 +238,12 @@ class Finding(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         result = self.run_python("import flashattn; flashattn.version()")
         self.assertIn("give the path of the library in FLASHATTN_LIBRARY", result.stderr)
+        modules = [name for name in ("torch", "jax") if importlib.util.find_spec(name)]
+        for code in ("from flashattn._library import require; require('flashattn')", *(f"import flashattn.{name}" for name in modules)):
+            result = self.run_python(code)
+            self.assertRegex(result.stderr, "ImportError: flashattn.* needs libflashattn: .*give the path of the library in FLASHATTN_LIBRARY")
+            result = self.run_python(code, FLASHATTN_LIBRARY="/nowhere/libflashattn.so")
+            self.assertRegex(result.stderr, "ImportError: .*FLASHATTN_LIBRARY is /nowhere/libflashattn.so, which cannot be loaded")
 
 
 class Unloading(unittest.TestCase):

@@ -10,7 +10,7 @@ try:
 except ImportError:
     torch = None
 else:
-    from flashattn.torch import attention
+    from flashattn.torch import MultiheadAttention, attention
 
 
 @unittest.skipIf(torch is None, "torch is not installed")
@@ -46,6 +46,21 @@ class Operands(unittest.TestCase):
         whole = torch.zeros(1, 4, 2, 2, dtype=torch.int32, device=self.device)
         with self.assertRaisesRegex(ValueError, r"full_list has shape \(1, 2, 2, 2\): expected .* = \(1, 4\)"):
             attention(**t, list_rows=16, list_keys=16, key_list=whole, full_list=whole[:, :2])
+
+    def test_words_of_other_libraries(self):
+        t = self.qkv()
+        for name, hint in (
+            ("attn_mask", "expected mask, of bool, true where a key is attended; or bias"),
+            ("is_causal", 'expected causal, "top-left" as scaled_dot_product_attention'),
+            ("softmax_scale", "expected scale"),
+            ("window_size", "expected window"),
+            ("enable_gqa", "expected nothing in its place"),
+            ("k_descale", "k_descale is a keyword of flashattn.attention, which this function lacks"),
+            ("causl", "did you mean causal"),
+        ):
+            for call in (lambda **o: attention(**t, **o), lambda **o: MultiheadAttention(8, 2)(torch.ones(1, 2, 8), **o)):
+                with self.subTest(name=name), self.assertRaisesRegex(TypeError, f"unexpected keyword argument '{name}': {hint}"):
+                    call(**{name: None})
 
     def test_numbers_that_float32_would_change(self):
         t = self.qkv()
