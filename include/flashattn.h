@@ -266,7 +266,9 @@ FA_API fa_status_t fa_copy_async(fa_handle_t handle, void* to, const void* from,
 /* --------------------------------------------------------------------------------------------------------------- types */
 
 /* A type keeps `elements` neighbouring dims of a head in `bytes` bytes: one unit. Strides count units, the innermost is 1, and a head's
- * dims are a multiple of `elements`. Pointers are aligned to the unit's largest scalar. Accumulation is always f32. */
+ * dims are a multiple of `elements`. Pointers are aligned to the unit's largest scalar. Accumulation is always f32.
+ * Byte order: a number of an array (f32, f16, bf16, integers) is stored as the machine stores its own. What holds more than one number,
+ * or is defined by its bytes (blocks, 4 bits, FA_BIT), is the same bytes on every machine. */
 enum {
     FA_F32 = 1, /* one element a unit, up to FA_E5M2, and FA_I8 */
     FA_F16 = 2,
@@ -279,8 +281,9 @@ enum {
     FA_I4 = 36,   /* k and v only; two a byte, the even dim in the low half; two's complement */
     FA_U4 = 37,   /* the same, 0 … 15 */
     FA_BIT = 48,  /* masks only: eight a byte, key j in bit j & 7 */
-    /* k and v only: ggml's blocks of 32 dims, byte for byte; d and m are f16; the number is 256 + ggml's. x of dims 0 … 15 lies in the low
-     * halves of qs, of 16 … 31 in the high ones; bit c of qh is bit 4 of dim c's x. */
+    /* k and v only: ggml's blocks of 32 dims, byte for byte as on little-endian machines: d and m are f16 whose low byte comes first; the
+     * number is 256 + ggml's. x of dims 0 … 15 lies in the low halves of qs, of 16 … 31 in the high ones; bit c of qh, bit c & 7 of its
+     * byte c >> 3, is bit 4 of dim c's x. */
     FA_Q4_0 = 258, /* 18 bytes: d, qs[16];              d · (x − 8) */
     FA_Q4_1 = 259, /* 20 bytes: d, m, qs[16];           d · x + m */
     FA_Q5_0 = 262, /* 22 bytes: d, qh[4], qs[16];       d · (x − 16) */

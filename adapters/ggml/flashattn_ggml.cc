@@ -10,7 +10,9 @@
 
 namespace {
 
+// 0: no type of the library's. ggml's blocks hold numbers in the machine's byte order, the library's have the low byte first everywhere.
 int32_t dtype_of(ggml_type type) {
+    if (ggml_is_quantized(type) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) return 0;
     switch (type) {
         case GGML_TYPE_F32: return FA_F32;
         case GGML_TYPE_F16: return FA_F16;

@@ -1,6 +1,7 @@
 // Block formats: 32 neighbouring dims of a row that share a factor, and some a smallest value, in the bytes that ggml gives them. A block
 // begins with d, an f16, then m, another, where it has one; then bit 4 of each x of 5 bits; then the x, either a signed byte each or
 // nibbles: those of dims 0 … 15 in the low halves of 16 bytes, those of dims 16 … 31 in the high ones.
+// All of it is defined by bytes, the same ones on every machine.
 #pragma once
 #include "numerics.h"
 

@@ -30,7 +30,8 @@ void expect_callers_size(const Struct<T>& s) {
     for (const uint32_t size : {fa::Sized<T>::kFirst + 0, uint32_t(sizeof(T)), uint32_t(sizeof(T) + 64), 4096u}) {
         std::vector<uint64_t> memory(size / 8 + 1, UINT64_MAX);
         EXPECT_EQ(s.init(reinterpret_cast<T*>(memory.data()), size), FA_OK);
-        EXPECT_EQ(memory[0], size);
+        const uint32_t first[2] = {size, 0};
+        EXPECT_EQ(memcmp(memory.data(), first, sizeof first), 0);
         for (uint32_t i = 1; i < size / 8; i++) EXPECT_EQ(memory[i], 0u);
         EXPECT_EQ(memory[size / 8], UINT64_MAX);
     }

@@ -42,7 +42,7 @@ class Blocks : public testing::TestWithParam<std::tuple<int32_t, int32_t>> {
         for (int64_t block = 0; block < buffer.bytes() / size; block++) {
             unsigned char* const at = buffer.as<unsigned char>() + block * size;
             for (int64_t n = 0; n < size; n++) at[n] = static_cast<unsigned char>(random.bits());
-            for (int word = 0; word < (has_min ? 2 : 1); word++) oracle::store(at, word, FA_F16, random.uniform(-3, 3));
+            for (int word = 0; word < (has_min ? 2 : 1); word++) oracle::store_block_word(at, word, random.uniform(-3, 3));
         }
     }
     // d · x is exact in f32; of a sum with m, one rounding or two.
@@ -145,7 +145,7 @@ TEST_P(Blocks, OneFactorIsNotFinite) {
                 c.fill_normal(rng);
                 const oracle::Reading r = c.reading();
                 const int64_t block = in_k ? r.k(0, 0, 69) : r.v(0, 0, 69);
-                oracle::store((in_k ? c.k : c.v).as<char>() + block * oracle::size_of(type), 0, FA_F16, odd);
+                oracle::store_block_word((in_k ? c.k : c.v).as<char>() + block * oracle::size_of(type), 0, odd);
                 ASSERT_EQ(c.run(handle), FA_OK) << handle.error();
                 const int64_t last = r.o(0, 1, rows - 1);
                 EXPECT_TRUE(std::isnan(c.o.as<float>()[last]) || std::isinf(c.o.as<float>()[last]));

@@ -122,7 +122,7 @@ TEST(Factors, BlocksOfQ80AreIntegersWithF16Factors) {
         i8.bind(rng);
         const auto unpack = [](const Buffer& blocks, const Buffer& values, const Buffer& factors) {
             for (int64_t n = 0; n < blocks.bytes() / 34; n++) {
-                memcpy(factors.as<char>() + 2 * n, blocks.as<char>() + 34 * n, 2);
+                oracle::store(factors.as(), n, FA_F16, oracle::load_block_word(blocks.as<char>() + 34 * n, 0));
                 memcpy(values.as<char>() + 32 * n, blocks.as<char>() + 34 * n + 2, 32);
             }
         };

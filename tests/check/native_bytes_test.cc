@@ -36,7 +36,7 @@ class NativeBytes : public testing::TestWithParam<std::tuple<int32_t, int32_t>> 
         return run_and_check(handle, c);
     }
     void set_factor(const Buffer& buffer, int64_t block, uint16_t f16) {
-        memcpy(buffer.as<char>() + block * oracle::size_of(type), &f16, sizeof f16);
+        oracle::store_block_word(buffer.as<char>() + block * oracle::size_of(type), 0, oracle::load(&f16, 0, FA_F16));
     }
 };
 

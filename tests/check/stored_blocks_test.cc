@@ -35,7 +35,7 @@ class StoredBlocks : public testing::TestWithParam<BlockTypes> {
         for (int64_t block = 0; block < buffer.bytes() / size; block++) {
             unsigned char* const at = buffer.as<unsigned char>() + block * size;
             for (int64_t n = 0; n < size; n++) at[n] = static_cast<unsigned char>(rng.bits());
-            oracle::store(at, 0, FA_F16, factor());
+            oracle::store_block_word(at, 0, factor());
         }
     }
 };
@@ -130,7 +130,7 @@ TEST_P(StoredBlocks, OneFactorIsNotFinite) {
                 c.bind(rng);
                 c.fill_normal(rng);
                 const oracle::Reading r = c.reading();
-                oracle::store(c.v.as<char>() + r.v(0, 0, 39) * oracle::size_of(types.kv), 0, FA_F16, odd);
+                oracle::store_block_word(c.v.as<char>() + r.v(0, 0, 39) * oracle::size_of(types.kv), 0, odd);
                 ASSERT_EQ(c.run(handle), FA_OK) << handle.error();
                 for (int64_t b = 0; b < 2; b++)
                     for (int64_t e = 0; e < 64; e++) {

@@ -38,23 +38,37 @@ int whole_part(double x) { return std::isfinite(x) ? int(std::trunc(x)) : 0; }
 
 }  // namespace
 
+double load_block_word(const void* block, int word) {
+    const unsigned char* const at = static_cast<const unsigned char*>(block) + 2 * word;
+    const uint16_t code = static_cast<uint16_t>(at[0] + 256 * at[1]);
+    return load(&code, 0, FA_F16);
+}
+
+void store_block_word(void* block, int word, double value) {
+    unsigned char* const at = static_cast<unsigned char*>(block) + 2 * word;
+    uint16_t code;
+    store(&code, 0, FA_F16, value);
+    at[0] = static_cast<unsigned char>(code % 256);
+    at[1] = static_cast<unsigned char>(code / 256);
+}
+
 double load_dim(const void* base, int64_t row, int64_t dim, int32_t dtype) {
     if (!is_block(dtype)) return load(base, row * elements_of(dtype) + dim, dtype);
     const unsigned char* const bytes = static_cast<const unsigned char*>(base) + (row + dim / kValues) * size_of(dtype);
     const Block b = block_of(dtype);
     const int c = int(dim % kValues);
-    const double d = load(bytes, 0, FA_F16);
+    const double d = load_block_word(bytes, 0);
     if (b.bits == 8) return d * load(bytes + b.integers_at, c, FA_I8);
     const int pair = bytes[b.integers_at + c % 16];
     int x = c < 16 ? pair % 16 : pair / 16;
     if (b.bits == 5 && bytes[b.fifth_at + c / 8] & (1 << c % 8)) x += 16;
-    return b.offset ? d * x + load(bytes, 1, FA_F16) : d * (x - (b.bits == 5 ? 16 : 8));
+    return b.offset ? d * x + load_block_word(bytes, 1) : d * (x - (b.bits == 5 ? 16 : 8));
 }
 
 double largest_of_block(const void* base, int64_t row, int64_t dim, int32_t dtype) {
     const unsigned char* const bytes = static_cast<const unsigned char*>(base) + (row + dim / kValues) * size_of(dtype);
     const Block b = block_of(dtype);
-    return std::fabs(load(bytes, 0, FA_F16)) * std::ldexp(1, b.bits - 1) * (b.offset ? 2 : 1) + (b.offset ? std::fabs(load(bytes, 1, FA_F16)) : 0);
+    return std::fabs(load_block_word(bytes, 0)) * std::ldexp(1, b.bits - 1) * (b.offset ? 2 : 1) + (b.offset ? std::fabs(load_block_word(bytes, 1)) : 0);
 }
 
 std::vector<unsigned char> quantised(const double* values, int32_t dtype) {
@@ -70,8 +84,8 @@ std::vector<unsigned char> quantised(const double* values, int32_t dtype) {
                      : b.bits == 8 ? double(f32(std::fabs(peak) / 127))
                                    : double(f32(peak / (b.bits == 5 ? -16 : -8)));
     const double inverse = d == 0 ? 0 : double(f32(1 / d));
-    store(bytes.data(), 0, FA_F16, d);
-    if (b.offset) store(bytes.data(), 1, FA_F16, least);
+    store_block_word(bytes.data(), 0, d);
+    if (b.offset) store_block_word(bytes.data(), 1, least);
     for (int c = 0; c < kValues; c++) {
         const double scaled = double(f32(double(f32(values[c] - (b.offset ? least : 0))) * inverse));
         if (b.bits == 8) {

@@ -16,6 +16,9 @@ double load(const void* base, int64_t index, int32_t dtype);
 // Element `dim` of a row that begins with unit `row`: the only way to look into a block.
 double load_dim(const void* base, int64_t row, int64_t dim, int32_t dtype);
 double largest_of_block(const void* base, int64_t row, int64_t dim, int32_t dtype);  // that the dim's block could hold, its sign dropped
+// A block's d, which is word 0, or its m, word 1: an f16 with its low byte first, whatever the machine's order is.
+double load_block_word(const void* block, int word);
+void store_block_word(void* block, int word, double value);
 // A row's values: each stored, or blocks of them quantised.
 void store_row(void* base, int64_t row, int32_t dtype, const std::vector<double>& values);
 // A block's bytes, of 32 floats: ggml's rule, which is said in f32.

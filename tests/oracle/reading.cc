@@ -1,4 +1,5 @@
 // Where everything is, and who sees whom.
+#include <algorithm>
 #include <cmath>
 #include "oracle/oracle.h"
 
@@ -77,7 +78,8 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
     const int64_t factor_outer = packed_k ? d.batch : k_outer;
     const auto factors = [](int32_t dtype, const int64_t(&block)[2], const int64_t(&stride)[4], int64_t outer, int64_t rows, int64_t heads,
                             int64_t dims) {
-        Factors f{{}, dtype != 0 ? dtype : int32_t(FA_F32), block[0] != 0 ? block[0] : 1, block[1] != 0 ? block[1] : dims};
+        const int64_t all = std::max<int64_t>(dims, 1);  // a merge's descriptor need not say dim_qk
+        Factors f{{}, dtype != 0 ? dtype : int32_t(FA_F32), block[0] != 0 ? block[0] : 1, block[1] != 0 ? block[1] : all};
         const int64_t row_blocks = rows / f.rows + (rows % f.rows != 0), dim_blocks = dims / f.dims + (dims % f.dims != 0);
         f.tensor = {{outer, row_blocks, heads, dim_blocks}, {stride[0], stride[1], stride[2], stride[3]}};
         return f;

@@ -25,14 +25,15 @@ _CODES = {
     "int8": _abi.FA_I8,
     "float8_e8m0fnu": _abi.FA_E8M0,
 }
-# ggml's blocks of 32 dims, as structures: an array of them has dim / 32 elements in its last axis.
+# ggml's blocks of 32 dims, as structures: an array of them has dim / 32 elements in its last axis. Of their numbers the low byte comes first
+# on every machine.
 _BLOCK_DIMS = 32
 _BLOCKS = {
-    "q4_0": (_abi.FA_Q4_0, np.dtype([("d", "f2"), ("qs", "u1", 16)])),
-    "q4_1": (_abi.FA_Q4_1, np.dtype([("d", "f2"), ("m", "f2"), ("qs", "u1", 16)])),
-    "q5_0": (_abi.FA_Q5_0, np.dtype([("d", "f2"), ("qh", "u1", 4), ("qs", "u1", 16)])),
-    "q5_1": (_abi.FA_Q5_1, np.dtype([("d", "f2"), ("m", "f2"), ("qh", "u1", 4), ("qs", "u1", 16)])),
-    "q8_0": (_abi.FA_Q8_0, np.dtype([("d", "f2"), ("qs", "i1", 32)])),
+    "q4_0": (_abi.FA_Q4_0, np.dtype([("d", "<f2"), ("qs", "u1", 16)])),
+    "q4_1": (_abi.FA_Q4_1, np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16)])),
+    "q5_0": (_abi.FA_Q5_0, np.dtype([("d", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16)])),
+    "q5_1": (_abi.FA_Q5_1, np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16)])),
+    "q8_0": (_abi.FA_Q8_0, np.dtype([("d", "<f2"), ("qs", "i1", 32)])),
 }
 # Two dims in a byte: an array of them has dim / 2 elements in its last axis.
 _PAIRS = {

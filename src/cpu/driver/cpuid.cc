@@ -1,12 +1,12 @@
 // Selects the kernel table: which of isa.def's this CPU can run, on x86-64 by CPUID and the registers that the system enables
-// (XCR0), on aarch64 by what the system says it has; and which of them it prefers.
+// (XCR0), on little-endian aarch64 by what the system says it has; and which of them it prefers.
 #include "cpu/kernels/kernel_table.h"
 #include "cpu/driver/parallel.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#elif defined(__aarch64__)
+#elif defined(__AARCH64EL__)
 #include <sys/auxv.h>
 #include <sys/prctl.h>
 #endif
@@ -17,7 +17,7 @@ namespace cpu {
 #if defined(__x86_64__)
 #define FA_ON_X86(...) __VA_ARGS__
 #define FA_ON_ARM(...)
-#elif defined(__aarch64__)
+#elif defined(__AARCH64EL__)
 #define FA_ON_X86(...)
 #define FA_ON_ARM(...) __VA_ARGS__
 #else
@@ -89,7 +89,7 @@ bool prefer(const Kernels& k) {
 }
 
 #define FA_PAUSE "pause"
-#elif defined(__aarch64__)
+#elif defined(__AARCH64EL__)
 bool detect(const Kernels& k) {
     constexpr unsigned long i8mm = 1ul << 13, bf16 = 1ul << 14;  // of AT_HWCAP2, also where the system's headers lack the names
     const bool wants_bf16 = k.isa == FA_ISA_NEON_BF16 || k.isa == FA_ISA_SVE_BF16;

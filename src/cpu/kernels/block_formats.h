@@ -2,9 +2,10 @@
 // The instruction set's formats.h has for them
 //     read_bytes(at), read_signed_bytes(at)   kLanes bytes as integers
 //     to_floats(x)                            the integers as floats
-//     splat_half(at)                          the f16 at `at` in every lane
+//     splat_half(at)                          the f16 at `at`, low byte first, in every lane
 // and may specialise FloatTable.
 #pragma once
+#include "cpu/kernels/byte_order.h"
 #include "spec/block_formats.h"
 #include FA_ISA_FORMATS
 
@@ -32,8 +33,7 @@ struct Block {
         const VI bytes = read_bytes(x + (Bits == 5 ? 4 : 0));
         const VecPair picked = {Table::pick(table, bytes), Table::pick(table, bytes >> 4)};
         if constexpr (Bits == 4) return picked;
-        uint32_t fifths;
-        memcpy(&fifths, x, sizeof fifths);
+        const uint32_t fifths = load_le<uint32_t>(x);
         return {Table::add_where(picked.a, fifths, 16), Table::add_where(picked.b, fifths >> 16, 16)};
     }
 
@@ -44,8 +44,7 @@ struct Block {
         const VI bytes = read_bytes(x + (Bits == 5 ? 4 : 0) + dim % 16);
         VI value = dim < 16 ? bytes & 15 : bytes >> 4;
         if constexpr (Bits == 5) {
-            uint32_t bits;
-            memcpy(&bits, x, sizeof bits);
+            const uint32_t bits = load_le<uint32_t>(x);
             alignas(64) static constexpr int32_t kLaneBits[] = {1,       1 << 1,  1 << 2,  1 << 3, 1 << 4,  1 << 5,
                                                                 1 << 6,  1 << 7,  1 << 8,  1 << 9, 1 << 10, 1 << 11,
                                                                 1 << 12, 1 << 13, 1 << 14, 1 << 15};

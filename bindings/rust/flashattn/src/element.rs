@@ -50,7 +50,8 @@ elements! {
 
 macro_rules! blocks {
     ($($name:ident($words:literal) = $dtype:ident,)*) => {$(
-        /// A block of 32 dims as ggml stores it, in 16-bit words.
+        /// A block of 32 dims as ggml stores it, in 16-bit words that lie low byte first on every machine: `u16::from_le` of the
+        /// first is the factor's bits.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[repr(transparent)]
         pub struct $name(pub [u16; $words]);

@@ -1,6 +1,7 @@
 // Storage formats, by compiler vector extensions of 4 floats: how decoding reads a pair of vectors of each type.
 // kernels/storage_formats.h says what a format defines.
 #pragma once
+#include "cpu/kernels/byte_order.h"
 #include "cpu/kernels/storage_formats.h"
 
 namespace fa {
@@ -62,11 +63,7 @@ struct I8 : StorageFormat<1> {
 inline VI read_bytes(const char* at) { return read_four<uint8_t>(at); }
 inline VI read_signed_bytes(const char* at) { return read_four<int8_t>(at); }
 inline V to_floats(VI x) { return __builtin_convertvector(x, V); }
-inline V splat_half(const char* at) {
-    uint16_t x;
-    memcpy(&x, at, sizeof x);
-    return splat(f16_to_f32(x));
-}
+inline V splat_half(const char* at) { return splat(f16_to_f32(load_le<uint16_t>(at))); }
 
 }  // namespace
 }  // namespace cpu
