@@ -22,6 +22,14 @@ const Type* find_type(const std::string& code) {
     return nullptr;
 }
 
+constexpr char kHostOrder = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? '<' : '>';  // as the file says it
+
+// Elements in the other byte order.
+std::vector<std::byte> swapped(std::vector<std::byte> bytes, uint64_t size) {
+    for (auto at = bytes.begin(); at != bytes.end(); at += std::ptrdiff_t(size)) std::reverse(at, at + std::ptrdiff_t(size));
+    return bytes;
+}
+
 // Elements of a shape, or -1 when the elements or their bytes overflow. The product skips zeros, so that strides fit as well.
 int64_t count_of(const std::vector<int64_t>& shape, uint64_t size) {
     int64_t bytes = int64_t(size);
@@ -198,8 +206,7 @@ Array read_npy(const std::string& path) {
     const Header header(read_header(file, path), path);
     const char order = header.descr.empty() ? '?' : header.descr[0];
     const std::string type = header.descr.substr(header.descr.empty() ? 0 : 1);
-    if (order == '>') fail(path, ": big-endian elements, ", shown(header.descr), "; expected little-endian ones");
-    if ((order != '<' && order != '|' && order != '=') || !find_type(type))
+    if ((order != '<' && order != '>' && order != '|' && order != '=') || !find_type(type))
         fail(path, ": elements of type ", shown(header.descr),
              " cannot be read; expected float32, float16 or another plain number");
     const int64_t count = count_of(header.shape, type_size(type));
@@ -210,6 +217,8 @@ Array read_npy(const std::string& path) {
         fail(path, ": truncated: ", array.bytes.size(), " bytes of data; its shape ", shape_text(header.shape), " of ",
              type_name(type), " needs ", expected);
     if (!file.read(1).empty()) fail(path, ": bytes after the end of its data; expected ", expected, " bytes of data");
+    const bool of_host = order == '|' || order == '=' || order == kHostOrder;
+    if (!of_host) array.bytes = swapped(std::move(array.bytes), type_size(type));
     return array;
 }
 
@@ -222,7 +231,9 @@ void write_npy(OutputFile& file, const Array& array) {
     const std::string start = {'\x93', 'N', 'U', 'M', 'P', 'Y', 1, 0, char(header.size() & 0xff), char(header.size() >> 8)};
     file.write(start);
     file.write(header);
-    file.write(array.bytes.data(), array.bytes.size());
+    if (kHostOrder == '<') return file.write(array.bytes.data(), array.bytes.size());
+    const std::vector<std::byte> data = swapped(array.bytes, type_size(array.type));
+    file.write(data.data(), data.size());
 }
 
 }  // namespace tool

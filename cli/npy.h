@@ -1,4 +1,4 @@
-// NumPy's .npy files: reading versions 1 to 3 in either order, writing version 1.
+// NumPy's .npy files: reading versions 1 to 3 in either order of axes and of bytes, writing version 1, low bytes first.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tool {
 
-// Element types as the file names them, without byte order: "f4", "f2", "u2", "b1", … ("V2" is what bfloat16 arrays save as).
+// Elements in the machine's byte order. Their types as the file names them, without it: "f4", "f2", "u2", "b1", … ("V2" is what bfloat16 arrays save as).
 struct Array {
     std::string type;
     std::vector<int64_t> shape;
@@ -41,7 +41,7 @@ Array in_c_order(Array array);
 // Throws Error, one sentence that begins with the path.
 Array read_npy(const std::string& path);
 
-// Version 1, in C order.
+// Version 1, in C order, little-endian.
 void write_npy(OutputFile& file, const Array& array);
 
 }  // namespace tool

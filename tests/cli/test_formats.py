@@ -64,6 +64,29 @@ class Formats(ToolCase):
         self.assertEqual((self.o.shape, self.o.dtype), ((2, 6, 4, 5), np.float32))
         self.assertEqual((self.lse.shape, self.lse.dtype), ((2, 4, 6), np.float32))
 
+    def test_files_of_either_byte_order(self):
+        """NumPy writes arrays in the order that they have; what the tool writes is the same everywhere."""
+        rng = np.random.default_rng(2)
+        bias, sinks = rng.standard_normal((6, 9)).astype("f4"), rng.standard_normal(4).astype("f4")
+        packed = {name: array[0] for name, array in zip("qkv", (self.q, self.k, self.v))}
+        offsets = {"cu_q": np.array([0, 2, 6], "i8"), "cu_k": np.array([0, 4, 9], "i4")}
+        lists = [option for name in "qk" for option in (f"--cu-seqlens-{name}", f"cu_{name}.npy")]
+        for arrays, options in (
+            ({"q": self.q, "k": self.k, "v": np.asfortranarray(self.v), "bias": bias, "sinks": sinks},
+             ["--bias", "bias.npy", "--sinks", "sinks.npy"]),
+            ({name: array.astype("f2") for name, array in packed.items()} | offsets, lists),
+            ({name: bf16_bits(array) for name, array in packed.items()} | offsets, [*lists, "--dtype", "bf16"]),
+        ):
+            written = []
+            for order in "<>":
+                self.save(**{name: array.astype(array.dtype.newbyteorder(order)) for name, array in arrays.items()})
+                with open(self.folder / "q.npy", "rb") as file:
+                    self.assertIn(f"'descr': '{order}", file.read(40).decode("latin1"))
+                self.attention(*options)
+                written.append([(self.folder / name).read_bytes() for name in ("o.npy", "lse.npy")])
+            self.assertEqual(*written)
+            self.assertIn(b"'descr': '<", written[0][0])
+
     def test_bfloat16_of_ml_dtypes_is_two_opaque_bytes(self):
         self.save(**{name: bf16_bits(array) for name, array in zip("qkv", (self.q, self.k, self.v))})
         want = self.attention("--dtype", "bf16")[0]
@@ -111,7 +134,7 @@ class BrokenFiles(ToolCase):
 
     def test_headers(self):
         good = {"descr": "'<f4'", "fortran_order": "False", "shape": "(1, 2, 1, 4)"}
-        rows = [({"descr": "'>f4'"}, "big-endian"), ({"descr": "'<f8'"}, "float64"), ({"descr": "'<c8'"}, "c8"),
+        rows = [({"descr": "'?f4'"}, "?f4"), ({"descr": "'>f8'"}, "float64"), ({"descr": "'<f8'"}, "float64"), ({"descr": "'<c8'"}, "c8"),
                 ({"descr": "'|O'"}, "O"), ({"descr": "[('a', '<f4')]"}, "structured"), ({"descr": "'f4'"}, "f4"),
                 ({"descr": "''"}, "cannot be read"), ({"descr": "'<f4"}, "not a valid"), ({"fortran_order": "Maybe"}, "fortran_order"),
                 ({"shape": "(-1, 2, 1, 4)"}, "extent"), ({"shape": "(1, 2, 1, 4"}, "not a valid"), ({"shape": "8"}, "not a valid"),
