@@ -175,7 +175,9 @@ fa_status_t agree(fa_cp_s* cp, fa_status_t own, const Fingerprint& fingerprint) 
     for (int32_t r = 0; r < ranks; r++) {
         if (all[r].version != all[0].version) {
             cp->failed = true;
-            return fail(&cp->message, FA_PEERS_DISAGREE, "rank %d runs another version of the library than rank 0", r);
+            const bool swapped = all[r].version == __builtin_bswap64(all[0].version);
+            return fail(&cp->message, FA_PEERS_DISAGREE, "rank %d %s than rank 0", r,
+                        swapped ? "stores numbers in another byte order" : "runs another version of the library");
         }
     }
     for (int32_t r = 0; r < ranks; r++) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <stddef.h>
 #include <string.h>
+#include <algorithm>
 #include <set>
 #include "spread.h"
 #include "support/at_the_end.h"
@@ -132,6 +133,36 @@ TEST(CpFaults, RanksThatDifferAllSaySo) {
             EXPECT_EQ(FA_PEERS_DISAGREE, r.status) << r.error;
             EXPECT_NE(std::string::npos, r.error.find(difference.what)) << r.error;
         }
+}
+
+// What a rank says of itself begins with its library's version. The peer here says the same as this rank, but for the bytes' order there.
+TEST(CpFaults, ARankOfAnotherByteOrderIsToldSo) {
+    const Handle handle = make_handle();
+    fa_cp_transport_t transport = FA_CP_TRANSPORT_INIT;
+    transport.ranks = 2;
+    transport.start = [](void*, const fa_cp_message_t* messages, int64_t count, uint64_t*) {
+        const char* said = nullptr;
+        for (int64_t i = 0; i < count; i++)
+            if (messages[i].direction == FA_CP_SEND) said = static_cast<const char*>(messages[i].data);
+        for (int64_t i = 0; i < count; i++) {
+            if (messages[i].direction == FA_CP_SEND) continue;
+            char* const heard = static_cast<char*>(messages[i].data);
+            memcpy(heard, said, messages[i].bytes);
+            std::reverse(heard, heard + sizeof(uint64_t));
+        }
+        return fa_status_t(FA_OK);
+    };
+    transport.wait = [](void*, uint64_t, int64_t) { return fa_status_t(FA_OK); };
+    fa_cp_create_info_t info = FA_CP_CREATE_INFO_INIT;
+    info.transport = &transport;
+    fa_cp_t cp = nullptr;
+    ASSERT_EQ(FA_OK, fa_cp_create(&cp, handle, &info));
+    Case c = small();
+    fa_cp_desc_t spread = FA_CP_DESC_INIT;
+    spread.shard = FA_CP_SHARD_ROWS;
+    EXPECT_EQ(FA_PEERS_DISAGREE, fa_cp_forward(cp, &c.d, &spread, &c.a));
+    EXPECT_STREQ("rank 1 stores numbers in another byte order than rank 0", fa_cp_last_error(cp));
+    EXPECT_EQ(FA_OK, fa_cp_destroy(cp));
 }
 
 TEST(CpFaults, ARankThatComputesNothingTellsTheOthersAtTheEnd) {
