@@ -3,7 +3,8 @@
 #   test.sh          the optimised build with its tests, and the core under the address and undefined-behaviour sanitizers: while you work
 #   test.sh --all    what every change must pass: most tests under these sanitizers, a build for 64-bit ARM on an emulated CPU, then the
 #                    optimised build with the CUDA module for Hopper and the HIP module for all its targets, and what that build cost
-#   test.sh --full   also CUDA for other GPUs, an unoptimised build, the thread sanitizer, packages and, for an hour, all tests on ARM
+#   test.sh --full   also CUDA for other GPUs, an unoptimised build, the thread sanitizer, packages and, for an hour each, all tests on
+#                    emulated CPUs of 64-bit ARM and of IBM Z, whose numbers have the high byte first
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,7 +12,7 @@ case "${1-}" in
     "") presets=(core quick) ;;
     --all) presets=(asan release) ;;
     --full) presets=(dev asan tsan release) ;;
-    *) sed -n '2,7s/^# *//p' "$0"; exit 2 ;;
+    *) sed -n '2,8s/^# *//p' "$0"; exit 2 ;;
 esac
 
 # A heading begins a step. What each took, by the clock and of all processors together, the end of the run tells.
@@ -29,7 +30,7 @@ enter() {
 packages=(git g++ cmake ninja-build pkg-config libgtest-dev libcli11-dev nlohmann-json3-dev python3-numpy python3-venv mandoc clang-19)
 [ "${1-}" = "" ] || packages+=(cargo rustc rust-clippy golang-go librust-half-dev lld-19 clang-tools-19 llvm-19 libamdhip64-dev
     g++-aarch64-linux-gnu qemu-user googletest abigail-tools openmpi-bin libopenmpi-dev)
-[ "${1-}" != --full ] || packages+=(clang libomp-14-dev fish zsh)
+[ "${1-}" != --full ] || packages+=(clang libomp-14-dev fish zsh g++-s390x-linux-gnu)
 tools/install_packages.sh "${packages[@]}"
 if [ "${1-}" != "" ]; then
     nvcc=$(tools/install_nvcc.sh)
@@ -62,7 +63,11 @@ for preset in "${presets[@]}"; do
         modules=(-DFA_CUDA=ON -DFA_HIP=ON -DCMAKE_CUDA_COMPILER="$nvcc" -DFA_CUDA_ARCHITECTURES="$gpus" -DFA_SM90_TYPES="$types"
             -DCMAKE_CXX_COMPILER_LAUNCHER="$PWD/tools/keep_time")
         enter "aarch64: building and testing"
-        tools/test_aarch64.sh $([ "$1" != --full ] || echo --full)
+        tools/test_cross.sh $([ "$1" != --full ] || echo --full) aarch64
+        if [ "$1" = --full ]; then
+            enter "s390x: building and testing"
+            tools/test_cross.sh --full s390x
+        fi
     fi
     enter "Building $preset"
     cmake --preset "$preset" -DFA_TESTS=ON -DFA_WERROR=ON -DFA_PYTHON="$venv/bin/python" -DFA_TORCH="$torch" "${modules[@]}" --log-level=WARNING >/dev/null

@@ -1,15 +1,4 @@
-# The kernels for 64-bit ARM on an emulated CPU: with NEON alone, and with SVE vectors of each length. Tests labelled `quick` are what every
-# change must pass; the others, with all those of the other rooms, take an hour.
-# More environment may follow the filter.
-function(emulate name cpu label filter)
-  add_test(NAME Aarch64.${name} COMMAND fa_check --gtest_brief=1 --gtest_filter=${filter})
-  set(environment QEMU_CPU=${cpu} ${ARGN})
-  if(label STREQUAL "quick")
-    list(APPEND environment FA_CASES=150)
-  endif()
-  set_tests_properties(Aarch64.${name} PROPERTIES LABELS ${label} TIMEOUT 3600 ENVIRONMENT "${environment}")
-endfunction()
-
+# The kernels for 64-bit ARM: with NEON alone, and with SVE vectors of each length.
 emulate(Neon.Checks cortex-a72 quick "*FewKeys/generic:*FewKeys/neon:Tails*/generic:*Tails*/neon:NotANumber*:Infinity*:HostileParameters.*")
 emulate(Neon.Random cortex-a72 quick Shard/Random.*/0)
 foreach(bits 128 256 512)
@@ -32,14 +21,6 @@ foreach(table neon:16:neon_bf16 sve256:32:sve_bf16 sve512:64:sve_bf16)
 endforeach()
 
 # Vectors that no table is for: the library must see that, and offer NEON.
-add_test(NAME Aarch64.OtherLengths COMMAND fa_check --gtest_filter=Isa/Tails.GroupedHeads/sve)
-set_tests_properties(Aarch64.OtherLengths PROPERTIES LABELS quick TIMEOUT 60 ENVIRONMENT "QEMU_CPU=max,sve-default-vector-length=128"
+add_test(NAME Cross.OtherLengths COMMAND fa_check --gtest_filter=Isa/Tails.GroupedHeads/sve)
+set_tests_properties(Cross.OtherLengths PROPERTIES LABELS quick TIMEOUT 60 ENVIRONMENT "QEMU_CPU=max,sve-default-vector-length=128"
   PASS_REGULAR_EXPRESSION "max_isa is sve: this CPU or build offers generic, neon")
-
-add_test(NAME Aarch64.Api COMMAND api_test --gtest_brief=1)
-add_test(NAME Aarch64.Abi COMMAND abi_test --gtest_brief=1)
-set_tests_properties(Aarch64.Api Aarch64.Abi PROPERTIES LABELS quick TIMEOUT 600)
-
-add_test(NAME Aarch64.IsaObjects
-  COMMAND ${PROJECT_SOURCE_DIR}/tools/check_isa_objects $<TARGET_OBJECTS:fa_core> $<TARGET_OBJECTS:fa_cpu> COMMAND_EXPAND_LISTS)
-set_tests_properties(Aarch64.IsaObjects PROPERTIES LABELS quick ENVIRONMENT "NM=${CMAKE_NM};OBJDUMP=${CMAKE_OBJDUMP}")

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Builds the library and its tests for another machine, warnings as errors, and runs them on an emulated CPU: aarch64 (NEON alone, and SVE
+# with vectors of 128, 256 and 512 bits), s390x (high byte first). The last lines are ctest's own summary.
+#   test_cross.sh MACHINE          what every change must pass
+#   test_cross.sh --full MACHINE   everything that runs there: an hour
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+targets=(fa_check api_test abi_test abi_layout abi_c99) tests=(--label-regex quick)
+[ "${1-}" != --full ] || { targets=(all) tests=(); shift; }
+case "$#/${1-}" in
+    1/aarch64 | 1/s390x) machine=$1 ;;
+    *) sed -n '2,5s/^# *//p' "$0"; exit 2 ;;
+esac
+
+tools/install_packages.sh "g++-$machine-linux-gnu" qemu-user googletest cmake ninja-build
+printf '\n== Building %s\n' "$machine"
+cmake --preset "$machine" -DFA_TESTS=ON -DFA_WERROR=ON --log-level=WARNING >/dev/null
+cmake --build --preset "$machine" --target "${targets[@]}" -- --quiet
+printf '\n== Testing %s\n' "$machine"
+export OMP_WAIT_POLICY=passive CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL-$(nproc)}
+ctest --preset "$machine" --progress --no-tests=error "${tests[@]}"
