@@ -1,5 +1,6 @@
 //! The descriptor as a builder.
 
+use crate::calls::size;
 use crate::sys;
 
 macro_rules! choices {
@@ -18,14 +19,10 @@ include!("generated/types.rs");
 
 /// What is computed: types, sizes, strides, masks. It holds no data. What is not set has its default, which is zero or off; a value that is
 /// larger than the library counts becomes its largest, and is refused there. Types of tensors are those of the slices that a call
-/// gives; they are set here only to ask about calls ([`crate::Handle::explain`]), or to hold a call to them.
+/// gives; they are set here only to ask about calls ([`crate::OpenHandle::explain`]), or to hold a call to them.
 #[derive(Clone, Copy)]
 pub struct Attention {
     pub(crate) desc: sys::fa_attention_desc_t,
-}
-
-fn size(value: usize) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 macro_rules! setters {

@@ -190,22 +190,80 @@ macro_rules! operands {
 }
 include!("generated/calls.rs");
 
+mod sealed {
+    pub trait Inputs {
+        fn forward(&self) -> &super::Forward<'_>;
+    }
+}
+
+/// What a backward takes of the forward: its args, with o and LSE as it wrote them.
+pub trait Inputs: sealed::Inputs {}
+
+impl sealed::Inputs for Forward<'_> {
+    fn forward(&self) -> &Forward<'_> {
+        self
+    }
+}
+impl Inputs for Forward<'_> {}
+
+/// A forward's args whose o and LSE are borrowed for reading only, by [`Forward::computed`]. They are for backwards, and for no other forward,
+/// which would write through them:
+///
+/// ```
+/// # use flashattn::{Attention, Backward, Forward, Handle};
+/// # let (shape, x, dout) = (Attention::new().batch(1).heads_q(1).seqlen_q(1).seqlen_k(1).dim_qk(1), [1.0f32], [1.0f32]);
+/// # let (o, lse, mut dv) = ([1.0f32], [1.0f32], [0.0f32]);
+/// let inputs = Forward::new().q(&x).k(&x).v(&x).computed(&o, &lse);
+/// Handle::new()?.backward(&shape, &inputs, &Backward::new().dout(&dout).dv(&mut dv))?;
+/// # Ok::<(), flashattn::Error>(())
+/// ```
+///
+/// ```compile_fail,E0308
+/// # use flashattn::{Attention, Backward, Forward, Handle};
+/// # let (shape, x, dout) = (Attention::new().batch(1).heads_q(1).seqlen_q(1).seqlen_k(1).dim_qk(1), [1.0f32], [1.0f32]);
+/// # let (o, lse, mut dv) = ([1.0f32], [1.0f32], [0.0f32]);
+/// let inputs = Forward::new().q(&x).k(&x).v(&x).computed(&o, &lse);
+/// Handle::new()?.forward(&shape, &inputs)?;
+/// # Ok::<(), flashattn::Error>(())
+/// ```
+///
+/// Nor is one of the two replaced by another that may be written:
+///
+/// ```compile_fail,E0599
+/// # use flashattn::Forward;
+/// # let (x, o, lse, mut other) = ([1.0f32], [1.0f32], [1.0f32], [0.0f32]);
+/// let call = Forward::new().q(&x).k(&x).v(&x).computed(&o, &lse).o(&mut other);
+/// ```
+///
+/// Args stay with their thread, for whoever has a reference to them can have their outputs written:
+///
+/// ```compile_fail,E0277
+/// fn shared<T: Sync>() {}
+/// shared::<flashattn::Forward<'static>>();
+/// ```
+///
+/// ```compile_fail,E0277
+/// fn shared<T: Sync>() {}
+/// shared::<flashattn::Conversion<'static>>();
+/// ```
+pub struct Computed<'a>(Forward<'a>);
+
+impl sealed::Inputs for Computed<'_> {
+    fn forward(&self) -> &Forward<'_> {
+        &self.0
+    }
+}
+impl Inputs for Computed<'_> {}
+
 impl<'a> Forward<'a> {
-    /// For a backward: o and LSE as the forward wrote them, which are only read. Such args are for no other forward.
-    pub fn computed<T: Element>(mut self, o: &'a [T], lse: &'a [f32]) -> Self {
+    /// For backwards: o and LSE as the forward wrote them, which are only read. It comes last.
+    pub fn computed<T: Element>(mut self, o: &'a [T], lse: &'a [f32]) -> Computed<'a> {
         self.args.o = o.as_ptr() as *mut c_void;
         self.args.lse = lse.as_ptr() as *mut f32;
         let (at_o, at_lse) = (addr_of!(self.args.o) as usize, addr_of!(self.args.lse) as usize);
         self.bind("o", at_o, size_of_val(o), 0, Some((|d| &mut d.o_dtype, T::DTYPE)), false);
         self.bind("lse", at_lse, size_of_val(lse), FA_OPERAND_LSE, None, false);
-        self
-    }
-
-    pub(crate) fn check_outputs(&self) -> Result<()> {
-        match self.bounds.0.iter().find(|bound| bound.name == "o" && !bound.written) {
-            Some(_) => Err(invalid("o was given by computed(), which is for a backward: expected o()".into())),
-            None => Ok(()),
-        }
+        Computed(self)
     }
 }
 

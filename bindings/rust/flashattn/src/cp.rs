@@ -1,17 +1,20 @@
 //! One attention over several ranks: processes, or threads with a [`ContextParallel`] each. All ranks make the same calls in the same order, on
 //! tensors that hold their own rows; what travels between them goes over a [`Transport`] of the program's. `flashattn_cp.h` is the manual.
 
-use std::any::Any;
-use std::collections::HashMap;
 use std::ffi::CStr;
-use std::os::raw::c_void;
-use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::panic::resume_unwind;
 use std::ptr;
 use std::time::Duration;
 
+mod wires;
+
+use self::wires::{on_abandon, on_start, on_wait, Wires};
+use crate::calls::size;
 use crate::error::{invalid, Error};
+use crate::helpers::room;
+use crate::pinned::Pinned;
 use crate::sys::{self, cp::*};
-use crate::{Attention, Backward, Forward, Handle, Result};
+use crate::{Attention, Backward, Forward, Handle, Inputs, OpenHandle, Result};
 
 /// Why a message did not come.
 #[non_exhaustive]
@@ -64,8 +67,8 @@ pub trait Transport {
     fn rank(&self) -> usize;
     /// How many there are.
     fn ranks(&self) -> usize;
-    /// Starts a group of messages without waiting for any peer; what is sent is borrowed for the call alone. Returns a number for
-    /// the group that no other under way has.
+    /// Starts a group of messages without waiting for any peer; what is sent is borrowed for the call alone. Returns a number by which the
+    /// wait for it is told.
     fn start(&mut self, outgoing: &[Outgoing<'_>], incoming: &[Incoming]) -> std::result::Result<u64, Failure>;
     /// Returns when the group is done, its messages in `arrivals`, in the order of `incoming`. limit: `None` is none.
     fn wait(&mut self, group: u64, arrivals: &mut [Arrival<'_>], limit: Option<Duration>) -> std::result::Result<(), Failure>;
@@ -147,26 +150,31 @@ impl Spread {
             Lengths::Packed(starts) => (starts.as_ptr(), starts.len() - 1, 0),
         };
         let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-        let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        let mut ranges = vec![Range::default(); 2 * batch];
+        let mut found: Vec<Range> = Vec::new();
         let mut count = 0;
-        // SAFETY: cu has batch + 1 entries or is null, ranges has room for so many, count is writable.
-        let status = unsafe {
-            fa_cp_partition(
-                &self.desc,
-                number(rank),
-                number(ranks),
-                cu,
-                size(batch),
-                size(seqlen),
-                ranges.as_mut_ptr(),
-                size(ranges.len()),
-                &mut count,
-            )
-        };
-        check(ptr::null_mut(), status)?;
-        ranges.truncate(count as usize);
-        Ok(ranges)
+        // First it is asked how many there are.
+        for counted in [false, true] {
+            let ranges = if counted { found.as_mut_ptr() } else { ptr::null_mut() };
+            // SAFETY: cu has batch + 1 entries or is null, ranges is null or has room for so many, count is writable.
+            let status = unsafe {
+                fa_cp_partition(
+                    &self.desc,
+                    number(rank),
+                    number(ranks),
+                    cu,
+                    size(batch),
+                    size(seqlen),
+                    ranges,
+                    size(found.len()),
+                    &mut count,
+                )
+            };
+            check(ptr::null_mut(), status)?;
+            if !counted {
+                found = room(usize::try_from(count).unwrap_or(usize::MAX))?;
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -187,74 +195,6 @@ pub enum Lengths<'a> {
 /// Rows [begin, begin + rows) of a sequence, which a rank has from its row `local` on.
 pub type Range = fa_cp_range_t;
 
-/// What the library calls, at an address that stays.
-struct Wires {
-    transport: Box<dyn Transport + Send>,
-    receiving: HashMap<u64, Vec<fa_cp_message_t>>,
-    panic: Option<Box<dyn Any + Send>>,
-}
-
-impl Wires {
-    /// A panic must not unwind into C: it goes on when the library has returned.
-    fn guarded(&mut self, call: impl FnOnce(&mut Self) -> std::result::Result<(), Failure>) -> i32 {
-        match catch_unwind(AssertUnwindSafe(|| call(self))) {
-            Ok(Ok(())) => sys::FA_OK,
-            Ok(Err(Failure::TimedOut)) => sys::FA_TIMEOUT,
-            Ok(Err(Failure::OutOfMemory)) => sys::FA_OUT_OF_MEMORY,
-            Ok(Err(Failure::PeerFailed)) => sys::FA_PEER_FAILED,
-            Err(panic) => {
-                self.panic = Some(panic);
-                sys::FA_PEER_FAILED
-            }
-        }
-    }
-}
-
-/// # Safety
-/// `user` is the wires of a live object; `messages` has `count` entries, whose memory is the library's.
-unsafe extern "C" fn on_start(user: *mut c_void, messages: *const fa_cp_message_t, count: i64, ticket: *mut u64) -> i32 {
-    let wires = &mut *(user as *mut Wires);
-    let messages = std::slice::from_raw_parts(messages, count as usize);
-    let (sent, received): (Vec<_>, Vec<_>) = messages.iter().copied().partition(|m| m.direction == FA_CP_SEND);
-    let outgoing = |m: &fa_cp_message_t| Outgoing {
-        peer: m.peer as usize,
-        tag: m.tag,
-        bytes: std::slice::from_raw_parts(m.data as *const u8, m.bytes as usize),
-    };
-    let incoming = |m: &fa_cp_message_t| Incoming { peer: m.peer as usize, tag: m.tag, bytes: m.bytes as usize };
-    wires.guarded(|wires| {
-        let outgoing: Vec<_> = sent.iter().map(outgoing).collect();
-        let incoming: Vec<_> = received.iter().map(incoming).collect();
-        let group = wires.transport.start(&outgoing, &incoming)?;
-        wires.receiving.insert(group, received);
-        *ticket = group;
-        Ok(())
-    })
-}
-
-/// # Safety
-/// `user` is the wires of a live object; what was to be received is the library's memory until this has returned `FA_OK`.
-unsafe extern "C" fn on_wait(user: *mut c_void, ticket: u64, timeout_ms: i64) -> i32 {
-    let wires = &mut *(user as *mut Wires);
-    let received = wires.receiving.remove(&ticket).unwrap_or_default();
-    let arrival = |m: &fa_cp_message_t| Arrival {
-        peer: m.peer as usize,
-        tag: m.tag,
-        bytes: std::slice::from_raw_parts_mut(m.data as *mut u8, m.bytes as usize),
-    };
-    let limit = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
-    wires.guarded(|wires| {
-        let mut arrivals: Vec<_> = received.iter().map(arrival).collect();
-        wires.transport.wait(ticket, &mut arrivals, limit)
-    })
-}
-
-/// # Safety
-/// `user` is the wires of a live object. Nobody touches the library's memory outside of a wait.
-unsafe extern "C" fn on_abandon(user: *mut c_void) {
-    (*(user as *mut Wires)).receiving.clear();
-}
-
 fn check(raw: fa_cp_t, status: i32) -> Result<()> {
     if status == sys::FA_OK {
         return Ok(());
@@ -268,7 +208,7 @@ fn check(raw: fa_cp_t, status: i32) -> Result<()> {
 pub struct ContextParallel {
     raw: fa_cp_t,
     handle: Handle,
-    wires: Box<Wires>,
+    wires: Pinned<Wires>,
     rank: usize,
     ranks: usize,
 }
@@ -280,11 +220,11 @@ impl ContextParallel {
     /// The handle's tensors lie in host memory. limit: the longest wait for a peer, which may be computing meanwhile; `None`: no limit.
     pub fn new(mut handle: Handle, transport: impl Transport + Send + 'static, limit: Option<Duration>) -> Result<Self> {
         let (rank, ranks) = (transport.rank(), transport.ranks());
-        let mut wires = Box::new(Wires { transport: Box::new(transport), receiving: HashMap::new(), panic: None });
+        let wires = Pinned::new(Wires::new(transport));
         let functions = fa_cp_transport_t {
             rank: i32::try_from(rank).unwrap_or(i32::MAX),
             ranks: i32::try_from(ranks).unwrap_or(i32::MAX),
-            user: (&mut *wires as *mut Wires).cast(),
+            user: wires.pointer().cast(),
             start: Some(on_start),
             wait: Some(on_wait),
             abandon: Some(on_abandon),
@@ -300,8 +240,29 @@ impl ContextParallel {
         Ok(ContextParallel { raw, handle, wires, rank, ranks })
     }
 
-    /// The handle, as for [`Handle::set`].
-    pub fn handle(&mut self) -> &mut Handle {
+    /// The handle, for what it does by itself, as [`OpenHandle::set`] and the calls on this rank's cache. It stays this object's:
+    ///
+    /// ```
+    /// # use flashattn::{cp::ContextParallel, sys, Result};
+    /// fn alone(cp: &mut ContextParallel) -> Result<()> {
+    ///     cp.handle().set(sys::FA_PARAM_THREADS, 1)
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0308
+    /// # use flashattn::{cp::ContextParallel, Handle};
+    /// fn swapped(cp: &mut ContextParallel, other: Handle) {
+    ///     *cp.handle() = other;
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0277
+    /// # use flashattn::cp::ContextParallel;
+    /// fn exchanged(one: &mut ContextParallel, other: &mut ContextParallel) {
+    ///     std::mem::swap(one.handle(), other.handle());
+    /// }
+    /// ```
+    pub fn handle(&mut self) -> &mut OpenHandle {
         &mut self.handle
     }
 
@@ -315,8 +276,9 @@ impl ContextParallel {
         self.said(status)
     }
 
-    /// Gradients over all ranks. `forward` has the forward's inputs, and o and LSE by [`Forward::computed`].
-    pub fn backward(&mut self, attention: &Attention, spread: &Spread, forward: &Forward<'_>, call: &Backward<'_>) -> Result<()> {
+    /// Gradients over all ranks. `forward` is as in [`OpenHandle::backward`].
+    pub fn backward(&mut self, attention: &Attention, spread: &Spread, forward: &impl Inputs, call: &Backward<'_>) -> Result<()> {
+        let forward = forward.forward();
         let read = self.read_backward(attention, spread, forward, call);
         let (desc, mut args) = self.told(read)?;
         args.forward = &forward.args;
@@ -350,7 +312,8 @@ impl ContextParallel {
     pub fn traffic(&self) -> (u64, u64) {
         let (mut bytes, mut messages) = (0, 0);
         // SAFETY: the object is live, both are writable.
-        unsafe { fa_cp_traffic(self.raw, &mut bytes, &mut messages) };
+        let status = unsafe { fa_cp_traffic(self.raw, &mut bytes, &mut messages) };
+        assert_eq!(status, sys::FA_OK, "it refuses no object that is there");
         (bytes, messages)
     }
 
@@ -365,7 +328,8 @@ impl ContextParallel {
     fn told<T>(&mut self, read: Result<T>) -> Result<T> {
         if read.is_err() {
             // SAFETY: the object is live; the library refuses null, and tells the others.
-            unsafe { fa_cp_forward(self.raw, ptr::null(), ptr::null(), ptr::null()) };
+            let refused = unsafe { fa_cp_forward(self.raw, ptr::null(), ptr::null(), ptr::null()) };
+            assert_ne!(refused, sys::FA_OK);
         }
         read
     }
@@ -376,7 +340,6 @@ impl ContextParallel {
         spread: &Spread,
         call: &Forward<'_>,
     ) -> Result<(sys::fa_attention_desc_t, sys::fa_forward_args_t)> {
-        call.check_outputs()?;
         let mut desc = attention.desc;
         call.bounds.settle(&mut desc, false)?;
         let local = self.local(&desc, spread, call)?;
@@ -464,7 +427,7 @@ impl std::fmt::Debug for ContextParallel {
 
 impl Drop for ContextParallel {
     fn drop(&mut self) {
-        // SAFETY: created by fa_cp_create, destroyed once, before the handle and the wires.
+        // SAFETY: created by fa_cp_create, destroyed once, before the handle, which nobody could put another in the place of, and the wires.
         unsafe { fa_cp_destroy(self.raw) };
     }
 }

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::ffi::{CStr, CString};
+use std::ops::{Deref, DerefMut};
 use std::os::raw::{c_char, c_void};
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::path::Path;
@@ -9,12 +10,13 @@ use std::ptr;
 use std::sync::Mutex;
 
 use crate::error::{check, invalid};
-use crate::{sys, AppendKv, Attention, Backend, Backward, Conversion, Forward, LogLevel, Merge, Op, Result, Rotary};
+use crate::pinned::Pinned;
+use crate::{sys, AppendKv, Attention, Backend, Backward, Conversion, Forward, Inputs, LogLevel, Merge, Op, Result, Rotary};
 
 type Log = Box<dyn Fn(i32, &str) + Send + Sync>;
 type ParallelFor = Box<dyn Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync>;
 
-/// What the library calls, at an address that stays, and the panic that it ended in.
+/// What the library calls, and the panic that it ended in.
 #[derive(Default)]
 struct Callbacks {
     log: Option<Log>,
@@ -115,11 +117,11 @@ impl Builder {
         self
     }
 
-    /// The program's own threads: `parallel_for(n, body)` runs body(0) … body(n − 1), each once, and returns when all are done.
-    /// It is for the CPU backend. A panic leaves the call that it was called by.
+    /// The program's own threads: `parallel_for(n, body)` runs body(0) … body(n − 1), each once, and returns when all are done. Where some
+    /// were left out, the call fails. It is for the CPU backend. A panic leaves the call that it was called by.
     ///
     /// # Safety
-    /// It must not return while one of its bodies is still to run or running.
+    /// It must run no body twice, and must not return while one is still to run or running.
     pub unsafe fn parallel_for(mut self, parallel_for: impl Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync + 'static) -> Self {
         self.callbacks.parallel_for = Some(Box::new(parallel_for));
         self
@@ -137,8 +139,8 @@ impl Builder {
 
     /// Makes it.
     pub fn build(self) -> Result<Handle> {
-        let callbacks = Box::new(self.callbacks);
-        let user = &*callbacks as *const Callbacks as *mut c_void;
+        let callbacks = Pinned::new(self.callbacks);
+        let user = callbacks.pointer().cast();
         let mut info = self.info;
         info.memory = sys::FA_MEMORY_HOST;
         info.backend_dir = self.backend_dir.as_ref().map_or(ptr::null(), |folder| folder.as_ptr());
@@ -153,7 +155,7 @@ impl Builder {
         let mut raw = ptr::null_mut();
         // SAFETY: both point to live values of the declared types; the callbacks outlive the handle.
         let status = unsafe { sys::fa_create(&mut raw, &info) };
-        let made = Handle { raw, callbacks };
+        let made = Handle(Box::new(OpenHandle { raw, callbacks, end: [] }));
         made.callbacks.resume();
         check(ptr::null_mut(), status)?;
         Ok(made)
@@ -161,19 +163,50 @@ impl Builder {
 }
 
 /// Owns backend, device, threads and scratch memory. It takes ordinary memory on every backend; for memory of a device and its streams,
-/// [`sys`] has a handle with `FA_MEMORY_DEVICE`. It has one owner:
+/// [`sys`] has a handle with `FA_MEMORY_DEVICE`. What it does is said at [`OpenHandle`]. It has one owner, and serves one thread at a time:
 ///
-/// ```compile_fail
+/// ```
+/// fn send<T: Send>() {}
+/// send::<flashattn::Handle>();
+/// ```
+///
+/// ```compile_fail,E0277
 /// fn clone<T: Clone>() {}
 /// clone::<flashattn::Handle>();
 /// ```
-pub struct Handle {
+///
+/// ```compile_fail,E0277
+/// fn sync<T: Sync>() {}
+/// sync::<flashattn::Handle>();
+/// ```
+#[derive(Debug)]
+pub struct Handle(Box<OpenHandle>);
+
+impl Deref for Handle {
+    type Target = OpenHandle;
+
+    fn deref(&self) -> &OpenHandle {
+        &self.0
+    }
+}
+
+impl DerefMut for Handle {
+    fn deref_mut(&mut self) -> &mut OpenHandle {
+        &mut self.0
+    }
+}
+
+/// A [`Handle`] for those who do not own it. Who else points to it, as [`crate::cp::ContextParallel`] does, may rely on that it stays: it has no size
+/// that is known, so that nothing can be put in its place, and nobody but its owner ends it.
+pub struct OpenHandle<End: ?Sized = [()]> {
     raw: sys::fa_handle_t,
-    callbacks: Box<Callbacks>,
+    callbacks: Pinned<Callbacks>,
+    #[allow(dead_code)] // what makes it unsized
+    end: End,
 }
 
 // SAFETY: a handle may be used from any thread, though from one at a time, which `&mut self` ensures.
-unsafe impl Send for Handle {}
+unsafe impl<End: ?Sized> Send for OpenHandle<End> {}
 
 impl Handle {
     /// A handle on the first usable of CUDA, HIP and CPU.
@@ -190,7 +223,9 @@ impl Handle {
     pub fn builder() -> Builder {
         Builder::default()
     }
+}
 
+impl OpenHandle {
     fn said(&self, status: i32) -> Result<()> {
         self.callbacks.resume();
         check(self.raw, status)
@@ -235,7 +270,6 @@ impl Handle {
     /// # Ok::<(), flashattn::Error>(())
     /// ```
     pub fn forward(&mut self, attention: &Attention, call: &Forward<'_>) -> Result<()> {
-        call.check_outputs()?;
         let mut desc = attention.desc;
         call.bounds.settle(&mut desc, false)?;
         call.bounds.check(&desc, Forward::OP, &call.args)?;
@@ -244,7 +278,7 @@ impl Handle {
         self.said(status)
     }
 
-    /// Gradients. `forward` has the forward's inputs, and o and LSE by [`Forward::computed`].
+    /// Gradients. `forward` is what the forward was called with, or has its inputs, and o and LSE by [`Forward::computed`].
     ///
     /// ```
     /// # use flashattn::{Alignment, Attention, Backward, Forward, Handle};
@@ -259,7 +293,8 @@ impl Handle {
     /// assert_eq!(dv, [4.0, 2.0]);
     /// # Ok::<(), flashattn::Error>(())
     /// ```
-    pub fn backward(&mut self, attention: &Attention, forward: &Forward<'_>, call: &Backward<'_>) -> Result<()> {
+    pub fn backward(&mut self, attention: &Attention, forward: &impl Inputs, call: &Backward<'_>) -> Result<()> {
+        let forward = forward.forward();
         let mut desc = attention.desc;
         let mut args = call.args;
         args.forward = &forward.args;
@@ -348,9 +383,11 @@ impl Handle {
     pub fn explain(&mut self, attention: &Attention, op: Op) -> String {
         let mut text = [0u8; sys::FA_TEXT_MAX as usize];
         // SAFETY: handle and descriptor are live, text is writable for so many bytes and zero-terminated.
-        unsafe { sys::fa_explain(self.raw, &attention.desc, op as i32, text.as_mut_ptr().cast(), text.len() as u64) };
-        self.callbacks.resume();
-        text_of(&text)
+        let status = unsafe { sys::fa_explain(self.raw, &attention.desc, op as i32, text.as_mut_ptr().cast(), text.len() as u64) };
+        match self.said(status) {
+            Err(error) if text[0] == 0 => error.message().to_owned(),
+            _ => text_of(&text),
+        }
     }
 
     /// Bytes of scratch memory that the call would take.
@@ -368,13 +405,13 @@ impl Handle {
     }
 }
 
-impl std::fmt::Debug for Handle {
+impl<End: ?Sized> std::fmt::Debug for OpenHandle<End> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handle").field("raw", &self.raw).finish_non_exhaustive()
+        f.debug_struct("OpenHandle").field("raw", &self.raw).finish_non_exhaustive()
     }
 }
 
-impl Drop for Handle {
+impl<End: ?Sized> Drop for OpenHandle<End> {
     fn drop(&mut self) {
         // SAFETY: created by fa_create or null, destroyed once.
         unsafe { sys::fa_destroy(self.raw) };

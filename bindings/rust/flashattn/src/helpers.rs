@@ -3,6 +3,7 @@
 use std::mem::size_of;
 use std::ptr;
 
+use crate::calls::size;
 use crate::error::{check, invalid};
 use crate::handle::text_of;
 use crate::{sys, Attention, Backend, Error, Op, Result};
@@ -73,11 +74,20 @@ pub fn devices(backend: Backend) -> Result<Vec<Device>> {
         .collect()
 }
 
+/// So many default values; an error where there is no memory for them.
+pub(crate) fn room<T: Clone + Default>(n: usize) -> Result<Vec<T>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(n).map_err(|_| Error::OutOfMemory(format!("no memory for {n} values of {} bytes", size_of::<T>())))?;
+    values.resize(n, T::default());
+    Ok(values)
+}
+
 /// ALiBi's slopes for so many heads; `max_bias` 0: the usual 8.
 pub fn alibi_slopes(heads: usize, max_bias: f32) -> Result<Vec<f32>> {
-    let mut slopes = vec![0.0; heads];
+    // More than the library counts it refuses without a look at the room for them.
+    let mut slopes = room(if heads <= i32::MAX as usize { heads } else { 0 })?;
     // SAFETY: there is room for so many slopes.
-    check(ptr::null_mut(), unsafe { sys::fa_alibi_slopes(heads as i64, max_bias, slopes.as_mut_ptr()) })?;
+    check(ptr::null_mut(), unsafe { sys::fa_alibi_slopes(size(heads), max_bias, slopes.as_mut_ptr()) })?;
     Ok(slopes)
 }
 
@@ -90,14 +100,23 @@ pub fn dropout_mask(
     rows: std::ops::Range<usize>,
     keys: std::ops::Range<usize>,
 ) -> Result<Vec<bool>> {
-    let pairs = rows.len().checked_mul(keys.len()).filter(|&pairs| pairs <= isize::MAX as usize);
+    let pairs = rows.len().checked_mul(keys.len());
     let pairs = pairs.ok_or_else(|| invalid(format!("{} rows of {} keys are more than memory", rows.len(), keys.len())))?;
-    let mut keep = vec![0u8; pairs];
-    let (row, key) = (rows.start as i64, keys.start as i64);
+    let mut keep = room::<u8>(pairs)?;
     let (seed, offset) = state;
     // SAFETY: there is room for a byte of each pair.
     let status = unsafe {
-        sys::fa_dropout_mask(p, seed, offset, batch_head as i64, row, rows.len() as i64, key, keys.len() as i64, keep.as_mut_ptr())
+        sys::fa_dropout_mask(
+            p,
+            seed,
+            offset,
+            size(batch_head),
+            size(rows.start),
+            size(rows.len()),
+            size(keys.start),
+            size(keys.len()),
+            keep.as_mut_ptr(),
+        )
     };
     check(ptr::null_mut(), status)?;
     Ok(keep.into_iter().map(|byte| byte != 0).collect())

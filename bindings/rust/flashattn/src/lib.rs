@@ -46,13 +46,14 @@ mod element;
 mod error;
 mod handle;
 mod helpers;
+mod pinned;
 
 pub use attention::{Algorithm, Alignment, Attention, Backend, Dtype, ListSpace, LogLevel, Op, Precision, ScoresStage, ThreadPool};
-pub use calls::{AppendKv, Backward, Forward, Merge, Rotary};
+pub use calls::{AppendKv, Backward, Computed, Forward, Inputs, Merge, Rotary};
 pub use convert::Conversion;
 pub use element::{
     Bf16, BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, E2M1x2, Element, I4x2, U4x2, E4M3, E5M2, E8M0, F16,
 };
 pub use error::{Error, Result};
-pub use handle::{Builder, Handle};
+pub use handle::{Builder, Handle, OpenHandle};
 pub use helpers::{alibi_slopes, backend_status, backend_supports, devices, dropout_mask, version, Device};

@@ -79,7 +79,8 @@ fn every_method_gives_what_one_handle_gives() {
                         let (k, v) = (cut(k, &mine, k_row), cut(v, &mine, k_row));
                         let (mut o, mut lse) = (vec![0.0; rows * q_row], vec![0.0; rows * HEADS]);
                         let (mut dq, mut dk, mut dv) = (vec![0.0; rows * q_row], vec![0.0; rows * k_row], vec![0.0; rows * k_row]);
-                        let mut cp = rank_of(seat, LIMIT).unwrap();
+                        let nameless = layout == Layout::Zigzag;
+                        let mut cp = if nameless { rank_of(Nameless(seat), LIMIT) } else { rank_of(seat, LIMIT) }.unwrap();
                         let call = Forward::new().q(&q).k(&k).v(&v).o(&mut o).lse(&mut lse);
                         let words = cp.explain(&attention(ROWS), &spread, &call).unwrap();
                         cp.forward(&attention(ROWS), &spread, &call).unwrap();
@@ -106,6 +107,43 @@ fn every_method_gives_what_one_handle_gives() {
     }
 }
 
+/// A rank whose groups all have one number, by which nobody could tell them apart.
+struct Nameless(Seat);
+
+impl Transport for Nameless {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+    fn ranks(&self) -> usize {
+        self.0.ranks()
+    }
+    fn start(&mut self, outgoing: &[Outgoing<'_>], incoming: &[Incoming]) -> std::result::Result<u64, Failure> {
+        self.0.start(outgoing, incoming).map(|_| 7)
+    }
+    fn wait(&mut self, group: u64, arrivals: &mut [Arrival<'_>], limit: Option<Duration>) -> std::result::Result<(), Failure> {
+        assert_eq!(group, 7);
+        self.0.wait(group, arrivals, limit)
+    }
+}
+
+#[test]
+fn a_handle_of_a_rank_serves_alone_too() {
+    let (x, mut o, mut spread) = (numbers(8 * HEADS * DIM, 1), vec![0.0f32; 8 * HEADS * DIM], vec![0.0f32; 8 * HEADS * DIM]);
+    let mut cp = rank_of(Seat::all(1).remove(0), LIMIT).unwrap();
+    let shape = attention(8).heads_k(HEADS);
+    cp.handle().forward(&shape, &Forward::new().q(&x).k(&x).v(&x).o(&mut o)).unwrap();
+    cp.forward(&shape, &Spread::rows(Layout::Contiguous), &Forward::new().q(&x).k(&x).v(&x).o(&mut spread)).unwrap();
+    assert_eq!(o, spread);
+}
+
+#[test]
+fn counts_of_ranges_are_known_before_there_is_room_for_them() {
+    let spread = Spread::rows(Layout::Zigzag);
+    assert_eq!(spread.partition(0, 2, Lengths::Each { batch: i32::MAX as usize, rows: 0 }).unwrap(), []);
+    let refused = spread.partition(0, 2, Lengths::Each { batch: usize::MAX, rows: 8 }).unwrap_err();
+    assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+}
+
 /// Both ranks' statuses of a forward of 8 rows each, which `change` may spoil for one of them.
 fn two_ranks(limit: Duration, comes: [bool; 2], shape: impl Fn(usize) -> Attention + Sync) -> [Option<Result<()>>; 2] {
     let spread = Spread::rows(Layout::Contiguous).method(Method::AllGather);
@@ -127,7 +165,8 @@ fn two_ranks(limit: Duration, comes: [bool; 2], shape: impl Fn(usize) -> Attenti
 
 #[test]
 fn ranks_that_differ_hear_of_it() {
-    let results = two_ranks(Duration::from_secs(20), [true; 2], |rank| if rank == 0 { attention(16) } else { attention(16).softcap(3.0) });
+    let results =
+        two_ranks(Duration::from_secs(20), [true; 2], |rank| if rank == 0 { attention(16) } else { attention(16).softcap(3.0) });
     for result in results {
         assert!(matches!(result, Some(Err(Error::PeersDisagree(_)))), "{result:?}");
     }

@@ -108,6 +108,28 @@ fn the_log_and_the_pool_of_the_program_are_called() {
 }
 
 #[test]
+fn a_pool_that_leaves_work_out_fails_the_call() {
+    // SAFETY: what it runs is over when it returns.
+    let builder = unsafe { Handle::builder().backend(Backend::Cpu).parallel_for(|n, body| (1..n).for_each(body)) };
+    let mut handle = builder.build().unwrap();
+    handle.set(sys::FA_PARAM_THREADS, 2).unwrap();
+    let (x, mut o) = (vec![1.0f32; 512 * 64], vec![0.0f32; 512 * 64]);
+    let big = shape().seqlen_q(512).seqlen_k(512).dim_qk(32);
+    let refused = handle.forward(&big, &Forward::new().q(&x).k(&x).v(&x).o(&mut o)).unwrap_err();
+    assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+}
+
+#[test]
+fn sizes_beyond_all_memory_are_errors() {
+    assert_eq!(flashattn::alibi_slopes(usize::MAX, 0.0).unwrap_err().status(), sys::FA_INVALID_ARGUMENT);
+    assert_eq!(flashattn::dropout_mask(0.0, (1, 2), 0, 0..1 << 40, 0..1 << 22).unwrap_err().status(), sys::FA_OUT_OF_MEMORY);
+    assert_eq!(
+        flashattn::dropout_mask(0.0, (1, 2), 0, usize::MAX - 1..usize::MAX, 0..0).unwrap_err().status(),
+        sys::FA_INVALID_ARGUMENT
+    );
+}
+
+#[test]
 fn a_panic_of_the_pool_leaves_the_call_and_not_the_process() {
     // SAFETY: it runs no body at all, so none is left running.
     let builder = unsafe { Handle::builder().backend(Backend::Cpu).parallel_for(|_, _| panic!("the pool is closed")) };
