@@ -67,7 +67,7 @@ void ForwardCall::make_operands(const oracle::Reading& shape, fa_forward_args_t&
     }
     if (shape.has(FA_OPERAND_BIAS_SCALE)) {
         float* scale = room<float>(d.heads_q);
-        fa_alibi_slopes(d.heads_q, 0, scale);
+        if (fa_alibi_slopes(d.heads_q, 0, scale) != FA_OK) fail(fa_last_error(nullptr));
         a.bias_scale = scale;
     }
     if (shape.has(FA_OPERAND_MASK)) {
@@ -78,7 +78,7 @@ void ForwardCall::make_operands(const oracle::Reading& shape, fa_forward_args_t&
     }
     if (shape.has(FA_OPERAND_ALIBI)) {
         float* slopes = room<float>(d.heads_q);
-        fa_alibi_slopes(d.heads_q, 0, slopes);
+        if (fa_alibi_slopes(d.heads_q, 0, slopes) != FA_OK) fail(fa_last_error(nullptr));
         a.alibi_slopes = slopes;
     }
     if (shape.has(FA_OPERAND_SINKS)) a.sinks = floats(d.heads_q, -1, 3);

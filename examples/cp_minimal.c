@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
     fa_create_info_t cpu = FA_CREATE_INFO_INIT;
     cpu.backend = FA_BACKEND_CPU;
     check(fa_create(&handle, &cpu), fa_last_error(NULL));
-    fa_param_set(handle, FA_PARAM_THREADS, 1); /* ranks share this machine */
+    check(fa_param_set(handle, FA_PARAM_THREADS, 1), fa_last_error(handle)); /* ranks share this machine */
 
     fa_cp_transport_t transport;
     check(fa_cp_mpi_open(MPI_COMM_WORLD, &transport), "MPI");
@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
     const long long wrong =
         differing(o, one_o, rows) + differing(dq, one_dq, rows) + differing(dk, one_dk, rows) + differing(dv, one_dv, rows);
     char text[FA_TEXT_MAX];
-    fa_cp_explain(cp, &d, &spread, FA_OP_FORWARD, &args, text, sizeof text);
+    check(fa_cp_explain(cp, &d, &spread, FA_OP_FORWARD, &args, text, sizeof text), fa_cp_last_error(cp));
     printf("rank %d: %lld rows, %lld values differ. %s\n", transport.rank, (long long)rows, wrong, text);
     fa_cp_destroy(cp);
     fa_cp_mpi_close(&transport);

@@ -534,8 +534,8 @@ enum { /* op: which call a question is about */
 
 /* Would the call work on this handle? FA_OK, FA_UNSUPPORTED, or what is invalid. Bases are assumed aligned to 16 bytes. */
 FA_API fa_status_t fa_supports(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op);
-/* The same, with words: backend, device, kernel, tiles, splits, or the reason for a refusal. Text is cut to n bytes with its
- * terminating zero. desc NULL: the backend, and why others were passed over. */
+/* The same, with words: backend, device, kernel, tiles, splits, or the reason for a refusal. Text is written whatever the status is, and
+ * cut to n bytes with its terminating zero. desc NULL: the backend, and why others were passed over. */
 FA_API fa_status_t fa_explain(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, char* text, uint64_t n);
 /* What fa_explain would answer, with its status, on a handle that is made for this backend and device with everything else at its default.
  * Needs no handle and may be called from any thread. FA_BACKEND_AUTO: the backend that fa_create would take. A GPU's context is made

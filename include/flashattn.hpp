@@ -892,10 +892,9 @@ class Handle {
         return status == FA_OK ? Status() : Status(status, fa_last_error(get()));
     }
     std::string explain(const fa_attention_desc_t* desc, int32_t op) const {
-        char text[FA_TEXT_MAX];
-        (void)fa_explain(get(), desc, op, text, sizeof text);
-        rethrow();
-        return text;
+        char text[FA_TEXT_MAX] = "";
+        const Status status = said(fa_explain(get(), desc, op, text, sizeof text));
+        return !status && !text[0] ? status.message() : text;
     }
     template <class T>
     static Status fits(Span<T> to, Span<const std::common_type_t<T>> from) {
@@ -954,14 +953,14 @@ inline int32_t version() { return fa_version(); }
 
 /* Is this backend usable here? The message says why, or why not. */
 inline Status backend_status(int32_t backend) {
-    char text[FA_TEXT_MAX];
+    char text[FA_TEXT_MAX] = "";
     const fa_status_t status = fa_backend_status(backend, text, sizeof text);
     return {status, text};
 }
 
 /* Would the call work on a handle of this backend and device, all else at its default? The message is what fa_explain would say. */
 inline Status backend_supports(int32_t backend, int32_t device, const Attention& attention, int32_t op) {
-    char text[FA_TEXT_MAX];
+    char text[FA_TEXT_MAX] = "";
     const fa_status_t status = fa_backend_supports(backend, device, &attention, op, text, sizeof text);
     return {status, text};
 }

@@ -129,16 +129,18 @@ static inline fa_status_t fa_cp_mpi_all_gather(void* user, const void* from, voi
 /* -------------------------------------------------------------------------------------------------------------- open and close */
 
 /* Collective over comm, of which the transport takes a duplicate: its messages never meet the program's. On failure *transport holds
- * nothing to close. Errors: FA_OUT_OF_MEMORY, FA_PEER_FAILED. */
+ * nothing to close. Errors: FA_INVALID_ARGUMENT (a transport of NULL), FA_OUT_OF_MEMORY, FA_PEER_FAILED. */
 static inline fa_status_t fa_cp_mpi_open(MPI_Comm comm, fa_cp_transport_t* transport) {
-    fa_cp_mpi_t* mpi = (fa_cp_mpi_t*)calloc(1, sizeof *mpi);
+    const fa_status_t status = fa_cp_transport_init(transport, sizeof *transport);
+    fa_cp_mpi_t* mpi;
+    if (status != FA_OK) return status;
+    mpi = (fa_cp_mpi_t*)calloc(1, sizeof *mpi);
     if (!mpi) return FA_OUT_OF_MEMORY;
     if (MPI_Comm_dup(comm, &mpi->comm) != MPI_SUCCESS) {
         free(mpi);
         return FA_PEER_FAILED;
     }
     MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
-    fa_cp_transport_init(transport, sizeof *transport);
     MPI_Comm_rank(mpi->comm, &transport->rank);
     MPI_Comm_size(mpi->comm, &transport->ranks);
     transport->user = mpi;

@@ -299,16 +299,17 @@ static inline void fa_cp_nccl_close(fa_cp_transport_t* transport) {
 }
 
 /* Collective over comm, of which the transport takes a duplicate: its messages never meet the program's. The communicator's device is
- * current. Waits for all ranks, as ncclCommInitRank does. On failure *transport holds nothing to close. Errors: FA_OUT_OF_MEMORY,
- * FA_DEVICE_ERROR, FA_PEER_FAILED, FA_TIMEOUT. */
+ * current. Waits for all ranks, as ncclCommInitRank does. On failure *transport holds nothing to close. Errors: FA_INVALID_ARGUMENT (a
+ * transport of NULL), FA_OUT_OF_MEMORY, FA_DEVICE_ERROR, FA_PEER_FAILED, FA_TIMEOUT. */
 static inline fa_status_t fa_cp_nccl_open(ncclComm_t comm, fa_cp_transport_t* transport) {
-    fa_cp_nccl_t* nccl = (fa_cp_nccl_t*)calloc(1, sizeof *nccl);
+    fa_status_t status = fa_cp_transport_init(transport, sizeof *transport);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t own = NULL;
-    fa_status_t status = FA_OK;
+    fa_cp_nccl_t* nccl;
     int rank = 0;
+    if (status != FA_OK) return status;
+    nccl = (fa_cp_nccl_t*)calloc(1, sizeof *nccl);
     if (!nccl) return FA_OUT_OF_MEMORY;
-    fa_cp_transport_init(transport, sizeof *transport);
     transport->user = nccl;
     nccl->timeout_ms = FA_CP_NCCL_OPENING;
     config.blocking = 0;

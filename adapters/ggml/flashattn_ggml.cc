@@ -53,7 +53,7 @@ bool describe(const ggml_tensor* op, fa_attention_desc_t* d) {
     if (q->type != GGML_TYPE_F32 || op->type != GGML_TYPE_F32 || (max_bias != 0 && !(mask && max_bias > 0))) return false;
     for (const ggml_tensor* t : {q, k, v, static_cast<const ggml_tensor*>(op)})
         if (!dtype_of(t->type) || !has_dense_rows(t)) return false;
-    fa_attention_desc_init(d, sizeof *d);
+    *d = FA_ATTENTION_DESC_INIT;
     d->q_dtype = d->o_dtype = FA_F32;
     d->k_dtype = dtype_of(k->type);
     d->v_dtype = dtype_of(v->type);
@@ -105,7 +105,7 @@ struct Device {
     Device(const char* called, int32_t backend) : name(called) {
         info.backend = backend;
         info.memory = FA_MEMORY_DEVICE;
-        if (fa_create(&handle, &info) == FA_OK) fa_explain(handle, nullptr, FA_OP_FORWARD, description, sizeof description);
+        if (fa_create(&handle, &info) == FA_OK) done(fa_explain(handle, nullptr, FA_OP_FORWARD, description, sizeof description));
     }
     bool on_gpu() const { return info.backend != FA_BACKEND_CPU; }
     bool done(fa_status_t status) const {
@@ -212,7 +212,9 @@ void free_backend(ggml_backend_t backend) {
 
 // Asked for by name; ggml tells it the number of threads of its own.
 void set_n_threads(ggml_backend_t backend, int n) {
-    if (!device_of(backend->device).on_gpu()) fa_param_set(handle_of(backend), FA_PARAM_THREADS, n > 0 ? n : 0);
+    if (device_of(backend->device).on_gpu()) return;
+    if (fa_param_set(handle_of(backend), FA_PARAM_THREADS, n > 0 ? n : 0) != FA_OK)
+        std::fprintf(stderr, "ggml-flashattn: %s\n", fa_last_error(handle_of(backend)));
 }
 
 ggml_backend_t init_backend(ggml_backend_dev_t dev, const char*) {

@@ -157,9 +157,11 @@ func (h *Handle) Explain(a *Attention, op Op) (string, error) {
 	err := h.ask(a, func(desc *C.fa_attention_desc_t) error {
 		text := make([]byte, C.TEXT_MAX)
 		buffer := (*C.char)(unsafe.Pointer(&text[0]))
-		C.fa_explain(h.raw, desc, C.int32_t(op), buffer, C.uint64_t(len(text)))
-		said = C.GoString(buffer)
-		return nil
+		status := C.fa_explain(h.raw, desc, C.int32_t(op), buffer, C.uint64_t(len(text)))
+		if said = C.GoString(buffer); said == "" {
+			return h.check(status)
+		}
+		return nil // a refusal is an answer
 	})
 	return said, err
 }

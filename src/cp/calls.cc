@@ -73,24 +73,27 @@ static fa_status_t add_sinks(Job* job) {
     return FA_OK;
 }
 
-// The stream of a call: the one that its args name, or the handle's. Args that are refused later name none.
-static void* stream_of(fa_cp_t cp, int32_t op, const void* args) {
+// The stream of a call: the one that its args name, or the handle's. Args that are refused later name none. Ordinary memory has none.
+static fa_status_t stream_of(fa_cp_t cp, int32_t op, const void* args, void** stream) {
     uint32_t flags = 0;
-    void* stream = nullptr;
+    *stream = nullptr;
+    if (!cp->device) return FA_OK;
     Message ignored;
     fa_forward_args_t forward;
     fa_backward_args_t backward;
     if (op == FA_OP_FORWARD && import_struct(&forward, static_cast<const fa_forward_args_t*>(args), &ignored) == FA_OK) {
         flags = forward.flags;
-        stream = forward.stream;
+        *stream = forward.stream;
     } else if (op == FA_OP_BACKWARD && import_struct(&backward, static_cast<const fa_backward_args_t*>(args), &ignored) == FA_OK) {
         flags = backward.flags;
-        stream = backward.stream;
+        *stream = backward.stream;
     }
-    if (flags & FA_ARGS_STREAM) return stream;
-    int64_t own = 0;
-    fa_param_get(cp->handle, FA_INFO_STREAM, &own);
-    return reinterpret_cast<void*>(intptr_t(own));
+    if (flags & FA_ARGS_STREAM) return FA_OK;
+    int64_t own;
+    const fa_status_t status = fa_param_get(cp->handle, FA_INFO_STREAM, &own);
+    if (status != FA_OK) return fail(&cp->message, status, "%s", fa_last_error(cp->handle));
+    *stream = reinterpret_cast<void*>(intptr_t(own));
+    return FA_OK;
 }
 
 static fa_status_t work(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op,
@@ -117,7 +120,9 @@ static fa_status_t collective(fa_cp_t cp, const fa_attention_desc_t* desc, const
     FA_TRY(usable(cp));
     cp->bytes_sent = cp->messages_sent = 0;
     if (cp->transport.ranks == 1) return alone(cp, desc, spread, op, args);
-    FA_TRY(enter(cp, stream_of(cp, op, args)));
+    void* stream;
+    FA_TRY(stream_of(cp, op, args, &stream));
+    FA_TRY(enter(cp, stream));
     const fa_status_t status = work(cp, desc, spread, op, args);
     const fa_status_t left = leave(cp);
     return status != FA_OK ? status : left;

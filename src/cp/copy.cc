@@ -7,9 +7,8 @@ constexpr int64_t kFloat = sizeof(float);
 constexpr int32_t kByte = FA_I8;  // what is copied has any type
 
 static int64_t unit_of(int32_t dtype) {
-    int64_t bytes = 1;
-    fa_dtype_unit(dtype, nullptr, &bytes);
-    return bytes;
+    int64_t bytes;
+    return fa_dtype_unit(dtype, nullptr, &bytes) == FA_OK ? bytes : 1;
 }
 
 View wide(const View& like, void* data, int64_t rows) {

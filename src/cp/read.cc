@@ -24,11 +24,12 @@ constexpr Operand kOperand[] = {
 };
 constexpr int kOperandCount = sizeof kOperand / sizeof kOperand[0];
 
+// Of a type that the core is still to refuse: a byte.
 int64_t unit_bytes(int32_t dtype, int64_t* elements) {
-    int64_t bytes = 1;
+    int64_t bytes;
+    if (fa_dtype_unit(dtype, elements, &bytes) == FA_OK) return bytes;
     *elements = 1;
-    fa_dtype_unit(dtype, elements, &bytes);
-    return bytes;
+    return 1;
 }
 
 fa_status_t core_says(fa_cp_s* cp, fa_status_t status) {

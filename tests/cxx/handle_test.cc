@@ -2,6 +2,9 @@
 #include <flashattn.hpp>
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <stdexcept>
 
 namespace {
@@ -72,6 +75,43 @@ TEST(Handle, ExplainsAndSupportsWhatTheDescriptorSays) {
     const flashattn::Status refused = handle.supports(a, FA_OP_FORWARD);
     EXPECT_EQ(refused.code(), FA_INVALID_ARGUMENT);
     EXPECT_NE(refused.message().find("dim_qk"), std::string::npos);
+}
+
+// Bytes on the stack that nobody should see again.
+[[gnu::noinline]] void leave_bytes_behind() {
+    volatile char bytes[4 * FA_TEXT_MAX];
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = 'S';
+}
+
+// Where the library is not even entered, the reason is the text: no handle, one that is in a call, one of the parent of this process.
+TEST(Handle, ExplainsWhyItIsNotEntered) {
+    const auto explained = [](const Handle& handle) {
+        leave_bytes_behind();
+        const std::string about = handle.explain(two_heads(), FA_OP_FORWARD);
+        leave_bytes_behind();
+        EXPECT_EQ(handle.explain(), about);
+        return about;
+    };
+    HandleOptions options = on_the_cpu();
+    Handle* inside = nullptr;
+    std::string in_a_call;
+    options.log_level = FA_LOG_DEBUG;
+    options.log = [&](int32_t, const char*) {
+        if (inside && in_a_call.empty()) in_a_call = "asked", in_a_call = explained(*inside);
+    };
+    Handle first(options);
+    inside = &first;
+    std::vector<float> x(24, 1), o(24);
+    first.forward(two_heads(), x, x, x, o);
+    inside = nullptr;
+    EXPECT_EQ(in_a_call.find("another call on this handle has not returned"), 0u) << in_a_call;
+    const pid_t child = fork();
+    if (child == 0) _exit(explained(first).find("the handle belongs to process ") == 0 ? 0 : 1);
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    const Handle second = std::move(first);
+    EXPECT_EQ(explained(first), "handle is NULL: expected one from fa_create");  // NOLINT: what a moved one says is the question
 }
 
 TEST(Handle, CallsTheFunctionsThatItWasGiven) {

@@ -125,6 +125,25 @@ TEST_F(OnHandle, PlainForwardTakesNoOperands) {
     for (const float value : o) EXPECT_NEAR(value, 1.f, 1e-6f);
 }
 
+TEST_F(OnHandle, ExplainWritesTheReasonAlsoWhereItIsNotEntered) {
+    char text[256];
+    memset(text, 'x', sizeof text);
+    EXPECT_EQ(fa_explain(nullptr, nullptr, FA_OP_FORWARD, text, sizeof text), FA_INVALID_ARGUMENT);
+    EXPECT_STREQ(text, "handle is NULL: expected one from fa_create");
+    EXPECT_EQ(fa_explain(nullptr, nullptr, FA_OP_FORWARD, text, 7), FA_INVALID_ARGUMENT);
+    EXPECT_STREQ(text, "handle");
+    EXPECT_EQ(fa_explain(nullptr, nullptr, FA_OP_FORWARD, nullptr, 7), FA_INVALID_ARGUMENT);
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    memset(text, 'x', sizeof text);
+    EXPECT_EQ(fa_backend_supports(99, 0, &d, FA_OP_FORWARD, text, sizeof text), FA_UNSUPPORTED_FIELD);
+    EXPECT_NE(std::string(text).find("backend is 99"), std::string::npos) << text;
+    for (const int32_t op : {0, 99}) {
+        memset(text, 'x', sizeof text);
+        EXPECT_EQ(fa_explain(handle, &d, op, text, sizeof text), FA_INVALID_ARGUMENT);
+        EXPECT_EQ(std::string(text).find("op is "), 0u) << text;
+    }
+}
+
 TEST_F(OnHandle, ExplainCutsItsText) {
     const Workload w(Op::forward);
     char whole[512], part[512];

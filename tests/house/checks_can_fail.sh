@@ -94,6 +94,25 @@ file docs/guides/add.md <<<'```{literalinclude} add.c'
 finds "{literalinclude} add.c: expected a marker" "$tools/quote_programs" --check "$tree"
 rm -r "$tree/docs"
 
+file include/flashattn.h <<<'FA_API fa_status_t fa_explain(fa_handle_t handle);'
+file cli/info.cc <<<'fa_status_t f() { const fa_status_t s = fa_explain(h); if (fa_explain(h) != s) fail(fa_explain(h)); return s ? s : fa_explain(h); }'
+"$tools/check_statuses" "$tree" >/dev/null
+for call in '{ fa_explain(h); }' 'if (h) fa_explain(h);' '; (void)fa_explain(h);' 'else fa_explain(h);'; do
+    file cli/info.cc <<<"$call"
+    finds "cli/info.cc:1: the status of fa_explain is dropped" "$tools/check_statuses" "$tree"
+done
+file cli/info.cc </dev/null
+file bindings/a.rs <<<'fn f() { let s = unsafe { sys::fa_explain(h) }; unsafe { sys::fa_explain(h) }; }'
+finds "bindings/a.rs:1: the status of fa_explain is dropped" "$tools/check_statuses" "$tree"
+file bindings/a.rs </dev/null
+printf 's := C.fa_explain(h)\n\tC.fa_explain(h)\n' | file bindings/a.go
+finds "bindings/a.go:2: the status of fa_explain is dropped" "$tools/check_statuses" "$tree"
+file bindings/a.go </dev/null
+printf 'check(\n    lib.fa_explain(h)\n)\nlib.fa_explain(h)\n' | file bindings/a.py
+finds "bindings/a.py:4: the status of fa_explain is dropped" "$tools/check_statuses" "$tree"
+rm -r "$tree/cli" "$tree/bindings"
+file include/flashattn.h </dev/null
+
 seq 501 | file src/core/api.cc
 finds "501 lines" "$tools/check_size" "$tree"
 file src/core/api.cc <<<'char f(void);'

@@ -897,8 +897,8 @@ extern "C" {
     pub fn fa_attention_desc_init(desc: *mut fa_attention_desc_t, struct_size: u32) -> fa_status_t;
     /// Would the call work on this handle? FA_OK, FA_UNSUPPORTED, or what is invalid. Bases are assumed aligned to 16 bytes.
     pub fn fa_supports(handle: fa_handle_t, desc: *const fa_attention_desc_t, op: i32) -> fa_status_t;
-    /// The same, with words: backend, device, kernel, tiles, splits, or the reason for a refusal. Text is cut to n bytes with its
-    /// terminating zero. desc NULL: the backend, and why others were passed over.
+    /// The same, with words: backend, device, kernel, tiles, splits, or the reason for a refusal. Text is written whatever the status is, and
+    /// cut to n bytes with its terminating zero. desc NULL: the backend, and why others were passed over.
     pub fn fa_explain(handle: fa_handle_t, desc: *const fa_attention_desc_t, op: i32, text: *mut c_char, n: u64) -> fa_status_t;
     /// What fa_explain would answer, with its status, on a handle that is made for this backend and device with everything else at its default.
     /// Needs no handle and may be called from any thread. FA_BACKEND_AUTO: the backend that fa_create would take. A GPU's context is made
