@@ -95,6 +95,7 @@ def describe(options: Static, given: Arrays) -> Request:
         setattr(desc, f"seqlen_{name}", rows if longest is None else integer(f"max_seqlen_{name}", longest, 63, signed=False))
         if cu is not None:
             setattr(desc, f"total_{name}", rows)
+            desc.operands |= getattr(_abi, BITS[f"cu_seqlens_{name}"])  # which the shapes of others depend on
     for name in ("q", "k", "v"):
         if given[name].dtype != q.dtype:
             raise TypeError(f"{name} has dtype {given[name].dtype}: expected q's, {q.dtype}")

@@ -135,6 +135,11 @@ class Jax(unittest.TestCase):
         function = lambda q, k, v, cu, **o: attention(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, return_lse=True, **o)  # noqa: E731
         numpy, lengths = [np.asarray(x) for x in (q, k, v)], {f"cu_seqlens_{x}": np.asarray(cu) for x in "qk"}
         want = flashattn.attention(*numpy, **lengths, return_lse=True, backend="cpu")
+        begin = self.random.integers(0, 3, (4, 20, 1))
+        ranges = np.stack([begin, begin + self.random.integers(1, 9, begin.shape)], -1)
+        np.testing.assert_array_equal(
+            function(q, k, v, cu, key_ranges=ranges)[0], flashattn.attention(*numpy, **lengths, key_ranges=ranges, backend="cpu")
+        )
         for options in ({}, {"max_seqlen_q": 11, "max_seqlen_k": 15}):
             (out, lse), back = jax.vjp(jax.jit(lambda *x: function(*x, cu, **options)), q, k, v)  # noqa: B023
             np.testing.assert_array_equal(out, want[0])
