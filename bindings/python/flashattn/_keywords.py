@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any, Callable
+from typing import Any
 
 from ._types import Options
 
@@ -34,8 +34,8 @@ _WORDS = {
 }
 
 
-def refuse(function: Callable[..., Any], unknown: Mapping[str, Any], known: Iterable[str] | None = None) -> None:
-    """TypeError for keywords that a function lacks, with what may have been meant. known: those that it has; None: its own signature's."""
+def refuse(function: Any, unknown: Mapping[str, Any], known: Iterable[str] | None = None) -> None:
+    """TypeError for keywords that a function, or a class, lacks, with what may have been meant. known: those that it has; None: its own signature's."""
     for name in unknown:
         names = list(inspect.unwrap(function).__kwdefaults__ if known is None else known)
         meant, near = _CALLED.get(name, name), difflib.get_close_matches(name, names, 1)

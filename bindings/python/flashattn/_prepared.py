@@ -145,7 +145,8 @@ CACHE: Cache[Prepared] = Cache()
 
 def prepared(function: Function) -> Function:
     """`attention`, where a call that looks like an earlier one is that one's."""
-    defaults: Given = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+    parameters = inspect.signature(function).parameters
+    defaults: Given = {name: each.default for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD}
 
     @functools.wraps(function)
     def quickly(*tensors: Any, **options: Any) -> Any:

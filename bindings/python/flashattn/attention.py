@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from numpy.typing import ArrayLike, DTypeLike
 
 from ._dlpack import exchanged
 from ._forward import build, results
+from ._keywords import refuse
 from ._place import ATTENTION, also_on_gpu, place_of
 from ._prepared import prepared
 from ._types import Algorithm, Alignment, Array, BackendName, Causal, Floats, Layout, ListSpace, Options, Precision, Stage
-from ._keywords import refuse
 from .handle import Handle, handle_of
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def attention(
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def keywords(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def keywords(function: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """All keywords of `attention` but the backend, which a function takes as it does: the given ones, the rest by their defaults."""
     call = inspect.signature(attention).bind((), (), (), **options)
     call.apply_defaults()

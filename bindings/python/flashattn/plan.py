@@ -73,7 +73,7 @@ class Plan(Generic[Result]):
         **options: Unpack[Options],
     ) -> None: ...
     def __init__(self, q: Any, k: Any, v: Any, *, backend: Any = None, **options: Any) -> None:
-        given = bounded({"q": q, "k": k, "v": v, **keywords(options)})
+        given = bounded({"q": q, "k": k, "v": v, **keywords(Plan, options)})
         random = {name: given.pop(name) for name in RANDOM}
         signature, arrays = signature_of(given)
         for name, value in given.items():

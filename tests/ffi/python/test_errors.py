@@ -239,6 +239,7 @@ class Python(unittest.TestCase):
             "attention": lambda **o: flashattn.attention(Q, K, K, **o),
             "attention_backward": lambda **o: flashattn.attention_backward(out, Q, K, K, out, lse, **o),
             "explain": lambda **o: flashattn.explain(Q, K, K, **o),
+            "Plan": lambda **o: flashattn.Plan(Q, K, K, **o),
         }
         for name, hint in (
             ("attn_mask", "expected mask, of bool, true where a key is attended; or bias"),
@@ -253,8 +254,9 @@ class Python(unittest.TestCase):
                 with self.subTest(name=name, function=function):
                     with self.assertRaisesRegex(TypeError, rf"^{function}\(\) got an unexpected keyword argument '{name}': {hint}"):
                         call(**{name: None})
-        with self.assertRaisesRegex(TypeError, "unexpected keyword argument 'zzz'$"):
-            flashattn.attention(Q, K, K, zzz=1)
+        for name in ("zzz", "unknown"):
+            with self.assertRaisesRegex(TypeError, f"unexpected keyword argument '{name}'$"):
+                flashattn.attention(Q, K, K, **{name: 1})
 
 
 if __name__ == "__main__":
