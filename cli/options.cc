@@ -105,8 +105,10 @@ std::vector<int64_t> parse_ints(const std::string& option, const std::string& te
 
 CLI::Option* add_real(CLI::App& app, const std::string& option, std::optional<float>& value, const std::string& help) {
     const auto read = [&value, option](const std::string& text) {
-        value = float(parse_real(option, text));
-        if (!std::isfinite(*value)) misuse(option, " is '", text, "'; expected a number within float32's range");
+        const double given = parse_real(option, text);
+        value = float(given);
+        if (!std::isfinite(*value) || (*value == 0) != (given == 0))
+            misuse(option, " is '", text, "'; expected a number within float32's range, which does not make it ", *value);
     };
     return app.add_option_function<std::string>(option, read, help)->type_name("NUMBER");
 }

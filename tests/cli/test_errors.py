@@ -39,8 +39,8 @@ class Errors(ToolCase):
     def test_numbers(self):
         self.refuse_options([
             ("--scale nan", "--scale", "'nan'", "finite"), ("--scale inf", "--scale"), ("--scale -inf", "--scale"), ("--scale 1x", "1x"),
-            ("--scale 1e39", "float32"), ("--scale 0x1p3", "--scale"), ("--softcap nan", "--softcap"),
-            ("--softcap -1", "--softcap", "-1"), ("--softcap 0", "--softcap"), ("--softcap 1e-60", "--softcap"),
+            ("--scale 1e39", "float32", "1e39"), ("--scale -1e-46", "float32", "-1e-46"), ("--scale 0x1p3", "--scale"), ("--softcap nan", "--softcap"),
+            ("--softcap -1", "--softcap", "-1"), ("--softcap 0", "--softcap"), ("--softcap 1e-60", "--softcap", "1e-60"),
             ("--threads 2.5", "--threads", "2.5"), ("--threads 99999999999999999999", "--threads"),
             ("--num-splits -1", "--num-splits"), ("--num-splits 3000000000", "--num-splits"), ("--num-splits two", "--num-splits"),
             ("--window 1 --align top-left", "--window"), ("--window 1,2,3 --align top-left", "--window"), ("--window a,b --align top-left", "--window"),

@@ -159,6 +159,21 @@ class Refusals(Case):
             self.backward(kv_batch_idx=np.array([0, 1]))
         with self.assertRaises(flashattn.UnsupportedError):
             self.backward(algorithm="standard")
+        ones = np.ones(1, np.float32)
+        for name, options in (
+            *((f"{x.upper()}_DESCALE", {f"{x}_descale": ones}) for x in "qkv"),
+            ("K_DESCALE", {"k_descale": ones, "k_shift": ones}),
+            ("O_SCALE", {"o_scale": 2.0}),
+            ("Q_TAIL", {"q_tail": self.q, "k_tail": self.k}),
+            ("PAGE_TABLE", {"page_table": np.zeros((2, 1), np.int32)}),
+        ):
+            with self.subTest(options=list(options)), self.assertRaisesRegex(flashattn.UnsupportedError, f"expected no FA_OPERAND_{name}"):
+                self.backward(**options)
+        with self.assertRaisesRegex(TypeError, "v is None: expected v"):
+            self.backward(v=None)
+        for dtype in (np.int8, flashattn.block_dtype("i4")):
+            with self.subTest(dtype=dtype), self.assertRaises(flashattn.UnsupportedError):
+                self.backward(k=np.zeros((2, 5, 3, 8 // (1 + (dtype != np.int8))), dtype))
 
 
 if __name__ == "__main__":
