@@ -88,7 +88,8 @@ def device_of(name: str, value: Any) -> tuple[int, int]:
     try:
         kind, index = value.__dlpack_device__()
     except AttributeError:
-        raise TypeError(f"{name} is a {type(value).__name__} without memory: expected an array; flashattn.jax takes what JAX traces") from None
+        kind_of = type(value).__name__
+        raise TypeError(f"{name} is a {kind_of} without memory: expected an array; flashattn.jax takes what JAX traces") from None
     return int(kind), int(index)
 
 

@@ -11,8 +11,8 @@ from ._terms import distances, gradients, scaled
 
 
 class Terms:
-    """The gradients of alibi_slopes and bias_scale, of which the library has that of a bias in their place. slopes: is theirs wanted? Then it
-    has all rows and keys, else as many as the bias."""
+    """The gradients of alibi_slopes and bias_scale, of which the library has that of a bias in their place. slopes: is theirs wanted? Then
+    it has all rows and keys, else as many as the bias."""
 
     def __init__(self, options: Static, given: Arrays, *, slopes: bool) -> None:
         batch, rows, heads = sizes(options, given["q"].shape)
@@ -46,5 +46,8 @@ def _offset(options: Static, given: Arrays, lengths: dict[str, int]) -> Any:
     """Of each sequence's first row from its first key."""
     if (options.alignment or options.causal) != "bottom-right":
         return 0
-    own: Arrays = {name: jnp.diff(given[f"cu_seqlens_{name}"])[:, None, None, None] if f"cu_seqlens_{name}" in given else n for name, n in lengths.items()}
+    own: Arrays = dict(lengths)
+    for name in own:
+        if f"cu_seqlens_{name}" in given:
+            own[name] = jnp.diff(given[f"cu_seqlens_{name}"])[:, None, None, None]
     return own["k"] - own["q"]

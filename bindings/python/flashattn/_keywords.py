@@ -35,7 +35,8 @@ _WORDS = {
 
 
 def refuse(function: Any, unknown: Mapping[str, Any], known: Iterable[str] | None = None) -> None:
-    """TypeError for keywords that a function, or a class, lacks, with what may have been meant. known: those that it has; None: its own signature's."""
+    """TypeError for keywords that a function, or a class, lacks, with what may have been meant. known: those that it has; None: those of
+    its own signature."""
     for name in unknown:
         names = list(inspect.unwrap(function).__kwdefaults__ if known is None else known)
         meant, near = _CALLED.get(name, name), difflib.get_close_matches(name, names, 1)
