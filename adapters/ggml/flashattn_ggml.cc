@@ -2,10 +2,13 @@
 // scheduler gives them what supports_op() accepts, where that lies in their memory, and leaves all else to ggml's own CPU backend.
 #include <flashattn.h>
 #include <ggml-backend-impl.h>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -236,12 +239,20 @@ ggml_backend_t init_backend(ggml_backend_dev_t dev, const char*) {
 
 // ---- devices: accelerators beside the CPU
 
+// Known since ggml 0.20.
+template <class Caps>
+auto set_mmap_support(Caps& caps, bool supported) -> decltype(void(caps.mmap_support)) {
+    caps.mmap_support = supported;
+}
+void set_mmap_support(...) {}
+
 void get_props(ggml_backend_dev_t dev, ggml_backend_dev_props* props) {
     *props = {};
     props->name = dev->iface.get_name(dev);
     props->description = dev->iface.get_description(dev);
     props->type = GGML_BACKEND_DEVICE_TYPE_ACCEL;
-    props->caps.buffer_from_host_ptr = props->caps.mmap_support = !device_of(dev).on_gpu();
+    props->caps.buffer_from_host_ptr = !device_of(dev).on_gpu();
+    set_mmap_support(props->caps, !device_of(dev).on_gpu());
 }
 
 bool supports_op(ggml_backend_dev_t dev, const ggml_tensor* op) {
@@ -289,9 +300,115 @@ void* get_proc_address(ggml_backend_reg_t, const char* name) {
     return strcmp(name, "ggml_backend_set_n_threads") == 0 ? reinterpret_cast<void*>(set_n_threads) : nullptr;
 }
 
+// ---- is this the ggml that the backend was compiled for? Its numbers and structs change while GGML_BACKEND_API_VERSION does not: so names are
+// compared, and its functions are asked for members of structs, by what each member is there.
+
+void mismatch(const char* what, const char* found, const char* expected) {
+    std::fprintf(stderr,
+                 "ggml-flashattn: compiled for another ggml than this one, %s, where %s is %s, expected %s; compile the backend with "
+                 "the sources of this ggml as GGML_SOURCE\n",
+                 ggml_version(), what, found, expected);
+}
+
+bool same_name(const char* what, const char* found, const char* expected) {
+    if (strcmp(found, expected) == 0) return true;
+    mismatch(what, found, expected);
+    return false;
+}
+
+int called = -1;  // the number of the member that was called last
+template <size_t N>
+void* tell_number() {
+    called = int(N);
+    return nullptr;
+}
+// A struct of pointers, as many as any of ggml's and more: each leads to a function that tells the member's number.
+template <size_t... N>
+std::array<void*, sizeof...(N)> members(std::index_sequence<N...>) {
+    return {reinterpret_cast<void*>(&tell_number<N>)...};
+}
+
+bool same_member(const char* what, int found, size_t expected_offset) {
+    const int expected = int(expected_offset / sizeof(void*));
+    if (found == expected) return true;
+    char numbers[2][16];
+    std::snprintf(numbers[0], sizeof numbers[0], "member %d", found);
+    std::snprintf(numbers[1], sizeof numbers[1], "member %d", expected);
+    mismatch(what, numbers[0], numbers[1]);
+    return false;
+}
+#define SAME_CALL(call, type, member) (called = -1, (void)(call), same_member(#type "::" #member, called, offsetof(type, member)))
+
+bool knows_this_ggml() {
+    for (const auto& [op, name] : {std::pair<ggml_op, const char*>{GGML_OP_NONE, "NONE"},
+                                   {GGML_OP_RESHAPE, "RESHAPE"},
+                                   {GGML_OP_VIEW, "VIEW"},
+                                   {GGML_OP_PERMUTE, "PERMUTE"},
+                                   {GGML_OP_TRANSPOSE, "TRANSPOSE"},
+                                   {GGML_OP_FLASH_ATTN_EXT, "FLASH_ATTN_EXT"}}) {
+        char what[32];
+        std::snprintf(what, sizeof what, "operation %d", int(op));
+        if (!same_name(what, ggml_op_name(op), name)) return false;
+    }
+    for (const auto& [type, name] : {std::pair<ggml_type, const char*>{GGML_TYPE_F32, "f32"},
+                                     {GGML_TYPE_F16, "f16"},
+                                     {GGML_TYPE_BF16, "bf16"},
+                                     {GGML_TYPE_Q4_0, "q4_0"},
+                                     {GGML_TYPE_Q4_1, "q4_1"},
+                                     {GGML_TYPE_Q5_0, "q5_0"},
+                                     {GGML_TYPE_Q5_1, "q5_1"},
+                                     {GGML_TYPE_Q8_0, "q8_0"}}) {
+        char what[32];
+        std::snprintf(what, sizeof what, "type %d", int(type));
+        if (!same_name(what, ggml_type_name(type), name)) return false;
+    }
+    ggml_tensor tensor = {};
+    tensor.op = GGML_OP_FLASH_ATTN_EXT;
+    if (!same_name("the operation of a tensor", ggml_op_desc(&tensor), "FLASH_ATTN_EXT") ||
+        !same_member("ggml_tensor::name", int((ggml_get_name(&tensor) - reinterpret_cast<char*>(&tensor)) / ptrdiff_t(sizeof(void*))),
+                     offsetof(ggml_tensor, name)))
+        return false;
+
+    std::array<void*, 64> all = members(std::make_index_sequence<64>());
+    const auto backend = reinterpret_cast<ggml_backend_t>(all.data());
+    const auto device = reinterpret_cast<ggml_backend_dev_t>(all.data());
+    const auto type = reinterpret_cast<ggml_backend_buffer_type_t>(all.data());
+    const auto buffer = reinterpret_cast<ggml_backend_buffer_t>(all.data());
+    const auto registered = reinterpret_cast<ggml_backend_reg_t>(all.data());
+    const auto number_of = [&](const void* member) {
+        int n = 0;
+        while (n < int(all.size()) && all[size_t(n)] != member) n++;
+        return n;
+    };
+    // ggml clears them before the device fills them in: in how many bytes?
+    alignas(16) unsigned char props[1024];
+    memset(props, 0xff, sizeof props);
+    const bool gives_props = SAME_CALL(ggml_backend_dev_get_props(device, reinterpret_cast<ggml_backend_dev_props*>(props)), ggml_backend_device,
+                                       iface.get_props);
+    size_t props_bytes = 0;
+    while (props_bytes < sizeof props && props[props_bytes] == 0) props_bytes++;
+    return gives_props && same_member("the end of ggml_backend_dev_props", int(props_bytes / sizeof(void*)), sizeof(ggml_backend_dev_props)) &&
+           SAME_CALL(ggml_backend_dev_init(device, nullptr), ggml_backend_device, iface.init_backend) &&
+           SAME_CALL(ggml_backend_dev_buffer_type(device), ggml_backend_device, iface.get_buffer_type) &&
+           SAME_CALL(ggml_backend_dev_supports_op(device, &tensor), ggml_backend_device, iface.supports_op) &&
+           SAME_CALL(ggml_backend_dev_supports_buft(device, type), ggml_backend_device, iface.supports_buft) &&
+           same_member("ggml_backend_device::reg", number_of(ggml_backend_dev_backend_reg(device)), offsetof(ggml_backend_device, reg)) &&
+           SAME_CALL(ggml_backend_synchronize(backend), ggml_backend, iface.synchronize) &&
+           SAME_CALL(ggml_backend_graph_compute_async(backend, nullptr), ggml_backend, iface.graph_compute) &&
+           same_member("ggml_backend::device", number_of(ggml_backend_get_device(backend)), offsetof(ggml_backend, device)) &&
+           SAME_CALL(ggml_backend_buft_get_alignment(type), ggml_backend_buffer_type, iface.get_alignment) &&
+           same_member("ggml_backend_buffer_type::device", number_of(ggml_backend_buft_get_device(type)), offsetof(ggml_backend_buffer_type, device)) &&
+           SAME_CALL(ggml_backend_buffer_clear(buffer, 0), ggml_backend_buffer, iface.clear) &&
+           same_member("ggml_backend_buffer::size", number_of(reinterpret_cast<void*>(ggml_backend_buffer_get_size(buffer))),
+                       offsetof(ggml_backend_buffer, size)) &&
+           SAME_CALL(ggml_backend_reg_get_proc_address(registered, ""), ggml_backend_reg, iface.get_proc_address);
+}
+#undef SAME_CALL
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init() {
+    if (!knows_this_ggml()) return nullptr;
     static ggml_backend_reg reg = {};
     reg.api_version = GGML_BACKEND_API_VERSION;
     reg.iface.get_name = [](ggml_backend_reg_t) { return "FLASHATTN"; };

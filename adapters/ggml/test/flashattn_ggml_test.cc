@@ -156,7 +156,8 @@ void compare_all(const Pair& pair, const std::vector<int64_t>& dims) {
 }  // namespace
 
 int main(int count, char** words) {
-    if (count != 2) return fprintf(stderr, "flashattn_ggml_test BACKEND.so\n"), 2;
+    if (count < 2) return fprintf(stderr, "flashattn_ggml_test BACKEND.so [BACKEND.so, of another ggml …]\n"), 2;
+    for (int n = 2; n < count; n++) EXPECT(!ggml_backend_load(words[n]), "%s is loaded", words[n]);
     if (!ggml_backend_load(words[1])) return fprintf(stderr, "%s is not loaded\n", words[1]), 1;
     for (const char* device : {"FLASHATTN", "FLASHATTN_GPU"}) {
         const Pair pair{ggml_backend_ptr(ggml_backend_init_by_name(device, nullptr)), ggml_backend_ptr(ggml_backend_cpu_init())};
