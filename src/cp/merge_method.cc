@@ -35,6 +35,7 @@ fa_status_t prepare(Job* job) {
     lay_out(*job, &own, &parts);
     FA_TRY(grow(job->cp, kLocal, uint64_t(own.used())));
     FA_TRY(grow(job->cp, kPartial, uint64_t(parts.used())));
+    if (!job->positions) return FA_OK;
     return grow(job->cp, kCounts, uint64_t(job->d.batch) * (uint64_t(job->ranks) + 1) * sizeof(int32_t));
 }
 

@@ -268,7 +268,8 @@ fa_status_t read_job(fa_cp_s* cp, const fa_attention_desc_t* desc, const fa_cp_d
     job->partition = {job->spread.layout, job->ranks, job->spread.block};
     fill_defaults(&job->d);
     const fa_attention_desc_t& d = job->d;
-    job->positions = (d.flags & (FA_CAUSAL | FA_WINDOW)) != 0 || d.chunk != 0 || job->has(FA_OPERAND_ALIBI);
+    // Of sequences without a row nobody asks for positions, and there may be any number of them.
+    job->positions = d.seqlen_q > 0 && ((d.flags & (FA_CAUSAL | FA_WINDOW)) != 0 || d.chunk != 0 || job->has(FA_OPERAND_ALIBI));
     FA_TRY(check_known_to_methods(*job, m));
     FA_TRY(read_arrays(job, m));
     FA_TRY(job->spread.shard == FA_CP_SHARD_ROWS ? read_rows(job, m) : read_keys(job, m));

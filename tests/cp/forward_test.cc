@@ -1,6 +1,7 @@
 // Every method, layout and number of ranks against the oracle, and against one device's bits where that is promised.
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <thread>
 #include "problems.h"
 
 namespace test {
@@ -260,6 +261,40 @@ TEST(Cp, RanksOutsideTheBandNeitherSendNorCompute) {
             EXPECT_EQ(i < 3 ? 40 * row : 0, sent) << results[i].explained;  // what the next rank's first rows see
         }
     }
+}
+
+// Sequences without a row, as many as there may be: nobody counts them, by any method. Where keys stay where they are, there is one for all. The
+// limit of time is the test.
+TEST(Cp, F78_calls_without_a_row_do_not_count_their_sequences) {
+    const float row[16] = {1};
+    std::vector<Way> ways(std::begin(kWays), std::end(kWays));
+    ways.push_back({FA_CP_METHOD_MERGE, FA_CP_LAYOUT_CONTIGUOUS, "merge"});
+    for (const Way& way : ways)
+        for (const int64_t keys : {0, way.method == FA_CP_METHOD_MERGE ? 64 : 0}) {
+            StandIn room(2);
+            const auto rank = [&](int32_t r) {
+                const Handle handle = make_handle();
+                fa_cp_transport_t transport = room.transport(r);
+                fa_cp_create_info_t info = FA_CP_CREATE_INFO_INIT;
+                info.transport = &transport;
+                fa_cp_t cp;
+                ASSERT_EQ(FA_OK, fa_cp_create(&cp, handle, &info));
+                fa_cp_desc_t spread = FA_CP_DESC_INIT;
+                spread.shard = way.method == FA_CP_METHOD_MERGE ? FA_CP_SHARD_KEYS : FA_CP_SHARD_ROWS;
+                spread.method = way.method, spread.layout = way.layout;
+                fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+                d.q_dtype = FA_F32, d.batch = INT32_MAX, d.heads_q = 2, d.seqlen_k = keys, d.dim_qk = 8;
+                d.flags = FA_CAUSAL, d.alignment = FA_ALIGN_BOTTOM_RIGHT;
+                d.strided = FA_STRIDED_K | FA_STRIDED_V, d.k_stride[3] = d.v_stride[3] = 1;
+                fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
+                a.k = a.v = row;
+                EXPECT_EQ(FA_OK, fa_cp_forward(cp, &d, &spread, &a)) << way.name << ": " << fa_cp_last_error(cp);
+                EXPECT_EQ(FA_OK, fa_cp_destroy(cp));
+            };
+            std::thread other(rank, 1);
+            rank(0);
+            other.join();
+        }
 }
 
 }  // namespace
