@@ -68,22 +68,23 @@ func (h *Handle) Convert(x *Conversion) error {
 	if x == nil {
 		return &Error{InvalidArgument, "the conversion is nil"}
 	}
-	blank := C.fa_conversion_t{size: strides4(x.Size), x_stride: strides4(x.XStride), out_stride: strides4(x.OutStride),
-		x_dtype: C.int32_t(x.X.dtype), out_dtype: C.int32_t(x.Out.dtype)}
-	if x.Accumulate {
+	c := *x // what is checked is what is done
+	blank := C.fa_conversion_t{size: strides4(c.Size), x_stride: strides4(c.XStride), out_stride: strides4(c.OutStride),
+		x_dtype: C.int32_t(c.X.dtype), out_dtype: C.int32_t(c.Out.dtype)}
+	if c.Accumulate {
 		blank.flags = C.FA_CONVERT_ACCUMULATE
 	}
 	for _, side := range []struct {
 		name   string
 		tensor Tensor
 		stride [4]int64
-	}{{"x", x.X, x.XStride}, {"out", x.Out, x.OutStride}} {
+	}{{"x", c.X, c.XStride}, {"out", c.Out, c.OutStride}} {
 		if side.tensor.data == nil {
 			continue // no x is zeros, and no out the library refuses
 		}
-		if used := reach(side.tensor.dtype, x.Size, side.stride); used > side.tensor.bytes {
+		if used := reach(side.tensor.dtype, c.Size, side.stride); used > side.tensor.bytes {
 			return &Error{InvalidArgument, fmt.Sprintf("%s has %d bytes: the call would use %d", side.name, side.tensor.bytes, used)}
 		}
 	}
-	return h.check(C.run_convert(h.raw, &blank, x.X.data, x.Out.data))
+	return h.check(C.run_convert(h.raw, &blank, c.X.data, c.Out.data))
 }
