@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
-from ._tensors import OPERANDS, SETTINGS, Call, check, lse_shape, out_shape
+from ._arrays import choice, integer
+from ._forward import ALIGNMENTS, named_causal, window_sides
+from ._layout import Order
+from ._tensors import OPERANDS, SETTINGS, Call, check, constant, lse_shape, out_shape
 from ._torch_terms import Terms
 
 if not hasattr(torch.library, "register_vmap"):
@@ -25,12 +29,44 @@ _ARGUMENTS = ", ".join(
 )
 
 
-def _forward(*values: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def arguments(given: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The operators' arguments. given: all keywords of `flashattn.torch.attention` but return_lse."""
+    seed, dropout_p = None, constant("dropout_p", given["dropout_p"])
+    if dropout_p:
+        # A tensor, so that a compiled program draws it anew; 64 bits, of which torch's integers count the uppermost as the sign.
+        seed = torch.randint(1 << 62, ()) if given["dropout_seed"] is None else torch.tensor(_signed(given["dropout_seed"]))
+    swapped, window, scale = Order(given["layout"]).swapped, given["window"], given["scale"]
+    if given["alignment"] is not None:
+        choice("alignment", given["alignment"], ALIGNMENTS)
+    values = {
+        **given,
+        **{name: given[name].transpose(1, 2) if swapped and given[name].ndim == 4 else given[name] for name in ("q", "k", "v")},
+        **{"dropout_seed": seed, "causal": named_causal(given["causal"]), "window": None if window is None else window_sides(window)},
+        **{"scale": None if scale is None else constant("scale", scale), "softcap": constant("softcap", given["softcap"])},
+        "dropout_p": dropout_p,
+        "deterministic": torch.are_deterministic_algorithms_enabled() if given["deterministic"] is None else given["deterministic"],
+        "handle": 0 if given["backend"] is None else given["backend"].pointer,
+    }
+    return tuple(values[name] for name in _NAMES)
+
+
+def _signed(seed: int) -> int:
+    integer("dropout_seed", seed, 64, signed=False)
+    return seed - (1 << 64) if seed >> 63 else seed
+
+
+def call_of(values: Sequence[Any]) -> tuple[Call, torch.Tensor, torch.Tensor]:
+    """The forward's call, with out and lse, which it has not written yet."""
     given = dict(zip(_NAMES, values))
     call = Call(given)
     packed = call.packed("q")
     out = call.output("o", out_shape(given), given["q"].dtype, gaps=packed)
     lse = call.output("lse", lse_shape(given), torch.float32, gaps=packed, value=float("-inf"))
+    return call, out, lse
+
+
+def _forward(*values: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    call, out, lse = call_of(values)
     call.run()
     return out, lse
 

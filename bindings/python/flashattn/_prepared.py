@@ -32,7 +32,7 @@ INTEGERS = frozenset(
         *("key_ranges", *KEY_LISTS),
     )
 )
-_LENGTHS = {"cu_seqlens_q": "max_seqlen_q", "cu_seqlens_k": "max_seqlen_k"}
+LENGTHS = {"cu_seqlens_q": "max_seqlen_q", "cu_seqlens_k": "max_seqlen_k"}
 _OUTPUTS = ("o", "lse", "scores")
 # Of these a call can tell no two apart that are equal and of one type.
 _PLAIN = frozenset((type(None), bool, int, float, str, type, np.bool_, np.int32, np.int64, np.float32, np.float64))
@@ -94,13 +94,34 @@ def _in_32_bits(name: str, value: Any) -> Any:
 
 def bounded(given: Given) -> Given:
     """With the longest of packed sequences, by which a call is described, where it is not said."""
-    for lengths, bound in _LENGTHS.items():
+    for lengths, bound in LENGTHS.items():
         value = given.get(lengths)
         if value is not None and given.get(bound) is None:
             cu_seqlens = np.asarray(value)
             if cu_seqlens.ndim == 1 and cu_seqlens.size and cu_seqlens.dtype.kind in "iu":
                 given[bound] = longest(bound, None, cu_seqlens)
     return given
+
+
+def _looks(signed: tuple[Any, ...]) -> str:
+    _, shape, strides, dtype, *aligned = signed
+    return f"has shape {tuple(shape)}, strides {strides} and dtype {dtype}{', not aligned' if False in aligned else ''}"
+
+
+def in_order(planned: tuple[Any, ...], given: Given, sign: Callable[[Given], tuple[Any, dict[str, Any]]]) -> dict[str, Any]:
+    """The arrays of a call in the order of a plan's signature. Raises what says why they are not the plan's. sign: signature_of."""
+    names = [name for name, *_ in planned]
+    for name in (*names, *given):
+        if (name in given) != (name in names):
+            raise TypeError(f"{name} is {'given' if name in given else 'missing'}: the plan takes {', '.join(names)}")
+    arrays: dict[str, Any] = {}
+    for name, *expected in planned:
+        found, held = sign({name: given[name]})
+        if found != ((name, *expected),):
+            looks = _looks(found[0]) if held else f"is {given[name]!r}"
+            raise ValueError(f"{name} {looks}: the plan's {_looks((name, *expected))}")
+        arrays.update(held)
+    return arrays
 
 
 class Prepared:
@@ -143,10 +164,15 @@ class Prepared:
 CACHE: Cache[Prepared] = Cache()
 
 
+def defaults_of(function: Any) -> Given:
+    """Of its named parameters."""
+    parameters = inspect.signature(function).parameters
+    return {name: each.default for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD}
+
+
 def prepared(function: Function) -> Function:
     """`attention`, where a call that looks like an earlier one is that one's."""
-    parameters = inspect.signature(function).parameters
-    defaults: Given = {name: each.default for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD}
+    defaults = defaults_of(function)
 
     @functools.wraps(function)
     def quickly(*tensors: Any, **options: Any) -> Any:

@@ -160,7 +160,7 @@ class Call:
                 continue
             setattr(desc, f"total_{name}", x.shape[0])
             desc.operands |= getattr(_abi, f"FA_OPERAND_CU_SEQLENS_{name.upper()}")
-            self.point(f"cu_seqlens_{name}", self._integers(f"cu_seqlens_{name}", cu).contiguous())
+            self.point(f"cu_seqlens_{name}", integers(f"cu_seqlens_{name}", cu).contiguous())
 
     def packed(self, name: str) -> bool:
         """Are rows (q) or keys (k) packed?"""
@@ -206,7 +206,7 @@ class Call:
             self.point(name, x.detach().to(torch.float32).contiguous())
         if given["key_ranges"] is not None:
             shape, axes = ranges_shape(desc, given["key_ranges"].shape)
-            ranges = self._integers("key_ranges", given["key_ranges"])
+            ranges = integers("key_ranges", given["key_ranges"])
             try:
                 ranges = ranges.broadcast_to(shape)
             except RuntimeError:
@@ -220,22 +220,7 @@ class Call:
 
     def _list(self, bit: int, name: str, x: torch.Tensor, shape: tuple[int, ...], _: str) -> None:
         self.request.desc.operands |= bit
-        self.point(name, self._integers(name, x).expand(shape).contiguous())
-
-    @staticmethod
-    def _integers(name: str, x: torch.Tensor) -> torch.Tensor:
-        """As int32, none of which becomes another one; a GPU would have to be waited for, and what is beyond 32 bits is beyond all keys."""
-        if x.dtype not in _INTEGERS:
-            raise TypeError(f"{name} has dtype {x.dtype}: expected integers")
-        if x.dtype == torch.int32:
-            return x
-        held = _core(x)
-        if x.dtype == torch.int64:
-            limits = torch.iinfo(torch.int32)
-            if x.device.type == "cpu" and x.numel() and (held.min() < limits.min or held.max() > limits.max):
-                raise ValueError(f"{name} holds values beyond 32 bits: {held.min()} … {held.max()}")
-            held = held.clamp(limits.min, limits.max)
-        return held.to(torch.int32).expand(x.shape)
+        self.point(name, integers(name, x).expand(shape).contiguous())
 
     def point(self, field: str, x: torch.Tensor) -> None:
         """Of the call's own args, or of its inputs."""
@@ -282,7 +267,9 @@ class Call:
 
     def _handle(self, backend: Handle | None) -> Handle:
         if self.device.type == "cpu":
-            return handle_of("cpu" if backend is None else backend)
+            handle = handle_of("cpu" if backend is None else backend)
+            handle.check_host()
+            return handle
         if backend is None:
             return handle_of(gpu_backend(), self.device.index, "device")
         if (backend.backend, backend.device, backend.memory) != (gpu_backend(), self.device.index, "device"):
@@ -306,6 +293,21 @@ class Call:
 
 def gpu_backend() -> BackendName:
     return "hip" if torch.version.hip else "cuda"
+
+
+def integers(name: str, x: torch.Tensor) -> torch.Tensor:
+    """As int32, none of which becomes another one; a GPU would have to be waited for, and what is beyond 32 bits is beyond all keys."""
+    if x.dtype not in _INTEGERS:
+        raise TypeError(f"{name} has dtype {x.dtype}: expected integers")
+    if x.dtype == torch.int32:
+        return x
+    held = _core(x)
+    if x.dtype == torch.int64:
+        limits = torch.iinfo(torch.int32)
+        if x.device.type == "cpu" and x.numel() and (held.min() < limits.min or held.max() > limits.max):
+            raise ValueError(f"{name} holds values beyond 32 bits: {held.min()} … {held.max()}")
+        held = held.clamp(limits.min, limits.max)
+    return held.to(torch.int32).expand(x.shape)
 
 
 def _addressable(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:

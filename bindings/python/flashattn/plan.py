@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 
-from ._prepared import RANDOM, TENSORS, Prepared, bounded, signature_of
+from ._prepared import RANDOM, TENSORS, Prepared, bounded, in_order, signature_of
 from ._types import Array, BackendName, Floats, Options, Stage
 from .attention import keywords
 from .handle import Handle, handle_of
@@ -98,19 +98,6 @@ class Plan(Generic[Result]):
         random = {name: given.pop(name) for name in RANDOM if name in given}
         signature, held = signature_of(given)
         if signature != self._signature:
-            held = self._in_order(given)
+            held = in_order(self._signature, given, signature_of)
         result: Result = self._prepared(held.values(), random, handle_of(self._backend))
         return result
-
-    def _in_order(self, given: dict[str, Any]) -> dict[str, Array]:
-        """The arrays in the plan's order, or why they are not the plan's."""
-        planned = [name for name, *_ in self._signature]
-        for name in (*planned, *given):
-            if (name in given) != (name in planned):
-                raise TypeError(f"{name} is {'given' if name in given else 'missing'}: the plan takes {', '.join(planned)}")
-        signature, held = signature_of({name: given[name] for name in planned})
-        for (name, shape, strides, dtype, _), found in zip(self._signature, signature or ()):
-            if found != (name, shape, strides, dtype, True):
-                looks = f"has shape {found[1]}, strides {found[2]} and dtype {found[3]}" if name in held else f"is {given[name]!r}"
-                raise ValueError(f"{name} {looks}: the plan was made for an array of shape {shape}, strides {strides} and dtype {dtype}")
-        return held

@@ -1,6 +1,6 @@
 """Attention for PyTorch: operators over libflashattn, the usual multi-head module, and SDPA.
 
-    from flashattn.torch import MultiheadAttention, attention, context_parallel, sdpa
+    from flashattn.torch import MultiheadAttention, Plan, attention, context_parallel, sdpa
 
     out = attention(q, k, v, causal="bottom-right")       # (batch, rows, heads, dim), differentiable
     layer = MultiheadAttention(512, heads=8, heads_kv=2)  # projections, heads, attention, concatenation
@@ -20,32 +20,33 @@ gradients work, the operators being called once for each item. Under torch.autoc
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, cast, overload
 
 import torch
 from torch import nn
 from torch.utils.dlpack import from_dlpack
 
-from ._arrays import choice, integer
 from ._context_parallel import context_parallel
 from ._dlpack import converted, is_foreign
-from ._forward import ALIGNMENTS, named_causal, window_sides
 from ._keywords import refuse
-from ._layout import Order
 from ._library import require
-from ._operators import forward
+from ._operators import arguments, forward
+from ._prepared import in_order
+from ._prepared_torch import Prepared, prepared, settled, signature_of, unseen
 from ._sdpa import sdpa
-from ._tensors import constant
 from ._types import Alignment, Causal, Layout
-from .handle import Handle
+from .handle import Handle, handle_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 require(__name__)
 
-__all__ = ["MultiheadAttention", "attention", "context_parallel", "sdpa"]
+__all__ = ["MultiheadAttention", "Plan", "attention", "context_parallel", "sdpa"]
+
+Result = TypeVar("Result")
 
 
 class Options(TypedDict, total=False):
@@ -92,6 +93,7 @@ def attention(
 def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: Literal[True], **options: Unpack[Options]
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
+@prepared
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -155,28 +157,20 @@ def attention(
     """
     if unknown:
         refuse(attention, unknown)
+    given = {
+        **{"q": q, "k": k, "v": v, "layout": layout, "causal": causal, "alignment": alignment, "window": window, "chunk": chunk},
+        **{"scale": scale, "softcap": softcap, "bias": bias, "bias_scale": bias_scale, "bias_period": bias_period},
+        **{"mask": mask, "mask_period": mask_period, "mask_keys": mask_keys, "mask_bits": mask_bits, "key_ranges": key_ranges},
+        **{"key_list": key_list, "key_list_count": key_list_count, "full_list": full_list, "full_list_count": full_list_count},
+        **{"list_rows": list_rows, "list_keys": list_keys, "alibi_slopes": alibi_slopes, "sinks": sinks},
+        **{"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k},
+        **{"dropout_p": dropout_p, "dropout_seed": dropout_seed, "deterministic": deterministic, "backend": backend},
+    }
     if is_foreign(q) and not isinstance(q, torch.Tensor):
-        given = {name: _tensor(name, value) for name, value in locals().items() if name != "unknown"}
-        out = attention(**given)
-        return tuple(converted(x, q, x) for x in out) if isinstance(out, tuple) else converted(out, q, out)
-    seed, dropout_p = None, constant("dropout_p", dropout_p)
-    if dropout_p:
-        # A tensor, so that a compiled program draws it anew; 64 bits, of which torch's integers count the uppermost as the sign.
-        seed = torch.randint(1 << 62, ()) if dropout_seed is None else torch.tensor(_signed(dropout_seed))
-    swapped = Order(layout).swapped
-    q, k, v = (x.transpose(1, 2) if swapped and x.ndim == 4 else x for x in (q, k, v))
-    if alignment is not None:
-        choice("alignment", alignment, ALIGNMENTS)
-    out, lse = forward(
-        *(q, k, v, bias, sinks, alibi_slopes, bias_scale, mask, key_ranges, key_list, key_list_count, full_list, full_list_count),
-        *(cu_seqlens_q, cu_seqlens_k, seed),
-        *(max_seqlen_q, max_seqlen_k, named_causal(causal), alignment, None if window is None else window_sides(window), chunk),
-        *(bias_period, mask_period, mask_keys, mask_bits, list_rows, list_keys),
-        *(None if scale is None else constant("scale", scale), constant("softcap", softcap), dropout_p),
-        torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic,
-        0 if backend is None else backend.pointer,
-    )
-    out = out.transpose(1, 2) if swapped and out.ndim == 4 else out
+        result = attention(**{name: _tensor(name, value) for name, value in given.items()}, return_lse=return_lse)
+        return tuple(converted(x, q, x) for x in result) if isinstance(result, tuple) else converted(result, q, result)
+    out, lse = forward(*arguments(given))
+    out = out.transpose(1, 2) if layout == "bhsd" and out.ndim == 4 else out
     return (out, lse) if return_lse else out
 
 
@@ -187,9 +181,76 @@ def _tensor(name: str, value: Any) -> Any:
     return from_dlpack(value) if is_foreign(value) and not isinstance(value, torch.Tensor) else value
 
 
-def _signed(seed: int) -> int:
-    integer("dropout_seed", seed, 64, signed=False)
-    return seed - (1 << 64) if seed >> 63 else seed
+class Plan(Generic[Result]):
+    """A call of `attention`, prepared for tensors of these shapes, strides and dtypes, as a loop of decoding has them:
+
+        plan = flashattn.torch.Plan(q, k, v, mask=mask)
+        out = plan(q, k, v, mask=mask)
+
+    Arguments are those of `attention`. Tensors are looked at, not kept; all other options hold for every call. Packed sequences may be as
+    long as max_seqlen_q and max_seqlen_k say, or as the longest one here.
+    A call takes the same tensors by the same names. On the CPU it checks that they look as the plan's do: ValueError names one that does
+    not. What they hold is checked as ever. Where torch has to see the call (it needs a gradient, is compiled, or under a mode or a
+    transform), with dropout, on a GPU, and where the library cannot address a tensor, it is an ordinary call of `attention`.
+    Threads share a plan; each computes with its own handle, unless backend is a Handle. `attention` keeps plans for its last calls itself,
+    which costs a few microseconds more.
+    """
+
+    @overload
+    def __init__(
+        self: Plan[torch.Tensor],
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        return_lse: Literal[False] = ...,
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Plan[tuple[torch.Tensor, torch.Tensor]],
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        return_lse: Literal[True],
+        **options: Unpack[Options],
+    ) -> None: ...
+    def __init__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> None:
+        call = inspect.signature(attention).bind(q, k, v, **options)
+        call.apply_defaults()
+        unknown = call.arguments.pop("unknown")
+        if unknown:
+            refuse(Plan, unknown, call.arguments)
+        given = settled(dict(call.arguments))
+        tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+        for name in ("q", "k", "v"):
+            if name not in tensors:
+                raise TypeError(f"{name} is of {type(given[name]).__name__}: a Plan takes tensors of torch")
+        self._names = tensors.keys()
+        self._options = {name: value for name, value in given.items() if name not in tensors}
+        with torch.no_grad():
+            self._signature, held = signature_of(tensors)
+        self._prepared = None
+        if self._signature is not None and not given["dropout_p"]:
+            made = Prepared({**given, **held}, held)
+            self._prepared = made if made.copied is None else None
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **tensors: torch.Tensor) -> Result:
+        """What `attention` returns."""
+        given: dict[str, Any] = {"q": q, "k": k, "v": v, **tensors}
+        result: Any
+        if self._prepared is not None and unseen():
+            signature, held = signature_of(given)
+            if signature is not None:
+                if signature != self._signature:
+                    held = in_order(self._signature, given, signature_of)
+                result = self._prepared(held.values(), handle_of(self._options["backend"] or "cpu"))
+                return cast(Result, result)
+        if given.keys() != self._names:
+            raise TypeError(f"the plan takes {', '.join(self._names)}, not {', '.join(given)}")
+        result = attention(**given, **self._options)
+        return cast(Result, result)
 
 
 class MultiheadAttention(nn.Module):

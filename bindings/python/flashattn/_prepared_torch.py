@@ -1,0 +1,166 @@
+"""Calls of flashattn.torch.attention that are made ready once, as _prepared has them of NumPy arrays: of tensors of the CPU that need no
+gradient, where nothing that is of torch's would see the operator."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable, TypeVar, cast
+
+import torch
+from torch.autograd import forward_ad, profiler
+
+from . import _abi
+from ._operators import arguments, call_of
+from ._prepared import INTEGERS, LENGTHS, TENSORS, Cache, Given, defaults_of, plain
+from ._tensors import integers, longest
+from .handle import Handle, handle_of
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_BACKENDS = (Handle, type(None))
+_OUTPUTS = ("o", "lse")
+_OTHER_INTEGERS = frozenset((torch.int64, torch.int16, torch.int8, torch.uint8))
+_CPU = torch.device("cpu")
+
+
+def _dispatch() -> tuple[int, int]:
+    """What torch adds to the keys of tensors here, and leaves out of them: transforms, modes, tracers and autocast do so."""
+    return torch._C._dispatch_tls_local_include_set().raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr()
+
+
+def _usual() -> tuple[frozenset[tuple[int, int]], frozenset[int]]:
+    """_dispatch and the keys of a tensor where nothing is around, with inference mode or without. In a new thread, for this module may be
+    imported anywhere."""
+    states, keys = set(), set()
+
+    def look() -> None:
+        for mode in (contextlib.nullcontext, torch.inference_mode):
+            with mode():
+                states.add(_dispatch())
+                keys.add(torch._C._dispatch_keys(torch.empty(0, device=_CPU)).raw_repr())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return frozenset(states), frozenset(keys)
+
+
+_STATES, _KEYS = _usual()
+
+
+def unseen() -> bool:
+    """Would nobody but the library see a call?"""
+    return (
+        not torch.compiler.is_compiling()
+        and _dispatch() in _STATES
+        and torch._C._len_torch_function_stack() == 0
+        and forward_ad._current_level < 0
+        and not profiler._is_profiler_enabled
+    )
+
+
+def signature_of(given: Mapping[str, Any]) -> tuple[Any, dict[str, torch.Tensor]]:
+    """As that of NumPy arrays. None in the first's place, too: a tensor needs a gradient, or is not plain or not of the CPU."""
+    has_gradients = torch.is_grad_enabled()
+    signature: list[tuple[Any, ...]] = []
+    tensors: dict[str, torch.Tensor] = {}
+    for name, value in given.items():
+        if type(value) in _PLAIN:
+            if (has_gradients and value.requires_grad) or torch._C._dispatch_keys(value).raw_repr() not in _KEYS:
+                return None, tensors
+            if name in INTEGERS and value.dtype in _OTHER_INTEGERS:
+                value = integers(name, value)
+            signature.append((name, value.shape, value.stride(), value.dtype))
+            tensors[name] = value
+        else:
+            known = plain(value)
+            if known is None:
+                return None, tensors
+            signature.append((name, known))
+    return tuple(signature), tensors
+
+
+def settled(given: Given) -> Given:
+    """With what the call would ask of its arrays' contents, as that of NumPy arrays, and of torch."""
+    for lengths, bound in LENGTHS.items():
+        value: Any = given.get(lengths)
+        if type(value) in _PLAIN and value.ndim == 1 and value.device == _CPU and given.get(bound) is None:
+            if value.dtype == torch.int32 or value.dtype in _OTHER_INTEGERS:
+                given[bound] = longest({lengths: value, bound: None}, lengths[-1])
+    if given.get("deterministic") is None:
+        given["deterministic"] = torch.are_deterministic_algorithms_enabled()
+    return given
+
+
+class Prepared:
+    """A call that lacks its tensors' addresses. It never changes, so threads share it."""
+
+    def __init__(self, given: Given, tensors: Mapping[str, torch.Tensor]) -> None:
+        """given: all keywords of `attention`. tensors: those among them."""
+        call, *outputs = call_of(arguments(given))
+        request = call.request
+        self._fields = tuple(tensors)
+        self.copied = next((name for name, x in tensors.items() if (getattr(request.args, name, None) or 0) != x.data_ptr()), None)
+        if self.copied is not None:
+            return
+        request.check_rooms()
+        if not given["return_lse"]:
+            request.desc.operands &= ~_abi.FA_OPERAND_LSE
+            outputs.pop()
+        if given["layout"] == "bhsd" and outputs[0].ndim == 4:
+            outputs[0] = outputs[0].transpose(1, 2)
+        values = (0.0, float("-inf")) if call.packed("q") else (None, None)
+        self._outputs = tuple((name, x.shape, x.stride(), x.dtype, value) for name, x, value in zip(_OUTPUTS, outputs, values))
+        for name in (*self._fields, *_OUTPUTS):
+            setattr(request.args, name, None)
+        self._desc, self._template = request.desc, bytes(request.args)
+
+    def __call__(self, tensors: Iterable[torch.Tensor], handle: Handle) -> Any:
+        args = _abi.ForwardArgs.from_buffer_copy(self._template)
+        for name, x in zip(self._fields, tensors):
+            setattr(args, name, x.data_ptr())
+        outputs = []
+        for name, shape, strides, dtype, value in self._outputs:
+            x = torch.empty_strided(shape, strides, dtype=dtype, device=_CPU)
+            outputs.append(x if value is None else x.fill_(value))
+            setattr(args, name, x.data_ptr())
+        handle.check_host()
+        handle.call("fa_forward_ex", ctypes.byref(self._desc), ctypes.byref(args))
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+CACHE: Cache[Prepared] = Cache()
+
+
+def prepared(function: Function) -> Function:
+    """`attention`, where a call that looks like an earlier one, and that torch need not see, is that one's."""
+    defaults = defaults_of(function)
+
+    @functools.wraps(function)
+    def quickly(*tensors: Any, **options: Any) -> Any:
+        if not unseen():
+            return function(*tensors, **options)
+        given = {**dict(zip(TENSORS, tensors)), **options}
+        twice, backend = len(given) < len(tensors) + len(options), given.pop("backend", None)
+        if twice or given.get("dropout_p") or not isinstance(backend, _BACKENDS):
+            return function(*tensors, **options)
+        signature, held = signature_of(settled(given))
+        call = CACHE.get(signature)
+        if call is None:
+            if signature is None or not set(TENSORS) <= given.keys() <= defaults.keys():
+                return function(*tensors, **options)
+            try:
+                call = Prepared({**defaults, **given, **held}, held)
+            except Exception:  # what is wrong the operator says
+                return function(*tensors, **options)
+            CACHE.put(signature, call)
+        if call.copied is not None:
+            return function(*tensors, **options)
+        return call(held.values(), handle_of("cpu" if backend is None else backend))
+
+    return cast(Function, quickly)
