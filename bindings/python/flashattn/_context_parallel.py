@@ -21,6 +21,7 @@ from ._types import Alignment, Causal
 from .errors import FlashAttnError
 from .handle import Handle
 
+_LONGEST = 1e9  # seconds, 30 years: in milliseconds 64 bits hold it
 _ANYWHERE = 256  # the address of a tensor without elements, which is not followed
 
 
@@ -58,6 +59,7 @@ class context_parallel:
         timeout: float | None = 60.0,
         backend: Handle | None = None,
     ) -> None:
+        limit = _milliseconds(timeout)
         self._group = dist.group.WORLD if group is None else group
         self.rank, self.ranks = dist.get_rank(self._group), dist.get_world_size(self._group)
         self._spread = _cp.spread(layout, method, block)
@@ -71,7 +73,6 @@ class context_parallel:
             self._handle = Handle(gpu_backend(), device=self.device.index, memory="device")
         self._messages = self._make_messages()
         self._transport = _cp.Transport(flags=self._messages.flags, rank=self.rank, ranks=self.ranks, **self._messages.callbacks)
-        limit = -1 if timeout is None else max(int(timeout * 1e3), 1)
         info = _cp.CpCreateInfo(transport=ctypes.pointer(self._transport), timeout_ms=limit)
         pointer = ctypes.c_void_p()
         _cp.check(_cp.cp_library().fa_cp_create(ctypes.byref(pointer), self._handle.pointer, ctypes.byref(info)))
@@ -235,6 +236,14 @@ class context_parallel:
 
     def _make_messages(self) -> Messages:
         return (Messages if self.device.type == "cpu" else OrderedMessages)(self._group, self.device)
+
+
+def _milliseconds(timeout: float | None) -> int:
+    if timeout is None:
+        return -1
+    if not 0 <= timeout <= _LONGEST:
+        raise ValueError(f"timeout is {timeout}: expected seconds, up to {_LONGEST:g}, or None, for no limit")
+    return max(int(timeout * 1e3), 1)
 
 
 def _device_of(group: Any, device: torch.device | str | None) -> torch.device:

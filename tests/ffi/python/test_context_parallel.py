@@ -198,6 +198,8 @@ def refused(status, call):
 def faults(rank, count, parallel=None):
     parallel = parallel or context_parallel
     q = torch.randn(1, 8, 2, 8)
+    for timeout in (1e300, float("nan"), -1):
+        refused(ValueError, lambda: parallel(timeout=timeout))  # noqa: B023
     with parallel(dist.new_group(), timeout=20) as cp:
         causal = "top-left" if rank else None
         refused("FA_PEERS_DISAGREE", lambda: cp.attention(q, q, q, length=8 * count, causal=causal))
