@@ -11,7 +11,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "core/module_image.h"
+#include "backend/module_note.h"
+#include "core/module_seal.h"
 
 namespace fa {
 namespace {
@@ -101,6 +102,15 @@ fa_status_t walk(const char* path, char* place, Message* m) {
     }
 }
 
+fa_status_t check_note(const char* file, const Image& image, const ModuleNote& note, Message* m) {
+    if (note.interface != kBackendAbi)
+        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is of another version: it has interface %u, this library %u", file,
+                    note.interface, kBackendAbi);
+    const uint64_t seal = note.seal[0] | uint64_t(note.seal[1]) << 32;
+    if (seal == 0 || seal == seal_of(image)) return FA_OK;
+    return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is damaged: its code or data are not what was built", file);
+}
+
 // dlopen maps what the headers name, and touching what is not there is the program's end, as is much else in a file that was damaged.
 fa_status_t check_image(const char* file, Message* m) {
     const int fd = open(file, O_RDONLY | O_CLOEXEC);
@@ -116,10 +126,12 @@ fa_status_t check_image(const char* file, Message* m) {
     fa_status_t status = FA_OK;
     if (is_elf(image)) {
         if (bytes_named(image) > image.size)
-            status = fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not whole: part of what its headers name is missing from its %lld bytes", file,
-                          (long long)s.st_size);
+            status =
+                fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not whole: part of what its headers name is missing from its %lld bytes",
+                     file, (long long)s.st_size);
         else if (const char* part = damaged_part(image))
             status = fail(m, FA_BACKEND_INCOMPATIBLE, "%s is damaged: its %s is not as a linker writes it", file, part);
+        else if (const uint64_t at = note_of(image)) status = check_note(file, image, read<ModuleNote>(image, at), m);
     }
     munmap(bytes, size_t(s.st_size));
     return status;

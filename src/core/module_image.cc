@@ -27,15 +27,6 @@ constexpr uint32_t kOfThreads[] = {R_AARCH64_TLS_DTPMOD, R_AARCH64_TLS_DTPREL, R
 #define FA_UNKNOWN_MACHINE
 #endif
 
-// What lies outside of the file reads as zeros.
-template <class T>
-T read(const Image& f, uint64_t offset) {
-    T value;
-    memset(&value, 0, sizeof value);
-    if (sizeof value <= f.size && offset <= f.size - sizeof value) memcpy(&value, f.bytes + offset, sizeof value);
-    return value;
-}
-
 // [from, from + bytes) within [outer, outer + outer_bytes)
 bool within(uint64_t from, uint64_t bytes, uint64_t outer, uint64_t outer_bytes) {
     return from >= outer && from - outer <= outer_bytes && bytes <= outer_bytes - (from - outer);
@@ -401,10 +392,10 @@ class Reader {
 
     bool relocations() {
         uint64_t plain = 0, plain_bytes = 0, calls = 0, calls_bytes = 0, first = 0;
-        uint64_t kind = DT_RELA, entry = sizeof(Elf64_Rela), word_size = sizeof(uint64_t);
-        find(DT_RELA, &plain), find(DT_RELASZ, &plain_bytes), find(DT_JMPREL, &calls), find(DT_PLTRELSZ, &calls_bytes);
-        find(DT_PLTREL, &kind), find(DT_RELAENT, &entry), find(DT_RELRENT, &word_size);
-        if (kind != DT_RELA || entry != sizeof(Elf64_Rela) || word_size != sizeof(uint64_t)) return false;
+        if (find(DT_RELA, &plain) && !is(DT_RELAENT, sizeof(Elf64_Rela))) return false;
+        if (find(DT_JMPREL, &calls) && !is(DT_PLTREL, DT_RELA)) return false;
+        if (find(DT_RELR) && !is(DT_RELRENT, sizeof(uint64_t))) return false;
+        find(DT_RELASZ, &plain_bytes), find(DT_PLTRELSZ, &calls_bytes);
         find(DT_RELACOUNT, &first);
         uint64_t covered = 0;
         for (uint64_t i = 0; i < h.e_shnum; i++) {

@@ -1,6 +1,7 @@
 // What the system's loader takes on trust in a module's file, and ends the process for: tables that lead out of the image, or to nothing.
 #pragma once
 #include <stdint.h>
+#include <string.h>
 
 namespace fa {
 
@@ -10,6 +11,15 @@ struct Image {
     uint64_t size;
 };
 
+// What lies outside of the file reads as zeros.
+template <class T>
+T read(const Image& f, uint64_t offset) {
+    T value;
+    memset(&value, 0, sizeof value);
+    if (sizeof value <= f.size && offset <= f.size - sizeof value) memcpy(&value, f.bytes + offset, sizeof value);
+    return value;
+}
+
 // An ELF file of this machine's class and byte order: of any other, dlopen says so itself.
 bool is_elf(const Image& image);
 
@@ -17,8 +27,8 @@ bool is_elf(const Image& image);
 uint64_t bytes_named(const Image& image);
 
 // The part that is not as a linker writes it; NULL: there is none. An ELF file says most things twice, once in the sections of the linker
-// and once in what the loader reads: segments, the dynamic section and its tables. Each is held against the other. Not looked at are code
-// and data, and where within them a symbol or a relocation leads.
+// and once in what the loader reads: segments, the dynamic section and its tables. Each is held against the other. Code and data
+// are left to the seal.
 const char* damaged_part(const Image& image);
 
 }  // namespace fa
