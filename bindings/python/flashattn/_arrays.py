@@ -243,16 +243,16 @@ def broadcast(name: str, array: Array, shape: tuple[int, ...], axes: str) -> Arr
 
 def int32_array(name: str, value: ArrayLike, shape: tuple[int, ...], axes: str) -> NDArray[np.int32]:
     """A small array of integers as dense int32."""
-    array = as_array(name, value)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} has dtype {array.dtype}: expected integers")
+    array = as_int32(name, as_array(name, value))
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}: expected {axes} = {shape}")
-    return np.ascontiguousarray(as_int32(name, array))
+    return np.ascontiguousarray(array)
 
 
 def as_int32(name: str, array: NDArray[Any]) -> NDArray[np.int32]:
     """Integers as int32, none of which becomes another one."""
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} has dtype {array.dtype}: expected integers")
     limits = np.iinfo(np.int32)
     if array.dtype != np.int32 and array.size:
         least, most = core(array).min(), core(array).max()

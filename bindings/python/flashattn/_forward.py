@@ -21,7 +21,6 @@ from ._arrays import (
     dtype_code,
     dtype_of,
     float32_array,
-    int32_array,
     integer,
     narrow,
     number,
@@ -230,8 +229,11 @@ def _scores(request: Request, given: SimpleNamespace) -> None:
     if given.key_ranges is not None:
         key_ranges(request, given.key_ranges)
 
-    def put(bit: int, name: str, value: ArrayLike, shape: tuple[int, ...], axes: str) -> None:
-        request.operand(bit, name, int32_array(name, broadcast(name, as_array(name, value), shape, axes), shape, axes))
+    def put(bit: int, name: str, value: ArrayLike, shape: tuple[int, ...], axes: str, dense: bool) -> tuple[int, ...]:
+        array = broadcast(name, as_int32(name, as_array(name, value)), shape, axes)
+        array, strides = readable(np.ascontiguousarray(array) if dense else array, unit=True)
+        request.operand(bit, name, array)
+        return strides
 
     key_lists(request, {name: getattr(given, name) for name in KEY_LISTS}, given.list_rows, given.list_keys, put)
     if alibi_slopes is not None:
@@ -247,11 +249,9 @@ def _scores(request: Request, given: SimpleNamespace) -> None:
 
 def key_ranges(request: Request, value: ArrayLike) -> None:
     """Pairs of keys, with the packed rows' own axes where there are such."""
-    pairs = as_array("key_ranges", value)
-    if pairs.dtype.kind not in "iu":
-        raise TypeError(f"key_ranges has dtype {pairs.dtype}: expected integers")
+    pairs = as_int32("key_ranges", as_array("key_ranges", value))
     shape, axes = ranges_shape(request.desc, pairs.shape)
-    seen, strides = readable(broadcast("key_ranges", as_int32("key_ranges", pairs), shape, axes), unit=True, even=True)
+    seen, strides = readable(broadcast("key_ranges", pairs, shape, axes), unit=True, even=True)
     request.operand(_abi.FA_OPERAND_KEY_RANGES, "key_ranges", seen)
     set_ranges(request.desc, shape, strides)
 
@@ -286,8 +286,9 @@ def list_shapes(shapes: Mapping[str, tuple[int, ...]], packed: bool) -> dict[str
     return {name: (*lead, *shape[len(axes) :]) for name, shape in shapes.items()}
 
 
-def key_lists(request: Request, given: Mapping[str, Any], list_rows: Any, list_keys: Any, put: Callable[..., None]) -> None:
-    """given: each of KEY_LISTS. put: bit, field, value, shape and axes of an operand of integers, which may have to be broadcast."""
+def key_lists(request: Request, given: Mapping[str, Any], list_rows: Any, list_keys: Any, put: Callable[..., tuple[int, ...]]) -> None:
+    """given: each of KEY_LISTS. put: takes bit, field, value, shape and axes of an operand of integers, which may have to be broadcast, and
+    whether it must be dense; returns its strides, 0 along an axis of 1."""
     desc = request.desc
     desc.list_rows, desc.list_keys = integer("list_rows", list_rows, 64), integer("list_keys", list_keys, 64)
     lists = {name: given[name] for name in KEY_LISTS if given[name] is not None}
@@ -305,20 +306,21 @@ def key_lists(request: Request, given: Mapping[str, Any], list_rows: Any, list_k
     whole = next(iter(shapes.values()))  # of a list, for its count comes behind it
     heads, blocks, most = whole[-3], -(-rows // max(desc.list_rows, 1)), whole[-1]
     batch = () if packed else (desc.batch if whole[0] != 1 else 1,)
-    shared = ((), (1,))  # sequences without lists of their own
-    axes = "({}list heads, blocks of rows{})".format("" if packed else "batch, ", "{}")
-    for name, value in lists.items():
-        last, entries = ((), "") if name.endswith("count") else ((most,), ", entries")
-        shape = (*batch, heads, blocks, *last)
-        if shapes[name] != shape:
-            raise ValueError(
-                f"{name} has shape {tuple(np.shape(value))}: expected {axes.format(entries)} = {shape}, of which batch and heads may be 1"
-            )
-        put(getattr(_abi, f"FA_OPERAND_{name.upper()}"), name, value, shape, axes.format(entries))
-        if not last:
-            desc.list_count_stride = (0 if batch in shared else heads * blocks, blocks, 1)
     desc.list_heads, desc.list_max = heads, most
-    desc.list_stride = (0 if batch in shared else heads * blocks * most, blocks * most, most, 1)
+    for field, names, last, entries in (
+        ("list_stride", KEY_LISTS[::2], (most,), ", entries"),
+        ("list_count_stride", KEY_LISTS[1::2], (), ""),
+    ):
+        shape, axes = (*batch, heads, blocks, *last), f"({'' if packed else 'batch, '}list heads, blocks of rows{entries})"
+        these = {name: lists[name] for name in names if name in lists}
+        for name, value in these.items():
+            if shapes[name] != shape:
+                raise ValueError(f"{name} has shape {tuple(np.shape(value))}: expected {axes} = {shape}, of which batch and heads may be 1")
+        for dense in (False, True):
+            found = {put(getattr(_abi, f"FA_OPERAND_{name.upper()}"), name, x, shape, axes, dense) for name, x in these.items()}
+            if len(found) == 1:  # else both are written out, for the descriptor has strides for one
+                setattr(desc, field, (*((0,) if packed else ()), *found.pop()))
+                break
 
 
 def _schedule(request: Request, given: SimpleNamespace) -> None:

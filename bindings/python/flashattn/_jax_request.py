@@ -148,5 +148,6 @@ def _ranges(desc: Any, x: Any) -> None:
     set_ranges(desc, shape, broadcast_strides(x.shape))
 
 
-def _list(request: Request, bit: int, *_: Any) -> None:
+def _list(request: Request, bit: int, name: str, x: Any, shape: tuple[int, ...], *_: Any) -> tuple[int, ...]:
     request.desc.operands |= bit
+    return broadcast_strides(shape)

@@ -218,9 +218,12 @@ class Call:
             self.point("key_ranges", ranges)
         key_lists(self._inputs, given, given["list_rows"], given["list_keys"], self._list)
 
-    def _list(self, bit: int, name: str, x: torch.Tensor, shape: tuple[int, ...], _: str) -> None:
+    def _list(self, bit: int, name: str, x: torch.Tensor, shape: tuple[int, ...], _: str, dense: bool) -> tuple[int, ...]:
         self.request.desc.operands |= bit
-        self.point(name, integers(name, x).expand(shape).contiguous())
+        x = integers(name, x).expand(shape)
+        x, strides = _side_by_side(x.contiguous() if dense else x)
+        self.point(name, x)
+        return tuple(0 if length == 1 else step for length, step in zip(shape, strides))
 
     def point(self, field: str, x: torch.Tensor) -> None:
         """Of the call's own args, or of its inputs."""
@@ -312,10 +315,15 @@ def integers(name: str, x: torch.Tensor) -> torch.Tensor:
 
 def _addressable(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
     """The tensor itself when the elements of a head lie side by side, else a copy; and its strides. What was broadcast stays so."""
-    x = x.detach()
+    x, _ = _side_by_side(x.detach())
+    return x, _literal(x)
+
+
+def _side_by_side(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """The tensor itself, or a copy, whose elements of the last axis lie side by side; and its strides."""
     if x.stride(-1) != 1 and x.shape[-1] > 1:
         x = _core(x, whole=1).contiguous().expand(x.shape)
-    return x, _literal(x)
+    return x, (*x.stride()[:-1], 1)
 
 
 def _core(x: torch.Tensor, *, whole: int = 0) -> torch.Tensor:

@@ -76,6 +76,9 @@ def broadcast():
     for dtype in (np.int32, np.int64):
         ranges = np.stack([begins, begins + 4], -1).astype(dtype)
         yield f"key_ranges, {dtype.__name__}", {**few, "key_ranges": np.broadcast_to(ranges, (many, HEADS, rows, 8, 2))}
+        keys = RNG.permuted(np.tile(np.arange(64), (rows, 1)), axis=1)[:, :32].astype(dtype)
+        lists = {"key_list": keys[:, :16], "full_list": keys[:, 16:], "key_list_count": np.full(rows, 16, dtype)}
+        yield f"lists, {dtype.__name__}", {**few, **{name: np.broadcast_to(x, (many, HEADS, *x.shape)) for name, x in lists.items()}}
 
 
 @unittest.skipUnless(set_back(), "the peak of a process's memory cannot be set back here")
