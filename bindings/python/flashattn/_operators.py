@@ -187,22 +187,24 @@ def _each(operator: Any) -> Any:
     return rule
 
 
-def _autocast(device_type: str, key: Any) -> Any:
+def _autocast(key: Any) -> Any:
     """What torch's own function does under autocast: q, k and v get its type. What is added to scores may have any."""
     without = torch._C.DispatchKeySet(key)
 
     def kernel(*values: Any) -> Any:
+        cast = [x.to(autocast_dtype(x)) for x in values[:3]]
         with torch._C._ExcludeDispatchKeyGuard(without):
-            return forward(*(autocast(x, device_type) for x in values[:3]), *values[3:])
+            return forward(*cast, *values[3:])
 
     return kernel
 
 
-def autocast(x: torch.Tensor, device_type: str) -> torch.Tensor:
-    """The tensor in the type that torch.autocast has for its device, if it is a floating one of up to 32 bits."""
-    if x.device.type != device_type or not x.is_floating_point() or x.dtype == torch.float64:
-        return x
-    return x.to(torch.get_autocast_dtype(device_type))
+def autocast_dtype(x: torch.Tensor) -> torch.dtype:
+    """The tensor's type where torch.autocast is on for its device: autocast's for a floating one of up to 32 bits."""
+    kind = x.device.type
+    if not x.is_floating_point() or x.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+        return x.dtype
+    return torch.get_autocast_dtype(kind)
 
 
 _Library: Any = torch.library.Library  # which has no types
@@ -222,7 +224,7 @@ for _name, _kernel, _shapes, _function in (
     torch.library.register_fake(f"flashattn::{_name}", _shapes, lib=_LIBRARY)
 for _type in ("cpu", "cuda"):
     _key = f"Autocast{_type.upper()}"
-    _LIBRARY.impl("forward", _autocast(_type, getattr(torch._C.DispatchKey, _key)), _key)
+    _LIBRARY.impl("forward", _autocast(getattr(torch._C.DispatchKey, _key)), _key)
 forward = torch.ops.flashattn.forward.default
 backward = torch.ops.flashattn.backward.default
 for _name, _operator in (("forward", forward), ("backward", backward)):

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
+import types
 from typing import Any, Callable
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.nn import functional
+from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
+
+from . import _dispatch
+from ._operators import autocast_dtype
 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 _LARGEST_DIM = 1024
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_TRACED = (*_PLAIN, FakeTensor, FunctionalTensor)  # what torch.compile calls operators with
+_NEED_WEIGHTS = list(inspect.signature(multi_head_attention_forward).parameters).index("need_weights")
 
 
 class sdpa(TorchFunctionMode):
@@ -19,9 +29,14 @@ class sdpa(TorchFunctionMode):
         with flashattn.torch.sdpa():
             model(x)
 
-    In the thread that enters it, in modules that call SDPA as well, and under torch.compile.
-    Left to torch's own are calls that are not the library's: see `refusal`, which says for a call whether and why. With
-    fallback=False they raise NotImplementedError with that reason. An error of the library itself is raised, never caught.
+    In the thread that enters it and the threads of torch.nn.DataParallel: whoever calls SDPA there, torch's own modules and scripted ones
+    included, and programs of torch.compile, which is run anew for the block. Where a backward pass computes a forward again, as that
+    of torch.utils.checkpoint does, the block of the forward has it, also once that has ended.
+    Left to torch's own are calls that are not the library's: see `refusal`, which says for a call whether and why; attention weights
+    that torch.nn.MultiheadAttention returns with need_weights=True; scripted modules that take torch's fast path, in eval() without
+    gradients; and programs that torch.export or AOTInductor made of SDPA's parts before. With fallback=False they raise
+    NotImplementedError with that reason, but for programs that have nothing of SDPA left but products and a softmax.
+    An error of the library itself is raised, never caught.
     Two things differ from torch's own. Dropout draws other numbers, from a seed of torch's generator. A row without any key is 0,
     which it is in some of torch's backends and NaN in others.
     """
@@ -30,18 +45,75 @@ class sdpa(TorchFunctionMode):
         super().__init__()
         self.fallback = fallback
 
+    @_dispatch.not_alone
+    def __enter__(self) -> sdpa:
+        if not torch.compiler.is_compiling():  # what is traced goes by this mode alone
+            _dispatch.enter(self)
+        return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
+
+    @_dispatch.not_alone
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        if not torch.compiler.is_compiling():
+            _dispatch.leave(self)
+
+    @_dispatch.not_alone
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Sees what torch.compile traces, and what torch would do before its dispatcher asks."""
         kwargs = kwargs or {}
-        if func is not scaled_dot_product_attention:
-            return func(*args, **kwargs)
+        if func is scaled_dot_product_attention:
+            return self._call(*args, **kwargs)
+        if func is multi_head_attention_forward:
+            if args[_NEED_WEIGHTS] if len(args) > _NEED_WEIGHTS else kwargs.get("need_weights", True):
+                self.leave("need_weights of a multi-head attention is true, and the library has no weights to return")
+            elif torch.compiler.is_compiling():
+                return _MULTI_HEAD_ATTENTION[self.fallback](*args, **kwargs)
+        return func(*args, **kwargs)
+
+    @_dispatch.not_alone
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         call = _arguments(*args, **kwargs)
         if call is not None:
-            reason = refusal(*call[:3], **call[3])
-            if reason is None:
-                return _attention(*call[:3], **call[3])
-            if not self.fallback:
-                raise NotImplementedError(f"scaled_dot_product_attention is not flashattn's here: {reason}")
-        return func(*args, **kwargs)
+            out = None
+            query, key, value, options = call
+            reason = _beyond(_named(query, key, value, options["attn_mask"]), _PLAIN)
+            if reason is not None:
+                self.leave(reason)
+            elif torch.compiler.is_compiling():
+                out = self.compute(*args, **kwargs)
+            elif not torch.is_autocast_enabled(query.device.type):  # which comes first
+                out = _dispatch.computed(*args, **kwargs)
+            if out is not None:
+                return out
+        return scaled_dot_product_attention(*args, **kwargs)
+
+    def compute(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
+        """The call's result, or None where it is left to torch."""
+        call = _arguments(*args, **kwargs)
+        if call is None:
+            return None
+        reason = refusal(*call[:3], **call[3])
+        if reason is None:
+            return _attention(*call[:3], **call[3])
+        self.leave(reason)
+        return None
+
+    def leave(self, reason: str) -> None:
+        """To torch."""
+        if not self.fallback:
+            raise NotImplementedError(f"scaled_dot_product_attention is not flashattn's here: {reason}")
+
+
+def _multi_head_attention(block: sdpa) -> Callable[..., Any]:
+    """torch's own function, in which torch.compile would see no call of another, with the block's for SDPA."""
+    own = {name: value for name, value in vars(functional).items() if name != "__name__"}  # by which torch.compile would look them up
+    own.update(has_torch_function=lambda _: False, scaled_dot_product_attention=block._call)
+    made = types.FunctionType(multi_head_attention_forward.__code__, own, "multi_head_attention", multi_head_attention_forward.__defaults__)
+    made.__kwdefaults__ = multi_head_attention_forward.__kwdefaults__
+    return made
+
+
+_MULTI_HEAD_ATTENTION = {fallback: _multi_head_attention(sdpa(fallback=fallback)) for fallback in (True, False)}
 
 
 def refusal(
@@ -57,18 +129,14 @@ def refusal(
     """Why `sdpa` leaves this call to torch, or None where it does not. It takes plain tensors of the CPU or a GPU, all of float32,
     float16 or bfloat16, (batch, heads, rows, dim) or (batch, rows, dim), none empty, of up to 1024 dims, that share their batch
     and, unless enable_gqa says otherwise, their heads; a mask of bool or of the query's type."""
-    tensors = {"query": query, "key": key, "value": value}
-    if attn_mask is not None:
-        tensors["attn_mask"] = attn_mask
-    if not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None:
-        return "it is inside a transform of torch.func"
+    tensors = _named(query, key, value, attn_mask)
+    reason = _beyond(tensors, _TRACED)
+    if reason is not None:
+        return reason
     for name, x in tensors.items():
-        if type(x) not in _PLAIN or x.is_nested or x.layout != torch.strided:
-            return f"{name} is no plain tensor"
-        if x.device != query.device or x.device.type not in ("cpu", "cuda"):
-            return f"{name} is on {x.device}"
-        if name != "attn_mask" and (x.dtype not in _TYPES or x.dtype != query.dtype):
-            return f"{name} has dtype {x.dtype}"
+        dtype = autocast_dtype(x)
+        if name != "attn_mask" and (dtype not in _TYPES or dtype != autocast_dtype(query)):
+            return f"{name} has dtype {dtype}"
         if name != "attn_mask" and (x.ndim != query.ndim or x.ndim not in (3, 4)):
             return f"{name} has {x.ndim} axes"
         if 0 in x.shape:
@@ -82,13 +150,32 @@ def refusal(
     if attn_mask is not None:
         if is_causal:
             return "attn_mask and is_causal are both given"
-        if attn_mask.dtype not in (torch.bool, query.dtype):
+        if autocast_dtype(attn_mask) not in (torch.bool, autocast_dtype(query)):
             return f"attn_mask has dtype {attn_mask.dtype}"
         pairs = (*query.shape[:-1], key.shape[-2])
         if attn_mask.ndim > len(pairs) or any(n not in (1, m) for n, m in zip(attn_mask.shape[::-1], pairs[::-1])):
             return f"attn_mask has shape {tuple(attn_mask.shape)}"
     if not 0 <= dropout_p < 1:
         return f"dropout_p is {dropout_p}"
+    return None
+
+
+def _named(query: Any, key: Any, value: Any, attn_mask: Any) -> dict[str, Any]:
+    tensors = {"query": query, "key": key, "value": value}
+    return tensors if attn_mask is None else {**tensors, "attn_mask": attn_mask}
+
+
+@_dispatch.not_alone
+def _beyond(tensors: dict[str, Any], plain: tuple[type, ...]) -> str | None:
+    """Why torch has a call before its dispatcher would ask, or None."""
+    if not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None:
+        return "it is inside a transform of torch.func"
+    device = tensors["query"].device
+    for name, x in tensors.items():
+        if type(x) not in plain or x.is_nested or x.layout != torch.strided:
+            return f"{name} is no plain tensor"
+        if x.device != device or device.type not in ("cpu", "cuda"):
+            return f"{name} is on {x.device}"
     return None
 
 

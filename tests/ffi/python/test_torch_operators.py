@@ -16,6 +16,7 @@ else:
     from flashattn._forward import SCORE_SCALARS
     from flashattn._operators import OPERANDS, SETTINGS, backward, forward
     from flashattn.torch import MultiheadAttention, attention, sdpa
+    from torch_reference import calls
 
 
 def randn(*shape, dtype=None):
@@ -232,8 +233,9 @@ class Sdpa(unittest.TestCase):
             function = lambda *x: F.scaled_dot_product_attention(*x, **options)  # noqa: B023, E731
             for call in (function, torch.compile(function, fullgraph=True, backend="aot_eager")):
                 torch.compiler.reset()
-                with sdpa(fallback=False):
+                with calls() as found, sdpa(fallback=False):
                     got = call(*tensors)
+                self.assertEqual(found["fa_forward_ex"], 1)
                 torch.testing.assert_close(got, want)
                 torch.testing.assert_close(torch.autograd.grad(got.square().sum(), wanted), gradients, atol=1e-5, rtol=1e-4)
 
@@ -251,13 +253,6 @@ class Sdpa(unittest.TestCase):
         graphs = []
         torch.compile(inside, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph.forward)(*same)
         self.assertIn("flashattn.forward", str(graphs[0].graph))
-
-    def test_modules_that_call_it(self):
-        layer, x = torch.nn.MultiheadAttention(32, 4, batch_first=True), torch.randn(2, 10, 32)
-        want = layer(x, x, x, need_weights=False)[0]
-        with sdpa(fallback=False):
-            got = layer(x, x, x, need_weights=False)[0]
-        torch.testing.assert_close(got, want)
 
     def test_dropout(self):
         q = torch.ones(1, 1, 400, 16)
@@ -306,8 +301,9 @@ class Sdpa(unittest.TestCase):
             warnings.simplefilter("ignore")
             for transform in (torch.vmap(function), torch.vmap(torch.func.grad(function))):
                 want = transform(*tensors)
-                with sdpa():
+                with calls() as found, sdpa():
                     self.assertTrue(torch.equal(transform(*tensors), want))
+                self.assertEqual(found["fa_forward_ex"], 0)
 
 
 if __name__ == "__main__":
