@@ -20,13 +20,13 @@ BATCH, HEADS, HEADS_K, KEYS, DIM = 3, 8, 2, 124, 64
 
 def numpy_ways(handle):
     rng = np.random.default_rng(1)
+    scales = iter(range(1 << 30))
     q, k, v = (rng.standard_normal((BATCH, n, h, DIM), np.float32) for n, h in ((1, HEADS), (KEYS, HEADS_K), (KEYS, HEADS_K)))
     mask, used = np.ones((BATCH, 1, 1, KEYS), bool), np.full(BATCH, KEYS, np.int32)
     plan, long_plan = (flashattn.Plan(q, k, v, **more, backend=handle) for more in ({}, {"seqused_k": used}))
-    shapes = iter(range(1 << 30))
 
     def first():  # of its kind: an option that no call before it had
-        return flashattn.attention(q, k, v, backend=handle, scale=1 + next(shapes) / 2**20)
+        return flashattn.attention(q, k, v, backend=handle, scale=1 + next(scales) / 2**20)
 
     return {
         "NumPy: Plan": lambda: plan(q, k, v),
@@ -61,7 +61,9 @@ def torch_ways_of(name, ours, sdpa, tensors, given, handle):
         with ours.sdpa(fallback=False):
             return sdpa(*tensors, **theirs, enable_gqa=True)
 
+    plan = ours.Plan(*tensors, **given, layout="bhsd", backend=handle)
     return {
+        f"torch: Plan, {name}": lambda: plan(*tensors, **given),
         f"torch's own: {name}": lambda: sdpa(*tensors, **theirs, enable_gqa=True),
         f"torch: attention, {name}": lambda: ours.attention(*tensors, **given, layout="bhsd", backend=handle),
         f"torch: under sdpa(), {name}": under_sdpa,

@@ -138,7 +138,7 @@ class Handle:
         self._enter()
         try:
             status = getattr(library(), function)(self.pointer, *arguments)
-            if status not in answers:
+            if status != _abi.FA_OK and status not in answers:
                 check(status, self._pointer)
         finally:
             self._inside.release()
@@ -183,8 +183,9 @@ def handle_of(backend: BackendName | Handle | None, device: int = 0, memory: Mem
     after a fork."""
     if isinstance(backend, Handle):
         return backend
-    name: BackendName = "auto" if backend is None else backend
-    choice("backend", name, BACKENDS)
+    if backend is not None:
+        choice("backend", backend, BACKENDS)
+    name: BackendName = backend or "auto"
     handles: dict[tuple[str, int, str], Handle] = _local.__dict__.setdefault("handles", {})
     handle = handles.get((name, device, memory))
     if handle is None or handle.pid != os.getpid():
