@@ -111,8 +111,9 @@ static fa_status_t check_slots(const Problem& p, const fa_append_kv_args_t& a, i
 }
 
 static fa_status_t check_contents(const Problem& p, const fa_append_kv_args_t& a, Message* m) {
-    const Lengths keys{"k", "_k", nullptr, a.seqused_k, p.d.batch, p.d.seqlen_k, 0};
-    FA_TRY(check_lengths({"new", "_new", a.cu_seqlens_new, a.seqused_new, p.d.batch, a.seqlen_new, a.total_new}, m));
+    const Lengths keys{kLengthsOfK, nullptr, a.seqused_k, p.d.batch, p.d.seqlen_k, 0};
+    constexpr LengthNames fresh{"cu_seqlens_new", "seqused_new", "seqlen_new", "total_new"};
+    FA_TRY(check_lengths({fresh, a.cu_seqlens_new, a.seqused_new, p.d.batch, a.seqlen_new, a.total_new}, m));
     FA_TRY(check_lengths(keys, m));
     if (a.leftpad_k) FA_TRY(check_leftpad(keys, a.leftpad_k, m));
     if (a.kv_batch_idx) FA_TRY(check_kv_batch_idx(p, a.kv_batch_idx, m));

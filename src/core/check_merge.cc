@@ -64,7 +64,7 @@ fa_status_t check_merge(const Problem& p, fa_merge_args_t* args, bool host_metad
     FA_TRY(call.outputs_apart());
 
     if (!host_metadata) return FA_OK;
-    FA_TRY(check_lengths({"q", "_q", a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q}, m));
+    FA_TRY(check_lengths({kLengthsOfQ, a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q}, m));
     return a.o_scale ? check_o_scale(*a.o_scale, m) : FA_OK;
 }
 

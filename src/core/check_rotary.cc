@@ -9,8 +9,9 @@ namespace fa {
 
 // Every row that will be turned has its angle in the tables.
 static fa_status_t check_positions(const Problem& p, const fa_rotary_args_t& a, Message* m) {
-    const char* const side = a.flags & FA_ROTARY_OF_K ? "k" : "q";
-    FA_TRY(check_lengths({side, "", a.cu_seqlens, a.seqused, p.d.batch, p.d.seqlen_q, p.d.total_q}, m));
+    const LengthNames of = a.flags & FA_ROTARY_OF_K ? kLengthsOfK : kLengthsOfQ;
+    const LengthNames names{"cu_seqlens", "seqused", of.longest, of.total};
+    FA_TRY(check_lengths({names, a.cu_seqlens, a.seqused, p.d.batch, p.d.seqlen_q, p.d.total_q}, m));
     return each_sequence(p.d.batch, query_spans(p, a.cu_seqlens, a.seqused), [&](int64_t b, const Span& rows) -> fa_status_t {
         if (a.positions) {
             const int64_t first = p.packed_q() ? rows.begin : b * p.d.seqlen_q;

@@ -7,22 +7,19 @@ namespace fa {
 
 fa_status_t check_lengths(const Lengths& l, Message* m) {
     if (!l.cu && !l.used) return FA_OK;
-    char cu[32], used[32], total[32], longest[32];
-    snprintf(cu, sizeof cu, "cu_seqlens%s", l.array);
-    snprintf(used, sizeof used, "seqused%s", l.array);
-    snprintf(total, sizeof total, "total_%s", l.side);
-    snprintf(longest, sizeof longest, "seqlen_%s", l.side);
-    if (l.cu) FA_TRY(entry_in_range(m, cu, 0, l.cu[0], {0, l.total, total, l.total}));
+    const LengthNames& n = l.names;
+    if (l.cu) FA_TRY(entry_in_range(m, n.cu, 0, l.cu[0], {0, l.total, n.total, l.total}));
     for (int64_t b = 0; b < l.batch; b++) {
         if (l.cu) {
-            FA_TRY(entry_in_range(m, cu, b + 1, l.cu[b + 1], {l.cu[b], l.total, total, l.total}));
+            FA_TRY(entry_in_range(m, n.cu, b + 1, l.cu[b + 1], {l.cu[b], l.total, n.total, l.total}));
             if (l.bound(b) > l.longest && l.longest == 0)
-                return fail(m, FA_INVALID_ARGUMENT, "%s is 0: expected 1 or more, since %s[%lld] is %lld", longest, cu, ll(b + 1), ll(l.cu[b + 1]));
+                return fail(m, FA_INVALID_ARGUMENT, "%s is 0: expected 1 or more, since %s[%lld] is %lld", n.longest, n.cu, ll(b + 1),
+                            ll(l.cu[b + 1]));
             if (l.bound(b) > l.longest)
-                return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld or less, %s after its predecessor", cu, ll(b + 1),
-                            ll(l.cu[b + 1]), ll(l.cu[b] + l.longest), longest);
+                return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld or less, %s after its predecessor", n.cu, ll(b + 1),
+                            ll(l.cu[b + 1]), ll(l.cu[b] + l.longest), n.longest);
         }
-        if (l.used) FA_TRY(entry_in_range(m, used, b, l.used[b], {0, l.bound(b), l.cu ? nullptr : longest, l.longest}));
+        if (l.used) FA_TRY(entry_in_range(m, n.used, b, l.used[b], {0, l.bound(b), l.cu ? nullptr : n.longest, l.longest}));
     }
     return FA_OK;
 }
@@ -36,8 +33,8 @@ fa_status_t check_leftpad(const Lengths& keys, const int32_t* leftpad, Message* 
 }
 
 fa_status_t check_input_lengths(const Problem& p, const fa_forward_args_t& a, Message* m) {
-    const Lengths q{"q", "_q", a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q};
-    const Lengths k{"k", "_k", a.cu_seqlens_k, a.seqused_k, p.d.batch, p.d.seqlen_k, p.d.total_k};
+    const Lengths q{kLengthsOfQ, a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q};
+    const Lengths k{kLengthsOfK, a.cu_seqlens_k, a.seqused_k, p.d.batch, p.d.seqlen_k, p.d.total_k};
     FA_TRY(check_lengths(q, m));
     FA_TRY(check_lengths(k, m));
     return a.leftpad_k ? check_leftpad(k, a.leftpad_k, m) : FA_OK;

@@ -5,10 +5,16 @@
 
 namespace fa {
 
+// What the fields are called that say the lengths of one side.
+struct LengthNames {
+    const char *cu, *used, *longest, *total;
+};
+constexpr LengthNames kLengthsOfQ{"cu_seqlens_q", "seqused_q", "seqlen_q", "total_q"};
+constexpr LengthNames kLengthsOfK{"cu_seqlens_k", "seqused_k", "seqlen_k", "total_k"};
+
 // How many rows each sequence of one side has: all `longest`, or less by cu_seqlens and seqused.
 struct Lengths {
-    const char* side;     // "q", "k" or "new", as in seqlen_q and total_q
-    const char* array;    // "_q", as in cu_seqlens_q; "": as in a rotary's cu_seqlens
+    LengthNames names;
     const int32_t* cu;    // or NULL
     const int32_t* used;  // or NULL
     int64_t batch, longest, total;
@@ -20,8 +26,8 @@ fa_status_t check_lengths(const Lengths&, Message*);
 // Lengths and left padding of a forward or backward.
 fa_status_t check_input_lengths(const Problem&, const fa_forward_args_t&, Message*);
 
-// Calls visit(sequence, its rows) for each that has rows. This is the one loop over the sequences of a call that no array of theirs bounds: where
-// none can have a row it counts none, so that an empty call costs the same whatever its batch is. `visit` gives a status.
+// Calls visit(sequence, its rows) for each that has rows. This is the one loop over the sequences of a call that no array of theirs bounds:
+// where none can have a row it counts none, so that an empty call costs the same whatever its batch is. `visit` gives a status.
 template <class Visit>
 fa_status_t each_sequence(int64_t batch, const QuerySpans& spans, const Visit& visit) {
     for (int64_t b = 0; spans.seqlen > 0 && b < batch; b++) {

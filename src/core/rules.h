@@ -26,8 +26,8 @@ struct Bounds {
     const char* by;
     int64_t by_value;
 };
-// One entry of an int32 array. Where the bounds leave no choice they are no range to tell of: a field of 0 that leaves no room was most likely
-// never set, and is what the sentence names.
+// One entry of an int32 array. Where the bounds leave no choice they are no range to tell of: a field of 0 that leaves no room was most
+// likely never set, and is what the sentence names.
 static inline fa_status_t entry_in_range(Message* m, const char* field, int64_t index, int64_t value, const Bounds& b) {
     if (value >= b.min && value <= b.max) return FA_OK;
     if (b.by && b.by_value == 0 && (value > b.max || b.min > b.max))
@@ -35,7 +35,8 @@ static inline fa_status_t entry_in_range(Message* m, const char* field, int64_t 
     if (b.min < b.max)
         return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld to %lld", field, ll(index), ll(value), ll(b.min), ll(b.max));
     if (!b.by)
-        return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld, all that its sequence has", field, ll(index), ll(value), ll(b.max));
+        return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld, all that its sequence has", field, ll(index), ll(value),
+                    ll(b.max));
     return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld, since %s is %lld", field, ll(index), ll(value), ll(b.max), b.by,
                 ll(b.by_value));
 }
