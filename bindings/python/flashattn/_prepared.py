@@ -13,7 +13,7 @@ from typing import Any, Callable, Generic, TypeVar, cast
 import numpy as np
 
 from . import _abi
-from ._arrays import address, as_int32, integer
+from ._arrays import address, as_array, as_int32, integer
 from ._dlpack import room
 from ._forward import KEY_LISTS, build, results
 from ._request import longest
@@ -36,6 +36,7 @@ LENGTHS = {"cu_seqlens_q": "max_seqlen_q", "cu_seqlens_k": "max_seqlen_k"}
 _OUTPUTS = ("o", "lse", "scores")
 # Of these a call can tell no two apart that are equal and of one type.
 _PLAIN = frozenset((type(None), bool, int, float, str, type, np.bool_, np.int32, np.int64, np.float32, np.float64))
+_SHORT = 4  # what is longer is an array in other clothes
 _MOST = 256
 
 
@@ -59,7 +60,7 @@ def plain(value: Any) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return kind, value
-    if kind is tuple or kind is list:
+    if (kind is tuple or kind is list) and len(value) <= _SHORT:
         parts = tuple(map(plain, value))
         return None if None in parts else parts
     return (kind, value) if isinstance(value, np.dtype) else None
@@ -86,7 +87,7 @@ def signature_of(given: Mapping[str, Any]) -> tuple[Any, dict[str, Array]]:
 
 def _in_32_bits(name: str, value: Any) -> Any:
     if isinstance(value, (np.ndarray, list, tuple)) and getattr(value, "dtype", None) != np.int32:
-        array = np.asarray(value)
+        array = as_array(name, value)
         if array.dtype.kind in "iu":
             return as_int32(name, array)
     return value
@@ -97,7 +98,7 @@ def bounded(given: Given) -> Given:
     for lengths, bound in LENGTHS.items():
         value = given.get(lengths)
         if value is not None and given.get(bound) is None:
-            cu_seqlens = np.asarray(value)
+            cu_seqlens = as_array(lengths, value)
             if cu_seqlens.ndim == 1 and cu_seqlens.size and cu_seqlens.dtype.kind in "iu":
                 given[bound] = longest(bound, None, cu_seqlens)
     return given
