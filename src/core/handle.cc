@@ -73,6 +73,61 @@ fa_status_t choose_backend(fa_handle_s& h, const fa_create_info_t& info, const E
     return status;
 }
 
+// Callbacks run as the caller's thread came: so they find it, and whatever catches what they throw.
+fa_status_t call_parallel_for(void* user, int64_t n, void (*body)(void*, int64_t), void* arg) {
+    fa_handle_s& h = *static_cast<fa_handle_s*>(user);
+    h.caller.leave();
+    const fa_status_t status = h.parallel_for(h.parallel_user, n, body, arg);
+    h.caller.enter();
+    return status;
+}
+void call_log(void* user, int32_t level, const char* line) {
+    fa_handle_s& h = *static_cast<fa_handle_s*>(user);
+    h.caller.leave();
+    h.log_function(h.log_user, level, line);
+    h.caller.enter();
+}
+void wrap_callbacks(fa_handle_s& h, fa_create_info_t* info) {
+    h.parallel_for = info->parallel_for;
+    h.parallel_user = info->parallel_user;
+    h.log_function = info->log;
+    h.log_user = info->log_user;
+    if (info->parallel_for != nullptr) info->parallel_for = call_parallel_for, info->parallel_user = &h;
+    if (info->log != nullptr) info->log = call_log, info->log_user = &h;
+}
+
+// Of a handle that is inside a call, fa_create.
+fa_status_t furnish(fa_handle_s& h, fa_create_info_t info, const Environment& env, bool logged, Message* m) {
+    wrap_callbacks(h, &info);
+    if (logged) h.log = log_of(info, env);
+    h.host = {.abi = kBackendAbi,
+              .allocate = allocate,
+              .release = release,
+              .log = log_from_backend,
+              .log_context = &h.log,
+              .openmp_stack_bytes = env.openmp_stack_bytes};
+    h.device = info.device;
+    h.memory = info.memory;
+    h.stream = info.stream;
+    fa_status_t status = choose_backend(h, info, env, m);
+    if (status == FA_OK) {
+        status = make_plans(h, m);
+        if (status != FA_OK) h.backend->destroy(h.context, false);
+    }
+    if (status != FA_OK) {
+        log_line(h.log, FA_LOG_ERROR, "fa_create: %s: %s", fa_status_name(status), m->text);
+        return status;
+    }
+    h.host_metadata = h.memory == FA_MEMORY_HOST || h.backend->id == FA_BACKEND_CPU;
+    h.staged = h.memory == FA_MEMORY_HOST && h.backend->id != FA_BACKEND_CPU;
+    if (logs(h.log, FA_LOG_INFO)) {
+        char text[FA_TEXT_MAX];
+        describe(h, text, sizeof text);
+        log_line(h.log, FA_LOG_INFO, "%s", text);
+    }
+    return FA_OK;
+}
+
 // logged: false for a handle that only answers whether one can be made.
 fa_status_t make_handle(const fa_create_info_t* user, bool logged, fa_handle_t* handle, Message* m) {
     fa_create_info_t info;
@@ -85,33 +140,15 @@ fa_status_t make_handle(const fa_create_info_t* user, bool logged, fa_handle_t* 
     void* memory = watch_forks() ? allocate(sizeof(fa_handle_s), alignof(fa_handle_s)) : nullptr;
     if (memory == nullptr) return fail(m, FA_OUT_OF_MEMORY, "no memory for a handle of %zu bytes", sizeof(fa_handle_s));
     fa_handle_s& h = *new (memory) fa_handle_s{};
-    if (logged) h.log = log_of(info, env);
-    h.host = {.abi = kBackendAbi,
-              .allocate = allocate,
-              .release = release,
-              .log = log_from_backend,
-              .log_context = &h.log,
-              .openmp_stack_bytes = env.openmp_stack_bytes};
     h.owner = current_process();
-    h.device = info.device;
-    h.memory = info.memory;
-    h.stream = info.stream;
-    status = choose_backend(h, info, env, m);
-    if (status == FA_OK) {
-        status = make_plans(h, m);
-        if (status != FA_OK) h.backend->destroy(h.context, false);
-    }
+    h.busy.store(true, std::memory_order_relaxed);
+    h.caller.enter();
+    status = furnish(h, info, env, logged, m);
+    h.caller.leave();
+    h.busy.store(false, std::memory_order_relaxed);
     if (status != FA_OK) {
-        log_line(h.log, FA_LOG_ERROR, "fa_create: %s: %s", fa_status_name(status), m->text);
         release(memory);
         return status;
-    }
-    h.host_metadata = h.memory == FA_MEMORY_HOST || h.backend->id == FA_BACKEND_CPU;
-    h.staged = h.memory == FA_MEMORY_HOST && h.backend->id != FA_BACKEND_CPU;
-    if (logs(h.log, FA_LOG_INFO)) {
-        char text[FA_TEXT_MAX];
-        describe(h, text, sizeof text);
-        log_line(h.log, FA_LOG_INFO, "%s", text);
     }
     *handle = &h;
     m->text[0] = 0;
@@ -153,6 +190,7 @@ fa_status_t enter(fa_handle_t h) {
         return fail(thread_message(), FA_INVALID_STATE,
                     "another call on this handle has not returned: a handle serves one thread at a time, and no log or "
                     "parallel_for callback may call back into it");
+    h->caller.enter();
     h->message.text[0] = 0;
     return FA_OK;
 }
@@ -160,6 +198,7 @@ fa_status_t enter(fa_handle_t h) {
 fa_status_t leave(fa_handle_t h, const char* name, int32_t level, fa_status_t status) {
     if (status == FA_OK) h->message.text[0] = 0;
     else log_line(h->log, level, "%s: %s: %s", name, fa_status_name(status), h->message.text);
+    h->caller.leave();
     h->busy.store(false, std::memory_order_release);
     return status;
 }
@@ -192,6 +231,7 @@ fa_status_t fa_create(fa_handle_t* handle, const fa_create_info_t* info) {
 
 fa_status_t fa_destroy(fa_handle_t handle) {
     if (handle == nullptr) return FA_OK;
+    const fa::InLibrary here;
     const bool forked = handle->owner != fa::current_process();
     if (!forked) fa::release_staging(*handle);
     handle->backend->destroy(handle->context, forked);
@@ -207,6 +247,7 @@ const char* fa_last_error(fa_handle_t handle) {
 }
 
 fa_status_t fa_backend_status(int32_t backend, char* text, uint64_t n) {
+    const fa::InLibrary here;
     Message* m = fa::thread_message();
     const Backend* found;
     const fa_status_t status = fa::probe(backend, &found, m);
@@ -218,6 +259,7 @@ fa_status_t fa_backend_status(int32_t backend, char* text, uint64_t n) {
 }
 
 fa_status_t fa_device_count(int32_t backend, int32_t* count) {
+    const fa::InLibrary here;
     Message* m = fa::thread_message();
     if (count == nullptr) return fail(m, FA_INVALID_ARGUMENT, "count is NULL: expected where to write the number of devices");
     *count = 0;
@@ -227,6 +269,7 @@ fa_status_t fa_device_count(int32_t backend, int32_t* count) {
 }
 
 fa_status_t fa_device_info(int32_t backend, int32_t device, fa_device_info_t* info) {
+    const fa::InLibrary here;
     Message* m = fa::thread_message();
     uint32_t size = 0;
     using Sized = fa::Sized<fa_device_info_t>;

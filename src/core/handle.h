@@ -2,6 +2,7 @@
 #pragma once
 #include <sys/types.h>
 #include <atomic>
+#include "backend/thread_state.h"
 #include "core/log.h"
 #include "core/plans.h"
 #include "core/registry.h"
@@ -13,6 +14,11 @@ struct fa_handle_s {
     fa::Log log;
     pid_t owner;             // a forked child has another: threads and devices did not come along
     std::atomic<bool> busy;  // a call is inside
+    fa::ThreadState caller;  // of the thread that made it; callbacks run in it
+    fa_parallel_for_fn parallel_for;
+    void* parallel_user;
+    fa_log_fn log_function;
+    void* log_user;
     int32_t device;
     void* stream;        // native
     int32_t memory;      // FA_MEMORY_HOST or _DEVICE

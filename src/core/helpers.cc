@@ -2,6 +2,7 @@
 #include <float.h>
 #include <math.h>
 #include "backend/isa.h"
+#include "backend/thread_state.h"
 #include "core/handle.h"
 #include "spec/random.h"
 
@@ -32,6 +33,7 @@ const char* fa_isa_name(int32_t isa) {
 
 fa_status_t fa_dropout_mask(float p, uint64_t seed, uint64_t offset, int64_t batch_head, int64_t row, int64_t rows, int64_t key,
                             int64_t keys, uint8_t* keep) {
+    const fa::InLibrary here;
     fa::Message* m = fa::thread_message();
     if (!(p >= 0.f && p < 1.f)) return fail(m, FA_INVALID_ARGUMENT, "p is %g: expected at least 0 and below 1", double(p));
     if (batch_head < 0) return fail(m, FA_INVALID_ARGUMENT, "batch_head is %lld: expected 0 or more", (long long)batch_head);
@@ -54,6 +56,7 @@ fa_status_t fa_dropout_mask(float p, uint64_t seed, uint64_t offset, int64_t bat
 }
 
 fa_status_t fa_alibi_slopes(int64_t heads, float max_bias, float* slopes) {
+    const fa::InLibrary here;
     fa::Message* m = fa::thread_message();
     if (heads < 0 || heads >= fa::kIndexEnd)
         return fail(m, FA_INVALID_ARGUMENT, "heads is %lld: expected 0 to 2^31 - 1", (long long)heads);

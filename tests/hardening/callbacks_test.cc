@@ -1,5 +1,7 @@
 // Callbacks that fail: a parallel_for's status is the call's, and one that never returns costs the handle, which can still be freed.
+#include <fenv.h>
 #include <pthread.h>
+#include <utility>
 #include "workload.h"
 
 namespace hardening {
@@ -122,6 +124,39 @@ TEST(Callbacks, HandleOfAThrowingParallelForIsFreed) {
     Workload w(Op::forward, kEnough);
     EXPECT_THROW(w.run(handle), int);
     expect_lost_but_freed(handle);
+}
+
+// Callbacks find the rounding that the caller came with, which is still there where one throws.
+TEST(Callbacks, RunInTheCallersRounding) {
+    static int rounding;
+    static bool throws;
+    const auto handle = make_handle([](fa_create_info_t& info) {
+        info.log_level = FA_LOG_ERROR;
+        info.log = [](void*, int32_t, const char*) {
+            rounding = fegetround();
+            if (throws) throw 1;
+        };
+        info.parallel_for = [](void*, int64_t n, void (*body)(void*, int64_t), void* arg) {
+            rounding = fegetround();
+            for (int64_t i = 0; i < n; i++) body(arg, i);
+            return fa_status_t(FA_OK);
+        };
+    });
+    EXPECT_EQ(fa_param_set(handle, FA_PARAM_THREADS, 3), FA_OK);
+    Workload w(Op::forward, kEnough);
+    const std::vector<float> expected = reference(Op::forward, kEnough);
+    ASSERT_EQ(fesetround(FE_UPWARD), 0);
+    throws = false;
+    EXPECT_EQ(w.run(handle), FA_OK);
+    EXPECT_EQ(std::exchange(rounding, 0), FE_UPWARD);
+    EXPECT_EQ(fa_param_set(handle, 4711, 0), FA_INVALID_ARGUMENT);
+    EXPECT_EQ(std::exchange(rounding, 0), FE_UPWARD);
+    throws = true;
+    EXPECT_THROW(fa_param_set(handle, 4711, 0), int);
+    EXPECT_EQ(fegetround(), FE_UPWARD);
+    ASSERT_EQ(fesetround(FE_TONEAREST), 0);
+    EXPECT_EQ(w.result(), expected);
+    EXPECT_EQ(fa_destroy(handle), FA_OK);
 }
 
 }  // namespace

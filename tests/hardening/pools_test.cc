@@ -78,27 +78,42 @@ TEST(Pools, GiveTheSameBits) {
     }
 }
 
-// A pool's threads were started by somebody who rounds otherwise.
-TEST(Pools, RoundAsTheCallerDoes) {
-    for (const int64_t pool : {FA_POOL_OPENMP, FA_POOL_OWN}) {
-        const fa_handle_t handle = handle_of_pool(pool), alone = handle_of_pool(pool);
+// Neither the caller's rounding counts, nor that of whoever started a pool's threads.
+TEST(Pools, RoundToNearest) {
+    for (const int64_t pool : {FA_POOL_OPENMP, FA_POOL_OWN, FA_POOL_CALLER}) {
+        const fa_handle_t handle = handle_of_pool(pool);
         EXPECT_EQ(fa_param_set(handle, FA_PARAM_THREADS, 2), FA_OK);
-        EXPECT_EQ(fa_param_set(alone, FA_PARAM_THREADS, 1), FA_OK);
+        const std::vector<float> expected = reference(Op::forward, kPoolRows);
         Workload w(Op::forward, kPoolRows);
-        EXPECT_EQ(w.run(handle), FA_OK);
-        const std::vector<float> usual = w.result();
         ASSERT_EQ(fesetround(FE_UPWARD), 0);
-        EXPECT_EQ(w.run(alone), FA_OK);
-        const std::vector<float> expected = w.result();
         for (int i = 0; i < 50; i++) {
             EXPECT_EQ(w.run(handle), FA_OK);
             EXPECT_TRUE(w.result() == expected) << "pool " << pool;
+            EXPECT_EQ(fegetround(), FE_UPWARD);
         }
         ASSERT_EQ(fesetround(FE_TONEAREST), 0);
-        EXPECT_FALSE(usual == expected) << "rounding does not matter here";
         EXPECT_EQ(fa_destroy(handle), FA_OK);
-        EXPECT_EQ(fa_destroy(alone), FA_OK);
     }
+}
+
+// A program's team has its own rounding, too, on each of its threads.
+TEST(Pools, TeamsKeepTheirRounding) {
+    const fa_handle_t handle = handle_of_pool(FA_POOL_OPENMP);
+    EXPECT_EQ(fa_param_set(handle, FA_PARAM_THREADS, 2), FA_OK);
+    Workload w(Op::forward, kPoolRows);
+    EXPECT_EQ(w.run(handle), FA_OK);
+    int kept = 0;
+#pragma omp parallel num_threads(2)
+    fesetround(FE_DOWNWARD);
+    EXPECT_EQ(w.run(handle), FA_OK);
+#pragma omp parallel num_threads(2) reduction(+ : kept)
+    {
+        kept += fegetround() == FE_DOWNWARD;
+        fesetround(FE_TONEAREST);
+    }
+    EXPECT_EQ(kept, 2);
+    EXPECT_EQ(w.result(), reference(Op::forward, kPoolRows));
+    EXPECT_EQ(fa_destroy(handle), FA_OK);
 }
 
 TEST(Pools, OwnIsOneForAllHandles) {

@@ -1,11 +1,10 @@
-// Chooses the pool and the number of workers of a call by its work in flops, and runs them with the caller's floating-point
-// environment.
+// Chooses the pool and the number of workers of a call by its work in flops, and runs them.
 #include "cpu/driver/parallel.h"
-#include <fenv.h>
 #include <sched.h>
 #include <time.h>
 #include <unistd.h>
 #include <atomic>
+#include "backend/thread_state.h"
 #include "cpu/driver/openmp.h"
 #include "cpu/driver/pool.h"
 #include "spec/shape.h"
@@ -30,17 +29,13 @@ int64_t team_size(const Threads& threads) {
 struct CallerBodies {
     void (*body)(void*, int64_t);
     void* arg;
-    fenv_t caller;  // rounding, and whether subnormal numbers count as 0
     alignas(64) std::atomic<int64_t> ran;
 };
 
 void run_body(void* arg, int64_t i) {
     CallerBodies& bodies = *static_cast<CallerBodies*>(arg);
-    fenv_t own;
-    fegetenv(&own);
-    fesetenv(&bodies.caller);
+    const InLibrary here;
     bodies.body(bodies.arg, i);
-    fesetenv(&own);
     bodies.ran.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -106,7 +101,6 @@ fa_status_t run_workers(const Threads& threads, int64_t workers, void (*body)(vo
     bodies.body = body;
     bodies.arg = arg;
     bodies.ran = 0;
-    fegetenv(&bodies.caller);
     if (pool == FA_POOL_CALLER) return run_callers(threads, workers, bodies, m);
     // Every team has the same size, also where some threads find nothing to do: libgomp ends the threads that a smaller team does
     // not need, and starts others for the next larger one, which takes hundreds of microseconds with 16 of them.

@@ -2,7 +2,6 @@
 // worker has begun. A worker's life is one atomic state word; it spins for a while, then sleeps on that word's futex.
 #include "cpu/driver/pool.h"
 #include <errno.h>
-#include <fenv.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -35,7 +34,6 @@ struct PoolJob {
     void (*body)(void*, int64_t);
     void* arg;
     cpu_set_t cpus;                // on which the caller may run
-    fenv_t numbers;                // its rounding, and whether subnormal numbers count as 0
     std::atomic<Worker*> to_wake;  // a list
 };
 
@@ -109,6 +107,7 @@ void wake_two(PoolJob& job) {
     }
 }
 
+// Threads start within a call, whose floating-point environment they have from then on.
 void* serve(void* arg) {
     Worker& w = *static_cast<Worker*>(arg);
     cpu_set_t cpus;
@@ -121,7 +120,6 @@ void* serve(void* arg) {
             cpus = job.cpus;
             sched_setaffinity(0, sizeof cpus, &cpus);
         }
-        fesetenv(&job.numbers);
         job.body(job.arg, w.body);
         if (w.state.exchange(kDone, std::memory_order_acq_rel) == kAwaited) wake(w.state);
     }
@@ -235,7 +233,6 @@ void run_pool(int64_t n, void (*body)(void*, int64_t), void* arg) {
     job.body = body;
     job.arg = arg;
     job.to_wake = nullptr;
-    fegetenv(&job.numbers);
     const int64_t cpus = cpus_of_callers(&job.cpus), busy = at_work.fetch_add(1, std::memory_order_relaxed) + 1;
     Worker* const list = post(job, n - 1 < cpus - busy ? n - 1 : cpus - busy, cpus);
     body(arg, 0);

@@ -23,7 +23,8 @@ struct Zip<Half, 0, I...> {
 };
 
 // A square of kLanes rows. Each round moves one bit of an element's address (row, lane) from the row's top to the lane's bottom.
-static inline void transpose_square(const float* from, int64_t from_stride, V factor, float* to, int64_t to_stride) {
+// Inlined, or gcc forgets behind the call that upper halves of registers are in use.
+static inline __attribute__((always_inline)) void transpose_square(const float* from, int64_t from_stride, V factor, float* to, int64_t to_stride) {
     Floats x[kLanes], y[kLanes];
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; i++) memcpy(&x[i], from + i * from_stride, sizeof(V));
