@@ -39,6 +39,11 @@
  * Threads of pools never end, so dlclose() leaves the library in its place; a plugin that has the static one inside must be linked with
  * -Wl,-z,nodelete.
  *
+ * The calling thread has back what it came with: rounding and the like (MXCSR, FPCR), exception flags, errno, signal mask, affinity, and the
+ * configuration of AMX's tile registers, whose contents come back as zeros: the ABI preserves none across calls. Results depend on none of
+ * it: they are computed rounding to nearest, with subnormal numbers and without traps. Callbacks run with the thread's own settings.
+ * What the ABI wants of a caller counts here, too: a stack aligned to 16 bytes, string instructions forwards, SME's streaming mode off.
+ *
  * Positions. Row i and key j count within their own sequence, after left padding. `off` places the diagonal: row i stands on key
  * i + off. The library runs on 64-bit systems only.
  */

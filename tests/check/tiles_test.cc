@@ -63,12 +63,12 @@ Seen around(const Work& work) {
     return seen;
 }
 
+enum : uint32_t { kBackward = 1, kCausal = 2, kAlibi = 4, kNative = 8 };
 struct Kernel {
     const char* name;
     Shape shape;
     int32_t q, kv;
-    bool backward = false, causal = false, alibi = false;
-    int32_t precision = FA_PRECISION_DEFAULT;
+    uint32_t is = 0;
 };
 void PrintTo(const Kernel& k, std::ostream* out) { *out << k.name; }
 
@@ -80,23 +80,23 @@ const Kernel kKernels[] = {
     {"forward_wide", {1, 1, 1, 70, 130, 256, 256}, FA_BF16, FA_BF16},
     {"forward_of_f16", kRows128, FA_F16, FA_F16},
     {"forward_of_bytes", kRows128, FA_BF16, FA_E4M3},
-    {"forward_of_blocks", {1, 4, 2, 130, 260, 128, 128}, FA_F32, FA_Q8_0, .precision = FA_PRECISION_NATIVE},
-    {"forward_of_f32_rounded", kRows128, FA_F32, FA_BF16, .precision = FA_PRECISION_NATIVE},
-    {"refs_at_diagonal", kRows128, FA_BF16, FA_BF16, .causal = true, .alibi = true},
-    {"backward_d64", kRows64, FA_BF16, FA_BF16, .backward = true},
-    {"backward", kRows128, FA_BF16, FA_BF16, .backward = true},
-    {"backward_causal", kRows128, FA_BF16, FA_BF16, .backward = true, .causal = true},
+    {"forward_of_blocks", {1, 4, 2, 130, 260, 128, 128}, FA_F32, FA_Q8_0, kNative},
+    {"forward_of_f32_rounded", kRows128, FA_F32, FA_BF16, kNative},
+    {"refs_at_diagonal", kRows128, FA_BF16, FA_BF16, kCausal | kAlibi},
+    {"backward_d64", kRows64, FA_BF16, FA_BF16, kBackward},
+    {"backward", kRows128, FA_BF16, FA_BF16, kBackward},
+    {"backward_causal", kRows128, FA_BF16, FA_BF16, kBackward | kCausal},
     {"decode_spread", decoding(4), FA_BF16, FA_BF16},
     {"decode_spread_of_e4m3", decoding(4), FA_BF16, FA_E4M3},
     {"decode_spread_of_e5m2", decoding(2), FA_BF16, FA_E5M2},
     {"decode_matrix", decoding(12), FA_BF16, FA_BF16},
-    {"decode_matrix_of_f32_rounded", decoding(12), FA_F32, FA_BF16, .precision = FA_PRECISION_NATIVE},
+    {"decode_matrix_of_f32_rounded", decoding(12), FA_F32, FA_BF16, kNative},
     {"decode_matrix_of_e4m3", decoding(12), FA_BF16, FA_E4M3},
     {"decode_matrix_of_integers", decoding(4), FA_BF16, FA_I8},
     {"decode_matrix_of_more_integers", decoding(12), FA_BF16, FA_I8},
     {"f32", kRows64, FA_F32, FA_F32},
     {"decode_one_row", decoding(1), FA_BF16, FA_BF16},
-    {"decode_dots_of_blocks", decoding(8), FA_BF16, FA_Q4_0, .precision = FA_PRECISION_NATIVE},
+    {"decode_dots_of_blocks", decoding(8), FA_BF16, FA_Q4_0, kNative},
 };
 
 class CallersTiles : public testing::TestWithParam<std::tuple<int32_t, Kernel>> {
@@ -115,22 +115,22 @@ class CallersTiles : public testing::TestWithParam<std::tuple<int32_t, Kernel>> 
     BackwardCase make() {
         Case c = shaped(kernel.shape, kernel.q);
         c.d.k_dtype = kernel.kv;
-        c.d.precision = kernel.precision;
-        if (kernel.causal) causal(c, FA_ALIGN_BOTTOM_RIGHT);
-        if (kernel.alibi) c.d.operands |= FA_OPERAND_ALIBI;
+        if (kernel.is & kNative) c.d.precision = FA_PRECISION_NATIVE;
+        if (kernel.is & kCausal) causal(c, FA_ALIGN_BOTTOM_RIGHT);
+        if (kernel.is & kAlibi) c.d.operands |= FA_OPERAND_ALIBI;
         if (kernel.kv == FA_I8) c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
         c.bind(rng);
         c.fill_normal(rng);
         if (kernel.kv == FA_I8) c.set_descales(rng, 1);
-        for (int64_t h = 0; kernel.alibi && h < kernel.shape.heads_q; h++) c.alibi.as<float>()[h] = 0.25f;
+        for (int64_t h = 0; (kernel.is & kAlibi) && h < kernel.shape.heads_q; h++) c.alibi.as<float>()[h] = 0.25f;
         BackwardCase b(std::move(c));
         EXPECT_EQ(b.run_forward(handle), FA_OK) << handle.error();
-        if (!kernel.backward) return b;
+        if (!(kernel.is & kBackward)) return b;
         b.bind(rng);
         b.fill_normal(rng);
         return b;
     }
-    fa_status_t call(const Handle& on, BackwardCase& b) const { return kernel.backward ? b.run(on) : b.run_forward(on); }
+    fa_status_t call(const Handle& on, BackwardCase& b) const { return (kernel.is & kBackward) ? b.run(on) : b.run_forward(on); }
 };
 
 TEST_P(CallersTiles, AreStillConfigured) {
