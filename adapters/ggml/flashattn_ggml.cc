@@ -244,7 +244,7 @@ template <class Caps>
 auto set_mmap_support(Caps& caps, bool supported) -> decltype(void(caps.mmap_support)) {
     caps.mmap_support = supported;
 }
-void set_mmap_support(...) {}
+[[maybe_unused]] void set_mmap_support(...) {}
 
 void get_props(ggml_backend_dev_t dev, ggml_backend_dev_props* props) {
     *props = {};
