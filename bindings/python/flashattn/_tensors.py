@@ -239,8 +239,11 @@ class Call:
         return x
 
     def cotangents(self, dout: torch.Tensor | None, dlse: torch.Tensor | None, out: torch.Tensor) -> None:
-        """What comes from behind, by its own strides: of a sum it is one number, broadcast. None: zeros."""
-        dout, strides = _addressable(out.new_zeros(()).expand(out.shape) if dout is None else dout)
+        """What comes from behind, on the CPU by its own strides: of a sum it is one number, broadcast. None: zeros."""
+        dout = out.new_zeros(()).expand(out.shape) if dout is None else dout
+        if self.device.type != "cpu":  # whose fastest kernels take no rows that lie one upon the other
+            dout = dout.contiguous()
+        dout, strides = _addressable(dout)
         self.point("dout", dout)
         self.request.args.dout_stride = strides
         if dlse is not None:
