@@ -149,8 +149,11 @@ def _tag(block: Block) -> None:
 def computed(*args: Any, **kwargs: Any) -> torch.Tensor | None:
     """A call of SDPA by the block that it belongs to, or None where torch has it."""
     block = _current()
-    out = None if block is None else block.compute(*args, **kwargs)
-    if block is not None and out is not None:
+    if block is None:
+        return None
+    with torch._C.DisableTorchFunction():  # the block's own mode, too, wherever the call comes from
+        out = block.compute(*args, **kwargs)
+    if out is not None:
         _tag(block)
     return out
 

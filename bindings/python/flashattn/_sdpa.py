@@ -72,20 +72,18 @@ class sdpa(TorchFunctionMode):
 
     @_dispatch.not_alone
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        call = _arguments(*args, **kwargs)
-        if call is not None:
-            out = None
-            query, key, value, options = call
-            reason = _beyond(_named(query, key, value, options["attn_mask"]), _PLAIN)
-            if reason is not None:
-                self.leave(reason)
-            elif torch.compiler.is_compiling():
-                out = self.compute(*args, **kwargs)
-            elif not torch.is_autocast_enabled(query.device.type):  # which comes first
-                out = _dispatch.computed(*args, **kwargs)
-            if out is not None:
-                return out
-        return scaled_dot_product_attention(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            out = self.compute(*args, **kwargs)
+        elif torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            out, call = None, _arguments(*args, **kwargs)  # autocast comes first, and then the dispatcher, where it asks
+            if call is not None:
+                query, key, value, options = call
+                reason = _beyond(_named(query, key, value, options["attn_mask"]), _PLAIN)
+                if reason is not None:
+                    self.leave(reason)
+        else:
+            out = _dispatch.computed(*args, **kwargs)
+        return scaled_dot_product_attention(*args, **kwargs) if out is None else out
 
     def compute(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
         """The call's result, or None where it is left to torch."""
@@ -133,9 +131,11 @@ def refusal(
     reason = _beyond(tensors, _TRACED)
     if reason is not None:
         return reason
+    autocast = torch.is_autocast_enabled(query.device.type)
+    wanted = autocast_dtype(query) if autocast else query.dtype
     for name, x in tensors.items():
-        dtype = autocast_dtype(x)
-        if name != "attn_mask" and (dtype not in _TYPES or dtype != autocast_dtype(query)):
+        dtype = autocast_dtype(x) if autocast else x.dtype
+        if name != "attn_mask" and (dtype not in _TYPES or dtype != wanted):
             return f"{name} has dtype {dtype}"
         if name != "attn_mask" and (x.ndim != query.ndim or x.ndim not in (3, 4)):
             return f"{name} has {x.ndim} axes"
@@ -150,7 +150,7 @@ def refusal(
     if attn_mask is not None:
         if is_causal:
             return "attn_mask and is_causal are both given"
-        if autocast_dtype(attn_mask) not in (torch.bool, autocast_dtype(query)):
+        if (autocast_dtype(attn_mask) if autocast else attn_mask.dtype) not in (torch.bool, wanted):
             return f"attn_mask has dtype {attn_mask.dtype}"
         pairs = (*query.shape[:-1], key.shape[-2])
         if attn_mask.ndim > len(pairs) or any(n not in (1, m) for n, m in zip(attn_mask.shape[::-1], pairs[::-1])):
