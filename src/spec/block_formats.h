@@ -31,6 +31,12 @@ FA_FN float block_value(const uint8_t* block, BlockFormat f, int dim) {
     return f.has_min ? d * float(value) + f16_to_f32(block_word(block + 2)) : d * float(value - (1 << (f.bits - 1)));
 }
 
+// Are d, and m, finite?
+FA_FN bool has_finite_factors(const uint8_t* block, BlockFormat f) {
+    const auto is_finite = [&](int at) { return (block_word(block + at) & 0x7c00) != 0x7c00; };
+    return is_finite(0) && !(f.has_min && !is_finite(2));
+}
+
 // The integer part of an x >= 0, at most `most`; 0 for what is not finite: that is so where d rounds to 0.
 FA_FN int block_integer(float x, int most) { return x < float(most) ? (x > 0.f ? int(x) : 0) : x <= kMaxFloat ? most : 0; }
 

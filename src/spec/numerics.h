@@ -36,6 +36,9 @@ FA_FN float float_of(uint32_t u) {
     return f;
 }
 
+// What a factor of sums of products counts as: an infinite one would make of them ±∞, whatever was added up, and −∞ would remove the key.
+FA_FN float nan_if_infinite(float x) { return x + 0.f * x; }
+
 // ---- storage formats. Widening is exact. Narrowing rounds to nearest, ties to even; NaN stays NaN.
 
 FA_FN float bf16_to_f32(uint16_t x) { return float_of(uint32_t(x) << 16); }

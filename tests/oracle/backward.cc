@@ -47,7 +47,7 @@ class RowGradient {
         out.delta[size_t(out.row(row.b, row.h, row.i))] = given.delta;
         if (row.empty()) return;
         for (int64_t j = 0; j < int64_t(row.scores.size()); j++)
-            if (row.scores[size_t(j)].attended) pair(j);
+            if (row.scores[size_t(j)].attended && row.scores[size_t(j)].biased != -INFINITY) pair(j);
         if (r.has(FA_OPERAND_SINKS)) add(out.sink, size_t(row.h), term(row.weight(row.sink), 0, 0));
     }
 

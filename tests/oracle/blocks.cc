@@ -65,6 +65,11 @@ double load_dim(const void* base, int64_t row, int64_t dim, int32_t dtype) {
     return b.offset ? d * x + load_block_word(bytes, 1) : d * (x - (b.bits == 5 ? 16 : 8));
 }
 
+bool has_finite_factors(const void* base, int64_t row, int64_t dim, int32_t dtype) {
+    const unsigned char* const bytes = static_cast<const unsigned char*>(base) + (row + dim / kValues) * size_of(dtype);
+    return std::isfinite(load(bytes, 0, FA_F16)) && (!block_of(dtype).offset || std::isfinite(load(bytes, 1, FA_F16)));
+}
+
 double largest_of_block(const void* base, int64_t row, int64_t dim, int32_t dtype) {
     const unsigned char* const bytes = static_cast<const unsigned char*>(base) + (row + dim / kValues) * size_of(dtype);
     const Block b = block_of(dtype);

@@ -15,6 +15,7 @@ double largest(int32_t dtype);   // largest finite value
 double load(const void* base, int64_t index, int32_t dtype);
 // Element `dim` of a row that begins with unit `row`: the only way to look into a block.
 double load_dim(const void* base, int64_t row, int64_t dim, int32_t dtype);
+bool has_finite_factors(const void* base, int64_t row, int64_t dim, int32_t dtype);  // of the dim's block
 double largest_of_block(const void* base, int64_t row, int64_t dim, int32_t dtype);  // that the dim's block could hold, its sign dropped
 // A block's d, which is word 0, or its m, word 1: an f16 with its low byte first, whatever the machine's order is.
 double load_block_word(const void* block, int word);

@@ -86,6 +86,9 @@ class Reading {
 
     int64_t k_head(int64_t h) const { return h * heads_k / d.heads_q; }
     int64_t v_head(int64_t h) const { return h * heads_v / d.heads_q; }
+    // Is there one f32 factor for each row of q, all of which lies in q; and for each head of k of a sequence?
+    bool q_factor_of_rows() const;
+    bool k_factor_of_heads() const;
     double alibi_slope(int64_t b, int64_t h) const;
     double bias_scale(int64_t h) const;
     // Rows beyond rows(b): a padded o and LSE has them, and they must be 0 and −inf; a packed one has none of its own.

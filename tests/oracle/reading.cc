@@ -92,6 +92,15 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
     dropout_key_ = dropout_key(from_state ? a.rng_state[0] : a.dropout_seed, from_state ? a.rng_state[1] : a.dropout_offset);
 }
 
+bool Reading::q_factor_of_rows() const {
+    return has(FA_OPERAND_Q_DESCALE) && !has(FA_OPERAND_Q_TAIL) && q_factors.dtype == FA_F32 && q_factors.rows == 1 && q_factors.dims >= own_q;
+}
+bool Reading::k_factor_of_heads() const {
+    return has(FA_OPERAND_K_DESCALE) && !has(FA_OPERAND_K_TAIL | FA_OPERAND_K_SHIFT) && !is_nibble(k_dtype) && k_factors.dtype == FA_F32 &&
+           k_factors.rows == 1 && k_factors.dims >= own_k && k_factors.tensor.stride[1] == 0 &&
+           (k_factors.tensor.stride[0] == 0 || !(has(FA_OPERAND_PAGE_TABLE) || of_slots()));
+}
+
 int64_t Reading::rows(int64_t b) const {
     if (has(FA_OPERAND_SEQUSED_Q)) return a.seqused_q[b];
     return has(FA_OPERAND_CU_SEQLENS_Q) ? a.cu_seqlens_q[b + 1] - a.cu_seqlens_q[b] : d.seqlen_q;

@@ -115,6 +115,10 @@ Cache load_cache(const Reading& r, int64_t b, int64_t k_head, int64_t v_head, bo
     Cache cache;
     for (int64_t j = 0; j < r.keys(b); j++) {
         std::vector<double> k = widen(r.a.k, r.k(b, k_head, j), r.own_k, r.k_dtype);
+        // An infinite factor of a block, or of a head, counts as NaN; and so does one of a row of q.
+        for (size_t c = 0; c < k.size() && is_block(r.k_dtype); c++)
+            if (!has_finite_factors(r.a.k, r.k(b, k_head, j), int64_t(c), r.k_dtype)) k[c] = kNaN;
+        if (r.k_factor_of_heads() && std::isinf(load(r.a.k_descale, r.k_descale(b, k_head, j), FA_F32))) k[0] = kNaN;
         std::vector<double> k_size = descale(k, given(r, FA_OPERAND_K_DESCALE, r.a.k_descale), given(r, FA_OPERAND_K_SHIFT, r.a.k_shift),
                                              r.k_factors.dtype, [&](int64_t c) { return r.k_descale(b, k_head, j, c); });
         if (r.has(FA_OPERAND_K_TAIL)) {
@@ -145,6 +149,7 @@ double Row::weight(double score) const { return empty() ? 0 : std::exp(score - t
 Row load_row(const Reading& r, int64_t b, int64_t h, int64_t i, const Cache& cache, bool bytes) {
     std::vector<double> q = widen(r.a.q, r.q(b, h, i), r.own_q, r.q_dtype);
     descale(q, given(r, FA_OPERAND_Q_DESCALE, r.a.q_descale), nullptr, r.q_factors.dtype, [&](int64_t c) { return r.q_descale(b, h, i, c); });
+    if (r.q_factor_of_rows() && std::isinf(load(r.a.q_descale, r.q_descale(b, h, i), FA_F32))) q[0] = kNaN;
     if (r.has(FA_OPERAND_Q_TAIL)) append(q, widen(r.a.q_tail, r.q_tail(b, h, i), r.d.dim_tail, r.q_tail_dtype));
     Row row{b, h, i, q, bytes ? largest_of_blocks(q) : q, {}, -kInfinity, 0, 0, 0, 0};
     if (r.has(FA_OPERAND_SINKS)) row.sink = double(r.a.sinks[h]);

@@ -10,8 +10,10 @@ namespace {
 struct KvTensor {
     const void* data;
     int32_t dtype;
+    void (*widen)(const void* from, int64_t count, float* to);
     const int64_t* stride;
     Factors factors;
+    bool of_k_head;    // there is one for each head of k
     int64_t dim, own;  // of a row, and of those dims the ones before the tail
     const void* tail;
     int32_t tail_dtype;
@@ -34,8 +36,13 @@ int contiguous_slots(const Call& c, const KeyLocation& first, int keys) {
 }
 
 void load_row(const Call& c, const KvTensor& s, const KeyLocation& at, int64_t head, float* to) {
-    c.k->widen[type_index(s.dtype)](element(s.data, row_index(*c.p, s.stride, at, head), s.dtype), s.own, to);
-    if (s.factors.factor) apply_factors(s.factors, factor_index(s.factors, at.outer, at.row, head), s.own, to);
+    s.widen(element(s.data, row_index(*c.p, s.stride, at, head), s.dtype), s.own, to);
+    if (s.factors.factor) {
+        const int64_t index = factor_index(s.factors, at.outer, at.row, head);
+        apply_factors(s.factors, index, s.own, to);
+        // Of a head of k it counts as nan_if_infinite() says: other methods multiply scores by it.
+        if (s.of_k_head) to[0] += 0.f * load_factor(s.factors.factor, index, s.factors.dtype);
+    }
     if (s.own == s.dim) return;
     const char* const tail = element(s.tail, row_index(*c.p, s.tail_stride, at, head), s.tail_dtype);
     c.k->widen[type_index(s.tail_dtype)](tail, s.dim - s.own, to + s.own);
@@ -53,7 +60,7 @@ KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t hea
         return {static_cast<const float*>(s.data) + row_index(p, s.stride, first, head), s.stride[1]};
     const bool adjacent = s.stride[1] * type_bytes(s.dtype) == row_bytes(s.dtype, s.dim);
     if (!s.factors.factor && s.own == s.dim && evenly_spaced && adjacent) {
-        c.k->widen[type_index(s.dtype)](element(s.data, row_index(p, s.stride, first, head), s.dtype), keys * s.dim, buffer);
+        s.widen(element(s.data, row_index(p, s.stride, first, head), s.dtype), keys * s.dim, buffer);
         return {buffer, s.dim};
     }
     for (int j = 0; j < keys; j++)
@@ -66,8 +73,11 @@ KvTensor kv_tensor(const Call& c, KvOperand operand) {
     const fa_attention_desc_t& d = p.d;
     const fa_forward_args_t& a = *c.a;
     if (operand == KvOperand::k)
-        return {a.k, d.k_dtype, d.k_stride, k_factors(p, a.k_descale, a.k_shift), d.dim_qk, p.k_dims(), a.k_tail, d.k_tail_dtype, d.k_tail_stride};
-    return {a.v, d.v_dtype, d.v_stride, v_factors(p, a.v_descale, a.v_shift), d.dim_v, p.v_dims(), a.k_tail, d.k_tail_dtype, d.k_tail_stride};
+        return {a.k, d.k_dtype, c.k->widen_k[type_index(d.k_dtype)], d.k_stride, k_factors(p, a.k_descale, a.k_shift),
+                p.has(FA_OPERAND_K_DESCALE) && p.plain_k() && !(p.options & option::k_descale_stride), d.dim_qk, p.k_dims(), a.k_tail,
+                d.k_tail_dtype, d.k_tail_stride};
+    return {a.v, d.v_dtype, c.k->widen[type_index(d.v_dtype)], d.v_stride, v_factors(p, a.v_descale, a.v_shift), false, d.dim_v, p.v_dims(),
+            a.k_tail, d.k_tail_dtype, d.k_tail_stride};
 }
 
 int64_t own_head(const Call& c, const QueryTile& t, KvOperand operand) {

@@ -85,7 +85,8 @@ float q_factor(const Call& c, const QueryTile& t, int64_t position, int64_t head
     const Problem& p = *c.p;
     if (!p.has(FA_OPERAND_Q_DESCALE)) return c.factor.q;
     const int64_t* s = p.d.q_descale_stride;
-    return c.factor.q * static_cast<const float*>(c.a->q_descale)[t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2]];
+    const int64_t at = t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2];
+    return c.factor.q * nan_if_infinite(static_cast<const float*>(c.a->q_descale)[at]);
 }
 
 float load_q(const Call& c, const QueryTile& t, int64_t position, int64_t head, float* line) {

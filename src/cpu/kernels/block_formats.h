@@ -74,14 +74,18 @@ struct Block {
     }
 };
 
-// Rows of whole blocks, to and from f32.
-template <class T>
+// Rows of whole blocks, to and from f32. OfK: of k, see nan_if_infinite().
+template <class T, bool OfK = false>
 static void widen_blocks(const void* from, int64_t count, float* to) {
     const char* block = static_cast<const char*>(from);
     for (const float* const end = to + count; to < end; to += kBlockDims, block += T::kUnitBytes)
 #pragma GCC unroll 4
         for (int part = 0; part < T::kParts; part++) {
-            const VecPair x = T::read_part(block, part);
+            VecPair x = T::read_part(block, part);
+            if (OfK && part == 0) {
+                x.a = fma_v(splat_half(block), V{}, x.a);
+                if (T::kFormat.has_min) x.a = fma_v(splat_half(block + 2), V{}, x.a);
+            }
             store(to + part * 2 * kLanes, x.a);
             store(to + part * 2 * kLanes + kLanes, x.b);
         }
@@ -100,6 +104,8 @@ using Q5_1 = Block<5, true>;
 using Q8_0 = Block<8, false>;
 constexpr void (*kWidenBlocks[])(const void*, int64_t, float*) = {widen_blocks<Q4_0>, widen_blocks<Q4_1>, widen_blocks<Q5_0>,
                                                                   widen_blocks<Q5_1>, widen_blocks<Q8_0>};
+constexpr void (*kWidenBlocksOfK[])(const void*, int64_t, float*) = {widen_blocks<Q4_0, true>, widen_blocks<Q4_1, true>, widen_blocks<Q5_0, true>,
+                                                                     widen_blocks<Q5_1, true>, widen_blocks<Q8_0, true>};
 constexpr void (*kNarrowBlocks[])(const float*, int64_t, void*) = {narrow_blocks<Q4_0>, narrow_blocks<Q4_1>, narrow_blocks<Q5_0>,
                                                                    narrow_blocks<Q5_1>, narrow_blocks<Q8_0>};
 

@@ -4,6 +4,7 @@
 //     F32 … I8                   the storage types, see storage_formats.h
 //     kMaskedReads               whether they can read a part of a VecPair
 //     blend_lanes<H>(a, b)       lanes whose index has bit H clear: those of a; the others: those of b
+//     has_nan(x)                 whether some lane is NaN
 //     keep_in_register(a)        keeps a in its register, where a compiler would load it again for each use
 //     exchange_lanes<H>(a, b)    lanes whose index has bit H clear: a[lane + H]; the others: b[lane − H]
 // A row's arithmetic is the same however many rows and keys share a register block, so that its bits are its own.
@@ -189,6 +190,17 @@ __attribute__((always_inline)) static inline V qk_block(const float* q, const ch
     return acc[0];
 }
 
+// Scores of R rows and keys whose blocks have factors that are not finite become NaN (see nan_if_infinite()): they are infinite already.
+template <class T, int R>
+[[gnu::noinline, gnu::cold]] static void mark_infinite_factors(const KvRows& k, int keys, int dim, float* s) {
+    for (int j = 0; j < keys; j++) {
+        bool finite = true;
+        const uint8_t* block = reinterpret_cast<const uint8_t*>(k.row[j] + k.offset);
+        for (int x = 0; x < dim; x += kBlockDims, block += T::kUnitBytes) finite &= has_finite_factors(block, T::kFormat);
+        for (int r = 0; r < R && !finite; r++) s[r * kTileKeys + j] = __builtin_nanf("");
+    }
+}
+
 template <class T, int R>
 static void qk_rows(const float* q, const KvRows& rows, int keys, int dim, float* s) {
     constexpr int M = kLanes / R;
@@ -197,6 +209,7 @@ static void qk_rows(const float* q, const KvRows& rows, int keys, int dim, float
     const PrefetchRows ahead = prefetched(rows);
     const int pairs = dim / kVecPair, last = dim % kVecPair;
     float scores[kTileKeys * R];  // [keys / M][R][M]
+    V probe = V{};                // 0 times all scores
     for (int j = 0; j < keys; j += M) {
         V total = V{};
         int first = 0;
@@ -204,10 +217,13 @@ static void qk_rows(const float* q, const KvRows& rows, int keys, int dim, float
             total += qk_block<T, R>(q, k + j, offset, ahead, j, first, first + kChainVecPairs, 0);
         total += qk_block<T, R>(q, k + j, offset, ahead, j, first, pairs, last);
         store(scores + j * R, total * T::kDescale);
+        if constexpr (T::kBlock) probe = fma_v(total, V{}, probe);
     }
     for (int j = 0; j < keys; j += M)
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) __builtin_memcpy(s + r * kTileKeys + j, scores + j * R + r * M, M * sizeof(float));
+    if constexpr (T::kBlock)
+        if (__builtin_expect(has_nan(probe), 0)) mark_infinite_factors<T, R>(rows, keys, dim, s);
 }
 
 template <class T>

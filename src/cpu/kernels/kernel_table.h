@@ -119,6 +119,7 @@ struct Kernels {
     // Storage formats by type_index(), to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ±
     // 127.
     void (*widen[kTypes])(const void* from, int64_t count, float* to);
+    void (*widen_k[kTypes])(const void* from, int64_t count, float* to);  // the same of k: a factor that is infinite leaves NaN in its block
     void (*narrow[kTypes])(const float* from, int64_t count, void* to);
 
     // online_softmax() for scores [row][kTileKeys].

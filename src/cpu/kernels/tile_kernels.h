@@ -39,9 +39,11 @@ constexpr Kernels tile_kernels(const char* name, int32_t isa, const MatrixKernel
     k.count_kept = count_kept;
     k.apply_dropout = apply_dropout;
     for (int type = 0; type < kTypes; type++) {
+        const bool is_block = type >= kSingleTypes && type < kDecodeTypes;
         k.widen[type] = type < kSingleTypes   ? kWiden[type]
                         : type < kDecodeTypes ? kWidenBlocks[type - kSingleTypes]
                                               : kWidenNibbles[type - kDecodeTypes];
+        k.widen_k[type] = is_block ? kWidenBlocksOfK[type - kSingleTypes] : k.widen[type];
         k.narrow[type] = type < kSingleTypes   ? kNarrow[type]
                          : type < kDecodeTypes ? kNarrowBlocks[type - kSingleTypes]
                                                : kNarrowNibbles[type - kDecodeTypes];

@@ -73,9 +73,11 @@ void init_scratch(const Problem& p, const Kernels&, char* scratch) { lay_out_scr
 const MatrixScratch& scratch_of(const Scratch& w) { return *reinterpret_cast<const MatrixScratch*>(w.method_memory); }
 
 using Pack = void (*)(const MatrixShape&, const uint16_t* const*, uint16_t*);
+using Widen = void (*)(const void*, int64_t, float*);
 
-// Packs `count` rows of a storage type; those with a NULL pointer are zeros.
-void pack_rows(const Call& c, const MatrixShape& s, Pack pack, int32_t dtype, const char* const* rows, int count, int64_t dim,
+// Packs `count` rows of a storage type; those with a NULL pointer are zeros. `widen`: by type, for those of another than the
+// shape's.
+void pack_rows(const Call& c, const MatrixShape& s, Pack pack, const Widen* widen, int32_t dtype, const char* const* rows, int count, int64_t dim,
                uint16_t* to, Scratch& w) {
     const uint16_t* values[kKeyBlock];
     for (int i = 0; i < count; i++) {
@@ -86,7 +88,7 @@ void pack_rows(const Call& c, const MatrixShape& s, Pack pack, int32_t dtype, co
         if (is_byte_type(dtype)) {
             c.k->matrix->convert(dtype, rows[i], int(dim), s.type, converted);
         } else {
-            c.k->widen[type_index(dtype)](rows[i], dim, w.line);
+            widen[type_index(dtype)](rows[i], dim, w.line);
             c.k->narrow[type_index(s.type)](w.line, dim, converted);
         }
     }
@@ -101,9 +103,9 @@ void pack_step(const Call& c, const QueryTile& t, int64_t key, uint16_t* to, Scr
     const char* rows[kKeyBlock] = {};
     const int keys = int(min_of(kKeyBlock, t.seq.k_len - key));
     locate_kv_rows(c, t, KvOperand::k, t.kv_head, key, keys, rows);
-    pack_rows(c, s, c.k->matrix->pack_k, c.p->d.k_dtype, rows, kKeyBlock, s.dim_qk, to, w);
+    pack_rows(c, s, c.k->matrix->pack_k, c.k->widen_k, c.p->d.k_dtype, rows, kKeyBlock, s.dim_qk, to, w);
     locate_kv_rows(c, t, KvOperand::v, t.kv_head, key, keys, rows);
-    pack_rows(c, s, c.k->matrix->pack_v, c.p->d.v_dtype, rows, kKeyBlock, s.dim_v, to + s.k_bytes() / 2, w);
+    pack_rows(c, s, c.k->matrix->pack_v, c.k->widen, c.p->d.v_dtype, rows, kKeyBlock, s.dim_v, to + s.k_bytes() / 2, w);
 }
 
 // What is packed next is prefetched: rows may lie on a page each, which hardware prefetchers do not follow.
@@ -159,7 +161,7 @@ void pack_q_tiles(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
     q_pointers(c, t, rows);
     prefetch_next_q(c, t);
     if (t.method->rounds_q) round_q_to_bf16(c, t, rows, scratch.converted, w);
-    pack_rows(c, s, c.k->matrix->pack_q, s.type, rows, kRowBlock, s.dim_qk, scratch.blocks[panel_index].q, w);
+    pack_rows(c, s, c.k->matrix->pack_q, nullptr, s.type, rows, kRowBlock, s.dim_qk, scratch.blocks[panel_index].q, w);
 }
 
 void init_block(RowBlock& block) {

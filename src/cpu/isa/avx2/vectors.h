@@ -31,6 +31,8 @@ inline V exp2_scale(V p, V n) { return p * (V)((VI)n << 23); }
 
 inline V widen_halves(const uint16_t* x) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))); }
 
+inline bool has_nan(V x) { return _mm256_movemask_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)) != 0; }
+
 inline void keep_in_register(V& a) { __asm__("" : "+x"(a)); }
 
 template <int H>

@@ -43,6 +43,8 @@ inline __m512i interleave_index() {
 // The lowest `count` bits, of up to 64.
 inline uint64_t first_bits(int64_t count) { return count >= 64 ? ~uint64_t(0) : count <= 0 ? 0 : (uint64_t(1) << count) - 1; }
 
+inline bool has_nan(V x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q) != 0; }
+
 inline void keep_in_register(V& a) { __asm__("" : "+v"(a)); }
 
 template <int H>

@@ -93,6 +93,15 @@ inline void read_factors(const KvRows& rows, int64_t block_bytes, int keys, int 
     }
 }
 
+// Scores of keys with a d, of those that read_factors() has read, which is not finite become NaN (see nan_if_infinite()): they are infinite already.
+[[gnu::noinline, gnu::cold]] inline void mark_infinite_factors(const float* d, int blocks, int keys, int rows, float* s) {
+    for (int j = 0; j < keys; j++) {
+        float sum = 0;
+        for (int n = 0; n < blocks; n++) sum += 0.f * d[n * kDecodeChunkKeys + j];
+        for (int r = 0; r < rows && sum != 0; r++) s[r * kTileKeys + j] = sum;
+    }
+}
+
 }  // namespace
 }  // namespace cpu
 }  // namespace fa

@@ -100,6 +100,7 @@ template <class Format, int R>
     const Format format;
     const KvRows& k = b.rows;
     V acc[kDecodeChunkKeys / kLanes][4][R];
+    const float* const first_d = d;
     int64_t at = 0;
     const auto add_block = [&](auto is_first) __attribute__((always_inline)) {
         __m512i y[kQuadVectors][R];
@@ -141,13 +142,16 @@ template <class Format, int R>
     };
     add_block(Constant<true>());
     for (int x = kBlockDims; x < dim; x += kBlockDims) add_block(Constant<false>());
+    V probe = V{};  // 0 times all scores
     for (int j = 0; j < b.keys; j += kLanes)
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             const V(&sum)[4][R] = acc[j / kLanes];
-            const V of_row[] = {sum[0][r], sum[1][r], sum[2][r], sum[3][r]};
-            if (r < rows) store(s + r * kTileKeys + j, add_within_quarters(of_row) * splat(factor[r]));
+            const V of_row[] = {sum[0][r], sum[1][r], sum[2][r], sum[3][r]}, product = add_within_quarters(of_row);
+            if (r < rows) store(s + r * kTileKeys + j, product * splat(factor[r]));
+            probe = fma_v(product, V{}, probe);
         }
+    if (__builtin_expect(has_nan(probe), 0)) mark_infinite_factors(first_d, dim / kBlockDims, b.keys, rows < R ? rows : R, s);
 }
 
 template <class Format>

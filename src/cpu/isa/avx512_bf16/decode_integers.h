@@ -207,6 +207,7 @@ template <class Format, int R>
     const KvRows& k = b.rows;
     const float* q_factor = reinterpret_cast<const float*>(q + int64_t(R) * (dim / kBlockDims) * Format::kQBytes);
     V acc[kDecodeChunkKeys / kLanes][R][P];
+    const float* const first_d = d;
     int64_t at = 0;
     const auto add_block = [&](auto is_first) __attribute__((always_inline)) {
         const int64_t line = (at + 63) / 64 * 64;
@@ -237,10 +238,15 @@ template <class Format, int R>
     };
     add_block(Constant<true>());
     for (int x = kBlockDims; x < dim; x += kBlockDims) add_block(Constant<false>());
+    V probe = V{};  // 0 times all scores
     for (int j = 0; j < b.keys; j += kLanes)
 #pragma GCC unroll 8
-        for (int r = 0; r < R; r++)
-            if (r < rows) store(s + r * kTileKeys + j, Format::in_order(acc[j / kLanes][r]) * splat(factor[r]));
+        for (int r = 0; r < R; r++) {
+            const V product = Format::in_order(acc[j / kLanes][r]);
+            if (r < rows) store(s + r * kTileKeys + j, product * splat(factor[r]));
+            probe = fma_v(product, V{}, probe);
+        }
+    if (__builtin_expect(has_nan(probe), 0)) mark_infinite_factors(first_d, dim / kBlockDims, b.keys, rows < R ? rows : R, s);
 }
 
 template <class Format>

@@ -34,6 +34,12 @@ inline V exp2_scale(V p, V n) {
     return n < kRoundToInt + kMinLog2P ? V{} : p * power;
 }
 
+inline bool has_nan(V x) {
+    bool any = false;
+    for (int i = 0; i < kLanes; i++) any |= x[i] != x[i];
+    return any;
+}
+
 inline void keep_in_register(V&) {}
 
 template <int H>

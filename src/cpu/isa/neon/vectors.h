@@ -29,6 +29,8 @@ inline V exp2_scale(V p, V n) {
 
 inline V widen_halves(const uint16_t* x) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x))); }
 
+inline bool has_nan(V x) { return vminvq_u32(vceqq_f32(x, x)) == 0; }
+
 inline void keep_in_register(V& a) { __asm__("" : "+w"(a)); }
 
 template <int H>

@@ -30,6 +30,8 @@ inline V exp2_scale(V p, V n) {
 
 inline V widen_halves(const uint16_t* x) { return svcvt_f32_x(svptrue_b32(), svreinterpret_f16(svld1uh_u32(svptrue_b32(), x))); }
 
+inline bool has_nan(V x) { return svptest_any(svptrue_b32(), svcmpuo(svptrue_b32(), x, x)); }
+
 inline void keep_in_register(V& a) { __asm__("" : "+w"(a)); }
 
 template <int H>
