@@ -336,11 +336,15 @@ pub struct fa_device_info_t {
 ///     p = p · keep / (1 − dropout_p)           LSE is not affected
 ///     o = Σ_j p · v_j,   LSE = ln(Σ_j exp(s) + exp(sink))
 /// ```
-/// A row with no key left has o = 0 and LSE = −inf (with a sink: o = 0, LSE = sink). NaN in q or in an attended k gives NaN in the
-/// row's o and LSE; NaN in an attended v gives NaN in its column of o. A removed key never shows through k, bias or mask; a v that is
-/// not finite may also spoil rows near by that do not attend it (0 · NaN). Bytes outside the valid lengths are never used. Products
-/// accumulate in f32, before the scale and the factors of whole rows. A score or sink below −2.35e38 counts as −inf (the key removed, no sink),
-/// one above 2.35e38 as +inf (its row is NaN).
+/// A row with no key left has o = 0 and LSE = −inf (with a sink: o = 0, LSE = sink). NaN in q or in an attended k gives NaN in the row's
+/// o and LSE; NaN in an attended v gives NaN in its column of o. So does infinity in v (±inf or NaN there), also by a factor. On the CPU
+/// an infinite d or m of a block of k counts as NaN, and so does an infinite factor of a row of q or of a head of k; what other factors
+/// and shifts of q and k make infinite is so as if it were stored. (A GPU may multiply sums of products by such factors, or count them as
+/// NaN.) Under FA_PRECISION_NATIVE an infinite q may count as NaN. A removed key never shows through k, bias or mask. A v that is not
+/// finite may also spoil its column in rows of the same sequence and kv head that do not attend it (0 · NaN), and need not show in those
+/// whose p is 0 in f32: in which ones may differ between instruction sets and devices. Bytes outside the valid lengths are never used.
+/// Products accumulate in f32, before the scale and the factors of whole rows. A score or sink below −2.35e38 counts as −inf (the key
+/// removed, no sink), one above 2.35e38 as +inf (its row is NaN).
 ///
 /// Example, causal with grouped heads:     d.flags = FA_CAUSAL; d.alignment = FA_ALIGN_BOTTOM_RIGHT; d.heads_q = 32; d.heads_k = 8;
 /// Example, sliding window of 1024 keys:   d.flags = FA_CAUSAL | FA_WINDOW; d.window_left = 1023; d.alignment = …;
@@ -639,11 +643,12 @@ pub struct fa_forward_args_t {
 /// call: Δ of a rounded o spoils dq where P is nearly uniform, since dP − Δ then cancels.
 ///
 /// A gradient has its input's type (dbias and dsinks: f32) and is rounded once; each is optional: NULL is not computed. dq, dk and dv
-/// share no elements with one another or with inputs; rows and keys of padded tensors beyond the valid lengths get 0, gaps of packed
-/// ones are not touched. A row whose LSE is −inf (no keys and no sink), below −2.35e38 or +inf has dq = 0 and takes no part, whatever
-/// its q and dout hold. NaN and infinite values spread as in the forward: what is outside the valid lengths never shows; a q, k, v or dout that
-/// is not finite may also spoil the gradients of rows and keys near by (0 · NaN). The CPU backend gives the same bits every time, for
-/// any number of threads; a GPU does under FA_DETERMINISTIC.
+/// share no elements with one another or with inputs; rows and keys of padded tensors beyond the valid lengths get 0, gaps of packed ones
+/// are not touched. A row whose LSE is −inf (no keys and no sink), below −2.35e38 or +inf has dq = 0 and takes no part, whatever its q
+/// and dout hold. NaN and infinite values show in every gradient whose sum they take part in. They may also spoil gradients of other rows
+/// and keys of their sequence and kv head (0 · NaN), and so sums over these (dbias, dsinks): of which ones may differ between instruction
+/// sets and devices. In gradients of other sequences and kv heads they do not show, nor does what lies outside the valid lengths. The CPU
+/// backend gives the same bits every time, for any number of threads; a GPU does under FA_DETERMINISTIC.
 ///
 /// Strides of the gradients: all zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
 /// dimension of stride 0 and over repeats (bias_period), and is not written where batch, rows or keys are 0; else its elements must be distinct.
