@@ -220,9 +220,7 @@ enum { /* instruction sets, 1 … 255; a family's levels ascend, with room betwe
     FA_ISA_AMX = 28,
     FA_ISA_AMX_FP16 = 32,
     FA_ISA_NEON = 64,
-    FA_ISA_NEON_BF16 = 68, /* with products of bf16 and of 8-bit integers: FEAT_BF16, FEAT_I8MM */
-    FA_ISA_SVE = 72,
-    FA_ISA_SVE_BF16 = 76 /* the same, vectors of 256 or 512 bits */
+    FA_ISA_SVE = 72
 };
 /* "avx512_bf16" and the like, as FLASHATTN_MAX_ISA spells it; NULL: no such level. */
 FA_API const char* fa_isa_name(int32_t isa);
@@ -266,9 +264,7 @@ FA_API fa_status_t fa_copy_async(fa_handle_t handle, void* to, const void* from,
 /* --------------------------------------------------------------------------------------------------------------- types */
 
 /* A type keeps `elements` neighbouring dims of a head in `bytes` bytes: one unit. Strides count units, the innermost is 1, and a head's
- * dims are a multiple of `elements`. Pointers are aligned to the unit's largest scalar. Accumulation is always f32.
- * Byte order: a number of an array (f32, f16, bf16, integers) is stored as the machine stores its own. What holds more than one number,
- * or is defined by its bytes (blocks, 4 bits, FA_BIT), is the same bytes on every machine. */
+ * dims are a multiple of `elements`. Pointers are aligned to the unit's largest scalar. Accumulation is always f32. */
 enum {
     FA_F32 = 1, /* one element a unit, up to FA_E5M2, and FA_I8 */
     FA_F16 = 2,
@@ -277,13 +273,12 @@ enum {
     FA_E5M2 = 17, /* 8-bit float, 5 exponent bits, largest 57344 */
     FA_E2M1 = 24, /* k and v only; two a byte, the even dim in the low half: 0 .5 1 1.5 2 3 4 6 and their negatives */
     FA_E8M0 = 28, /* factors only: 2^(byte − 127), byte 255 is NaN */
-    FA_I8 = 32,   /* k and v only; as with other types, a factor that is not given is 1 */
+    FA_I8 = 32,   /* k and v only, with de-scale factors */
     FA_I4 = 36,   /* k and v only; two a byte, the even dim in the low half; two's complement */
     FA_U4 = 37,   /* the same, 0 … 15 */
     FA_BIT = 48,  /* masks only: eight a byte, key j in bit j & 7 */
-    /* k and v only: ggml's blocks of 32 dims, byte for byte as on little-endian machines: d and m are f16 whose low byte comes first; the
-     * number is 256 + ggml's. x of dims 0 … 15 lies in the low halves of qs, of 16 … 31 in the high ones; bit c of qh, bit c & 7 of its
-     * byte c >> 3, is bit 4 of dim c's x. */
+    /* k and v only: ggml's blocks of 32 dims, byte for byte; d and m are f16; the number is 256 + ggml's. x of dims 0 … 15 lies in the low
+     * halves of qs, of 16 … 31 in the high ones; bit c of qh is bit 4 of dim c's x. */
     FA_Q4_0 = 258, /* 18 bytes: d, qs[16];              d · (x − 8) */
     FA_Q4_1 = 259, /* 20 bytes: d, m, qs[16];           d · x + m */
     FA_Q5_0 = 262, /* 22 bytes: d, qh[4], qs[16];       d · (x − 16) */
@@ -307,9 +302,9 @@ enum { /* flags */
 
 enum { /* precision */
     FA_PRECISION_DEFAULT = 0, /* q as given; P no coarser than q's type */
-    FA_PRECISION_NATIVE = 1   /* a permission, no promise: q may be rounded to k's element type (8 bits: with a factor for a row or fewer dims),
-                                 P to v's, q, P, the values of block types and values times their factors to bf16, and 8-bit products over
-                                 keys summed in a matrix unit's own short accumulator. Study baselines ignore it */
+    FA_PRECISION_NATIVE = 1   /* a permission, no promise: q may be rounded to k's element type (8 bits: with a factor a row), P to v's, q, P,
+                                 the values of block types and values times their factors to bf16, and 8-bit products over keys summed in a
+                                 matrix unit's own short accumulator. Study baselines ignore it */
 };
 
 enum { /* alignment: where the diagonal lies. Causal, window, chunk and ALiBi need one, because libraries differ */
@@ -334,9 +329,8 @@ enum { /* scores_stage: which scores FA_OPERAND_SCORES writes */
 
 enum { /* list_space: what an entry of key_list and full_list counts */
     FA_LIST_KEYS = 0, /* keys of the sequence, as masks count them */
-    FA_LIST_SLOTS = 1 /* slots of the cache, page · page_size + slot in the page, of key_list alone, list_keys being 1. No position of a key is
-                         known: none of causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table
-                         have no say, but fa_append_kv takes a page table */
+    FA_LIST_SLOTS = 1 /* slots of the cache, page · page_size + slot in the page, of key_list alone. No position of a key is known: none of causal,
+                         window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table have no say */
 };
 
 enum { /* strided: whose strides are literal. Without its bit a tensor is dense and its strides must all be zero */
@@ -391,15 +385,11 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
  *     p = exp(s) / (Σ_j exp(s) + exp(sink))    the sink is one more logit per head, without a value
  *     p = p · keep / (1 − dropout_p)           LSE is not affected
  *     o = Σ_j p · v_j,   LSE = ln(Σ_j exp(s) + exp(sink))
- * A row with no key left has o = 0 and LSE = −inf (with a sink: o = 0, LSE = sink). NaN in q or in an attended k gives NaN in the row's
- * o and LSE; NaN in an attended v gives NaN in its column of o. So does infinity in v (±inf or NaN there), also by a factor. On the CPU
- * an infinite d or m of a block of k counts as NaN, and so does an infinite factor of a row of q or of a head of k; what other factors
- * and shifts of q and k make infinite is so as if it were stored. (A GPU may multiply sums of products by such factors, or count them as
- * NaN.) Under FA_PRECISION_NATIVE an infinite q may count as NaN. A removed key never shows through k, bias or mask. A v that is not
- * finite may also spoil its column in rows of the same sequence and kv head that do not attend it (0 · NaN), and need not show in those
- * whose p is 0 in f32: in which ones may differ between instruction sets and devices. Bytes outside the valid lengths are never used.
- * Products accumulate in f32, before the scale and the factors of whole rows. A score or sink below −2.35e38 counts as −inf (the key
- * removed, no sink), one above 2.35e38 as +inf (its row is NaN).
+ * A row with no key left has o = 0 and LSE = −inf (with a sink: o = 0, LSE = sink). NaN in q or in an attended k gives NaN in the
+ * row's o and LSE; NaN in an attended v gives NaN in its column of o. A removed key never shows through k, bias or mask; a v that is
+ * not finite may also spoil rows near by that do not attend it (0 · NaN). Bytes outside the valid lengths are never used. Products
+ * accumulate in f32, before the scale and the factors of whole rows. A score or sink below −2.35e38 counts as −inf (the key removed, no sink),
+ * one above 2.35e38 as +inf (its row is NaN).
  *
  * Example, causal with grouped heads:     d.flags = FA_CAUSAL; d.alignment = FA_ALIGN_BOTTOM_RIGHT; d.heads_q = 32; d.heads_k = 8;
  * Example, sliding window of 1024 keys:   d.flags = FA_CAUSAL | FA_WINDOW; d.window_left = 1023; d.alignment = …;
@@ -433,7 +423,7 @@ typedef struct fa_attention_desc_s {
     uint32_t flags;    /* FA_CAUSAL … */
     uint64_t operands; /* FA_OPERAND_… */
     uint32_t strided;  /* FA_STRIDED_… */
-    int32_t alignment; /* FA_ALIGN_…; no effect without causal, window, chunk or ALiBi */
+    int32_t alignment; /* FA_ALIGN_… */
 
     int32_t q_dtype;         /* FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required */
     int32_t k_dtype;         /* those, FA_I8, 4-bit types and blocks; 0: q's */
@@ -451,7 +441,7 @@ typedef struct fa_attention_desc_s {
     int32_t algorithm;     /* FA_ALGORITHM_… */
     int32_t precision;     /* FA_PRECISION_… */
     int32_t scores_stage;  /* with FA_OPERAND_SCORES */
-    int32_t num_splits;    /* parts that the keys are cut into and computed side by side, up to 65536; 0: chosen from this descriptor alone */
+    int32_t num_splits;    /* parts that the keys are cut into and computed side by side; 0: chosen from this descriptor alone */
     int32_t reserve_units; /* compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's to 256
                               dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU */
     float scale;           /* with FA_SCALE_EXPLICIT; up to ± 2.35e38 */
@@ -478,7 +468,7 @@ typedef struct fa_attention_desc_s {
     int64_t window_left;  /* with FA_WINDOW: keys kept to the left of i + off, inclusive; −1: all */
     int64_t window_right; /* and to the right; −1: all; causal acts as 0 */
     int64_t chunk;        /* > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off */
-    int64_t split_size;   /* keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off, as with num_splits */
+    int64_t split_size;   /* keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off */
 
     int64_t mask_keys;     /* > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys */
     int64_t key_range_max; /* intervals of a row in key_ranges; 0: 1 */
@@ -538,8 +528,8 @@ enum { /* op: which call a question is about */
 
 /* Would the call work on this handle? FA_OK, FA_UNSUPPORTED, or what is invalid. Bases are assumed aligned to 16 bytes. */
 FA_API fa_status_t fa_supports(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op);
-/* The same, with words: backend, device, kernel, tiles, splits, or the reason for a refusal. Text is written whatever the status is, and
- * cut to n bytes with its terminating zero. desc NULL: the backend, and why others were passed over. */
+/* The same, with words: backend, device, kernel, tiles, splits, or the reason for a refusal. Text is cut to n bytes with its
+ * terminating zero. desc NULL: the backend, and why others were passed over. */
 FA_API fa_status_t fa_explain(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, char* text, uint64_t n);
 /* What fa_explain would answer, with its status, on a handle that is made for this backend and device with everything else at its default.
  * Needs no handle and may be called from any thread. FA_BACKEND_AUTO: the backend that fa_create would take. A GPU's context is made
@@ -591,18 +581,17 @@ typedef struct fa_forward_args_s {
     const void* k_tail;
     const void* q_descale;          /* multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
                                        log2 e, or rows may be NaN; see the strides */
-    const void* k_descale;          /* none with blocks, which hold their own; nor shifts */
+    const void* k_descale;
     const void* v_descale;
     const void* k_shift;            /* value = stored · descale + shift; of the factors' type, and indexed as they are */
     const void* v_shift;
     const float* o_scale;           /* one value: o is round(o · o_scale); an 8-bit o saturates */
     const void* bias;               /* [batch][heads_q][seqlen_q][seqlen_k] by bias_stride */
-    const float* bias_scale;        /* [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a bias that holds distances */
+    const float* bias_scale;        /* [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a mask that holds distances */
     const uint8_t* mask;            /* the same as bias by mask_stride; nonzero: attend */
     const int32_t* key_ranges;      /* pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
                                        row's ascend and lie apart; they may be empty, or reach beyond the keys */
-    const int32_t* key_list;        /* blocks of keys where masks act, in any order, each once in both lists together (not checked: one that
-                                       comes again may count twice); −1: none. With a list, a key in none is removed */
+    const int32_t* key_list;        /* blocks of keys where masks act, in any order, each once; −1: none. With a list, a key in none is removed */
     const int32_t* key_list_count;  /* entries to read, up to list_max; without: list_max */
     const int32_t* full_list;       /* blocks where causal, window, chunk, boolean mask and ranges do not act */
     const int32_t* full_list_count;
@@ -617,7 +606,7 @@ typedef struct fa_forward_args_s {
     const int32_t* kv_batch_idx;    /* [batch] sequence of the cache (row of the page table) that sequence b reads */
     const int32_t* page_table;      /* [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read */
     float* scores;                  /* [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
-                                       0 (raw, capped, probability) or −inf (biased). (reserved: with lists) */
+                                       0 (raw, capped, probability) or −inf (biased) */
     const uint64_t* rng_state;      /* {seed, offset}, read when the call runs; the two fields below must then be 0 */
     uint32_t* device_status;        /* one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into it */
     uint64_t dropout_seed;          /* see fa_dropout_mask; not used when dropout_p is 0 */
@@ -663,16 +652,15 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
  * call: Δ of a rounded o spoils dq where P is nearly uniform, since dP − Δ then cancels.
  *
  * A gradient has its input's type (dbias and dsinks: f32) and is rounded once; each is optional: NULL is not computed. dq, dk and dv
- * share no elements with one another or with inputs; rows and keys of padded tensors beyond the valid lengths get 0, gaps of packed ones
- * are not touched. A row whose LSE is −inf (no keys and no sink), below −2.35e38 or +inf has dq = 0 and takes no part, whatever its q
- * and dout hold. NaN and infinite values show in every gradient whose sum they take part in. They may also spoil gradients of other rows
- * and keys of their sequence and kv head (0 · NaN), and so sums over these (dbias, dsinks): of which ones may differ between instruction
- * sets and devices. In gradients of other sequences and kv heads they do not show, nor does what lies outside the valid lengths. The CPU
- * backend gives the same bits every time, for any number of threads; a GPU does under FA_DETERMINISTIC.
+ * share no elements with one another or with inputs; rows and keys of padded tensors beyond the valid lengths get 0, gaps of packed
+ * ones are not touched. A row without keys (LSE of −inf, below −2.35e38 or +inf) has dq = 0 and takes no part, whatever its q and
+ * dout hold. NaN and infinite values spread as in the forward: what is outside the valid lengths never shows; a q, k, v or dout that
+ * is not finite may also spoil the gradients of rows and keys near by (0 · NaN). The CPU backend gives the same bits every time, for
+ * any number of threads; a GPU does under FA_DETERMINISTIC.
  *
  * Strides of the gradients: all zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
- * dimension of stride 0 and over repeats (bias_period), and is not written where batch, rows or keys are 0; else its elements must be distinct.
- * Where k or v is broadcast by a stride of 0, dk and dv need strides of their own. */
+ * dimension of stride 0 and over repeats (bias_period); else its elements must be distinct. Where k or v is broadcast by a stride of
+ * 0, dk and dv need strides of their own. */
 typedef struct fa_backward_args_s {
     uint32_t struct_size;
     uint32_t flags;
@@ -778,14 +766,13 @@ FA_API fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc
  * and sin are given (position = slot − left padding).
  * Under FA_V_IN_K there is no v, and no v_new.
  * k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed [total_new][heads][dim]
- * by cu_seqlens_new. A cache of another type is converted; blocks are quantised as ggml's reference does, byte for byte (an f16
- * factor of values beyond its range is infinite), and hold NaN where a value is not finite; others store round((x − shift) / descale)
- * with the given factors (none: 1) and shifts (none: 0), saturated in 8 and 4 bits. Under FA_APPEND_DYNAMIC_SCALE caches of 8 and 4
- * bits (not blocks; k, v or both) get factors of their own, which are written into k_descale and v_descale and so need distinct
- * entries for each slot, head and block of dims, and blocks of one row: descale = largest magnitude in the block / largest value of
- * the type (448, 57344, 6; 127, 7, 15), at least 2^-126 and finite; e8m0 the power of two that is not below, other types the nearest.
- * FA_U4 with shifts: shift = the smallest value, descale = (largest − smallest) / 15. A block of zeros has factor 1; one of 4 bits
- * with a value that is not finite has NaN. With a tail, k_new has all dim_qk dims, of which the last go to k_tail. */
+ * by cu_seqlens_new. A cache of another type is converted; blocks are quantised as ggml's reference does, byte for byte, and hold NaN where a
+ * value is not finite; others store round((x − shift) / descale) with the given factors (none: 1) and shifts (none: 0), saturated in
+ * 8 and 4 bits. Under FA_APPEND_DYNAMIC_SCALE caches of 8 and 4 bits get factors of their own, which are written into k_descale and v_descale
+ * and so need distinct entries for each slot, head and block of dims, and blocks of one row: descale = largest magnitude in the block /
+ * largest value of the type (448, 57344, 6; 127, 7, 15), at least 2^-126; e8m0 the power of two that is not below, other types the nearest. FA_U4
+ * with shifts: shift = the smallest value, descale = (largest − smallest) / 15. A block of zeros has factor 1; one of 4 bits with a value
+ * that is not finite has NaN. With a tail, k_new has all dim_qk dims, of which the last go to k_tail. */
 typedef struct fa_append_kv_args_s {
     uint32_t struct_size;
     uint32_t flags;
