@@ -4,6 +4,7 @@
 #include "core/dtype.h"
 #include "core/metadata.h"
 #include "core/rotation.h"
+#include "spec/shape.h"
 
 namespace fa {
 
@@ -12,7 +13,9 @@ static fa_status_t check_positions(const Problem& p, const fa_rotary_args_t& a, 
     const LengthNames of = a.flags & FA_ROTARY_OF_K ? kLengthsOfK : kLengthsOfQ;
     const LengthNames names{"cu_seqlens", "seqused", of.longest, of.total};
     FA_TRY(check_lengths({names, a.cu_seqlens, a.seqused, p.d.batch, p.d.seqlen_q, p.d.total_q}, m));
-    return each_sequence(p.d.batch, query_spans(p, a.cu_seqlens, a.seqused), [&](int64_t b, const Span& rows) -> fa_status_t {
+    const bool uniform = !a.cu_seqlens && !a.seqused && !a.positions && !a.position_offset;  // one stands for all
+    const int64_t batch = uniform ? min_of(p.d.batch, 1) : p.d.batch;
+    return each_sequence(batch, query_spans(p, a.cu_seqlens, a.seqused), [&](int64_t b, const Span& rows) -> fa_status_t {
         if (a.positions) {
             const int64_t first = p.packed_q() ? rows.begin : b * p.d.seqlen_q;
             for (int64_t i = first; i < first + rows.length; i++)
