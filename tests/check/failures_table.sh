@@ -7,7 +7,7 @@ for n in $(seq -w 1 92); do
     grep -Eq "^\| .*F$n\b.*\|" "$table" || fault "F$n is not in $table"
 done
 for name in $(grep -oE '`[A-Za-z]+\.[A-Za-z0-9_]+`' "$table" | tr -d '`' | sort -u); do
-    grep -rqE "TEST(_F|_P)?\(${name%.*}, ${name#*.}\)" "$tests" || fault "$table names $name, which is no test"
+    grep -rqE "TEST(_F|_P)?\(${name%.*}, ${name#*.}\)|def ${name#*.}\(self" "$tests" || fault "$table names $name, which is no test"
 done
 for path in $(grep -oE '`tests/[a-z0-9_/.]+`' "$table" | tr -d '`' | sort -u); do
     [ -e "$tests/${path#tests/}" ] || fault "$table names $path, which is no file"
