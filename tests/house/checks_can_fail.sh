@@ -25,6 +25,11 @@ file src/cpu/tile.cc <<<'#include "spec/mask.h"'
 "$tools/check_includes" "$tree" >/dev/null
 file src/cpu/tile.cc <<<'#include "core/handle.h"'
 finds "cpu must not include core" "$tools/check_includes" "$tree"
+rm "$tree/src/cpu/tile.cc"
+file src/gpu/host/plan.h </dev/null
+file src/gpu/mma/cache/bytes.h <<<'#include "gpu/host/plan.h"'
+finds "gpu/mma must not include gpu/host" "$tools/check_includes" "$tree"
+rm -r "$tree/src/gpu"
 file src/cpu/tile.cc <<<'#include <vector>'
 finds "<vector>" "$tools/check_includes" "$tree"
 file src/cpu/isa/avx2/kernels.cc <<<'#include "cpu/tile.cc"'
@@ -158,4 +163,10 @@ said=$(grep -oP '^    \("\K[^"]+' "$tools/check_release" | sort -u)
 "$tools/check_release" "$tree" >/dev/null
 sed -i 's/^\(#define FA_VERSION_\(MINOR\|PATCH\) \).*/\194/' "$tree/include/flashattn.h"
 for name in $said; do finds "$name: expected" "$tools/check_release" "$tree"; done
+git -C "$tree" init -q
+git -C "$tree" -c user.name=n -c user.email=e commit -q --allow-empty -m "Add what is asked for"
+"$tools/check_commits" "$tree" >/dev/null
+git -C "$tree" -c user.name=n -c user.email=e commit -q --allow-empty -m "$(printf 'long %.0s' {1..15})"
+finds "at most 72 columns" "$tools/check_commits" "$tree"
+
 echo "each check finds its fault"
