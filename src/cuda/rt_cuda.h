@@ -176,10 +176,28 @@ static inline Status accessible(const void* p, int device, bool* yes) {
     return s;
 }
 
+// Who calls, while a thread is within a call: the current device, and whose log hears of kernels that are compiled.
+struct Caller {
+    int device;
+    const Host* host;
+};
+// Who called before: to be told again when the call ends.
+Caller enter(Caller);
+// Loads a kernel's code onto the caller's device, once, and allows it all the shared memory that a block can have: prepare.cu.
+Status prepare_kernel(const void* kernel);
+// Is there code for the current device? It is not loaded yet.
+Status find_code();
+// What find_code has learned of the portable kernels, of all devices that were asked about. Do they call wait_for_predecessor? Those for devices
+// before Hopper cannot: kernels come after what is before them, as usual. Are they compiled from PTX when they are loaded?
+extern std::atomic<bool> portable_code_waits, portable_code_is_compiled;
+static inline bool compiles_kernels() { return portable_code_is_compiled.load(std::memory_order_relaxed); }
+
 template <class Params>
 static inline Status launch(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params) {
+    const void* const function = reinterpret_cast<const void*>(kernel);
     void* arguments[] = {const_cast<Params*>(&params)};
-    return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(unsigned(blocks)), dim3(unsigned(threads)), arguments, shared, stream);
+    const Status s = prepare_kernel(function);
+    return s != kSuccess ? s : cudaLaunchKernel(function, dim3(unsigned(blocks)), dim3(unsigned(threads)), arguments, shared, stream);
 }
 
 // The same for a kernel that calls wait_for_predecessor before it reads what the kernel before it in the stream wrote: its blocks
@@ -194,15 +212,11 @@ FA_DEVICE void release_successor() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// Does all code that prepare() has loaded do so? That for devices before Hopper cannot: its kernels come after what is before them,
-// as usual.
-static inline std::atomic<bool>& code_waits() {
-    static std::atomic<bool> all{true};
-    return all;
-}
 // `cluster`: blocks that are brought together.
 template <class Params>
 static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params, int cluster = 1) {
+    const Status s = prepare_kernel(reinterpret_cast<const void*>(kernel));
+    if (s != kSuccess) return s;
     cudaLaunchAttribute attributes[2];
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(unsigned(blocks));
@@ -210,7 +224,7 @@ static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int th
     config.dynamicSmemBytes = shared;
     config.stream = stream;
     config.attrs = attributes;
-    if (code_waits().load(std::memory_order_relaxed)) {
+    if (portable_code_waits.load(std::memory_order_relaxed)) {
         cudaLaunchAttribute& a = attributes[config.numAttrs++];
         a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
         a.val.programmaticStreamSerializationAllowed = 1;
@@ -222,18 +236,6 @@ static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int th
         a.val.clusterDim.y = a.val.clusterDim.z = 1;
     }
     return cudaLaunchKernelEx(&config, kernel, params);
-}
-
-// Loads the kernel's code onto the current device, which under stream capture would be too late, and allows it all the shared
-// memory that a block can have, which costs as much as a launch.
-template <class Params>
-static inline Status prepare(void (*kernel)(Params), const Device& d) {
-    const void* const function = reinterpret_cast<const void*>(kernel);
-    cudaFuncAttributes a;
-    const Status s = cudaFuncGetAttributes(&a, function);
-    if (s != kSuccess) return s;
-    if (a.ptxVersion < 90) code_waits().store(false, std::memory_order_relaxed);
-    return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, int(d.shared_per_block - a.sharedSizeBytes));
 }
 
 }  // namespace rt

@@ -109,6 +109,13 @@ static inline hipError_t find_kernel(const void* kernel, hipFunction_t* function
     pthread_mutex_unlock(&lock);
     return s;
 }
+// All of them.
+static inline hipError_t load_kernels() {
+    hipFunction_t function;
+    for (int n = 0; n < device_code.count; n++)
+        if (const hipError_t s = find_kernel(device_code.kernel[n], &function); s != hipSuccess) return s;
+    return hipSuccess;
+}
 
 }  // namespace rt
 }  // namespace fa

@@ -211,12 +211,15 @@ static inline Status launch_tiles(void (*kernel)(Params), int64_t blocks, int di
                : launch_columns(kernel, blocks, unsigned(blocks / dies), threads, shared, stream, params);
 }
 
-// Loads the kernel's code now: under stream capture that would be too late.
-template <class Params>
-static inline Status prepare(void (*kernel)(Params), const Device&) {
-    hipFunction_t function;
-    return find_kernel(reinterpret_cast<const void*>(kernel), &function);
-}
+// As in rt_cuda.h, where kernels are loaded one by one. Here all of a device's are one code object: it is loaded now, lest the first call of a handle
+// does so while its stream is captured.
+struct Caller {
+    int device;
+    const Host* host;
+};
+static inline Caller enter(Caller) { return {}; }
+static inline Status find_code() { return load_kernels(); }
+static inline bool compiles_kernels() { return false; }
 
 }  // namespace rt
 }  // namespace fa

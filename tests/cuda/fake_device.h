@@ -16,3 +16,9 @@ void** __cudaRegisterFatBinary(void* binary) {
 }
 void __cudaRegisterFatBinaryEnd(void** handle) { (void)handle; }
 void __cudaUnregisterFatBinary(void** handle) { (void)handle; }
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* mode) { return *mode = cudaStreamCaptureModeGlobal, cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int* value, enum cudaDeviceAttr attribute, int device) {
+    (void)device;
+    return *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 232448, cudaSuccess;
+}

@@ -1,8 +1,11 @@
-/* The part of the CUDA run time that leads to a launch, as it answers for a Hopper GPU. It prints the kernels that are launched, with what their
- * parameters begin with, in words of eight bytes: what the host's compiler has made of a plan. */
+/* The part of the CUDA run time that leads to a launch, as it answers for a Hopper GPU. It prints the kernels that are loaded, and those that are
+ * launched, with what their parameters begin with, in words of eight bytes: what the host's compiler has made of a plan. Where FAKE_PTX is set,
+ * kernels have been compiled from PTX for another architecture. */
 #include <cuda.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
 #include "fake_device.h"
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* p, int device) {
@@ -17,12 +20,6 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes* a, const void
     memset(a, 0, sizeof *a);
     a->type = cudaMemoryTypeDevice;
     a->devicePointer = (void*)p;
-    return cudaSuccess;
-}
-cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes* a, const void* kernel) {
-    (void)kernel;
-    memset(a, 0, sizeof *a);
-    a->ptxVersion = 90;
     return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, enum cudaFuncAttribute attribute, int value) {
@@ -54,18 +51,36 @@ void __cudaRegisterFunction(void** handle, const void* kernel, const char* own_n
     kernels[known].kernel = kernel;
     kernels[known++].name = name;
 }
+static const char* name_of(const void* kernel) {
+    unsigned i = 0;
+    while (i < known && kernels[i].kernel != kernel) i++;
+    return i < known ? kernels[i].name : NULL;
+}
+cudaError_t cudaFuncGetName(const char** name, const void* kernel) {
+    return (*name = name_of(kernel)) ? cudaSuccess : cudaErrorInvalidDeviceFunction;
+}
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes* a, const void* kernel) {
+    const struct timespec compiling = {0, 60000000};
+    const int ptx = getenv("FAKE_PTX") != NULL;
+    memset(a, 0, sizeof *a);
+    a->ptxVersion = ptx ? 80 : 90;
+    a->binaryVersion = 90;
+    if (ptx) nanosleep(&compiling, NULL);
+    printf("load %s\n", name_of(kernel));
+    return cudaSuccess;
+}
 
 enum {
     kWords = 59,  /* as many as backward_preprocess has, whose parameters are the fewest */
     kMaps = 64    /* words of the four tensor maps that the kernels of Hopper itself have first */
 };
 static cudaError_t print_launch(const void* kernel, void** parameters) {
+    const char* const name = name_of(kernel);
     uint64_t words[kWords];
-    unsigned i = 0, word;
-    while (i < known && kernels[i].kernel != kernel) i++;
-    if (i == known) return cudaErrorInvalidDeviceFunction;
-    memcpy(words, (const char*)parameters[0] + (strstr(kernels[i].name, "sm90") ? 8 * kMaps : 0), sizeof words);
-    printf("%s:", kernels[i].name);
+    unsigned word;
+    if (!name) return cudaErrorInvalidDeviceFunction;
+    memcpy(words, (const char*)parameters[0] + (strstr(name, "sm90") ? 8 * kMaps : 0), sizeof words);
+    printf("launch %s:", name);
     for (word = 0; word < kWords; word++) printf(" %016llx", (unsigned long long)words[word]);
     printf("\n");
     return cudaSuccess;

@@ -12,6 +12,7 @@ int main(void) {
     fa_forward_args_t forward = FA_FORWARD_ARGS_INIT;
     fa_backward_args_t backward = FA_BACKWARD_ARGS_INIT;
     const int64_t o_stride[] = {150016, 376, 72, 1}, lse_stride[] = {2016, 400, 1};
+    char text[FA_TEXT_MAX];
     uint64_t bytes;
     int i, general;
 
@@ -35,6 +36,8 @@ int main(void) {
     backward.workspace = address(9);
     if (fa_workspace_size(handle, &d, FA_OP_BACKWARD, &bytes) != FA_OK) return printf("size: %s\n", fa_last_error(handle)), 1;
     backward.workspace_size = bytes;
+    if (fa_explain(handle, &d, FA_OP_BACKWARD, text, sizeof text) != FA_OK) return printf("explain: %s\n", fa_last_error(handle)), 1;
+    printf("calls\n");
     for (general = 0; general < 2; general++) {
         backward.dv = (char*)address(8) + 8 * general;  /* Hopper's own kernels take multiples of 16 bytes */
         if (fa_backward(handle, &d, &backward) != FA_OK) return printf("backward: %s\n", fa_last_error(handle)), 1;

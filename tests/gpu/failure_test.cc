@@ -61,21 +61,44 @@ TEST_F(DeviceFailures, NoMemoryLeft) {
     EXPECT_EQ(check_against_oracle(c, FA_F32), "");
 }
 
-// In a process of its own: the first handle loads the kernels.
+// In a process of its own: calls load their kernels, until no memory is left for one. With memory again, the same handle serves that call.
 void find_no_memory_for_kernels() {
     cuda(cudaSetDevice(0));
-    const AllMemory taken;
-    fa_create_info_t info = FA_CREATE_INFO_INIT;
-    info.backend = FA_BACKEND_CUDA;
-    fa_handle_t handle = nullptr;
-    const fa_status_t status = fa_create(&handle, &info);
-    fprintf(stderr, "fa_create: %s: %s\n", fa_status_name(status), fa_last_error(nullptr));
-    exit(handle == nullptr ? 0 : 1);
+    Rng rng(253);
+    std::vector<Case> cases;
+    for (const int32_t dtype : {FA_BF16, FA_F16, FA_F32})
+        for (const int64_t dim : {64, 96, 128, 192, 256, 512})
+            for (const int64_t rows : {1, 16, 200})
+                for (const bool masked : {false, true}) {
+                    cases.push_back(shaped({1, 2, 2, rows, 256, dim, dim}, dtype));
+                    cases.back().d.num_splits = 1;
+                    if (masked) causal(cases.back(), FA_ALIGN_BOTTOM_RIGHT);
+                }
+    std::vector<Moved<fa_forward_args_t>> calls;
+    for (Case& c : cases) {
+        c.bind(rng);
+        c.fill_normal(rng);
+        calls.push_back(moved(c));
+        calls.back().upload();
+    }
+    const Handle handle = make_handle();
+    size_t failed = 0;
+    {
+        const AllMemory taken;
+        fa_status_t status = FA_OK;
+        for (size_t i = 0; i < cases.size() && status == FA_OK; i++) status = fa_forward_ex(handle, &cases[failed = i].d, &calls[i].device);
+        fprintf(stderr, "without memory: %s: %s\n", fa_status_name(status), handle.error().c_str());
+    }
+    if (fa_forward_ex(handle, &cases[failed].d, &calls[failed].device) != FA_OK) fprintf(stderr, "with memory: %s\n", handle.error().c_str()), exit(1);
+    cuda(cudaDeviceSynchronize());
+    calls[failed].fetch();
+    if (const std::string wrong = check_device_output(handle, cases[failed], cases[failed].d); !wrong.empty()) fprintf(stderr, "%s\n", wrong.c_str()), exit(1);
+    exit(0);
 }
 
 TEST_F(DeviceFailures, NoMemoryForKernels) {
     testing::FLAGS_gtest_death_test_style = "threadsafe";
-    EXPECT_EXIT(find_no_memory_for_kernels(), testing::ExitedWithCode(0), "fa_create: FA_OUT_OF_MEMORY: loading the kernels");
+    EXPECT_EXIT(find_no_memory_for_kernels(), testing::ExitedWithCode(0), "without memory: FA_OUT_OF_MEMORY: ");
 }
 
 TEST_F(DeviceFailures, MoreMemoryThanThereIs) {

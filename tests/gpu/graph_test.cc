@@ -26,6 +26,31 @@ TEST_F(Graphs, ReplaysReadLengthsPagesAndFactorsAnew) {
     }
 }
 
+// In a process of its own, where no kernel has been loaded: every call's first is captured, in the mode that forbids loading to others.
+void capture_first_calls() {
+    cuda(cudaSetDevice(0));
+    const Handle handle = make_handle();
+    const Stream stream;
+    const std::vector<std::unique_ptr<Call>> calls = one_of_each(handle);
+    fa_status_t status = FA_OK;
+    const Graph graph(stream, [&] {
+        for (const auto& call : calls)
+            if (status == FA_OK) status = call->enqueue(handle, stream);
+    });
+    if (status != FA_OK) fprintf(stderr, "%s\n", handle.error().c_str()), exit(1);
+    for (const auto& call : calls) call->change();
+    graph.replay(stream);
+    stream.wait();
+    for (const auto& call : calls)
+        if (const std::string wrong = call->check(); !wrong.empty()) fprintf(stderr, "%s: %s\n", call->name(), wrong.c_str()), exit(1);
+    fprintf(stderr, "all calls are right\n");
+    exit(0);
+}
+TEST_F(Graphs, FirstCallsAreCaptured) {
+    testing::FLAGS_gtest_death_test_style = "threadsafe";
+    EXPECT_EXIT(capture_first_calls(), testing::ExitedWithCode(0), "all calls are right");
+}
+
 // All calls in one graph: how an engine captures a step.
 TEST_F(Graphs, ManyCallsInOne) {
     const Handle handle = make_handle();

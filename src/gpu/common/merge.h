@@ -150,14 +150,6 @@ inline int32_t merge_columns(const rt::Device& device, const Problem& p, int64_t
     return rows * ceil_div(p.d.dim_v, kMinMergeColumns) <= at_once ? kMinMergeColumns : kMaxMergeColumns;
 }
 inline const char* merge_name(int32_t columns) { return columns ? "merge_splits" : "merge_split_rows"; }
-inline rt::Status prepare_merge(const rt::Device& device) {
-    void (*const kernels[])(SplitMergeParams) = {merge_splits<kMinMergeColumns>, merge_splits<kMaxMergeColumns>, merge_split_rows};
-    for (const auto kernel : kernels) {
-        const rt::Status s = rt::prepare(kernel, device);
-        if (s != rt::kSuccess) return s;
-    }
-    return rt::kSuccess;
-}
 // Merges the splits of all rows, behind the kernel that computes them.
 inline rt::Status launch_merge(int32_t columns, rt::Stream stream, const SplitMergeParams& x) {
     const int64_t rows = x.batch * x.kv_heads * x.rows;

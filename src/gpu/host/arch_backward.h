@@ -25,7 +25,6 @@ struct ArchBackwardPlan {
 ArchBackwardPlan plan_arch_backward(const rt::Device&, const Problem&);
 // Does it take tensors that lie so?
 bool arch_backward_reads(const Problem&, const fa_backward_args_t&);
-rt::Status prepare_arch_backward(const rt::Device&);
 rt::Status launch_arch_backward(const ArchBackwardPlan&, const Problem&, const fa_forward_args_t&, const BackwardRowParams&, void* memory,
                                 rt::Stream);
 

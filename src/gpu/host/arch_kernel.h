@@ -62,7 +62,8 @@ struct ArchKernelMemory {
 constexpr uint64_t kArchKernelBytes = 256;  // that a call gets of it; one that needs more has a workspace
 // What there is for the stream, or NULL: it is being captured, or there are too many.
 rt::Status arch_kernel_memory(ArchKernelMemory*, rt::Stream, void** zeros);
-rt::Status prepare_arch_kernels(const rt::Device&);
+// Does the driver have what they need?
+rt::Status find_arch_driver(const rt::Device&);
 // `memory`: of the planned size. `zeroed`: it holds zeros where it must.
 rt::Status launch_arch_kernel(const ArchPlan&, const Problem&, const fa_forward_args_t&, char* memory, bool zeroed, rt::Stream);
 
@@ -76,7 +77,6 @@ inline int64_t kv_heads_in_l2(const Problem& p, int64_t cache_bytes = 32 << 20) 
 // call has tiles, and their launch. `early`: as launch_after.
 struct Instance;
 bool cluster_fits(const rt::Device&, const Instance&, int64_t tiles, int64_t splits);
-rt::Status prepare_cluster(const rt::Device&, void (*kernel)(MmaForwardParams));
 rt::Status launch_cluster(void (*kernel)(MmaForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream,
                           const MmaForwardParams&, bool early);
 

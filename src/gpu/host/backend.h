@@ -53,24 +53,17 @@ fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* m) {
     return FA_OK;
 }
 
-// All kernels at once, so that no call pays for it or loads code while its stream is captured.
-rt::Status prepare_kernels(const rt::Device& d) {
-    rt::Status s = prepare_forward(d);
-    if (s == rt::kSuccess) s = prepare_backward(d);
-    if (s == rt::kSuccess) s = prepare_study(d);
-    if (s == rt::kSuccess) s = rt::prepare(convert_tensors, d);
-    return s == rt::kSuccess ? prepare_rows(d) : s;
-}
-
 fa_status_t create(const Host* host, const fa_create_info_t* info, Context** context, Message* m) {
     const fa_status_t status = check_device(info->device, m);
     if (status != FA_OK) return status;
     rt::Device d;
     rt::Status s = rt::describe(info->device, &d);
     if (s != rt::kSuccess) return device_failed(m, s, "reading the device's properties");
-    OnDevice on(info->device);
-    s = prepare_kernels(d);
-    if (rt::out_of_memory(s)) return device_failed(m, s, "loading the kernels");
+    OnDevice on(info->device, *host);
+    s = rt::find_code();
+    if constexpr (rt::kArchKernels)
+        if (s == rt::kSuccess) s = find_arch_driver(d);
+    if (rt::out_of_memory(s)) return device_failed(m, s, "looking for the kernels");
     if (s != rt::kSuccess) {
         rt::clear_error();
         return fail(m, FA_BACKEND_INCOMPATIBLE, "this build of the %s backend has no code for %s (%s): %s", rt::kName, d.name,
@@ -95,7 +88,7 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
 void destroy(Context* c, bool forked) {
     const Host host = c->host;
     if (!forked) {
-        OnDevice on(c->device);
+        OnDevice on(*c);
         rt::finish(&c->scratch_used);
         rt::release(c->scratch);
         rt::release(c->arch_memory.zeros);
@@ -119,7 +112,7 @@ union AnyPlan {
 };
 
 fa_status_t plan(const Context* c, Plan* plan, Message* m) {
-    OnDevice on(c->device);
+    OnDevice on(*c);
     if (plan->op != FA_OP_BACKWARD && plan->op != FA_OP_FORWARD) return plan_rows(static_cast<RowsPlan*>(plan), m);
     const rt::Device device = unreserved(c->properties, plan->problem.d);
     if (plan->op == FA_OP_BACKWARD) return plan_backward(device, static_cast<BackwardPlan*>(plan), m);
@@ -144,7 +137,7 @@ fa_status_t not_captured(const Context& c, rt::Stream stream, Message* m) {
 }
 
 fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* m) {
-    OnDevice on(c->device);
+    OnDevice on(*c);
     const fa_status_t status = not_captured(*c, c->stream, m);
     if (status != FA_OK) return status;
     const rt::Status s = rt::allocate(pointer, bytes);
@@ -152,21 +145,21 @@ fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* m) {
 }
 
 fa_status_t release(Context* c, void* pointer, Message* m) {
-    OnDevice on(c->device);
+    OnDevice on(*c);
     const fa_status_t status = not_captured(*c, c->stream, m);
     memset(c->readable, 0, sizeof c->readable);
     return status == FA_OK ? launched(m, rt::release(pointer), "freeing memory") : status;
 }
 
 fa_status_t copy(Context* c, void* to, const void* from, uint64_t bytes, Message* m) {
-    OnDevice on(c->device);
+    OnDevice on(*c);
     fa_status_t status = not_captured(*c, c->stream, m);
     if (status == FA_OK) status = launched(m, rt::copy(to, from, bytes, c->stream), "copying memory");
     return status == FA_OK ? launched(m, rt::synchronize(c->stream), "copying memory") : status;
 }
 
 fa_status_t synchronize(Context* c, uint32_t flags, void* stream, Message* m) {
-    OnDevice on(c->device);
+    OnDevice on(*c);
     rt::Stream waited;
     fa_status_t status = stream_of(c, flags, stream, &waited, m);
     if (status == FA_OK) status = not_captured(*c, waited, m);

@@ -34,33 +34,6 @@ struct BackwardPlan : Plan {
     ArchBackwardPlan arch;  // of the last one
 };
 
-rt::Status prepare_backward_list(const BackwardInstances& list, const rt::Device& d) {
-    for (int i = 0; i < list.count; i++) {
-        const BackwardInstance& one = list.list[i];
-        if (!one.simt_by_keys && !one.mma_by_keys) continue;
-        rt::Status s = one.simt_by_keys ? rt::prepare(one.simt_by_keys, d) : rt::prepare(one.mma_by_keys, d);
-        if (s == rt::kSuccess) s = one.simt_by_keys ? rt::prepare(one.simt_by_rows, d) : rt::prepare(one.mma_by_rows, d);
-        if (s != rt::kSuccess) return s;
-    }
-    return rt::kSuccess;
-}
-
-rt::Status prepare_backward(const rt::Device& d) {
-    const rt::Status simt = prepare_backward_list(simt_backward_instances(), d);
-    if (simt != rt::kSuccess) return simt;
-    for (const int32_t dtype : {FA_F16, FA_BF16, FA_F32})
-        for (const BackwardInstances& list : backward_lists_of_type(d, dtype).width) {
-            const rt::Status s = prepare_backward_list(list, d);
-            if (s != rt::kSuccess) return s;
-        }
-    const rt::Status others[] = {rt::prepare(backward_preprocess, d), rt::prepare(finish_dq, d), rt::prepare(sum_sinks, d),
-                                 rt::prepare(sum_bias, d)};
-    for (const rt::Status s : others)
-        if (s != rt::kSuccess) return s;
-    if constexpr (rt::kArchKernels) return prepare_arch_backward(d);
-    return rt::kSuccess;
-}
-
 // Whether dq is added up in dq_acc, in any order: which of the gradients are wanted is not known here.
 bool uses_dq_acc(const Problem& p, const BackwardLaunch& b) {
     return b.instance && b.instance->dq_by_atomics && !(p.d.flags & FA_DETERMINISTIC);
@@ -164,9 +137,10 @@ void explain_backward(const Context& c, const BackwardPlan& plan, char* text, ui
         snprintf(text, n, "kernel %s on %s (%s), tiles of %d rows x %d keys, %lld blocks", plan.arch.kernel->name,
                  c.properties.name, c.properties.arch, plan.arch.kernel->rows, plan.arch.kernel->keys, (long long)plan.arch.blocks);
     else
-        snprintf(text, n, "kernel %s_%d on %s (%s), tiles of %d rows x %d keys, %s", b.instance->family, b.instance->columns,
+        snprintf(text, n, "kernel %s_%d on %s (%s), tiles of %d rows x %d keys, %s%s", b.instance->family, b.instance->columns,
                  c.properties.name, c.properties.arch, b.instance->rows, b.instance->keys,
-                 uses_dq_acc(plan.problem, b) ? "dq added up in any order" : "dk and dv by keys, dq by rows");
+                 uses_dq_acc(plan.problem, b) ? "dq added up in any order" : "dk and dv by keys, dq by rows",
+                 rt::compiles_kernels() ? kCompiledAtFirst : "");
 }
 
 fa_status_t check_gradients(const Context& c, const Problem& p, const fa_backward_args_t& a, Message* m) {
@@ -337,7 +311,7 @@ Tensors tensors_of(const Problem& p, const fa_backward_args_t& a) {
 fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* a, Message* m) {
     [[maybe_unused]] const rt::Range range("fa_backward");
     const BackwardPlan& plan = *static_cast<const BackwardPlan*>(planned);
-    OnDevice on(c->device);
+    OnDevice on(*c);
     const BackwardLaunch& b = plan.launch[tensors_of(plan.problem, *a)];
     rt::Stream stream;
     fa_status_t status = check_gradients(*c, plan.problem, *a, m);

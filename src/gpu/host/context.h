@@ -48,12 +48,15 @@ fa_status_t device_failed(Message* m, rt::Status s, const char* what) {
 // Makes the handle's device current, and the caller's again at the end.
 struct OnDevice {
     int before;
-    explicit OnDevice(int device) : before(-1) {
+    rt::Caller outer;  // a log's callback may call us in turn
+    explicit OnDevice(const Context& c) : OnDevice(c.device, c.host) {}
+    OnDevice(int device, const Host& host) : before(-1), outer(rt::enter({device, &host})) {
         if (rt::current_device(&before) == rt::kSuccess && before == device) before = -1;
         else rt::set_device(device);
     }
     ~OnDevice() {
         if (before >= 0) rt::set_device(before);
+        rt::enter(outer);
     }
 };
 
@@ -128,6 +131,8 @@ fa_status_t check_tensors(const Context& c, const Problem& p, const fa_forward_a
 fa_status_t launched(Message* m, rt::Status s, const char* kernel) {
     return s == rt::kSuccess ? FA_OK : device_failed(m, s, kernel);
 }
+
+constexpr char kCompiledAtFirst[] = ", compiled from PTX when first called";  // what fa_explain says where there is no machine code
 
 constexpr int64_t kMaxBlocks = int64_t(1) << 31;  // of one launch, and one more
 

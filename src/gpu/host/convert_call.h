@@ -14,7 +14,7 @@ fa_status_t launch_convert(const ConvertParams& x, rt::Stream stream, Message* m
 
 fa_status_t convert(Context* c, const fa_conversion_t* list, int64_t count, uint32_t flags, void* named, Message* m) {
     [[maybe_unused]] const rt::Range range("fa_convert");
-    OnDevice on(c->device);
+    OnDevice on(*c);
     rt::Stream stream;
     fa_status_t status = stream_of(c, flags, named, &stream, m);
     for (int64_t i = 0; i < count && status == FA_OK; i++) {
@@ -39,7 +39,7 @@ fa_status_t convert(Context* c, const fa_conversion_t* list, int64_t count, uint
 }
 
 fa_status_t copy_async(Context* c, void* to, const void* from, uint64_t bytes, uint32_t flags, void* named, Message* m) {
-    OnDevice on(c->device);
+    OnDevice on(*c);
     rt::Stream stream;
     const fa_status_t status = stream_of(c, flags, named, &stream, m);
     return status == FA_OK ? launched(m, rt::copy(to, from, bytes, stream), "copying memory") : status;

@@ -31,43 +31,6 @@ struct ForwardPlan : Plan {
     int32_t merge_columns;  // of o, for each of the blocks that merge a row's splits, whoever made them; 0: rows are many
 };
 
-rt::Status prepare_list(const Instances& list, const rt::Device& d) {
-    for (int i = 0; i < list.count; i++) {
-        const Instance& one = list.list[i];
-        if (one.simt) {
-            const rt::Status s = rt::prepare(one.simt, d);
-            if (s != rt::kSuccess) return s;
-        }
-        void (*const kernels[])(MmaForwardParams) = {one.general, one.plain, one.paged};
-        for (const auto kernel : kernels) {
-            rt::Status s = kernel ? rt::prepare(kernel, d) : rt::kSuccess;
-            if constexpr (rt::kArchKernels)
-                if (kernel && s == rt::kSuccess && one.key_warps > 1) s = prepare_cluster(d, kernel);
-            if (s != rt::kSuccess) return s;
-        }
-    }
-    return rt::kSuccess;
-}
-
-rt::Status prepare_forward(const rt::Device& d) {
-    const rt::Status simt = prepare_list(simt_instances(), d);
-    if (simt != rt::kSuccess) return simt;
-    for (const int32_t type : {FA_F16, FA_BF16, FA_F32, FA_E4M3})
-        for (const CacheType cache : {CacheType::like_q, CacheType::bytes, CacheType::blocks, CacheType::scaled, CacheType::latent,
-                                      CacheType::latent_bytes, CacheType::latent_mixed})
-            for (const Instances& list : mma_instances_of(d, type, cache).width) {
-                const rt::Status s = prepare_list(list, d);
-                if (s != rt::kSuccess) return s;
-            }
-    const rt::Status others[] = {prepare_merge(d), rt::prepare(check_arrays, d), rt::prepare(expand_lists, d),
-                                 rt::prepare(merge_split_states, d), rt::prepare(write_scores, d),
-                                 rt::prepare(copy_as_bf16, d)};
-    for (const rt::Status s : others)
-        if (s != rt::kSuccess) return s;
-    if constexpr (rt::kArchKernels) return prepare_arch_kernels(d);
-    return rt::kSuccess;
-}
-
 // What v's factors are multiplied by, lest sums of the largest over all keys overflow: no smaller than that needs, so that the product of a small
 // one and a probability is still one that bf16 holds.
 float v_unit(const Problem& p) {
@@ -214,6 +177,7 @@ void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_
     if (f.copies.bytes() > 0) say(", after k and v have been copied as bf16");
     if (f.copies.bytes() > 0 || (!arch && f.mma_type != f.problem.d.q_dtype) || (arch && f.arch.rounds_k))
         say(!arch && f.mma_type == FA_F16 && f.copies.bytes() == 0 ? ", products of f16" : ", products of bf16");
+    if (!arch && rt::compiles_kernels()) say(kCompiledAtFirst);
     if (uint64_t(length) >= n || (arch && !arch->splits_keys)) return;
     text += length, n -= uint64_t(length);
     const char* const merged = arch && f.arch.merge ? f.arch.merge : !arch && f.cluster_merge ? "their cluster" : merge_name(f.merge_columns);
@@ -361,7 +325,7 @@ fa_status_t launch_arch(const ForwardPlan& f, const fa_forward_args_t& a, char* 
 fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a, Message* m) {
     [[maybe_unused]] const rt::Range range("fa_forward");
     const Problem& p = planned->problem;
-    OnDevice on(c->device);
+    OnDevice on(*c);
     const fa_status_t checked = launch_checks(c, p, *a, a->flags, a->stream, m);
     if (checked != FA_OK) return checked;
     if (p.d.algorithm != FA_ALGORITHM_FLASH) return forward_study(c, *static_cast<const StudyPlan*>(planned), *a, m);

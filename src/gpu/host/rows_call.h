@@ -9,13 +9,6 @@ namespace fa {
 namespace gpu {
 namespace {
 
-rt::Status prepare_rows(const rt::Device& d) {
-    const rt::Status all[] = {rt::prepare(merge_rows, d), rt::prepare(append_rows, d), rt::prepare(rotate_rows, d)};
-    for (const rt::Status s : all)
-        if (s != rt::kSuccess) return s;
-    return rt::kSuccess;
-}
-
 struct RowsPlan : Plan {
     int64_t rows;  // with heads, of merge and rotary; append_kv learns from its args how many are new
 };
@@ -45,7 +38,7 @@ void explain_rows(const Context& c, const RowsPlan& plan, char* text, uint64_t n
 template <class Args, class Params>
 fa_status_t launch_rows(Context* c, const Plan& plan, const Args& a, void (*kernel)(Params), int64_t rows, int rows_per_block,
                         int threads, const Params& x, Message* m) {
-    OnDevice on(c->device);
+    OnDevice on(*c);
     rt::Stream stream;
     const fa_status_t status = stream_of(c, a.flags, a.stream, &stream, m);
     if (status != FA_OK || rows == 0) return status;
@@ -63,7 +56,7 @@ fa_status_t append_kv(Context* c, const Plan* plan, const fa_append_kv_args_t* a
     const Problem& p = plan->problem;
     const int64_t rows = p.d.batch * a->seqlen_new * max_of(p.d.heads_k, p.d.heads_v);  // of k, and as many of v
     fa_status_t status = check_rows(rows, kTeams / 2, rows_kernel_name(plan->op), m);
-    OnDevice on(c->device);
+    OnDevice on(*c);
     if (status == FA_OK) status = launch_checks(c, p, *a, a->flags, a->stream, m);
     return status != FA_OK ? status
                            : launch_rows(c, *plan, *a, append_rows, rows, kTeams / 2, kMoveThreads, append_params(p, *a), m);

@@ -22,18 +22,6 @@ constexpr StudyInstance study_instance() {
 }
 const StudyInstance kStudyInstances[] = {study_instance<4>(), study_instance<rt::kWideStudyColumns / 16>()};
 
-rt::Status prepare_study(const rt::Device& d) {
-    const rt::Status shared[] = {rt::prepare(standard_scores, d), rt::prepare(standard_softmax, d)};
-    for (const rt::Status s : shared)
-        if (s != rt::kSuccess) return s;
-    for (const StudyInstance& one : kStudyInstances) {
-        rt::Status s = rt::prepare(one.values, d);
-        if (s == rt::kSuccess) s = rt::prepare(one.flash1, d);
-        if (s != rt::kSuccess) return s;
-    }
-    return rt::kSuccess;
-}
-
 // Bytes of scores that standard holds at once, unless one head has more: far beyond any cache, so that they really go to memory.
 constexpr int64_t kSMatrixBytes = int64_t(1) << 30;
 

@@ -234,25 +234,6 @@ bool arch_backward_reads(const Problem& p, const fa_backward_args_t& a) {
     return tma_compatible(a.dout_stride, p.d.q_dtype, rows_of_q(p), p.d.heads_q, sequences_of_q(p));
 }
 
-rt::Status prepare_arch_backward(const rt::Device& device) {
-    if (!device.sm90) return rt::kSuccess;
-    if (const rt::Status s = rt::prepare(copy_bias<uint16_t>, device); s != rt::kSuccess) return s;
-    for (const KernelsOf& kernels : kKernels) {
-        const Sm90BackwardKernelList list = kernels.list();
-        for (int i = 0; i < list.count; i++) {
-            const Sm90BackwardKernel& h = backward_kernel(list.arch_kernel[i]);
-            const void* const kernel = h.kernel ? reinterpret_cast<const void*>(h.kernel) : reinterpret_cast<const void*>(h.bias_kernel);
-            rt::Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
-            if (s == rt::kSuccess) s = rt::prepare(h.prepare, device);
-            if (s == rt::kSuccess) s = rt::prepare(h.finish, device);
-            if (s == rt::kSuccess && h.add_split) s = rt::prepare(h.add_split, device);
-            if (s == rt::kSuccess && h.max_v) s = rt::prepare(h.max_v, device);
-            if (s != rt::kSuccess) return s;
-        }
-    }
-    return rt::kSuccess;
-}
-
 rt::Status launch_arch_backward(const ArchBackwardPlan& plan, const Problem& p, const fa_forward_args_t& tensors,
                                 const BackwardRowParams& x, void* memory, rt::Stream stream) {
     const Sm90BackwardKernel& h = backward_kernel(*plan.kernel);

@@ -9,7 +9,6 @@ namespace gpu {
 bool is_latent_kernel(const ArchKernel&);
 // Without a kernel, where none takes the call.
 ArchPlan plan_latent_kernel(const rt::Device&, const Problem&);
-rt::Status prepare_latent_kernels(const rt::Device&);
 rt::Status launch_latent_kernel(const ArchPlan&, const Problem&, const fa_forward_args_t&, char* memory, rt::Stream);
 
 }  // namespace gpu

@@ -9,7 +9,6 @@ namespace gpu {
 bool is_wide_kernel(const ArchKernel&);
 // Without a kernel, where none takes the call.
 ArchPlan plan_wide_kernel(const rt::Device&, const Problem&);
-rt::Status prepare_wide_kernels();
 rt::Status launch_wide_kernel(const ArchPlan&, const Problem&, const fa_forward_args_t&, char* memory, rt::Stream);
 
 }  // namespace gpu

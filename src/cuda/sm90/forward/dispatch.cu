@@ -410,25 +410,8 @@ rt::Status arch_kernel_memory(ArchKernelMemory* memory, rt::Stream stream, void*
     return s;
 }
 
-rt::Status prepare_arch_kernels(const rt::Device& device) {
-    if (!device.sm90) return rt::kSuccess;
-    if (!tensor_map_encoder()) return cudaErrorInsufficientDriver;
-    const rt::Status others[] = {rt::prepare(pack_mask, device), rt::prepare(list_key_units, device), rt::prepare(list_mask_bits, device), rt::prepare(drop_unseen_units, device), rt::prepare(copy_bias<uint16_t>, device), rt::prepare(copy_bias<float>, device), rt::prepare(prepare_block_factors, device), prepare_latent_kernels(device), prepare_wide_kernels()};
-    for (const int32_t from : {FA_E4M3, FA_E5M2, FA_I8})
-        for (const auto kernel : {widen_kernel<F16>(from), widen_kernel<Bf16>(from)})
-            if (const rt::Status s = rt::prepare(kernel, device); s != rt::kSuccess) return s;
-    for (const rt::Status s : others)
-        if (s != rt::kSuccess) return s;
-    for (const Unit& unit : kUnits) {
-        const Sm90KernelList list = unit.kernels();
-        for (int i = 0; i < list.count; i++) {
-            const Sm90Kernel& h = sm90_kernel(list.arch_kernel[i]);
-            const rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel),
-                                                      cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
-            if (s != rt::kSuccess) return s;
-        }
-    }
-    return rt::kSuccess;
+rt::Status find_arch_driver(const rt::Device& device) {
+    return !device.sm90 || tensor_map_encoder() ? rt::kSuccess : cudaErrorInsufficientDriver;
 }
 
 rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_forward_args_t& args, char* memory, bool zeroed,

@@ -175,12 +175,14 @@ bool can_implement(const rt::Device& device, const Problem& p) {
 
 constexpr SplitCosts kSplitCosts = {kPairKeys, 1, 3};  // in pairs of blocks of keys
 
-// How many pairs of CTAs can run at once, on the device with the fewest: prepare asks, which takes as long as a launch.
-std::atomic<int>& pairs_at_once() {
-    static std::atomic<int> pairs{0};
-    return pairs;
-}
-void count_pairs(const LatentKernel& h) {
+// How many pairs of CTAs can run at once on the current device: asked once, of the first kernel, which the question loads.
+int pairs_at_once() {
+    constexpr int kDevices = 64;
+    static std::atomic<int> known[kDevices];  // one more than that
+    int device = kDevices;
+    if (cudaGetDevice(&device) != cudaSuccess || device >= kDevices) return rt::clear_error(), 0;
+    if (const int found = known[device].load(std::memory_order_relaxed)) return found - 1;
+    const LatentKernel& h = latent_kernel(kList[0]);
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim.x = 2;
@@ -192,9 +194,11 @@ void count_pairs(const LatentKernel& h) {
     config.attrs = &attribute;
     config.numAttrs = 1;
     int pairs = 0;
-    if (cudaOccupancyMaxActiveClusters(&pairs, h.kernel(), &config) != cudaSuccess) pairs = 0, rt::clear_error();
-    const int before = pairs_at_once().load(std::memory_order_relaxed);
-    if (before == 0 || pairs < before) pairs_at_once().store(pairs, std::memory_order_relaxed);
+    rt::Status s = rt::prepare_kernel(reinterpret_cast<const void*>(h.kernel()));
+    if (s == rt::kSuccess) s = cudaOccupancyMaxActiveClusters(&pairs, h.kernel(), &config);
+    if (s != rt::kSuccess) return rt::clear_error(), 0;
+    known[device].store(pairs + 1, std::memory_order_relaxed);
+    return pairs;
 }
 
 // Should a pair of CTAs share a tile's keys, in place of splits? It merges sooner than another kernel would, but takes one item. With a number
@@ -202,7 +206,7 @@ void count_pairs(const LatentKernel& h) {
 bool pairs_are_faster(const rt::Device& device, const Problem& p, const SplitParams& split) {
     constexpr int64_t kMerge = 1;
     const int64_t tiles = p.d.batch * tiles_of(p, 64), steps = ceil_div(p.d.seqlen_k, kSplitCosts.keys);
-    if (p.d.num_splits > 0 || p.d.split_size > 0 || tiles > pairs_at_once().load(std::memory_order_relaxed)) return false;
+    if (p.d.num_splits > 0 || p.d.split_size > 0 || tiles > pairs_at_once()) return false;
     return ceil_div(steps, 2) + kSplitCosts.border + kMerge < split_time(device, tiles, split.num_splits, steps, kSplitCosts);
 }
 
@@ -251,19 +255,6 @@ ArchPlan plan_latent_kernel(const rt::Device& device, const Problem& asked) {
     }
     plan.params.set(a);
     return plan;
-}
-
-rt::Status prepare_latent_kernels(const rt::Device& device) {
-    for (const ArchKernel& one : kList) {
-        const LatentKernel& h = latent_kernel(one);
-        const rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel()),
-                                                  cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
-        if (s != rt::kSuccess) return s;
-    }
-    count_pairs(latent_kernel(kList[0]));
-    const rt::Status listed = rt::prepare(list_latent_slots, device);
-    if (listed != rt::kSuccess) return listed;
-    return rt::prepare(merge_latent_splits, device);
 }
 
 // Makes lists of slots, in memory.

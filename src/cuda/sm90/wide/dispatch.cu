@@ -91,14 +91,6 @@ ArchPlan plan_wide_kernel(const rt::Device& device, const Problem& p) {
     return plan;
 }
 
-rt::Status prepare_wide_kernels() {
-    for (const ArchKernel& one : kList) {
-        const rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(wide_kernel(one).kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-        if (s != rt::kSuccess) return s;
-    }
-    return rt::kSuccess;
-}
-
 rt::Status launch_wide_kernel(const ArchPlan& plan, const Problem& p, const fa_forward_args_t& args, char* memory, rt::Stream stream) {
     const WideKernel& h = wide_kernel(*plan.kernel);
     const fa_attention_desc_t& d = p.d;
