@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
-"""The table of GPU kernels: registers and spills as ptxas reports them, tiles and shared memory as the backend lists them.
+"""The tables of GPU kernels: registers and spills as ptxas reports them, tiles and shared memory as the backend lists them, and a hash of each
+translation unit's PTX.
 
-kernel_table.py COMPILER LIST REPORT…                 prints the table, docs/generated/kernels.md
-kernel_table.py --check TABLE COMPILER LIST REPORT…   fails when TABLE is not that, or a kernel spills
+kernel_table.py NVCC VERSION LIST REPORT…                 prints the tables, docs/generated/kernels.md
+kernel_table.py --check TABLE NVCC VERSION LIST REPORT…   fails when TABLE does not have what this build has, or a kernel spills
 
-COMPILER: nvcc's version. LIST: the program tests/budgets/kernel_list. REPORT: what tools/keep_ptxas_report kept. A build for some of TABLE's
-architectures, or with Hopper's kernels of some types, is compared with their columns and rows. Another compiler than TABLE's, or other architectures, cannot tell whether it is current: the
-check is skipped (77).
+NVCC and VERSION: the compiler. LIST: the program tests/budgets/kernel_list. REPORT: what tools/keep_ptxas_report kept, OBJECT.ptxas, with the
+PTX beside it. A build for some of TABLE's architectures, or with some of its units, is compared in what it has. Where a build has PTX alone
+(FA_CUDA_PTX), equal hashes say that registers are as TABLE has them, and a unit of each family is assembled to see that they are. Another compiler
+than TABLE's cannot tell whether it is current: the check is skipped (77).
 """
 import difflib
+import hashlib
 import re
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict, namedtuple
 from pathlib import Path
 
@@ -24,11 +28,22 @@ STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 SERIALISED = re.compile(r"\(C751[0-6]\)")
 HOPPER = re.compile(r"forward_sm90<(?:Descaled<)?(\w+)>?, (\d+), (\d+), (\d+), (\d+), \(MaskKind\)\d, \w+, \(ScoreMod\)\d, (\d+), (\d+), \(PvProduct\)(\d)>")
 
+ANONYMOUS = re.compile(r"_GLOBAL__N__[0-9a-f]{8}_(\d+_\w+?_cu)_[0-9a-f]{8}")  # hashes of the file's path
+# Of each family a unit that is quickly assembled.
+SAMPLES = ("mma_Bf16_64", "bwd_mma_16bit_64", "mma_latent", "sm90/wide/dispatch", "sm90/latent/boxes", "bwd_sm90_Bf16_64", "bwd_sm90_Bf16_256")
+UNITS = "## Translation units"
+
 Listed = namedtuple("Listed", "rows columns keys threads resident shared")
 HEAD = """# Kernels of the CUDA backend
 
 Made by `tools/kernel_table.py` with nvcc {compiler}; a test compares. Shared memory is what a block takes at the widest head dimension
 of its tile, in bytes. A spill is a register's value that had to go to memory, in bytes written.
+"""
+UNITS_HEAD = f"""
+{UNITS}
+
+A hash of each unit's PTX. Where it is the same, so are the registers above: continuous integration compiles kernels to PTX and assembles few.
+
 """
 
 
@@ -47,24 +62,52 @@ def short(name):
     return name.replace("> >", ">>").replace("> >", ">>")
 
 
-def read_reports(paths):
-    """{kernel: {architecture: Kernel}}. What a kernel's functions spill is the kernel's."""
-    kernels, faults, kernel = defaultdict(dict), [], None
-    for path in paths:
-        for line in output_of("c++filt", text=Path(path).read_text()).splitlines():
-            entry = ENTRY.search(line)
-            if entry:
-                kernel = kernels[short(entry.group(1))][entry.group(2)] = Kernel()
-            spill, used, shared = SPILL.search(line), USED.search(line), STATIC_SHARED.search(line)
-            if spill:
-                kernel.stored += int(spill.group(1))
-                kernel.loaded += int(spill.group(2))
-            if used:
-                kernel.registers = int(used.group(1))
-                kernel.shared = int(shared.group(1)) if shared else 0
-            if SERIALISED.search(line):
-                faults.append(f"{Path(path).name}: {line}")
-    return kernels, faults
+def read_report(name, text, kernels):
+    """Adds to {kernel: {architecture: Kernel}}, and returns faults. What a kernel's functions spill is the kernel's."""
+    faults, kernel = [], None
+    for line in output_of("c++filt", text=text).splitlines():
+        entry = ENTRY.search(line)
+        if entry:
+            kernel = kernels[short(entry.group(1))][entry.group(2)] = Kernel()
+        spill, used, shared = SPILL.search(line), USED.search(line), STATIC_SHARED.search(line)
+        if spill:
+            kernel.stored += int(spill.group(1))
+            kernel.loaded += int(spill.group(2))
+        if used:
+            kernel.registers = int(used.group(1))
+            kernel.shared = int(shared.group(1)) if shared else 0
+        if SERIALISED.search(line):
+            faults.append(f"{name}: {line}")
+    return faults
+
+
+def read_ptx(reports):
+    """{unit: {architecture: path of its PTX}}"""
+    units = {}
+    for report in reports:
+        beside = Path(report).parent.glob(Path(report).name.removesuffix(".ptxas") + ".*.ptx")
+        unit = report.partition(".dir/")[2].removeprefix("./").removesuffix(".cu.o.ptxas")
+        units[unit] = {path.suffixes[-2][1:]: path for path in beside}
+    return units
+
+
+def hash_of(ptx):
+    lines = (line for line in ptx.read_text().splitlines() if not line.startswith("//"))
+    return hashlib.sha256(ANONYMOUS.sub(r"\1", "\n".join(lines)).encode()).hexdigest()[:16]
+
+
+def assembled(nvcc, units, kernels):
+    """As read_report, of SAMPLES, which are assembled as nvcc would."""
+    faults = []
+    with tempfile.TemporaryDirectory() as folder:
+        for unit in SAMPLES:
+            for architecture, ptx in units.get(unit, {}).items():
+                command = [Path(nvcc).parent / "ptxas", "--warning-as-error", "-arch", architecture, "-m64", "-v", "--fmad", "false", ptx, "-o", f"{folder}/o"]
+                told = subprocess.run(command, capture_output=True, text=True)
+                faults += read_report(unit, told.stderr, kernels)
+                if told.returncode:
+                    faults.append(f"{unit} is not assembled for {architecture}: {told.stderr[-500:]}")
+    return faults
 
 
 def read_list(program):
@@ -110,7 +153,7 @@ def architectures_of(kernels):
     return sorted({a for by_architecture in kernels.values() for a in by_architecture})
 
 
-def table(compiler, kernels, listed):
+def table(compiler, kernels, listed, units):
     architectures = architectures_of(kernels)
     heads = ["kernel", "rows × columns, keys", "threads", "shared"]
     heads += [f"{a}: {what}" for a in architectures for what in ("registers", "spilled")]
@@ -122,32 +165,26 @@ def table(compiler, kernels, listed):
         for a in architectures:
             cells += [str(on[a].registers), str(on[a].stored)] if a in on else ["–", "–"]
         lines.append("| " + " | ".join(cells) + " |")
+    built_for = sorted({a for by_architecture in units.values() for a in by_architecture})
+    lines += [UNITS_HEAD + "| unit | " + " | ".join(built_for) + " |", "|---" * (len(built_for) + 1) + "|"]
+    for unit, by_architecture in sorted(units.items()):
+        cells = [hash_of(by_architecture[a]) if a in by_architecture else "–" for a in built_for]
+        lines.append(f"| `{unit}` | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def columns_for(text, architectures):
-    """A table without the columns of other architectures; None where it lacks one of these."""
-    lines = text.splitlines(keepends=True)
-    rows = [n for n, line in enumerate(lines) if line.startswith("|")]
-    heads = [cell.strip() for cell in lines[rows[0]].split("|")]
-    if not all(f"{a}: registers" in heads for a in architectures):
-        return None
-    kept = [n for n, head in enumerate(heads) if ":" not in head or head.split(":")[0] in architectures]
-    for row in rows:
-        cells = lines[row].split("|")
-        lines[row] = "|".join(cells[n] for n in kept)
-    return "".join(lines)
+def cells_of(text):
+    """{(name of a kernel or a unit, head of its column): cell}, of architectures."""
+    cells, heads = {}, []
+    for line in text.splitlines():
+        row = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("| ") else None
+        if row and row[0] in ("kernel", "unit"):
+            heads = row
+        elif row:
+            cells.update({(row[0], head): cell for head, cell in zip(heads, row) if head.startswith("sm_") and cell != "–"})
+    return cells
 
 
-def rows_for(text, kernels):
-    """A table without Hopper's kernels of types of which the build has none."""
-    built = {found.group(1) for found in map(HOPPER.fullmatch, kernels) if found}
-
-    def is_built(line):
-        found = HOPPER.fullmatch(line[3:].partition("`")[0])
-        return not found or found.group(1) in built
-
-    return "".join(line for line in text.splitlines(keepends=True) if is_built(line))
 
 
 def spill_faults(kernels):
@@ -160,25 +197,34 @@ def spill_faults(kernels):
 def main(arguments):
     check = arguments[:1] == ["--check"]
     committed = arguments[1] if check else None
-    compiler, program, *reports = arguments[2 if check else 0:]
-    kernels, faults = read_reports(reports)
+    nvcc, compiler, program, *reports = arguments[2 if check else 0:]
+    kernels, faults = defaultdict(dict), []
+    for report in reports:
+        faults += read_report(Path(report).name, Path(report).read_text(), kernels)
+    units = read_ptx(reports)
     listed = read_list(program)
-    listed.update(hopper_kernels(kernels))
-    faults += [f"{name} is listed, but no report knows it" for name in sorted(listed.keys() - kernels.keys())]
-    current = table(compiler, kernels, listed)
+    if kernels:
+        listed.update(hopper_kernels(kernels))
+        faults += [f"{name} is listed, but no report knows it" for name in sorted(listed.keys() - kernels.keys())]
+    elif check:
+        faults += assembled(nvcc, units, kernels)
+    faults += spill_faults(kernels)
+    current = table(compiler, kernels, listed, units)
     if not check:
         print(current, end="")
+        print(*faults, sep="\n", end="\n" if faults else "", file=sys.stderr)
         return 1 if faults else 0
-    text = columns_for(Path(committed).read_text(), architectures_of(kernels))
-    if text is None or f"nvcc {compiler};" not in text:
-        print(f"skipped: {committed} was made with another compiler or for other architectures")
+    text = Path(committed).read_text()
+    if f"nvcc {compiler};" not in text:
+        print(f"skipped: {committed} was made with another compiler")
         return SKIPPED
-    text = rows_for(text, kernels)
-    faults += spill_faults(kernels)
-    if current != text:
-        faults += [f"{committed} is not current: run the build's target kernel_table"]
-        faults += difflib.unified_diff(text.splitlines(), current.splitlines(), lineterm="")
-    print("\n".join(faults + [f"{len(kernels)} kernels, {len(listed)} of them listed; {len(faults)} faults"]))
+    known, here = cells_of(text), cells_of(current)
+    stale = [f"{name}, {head}: {known.get((name, head), 'nothing')} in the table, {cell} here" for (name, head), cell in here.items() if known.get((name, head)) != cell]
+    if {name for name, _ in known} <= {name for name, _ in here} and current != text:  # a build that has all
+        stale += difflib.unified_diff(text.splitlines(), current.splitlines(), lineterm="")
+    if stale:
+        faults += [f"{committed} is not current: build for its architectures, and the target kernel_table", *stale[:50]]
+    print("\n".join(faults + [f"{len(kernels)} kernels, {len(units)} units; {len(faults)} faults"]))
     return 1 if faults or not kernels else 0
 
 
