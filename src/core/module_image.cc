@@ -32,9 +32,9 @@ bool within(uint64_t from, uint64_t bytes, uint64_t outer, uint64_t outer_bytes)
     return from >= outer && from - outer <= outer_bytes && bytes <= outer_bytes - (from - outer);
 }
 
-class Reader {
+class ImageReader {
   public:
-    explicit Reader(const Image& file) : f(file), h(read<Elf64_Ehdr>(file, 0)) {}
+    explicit ImageReader(const Image& file) : f(file), h(read<Elf64_Ehdr>(file, 0)) {}
 
     const char* damaged_part() {
         if (!header()) return "header";
@@ -479,6 +479,6 @@ uint64_t bytes_named(const Image& f) {
     return h.e_shstrndx < h.e_shnum && h.e_shstrndx != SHN_UNDEF && names.sh_type != SHT_STRTAB ? UINT64_MAX : end;
 }
 
-const char* damaged_part(const Image& image) { return Reader(image).damaged_part(); }
+const char* damaged_part(const Image& image) { return ImageReader(image).damaged_part(); }
 
 }  // namespace fa

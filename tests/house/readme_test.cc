@@ -342,11 +342,6 @@ TEST(Header, ItsExampleOfAQuantisedCacheIsAProgram) {
     EXPECT_EQ(statements, 16);
 }
 
-TEST(Readme, IsAPage) {
-    const std::string text = read("README.md");
-    EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 150);
-}
-
 TEST(Pages, LinksLeadSomewhere) {
     namespace fs = std::filesystem;
     const std::regex link("\\]\\(([^)#:]+)(#[^)]*)?\\)");  // not those with a scheme, nor within a page
