@@ -28,7 +28,7 @@ STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 SERIALISED = re.compile(r"\(C751[0-6]\)")
 HOPPER = re.compile(r"forward_sm90<(?:Descaled<)?(\w+)>?, (\d+), (\d+), (\d+), (\d+), \(MaskKind\)\d, \w+, \(ScoreMod\)\d, (\d+), (\d+), \(PvProduct\)(\d)>")
 
-ANONYMOUS = re.compile(r"_GLOBAL__N__[0-9a-f]{8}_(\d+_\w+?_cu)_[0-9a-f]{8}")  # hashes of the file's path
+LOCAL = re.compile(r"_(GLOBAL__N_|INTERNAL)_[0-9a-f]{8}_(\d+_\w+?_cu)_[0-9a-f]{8}")  # names with hashes of the file's path
 # Of each family a unit that is quickly assembled.
 SAMPLES = ("mma_Bf16_64", "bwd_mma_16bit_64", "mma_latent", "sm90/wide/dispatch", "sm90/latent/boxes", "bwd_sm90_Bf16_64", "bwd_sm90_Bf16_256")
 UNITS = "## Translation units"
@@ -93,7 +93,7 @@ def read_ptx(reports):
 
 def hash_of(ptx):
     lines = (line for line in ptx.read_text().splitlines() if not line.startswith("//"))
-    return hashlib.sha256(ANONYMOUS.sub(r"\1", "\n".join(lines)).encode()).hexdigest()[:16]
+    return hashlib.sha256(LOCAL.sub(r"\1\2", "\n".join(lines)).encode()).hexdigest()[:16]
 
 
 def assembled(nvcc, units, kernels):

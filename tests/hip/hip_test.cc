@@ -123,14 +123,16 @@ TEST_F(WithoutGpu, TheToolSaysSo) {
     EXPECT_NE(text.find("hip      no      no AMD device is present\n"), std::string::npos) << text;
 }
 
-// A copy of the module that asks for runtimes which are nowhere.
+// A copy of the module that asks for runtimes which are nowhere, sealed anew.
 TEST(WithoutRuntime, Incompatible) {
     std::string file = contents(kModule), name = "libamdhip64.so.";
     size_t found = 0;
     for (size_t at = file.find(name); at != std::string::npos; at = file.find(name, at), found++) file[at + 3] = 'x';
     ASSERT_EQ(found, 3u);
     Folder folder;
-    std::ofstream(folder.put(kModule, kHip), std::ios::binary) << file;
+    const std::string copy = folder.put(kModule, kHip);
+    std::ofstream(copy, std::ios::binary) << file;
+    ASSERT_EQ(output_of(FA_SEAL " " + copy), "");
     const Outcome hip = create(FA_BACKEND_HIP, folder.path());
     EXPECT_EQ(hip.status, FA_BACKEND_INCOMPATIBLE);
     EXPECT_EQ(hip.sentence, "no HIP runtime is installed: expected libxmdhip64.so.7, libxmdhip64.so.6 or libxmdhip64.so.5");

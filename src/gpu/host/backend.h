@@ -63,7 +63,7 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
     s = rt::find_code();
     if constexpr (rt::kArchKernels)
         if (s == rt::kSuccess) s = find_arch_driver(d);
-    if (rt::out_of_memory(s)) return device_failed(m, s, "looking for the kernels");
+    if (rt::out_of_memory(s)) return device_failed(m, s, "loading the kernels");
     if (s != rt::kSuccess) {
         rt::clear_error();
         return fail(m, FA_BACKEND_INCOMPATIBLE, "this build of the %s backend has no code for %s (%s): %s", rt::kName, d.name,
