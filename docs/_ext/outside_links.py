@@ -69,6 +69,8 @@ def on_source(app, docname, content):
     else:
         content[0] = rewritten(content[0], page, page)
     content[0] = one_title(content[0])
+    if docname.startswith("lab/"):  # notes of the workshop, to which links lead and no menu
+        content[0] = "---\norphan: true\n---\n" + content[0]
 
 
 def setup(app):
