@@ -24,7 +24,7 @@ author = copyright = "the authors of libflashattn"
 html_show_copyright = False
 language = "en"
 
-extensions = ["myst_parser", "sphinx_copybutton", "header_reference", "outside_links"]
+extensions = ["myst_parser", "sphinx_copybutton", "header_reference", "measurements", "outside_links"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = False

@@ -99,7 +99,7 @@ if [ "${1-}" = --full ]; then
     tools/test_frameworks.sh
     enter "Packages"
     tools/install_packages.sh lintian debhelper dpkg-dev dh-python pybuild-plugin-pyproject python3-all python3-setuptools python3-sphinx \
-        python3-myst-parser python3-sphinx-copybutton furo autopkgtest mmdebstrap faketime rpm rpmlint
+        python3-matplotlib python3-myst-parser python3-sphinx-copybutton furo autopkgtest mmdebstrap faketime rpm rpmlint
     packaging/check_reproducible build/reproducible
     packaging/test_deb --bare build/reproducible/one
     packaging/build_rpm

@@ -1,10 +1,11 @@
-"""Pictures of a comparison, in two files of a page each: FILE.svg has rates by sequence length, this library's beside each rival's;
-FILE_ratios.svg has everything else as speed over what it is compared with. Needs matplotlib."""
+"""Pictures of a comparison, as wide as a page of the site: rates by sequence length, this library's beside each rival's; and of everything
+else the speed over what it is compared with. Drawing needs matplotlib, of 3.6 or later."""
 
 from __future__ import annotations
 
 import json
 import re
+import textwrap
 from pathlib import Path
 
 from .cpu.work import SUITES as CPU_SUITES
@@ -18,6 +19,8 @@ LOG_FROM = {"bars": 100.0, "dots": 12.0}  # where those of a panel differ by mor
 FEWEST_LENGTHS = 3  # of a panel of rates
 RATES = ("forward", "backward", "prefill")  # the suites that go through many lengths
 TICKS = [a * 10**n for n in range(-2, 5) for a in (1, 2, 5)]  # of logarithmic axes
+WIDTH, COLUMNS = 8.2, 3  # inches; panels of rates in a row
+README_PANELS = ("forward: bf16, d 128, causal", "forward: bf16, d 64, dense", "backward: bf16, d 128, causal")
 NAME = re.compile(r"(f32|f16|bf16) (?:B\d+ )?H\d+ S(\w+) d(\d+)(?: (dense|causal))?")
 
 
@@ -30,19 +33,25 @@ def panel_of(row: dict) -> tuple[str, str] | None:
     return f"{found[1]}, d {found[3]}{mask}", found[2]
 
 
-def panels_of(suites: dict[str, list[dict]]) -> dict[str, dict[str, dict[str, list[dict]]]]:
-    """{suite: {panel: {length: rows}}}, of the panels with some lengths."""
+def panels_of(suites: dict[str, list[dict]]) -> dict[str, dict[str, list[dict]]]:
+    """{suite and panel: {length: rows}}, of the panels with some lengths."""
     panels: dict = {}
     for suite, rows in suites.items():
         for row in measured(rows) if suite.split(",")[0] in RATES else []:
             place = panel_of(row)
             if place:
-                panels.setdefault(suite, {}).setdefault(place[0], {}).setdefault(place[1], []).append(row)
-    for suite in list(panels):
-        panels[suite] = {name: lengths for name, lengths in panels[suite].items() if len(lengths) >= FEWEST_LENGTHS}
-        if not panels[suite]:
-            del panels[suite]
-    return panels
+                panels.setdefault(f"{suite}: {place[0]}", {}).setdefault(place[1], []).append(row)
+    return {name: lengths for name, lengths in panels.items() if len(lengths) >= FEWEST_LENGTHS}
+
+
+def readme_panels(result: dict) -> dict[str, dict[str, list[dict]]]:
+    panels = panels_of(suites_of(result))
+    return {name: panels[name] for name in README_PANELS}
+
+
+def best_of(rows: list[dict]) -> str:
+    """What stands above this library's bar: its multiple of the fastest rival's speed."""
+    return f"{min(row['value'] for row in rows):.2f}×"
 
 
 def use_matplotlib():
@@ -61,34 +70,38 @@ def save(pyplot, figure, path: Path) -> None:
     pyplot.close(figure)
 
 
-def legend(figure, names: list[str]) -> None:
+def framed(pyplot, title: str, height: float):
+    """A figure, its part of that height to draw into, and the part below for a legend."""
+    figure = pyplot.figure(figsize=(WIDTH, height + 0.3), layout="constrained")
+    body, foot = figure.subfigures(2, 1, height_ratios=(height, 0.3))
+    body.suptitle(title, fontsize=9)
+    return figure, body, foot
+
+
+def legend(foot, names: list[str]) -> None:
     from matplotlib.patches import Patch
 
     labels = {OURS: OURS, "itself": "itself", **RIVALS}
-    figure.legend(handles=[Patch(color=COLOURS[name], label=labels[name]) for name in names], loc="outside lower center",
-                  ncols=len(names), frameon=False, fontsize=9)
+    foot.legend(handles=[Patch(color=COLOURS[name], label=labels[name]) for name in COLOURS if name in names], loc="center",
+                ncols=len(COLOURS), frameon=False)
 
 
-def draw_rates(path: Path, title: str, suites: dict[str, list[dict]]) -> None:
-    """A row of panels for each suite, bars of each sequence length side by side; above ours, its multiple of the fastest rival's speed."""
-    panels = panels_of(suites)
+def draw_rates(path: Path, title: str, panels: dict[str, dict[str, list[dict]]]) -> None:
+    """Bars of each sequence length side by side; above ours, its multiple of the fastest rival's speed."""
     if not panels:
         return
     pyplot = use_matplotlib()
-    columns = max(len(row) for row in panels.values())
-    figure, axes = pyplot.subplots(len(panels), columns, figsize=(13, 2.6 * len(panels) + 0.9), squeeze=False, layout="constrained")
+    lines = -(-len(panels) // COLUMNS)
+    figure, body, foot = framed(pyplot, f"{title}\nby sequence length; above this library's bars: times the speed of the fastest rival beside it", 2.1 * lines + 0.4)
+    axes = body.subplots(lines, COLUMNS, squeeze=False).flat
     shown: list[str] = []
-    for line, (suite, row) in zip(axes, panels.items()):
-        for axis in line[len(row):]:
-            axis.set_visible(False)
-        for n, (axis, (name, lengths)) in enumerate(zip(line, row.items())):
-            shown += draw_bars(axis, lengths)
-            axis.set_title(name, fontsize=9)
-            if n == 0:
-                unit = next(iter(lengths.values()))[0]["ours"]["unit"]
-                axis.set_ylabel(f"{suite}\n{unit}", fontsize=9)
-    legend(figure, [name for name in COLOURS if name in shown])
-    figure.suptitle(f"{title}\nby sequence length; above this library's bars: times the speed of the fastest rival beside it", fontsize=10)
+    for axis, (name, lengths) in zip(axes, panels.items()):
+        shown += draw_bars(axis, lengths)
+        axis.set_title(name, fontsize=8)
+        axis.set_ylabel(next(iter(lengths.values()))[0]["ours"]["unit"], fontsize=7)
+    for axis in axes:  # that are left
+        axis.set_visible(False)
+    legend(foot, shown)
     save(pyplot, figure, path)
 
 
@@ -101,14 +114,13 @@ def draw_bars(axis, lengths: dict[str, list[dict]]) -> list[str]:
         unit = PREFIXES[rows[0]["ours"]["unit"][0]]
         figures = {OURS: rows[0]["ours"], **{rival_of(row): row["against"] for row in rows}}
         given = [name for name in names if name in figures]  # of some lengths there are fewer: their bars stand together
-        best = min(row["value"] for row in rows)
         for n, name in enumerate(given):
             height = figures[name]["rate"] * PREFIXES[figures[name]["unit"][0]] / unit
             heights.append(height)
             at = place + (n - (len(given) - 1) / 2) * width
             axis.bar(at, height, width=width * 0.94, color=COLOURS[name])
             if name == OURS:
-                axis.annotate(f"{best:.2f}×", (at, height), xytext=(0, 1.5), textcoords="offset points", ha="center", va="bottom", fontsize=6)
+                axis.annotate(best_of(rows), (at, height), xytext=(0, 1.5), textcoords="offset points", ha="center", va="bottom", fontsize=6)
     if max(heights) > LOG_FROM["bars"] * min(heights):
         axis.set_yscale("log")
         axis.set_ylim(min(heights) / 1.5, max(heights) * 1.6)
@@ -138,26 +150,15 @@ def ratio_of(row: dict) -> tuple[float, float, float]:
     return values if row["kind"] == "speed" else (1 / row["value"], 1 / row["high"], 1 / row["low"])
 
 
-def balanced(heights: dict[str, float]) -> list[list[str]]:
-    """The suites, in their order, in up to three columns of which the tallest is as low as may be."""
-    names = list(heights)
-    cuts = [(a, b) for a in range(1, len(names)) for b in range(a + 1, len(names))] or [(len(names), len(names))]
-
-    def parts(cut: tuple[int, int]) -> list[list[str]]:
-        return [column for column in (names[:cut[0]], names[cut[0]:cut[1]], names[cut[1]:]) if column]
-
-    return parts(min(cuts, key=lambda cut: max(sum(heights[name] for name in column) for column in parts(cut))))
-
-
 def title_of(suite: str) -> str:
     name, _, threads = suite.partition(", ")
     text = {**GPU_SUITES, **(CPU_SUITES if threads else {})}.get(name, name).partition(";")[0]
-    return f"{text} ({threads})" if threads else text
+    return textwrap.fill(f"{text} ({threads})" if threads else text, 76)
 
 
 def draw_ratios(path: Path, title: str, suites: dict[str, list[dict]]) -> None:
-    """One line a row, with a dot for each that it is compared with, and from the lowest to the highest round; in three columns."""
-    shown = {place for row in panels_of(suites).values() for lengths in row.values() for rows in lengths.values() for place in map(id, rows)}
+    """One line a row that no panel of rates has, with a dot for each that it is compared with, and from the lowest to the highest round."""
+    shown = {id(row) for lengths in panels_of(suites).values() for rows in lengths.values() for row in rows}
     groups: dict[str, dict[str, list[dict]]] = {}
     for suite, rows in suites.items():
         for row in measured(rows):
@@ -166,23 +167,14 @@ def draw_ratios(path: Path, title: str, suites: dict[str, list[dict]]) -> None:
     if not groups:
         return
     pyplot = use_matplotlib()
-    heights_of = {suite: len(rows) + 2.6 for suite, rows in groups.items()}
-    columns = balanced(heights_of)
-    tallest = max(sum(heights_of[suite] for suite in column) for column in columns)
-    figure = pyplot.figure(figsize=(6.0 * len(columns), 0.17 * tallest + 1.2), layout="constrained")
+    heights = [len(rows) + 2.6 + title_of(suite).count("\n") for suite, rows in groups.items()]
+    figure, body, foot = framed(pyplot, f"{title}\nspeed over what each row is compared with: median and range of the rounds; right of the line "
+                                "the row's first name is faster", 0.15 * sum(heights) + 0.4)
+    axes = body.subplots(len(groups), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
     compared: list[str] = []
-    for part, column in zip(figure.subfigures(1, len(columns), squeeze=False)[0], columns):
-        heights = [heights_of[suite] for suite in column]
-        spare = tallest - sum(heights)
-        axes = part.subplots(len(column) + (spare > 1), 1, squeeze=False, gridspec_kw={"height_ratios": heights + ([spare] if spare > 1 else [])})[:, 0]
-        for axis, suite in zip(axes, column):
-            compared += draw_dots(axis, suite, groups[suite])
-        for axis in axes[len(column):]:
-            axis.set_visible(False)
-    legend(figure, [name for name in COLOURS if name in compared])
-    figure.suptitle(
-        f"{title}\nspeed over what each row is compared with, median and range of the rounds; right of the line the row's first name is the faster one",
-        fontsize=10)
+    for axis, (suite, rows) in zip(axes, groups.items()):
+        compared += draw_dots(axis, suite, rows)
+    legend(foot, compared)
     save(pyplot, figure, path)
 
 
@@ -205,25 +197,40 @@ def draw_dots(axis, suite: str, rows: dict[str, list[dict]]) -> list[str]:
     else:
         axis.set_xlim(least - 0.06 * (most - least), most + 0.06 * (most - least))
     against = [next((row["against"]["name"] for row in found if rival_of(row) is None), "") for found in rows.values()]
-    axis.set_yticks(range(len(rows)), [name + (f" / {other}" if other else "") for name, other in zip(rows, against)], fontsize=5.7)
+    axis.set_yticks(range(len(rows)), [name + (f" / {other}" if other else "") for name, other in zip(rows, against)], fontsize=6.5)
     axis.set_ylim(len(rows) - 0.4, -0.6)
-    axis.tick_params(axis="x", labelsize=6, pad=1)
+    axis.tick_params(axis="x", labelsize=6.5, pad=1)
     axis.grid(axis="x", color="#dddddd", linewidth=0.6)
     axis.set_axisbelow(True)
-    axis.set_title(title_of(suite), fontsize=7, loc="right", pad=3)
+    axis.set_title(title_of(suite), fontsize=7.5, loc="right", pad=3)
     return compared
 
 
 def draw(path: Path, title: str, suites: dict[str, list[dict]]) -> None:
-    draw_rates(path, title, suites)
+    draw_rates(path, title, panels_of(suites))
     draw_ratios(path.with_stem(path.stem + "_ratios"), title, suites)
 
 
-def draw_results(file: Path) -> None:
-    """The pictures of a file of results, beside it."""
-    result = json.loads(file.read_text())
+def suites_of(result: dict) -> dict[str, list[dict]]:
+    """Of compare_cpu.py's results or of gpu_check.sh's."""
     parts = [result] if "suites" in result else [result["comparison"], result["gradients"]]
-    one = parts[0]
+    return {suite: rows for part in parts for suite, rows in part["suites"].items()}
+
+
+def title_of_results(file: Path, result: dict) -> str:
+    one = result.get("comparison", result)
     machine = one["device"] if "NVIDIA" in one["device"] else file.stem.removeprefix("cpu_").replace("_", " ").title()
-    title = f"libflashattn on {machine}, PyTorch {one['torch'].split('+')[0]}, {one['date']}"
-    draw(file.with_suffix(".svg"), title, {suite: rows for part in parts for suite, rows in part["suites"].items()})
+    return f"libflashattn on {machine}, PyTorch {one['torch'].split('+')[0]}, {one['date']}"
+
+
+def draw_results(file: Path, folder: Path) -> None:
+    """The pictures of a file of results: NAME_rates.svg and NAME_ratios.svg."""
+    result = json.loads(file.read_text())
+    title, suites = title_of_results(file, result), suites_of(result)
+    draw_rates(folder / f"{file.stem}_rates.svg", title, panels_of(suites))
+    draw_ratios(folder / f"{file.stem}_ratios.svg", title, suites)
+
+
+def draw_readme(file: Path, path: Path) -> None:
+    result = json.loads(file.read_text())
+    draw_rates(path, title_of_results(file, result), readme_panels(result))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .plot import save, use_matplotlib
+from .plot import framed, save, use_matplotlib
 from .work import count_text
 
 WAYS = {"ulysses": "#1b6ca8", "all-gather": "#7bae3a", "ring": "#e08a1e"}
@@ -16,7 +16,8 @@ def draw_ranks(files: list[Path], path: Path) -> None:
     """A panel for each file and mask."""
     results = [json.loads(file.read_text()) for file in files]
     pyplot = use_matplotlib()
-    figure, axes = pyplot.subplots(1, 2 * len(results), figsize=(10, 2.8), sharey=True, layout="constrained")
+    figure, body, foot = framed(pyplot, f"forward and backward, {results[0]['device']}, {results[0]['date']}", 2.4)
+    axes = body.subplots(1, 2 * len(results), sharey=True)
     for axis, (result, causal) in zip(axes, [(result, causal) for result in results for causal in (True, False)]):
         rows = [row for row in result["rows"] if row["what"] == "training" and row["causal"] == causal]
         for way, colour in WAYS.items():
@@ -31,6 +32,5 @@ def draw_ranks(files: list[Path], path: Path) -> None:
         axis.set_xlabel("tokens of a GPU")
     axes[0].set_ylabel("of a GPU's own speed")
     axes[0].set_ylim(0.5, 1.06)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(WAYS), frameon=False, fontsize=9)
-    figure.suptitle(f"forward and backward, {results[0]['device']}, {results[0]['date']}", fontsize=9)
+    foot.legend(*axes[0].get_legend_handles_labels(), loc="center", ncols=len(WAYS), frameon=False)
     save(pyplot, figure, path)
