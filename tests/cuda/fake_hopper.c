@@ -1,6 +1,6 @@
 /* The part of the CUDA run time that leads to a launch, as it answers for a Hopper GPU. It prints the kernels that are loaded, and those that are
  * launched, with what their parameters begin with, in words of eight bytes: what the host's compiler has made of a plan. Where FAKE_PTX is set,
- * kernels have been compiled from PTX for another architecture. */
+ * kernels have been compiled from PTX for another architecture. FAKE_GPU = sm_80, sm_89 or sm_100 makes it another GPU, for tools/support_tables. */
 #include <cuda.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,11 +9,14 @@
 #include "fake_device.h"
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* p, int device) {
+    const char* const gpu = getenv("FAKE_GPU");
+    const int sm = gpu ? atoi(gpu + 3) : 90;
     memset(p, 0, sizeof *p);
     strcpy(p->name, "No Hopper");
-    p->major = 9;
+    p->major = sm / 10;
+    p->minor = sm % 10;
     p->multiProcessorCount = 132;
-    p->sharedMemPerBlockOptin = 232448;
+    p->sharedMemPerBlockOptin = sm == 90 || sm == 100 ? 232448 : sm == 80 ? 166912 : 101376;
     return cudaSetDevice(device);
 }
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes* a, const void* p) {

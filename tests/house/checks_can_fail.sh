@@ -99,6 +99,15 @@ file docs/guides/add.md <<<'```{literalinclude} add.c'
 finds "{literalinclude} add.c: expected a marker" "$tools/quote_programs" --check "$tree"
 rm -r "$tree/docs"
 
+for page in README.md docs/support.md docs/generated/support.tsv; do file $page <"$tools/../$page"; done
+"$tools/support_tables" --check "$tree" >/dev/null
+sed -i 's/| SIMT |/| wgmma |/' "$tree/docs/support.md"
+finds "docs/support.md says otherwise" "$tools/support_tables" --check "$tree"
+cp "$tools/../docs/support.md" "$tree/docs"
+sed -i 's/^\(type | e5m2 | forward\t\)yes/\1no/' "$tree/docs/generated/support.tsv"
+finds "README.md says otherwise" "$tools/support_tables" --check "$tree"
+rm -r "$tree/docs" "$tree/README.md"
+
 file include/flashattn.h <<<'FA_API fa_status_t fa_explain(fa_handle_t handle);'
 file cli/info.cc <<<'fa_status_t f() { const fa_status_t s = fa_explain(h); if (fa_explain(h) != s) fail(fa_explain(h)); return s ? s : fa_explain(h); }'
 "$tools/check_statuses" "$tree" >/dev/null
