@@ -7,15 +7,25 @@ enum { ROWS = 4, HEADS = 2, DIM = 8, SIZE = ROWS * HEADS * DIM };
 
 int main(void) {
     float q[SIZE], k[SIZE], v[SIZE], o[SIZE]; /* [row][head][dim] */
-    for (int i = 0; i < SIZE; i++) q[i] = (float)(i % 7) / 4, k[i] = (float)(i % 5) / 4, v[i] = (float)i / 8;
+    for (int i = 0; i < SIZE; i++) {
+        q[i] = (float)(i % 7) / 4;
+        k[i] = (float)(i % 5) / 4;
+        v[i] = (float)i / 8;
+    }
 
     fa_handle_t handle;
-    fa_attention_desc_t desc = FA_ATTENTION_DESC_INIT;
-    desc.q_dtype = FA_F32, desc.batch = 1, desc.heads_q = HEADS, desc.seqlen_q = desc.seqlen_k = ROWS, desc.dim_qk = DIM;
-    desc.flags = FA_CAUSAL, desc.alignment = FA_ALIGN_TOP_LEFT;
-
     if (fa_create(&handle, NULL) != FA_OK) return fprintf(stderr, "%s\n", fa_last_error(NULL)), 1;
+
+    fa_attention_desc_t desc = FA_ATTENTION_DESC_INIT;
+    desc.q_dtype = FA_F32;
+    desc.batch = 1;
+    desc.heads_q = HEADS;
+    desc.seqlen_q = desc.seqlen_k = ROWS;
+    desc.dim_qk = DIM;
+    desc.flags = FA_CAUSAL;
+    desc.alignment = FA_ALIGN_TOP_LEFT;
     if (fa_forward(handle, &desc, q, k, v, o) != FA_OK) return fprintf(stderr, "%s\n", fa_last_error(handle)), 1;
+
     for (int i = 0; i < SIZE; i += DIM) printf("row %d head %d: %.4f %.4f\n", i / DIM / HEADS, i / DIM % HEADS, o[i], o[i + 1]);
     return fa_destroy(handle);
 }

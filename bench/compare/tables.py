@@ -18,11 +18,8 @@ MARKER = re.compile(r"<!-- table (.*?) -->\n(?:\|.*\n)*")
 PREFIXES = {"T": 1e3, "G": 1.0}
 HEADLINES = (  # of the README: results, machine, suite, row, rival, what it is
     ("gpu_h100", "H100", "forward", "bf16 B4 H16 S4k d128 causal", "CUDNN", "forward, bf16, d 128, causal, 4 × 4k rows"),
-    ("gpu_h100", "H100", "forward", "bf16 B1 H32 S16k d64 dense", "CUDNN", "forward, bf16, d 64, no mask, 16k rows"),
     ("gpu_h100", "H100", "backward", "bf16 B1 H16 S16k d128 causal", "CUDNN", "backward, bf16, d 128, causal, 16k rows"),
-    ("gpu_h100", "H100", "decode", "B64 32/8 S4k d128", "CUDNN", "decode, bf16, batch 64, 32 heads on 8, 4k keys"),
     ("cpu_emerald_rapids", "Emerald Rapids, 16 threads", "prefill, 16 threads", "bf16 H16 S2k d128", "FLASH", "forward, bf16, d 128, 2k rows"),
-    ("cpu_zen_3", "Zen 3, 1 thread", "prefill, 1 thread", "f32 H4 S2k d64", "FLASH", "forward, f32, d 64, 2k rows"),
 )
 
 

@@ -1,26 +1,28 @@
-# The commands of the README's section "Build and install", word for word, on a copy of the sources: a program that is built as it says
-# runs. Root gets a view of the machine in which nothing is installed and nothing done outlasts the test; for anybody else, and where
-# there is no such view, the installation goes to a folder and ldconfig is not tried.
+# The commands of the README's section "Install", word for word, on a copy of the sources: a program that is built as it says runs. Root gets a
+# view of the machine in which nothing is installed and nothing done outlasts the test; for anybody else, and where there is no such view, the
+# installation goes to a folder and ldconfig is not tried.
 . "$(dirname "$0")/common.sh"
 
-section=$(sed -n '/^## Build and install/,/^## /p' "$SOURCE/README.md")
-# Indented or fenced lines. What builds a GPU module asks for its compiler, and has tests of its own.
-commands=$(awk '/^```/ {fenced = !fenced; next} fenced || sub(/^    /, "")' <<<"$section" | grep -vE 'FA_(CUDA|HIP|BUNDLE)=')
-compile=$(grep -o '`cc minimal\.c [^`]*`' <<<"$section" | tr -d '`')
+# fenced PAGE TITLE: the commands in the section's fences, one a line.
+fenced() { sed -n "/^## $2\$/,/^## /p" "$SOURCE/$1" | awk '/^```/ {fenced = !fenced; next} fenced' | sed 's/ && /\n/g'; }
+
+commands=$(fenced README.md Install)
 for expected in 'cmake --preset' 'cmake --build' 'cmake --install' ldconfig; do
     grep -qF "$expected" <<<"$commands" || fail "the README's commands lack $expected: $commands"
 done
+[ "$commands" = "$(fenced docs/install.md 'From source' | grep -v apt)" ] || fail "docs/install.md has other commands than the README: $commands"
+compile=$(grep -o '`cc minimal\.c [^`]*`' "$SOURCE/README.md" | tr -d '`')
 [ "$(wc -l <<<"$compile")" = 1 ] && [ -n "$compile" ] || fail "the README does not say once how to build minimal.c: $compile"
 
-# The oldest CMake that it asks for is the one that the project takes, and knows this version of presets.
-oldest=$(grep -oE 'CMake [0-9.]+[0-9]' <<<"$section" | head -1 | cut -d' ' -f2)
+# The oldest CMake that is asked for is the one that the project takes, and knows this version of presets.
+oldest=$(grep -oE 'CMake [0-9.]+[0-9]' "$SOURCE/docs/install.md" | head -1 | cut -d' ' -f2)
 for lists in CMakeLists.txt examples/CMakeLists.txt; do
     grep -qF "cmake_minimum_required(VERSION $oldest)" "$SOURCE/$lists" || fail "$lists takes another CMake than $oldest"
 done
 presets=$(sed -n 's/^ *"version": *\([0-9]*\),$/\1/p' "$SOURCE/CMakePresets.json")
 first=([1]=3.19 [2]=3.20 [3]=3.21 [4]=3.23 [5]=3.24 [6]=3.25)
 [ "$(printf '%s\n' "$oldest" "${first[$presets]-9}" | sort -V | tail -1)" = "$oldest" ] ||
-    fail "presets of version $presets need CMake ${first[$presets]-9}, the README says $oldest"
+    fail "presets of version $presets need CMake ${first[$presets]-9}, docs/install.md says $oldest"
 
 copy=$scratch/copy
 mkdir "$copy" "$scratch/bin"

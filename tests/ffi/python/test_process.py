@@ -280,6 +280,13 @@ class Documentation(unittest.TestCase):
             exec(block, names)
             self.assertTrue(np.isfinite(names["lse"]).all() and np.isfinite(names["out"]).all())
 
+    def test_the_first_example_runs(self):
+        blocks = re.findall(r"```python\n(.*?)```", (PACKAGE.parents[2] / "README.md").read_text(), flags=re.S)
+        self.assertEqual(len(blocks), 1)
+        names = {}
+        exec(blocks[0], names)
+        self.assertEqual((names["out"].shape, names["lse"].shape), ((2, 1024, 8, 64), (2, 8, 1024)))
+
     def test_minimal(self):
         example = PACKAGE.parents[2] / "examples" / "minimal.py"
         result = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=True)
