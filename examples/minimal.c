@@ -1,5 +1,6 @@
-/* Causal attention, two heads over four positions. The data is in ordinary memory and the handle chooses the backend: the same
- * program runs on a GPU where one is usable. Build: cc minimal.c $(pkg-config --cflags --libs flashattn) */
+/* Causal attention, two heads over four positions. The data is in ordinary memory and the handle
+ * chooses the backend, so the program runs on a GPU if one is usable.
+ * Build: cc minimal.c $(pkg-config --cflags --libs flashattn) */
 #include <flashattn.h>
 #include <stdio.h>
 
@@ -14,7 +15,7 @@ int main(void) {
     }
 
     fa_handle_t handle;
-    if (fa_create(&handle, NULL) != FA_OK) return fprintf(stderr, "%s\n", fa_last_error(NULL)), 1;
+    if (fa_create(&handle, NULL) != FA_OK) return fputs(fa_last_error(NULL), stderr), 1;
 
     fa_attention_desc_t desc = FA_ATTENTION_DESC_INIT;
     desc.q_dtype = FA_F32;
@@ -24,8 +25,11 @@ int main(void) {
     desc.dim_qk = DIM;
     desc.flags = FA_CAUSAL;
     desc.alignment = FA_ALIGN_TOP_LEFT;
-    if (fa_forward(handle, &desc, q, k, v, o) != FA_OK) return fprintf(stderr, "%s\n", fa_last_error(handle)), 1;
+    if (fa_forward(handle, &desc, q, k, v, o) != FA_OK) return fputs(fa_last_error(handle), stderr), 1;
 
-    for (int i = 0; i < SIZE; i += DIM) printf("row %d head %d: %.4f %.4f\n", i / DIM / HEADS, i / DIM % HEADS, o[i], o[i + 1]);
+    for (int i = 0; i < ROWS * HEADS; i++) {
+        const float* head = o + i * DIM;
+        printf("row %d head %d: %.4f %.4f\n", i / HEADS, i % HEADS, head[0], head[1]);
+    }
     return fa_destroy(handle);
 }

@@ -131,7 +131,7 @@ def headlines(results: Callable[[str], dict]) -> str:
     for file, machine, suite, name, rival, what in HEADLINES:
         row = next(row for row in suite_of(results(file), suite) if row["name"] == name and rival_of(row) == rival)
         lines.append([what, machine, number(row["ours"]["rate"]), row["ours"]["unit"], RIVALS[rival], f"{row['value']:.2f}"])
-    return table(["", "machine", "speed", "unit", "beside", "times its speed"], lines).replace(
+    return table(["", "machine", "speed", "unit", "compared with", "times as fast"], lines).replace(
         "| --- | ---: | ---: | ---: | ---: | ---: |", "| --- | --- | ---: | --- | --- | ---: |")
 
 
