@@ -17,7 +17,6 @@ import flashattn
 import numpy as np
 from attentions import Library, Plain
 from model import Adam, Model, Shape, initial
-from plot import draw
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCH = 12
@@ -70,8 +69,10 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sample", type=int, default=300, help="characters to write at the end")
-    parser.add_argument("--out", type=Path, help="folder for loss.json and loss.svg")
+    parser.add_argument("--out", type=Path, help="folder for loss.json and loss.svg; needs matplotlib")
     options = parser.parse_args()
+    if options.out:
+        from plot import draw  # if matplotlib is missing, before the training and not behind it
 
     text = documentation()
     characters = sorted(set(text))
@@ -96,9 +97,8 @@ def main() -> int:
             "batch": BATCH,
             "seed": options.seed,
             "characters": len(text),
-            "seconds": {name: round(run[2], 1) for name, run in runs.items()},
             "largest_difference": largest,
-            "loss": {name: [round(loss, 6) for loss in run[1]] for name, run in runs.items()},
+            "loss": {name: [round(loss, 10) for loss in run[1]] for name, run in runs.items()},
         }
         (options.out / "loss.json").write_text(json.dumps(report, indent=1) + "\n")
         draw(options.out / "loss.svg", {name: run[1] for name, run in runs.items()})
