@@ -72,7 +72,7 @@ def functions(call):
 
 def cpp(template, abi, calls):
     values = {c.name: c.value for group in abi.constants for c in group}
-    text = template.replace("@VERSION@", str(values["FA_VERSION"])).replace("@MAJOR@", str(values["FA_VERSION_MAJOR"]))
-    text = text.replace("@ARGS@", "".join(map(args_struct, calls)))
-    text = text.replace("@BIND@", "\n" + "\n".join(map(functions, calls)))
+    text = template.replace("TEMPLATE_VERSION", str(values["FA_VERSION"])).replace("TEMPLATE_MAJOR", str(values["FA_VERSION_MAJOR"]))
+    text = text.replace("/* TEMPLATE_ARGS */", "".join(map(args_struct, calls)))
+    text = text.replace("/* TEMPLATE_BIND */", "\n" + "\n".join(map(functions, calls)))
     return text

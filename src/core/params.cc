@@ -8,6 +8,7 @@ constexpr int64_t kMaxThreads = 4096;
 constexpr int64_t kAnyFigure = INT64_MAX;
 constexpr int64_t kHighestIsa = 255;
 
+// clang-format off: one or two lines a parameter
 constexpr Parameter kParameters[] = {
     {.key = FA_PARAM_THREADS, .owner = Owner::backend, .name = "threads", .max = kMaxThreads,
      .doc = "CPU threads, the caller's included; 0: as many as the process may use, within OpenMP's maximum"},
@@ -17,8 +18,10 @@ constexpr Parameter kParameters[] = {
      .doc = "lines for the log callback: 0 none, 1 error, 2 info, 3 debug"},
     {.key = FA_PARAM_COUNT_WORK, .owner = Owner::backend, .name = "count_work", .max = 1,
      .doc = "1: forward calls count work and memory traffic"},
-    {.key = FA_PARAM_THREAD_POOL, .owner = Owner::backend, .name = "thread_pool", .min = FA_POOL_AUTO, .max = FA_POOL_CALLER, .initial = FA_POOL_AUTO,
-     .doc = "whose CPU threads: 1 OpenMP's, 2 the library's own, 3 the caller's parallel_for; 0: the caller's if given, else the library's own"},
+    {.key = FA_PARAM_THREAD_POOL, .owner = Owner::backend, .name = "thread_pool", .min = FA_POOL_AUTO, .max = FA_POOL_CALLER,
+     .initial = FA_POOL_AUTO,
+     .doc = "whose CPU threads: 1 OpenMP's, 2 the library's own, 3 the caller's parallel_for; 0: the caller's if given, "
+            "else the library's own"},
     {.key = FA_INFO_BACKEND, .owner = Owner::core, .read_only = true, .name = "backend", .max = FA_BACKEND_HIP,
      .doc = "backend that the handle resolved to: 1 CPU, 2 CUDA, 3 HIP"},
     {.key = FA_INFO_DEVICE, .owner = Owner::core, .read_only = true, .name = "device", .max = INT32_MAX,
@@ -42,6 +45,7 @@ constexpr Parameter kParameters[] = {
     {.key = FA_STAT_EXTRA_BYTES, .owner = Owner::backend, .read_only = true, .name = "extra_bytes", .max = kAnyFigure,
      .doc = "memory it took besides inputs, outputs and one thread's tiles"},
 };
+// clang-format on
 
 fa_status_t unknown(int32_t key, Message* m) {
     return fail(m, FA_INVALID_ARGUMENT, "key is %d: expected an FA_PARAM_, FA_INFO_ or FA_STAT_ key", key);

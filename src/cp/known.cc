@@ -18,6 +18,7 @@ enum Field {
 
 constexpr bool is_known(Field field) {
     switch (field) {
+        // clang-format off: fields that belong together share a line
         case k_struct_size: case k_flags: case k_operands: case k_strided: case k_alignment:
         case k_q_dtype: case k_k_dtype: case k_v_dtype: case k_o_dtype: case k_bias_dtype:
         case k_q_descale_dtype: case k_k_descale_dtype: case k_v_descale_dtype:
@@ -29,6 +30,7 @@ constexpr bool is_known(Field field) {
         case k_q_descale_block: case k_k_descale_block: case k_v_descale_block:
         case k_q_stride: case k_k_stride: case k_v_stride: case k_o_stride: case k_lse_stride: case k_bias_stride: case k_mask_stride:
         case k_q_descale_stride: case k_k_descale_stride: case k_v_descale_stride: case k_alibi_batch_stride:
+            // clang-format on
             return true;
         default: return false;
     }

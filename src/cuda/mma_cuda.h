@@ -53,7 +53,7 @@ FA_DEVICE void load_words(const uint8_t* p, uint32_t to[n]) {
     struct alignas(4 * n) Words {
         uint32_t word[n];
     } const v = *reinterpret_cast<const Words*>(p);
-    FA_UNROLL for (int i = 0; i < n; i++) to[i] = v.word[i];
+    FA_UNROLL_FOR (int i = 0; i < n; i++) to[i] = v.word[i];
 }
 // Among groups of 4 lanes.
 FA_DEVICE uint32_t shuffle_xor4(uint32_t x, int mask) { return __shfl_xor_sync(~0u, x, mask, 4); }
@@ -208,7 +208,7 @@ FA_DEVICE void red_add4(float* to, float x, float y, float z, float w) {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 #else
     const float of[] = {x, y, z, w};
-    FA_UNROLL for (int i = 0; i < 4; i++) asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to + i), "f"(of[i]) : "memory");
+    FA_UNROLL_FOR (int i = 0; i < 4; i++) asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to + i), "f"(of[i]) : "memory");
 #endif
 }
 

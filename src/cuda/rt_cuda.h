@@ -16,7 +16,7 @@
 #define FA_MEMBER __device__ __forceinline__  // a static member function of a kernel's struct
 #define FA_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define FA_PARAM const __grid_constant__
-#define FA_UNROLL _Pragma("unroll")
+#define FA_UNROLL_FOR _Pragma("unroll") for
 #define FA_UNROLL_BY(n) _Pragma(FA_TEXT(unroll n))
 #define FA_TEXT(x) #x
 
@@ -84,7 +84,7 @@ template <class Params>
 FA_DEVICE void fetch_parameters(const Params& x) {
     uint32_t any = 0;
     const uint32_t* const words = reinterpret_cast<const uint32_t*>(&x) + hidden_zero();
-    FA_UNROLL for (int i = 0; i < int(sizeof x / 4); i += 16) any |= words[i];
+    FA_UNROLL_FOR (int i = 0; i < int(sizeof x / 4); i += 16) any |= words[i];
     if (any == 0xdeadbeefu) __nanosleep(0);
 }
 FA_DEVICE char* shared_memory() {

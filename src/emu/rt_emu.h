@@ -15,7 +15,7 @@
 #define FA_MEMBER inline  // a static member function of a kernel's struct
 #define FA_BOUNDS(threads, blocks)
 #define FA_PARAM const
-#define FA_UNROLL
+#define FA_UNROLL_FOR for
 #define FA_UNROLL_BY(n)
 
 namespace fa {

@@ -49,7 +49,7 @@ using Vec = T __attribute__((ext_vector_type(n)));
 template <class To, int words>
 FA_DEVICE To operand(const uint32_t* r) {
     Vec<uint32_t, words> x;
-    FA_UNROLL for (int i = 0; i < words; i++) x[i] = r[i];
+    FA_UNROLL_FOR (int i = 0; i < words; i++) x[i] = r[i];
     return __builtin_bit_cast(To, x);
 }
 using Half4 = Vec<_Float16, 4>;
@@ -203,13 +203,13 @@ FA_DEVICE uint32_t smem_addr(const void* p) { return uint32_t(reinterpret_cast<u
 template <int n>
 FA_DEVICE void load_words(const uint8_t* p, uint32_t to[n]) {
     const detail::Vec<uint32_t, n> x = *reinterpret_cast<const detail::Vec<uint32_t, n>*>(p);
-    FA_UNROLL for (int i = 0; i < n; i++) to[i] = x[i];
+    FA_UNROLL_FOR (int i = 0; i < n; i++) to[i] = x[i];
 }
 template <int n>
 FA_DEVICE void load_shared(uint32_t address, uint32_t to[n]) {
     using Words = detail::Vec<uint32_t, n>;
     const Words x = *reinterpret_cast<const __attribute__((address_space(3))) Words*>(uintptr_t(address));
-    FA_UNROLL for (int i = 0; i < n; i++) to[i] = x[i];
+    FA_UNROLL_FOR (int i = 0; i < n; i++) to[i] = x[i];
 }
 // The same from global memory, which the compiler does not know of an address that shared memory had. Otherwise it would take an instruction for
 // any memory, for which whoever waits for shared memory waits, too.
@@ -217,7 +217,7 @@ template <int n>
 FA_DEVICE void load_global(const char* p, uint32_t to[n]) {
     using Words = detail::Vec<uint32_t, n>;
     const Words x = *reinterpret_cast<const __attribute__((address_space(1))) Words*>(reinterpret_cast<uintptr_t>(p));
-    FA_UNROLL for (int i = 0; i < n; i++) to[i] = x[i];
+    FA_UNROLL_FOR (int i = 0; i < n; i++) to[i] = x[i];
 }
 // 16 bytes of each lane from global memory to shared memory, where a wave's lie one behind the other from `to` on. `to` and `base` are the same for all
 // lanes. They are there when finish_loads_to_shared() returns. As text, for whatever reads shared memory after the builtin waits for it; no other
@@ -248,7 +248,7 @@ FA_DEVICE void load_transposed(uint32_t address, uint32_t to[2]) {
 template <int n>
 FA_DEVICE void store_words(char* to, const uint32_t from[n]) {
     detail::Vec<uint32_t, n> x;
-    FA_UNROLL for (int i = 0; i < n; i++) x[i] = from[i];
+    FA_UNROLL_FOR (int i = 0; i < n; i++) x[i] = from[i];
     *reinterpret_cast<detail::Vec<uint32_t, n>*>(to) = x;
 }
 template <int n>

@@ -17,7 +17,7 @@
 #define FA_MEMBER __device__ __forceinline__  // a static member function of a kernel's struct
 #define FA_BOUNDS(threads, blocks) __launch_bounds__(threads)
 #define FA_PARAM const
-#define FA_UNROLL _Pragma("unroll")
+#define FA_UNROLL_FOR _Pragma("unroll") for
 #define FA_UNROLL_BY(n) _Pragma("unroll 1")  // more would take more than the 256 registers of a thread
 
 namespace fa {
@@ -49,7 +49,7 @@ struct alignas(16) Float4 {
 };
 FA_DEVICE void load4(const float* p, float* to) {
     const Float4 v = *reinterpret_cast<const Float4*>(p);
-    FA_UNROLL for (int i = 0; i < 4; i++) to[i] = v.x[i];
+    FA_UNROLL_FOR (int i = 0; i < 4; i++) to[i] = v.x[i];
 }
 FA_DEVICE void store4(float* p, const float* from) { *reinterpret_cast<Float4*>(p) = {{from[0], from[1], from[2], from[3]}}; }
 // Two floats as a pair of 2-byte ones, rounded to nearest.

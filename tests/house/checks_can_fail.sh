@@ -45,7 +45,7 @@ finds "getenv" "$tools/check_words" "$tree"
 file src/gpu/loop.h <<'END'
 void f() {
     if constexpr (g(kRows) > 1) {
-        FA_UNROLL for (;;) h();
+        FA_UNROLL_FOR (;;) h();
     }
 }
 END
@@ -54,7 +54,7 @@ file src/core/api.cc </dev/null
 file src/gpu/loop.h <<'END'
 void f() {
     if constexpr (g(kRows) > 1)
-        FA_UNROLL for (;;) h();
+        FA_UNROLL_FOR (;;) h();
 }
 END
 finds "src/gpu/loop.h:2: an unrolled loop" "$tools/check_words" "$tree"

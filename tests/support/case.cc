@@ -84,7 +84,7 @@ const std::vector<BufferOperand>& buffer_operands() {
 }
 
 const std::vector<MetadataOperand>& metadata_operands() {
-#define METADATA(BIT, field) {FA_OPERAND_##BIT, offsetof(fa_forward_args_t, field), &Metadata::field, #field}
+#define METADATA(BIT, field) MetadataOperand{FA_OPERAND_##BIT, offsetof(fa_forward_args_t, field), &Metadata::field, #field}
     static const std::vector<MetadataOperand> all = {
         METADATA(CAUSAL_OFFSET, causal_offset), METADATA(CU_SEQLENS_Q, cu_seqlens_q), METADATA(CU_SEQLENS_K, cu_seqlens_k),
         METADATA(SEQUSED_Q, seqused_q),         METADATA(SEQUSED_K, seqused_k),       METADATA(LEFTPAD_K, leftpad_k),

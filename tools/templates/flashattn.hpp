@@ -39,7 +39,7 @@
 #include <stdexcept>
 #endif
 
-#if FA_VERSION < @VERSION@ || FA_VERSION_MAJOR != @MAJOR@
+#if FA_VERSION < TEMPLATE_VERSION || FA_VERSION_MAJOR != TEMPLATE_MAJOR
 #error "flashattn.hpp is of another version than flashattn.h"
 #endif
 
@@ -279,7 +279,7 @@ struct Attention : fa_attention_desc_t {
 };
 
 /* ----------------------------------------------------------------------------------------------------- the args of each call */
-@ARGS@
+/* TEMPLATE_ARGS */
 /* fa_convert: fa_conversion_t of flashattn.h. Sizes count elements, strides units, the last of which is 1. */
 struct Conversion {
     ConstTensor x{}; /* none: zeros */
@@ -375,7 +375,7 @@ class Binding {
     std::vector<Room> rooms_;
     Status fault_;
 };
-@BIND@
+/* TEMPLATE_BIND */
 /* The functions that a handle calls, at an address that stays, and what they threw. */
 struct Callbacks {
     std::function<void(int32_t, const char*)> log;

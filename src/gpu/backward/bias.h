@@ -34,8 +34,8 @@ FA_DEVICE void add_bias_tiles(const SimtBackwardParams& x, int64_t batch, int64_
             rt::barrier();
             if (!find_visible(x)) continue;
             compute_p_ds<true>(x, true, false);
-            FA_UNROLL for (int r = 0; r < 4; r++)
-                FA_UNROLL for (int n = 0; n < 4; n++) sum[r][n] = fmaf(scale, backward_shared().ds[element_at<true>(r, n)], sum[r][n]);
+            FA_UNROLL_FOR (int r = 0; r < 4; r++)
+                FA_UNROLL_FOR (int n = 0; n < 4; n++) sum[r][n] = fmaf(scale, backward_shared().ds[element_at<true>(r, n)], sum[r][n]);
         }
 }
 
@@ -51,15 +51,15 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM SimtBackwardParams x) {
         item /= blocks.count[i];
     }
     float sum[4][4];
-    FA_UNROLL for (int r = 0; r < 4; r++)
-        FA_UNROLL for (int n = 0; n < 4; n++) sum[r][n] = 0.f;
+    FA_UNROLL_FOR (int r = 0; r < 4; r++)
+        FA_UNROLL_FOR (int n = 0; n < 4; n++) sum[r][n] = 0.f;
     for (int64_t batch = begin[0]; batch < x.batch; batch += blocks.count[0])
         for (int64_t head = begin[1]; head < x.heads_q; head += blocks.count[1]) add_bias_tiles(x, batch, head, begin, end, sum);
 
     float* const tile = backward_shared().ds;
     const int thread = rt::thread();
-    FA_UNROLL for (int r = 0; r < 4; r++)
-        FA_UNROLL for (int n = 0; n < 4; n++) tile[element_at<true>(r, n)] = sum[r][n];
+    FA_UNROLL_FOR (int r = 0; r < 4; r++)
+        FA_UNROLL_FOR (int n = 0; n < 4; n++) tile[element_at<true>(r, n)] = sum[r][n];
     rt::barrier();
     if (!stride[2] && thread < kTile)
         for (int r = 1; r < kTile; r++) tile[thread] += tile[r * kRowStride + thread];

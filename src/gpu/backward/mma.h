@@ -56,15 +56,15 @@ struct MmaBackward {
 
     template <int n>
     FA_MEMBER static void clear(Acc (&acc)[kOwnTiles][n]) {
-        FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int c = 0; c < n; c++)
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) acc[m][c].x[e] = 0.f;
+        FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++)
+            FA_UNROLL_FOR (int c = 0; c < n; c++)
+                FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) acc[m][c].x[e] = 0.f;
     }
     template <int n>
     FA_MEMBER static void scale(Acc (&acc)[kOwnTiles][n], float factor) {
-        FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int c = 0; c < n; c++)
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) acc[m][c].x[e] *= factor;
+        FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++)
+            FA_UNROLL_FOR (int c = 0; c < n; c++)
+                FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) acc[m][c].x[e] *= factor;
     }
     // acc += left · right, of `steps` tiles deep. load_left(to, m, step), load_right(to, step, c): read a fragment. Of f32 a
     // step's fragments take many registers: those of a chain are all read first, and the loop is not unrolled, or the compiler
@@ -80,12 +80,12 @@ struct MmaBackward {
         FA_UNROLL_BY(1)
         for (int step = 0; step < steps; step += chain) {
             FragmentA left[kOwnTiles][chain];
-            FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-                FA_UNROLL for (int i = 0; i < chain; i++) load_left(left[m][i], m, step + i);
-            FA_UNROLL for (int c = 0; c < n; c++) {
+            FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++)
+                FA_UNROLL_FOR (int i = 0; i < chain; i++) load_left(left[m][i], m, step + i);
+            FA_UNROLL_FOR (int c = 0; c < n; c++) {
                 FragmentB right[chain];
-                FA_UNROLL for (int i = 0; i < chain; i++) load_right(right[i], step + i, c);
-                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::template mma_chain<false>(acc[m][c], left[m], right);
+                FA_UNROLL_FOR (int i = 0; i < chain; i++) load_right(right[i], step + i, c);
+                FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) Mma::template mma_chain<false>(acc[m][c], left[m], right);
             }
         }
     }
@@ -94,14 +94,14 @@ struct MmaBackward {
         constexpr int all = steps * n;
         FragmentA left[2][kOwnTiles];
         FragmentB right[kPrefetch + 1];
-        FA_UNROLL for (int m = 0; m < kOwnTiles; m++) load_left(left[0][m], m, 0);
-        FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load_right(right[i], i / n, i % n);
-        FA_UNROLL for (int i = 0; i < all; i++) {
+        FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) load_left(left[0][m], m, 0);
+        FA_UNROLL_FOR (int i = 0; i < kPrefetch && i < all; i++) load_right(right[i], i / n, i % n);
+        FA_UNROLL_FOR (int i = 0; i < all; i++) {
             const int step = i / n, c = i % n, next = i + kPrefetch;
             if (c == 0 && step + 1 < steps)
-                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) load_left(left[(step + 1) % 2][m], m, step + 1);
+                FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) load_left(left[(step + 1) % 2][m], m, step + 1);
             if (next < all) load_right(right[next % (kPrefetch + 1)], next / n, next % n);
-            FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::mma(acc[m][c], left[step % 2][m], right[i % (kPrefetch + 1)]);
+            FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) Mma::mma(acc[m][c], left[step % 2][m], right[i % (kPrefetch + 1)]);
         }
     }
 
@@ -155,9 +155,9 @@ struct MmaBackward {
                 Mma::template load_transposed<M::kProbRowBytes>(a, rows, kTile * step * M::kProbRowBytes, m);
             },
             [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes, M::own>(b, keys, step, c); });
-        FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int c = 0; c < M::kDqPassSteps; c++)
-                FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+        FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++)
+            FA_UNROLL_FOR (int c = 0; c < M::kDqPassSteps; c++)
+                FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
                     const float* const of = acc[m][c].x + 2 * r;
                     rt::red_add4(to + dq_acc_index(16 * m + 8 * r, 16 * c, M::columns), of[0] * factor, of[1] * factor, of[4] * factor, of[5] * factor);
                 }
@@ -181,8 +181,8 @@ struct MmaBackward {
     FA_MEMBER static uint32_t visible_scores(const ScorePosition& position, int m) {
         const Shared& s = M::shared();
         uint32_t visible = 0;
-        FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
-            FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
+        FA_UNROLL_FOR (int n = 0; n < M::kShareTiles; n++)
+            FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) {
                 const typename M::Band band = s.band[position.stage][position.row_at(m, n, e)];
                 const int key = position.key(m, n, e);
                 visible |= uint32_t(key >= band.begin && key < band.end) << (n * Acc::kElements + e);
@@ -243,7 +243,7 @@ struct MmaBackward {
         const Tile& t = s.tile;
         const ScorePosition position(part);
         uint32_t visible[kOwnTiles], kept[kOwnTiles];
-        FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
+        FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) {
             visible[m] = part.full ? ~0u : visible_scores(position, m);
             kept[m] = ~0u;
             if (!M::plain && t.features & kMask) visible[m] = masked_scores(x, part, m, visible[m]);
@@ -252,9 +252,9 @@ struct MmaBackward {
         const bool all = part.full && (M::plain || !(t.features & kMask));
         const float to_log2 = x.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kProbUnit;
         const float of_dp = of_delta * x.dropout_scale * Mma::kScoreUnit;
-        FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
-            FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
+        FA_UNROLL_FOR (int n = 0; n < M::kShareTiles; n++)
+            FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
+                FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) {
                     const int i = n * Acc::kElements + e, at = position.row_at(m, n, e);
                     const float lse = s.lse[part.stage][at], delta = s.delta[part.stage][at];
                     const bool is_visible = all || (visible[m] >> i & 1);
@@ -278,8 +278,8 @@ struct MmaBackward {
     FA_MEMBER static void put(char* tile, const Warp& w, const Acc (&acc)[kOwnTiles][n]) {
         if (!w.writes) return;
         const auto ptr = Mma::advance(Mma::template prob_ptr<M::kProbRowBytes>(tile, rt::opaque(w.own0)), w.share0 / kTile);
-        FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int c = 0; c < n; c++)
+        FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++)
+            FA_UNROLL_FOR (int c = 0; c < n; c++)
                 Mma::template store_probs<M::kProbRowBytes>(ptr, kTile * m * M::kProbRowBytes, c, acc[m][c]);
     }
     FA_MEMBER static float unit() { return Mma::kNarrow ? M::shared().unit : 1.f; }
@@ -287,10 +287,10 @@ struct MmaBackward {
     // New units, by the block's largest gradient: what those that are there already are to be multiplied by.
     FA_COLD_MEMBER static float rescale_ds(float amax) {
         Shared& s = M::shared();
-        FA_UNROLL for (int mask = Mma::kLanes / 2; mask > 0; mask /= 2) amax = max_fn(amax, rt::shuffle_xor32(amax, mask));
+        FA_UNROLL_FOR (int mask = Mma::kLanes / 2; mask > 0; mask /= 2) amax = max_fn(amax, rt::shuffle_xor32(amax, mask));
         if (rt::thread() % Mma::kLanes == 0) s.amax[rt::thread() / Mma::kLanes] = amax;
         rt::barrier();
-        FA_UNROLL for (int w = 0; w < M::warps; w++) amax = max_fn(amax, s.amax[w]);
+        FA_UNROLL_FOR (int w = 0; w < M::warps; w++) amax = max_fn(amax, s.amax[w]);
         if (!(amax > 0x1p-100f) || amax == kPosInf) return 1.f;
         const float factor = float_of((uint32_t(2 * 127 + kDsTargetExponent) << 23) - (bits_of(amax) & 0x7f800000u));
         if (rt::thread() == 0) {
@@ -329,9 +329,9 @@ FA_DEVICE void process_tile(const MmaBackwardParams& x, const typename MmaBackwa
     G::put(M::ds_tile(buffer), w, grad);
     float amax = 0.f;
     if constexpr (Mma::kNarrow) {
-        FA_UNROLL for (int m = 0; m < M::kOwnTiles; m++)
-            FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
-                FA_UNROLL for (int e = 0; e < M::Acc::kElements; e++) amax = max_fn(amax, fabsf(grad[m][n].x[e]));
+        FA_UNROLL_FOR (int m = 0; m < M::kOwnTiles; m++)
+            FA_UNROLL_FOR (int n = 0; n < M::kShareTiles; n++)
+                FA_UNROLL_FOR (int e = 0; e < M::Acc::kElements; e++) amax = max_fn(amax, fabsf(grad[m][n].x[e]));
         if (amax > kMaxDs || (!s.unit_set && amax > 0.f)) s.overflowed[buffer] = 1;
     }
     if constexpr (M::kLate) rt::named_barrier(1 + w.own0 / (M::kTile * M::kOwnTiles), Mma::kLanes * (M::kSteps / M::kColumnSteps));

@@ -99,7 +99,7 @@ struct MmaBackwardBlock {
         const int64_t step = from.row;
         const char* at = base + first * step + 16 * vec;
         const uint32_t address = rt::smem_addr(to);
-        FA_UNROLL for (int n = 0; n < count / kRowsAtOnce; n++) {
+        FA_UNROLL_FOR (int n = 0; n < count / kRowsAtOnce; n++) {
             const int r = first + n * kRowsAtOnce;
             rt::cp_async16(address + uint32_t(swizzle_offset<kRowBytes>(r, vec)), at, in_row && r < valid);
             at += kRowsAtOnce * step;
@@ -149,7 +149,7 @@ struct MmaBackwardBlock {
     FA_MEMBER static bool zero_empty_rows(int stage, char* q, char* dout) {
         const float* const lse = shared().lse[stage];
         bool none = false;
-        FA_UNROLL for (int r = rt::opaque(rt::thread()) % Mma::kLanes; r < kRows; r += Mma::kLanes) none |= lse[r] == kPosInf;
+        FA_UNROLL_FOR (int r = rt::opaque(rt::thread()) % Mma::kLanes; r < kRows; r += Mma::kLanes) none |= lse[r] == kPosInf;
         if (!rt::warp_any(none)) return false;
         const float zero[4] = {};
         for (int i = rt::opaque(rt::thread()); i < kRows * kRowVecs; i += threads) {
@@ -193,7 +193,7 @@ struct MmaBackwardBlock {
             if constexpr (rt::kIndexesParams) {
                 init(thread % 4);
             } else {
-                FA_UNROLL for (int i = 0; i < 4; i++)
+                FA_UNROLL_FOR (int i = 0; i < 4; i++)
                     if (thread % 4 == i) init(i);
             }
             return;
@@ -242,9 +242,9 @@ struct MmaBackwardBlock {
         return reinterpret_cast<float*>(owned(0)) + row * D + (column ^ (row & 3) << 3);
     }
     FA_MEMBER static void stage_acc(float factor, int own0, int column0, const Acc (&acc)[kOwnTiles][kColumnSteps]) {
-        FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+        FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++)
+            FA_UNROLL_FOR (int c = 0; c < kColumnSteps; c++)
+                FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
                     *staged(own0 + kTile * m + Acc::row(Acc::lane_row(e)), column0 + Mma::output_column(c, e)) =
                         acc[m][c].x[e] * factor;
     }
@@ -256,13 +256,14 @@ struct MmaBackwardBlock {
         const int own_row = rt::opaque(rt::thread()) / (D / 4), column = rt::opaque(rt::thread()) % (D / 4) * 4,
                   valid = shared().tile.valid;
         Element* const to = static_cast<Element*>(base) + first + column;
-        if (column < dim)
+        if (column < dim) {
             FA_UNROLL_BY(4)
             for (int row = own_row; row < own; row += kVec4Rows) {
                 float value[4];
                 rt::load4(staged(row, column), value);
                 if (row < valid) Mma::store4(to + row * strides.row, value);
             }
+        }
     }
     FA_COLD_MEMBER static void store_singly(const MmaBackwardParams& x, void* base, int64_t first, int64_t step, int dim) {
         FA_UNROLL_BY(4)

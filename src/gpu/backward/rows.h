@@ -53,7 +53,7 @@ struct BlockRows {
 
 // The sum over a row's threads; that of the row of round i is kept by lane i.
 FA_DEVICE void reduce_row(float sum, int round, int lane, float& kept) {
-    FA_UNROLL for (int w = kRowLanes / 2; w > 0; w /= 2) sum += rt::shuffle_xor16(sum, w);
+    FA_UNROLL_FOR (int w = kRowLanes / 2; w > 0; w /= 2) sum += rt::shuffle_xor16(sum, w);
     if (lane == round) kept = sum;
 }
 
@@ -72,15 +72,15 @@ FA_DEVICE float row_products(const BackwardRowParams& x, const BlockRows& rows) 
         FA_UNROLL_BY(1)
         for (int c = 4 * rows.lane; c < x.dim_v; c += 4 * kRowLanes) {
             Vec4<T> a[kInFlight], b[kInFlight];
-            FA_UNROLL for (int i = 0; i < kInFlight; i++) {
+            FA_UNROLL_FOR (int i = 0; i < kInFlight; i++) {
                 const int row = int(min_of(rows.own + (round + i) * kRowsAtOnce, rows.valid - 1));
                 a[i] = *reinterpret_cast<const Vec4<T>*>(o + row * o_step + c);
                 b[i] = *reinterpret_cast<const Vec4<T>*>(dout + row * dout_step + c);
             }
-            FA_UNROLL for (int i = 0; i < kInFlight; i++)
-                FA_UNROLL for (int e = 0; e < 4; e++) sum[i] = fmaf(to_f32(a[i].element[e]), to_f32(b[i].element[e]), sum[i]);
+            FA_UNROLL_FOR (int i = 0; i < kInFlight; i++)
+                FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[i] = fmaf(to_f32(a[i].element[e]), to_f32(b[i].element[e]), sum[i]);
         }
-        FA_UNROLL for (int i = 0; i < kInFlight; i++) reduce_row(sum[i], round + i, rows.lane, kept);
+        FA_UNROLL_FOR (int i = 0; i < kInFlight; i++) reduce_row(sum[i], round + i, rows.lane, kept);
     }
     return kept;
 }
@@ -97,7 +97,7 @@ FA_DEVICE float any_row_products(const BackwardRowParams& x, const BlockRows& ro
             float o[4], dout[4];
             load_vec4(x.o, o_at + c, x.dim_v - c, x.o_aligned, x.o_dtype, o);
             load_vec4(x.dout, dout_at + c, x.dim_v - c, x.dout_aligned, x.q_dtype, dout);
-            FA_UNROLL for (int e = 0; e < 4; e++) sum = fmaf(o[e], dout[e], sum);
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) sum = fmaf(o[e], dout[e], sum);
         }
         reduce_row(sum, round, rows.lane, kept);
     }
@@ -117,9 +117,11 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) backward_preprocess(FA_PARAM Backwa
         if (x.dlse) delta = -x.dlse[query_index(x.dlse_strides, rows.seq, rows.batch, rows.first + own, rows.head)];
     }
     const float zero[4] = {};
-    if (x.dq_acc)
+    if (x.dq_acc) {
         FA_UNROLL_BY(4)
-        for (int i = 4 * rt::thread(); i < int(kPaddedRows * x.dq_acc_columns); i += 4 * kPrepareThreads) rt::store4(x.dq_acc + to * x.dq_acc_columns + i, zero);
+        for (int i = 4 * rt::thread(); i < int(kPaddedRows * x.dq_acc_columns); i += 4 * kPrepareThreads)
+            rt::store4(x.dq_acc + to * x.dq_acc_columns + i, zero);
+    }
     const bool vec4s = x.o_aligned && x.dout_aligned && x.dim_v % 4 == 0 && x.o_dtype == x.q_dtype;
     if (rows.valid > 0) {
         if (!vec4s) delta += any_row_products(x, rows);
@@ -166,11 +168,11 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) finish_dq(FA_PARAM BackwardRowParam
         FA_UNROLL_BY(1)
         for (int first = rt::thread() / lanes; first < int(kPaddedRows); first += kInFlight * rows_at_once) {
             Pair sum[kInFlight][4];  // a row's pairs lie four columns apart
-            FA_UNROLL for (int i = 0; i < kInFlight; i++, from += step)
-                FA_UNROLL for (int e = 0; e < 4; e++) sum[i][e] = *reinterpret_cast<const Pair*>(from + 4 * e);
-            FA_UNROLL for (int i = 0; i < kInFlight; i++, to += rows_at_once * x.dq_strides.row) {
+            FA_UNROLL_FOR (int i = 0; i < kInFlight; i++, from += step)
+                FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[i][e] = *reinterpret_cast<const Pair*>(from + 4 * e);
+            FA_UNROLL_FOR (int i = 0; i < kInFlight; i++, to += rows_at_once * x.dq_strides.row) {
                 float dq[8];
-                FA_UNROLL for (int e = 0; e < 8; e++) dq[e] = sum[i][e / 2].x[e % 2] * x.scale;
+                FA_UNROLL_FOR (int e = 0; e < 8; e++) dq[e] = sum[i][e / 2].x[e % 2] * x.scale;
                 if (first + i * rows_at_once < valid) store_vec8_at(x.dq, to, x.q_dtype, dq);
             }
         }

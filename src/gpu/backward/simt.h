@@ -63,19 +63,19 @@ template <int width>
 FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float factor, int stride, float* to) {
     const auto store = [&](int n, float* value) {
         const int i = rt::thread() + n * kThreads;
-        FA_UNROLL for (int e = 0; e < 4; e++) value[e] *= factor;
+        FA_UNROLL_FOR (int e = 0; e < 4; e++) value[e] *= factor;
         rt::store4(to + i / (width / 4) * stride + i % (width / 4) * 4, value);
     };
     if (rows.dtype == FA_F32) {
         float value[kVec4s][4];
         gather<width>(rows.data, rows.at, first, column0, rows.dim, rows.aligned, value);
-        FA_UNROLL for (int n = 0; n < kVec4s; n++) store(n, value[n]);
+        FA_UNROLL_FOR (int n = 0; n < kVec4s; n++) store(n, value[n]);
     } else {
         uint16_t bits[kVec4s][4];
         gather<width>(rows.data, rows.at, first, column0, rows.dim, rows.aligned, bits);
-        FA_UNROLL for (int n = 0; n < kVec4s; n++) {
+        FA_UNROLL_FOR (int n = 0; n < kVec4s; n++) {
             float value[4];
-            FA_UNROLL for (int e = 0; e < 4; e++) value[e] = rows.dtype == FA_F16 ? f16_to_f32(bits[n][e]) : bf16_to_f32(bits[n][e]);
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) value[e] = rows.dtype == FA_F16 ? f16_to_f32(bits[n][e]) : bf16_to_f32(bits[n][e]);
             store(n, value);
         }
     }
@@ -164,7 +164,7 @@ FA_COLD void draw_tile() {
         uint8_t bits = 0;
         if (t.dropout.key % 4 == 0) {
             const Philox4 w = dropout_words(t.dropout, t.dropout.batch_head + t.head, row + t.dropout.row, (key + t.dropout.key) / 4);
-            FA_UNROLL for (int e = 0; e < 4; e++) bits |= uint8_t((w.word[e] >= t.dropout.threshold) << e);
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) bits |= uint8_t((w.word[e] >= t.dropout.threshold) << e);
         } else {
             FA_UNROLL_BY(1)
             for (int e = 0; e < 4; e++) bits |= uint8_t(keeps(t.dropout, t.head, row, key + e) << e);
@@ -177,8 +177,8 @@ FA_COLD void draw_tile() {
 FA_DEVICE void multiply(const Rows& left, const Rows& other, float factor, float product[4][4]) {
     const BackwardShared s = backward_shared();
     const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-    FA_UNROLL for (int r = 0; r < 4; r++)
-        FA_UNROLL for (int n = 0; n < 4; n++) product[r][n] = 0.f;
+    FA_UNROLL_FOR (int r = 0; r < 4; r++)
+        FA_UNROLL_FOR (int n = 0; n < 4; n++) product[r][n] = 0.f;
     for (int64_t dim0 = 0; dim0 < left.dim; dim0 += kDims) {
         load_rows<kDims>(left, 0, dim0, factor, kRowStride, s.left);
         load_rows<kDims>(other, 0, dim0, 1.f, kRowStride, s.p);
@@ -186,21 +186,21 @@ FA_DEVICE void multiply(const Rows& left, const Rows& other, float factor, float
         const float *const a = s.left + ty * 4 * kRowStride, *const b = s.p + tx * kRowStride;
         for (int first = 0; first < kDims && dim0 + first < left.dim; first += kChain) {
             float chain[4][4];
-            FA_UNROLL for (int r = 0; r < 4; r++)
-                FA_UNROLL for (int n = 0; n < 4; n++) chain[r][n] = 0.f;
+            FA_UNROLL_FOR (int r = 0; r < 4; r++)
+                FA_UNROLL_FOR (int n = 0; n < 4; n++) chain[r][n] = 0.f;
             FA_UNROLL_BY(1)
             for (int c = first; c < first + kChain; c += 4) {
                 float of_b[4][4];
-                FA_UNROLL for (int n = 0; n < 4; n++) rt::load4(b + n * 16 * kRowStride + c, of_b[n]);
-                FA_UNROLL for (int r = 0; r < 4; r++) {
+                FA_UNROLL_FOR (int n = 0; n < 4; n++) rt::load4(b + n * 16 * kRowStride + c, of_b[n]);
+                FA_UNROLL_FOR (int r = 0; r < 4; r++) {
                     float of_a[4];
                     rt::load4(a + r * kRowStride + c, of_a);
-                    FA_UNROLL for (int n = 0; n < 4; n++)
-                        FA_UNROLL for (int e = 0; e < 4; e++) chain[r][n] = fmaf(of_a[e], of_b[n][e], chain[r][n]);
+                    FA_UNROLL_FOR (int n = 0; n < 4; n++)
+                        FA_UNROLL_FOR (int e = 0; e < 4; e++) chain[r][n] = fmaf(of_a[e], of_b[n][e], chain[r][n]);
                 }
             }
-            FA_UNROLL for (int r = 0; r < 4; r++)
-                FA_UNROLL for (int n = 0; n < 4; n++) product[r][n] += chain[r][n];
+            FA_UNROLL_FOR (int r = 0; r < 4; r++)
+                FA_UNROLL_FOR (int n = 0; n < 4; n++) product[r][n] += chain[r][n];
         }
         rt::barrier();
     }
@@ -257,14 +257,14 @@ FA_DEVICE void compute_p_ds(const SimtBackwardParams& x, bool with_ds, bool thro
     if (x.dropout_p > 0) draw_tile();
     if (rt::thread() == 0) s.tile->plain = plain_tile(x, t);
     if (with_ds) multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, product);
-    FA_UNROLL for (int r = 0; r < 4; r++)
-        FA_UNROLL for (int n = 0; n < 4; n++) s.ds[element_at<by_keys>(r, n)] = with_ds ? product[r][n] : 0.f;
+    FA_UNROLL_FOR (int r = 0; r < 4; r++)
+        FA_UNROLL_FOR (int n = 0; n < 4; n++) s.ds[element_at<by_keys>(r, n)] = with_ds ? product[r][n] : 0.f;
     multiply(rows_of_q(x, t), rows_of_k(x, t), x.factor.q, product);
     if (x.factor.product != 1.f)
-        FA_UNROLL for (int r = 0; r < 4; r++)
-            FA_UNROLL for (int n = 0; n < 4; n++) product[r][n] *= x.factor.product;
-    FA_UNROLL for (int r = 0; r < 4; r++)
-        FA_UNROLL for (int n = 0; n < 4; n++) {
+        FA_UNROLL_FOR (int r = 0; r < 4; r++)
+            FA_UNROLL_FOR (int n = 0; n < 4; n++) product[r][n] *= x.factor.product;
+    FA_UNROLL_FOR (int r = 0; r < 4; r++)
+        FA_UNROLL_FOR (int n = 0; n < 4; n++) {
             const int row = rt::thread() / 16 * 4 + r, at = element_at<by_keys>(r, n);
             if (t.plain) softmax_backward(t.lse_log2[row], t.delta[row], 1.f, 1.f, &product[r][n], &s.ds[at]);
             s.p[at] = product[r][n];
@@ -285,20 +285,20 @@ struct SimtBackward {
             load_rows<columns>(rows, first, column0, 1.f, columns, s.left);
             rt::barrier();
             const int deep = int(min_of(depth, count - first));
-            FA_UNROLL for (int c = 0; c < TV; c += 4) {
+            FA_UNROLL_FOR (int c = 0; c < TV; c += 4) {
                 float chain[4][4];  // of these rows alone: one long chain would lose accuracy on data of one sign
-                FA_UNROLL for (int i = 0; i < 4; i++)
-                    FA_UNROLL for (int e = 0; e < 4; e++) chain[i][e] = 0.f;
+                FA_UNROLL_FOR (int i = 0; i < 4; i++)
+                    FA_UNROLL_FOR (int e = 0; e < 4; e++) chain[i][e] = 0.f;
                 FA_UNROLL_BY(4)
                 for (int j = 0; j < deep; j++) {
                     float a[4], b[4];
                     rt::load4(probs + (first + j) * kRowStride + ty * 4, a);
                     rt::load4(s.left + j * columns + tx * 4 + 16 * c, b);
-                    FA_UNROLL for (int i = 0; i < 4; i++)
-                        FA_UNROLL for (int e = 0; e < 4; e++) chain[i][e] = fmaf(a[i], b[e], chain[i][e]);
+                    FA_UNROLL_FOR (int i = 0; i < 4; i++)
+                        FA_UNROLL_FOR (int e = 0; e < 4; e++) chain[i][e] = fmaf(a[i], b[e], chain[i][e]);
                 }
-                FA_UNROLL for (int i = 0; i < 4; i++)
-                    FA_UNROLL for (int e = 0; e < 4; e++) sum[i][c + e] += chain[i][e];
+                FA_UNROLL_FOR (int i = 0; i < 4; i++)
+                    FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[i][c + e] += chain[i][e];
             }
             rt::barrier();
         }
@@ -310,7 +310,7 @@ struct SimtBackward {
         static_assert(kThreads * 4 * TV <= 3 * kKvFloats, "the buffers have room");
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         float* const own = backward_shared().left + rt::thread();  // each thread's: what stores an element is compiled once for all of them
-        FA_UNROLL for (int e = 0; e < 4 * TV; e++) own[e * kThreads] = sum[e / TV][e % TV];
+        FA_UNROLL_FOR (int e = 0; e < 4 * TV; e++) own[e * kThreads] = sum[e / TV][e % TV];
         FA_UNROLL_BY(1)
         for (int e = 0; e < 4 * TV; e++) {
             const int i = ty * 4 + e / TV, c = e % TV;
@@ -344,8 +344,8 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM S
     if (keys() <= 0) return;
     locate_keys(x, t.own_head, t.own0);
     float dk[4][TV], dv[4][TV];
-    FA_UNROLL for (int i = 0; i < 4; i++)
-        FA_UNROLL for (int c = 0; c < TV; c++) dk[i][c] = dv[i][c] = 0.f;
+    FA_UNROLL_FOR (int i = 0; i < 4; i++)
+        FA_UNROLL_FOR (int c = 0; c < TV; c++) dk[i][c] = dv[i][c] = 0.f;
     for (int i = 0; i < int(x.group); i++)
         for (int64_t row0 = t.begin; row0 < t.end; row0 += kTile) {
             init_rows(x, t.own_head * x.group + i, row0);
@@ -380,8 +380,8 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM SimtBackwardPa
     if (rows() <= 0) return;
     init_rows(x, t.own_head, t.own0);
     float dq[4][TV];
-    FA_UNROLL for (int i = 0; i < 4; i++)
-        FA_UNROLL for (int c = 0; c < TV; c++) dq[i][c] = 0.f;
+    FA_UNROLL_FOR (int i = 0; i < 4; i++)
+        FA_UNROLL_FOR (int c = 0; c < TV; c++) dq[i][c] = 0.f;
     for (int64_t key0 = t.begin; key0 < t.end; key0 += kTile) {
         locate_keys(x, t.own_head / x.group, key0);
         rt::barrier();

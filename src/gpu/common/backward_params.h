@@ -108,10 +108,10 @@ FA_DEVICE void load_vec4(const void* base, int64_t at, int64_t left, bool aligne
     if (aligned && left >= 4) {
         if (dtype == FA_F32) return rt::load4(static_cast<const float*>(base) + at, to);
         const Vec4<F16> quad = *reinterpret_cast<const Vec4<F16>*>(static_cast<const F16*>(base) + at);
-        FA_UNROLL for (int e = 0; e < 4; e++) to[e] = dtype == FA_F16 ? f16_to_f32(quad.element[e].x) : bf16_to_f32(quad.element[e].x);
+        FA_UNROLL_FOR (int e = 0; e < 4; e++) to[e] = dtype == FA_F16 ? f16_to_f32(quad.element[e].x) : bf16_to_f32(quad.element[e].x);
         return;
     }
-    FA_UNROLL for (int e = 0; e < 4; e++) to[e] = e < left ? load_element(base, at + e, dtype) : 0.f;
+    FA_UNROLL_FOR (int e = 0; e < 4; e++) to[e] = e < left ? load_element(base, at + e, dtype) : 0.f;
 }
 
 // Eight elements to an address that is a multiple of 16 bytes.
@@ -121,7 +121,7 @@ FA_DEVICE void store_vec8_at(void* base, int64_t at, int32_t dtype, const float 
         return rt::store4(static_cast<float*>(base) + at + 4, from + 4);
     }
     float words[4];
-    FA_UNROLL for (int i = 0; i < 4; i++)
+    FA_UNROLL_FOR (int i = 0; i < 4; i++)
         words[i] = float_of(dtype == FA_F16 ? rt::pack_f16(from[2 * i], from[2 * i + 1]) : rt::pack_bf16(from[2 * i], from[2 * i + 1]));
     rt::store4(reinterpret_cast<float*>(static_cast<uint16_t*>(base) + at), words);
 }

@@ -97,7 +97,7 @@ FA_DEVICE BlockQuad load_block_quad(const uint8_t* block, BlockFormat f, int fir
 }
 FA_DEVICE void widen(const BlockQuad& q, BlockFormat f, float value[4]) {
     const float d = f16_to_f32(q.d), m = f16_to_f32(q.m);
-    FA_UNROLL for (int e = 0; e < 4; e++) {
+    FA_UNROLL_FOR (int e = 0; e < 4; e++) {
         const uint32_t x = q.x >> 8 * e & 255u;
         const int integer = f.bits == 8 ? int(int8_t(x)) : int(x | (q.fifth >> e & 1u) << 4) - (f.has_min ? 0 : 1 << (f.bits - 1));
         value[e] = f.has_min ? d * float(integer) + m : d * float(integer);

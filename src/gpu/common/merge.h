@@ -28,17 +28,17 @@ struct MergeShared {
 };
 FA_DEVICE void load_columns(const float* from, int64_t left, bool aligned, float x[4]) {
     if (aligned && left >= 4) return rt::load4(from, x);
-    FA_UNROLL for (int e = 0; e < 4; e++) x[e] = e < left ? from[e] : 0.f;
+    FA_UNROLL_FOR (int e = 0; e < 4; e++) x[e] = e < left ? from[e] : 0.f;
 }
 // The state of `count` splits in s.part, which every warp computes for itself, and each split's factor.
 FA_DEVICE RowState merge_parts(MergeShared& s, int count) {
     const int thread = rt::thread(), lane = thread % 32;
     RowState all = empty_row();
     for (int i = lane; i < count; i += 32) all.m = max_fn(all.m, s.part[i].m);
-    FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) all.m = max_fn(all.m, rt::shuffle_xor32(all.m, mask));
+    FA_UNROLL_FOR (int mask = 16; mask > 0; mask /= 2) all.m = max_fn(all.m, rt::shuffle_xor32(all.m, mask));
     const auto factor = [&](int i) { return s.part[i].l == 0.f ? 0.f : rescale(s.part[i].m, all.m); };
     for (int i = lane; i < count; i += 32) all.l += s.part[i].l * factor(i);
-    FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) all.l += rt::shuffle_xor32(all.l, mask);
+    FA_UNROLL_FOR (int mask = 16; mask > 0; mask /= 2) all.l += rt::shuffle_xor32(all.l, mask);
     if (thread < count) s.scale[thread] = factor(thread);
     return all;
 }
@@ -58,10 +58,10 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_rows(FA_PARAM SplitMergeP
     const RowState* const states = x.state + at_most;
     RowState state = empty_row();
     for (int64_t i = lane; i < splits; i += 32) state.m = max_fn(state.m, states[i * all].m);
-    FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) state.m = max_fn(state.m, rt::shuffle_xor32(state.m, mask));
+    FA_UNROLL_FOR (int mask = 16; mask > 0; mask /= 2) state.m = max_fn(state.m, rt::shuffle_xor32(state.m, mask));
     const auto factor = [&](RowState part) { return part.l == 0.f ? 0.f : rescale(part.m, state.m); };
     for (int64_t i = lane; i < splits; i += 32) state.l += states[i * all].l * factor(states[i * all]);
-    FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) state.l += rt::shuffle_xor32(state.l, mask);
+    FA_UNROLL_FOR (int mask = 16; mask > 0; mask /= 2) state.l += rt::shuffle_xor32(state.l, mask);
     if (splits == 0 || index >= all) return;
     const RowOutput f = finalize_row(x, seq, batch, head, row, state, lane == 0);
     const int64_t at = query_index(x.o_strides, seq, batch, row, head);
@@ -72,7 +72,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_rows(FA_PARAM SplitMergeP
             float part[4];
             load_columns(x.partial_o + (i * all + at_most) * dim + column, dim - column, dim % 4 == 0, part);
             const float scale = factor(states[i * all]);
-            FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[e] * scale;
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] += part[e] * scale;
         }
         for (int e = 0; e < 4 && column + e < dim; e++)
             store_element_cold(x.o, at + column + e, x.o_dtype, output_value(x, sum[e], f.factor));
@@ -111,26 +111,26 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM SplitMergeParam
             const auto load = [&](int i, float* to) {
                 if (i < count) load_columns(parts + i * all * dim, dim - column0 - column, dim % 4 == 0, to);
             };
-            FA_UNROLL for (int n = 0; n < kPrefetchParts; n++) load(team + n * teams, part[n]);
+            FA_UNROLL_FOR (int n = 0; n < kPrefetchParts; n++) load(team + n * teams, part[n]);
             if (thread < count) s.part[thread] = x.state[(first + thread) * all + index];
             rt::barrier();
             const RowState these = merge_parts(s, count);
             rt::barrier();
             for (int i = team; i < count; i += kPrefetchParts * teams)
-                FA_UNROLL for (int n = 0; n < kPrefetchParts; n++) {
+                FA_UNROLL_FOR (int n = 0; n < kPrefetchParts; n++) {
                     const int now = i + n * teams;
                     if (now < count) {
-                        FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[n][e] * s.scale[now];
+                        FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] += part[n][e] * s.scale[now];
                     }
                     load(now + kPrefetchParts * teams, part[n]);
                 }
-            FA_UNROLL for (int mask = across; mask < 32; mask *= 2)
-                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += rt::shuffle_xor32(sum[e], mask);
+            FA_UNROLL_FOR (int mask = across; mask < 32; mask *= 2)
+                FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] += rt::shuffle_xor32(sum[e], mask);
             if (thread % 32 < across) rt::store4(s.sum[thread / 32] + column, sum);
             rt::barrier();
             float kept = 0.f;
             if (thread < columns)
-                FA_UNROLL for (int w = 0; w < kMergeWarps; w++) kept += s.sum[w][thread];
+                FA_UNROLL_FOR (int w = 0; w < kMergeWarps; w++) kept += s.sum[w][thread];
             const Merged f = merge(state, these);
             total = total * f.scale_a + kept * f.scale_b;
             state = f.state;

@@ -23,21 +23,21 @@ struct LatentLoop {
         if constexpr (M::score_warps > 0) return LatentRoles<M>::run(x, w, begin, end, unit, m, l, o);
         constexpr int keys = M::keys, stages = M::stages, parts = Tile::kParts;
         const typename M::Shared& s = M::shared();
-        FA_UNROLL for (int j = 0; j < stages; j++) Tile::store(x, Tile::find(x, begin + j * keys, end), j, begin + j * keys, end);
+        FA_UNROLL_FOR (int j = 0; j < stages; j++) Tile::store(x, Tile::find(x, begin + j * keys, end), j, begin + j * keys, end);
         int64_t location = Tile::find(x, begin + stages * keys, end);  // of tile j + stages
         rt::barrier();
         const typename Tile::Reader from;
-        FA_UNROLL for (int j = 0; j < stages - 1; j++) Tile::load(from, j, j, begin + j * keys, end);
+        FA_UNROLL_FOR (int j = 0; j < stages - 1; j++) Tile::load(from, j, j, begin + j * keys, end);
         uint32_t raw[parts][Tile::kLaneKeys];
         LatentFactors factors[parts];
         float largest[2][parts] = {};  // of tiles j and j + 1
         int64_t column[parts];
         const auto store_factors = [&](int j, float (&to)[parts]) {
-            FA_UNROLL for (int part = 0; part < parts; part++) to[part] = Tile::store_factors(x, w, column[part], part, j, raw[part]);
+            FA_UNROLL_FOR (int part = 0; part < parts; part++) to[part] = Tile::store_factors(x, w, column[part], part, j, raw[part]);
         };
         if constexpr (Tile::kBytes) {
-            FA_UNROLL for (int part = 0; part < parts; part++) column[part] = Tile::factor_column(x, w, part);
-            FA_UNROLL for (int j = 0; j < 2; j++) {
+            FA_UNROLL_FOR (int part = 0; part < parts; part++) column[part] = Tile::factor_column(x, w, part);
+            FA_UNROLL_FOR (int j = 0; j < 2; j++) {
                 Tile::load_factors(x, column, j, raw);
                 store_factors(j, largest[j]);
             }
@@ -66,15 +66,15 @@ struct LatentLoop {
                 if (!full || has_missing) M::mask_scores(w.row0, key, has_missing ? s.location[j % M::kLocationTiles] : nullptr, score);
                 Tile::softmax_and_pv(w, unit, score, M::stage_tile(stage), j, largest[0], factors, m, l, o);
             }
-            FA_UNROLL for (int part = 0; part < parts; part++) largest[0][part] = largest[1][part];
+            FA_UNROLL_FOR (int part = 0; part < parts; part++) largest[0][part] = largest[1][part];
             if constexpr (Tile::kBytes) store_factors(j + 2, largest[1]);
             stage = next;
         }
         rt::cp_async_wait<0>();
         if constexpr (Tile::kBytes) {
-            FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
-                FA_UNROLL for (int c = 0; c < M::kColumnSteps; c++)
-                    FA_UNROLL for (int e = 0; e < M::Acc::kElements; e++) {
+            FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++)
+                FA_UNROLL_FOR (int c = 0; c < M::kColumnSteps; c++)
+                    FA_UNROLL_FOR (int e = 0; e < M::Acc::kElements; e++) {
                         const int part = c / Tile::kPartSteps;
                         o[i][c].x[e] = factors[part].output_unit(o[i][c].x[e], Tile::is_tail(w, part));
                     }

@@ -53,7 +53,7 @@ struct LatentRoles : LatentTile<M> {
     }
     FA_MEMBER static void load_factors(const MmaForwardParams& x, int64_t column, int j, uint32_t (&raw)[kThreadFactors]) {
         const Factors& f = x.k_factors;
-        FA_UNROLL for (int i = 0; i < kThreadFactors; i++) {
+        FA_UNROLL_FOR (int i = 0; i < kThreadFactors; i++) {
             raw[i] = 0;
             const int64_t location = M::shared().location[j % M::kLocationTiles][factor_at(i) % keys];
             if (location < 0 || column < 0) continue;
@@ -64,12 +64,12 @@ struct LatentRoles : LatentTile<M> {
     }
     FA_MEMBER static void store_factors(const MmaForwardParams& x, int64_t column, int j, const uint32_t (&raw)[kThreadFactors]) {
         Exchange& e = exchange();
-        FA_UNROLL for (int i = 0; i < kThreadFactors; i++) {
+        FA_UNROLL_FOR (int i = 0; i < kThreadFactors; i++) {
             const int at = factor_at(i), part = at / keys, key = at % keys;
             const float factor = Tile::factor_value(x.k_factors, column, raw[i]), size = fabsf(factor);
             e.factor[j % kFactorTiles][part][key] = factor;
             float largest = size <= kMaxFloat ? size : 0.f;
-            FA_UNROLL for (int mask = 1; mask < kLanes; mask *= 2) largest = max_fn(largest, rt::shuffle_xor32(largest, mask));
+            FA_UNROLL_FOR (int mask = 1; mask < kLanes; mask *= 2) largest = max_fn(largest, rt::shuffle_xor32(largest, mask));
             if (rt::thread() % kLanes == 0)
                 e.largest[j % kFactorTiles][part][key / kLanes] = j == 0 ? largest : max_fn(largest, e.largest[(j - 1) % kFactorTiles][part][key / kLanes]);
         }
@@ -123,7 +123,7 @@ struct LatentRoles : LatentTile<M> {
             uint32_t largest = 0;
             FA_UNROLL_BY(1)
             for (int i = lane; i < kOwnDims / 2; i += kLanes) largest = max_of(largest, Tile::largest_exponent(staged_q(r)[i]));
-            FA_UNROLL for (int mask = 1; mask < kLanes; mask *= 2) largest = max_of(largest, bits_of(rt::shuffle_xor32(float_of(largest), mask)));
+            FA_UNROLL_FOR (int mask = 1; mask < kLanes; mask *= 2) largest = max_of(largest, bits_of(rt::shuffle_xor32(float_of(largest), mask)));
             largest = max_of(largest, Tile::kLeastExponent);
             bool exact = true;
             FA_UNROLL_BY(1)
@@ -148,11 +148,11 @@ struct LatentRoles : LatentTile<M> {
     }
     FA_MEMBER static void load_q(bool f16, Query& q) {
         const int t = rt::thread() % 4;
-        FA_UNROLL for (int half = 0; half < 2; half++) {
+        FA_UNROLL_FOR (int half = 0; half < 2; half++) {
             const uint32_t* const row = staged_q(Acc::row(half));
-            FA_UNROLL for (int i = 0; i < 2; i++) {
-                FA_UNROLL for (int step = 0; step < kByteSteps; step++) q.r[step].r[half + 2 * i] = row[8 * step + 2 * t + i];
-                FA_UNROLL for (int step = 0; step < kTailSteps; step++) q.tail[step].r[half + 2 * i] = row[8 * (kByteSteps + step) + t + 4 * i];
+            FA_UNROLL_FOR (int i = 0; i < 2; i++) {
+                FA_UNROLL_FOR (int step = 0; step < kByteSteps; step++) q.r[step].r[half + 2 * i] = row[8 * step + 2 * t + i];
+                FA_UNROLL_FOR (int step = 0; step < kTailSteps; step++) q.tail[step].r[half + 2 * i] = row[8 * (kByteSteps + step) + t + 4 * i];
             }
             q.unit[half] = f16 ? Tile::narrow_unit(uint32_t(exchange().q_exponent[Acc::row(half)])) : 1.f;
         }
@@ -161,25 +161,25 @@ struct LatentRoles : LatentTile<M> {
     template <bool f16>
     FA_MEMBER static void multiply_bytes(const Query& q, const char* tile, int key0, int j, Acc& score) {
         const SwizzledPtr ptr = Mma::template k_ptr<kRowBytes>(tile, key0);
-        FA_UNROLL for (int first = 0; first < kByteParts; first += kPartsAtOnce) {
+        FA_UNROLL_FOR (int first = 0; first < kByteParts; first += kPartsAtOnce) {
             Acc sum[kPartsAtOnce] = {};
-            FA_UNROLL for (int piece = 0; piece < kPartPieces; piece++)
-                FA_UNROLL for (int p = 0; p < kPartsAtOnce && first + p < kByteParts; p++) {
+            FA_UNROLL_FOR (int piece = 0; piece < kPartPieces; piece++)
+                FA_UNROLL_FOR (int p = 0; p < kPartsAtOnce && first + p < kByteParts; p++) {
                     const int at = (first + p) * kPartPieces + piece;
                     typename Mma::PackedB packed[1];
                     FragmentB right[2];
                     Mma::template load_k<kRowBytes>(packed[0], ptr, 0, at);
                     if constexpr (f16) Mma::widen_to_f16(right, packed[0]);
                     else Mma::template widen_k<1>(right, packed, E4m3{});
-                    FA_UNROLL for (int c = 0; c < 2; c++) {
+                    FA_UNROLL_FOR (int c = 0; c < 2; c++) {
                         if constexpr (f16) Mma::mma_f16(sum[p], q.r[2 * at + c], right[c]);
                         else Mma::mma(sum[p], q.r[2 * at + c], right[c]);
                     }
                 }
-            FA_UNROLL for (int p = 0; p < kPartsAtOnce && first + p < kByteParts; p++) {
+            FA_UNROLL_FOR (int p = 0; p < kPartsAtOnce && first + p < kByteParts; p++) {
                 float factor[4];
                 read_factors(first + p, j, key0, factor);
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
                     score.x[e] = fmaf(sum[p].x[e] * q.unit[Acc::lane_row(e)], factor[factor_of(e)], score.x[e]);
             }
         }
@@ -187,12 +187,12 @@ struct LatentRoles : LatentTile<M> {
     // Of the four keys whose scores a lane has.
     FA_MEMBER static void read_factors(int part, int j, int key0, float (&factor)[4]) {
         const float* const from = exchange().factor[j % kFactorTiles][part] + key0 + rt::thread() % 4 * 2;
-        FA_UNROLL for (int i = 0; i < 4; i++) factor[i] = from[i / 2 * 8 + i % 2];
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) factor[i] = from[i / 2 * 8 + i % 2];
     }
     FA_MEMBER static void multiply_q(const Query& q, const char* tile, int key0, int j, Acc& score) {
         score = Acc{};
         const SwizzledPtr tail = TailMma::template k_ptr<kTailRowBytes>(tail_tile(tile), key0);
-        FA_UNROLL for (int step = 0; step < kTailSteps; step++) {
+        FA_UNROLL_FOR (int step = 0; step < kTailSteps; step++) {
             FragmentB right;
             TailMma::template load_k<kTailRowBytes>(right, tail, 0, step);
             Mma::mma(score, q.tail[step], right);
@@ -209,12 +209,12 @@ struct LatentRoles : LatentTile<M> {
             factors.raise(largest_factor(j, part));
             float f[4];
             read_factors(part, j, key0, f);
-            FA_UNROLL for (int i = 0; i < 4; i++) {
+            FA_UNROLL_FOR (int i = 0; i < 4; i++) {
                 f[i] *= factors.p_scale();
                 if (part < kByteParts) f[i] *= LatentFactors::power(Mma::kValueLog2 - LatentFactors::kPScaleLog2);
             }
             float pair[4];
-            FA_UNROLL for (int i = 0; i < 4; i++) pair[i] = float_of(rt::pack_bf16(p.x[2 * i] * f[factor_of(2 * i)], p.x[2 * i + 1] * f[factor_of(2 * i + 1)]));
+            FA_UNROLL_FOR (int i = 0; i < 4; i++) pair[i] = float_of(rt::pack_bf16(p.x[2 * i] * f[factor_of(2 * i)], p.x[2 * i + 1] * f[factor_of(2 * i + 1)]));
             rt::store4(e.probs[j % 2][part][warp][rt::thread() % kLanes], pair);
         }
     }
@@ -226,23 +226,23 @@ struct LatentRoles : LatentTile<M> {
         const SwizzledPtr ptr = Mma::template v_ptr<kRowBytes, keys>(tile + w.column_warp * Tile::kWarpBytes, 0);
         FA_UNROLL_BY(1)
         for (int n = first; n < last; n++)
-            FA_UNROLL for (int part = 0; part < kParts; part++) {
+            FA_UNROLL_FOR (int part = 0; part < kParts; part++) {
                 float pair[4];
                 rt::load4(exchange().probs[j % 2][w.column_warp * kParts + part][n][rt::thread() % kLanes], pair);
                 const FragmentA left{{bits_of(pair[0]), bits_of(pair[1]), bits_of(pair[2]), bits_of(pair[3])}};
                 if (is_tail(w, part)) {
                     const SwizzledPtr tail_ptr = TailMma::template v_ptr<kTailRowBytes, keys>(tail_tile(tile), 0);
-                    FA_UNROLL for (int step = 0; step < Tile::kPartSteps; step++) {
+                    FA_UNROLL_FOR (int step = 0; step < Tile::kPartSteps; step++) {
                         FragmentB right;
                         TailMma::template load_v<kTailRowBytes, keys>(right, tail_ptr, n, step);
                         Mma::mma(o[part * Tile::kPartSteps + step], left, right);
                     }
                     continue;
                 }
-                FA_UNROLL for (int piece = 0; piece < Tile::kPieces; piece++) {
+                FA_UNROLL_FOR (int piece = 0; piece < Tile::kPieces; piece++) {
                     FragmentB right[Tile::kPieceSteps];
                     Tile::load_v(right, ptr, n, part * Tile::kPieces + piece);
-                    FA_UNROLL for (int c = 0; c < Tile::kPieceSteps; c++) Mma::mma(o[part * Tile::kPartSteps + Tile::kPieceSteps * piece + c], left, right[c]);
+                    FA_UNROLL_FOR (int c = 0; c < Tile::kPieceSteps; c++) Mma::mma(o[part * Tile::kPartSteps + Tile::kPieceSteps * piece + c], left, right[c]);
                 }
             }
     }
@@ -250,17 +250,17 @@ struct LatentRoles : LatentTile<M> {
     FA_MEMBER static void rescale(const WarpPart<M>& w, int j, LatentFactors (&factors)[kParts], Acc (&o)[M::kColumnSteps]) {
         float row[2], raised[kParts];
         bool moved = false;
-        FA_UNROLL for (int r = 0; r < 2; r++) {
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             row[r] = exchange().rescale[j % 2][Acc::row(r)];
             moved |= row[r] != 1.f;
         }
-        FA_UNROLL for (int part = 0; part < kParts; part++) {
+        FA_UNROLL_FOR (int part = 0; part < kParts; part++) {
             raised[part] = factors[part].raise(largest_factor(j, w.column_warp * kParts + part));
             moved |= raised[part] != 1.f;
         }
         if (!rt::warp_any(moved)) return;
-        FA_UNROLL for (int c = 0; c < M::kColumnSteps; c++)
-            FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[c].x[e] *= row[Acc::lane_row(e)] * raised[c / Tile::kPartSteps];
+        FA_UNROLL_FOR (int c = 0; c < M::kColumnSteps; c++)
+            FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) o[c].x[e] *= row[Acc::lane_row(e)] * raised[c / Tile::kPartSteps];
     }
 
     // ---- the loop, of each role
@@ -334,7 +334,7 @@ struct LatentRoles : LatentTile<M> {
         FA_MEMBER Scores(const WarpPart<M>& part, float unit_of_scores, bool f16)
             : w(part), unit(unit_of_scores), warp(part.column_warp - kColumnWarps), key0(warp * kScoreKeys) {
             load_q(f16, q);
-            FA_UNROLL for (int r = 0; r < 2; r++) m[0][r] = kNegInf, l[0][r] = 0.f;
+            FA_UNROLL_FOR (int r = 0; r < 2; r++) m[0][r] = kNegInf, l[0][r] = 0.f;
         }
         FA_MEMBER void before_maxima(int j, int key, bool now, bool, const char* tile, const char*) {
             if (!now) return;
@@ -344,18 +344,18 @@ struct LatentRoles : LatentTile<M> {
             if (!full || has_missing) M::mask_scores(w.row0, key + key0, has_missing ? s.location[j % M::kLocationTiles] + key0 : nullptr, score);
             PerRow row_max;
             M::max_of_scores(score, m, row_max);
-            if (Acc::first_of_row()) FA_UNROLL for (int r = 0; r < 2; r++) exchange().row_max[warp][Acc::row(r)] = row_max[0][r];
+            if (Acc::first_of_row()) FA_UNROLL_FOR (int r = 0; r < 2; r++) exchange().row_max[warp][Acc::row(r)] = row_max[0][r];
         }
         FA_MEMBER void behind_maxima(int j, bool now, bool, const char*) {
             if (!now) return;
             PerRow row_max, factor, exp2_offset;
-            FA_UNROLL for (int r = 0; r < 2; r++) {
+            FA_UNROLL_FOR (int r = 0; r < 2; r++) {
                 row_max[0][r] = exchange().row_max[0][Acc::row(r)];
-                FA_UNROLL for (int i = 1; i < kScoreWarps; i++) row_max[0][r] = max_fn(row_max[0][r], exchange().row_max[i][Acc::row(r)]);
+                FA_UNROLL_FOR (int i = 1; i < kScoreWarps; i++) row_max[0][r] = max_fn(row_max[0][r], exchange().row_max[i][Acc::row(r)]);
             }
             float unit_now = unit;
             M::move_row_max(0.f, unit_now, score, row_max, m, factor, exp2_offset);
-            FA_UNROLL for (int r = 0; r < 2; r++) {
+            FA_UNROLL_FOR (int r = 0; r < 2; r++) {
                 l[0][r] *= factor[0][r];
                 if (warp == 0 && Acc::first_of_row()) exchange().rescale[j % 2][Acc::row(r)] = factor[0][r];
             }
@@ -363,7 +363,7 @@ struct LatentRoles : LatentTile<M> {
             store_probs(warp, key0, j, score[0][0]);
         }
         FA_MEMBER void publish() const {
-            FA_UNROLL for (int r = 0; r < 2; r++) {
+            FA_UNROLL_FOR (int r = 0; r < 2; r++) {
                 const float sum = Acc::sum_of_row(l[0][r]);
                 if (!Acc::first_of_row()) continue;
                 exchange().row_sum[warp][Acc::row(r)] = sum;
@@ -385,8 +385,8 @@ struct LatentRoles : LatentTile<M> {
             if (previous) multiply_v(w, tile, j - 1, kScoreWarps / 2, kScoreWarps, o);
         }
         FA_MEMBER void apply_units() const {
-            FA_UNROLL for (int c = 0; c < M::kColumnSteps; c++)
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+            FA_UNROLL_FOR (int c = 0; c < M::kColumnSteps; c++)
+                FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
                     o[c].x[e] = factors[c / Tile::kPartSteps].output_unit(o[c].x[e], is_tail(w, c / Tile::kPartSteps));
         }
     };
@@ -398,18 +398,18 @@ struct LatentRoles : LatentTile<M> {
             Scores scores(w, unit, f16);
             iterate(x, w, begin, end, scores);
             scores.publish();
-            FA_UNROLL for (int c = 0; c < M::kColumnSteps; c++) o[0][c] = Acc{};  // no register keeps them through the loop
+            FA_UNROLL_FOR (int c = 0; c < M::kColumnSteps; c++) o[0][c] = Acc{};  // no register keeps them through the loop
         } else {
             Columns columns{w, o[0], {}};
             iterate(x, w, begin, end, columns);
             columns.apply_units();
         }
         rt::barrier();
-        FA_UNROLL for (int r = 0; r < 2; r++) {
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             const int row = Acc::row(r);
             m[0][r] = exchange().final_max[row];
             l[0][r] = 0.f;
-            if (Acc::first_of_row()) FA_UNROLL for (int i = 0; i < kScoreWarps; i++) l[0][r] += exchange().row_sum[i][row];
+            if (Acc::first_of_row()) FA_UNROLL_FOR (int i = 0; i < kScoreWarps; i++) l[0][r] += exchange().row_sum[i][row];
         }
         return unit;
     }

@@ -30,19 +30,19 @@ struct MmaLatentByte : MmaByte<T> {
 
     // k beside a q of f16.
     FA_MEMBER static void widen_to_f16(FragmentB (&to)[2], const PackedB& from) {
-        FA_UNROLL for (int i = 0; i < 2; i++)
-            FA_UNROLL for (int half = 0; half < 2; half++) rt::e4m3_to_f16(from.r[2 * half + i], to[i].r[2 * half], to[i].r[2 * half + 1]);
+        FA_UNROLL_FOR (int i = 0; i < 2; i++)
+            FA_UNROLL_FOR (int half = 0; half < 2; half++) rt::e4m3_to_f16(from.r[2 * half + i], to[i].r[2 * half], to[i].r[2 * half + 1]);
     }
     FA_MEMBER static void mma_f16(typename MmaByte<T>::Acc& d, const FragmentA& a, const FragmentB& b) {
-        FA_UNROLL for (int half = 0; half < 2; half++) rt::mma_m16n8k16_f16(d.x + 4 * half, a.r, b.r + 2 * half);
+        FA_UNROLL_FOR (int half = 0; half < 2; half++) rt::mma_m16n8k16_f16(d.x + 4 * half, a.r, b.r + 2 * half);
     }
     // v: a byte's exponent and fraction at their places in bf16, which makes its value 2^-kValueLog2 times as large, down to the smallest; P makes up
     // for it. Not a number becomes 480: where v is none, k is none, and so is P.
     static constexpr int kValueLog2 = 120;
     FA_MEMBER static uint32_t place(uint32_t bytes, uint32_t selector) { return rt::prmt_signed(bytes, selector) << 4 & 0x87f087f0u; }
     FA_MEMBER static void widen_in_place(FragmentB (&to)[2], const PackedB& from) {
-        FA_UNROLL for (int i = 0; i < 2; i++)
-            FA_UNROLL for (int half = 0; half < 2; half++) {
+        FA_UNROLL_FOR (int i = 0; i < 2; i++)
+            FA_UNROLL_FOR (int half = 0; half < 2; half++) {
                 to[i].r[half] = place(from.r[2 * i + half], 0xa280);
                 to[i].r[2 + half] = place(from.r[2 * i + half], 0xb391);
             }

@@ -67,7 +67,7 @@ struct LatentTile {
         if (!row || dim >= end) return 0;
         if (x.q_width >= 4 && dim % 2 == 0) return *reinterpret_cast<const uint32_t*>(row + dim * int(sizeof(typename Mma::Element)));
         uint32_t pair = 0;
-        FA_UNROLL for (int e = 0; e < 2; e++) {
+        FA_UNROLL_FOR (int e = 0; e < 2; e++) {
             if (dim + e >= end) continue;
             uint32_t bits;
             if (Mma::kRoundsQ && x.q_width == 0) bits = f32_to_bf16(clamp_to_bf16(load_element(x.q, index + dim + e, x.q_dtype)));
@@ -87,19 +87,19 @@ struct LatentTile {
         FragmentA (&q)[M::row_tiles][kWarpSteps + 1] = query.r;
         const int t = rt::thread() % 4, dims = int(x.dim_qk), own_end = kBytes ? min_of(x.k_dims, kLatentDims) : min_of(dims, kLatentDims),
                   own = w.column_warp * (kLatentDims / kWarps), tail = own_end + w.column_warp * M::kTile;
-        FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
-            FA_UNROLL for (int half = 0; half < 2; half++) {
+        FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++)
+            FA_UNROLL_FOR (int half = 0; half < 2; half++) {
                 const int r = w.row0 + M::kTileRows * m + Acc::row(half);
                 const bool there = r < M::shared().tile.valid;
                 const int64_t index = there ? M::q_index(x, r) : 0;
                 const char* const row = there ? static_cast<const char*>(x.q) + index * int64_t(sizeof(typename Mma::Element)) : nullptr;
-                FA_UNROLL for (int step = 0; step < kWarpSteps; step++)
-                    FA_UNROLL for (int i = 0; i < 2; i++) {
+                FA_UNROLL_FOR (int step = 0; step < kWarpSteps; step++)
+                    FA_UNROLL_FOR (int i = 0; i < 2; i++) {
                         const bool as_stored = !kBytes || is_tail(w, step / kPartSteps);
                         q[m][step].r[half + 2 * i] = q_pair(x, row, index, own + M::kTile * step + (as_stored ? 2 * t + 8 * i : 4 * t + 2 * i),
                                                             is_tail(w, step / kPartSteps) ? dims : own_end);
                     }
-                FA_UNROLL for (int i = 0; i < 2; i++)
+                FA_UNROLL_FOR (int i = 0; i < 2; i++)
                     q[m][kWarpSteps].r[half + 2 * i] = kMixed ? 0 : q_pair(x, row, index, tail + 2 * t + 8 * i, dims);
             }
         if constexpr (kBytes) query.f16 = narrow_rows(q[0], is_tail(w, 1) ? kPartSteps : kWarpSteps, query.unit[0]);
@@ -110,7 +110,7 @@ struct LatentTile {
     FA_MEMBER static uint32_t largest_exponent(uint32_t pair) { return max_of(pair >> 7 & 0xff, pair >> 23 & 0xff); }
     FA_MEMBER static bool is_exact(uint32_t pair, uint32_t exponent) {
         bool exact = true;
-        FA_UNROLL for (int e = 0; e < 2; e++) {
+        FA_UNROLL_FOR (int e = 0; e < 2; e++) {
             const uint32_t bits = pair >> 16 * e & 0x7fff;
             exact &= bits == 0 || bits >> 7 >= exponent - 28;
         }
@@ -124,18 +124,18 @@ struct LatentTile {
     FA_MEMBER static bool narrow_rows(FragmentA (&q)[steps], int used, float (&unit)[2]) {
         uint32_t largest[2] = {};
         bool exact = true;
-        FA_UNROLL for (int half = 0; half < 2; half++) {
-            FA_UNROLL for (int i = 0; i < 2 * steps; i++)
+        FA_UNROLL_FOR (int half = 0; half < 2; half++) {
+            FA_UNROLL_FOR (int i = 0; i < 2 * steps; i++)
                 if (i / 2 < used) largest[half] = max_of(largest[half], largest_exponent(q[i / 2].r[half + i % 2 * 2]));
-            FA_UNROLL for (int mask = 1; mask <= 2; mask *= 2) largest[half] = max_of(largest[half], bits_of(rt::shuffle_xor16(float_of(largest[half]), mask)));
+            FA_UNROLL_FOR (int mask = 1; mask <= 2; mask *= 2) largest[half] = max_of(largest[half], bits_of(rt::shuffle_xor16(float_of(largest[half]), mask)));
             largest[half] = max_of(largest[half], kLeastExponent);
-            FA_UNROLL for (int i = 0; i < 2 * steps; i++)
+            FA_UNROLL_FOR (int i = 0; i < 2 * steps; i++)
                 if (i / 2 < used) exact &= is_exact(q[i / 2].r[half + i % 2 * 2], largest[half]);
         }
         const bool all = !rt::warp_any(!exact);
-        FA_UNROLL for (int half = 0; half < 2; half++) {
+        FA_UNROLL_FOR (int half = 0; half < 2; half++) {
             unit[half] = all ? narrow_unit(largest[half]) : 1.f;
-            FA_UNROLL for (int i = 0; i < 2 * steps; i++) {
+            FA_UNROLL_FOR (int i = 0; i < 2 * steps; i++) {
                 uint32_t& pair = q[i / 2].r[half + i % 2 * 2];
                 if (all && i / 2 < used) pair = narrow(pair, narrow_power(largest[half]));
             }
@@ -201,10 +201,10 @@ struct LatentTile {
         static_assert(keys % down == 0 && (down >= 8 ? down % 8 == 0 : 8 % down == 0), "a row's swizzle is its first row's, changed");
         const int row = rt::thread() / across, vec = rt::thread() % across;
         const uint32_t at = rt::smem_addr(to) + uint32_t(swizzle_offset<row_bytes>(row, vec));
-        FA_UNROLL for (int first = 0; first < keys; first += down * at_once) {
+        FA_UNROLL_FOR (int first = 0; first < keys; first += down * at_once) {
             int64_t there[at_once];
-            FA_UNROLL for (int i = 0; i < at_once; i++) there[i] = offset(row + first + i * down);
-            FA_UNROLL for (int i = 0; i < at_once; i++) {
+            FA_UNROLL_FOR (int i = 0; i < at_once; i++) there[i] = offset(row + first + i * down);
+            FA_UNROLL_FOR (int i = 0; i < at_once; i++) {
                 const int r = first + i * down;
                 rt::cp_async16((at ^ uint32_t(r % 8 * 16)) + uint32_t(r * row_bytes), from + there[i], in_row && there[i] >= 0);
             }
@@ -249,11 +249,11 @@ struct LatentTile {
     }
     FA_MEMBER static void load_factors(const MmaForwardParams& x, const int64_t (&column)[kParts], int j, uint32_t (&raw)[kParts][kLaneKeys]) {
         const Factors& f = x.k_factors;
-        FA_UNROLL for (int i = 0; i < kLaneKeys; i++) {
+        FA_UNROLL_FOR (int i = 0; i < kLaneKeys; i++) {
             const int64_t location = M::shared().location[j % M::kLocationTiles][rt::thread() % Mma::kLanes + Mma::kLanes * i];
             const int64_t row = uint32_t(location), block = f.block[0] == 1 ? row : row / f.block[0];
             const int64_t of_row = (location >> 32) * f.stride[0] + block * f.stride[1];
-            FA_UNROLL for (int part = 0; part < kParts; part++) {
+            FA_UNROLL_FOR (int part = 0; part < kParts; part++) {
                 const int64_t at = of_row + column[part];
                 raw[part][i] = 0;
                 if (location >= 0 && column[part] >= 0) raw[part][i] = raw_factor(f, at);
@@ -263,19 +263,19 @@ struct LatentTile {
     // As f32, for tile j; returned is the largest.
     FA_MEMBER static float store_factors(const MmaForwardParams& x, const WarpPart<M>& w, int64_t column, int part, int j, const uint32_t (&raw)[kLaneKeys]) {
         float largest = 0.f;
-        FA_UNROLL for (int i = 0; i < kLaneKeys; i++) {
+        FA_UNROLL_FOR (int i = 0; i < kLaneKeys; i++) {
             const float factor = factor_value(x.k_factors, column, raw[i]);
             exchange().factor[j % 3][row_warp(w)][w.column_warp][part][rt::thread() % Mma::kLanes + Mma::kLanes * i] = factor;
             const float size = fabsf(factor);
             if (size <= kMaxFloat) largest = max_fn(largest, size);
         }
-        FA_UNROLL for (int mask = 1; mask < Mma::kLanes; mask *= 2) largest = max_fn(largest, rt::shuffle_xor32(largest, mask));
+        FA_UNROLL_FOR (int mask = 1; mask < Mma::kLanes; mask *= 2) largest = max_fn(largest, rt::shuffle_xor32(largest, mask));
         return largest;
     }
     // Of the four keys of key tile n whose scores and probabilities a lane has.
     FA_MEMBER static void read_factors(const WarpPart<M>& w, int part, int j, int n, float (&factor)[4]) {
         const float* const from = exchange().factor[j % 3][row_warp(w)][w.column_warp][part] + M::kTile * n + rt::thread() % 4 * 2;
-        FA_UNROLL for (int i = 0; i < 4; i++) factor[i] = from[i / 2 * 8 + i % 2];
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) factor[i] = from[i / 2 * 8 + i % 2];
     }
     FA_MEMBER static constexpr int factor_of(int e) { return e / 4 * 2 + e % 2; }
 
@@ -295,8 +295,8 @@ struct LatentTile {
         } else {
             Mma::template load_k<kRowBytes>(right[0], ptr, M::kTile * n * kRowBytes, part * kPieces + i);
         }
-        FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
-            FA_UNROLL for (int c = 0; c < kPieceSteps; c++) {
+        FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++)
+            FA_UNROLL_FOR (int c = 0; c < kPieceSteps; c++) {
                 const FragmentA& left = q.r[m][part * kPartSteps + kPieceSteps * i + c];
                 if constexpr (kBytes && f16) Mma::mma_f16(sum[m][n], left, right[c]);
                 else Mma::mma(sum[m][n], left, right[c]);
@@ -304,8 +304,8 @@ struct LatentTile {
     }
     template <bool f16>
     FA_MEMBER static void multiply_part(const Query& q, const SwizzledPtr& ptr, int part, Acc (&sum)[M::row_tiles][kKeyTiles]) {
-        FA_UNROLL for (int i = 0; i < kPieces; i++)
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) multiply_piece<f16>(q, ptr, part, i, n, sum);
+        FA_UNROLL_FOR (int i = 0; i < kPieces; i++)
+            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) multiply_piece<f16>(q, ptr, part, i, n, sum);
     }
     FA_MEMBER static void load_v(FragmentB (&b)[kPieceSteps], const SwizzledPtr& ptr, int n, int i) {
         if constexpr (kBytes) {
@@ -327,20 +327,20 @@ struct LatentTile {
         const SwizzledPtr ptr = Mma::template k_ptr<kRowBytes>(tile + w.column_warp * kWarpBytes, 0);
         const SwizzledPtr tail_ptr = TailMma::template k_ptr<kTailRowBytes>(tail_tile(tile), 0).advance(kMixed ? 0 : w.column_warp);
         if constexpr (!kMixed) {
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                 FragmentB right;
                 load_tail(right, tail_ptr, n, 0);
-                FA_UNROLL for (int m = 0; m < M::row_tiles; m++) Mma::mma(total[m][n], q.r[m][kWarpSteps], right);
+                FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++) Mma::mma(total[m][n], q.r[m][kWarpSteps], right);
             }
         }
-        FA_UNROLL for (int part = 0; part < kParts; part++) {
+        FA_UNROLL_FOR (int part = 0; part < kParts; part++) {
             Scores sum{};
             if (is_tail(w, part)) {
-                FA_UNROLL for (int step = 0; step < kPartSteps; step++)
-                    FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                FA_UNROLL_FOR (int step = 0; step < kPartSteps; step++)
+                    FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                         FragmentB right;
                         load_tail(right, tail_ptr, n, step);
-                        FA_UNROLL for (int m = 0; m < M::row_tiles; m++) Mma::mma(sum[m][n], q.r[m][part * kPartSteps + step], right);
+                        FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++) Mma::mma(sum[m][n], q.r[m][part * kPartSteps + step], right);
                     }
             } else if constexpr (kBytes) {
                 if (q.f16) multiply_part<true>(q, ptr, part, sum);
@@ -349,31 +349,31 @@ struct LatentTile {
                 multiply_part<false>(q, ptr, part, total);
             }
             if constexpr (kBytes) {
-                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                     float factor[4];
                     read_factors(w, part, j, n, factor);
-                    FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
-                        FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
+                    FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++)
+                        FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) {
                             const float value = is_tail(w, part) ? sum[m][n].x[e] : sum[m][n].x[e] * q.unit[m][Acc::lane_row(e)];
                             total[m][n].x[e] = fmaf(value, factor[factor_of(e)], total[m][n].x[e]);
                         }
                 }
             }
         }
-        FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-            FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
-                FA_UNROLL for (int half = 0; half < 2; half++)
+        FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++)
+            FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++)
+                FA_UNROLL_FOR (int half = 0; half < 2; half++)
                     rt::store4(exchange().sum[j % 2][row_warp(w)][w.column_warp][m][n][half][rt::thread() % Mma::kLanes], total[m][n].x + 4 * half);
     }
     // The scores, of all dims: in one order, so that the warps that share them have the same.
     FA_MEMBER static void add_up(const WarpPart<M>& w, int j, Scores score) {
-        FA_UNROLL for (int m = 0; m < M::row_tiles; m++)
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                FA_UNROLL for (int half = 0; half < 2; half++) {
+        FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++)
+            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++)
+                FA_UNROLL_FOR (int half = 0; half < 2; half++) {
                     float part[kWarps][4];
-                    FA_UNROLL for (int i = 0; i < kWarps; i++)
+                    FA_UNROLL_FOR (int i = 0; i < kWarps; i++)
                         rt::load4(exchange().sum[j % 2][row_warp(w)][i][m][n][half][rt::thread() % Mma::kLanes], part[i]);
-                    FA_UNROLL for (int e = 0; e < 4; e++) score[m][n].x[4 * half + e] = (part[0][e] + part[1][e]) + (part[2][e] + part[3][e]);
+                    FA_UNROLL_FOR (int e = 0; e < 4; e++) score[m][n].x[4 * half + e] = (part[0][e] + part[1][e]) + (part[2][e] + part[3][e]);
                 }
     }
     // Probabilities of key tile n, times the factors of a part, as they are multiplied with it.
@@ -381,15 +381,15 @@ struct LatentTile {
         if constexpr (kBytes) {
             float f[4];
             read_factors(w, part, j, n, f);
-            FA_UNROLL for (int i = 0; i < 4; i++) f[i] *= p_scale;
+            FA_UNROLL_FOR (int i = 0; i < 4; i++) f[i] *= p_scale;
             if (!is_tail(w, part)) {
-                FA_UNROLL for (int i = 0; i < 4; i++) f[i] *= LatentFactors::power(Mma::kValueLog2 - LatentFactors::kPScaleLog2);
+                FA_UNROLL_FOR (int i = 0; i < 4; i++) f[i] *= LatentFactors::power(Mma::kValueLog2 - LatentFactors::kPScaleLog2);
             }
-            FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
-                FA_UNROLL for (int e = 0; e < 4; e++)
+            FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++)
+                FA_UNROLL_FOR (int e = 0; e < 4; e++)
                     left[i].r[e] = rt::pack_bf16(score[i][n].x[2 * e] * f[factor_of(2 * e)], score[i][n].x[2 * e + 1] * f[factor_of(2 * e + 1)]);
         } else {
-            FA_UNROLL for (int i = 0; i < M::row_tiles; i++) Mma::round_probs(left[i], score[i][n]);
+            FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) Mma::round_probs(left[i], score[i][n]);
         }
     }
     // Online softmax of a tile's scores, and its product with the warp's dims. `largest`: of each part's factors.
@@ -399,44 +399,44 @@ struct LatentTile {
         float raised[kParts];
         M::update_row_max(0.f, unit, score, m, factor, exp2_offset);
         bool moved = false;
-        FA_UNROLL for (int part = 0; part < kParts; part++) {
+        FA_UNROLL_FOR (int part = 0; part < kParts; part++) {
             raised[part] = kBytes ? factors[part].raise(largest[part]) : 1.f;
             moved |= raised[part] != 1.f;
         }
-        FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
-            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+        FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++)
+            FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
                 l[i][r] *= factor[i][r];
                 moved |= factor[i][r] != 1.f;
             }
         if (rt::warp_any(moved))
-            FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
-                FA_UNROLL for (int c = 0; c < M::kColumnSteps; c++)
-                    FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)] * raised[c / kPartSteps];
-        FA_UNROLL for (int n = 0; n < kKeyTiles; n++) M::apply_exp2(n, unit, exp2_offset, score, l);
+            FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++)
+                FA_UNROLL_FOR (int c = 0; c < M::kColumnSteps; c++)
+                    FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)] * raised[c / kPartSteps];
+        FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) M::apply_exp2(n, unit, exp2_offset, score, l);
         const SwizzledPtr ptr = Mma::template v_ptr<kRowBytes, keys>(tile + w.column_warp * kWarpBytes, 0);
-        FA_UNROLL for (int part = 0; part < kParts; part++) {
+        FA_UNROLL_FOR (int part = 0; part < kParts; part++) {
             const float p_scale = factors[part].p_scale();
             if (is_tail(w, part)) {
                 const SwizzledPtr tail_ptr = TailMma::template v_ptr<kTailRowBytes, keys>(tail_tile(tile), 0);
-                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                     FragmentA left[M::row_tiles];
                     round_probs(w, part, j, n, p_scale, score, left);
-                    FA_UNROLL for (int step = 0; step < kPartSteps; step++) {
+                    FA_UNROLL_FOR (int step = 0; step < kPartSteps; step++) {
                         FragmentB right;
                         TailMma::template load_v<kTailRowBytes, keys>(right, tail_ptr, n, step);
-                        FA_UNROLL for (int i = 0; i < M::row_tiles; i++) Mma::mma(o[i][part * kPartSteps + step], left[i], right);
+                        FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) Mma::mma(o[i][part * kPartSteps + step], left[i], right);
                     }
                 }
                 continue;
             }
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                 FragmentA left[M::row_tiles];
                 round_probs(w, part, j, n, p_scale, score, left);
-                FA_UNROLL for (int piece = 0; piece < kPieces; piece++) {
+                FA_UNROLL_FOR (int piece = 0; piece < kPieces; piece++) {
                     FragmentB right[kPieceSteps];
                     load_v(right, ptr, n, part * kPieces + piece);
-                    FA_UNROLL for (int c = 0; c < kPieceSteps; c++)
-                        FA_UNROLL for (int i = 0; i < M::row_tiles; i++) Mma::mma(o[i][part * kPartSteps + kPieceSteps * piece + c], left[i], right[c]);
+                    FA_UNROLL_FOR (int c = 0; c < kPieceSteps; c++)
+                        FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) Mma::mma(o[i][part * kPartSteps + kPieceSteps * piece + c], left[i], right[c]);
                 }
             }
         }

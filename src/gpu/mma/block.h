@@ -147,9 +147,10 @@ struct MmaBlock {
     FA_MEMBER static void narrow_units(Copy copy) {
         constexpr int units = row_bytes / size, across = units < threads ? units : threads, down = threads / across;
         const int column = rt::thread() % across, first = rt::thread() / across;
-        for (int c = column; c < units; c += across)
+        for (int c = column; c < units; c += across) {
             FA_UNROLL_BY(2)
             for (int r = first; r < count; r += down) copy(r, c * size);
+        }
     }
 
     FA_MEMBER static int64_t q_index(const MmaForwardParams& x, int r) {
@@ -214,7 +215,7 @@ struct MmaBlock {
             struct Rows {
                 typename Mma::QRow tile[RowTiles];
             } rows;
-            FA_UNROLL for (int m = 0; m < RowTiles; m++) {
+            FA_UNROLL_FOR (int m = 0; m < RowTiles; m++) {
                 const int r = row0 + kTileRows * m + Acc::row(0);
                 rows.tile[m] = {q_row(x, r), r < shared().tile.valid ? int(x.dim_qk) * int(sizeof(Element)) : 0, x.q_width};
             }
@@ -285,7 +286,7 @@ struct MmaBlock {
                 at += step;
             };
             if (count >= Keys) {
-                FA_UNROLL for (int r = 0; r < Keys; r += down) copy(r, in_row);
+                FA_UNROLL_FOR (int r = 0; r < Keys; r += down) copy(r, in_row);
             } else {
                 FA_UNROLL_BY(4)
                 for (int r = 0; r < Keys; r += down) copy(r, in_row && first + r < count);
@@ -309,7 +310,7 @@ struct MmaBlock {
         const bool in_row = 16 * vec < from.bytes;
         const uint32_t at = rt::smem_addr(to);
         const int64_t* location = shared().location[j % kLocationTiles] + first;
-        FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
+        FA_UNROLL_FOR (int n = 0; n < Keys / kRowsAtOnce; n++) {
             const int64_t p = x.by_location                     ? location[n * kRowsAtOnce]
                               : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce
                                                                 : -1;
@@ -362,7 +363,7 @@ struct MmaBlock {
     template <class Copy>
     FA_MEMBER static void each_row(const KvReader& s, int i, Copy copy) {
         const uint32_t to = s.to + uint32_t(i * kStageBytes);
-        FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
+        FA_UNROLL_FOR (int n = 0; n < Keys / kRowsAtOnce; n++) {
             const int r = n * kRowsAtOnce;
             copy(r, (to ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes));  // the swizzle of these rows
         }

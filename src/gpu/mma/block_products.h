@@ -17,13 +17,13 @@ struct MmaBlockProducts : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, 
         const auto k_ptr = Mma::template k_ptr<kRowBytes>(k, key0);
         const char* const factors = Mma::template factor_ptr<kRowBytes>(k, key0);
         typename Mma::FragmentA q[RowTiles][kHoldQ ? 1 : 2];
-        FA_UNROLL for (int block = 0; block < kSteps / 2; block++) {
+        FA_UNROLL_FOR (int block = 0; block < kSteps / 2; block++) {
             if constexpr (!kHoldQ) {
-                FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                    FA_UNROLL for (int c = 0; c < 2; c++) Block::load_q_tile(q[m][c], q_ptr, m, 2 * block + c);
+                FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
+                    FA_UNROLL_FOR (int c = 0; c < 2; c++) Block::load_q_tile(q[m][c], q_ptr, m, 2 * block + c);
             }
             const auto q_tile = [&](int m, int c) -> const auto& { return kHoldQ ? held[m][kHoldQ ? 2 * block + c : 0] : q[m][kHoldQ ? 0 : c]; };
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++)
                 Mma::in_loop(type, [&](auto known) {
                     typename Mma::FragmentB right[2];
                     float factor[Mma::kFactors];
@@ -33,31 +33,31 @@ struct MmaBlockProducts : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, 
                         if (shared().tile.features & kKeyHalves) {
                             float second[Mma::kFactors];
                             Mma::template load_offsets<kRowBytes>(second, factors + kTile * n * kRowBytes, block);
-                            FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                                FA_UNROLL for (int c = 0; c < 2; c++) {
+                            FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
+                                FA_UNROLL_FOR (int c = 0; c < 2; c++) {
                                     Acc products{};
                                     Mma::mma(products, q_tile(m, c), right[c]);
-                                    FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                                    FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
                                         score[m][n].x[e] = fmaf(products.x[e], (c ? second : factor)[Mma::factor_of(e)], score[m][n].x[e]);
                                 }
                             return;
                         }
-                    FA_UNROLL for (int m = 0; m < RowTiles; m++) {
+                    FA_UNROLL_FOR (int m = 0; m < RowTiles; m++) {
                         Acc products{};
-                        FA_UNROLL for (int c = 0; c < 2; c++) Mma::mma(products, q_tile(m, c), right[c]);
-                        FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                        FA_UNROLL_FOR (int c = 0; c < 2; c++) Mma::mma(products, q_tile(m, c), right[c]);
+                        FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
                             score[m][n].x[e] = fmaf(products.x[e], factor[Mma::factor_of(e)], score[m][n].x[e]);
                     }
                 });
             if constexpr (Mma::kScaled)
                 if (shared().tile.features & kKeyOffsets)
-                    FA_UNROLL for (int m = 0; m < RowTiles; m++) {
+                    FA_UNROLL_FOR (int m = 0; m < RowTiles; m++) {
                         Acc q_sum{};  // of rows of q over the block
-                        FA_UNROLL for (int c = 0; c < 2; c++) Mma::mma(q_sum, q_tile(m, c), Mma::template ones<typename Mma::Element>());
-                        FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                        FA_UNROLL_FOR (int c = 0; c < 2; c++) Mma::mma(q_sum, q_tile(m, c), Mma::template ones<typename Mma::Element>());
+                        FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                             float offset[Mma::kFactors];
                             Mma::template load_offsets<kRowBytes>(offset, factors + kTile * n * kRowBytes, block);
-                            FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                            FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
                                 score[m][n].x[e] = fmaf(q_sum.x[e], offset[Mma::factor_of(e)], score[m][n].x[e]);
                         }
                     }
@@ -68,7 +68,7 @@ struct MmaBlockProducts : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, 
     template <class Type, class VPtr>
     FA_MEMBER static void add_block_outputs(Type type, Acc score[RowTiles][kKeyTiles], const VPtr& ptr, const char* factors, int n,
                                             Acc o[RowTiles][kColumnSteps]) {
-        FA_UNROLL for (int block = 0; block < kSteps / 2; block++)
+        FA_UNROLL_FOR (int block = 0; block < kSteps / 2; block++)
             Mma::in_loop(type, [&](auto known) {
                 typename Mma::FragmentB right[2];
                 float factor[Mma::kFactors];
@@ -76,28 +76,28 @@ struct MmaBlockProducts : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, 
                 Mma::template load_factors<decltype(known), kRowBytes>(factor, factors + kTile * n * kRowBytes, block);
                 if constexpr (Mma::kScaled)
                     if (shared().tile.features & kValueOffsets) {
-                        FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::add_both_parts(o[i] + 2 * block, score[i][n], factor, right[0], right[1]);
+                        FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::add_both_parts(o[i] + 2 * block, score[i][n], factor, right[0], right[1]);
                         const typename Mma::FragmentB ones = Mma::template ones<Bf16>();
                         Mma::template load_offsets<kRowBytes>(factor, factors + kTile * n * kRowBytes, block);
-                        FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::add_both_parts(o[i] + 2 * block, score[i][n], factor, ones, ones);
+                        FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::add_both_parts(o[i] + 2 * block, score[i][n], factor, ones, ones);
                         return;
                     }
                 if constexpr (Mma::kScaled)
                     if (shared().tile.features & kValueHalves) {
                         float second[Mma::kFactors];
                         Mma::template load_offsets<kRowBytes>(second, factors + kTile * n * kRowBytes, block);
-                        FA_UNROLL for (int i = 0; i < RowTiles; i++)
-                            FA_UNROLL for (int c = 0; c < 2; c++) {
+                        FA_UNROLL_FOR (int i = 0; i < RowTiles; i++)
+                            FA_UNROLL_FOR (int c = 0; c < 2; c++) {
                                 typename Mma::FragmentA left, rest;
                                 Mma::round_products(left, rest, score[i][n], c ? second : factor);
                                 Mma::mma_v(o[i][2 * block + c], left, rest, right[c]);
                             }
                         return;
                     }
-                FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+                FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) {
                     typename Mma::FragmentA left, rest;
                     Mma::round_products(left, rest, score[i][n], factor);
-                    FA_UNROLL for (int c = 0; c < 2; c++) Mma::mma_v(o[i][2 * block + c], left, rest, right[c]);
+                    FA_UNROLL_FOR (int c = 0; c < 2; c++) Mma::mma_v(o[i][2 * block + c], left, rest, right[c]);
                 }
             });
     }

@@ -40,13 +40,13 @@ struct ClusterMerge {
             if (lane < splits) rt::ld_cluster2(&s.state[0][r].m, lane, &state.m, &state.l);
             if (state.l != 0.f) rt::ld_cluster4(M::output_at(0, r, column), lane, sum);
             float m = state.m;
-            FA_UNROLL for (int mask = 1; mask < kMaxClusterSplits; mask *= 2) m = max_fn(m, rt::shuffle_xor16(m, mask));
+            FA_UNROLL_FOR (int mask = 1; mask < kMaxClusterSplits; mask *= 2) m = max_fn(m, rt::shuffle_xor16(m, mask));
             const float factor = state.l == 0.f ? 0.f : rescale(state.m, m);
             state = {m, state.l * factor};
-            FA_UNROLL for (int mask = 1; mask < kMaxClusterSplits; mask *= 2) state.l += rt::shuffle_xor16(state.l, mask);
-            FA_UNROLL for (int e = 0; e < 4; e++) {
+            FA_UNROLL_FOR (int mask = 1; mask < kMaxClusterSplits; mask *= 2) state.l += rt::shuffle_xor16(state.l, mask);
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) {
                 sum[e] *= factor;
-                FA_UNROLL for (int mask = 1; mask < kMaxClusterSplits; mask *= 2) sum[e] += rt::shuffle_xor16(sum[e], mask);
+                FA_UNROLL_FOR (int mask = 1; mask < kMaxClusterSplits; mask *= 2) sum[e] += rt::shuffle_xor16(sum[e], mask);
             }
             const int row = (t.first + r) / group, head = int(t.kv_head) * group + (t.first + r) % group;
             const bool writes = lane == 0 && item < items;
@@ -54,7 +54,7 @@ struct ClusterMerge {
             if (!writes || column >= x.dim_v) continue;
             const int64_t at = query_index(x.o_strides, t.seq, t.batch, row, head) + column;
             if (x.o_plain) {
-                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], f.factor);
+                FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], f.factor);
                 M::Policy::store4(static_cast<typename M::Element*>(x.o) + at, sum);
             } else {
                 for (int e = 0; e < 4 && column + e < x.dim_v; e++) store_output(x, at + e, sum[e], f.factor);

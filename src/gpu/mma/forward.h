@@ -33,9 +33,9 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     FA_MEMBER static void compute_qk(const MmaForwardParams& x, Type type,
                                      const typename Mma::FragmentA (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k, int row0,
                                      int key0, Acc score[RowTiles][kKeyTiles]) {
-        FA_UNROLL for (int m = 0; m < RowTiles; m++)
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) score[m][n].x[e] = 0.f;
+        FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
+            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++)
+                FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) score[m][n].x[e] = 0.f;
         // Registers are too few to keep where q is read from tile to tile.
         constexpr bool registers_lack = (Mma::kSplitTf32 && D == 64) || (Mma::kWidensQ && !kHoldQ && kind == Kind::plain);
         const int lane = (registers_lack ? rt::opaque(rt::thread()) : rt::thread()) % Mma::kLanes;
@@ -52,13 +52,13 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             constexpr int chain = 2;  // of steps
             for (int step = 0; step < kSteps; step += chain) {
                 typename Mma::FragmentA q[RowTiles][chain];
-                FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                    FA_UNROLL for (int c = 0; c < chain; c++) Block::load_q_tile(q[m][c], q_ptr, m, step + c);
-                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
+                    FA_UNROLL_FOR (int c = 0; c < chain; c++) Block::load_q_tile(q[m][c], q_ptr, m, step + c);
+                FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                     typename Mma::FragmentB right[chain];
-                    FA_UNROLL for (int c = 0; c < chain; c++)
+                    FA_UNROLL_FOR (int c = 0; c < chain; c++)
                         Mma::template load_k<kRowBytes>(right[c], k_ptr, kTile * n * kRowBytes, step + c);
-                    FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::mma_chain(score[m][n], q[m], right);
+                    FA_UNROLL_FOR (int m = 0; m < RowTiles; m++) Mma::mma_chain(score[m][n], q[m], right);
                 }
             }
         } else if constexpr (Mma::kWidens) {
@@ -66,22 +66,22 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             typename Mma::FragmentA q[RowTiles][kHoldQ ? 1 : steps];
             typename Mma::PackedB packed[2][kWidened];
             const auto load = [&](int i) {
-                FA_UNROLL for (int c = 0; c < kWidened; c++)
+                FA_UNROLL_FOR (int c = 0; c < kWidened; c++)
                     Mma::template load_k<kRowBytes>(packed[i % 2][c], k_ptr, kTile * (i % kKeyTiles) * kRowBytes,
                                                     i / kKeyTiles * kWidened + c);
             };
             load(0);
-            FA_UNROLL for (int i = 0; i < all; i++) {
+            FA_UNROLL_FOR (int i = 0; i < all; i++) {
                 const int step = i / kKeyTiles * steps, n = i % kKeyTiles;
                 if constexpr (!kHoldQ)
                     if (n == 0)
-                        FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                            FA_UNROLL for (int c = 0; c < steps; c++) Block::load_q_tile(q[m][c], q_ptr, m, step + c);
+                        FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
+                            FA_UNROLL_FOR (int c = 0; c < steps; c++) Block::load_q_tile(q[m][c], q_ptr, m, step + c);
                 if (i + 1 < all) load(i + 1);
                 typename Mma::FragmentB right[steps];
                 Mma::template widen_k<kWidened>(right, packed[i % 2], type);
-                FA_UNROLL for (int c = 0; c < steps; c++)
-                    FA_UNROLL for (int m = 0; m < RowTiles; m++)
+                FA_UNROLL_FOR (int c = 0; c < steps; c++)
+                    FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
                         Mma::mma(score[m][n], kHoldQ ? held[m][kHoldQ ? step + c : 0] : q[m][kHoldQ ? 0 : c], right[c]);
             }
         } else {
@@ -91,7 +91,7 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             typename Mma::FragmentB right[kPrefetch + 1];
             const auto load_step = [&](int step) {
                 if constexpr (!kHoldQ) {
-                    FA_UNROLL for (int m = 0; m < RowTiles; m++) Block::load_q_tile(q[step % 2][m], q_ptr, m, step);
+                    FA_UNROLL_FOR (int m = 0; m < RowTiles; m++) Block::load_q_tile(q[step % 2][m], q_ptr, m, step);
                 }
             };
             const auto load = [&](int i) {
@@ -99,13 +99,13 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
                                                 i / kKeyTiles);
             };
             if constexpr (!kHoldQ) load_step(0);
-            FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load(i);
-            FA_UNROLL for (int i = 0; i < all; i++) {
+            FA_UNROLL_FOR (int i = 0; i < kPrefetch && i < all; i++) load(i);
+            FA_UNROLL_FOR (int i = 0; i < all; i++) {
                 const int step = i / kKeyTiles, n = i % kKeyTiles;
                 if constexpr (!kHoldQ)
                     if (n == 0 && step + 1 < kSteps) load_step(step + 1);
                 if (i + kPrefetch < all) load(i + kPrefetch);
-                FA_UNROLL for (int m = 0; m < RowTiles; m++)
+                FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
                     Mma::mma(score[m][n], kHoldQ ? held[m][step % (kHoldQ ? kSteps : 1)] : q[step % 2][m], right[i % (kPrefetch + 1)]);
             }
         }
@@ -121,15 +121,15 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
         if (update_row_max(lag, unit, score, m, factor, exp2_offset)) {
             // Beside blocks, whose factors take the instructions, O is multiplied only where a maximum has moved: by 1 otherwise.
             bool moved = !Mma::kQuantised;
-            FA_UNROLL for (int i = 0; i < RowTiles; i++)
-                FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+            FA_UNROLL_FOR (int i = 0; i < RowTiles; i++)
+                FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
                     l[i][r] *= factor[i][r];
                     moved |= factor[i][r] != 1.f;
                 }
             if (!Mma::kQuantised || rt::warp_any(moved))
-                FA_UNROLL for (int i = 0; i < RowTiles; i++)
-                    FA_UNROLL for (int c = 0; c < kAccs; c++)
-                        FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)];
+                FA_UNROLL_FOR (int i = 0; i < RowTiles; i++)
+                    FA_UNROLL_FOR (int c = 0; c < kAccs; c++)
+                        FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)];
         }
         // Where few lanes share a row, each has many of its probabilities: a tile's are added up before they meet the sum so far.
         constexpr bool by_tiles = Acc::kRows == 1;
@@ -138,55 +138,55 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             if constexpr (by_tiles) apply_exp2_to_row(n, unit, exp2_offset, score, tile_sum);
             else apply_exp2(n, unit, exp2_offset, score, l);
             if (drop)
-                FA_UNROLL for (int i = 0; i < RowTiles; i++) remove_scores(kept[i], n, 0.f, score[i][n]);
+                FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) remove_scores(kept[i], n, 0.f, score[i][n]);
         };
         const auto ptr = Mma::template v_ptr<kRowBytes, Keys>(v, key0);
         if constexpr (kStored<Mma>) {
             compute_probs(0);
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                 if (n + 1 < kKeyTiles) compute_probs(n + 1);
                 Mma::template add_outputs<kRowBytes, Keys, RowTiles>(type, score, n, v, Block::stage_tile(Stages), key0 + kTile * n, o);
             }
         } else if constexpr (Mma::kQuantised) {
             const char* const factors = Mma::template factor_ptr<kRowBytes>(v, key0);
             compute_probs(0);
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                 if (n + 1 < kKeyTiles) compute_probs(n + 1);
                 Block::add_block_outputs(type, score, ptr, factors, n, o);
             }
         } else if constexpr (Mma::kSplitTf32) {
             typename Mma::FragmentA left[RowTiles][kKeyTiles];
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                 compute_probs(n);
-                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i][n], score[i][n]);
+                FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i][n], score[i][n]);
             }
-            FA_UNROLL for (int c = 0; c < kSteps; c++) {
+            FA_UNROLL_FOR (int c = 0; c < kSteps; c++) {
                 typename Mma::FragmentB right[kKeyTiles];
-                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes, Keys>(right[n], ptr, n, c);
-                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma_chain(o[i][c], left[i], right);
+                FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes, Keys>(right[n], ptr, n, c);
+                FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::mma_chain(o[i][c], left[i], right);
             }
         } else if constexpr (Mma::kWidens) {
             constexpr int steps = 2 * kWidened, all = kSteps / steps * kKeyTiles;
             typename Mma::FragmentA left[RowTiles];
             typename Mma::PackedB packed[2][kWidened];
             const auto load = [&](int j) {
-                FA_UNROLL for (int c = 0; c < kWidened; c++)
+                FA_UNROLL_FOR (int c = 0; c < kWidened; c++)
                     Mma::template load_v<kRowBytes, Keys>(packed[j % 2][c], ptr, j * steps / kSteps,
                                                           j * kWidened % (kSteps / 2) + c);
             };
             load(0);
             compute_probs(0);
-            FA_UNROLL for (int j = 0; j < all; j++) {
+            FA_UNROLL_FOR (int j = 0; j < all; j++) {
                 const int n = j * steps / kSteps, first = j * steps % kSteps;
                 if (first == 0) {
-                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i], score[i][n]);
+                    FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i], score[i][n]);
                     if (n + 1 < kKeyTiles) compute_probs(n + 1);
                 }
                 if (j + 1 < all) load(j + 1);
                 typename Mma::FragmentB right[steps];
                 Mma::template widen_v<kWidened>(right, packed[j % 2], type);
-                FA_UNROLL for (int c = 0; c < steps; c++)
-                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma(o[i][first + c], left[i], right[c]);
+                FA_UNROLL_FOR (int c = 0; c < steps; c++)
+                    FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::mma(o[i][first + c], left[i], right[c]);
             }
         } else {
             constexpr int all = kColumnSteps * kKeyTiles;
@@ -199,20 +199,20 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             const auto load = [&](int i) {
                 Mma::template load_v<kRowBytes, Keys>(right[i % (kPrefetch + 1)], own, i / kColumnSteps, i % kColumnSteps);
             };
-            FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load(i);
+            FA_UNROLL_FOR (int i = 0; i < kPrefetch && i < all; i++) load(i);
             compute_probs(0);
-            FA_UNROLL for (int j = 0; j < all; j++) {
+            FA_UNROLL_FOR (int j = 0; j < all; j++) {
                 const int n = j / kColumnSteps, c = j % kColumnSteps;
                 if (c == 0) {
-                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i], score[i][n]);
+                    FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i], score[i][n]);
                     if (n + 1 < kKeyTiles) compute_probs(n + 1);
                 }
                 if (j + kPrefetch < all) load(j + kPrefetch);
-                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma(o[i][c], left[i], right[j % (kPrefetch + 1)]);
+                FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::mma(o[i][c], left[i], right[j % (kPrefetch + 1)]);
             }
         }
         if constexpr (by_tiles) {
-            FA_UNROLL for (int i = 0; i < RowTiles; i++) l[i][0] += tile_sum[i].total();
+            FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) l[i][0] += tile_sum[i].total();
         }
     }
 };
@@ -245,14 +245,14 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
     const auto first_key = [&](int j, int key) { return listed() ? s.listed[j % M::kLocationTiles] : key; };
     if (kind == Kind::paged || (either && s.tile.features & kPaged)) {
         int64_t first[M::stages / 2];
-        FA_UNROLL for (int j = 0; j < M::stages / 2; j++) first[j] = find(begin + j * M::keys);
-        FA_UNROLL for (int j = 0; j < M::stages / 2; j++) M::store_location(first[j], j, begin + j * M::keys, end);
+        FA_UNROLL_FOR (int j = 0; j < M::stages / 2; j++) first[j] = find(begin + j * M::keys);
+        FA_UNROLL_FOR (int j = 0; j < M::stages / 2; j++) M::store_location(first[j], j, begin + j * M::keys, end);
         location = find(begin + M::stages / 2 * M::keys);
         if (listed())
             for (int j = 0; j < M::stages / 2; j++) GatheredKeys<M>::store_first(x, begin + j * M::keys, j);
         rt::barrier();
     }
-    FA_UNROLL for (int i = 0; i < M::stages - !M::kFillAllStages; i++) pipe.load(i % 2, i / 2, i);
+    FA_UNROLL_FOR (int i = 0; i < M::stages - !M::kFillAllStages; i++) pipe.load(i % 2, i / 2, i);
     // k's descale factor, and q's where a tile has one, is multiplied into the unit, unless products must have their value first: for score mods, or where the
     // factor, which only device memory has, is not positive or leaves f32's range.
     float before = 1.f;
@@ -279,8 +279,8 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
                     Mma::template load_held<M::kQRowBytes>(q, M::q_tile());
                 } else {
                     const auto ptr = M::q_ptr(x, w.row0, rt::thread() % Mma::kLanes);
-                    FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
-                        FA_UNROLL for (int step = 0; step < M::kSteps; step++) M::load_q_tile(q[i][step], ptr, i, step);
+                    FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++)
+                        FA_UNROLL_FOR (int step = 0; step < M::kSteps; step++) M::load_q_tile(q[i][step], ptr, i, step);
                 }
             }
         const int first = first_key(j, key);
@@ -293,17 +293,17 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
             const bool masked = general && s.tile.features & kMask, by_vecs = masked && M::mask_in_vecs(x, key + w.key0);
             if constexpr (general)
                 if (by_vecs)
-                    FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + M::kTileRows * i, key + w.key0, mask[i]);
+                    FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + M::kTileRows * i, key + w.key0, mask[i]);
             M::template compute_qk<kind>(x, type, q, k, w.row0, w.key0, score);
             M::apply_factors(x, w.row0, before, score);
             if constexpr (general)
                 if (s.tile.features & kScoreMod)
-                    FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
+                    FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) {
                         M::apply_score_mods(x, w.row0 + M::kTileRows * i, key + w.key0, unit, score[i]);
                         if (!masked) continue;
                         const uint32_t kept =
                             by_vecs ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + M::kTileRows * i, key + w.key0);
-                        FA_UNROLL for (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
+                        FA_UNROLL_FOR (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
                     }
             const bool has_missing = paged && s.missing[j % M::kLocationTiles] == j;
             if (!full || has_missing) {
@@ -324,7 +324,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
             uint32_t kept[M::row_tiles] = {};
             const bool drop = general && !Mma::kSplitTf32 && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
-                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(w.row0 + M::kTileRows * i, key + w.key0);
+                FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(w.row0 + M::kTileRows * i, key + w.key0);
             M::softmax_and_pv(type, lag, unit, score, drop, kept, v, w.key0, w.column_warp, m, l, o);
         }
         stage = stage + 2 == M::stages ? 0 : stage + 2;
@@ -392,13 +392,13 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
 
     typename M::PerRow m, l;
     Acc o[M::row_tiles][M::kAccs];
-    FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
-        FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+    FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) {
+        FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
             m[i][r] = kNegInf;
             l[i][r] = 0.f;
         }
-        FA_UNROLL for (int c = 0; c < M::kAccs; c++)
-            FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
+        FA_UNROLL_FOR (int c = 0; c < M::kAccs; c++)
+            FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
     }
     const float k_factor = begin < end ? M::descale(x.k_descale) * M::common_q_factor(x) : 1.f;
     const auto v_descale = [&] { return Mma::kScaled || kStored<Mma> ? 1.f / x.v_unit : begin < end ? M::descale(x.v_descale) : 1.f; };
@@ -414,7 +414,7 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
     if constexpr (late) v_factor = v_descale();
     if constexpr (M::kAccs > M::kColumnSteps) Mma::add_offsets(o);
     rt::barrier();
-    FA_UNROLL for (int pass = 0; pass < M::kOutputPasses; pass++) {
+    FA_UNROLL_FOR (int pass = 0; pass < M::kOutputPasses; pass++) {
         M::stage_output(w.row0, w.key_warp, w.column_warp, pass, unit, v_factor, m, l, o);
         rt::barrier();
         if constexpr (merges_in_cluster)

@@ -12,7 +12,7 @@ namespace gpu {
 struct SwizzledPtr {
     uint32_t at[4];
     FA_MEMBER explicit SwizzledPtr(uint32_t first) {
-        FA_UNROLL for (int i = 0; i < 4; i++) at[i] = first ^ uint32_t(32 * i);
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) at[i] = first ^ uint32_t(32 * i);
     }
     FA_MEMBER uint32_t pair(int i) const { return at[uint32_t(i) % 4] + 128 * (uint32_t(i) / 4); }
     FA_MEMBER SwizzledPtr advance(int i) const { return SwizzledPtr((at[0] ^ uint32_t(32 * (i % 4))) + uint32_t(128 * (i / 4))); }  // i: any number
@@ -59,14 +59,14 @@ struct AccFragment {
     FA_MEMBER static void set_mask_bits(const uint32_t (&words)[tiles], int lane_row, uint32_t& kept) {
         const int lane = rt::thread() % 4;
         uint32_t bits = 0, half[2] = {};
-        FA_UNROLL for (int i = 0; i < tiles; i++) {
+        FA_UNROLL_FOR (int i = 0; i < tiles; i++) {
             const uint32_t word = words[i], nonzero = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) >> 7 & 0x01010101u;
             bits |= nonzero * 0x10204080u >> 28 << 4 * i;
         }
         const int at = lane * 4 * tiles;  // the vector's place in the row
         half[0] = at < 32 ? bits << at : 0;
         half[1] = at < 32 ? 0 : bits << (at - 32);
-        FA_UNROLL for (int i = 0; i < tiles / 2; i++) {
+        FA_UNROLL_FOR (int i = 0; i < tiles / 2; i++) {
             half[i] |= rt::shuffle_xor4(half[i], 1);
             half[i] |= rt::shuffle_xor4(half[i], 2);
             uint32_t own = half[i] >> 2 * lane & 0x03030303u;  // its columns: two of every eight
@@ -131,7 +131,7 @@ struct MmaSync {
         rt::ldmatrix_x4_trans(ptr.pair(i) + kTile * n * row_bytes, b.r);
     }
     FA_MEMBER static void mma(Acc& d, const FragmentA& a, const FragmentB& b) {  // d += a · b
-        FA_UNROLL for (int half = 0; half < 2; half++) {
+        FA_UNROLL_FOR (int half = 0; half < 2; half++) {
             if constexpr (kIsF16<T>) rt::mma_m16n8k16_f16(d.x + 4 * half, a.r, b.r + 2 * half);
             else rt::mma_m16n8k16_bf16(d.x + 4 * half, a.r, b.r + 2 * half);
         }
@@ -141,7 +141,7 @@ struct MmaSync {
     FA_MEMBER static float tanh(float x) { return tanh_fast(x); }
     // Probabilities, as the left side of a product with v: the lanes already hold what they need.
     FA_MEMBER static void round_probs(FragmentA& a, const Acc& p) {
-        FA_UNROLL for (int i = 0; i < 4; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) {
             if constexpr (kIsF16<T>) a.r[i] = rt::pack_f16(p.x[2 * i], p.x[2 * i + 1]);
             else a.r[i] = rt::scale_down_bf16(rt::pack_bf16(p.x[2 * i], p.x[2 * i + 1]));
         }
@@ -159,7 +159,7 @@ struct MmaSync {
     }
     template <int row_bytes>
     FA_MEMBER static void store_probs(const SwizzledPtrPair& ptr, int down, int c, const Acc& p) {
-        FA_UNROLL for (int i = 0; i < Acc::kElements; i += 2)
+        FA_UNROLL_FOR (int i = 0; i < Acc::kElements; i += 2)
             rt::st_shared((i / 4 ? ptr.odd : ptr.even).pair(c) + down + 8 * Acc::lane_row(i) * row_bytes, pack(p.x + i));
     }
     template <int row_bytes>
@@ -222,24 +222,24 @@ struct MmaTf32 {
     }
 
     FA_MEMBER static void load_q(FragmentA& a, const SwizzledPtr& ptr, int down, int i) {
-        FA_UNROLL for (int step = 0; step < 2; step++) {
+        FA_UNROLL_FOR (int step = 0; step < 2; step++) {
             uint32_t r[4];
             rt::ldmatrix_x4(ptr.pair(2 * i + step) + down, r);
-            FA_UNROLL for (int e = 0; e < 4; e++) split_tf32(0.5f * float_of(r[e]), a.large + 4 * step + e, a.small + 4 * step + e);
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) split_tf32(0.5f * float_of(r[e]), a.large + 4 * step + e, a.small + 4 * step + e);
         }
     }
     template <int row_bytes>
     FA_MEMBER static void load_k(FragmentB& b, const SwizzledPtr& ptr, int down, int i) {
-        FA_UNROLL for (int half = 0; half < 2; half++) {
+        FA_UNROLL_FOR (int half = 0; half < 2; half++) {
             uint32_t r[4];
             rt::ldmatrix_x4(ptr.pair(2 * i) + down + 8 * half * row_bytes, r);
-            FA_UNROLL for (int e = 0; e < 4; e++) split_tf32(0.5f * float_of(r[e]), b.large + 4 * half + e, b.small + 4 * half + e);
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) split_tf32(0.5f * float_of(r[e]), b.large + 4 * half + e, b.small + 4 * half + e);
         }
     }
     template <int row_bytes, int keys>
     FA_MEMBER static void load_v(FragmentB& b, const SwizzledPtrPair& ptr, int n, int i) {
-        FA_UNROLL for (int half = 0; half < 2; half++)
-            FA_UNROLL for (int e = 0; e < 4; e++) {
+        FA_UNROLL_FOR (int half = 0; half < 2; half++)
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) {
                 const uint32_t at = (e % 2 ? ptr.odd : ptr.even).pair(2 * i + half) + kTile * n * row_bytes + 8 * (e / 2) * row_bytes;
                 split_tf32(0.5f * rt::ld_shared(at), b.large + 4 * half + e, b.small + 4 * half + e);
             }
@@ -248,25 +248,25 @@ struct MmaTf32 {
     // (`infinities`: it matters).
     template <bool infinities = true, int n>
     FA_MEMBER static void mma_chain(Acc& d, const FragmentA (&a)[n], const FragmentB (&b)[n]) {
-        FA_UNROLL for (int half = 0; half < 2; half++) {
+        FA_UNROLL_FOR (int half = 0; half < 2; half++) {
             float large[4] = {}, small[4] = {};
-            FA_UNROLL for (int i = 0; i < n; i++)
-                FA_UNROLL for (int step = 0; step < 2; step++) {
+            FA_UNROLL_FOR (int i = 0; i < n; i++)
+                FA_UNROLL_FOR (int step = 0; step < 2; step++) {
                     const uint32_t *al = a[i].large + 4 * step, *as = a[i].small + 4 * step;
                     const uint32_t *bl = b[i].large + 4 * half + 2 * step, *bs = b[i].small + 4 * half + 2 * step;
                     rt::mma_m16n8k8_tf32(small, as, bl);
                     rt::mma_m16n8k8_tf32(small, al, bs);
                     rt::mma_m16n8k8_tf32(large, al, bl);
                 }
-            FA_UNROLL for (int e = 0; e < 4; e++)
+            FA_UNROLL_FOR (int e = 0; e < 4; e++)
                 d.x[4 * half + e] += !infinities || fabsf(large[e]) < kPosInf ? large[e] + small[e] : large[e];
         }
     }
     FA_MEMBER static float tanh(float x) { return tanhf(x); }
     FA_MEMBER static void store4(F32* to, const float x[4]) { rt::store4(&to->x, x); }
     FA_MEMBER static void round_probs(FragmentA& a, const Acc& p) {
-        FA_UNROLL for (int step = 0; step < 2; step++)
-            FA_UNROLL for (int i = 0; i < 4; i++) {
+        FA_UNROLL_FOR (int step = 0; step < 2; step++)
+            FA_UNROLL_FOR (int i = 0; i < 4; i++) {
                 const float prob = p.x[4 * step + 2 * (i % 2) + i / 2] * (2.f * kHeadroomUnit);
                 split_tf32(prob, a.large + 4 * step + i, a.small + 4 * step + i);
             }
@@ -283,7 +283,7 @@ struct MmaTf32 {
     }
     template <int row_bytes>
     FA_MEMBER static void store_probs(const SwizzledPtrPair& ptr, int down, int c, const Acc& p) {
-        FA_UNROLL for (int i = 0; i < Acc::kElements; i++)
+        FA_UNROLL_FOR (int i = 0; i < Acc::kElements; i++)
             rt::st_shared((i % 2 ? ptr.odd : ptr.even).pair(2 * c + i / 4) + down + 8 * Acc::lane_row(i) * row_bytes, bits_of(p.x[i]));
     }
     template <int row_bytes>
@@ -294,8 +294,8 @@ struct MmaTf32 {
     }
     template <int row_bytes>
     FA_MEMBER static void load_transposed(FragmentA& a, const SwizzledPtrPair& ptr, int down, int i) {
-        FA_UNROLL for (int step = 0; step < 2; step++)
-            FA_UNROLL for (int e = 0; e < 4; e++) {
+        FA_UNROLL_FOR (int step = 0; step < 2; step++)
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) {
                 const uint32_t at = (e / 2 ? ptr.odd : ptr.even).pair(2 * i + e % 2) + down + 8 * step * row_bytes;
                 split_tf32(0.5f * rt::ld_shared(at), a.large + 4 * step + e, a.small + 4 * step + e);
             }

@@ -35,17 +35,17 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         const int column0 = column_warps > 1 && kOutputPasses == 1 ? column_warp * kTile * kColumnSteps : 0;
         // The unit of f16 times a small factor is no normal number: of 8-bit queries, whose o may be f32, it comes first.
         constexpr float first = Mma::kWidensQ ? Mma::kOutputUnit : 1.f, unit_left = Mma::kOutputUnit / first;
-        FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+        FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) {
             float factor[Acc::kRows];
-            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+            FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
                 const float sum = Acc::sum_of_row(l[i][r]) * Mma::kRowSumUnit;
                 factor[r] = sum == 0.f ? 0.f : unit_left * v_factor;  // no key: 0, whatever v's factor
                 if (pass == 0 && (column_warps == 1 || column_warp == 0) && Acc::first_of_row())
                     shared().state[key_warp][row0 + kTileRows * i + Acc::row(r)] = {m[i][r] == kNegInf ? kNegInf : m[i][r] * unit, sum};
             }
             if (stages)
-                FA_UNROLL for (int c = 0; c < kPassSteps; c++)
-                    FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                FA_UNROLL_FOR (int c = 0; c < kPassSteps; c++)
+                    FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
                         *output_at(key_warp, row0 + kTileRows * i + Acc::row(Acc::lane_row(e)), column0 + output_column(column_warp, c, e)) =
                             o[i][pass % warp_passes * kPassSteps + c].x[e] * first * factor[Acc::lane_row(e)];
         }
@@ -88,11 +88,11 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     FA_MEMBER static void merge_key_warps(int r, int column, float sum[4]) {
         rt::load4(output_at(0, r, column), sum);
         if constexpr (KeyWarps > 1) {
-            FA_UNROLL for (int e = 0; e < 4; e++) sum[e] *= shared().factor[0][r];
-            FA_UNROLL for (int w = 1; w < KeyWarps; w++) {
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] *= shared().factor[0][r];
+            FA_UNROLL_FOR (int w = 1; w < KeyWarps; w++) {
                 float part[4];
                 rt::load4(output_at(w, r, column), part);
-                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = fmaf(part[e], shared().factor[w][r], sum[e]);
+                FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] = fmaf(part[e], shared().factor[w][r], sum[e]);
             }
         }
     }
@@ -107,7 +107,7 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
                 const int r = i / across, column = i % across * 4;
                 float sum[4];
                 merge_key_warps(r, column, sum);
-                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], s.state[0][r].l);
+                FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], s.state[0][r].l);
                 if (column < dim) Mma::store4(static_cast<Element*>(x.o) + s.output[r] + column0 + column, sum);
             }
             return;

@@ -93,11 +93,11 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     }
     template <int n>
     FA_MEMBER static void widen(Element, const uint32_t (&from)[n], uint32_t (&to)[n]) {
-        FA_UNROLL for (int i = 0; i < n; i++) to[i] = from[i];
+        FA_UNROLL_FOR (int i = 0; i < n; i++) to[i] = from[i];
     }
     template <class Stored, int n>
     FA_MEMBER static void widen(Stored, const uint32_t (&from)[n], uint32_t (&to)[2 * n]) {
-        FA_UNROLL for (int i = 0; i < n; i++) Mma::widen(Stored{}, from[i], to + 2 * i);
+        FA_UNROLL_FOR (int i = 0; i < n; i++) Mma::widen(Stored{}, from[i], to + 2 * i);
     }
 
     // A tile all of whose rows are there, and less than 2^31 bytes long: one address for the wave, and each thread's offset, opaque: where that is
@@ -130,12 +130,12 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         if (!whole.is) return false;
         const int first = thread() / M::kRowVecs;
         int offset[kSwizzles];
-        FA_UNROLL for (int n = 0; n < kSwizzles; n++) {
+        FA_UNROLL_FOR (int n = 0; n < kSwizzles; n++) {
             const int row = first + n * M::kRowsAtOnce, vec = thread() % M::kRowVecs ^ (row_offset(is_v, row, 0) - M::kRowBytes * row) / 16;
             offset[n] = first * whole.row + 16 * vec;
         }
         const uint32_t to = rt::smem_addr(M::stage_tile(is_v)) + uint32_t(rt::warp_uniform(rt::thread() / Mma::kLanes) * Mma::kLanes * 16);
-        FA_UNROLL for (int n = 0; n < kVecs; n++)
+        FA_UNROLL_FOR (int n = 0; n < kVecs; n++)
             rt::load_to_shared(to + uint32_t(n * M::threads * 16), rt::uniform_pointer(whole.base + int64_t(n * M::kRowsAtOnce) * whole.row),
                                uint32_t(offset[n % kSwizzles]));
         return true;
@@ -150,20 +150,20 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         const WholeTile whole(rows, key, end);
         if (whole.is) {
             const int offset = rt::opaque(first * whole.row + 4 * kVecWords * vec);
-            FA_UNROLL for (int n = 0; n < kVecs; n++) whole.load(n * M::kRowsAtOnce, offset, k[n]);
+            FA_UNROLL_FOR (int n = 0; n < kVecs; n++) whole.load(n * M::kRowsAtOnce, offset, k[n]);
             return rt::compiler_fence();  // or the compiler would join the last load with that below, whose registers are cleared first
         }
         const char* const at = from.base + int64_t(key) * from.row + first * from.row + 4 * kVecWords * vec;
-        FA_UNROLL for (int n = 0; n < kVecs; n++) {
+        FA_UNROLL_FOR (int n = 0; n < kVecs; n++) {
             const int r = n * M::kRowsAtOnce;
-            FA_UNROLL for (int w = 0; w < kVecWords; w++) k[n][w] = 0;
+            FA_UNROLL_FOR (int w = 0; w < kVecWords; w++) k[n][w] = 0;
             if (4 * kVecWords * vec < from.bytes && first + r < left) rt::load_global<kVecWords>(at + int64_t(r) * from.row, k[n]);
         }
     }
     FA_MEMBER void store_rows() const {
         const int first = thread() / M::kRowVecs, vec = thread() % M::kRowVecs;
         by_type([&](auto stored) {
-            FA_UNROLL for (int n = 0; n < kVecs; n++) store_vec(stored, is_v, first + n * M::kRowsAtOnce, vec, k[n]);
+            FA_UNROLL_FOR (int n = 0; n < kVecs; n++) store_vec(stored, is_v, first + n * M::kRowsAtOnce, vec, k[n]);
         });
     }
     template <class Stored>
@@ -178,19 +178,19 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         const int left = end - key;
         const WholeTile whole(v_rows, key, end);
         if (whole.is) {
-            FA_UNROLL for (int u = 0; u < kUnits; u++) {
+            FA_UNROLL_FOR (int u = 0; u < kUnits; u++) {
                 const int unit = thread() + u * M::threads;
                 const int offset = rt::opaque(unit / kAcross * 4 * whole.row + kStored * (unit % kAcross * 4));
                 if (has_unit(unit))
-                    FA_UNROLL for (int r = 0; r < 4; r++) whole.load(r, offset, v[u][r]);
+                    FA_UNROLL_FOR (int r = 0; r < 4; r++) whole.load(r, offset, v[u][r]);
             }
             return rt::compiler_fence();
         }
-        FA_UNROLL for (int u = 0; u < kUnits; u++) {
+        FA_UNROLL_FOR (int u = 0; u < kUnits; u++) {
             const int unit = thread() + u * M::threads, first = unit / kAcross * 4, column = unit % kAcross * 4;
             const char* const at = from.base + int64_t(key) * from.row + first * from.row + kStored * column;
-            FA_UNROLL for (int r = 0; r < 4; r++) {
-                FA_UNROLL for (int w = 0; w < kStored; w++) v[u][r][w] = 0;
+            FA_UNROLL_FOR (int r = 0; r < 4; r++) {
+                FA_UNROLL_FOR (int w = 0; w < kStored; w++) v[u][r][w] = 0;
                 if (has_unit(unit) && kStored * column < from.bytes && first + r < left)
                     rt::load_global<kStored>(at + r * from.row, v[u][r]);
             }
@@ -198,7 +198,7 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     }
     FA_MEMBER void store_v() const {
         by_type([&](auto stored) {
-            FA_UNROLL for (int u = 0; u < kUnits; u++)
+            FA_UNROLL_FOR (int u = 0; u < kUnits; u++)
                 if (has_unit(thread() + u * M::threads)) store_unit(stored, thread() + u * M::threads, v[u]);
         });
     }
@@ -207,14 +207,14 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     FA_MEMBER static void store_unit(Stored stored, int unit, const uint32_t (&from)[4][kStored]) {
         const int key = unit / kAcross * 4, column = unit % kAcross * 4;
         if constexpr (kBytes == 4) {
-            FA_UNROLL for (int c = 0; c < 4; c++) {
+            FA_UNROLL_FOR (int c = 0; c < 4; c++) {
                 const uint32_t words[] = {from[0][c], from[1][c], from[2][c], from[3][c]};
                 rt::store_shared<4>(M::stage_tile(1) + Mma::template v_offset<M::keys>(column + c, key), words);
             }
         } else {
             uint32_t row[4][2];
-            FA_UNROLL for (int r = 0; r < 4; r++) widen(stored, from[r], row[r]);
-            FA_UNROLL for (int c = 0; c < 4; c++) {
+            FA_UNROLL_FOR (int r = 0; r < 4; r++) widen(stored, from[r], row[r]);
+            FA_UNROLL_FOR (int c = 0; c < 4; c++) {
                 const uint32_t selector = c % 2 ? 0x7632 : 0x5410;
                 const uint32_t words[] = {rt::prmt(row[0][c / 2], row[1][c / 2], selector), rt::prmt(row[2][c / 2], row[3][c / 2], selector)};
                 rt::store_shared<2>(M::stage_tile(1) + Mma::template v_offset<M::keys>(column + c, key), words);
@@ -224,12 +224,12 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     // Rows of any width, in pages or not: n words of one from byte `at` on. What lies beyond it is 0.
     template <int n>
     FA_MEMBER static void read_row(const typename M::Source& from, const char* row, int at, uint32_t (&to)[n]) {
-        FA_UNROLL for (int i = 0; i < n; i++) to[i] = 0;
+        FA_UNROLL_FOR (int i = 0; i < n; i++) to[i] = 0;
         if (!row || at >= from.bytes) return;
         if (from.width == 16) return rt::load_global<n>(row + at, to);
         using Bits = typename Mma::StoredBits;
         constexpr int size = int(sizeof(Bits));
-        FA_UNROLL for (int i = 0; i < 4 * n; i += size)
+        FA_UNROLL_FOR (int i = 0; i < 4 * n; i += size)
             if (at + i < from.bytes) to[i / 4] |= uint32_t(*reinterpret_cast<const Bits*>(row + at + i)) << i % 4 * 8;
     }
     // The r-th key from `key` on; NULL: it is not there.
@@ -252,7 +252,7 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         FA_UNROLL_BY(1)
         for (int unit = rt::opaque(rt::thread()); unit < kAllUnits; unit += M::threads) {
             uint32_t words[4][kStored];
-            FA_UNROLL for (int r = 0; r < 4; r++)
+            FA_UNROLL_FOR (int r = 0; r < 4; r++)
                 read_row(from, row_of(from, j, key, unit / kAcross * 4 + r), unit % kAcross * 4 * kStored, words[r]);
             by_type([&](auto stored) { store_unit(stored, unit, words); });
         }

@@ -26,24 +26,24 @@ struct MmaRowMax : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, 
     }
     template <int tiles>
     FA_MEMBER static void max_of_scores(const Acc (*score)[tiles], const PerRow& m, PerRow& row_max) {
-        FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) row_max[i][r] = m[i][r];
-        FA_UNROLL for (int n = 0; n < tiles; n++)
-            FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+        FA_UNROLL_FOR (int i = 0; i < RowTiles; i++)
+            FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) row_max[i][r] = m[i][r];
+        FA_UNROLL_FOR (int n = 0; n < tiles; n++)
+            FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
+                FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) {
                     float& t = row_max[i][Acc::lane_row(e)];
                     t = max_fn(t, score[i][n].x[e]);
                 }
-        FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) row_max[i][r] = Acc::max_of_row(row_max[i][r]);
+        FA_UNROLL_FOR (int i = 0; i < RowTiles; i++)
+            FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) row_max[i][r] = Acc::max_of_row(row_max[i][r]);
     }
     // row_max: of all scores of the tile and of m.
     template <int tiles>
     FA_MEMBER static bool move_row_max(float lag, float& unit, Acc (*score)[tiles], PerRow& row_max, PerRow& m, PerRow& factor, PerRow& exp2_offset) {
         constexpr float kLarge = 0x1p+16f;
         bool large = false, moves = Mma::kLag == 0.f;
-        FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+        FA_UNROLL_FOR (int i = 0; i < RowTiles; i++)
+            FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
                 if constexpr (Mma::kLag > 0.f) {
                     const bool row_moves = !(row_max[i][r] * unit <= fmaf(m[i][r], unit, lag));
                     row_max[i][r] = row_moves ? row_max[i][r] : m[i][r];
@@ -61,11 +61,11 @@ struct MmaRowMax : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, 
         if (rt::warp_any(large)) {
             scale_scores(score, unit);
             if constexpr (Mma::kExponent != 0.f) {
-                FA_UNROLL for (int n = 0; n < tiles; n++)
-                    FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                        FA_UNROLL for (int i = 0; i < RowTiles; i++) score[i][n].x[e] -= safe_max(m[i][Acc::lane_row(e)]) * unit;
-                FA_UNROLL for (int i = 0; i < RowTiles; i++)
-                    FA_UNROLL for (int r = 0; r < Acc::kRows; r++) exp2_offset[i][r] = Mma::kExponent;
+                FA_UNROLL_FOR (int n = 0; n < tiles; n++)
+                    FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
+                        FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) score[i][n].x[e] -= safe_max(m[i][Acc::lane_row(e)]) * unit;
+                FA_UNROLL_FOR (int i = 0; i < RowTiles; i++)
+                    FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) exp2_offset[i][r] = Mma::kExponent;
             }
             unit = 1.f;
         }

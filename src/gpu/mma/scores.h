@@ -25,12 +25,12 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     template <int tiles>
     FA_MEMBER static void mask_scores(int row0, int key, const int64_t* location, Acc (*score)[tiles], bool bands = true) {
         const Shared& s = shared();
-        FA_UNROLL for (int m = 0; m < RowTiles; m++)
-            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+        FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
+            FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
                 const Row row = s.row[row0 + kTileRows * m + Acc::row(r)];
                 const int begin = bands ? row.begin - key : 0, end = bands ? row.end - key : INT32_MAX;
-                FA_UNROLL for (int n = 0; n < tiles; n++)
-                    FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
+                FA_UNROLL_FOR (int n = 0; n < tiles; n++)
+                    FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) {
                         if (Acc::lane_row(e) != r) continue;
                         const int j = kTile * n + Acc::column(e);
                         if (j < begin || j >= end || (location && location[j] < 0)) score[m][n].x[e] = kNegInf;
@@ -41,10 +41,10 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     // Replaces by change(score, row, j) the scores of a row tile with the warp's j-th key of the tile.
     template <class Change>
     FA_MEMBER static void for_each_score(int row0, Acc score[kKeyTiles], Change change) {
-        FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+        FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
             const Row row = shared().row[row0 + Acc::row(r)];
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++)
+                FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
                     if (Acc::lane_row(e) == r) score[n].x[e] = change(score[n].x[e], row, kTile * n + Acc::column(e));
         }
     }
@@ -58,11 +58,11 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
         const int64_t bytes = type_bytes(x.bias_dtype), left = t.seq.k_len - key;
         const int64_t batch = t.batch * x.bias_stride[0] * bytes, head = x.bias_stride[1] * bytes, row = x.bias_stride[2] * bytes;
         const int64_t step = x.bias_stride[3] * bytes;
-        FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+        FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
             const Row& at = shared().row[row0 + Acc::row(r)];
             const char* bias = static_cast<const char*>(x.bias) + batch + at.head * head + at.position * row + key * step;
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
+            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
+                FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) {
                     const int j = kTile * n + Acc::column(e);
                     if (Acc::lane_row(e) != r || j >= left) continue;
                     const float b = load_bias(bias + j * step, x.bias_dtype);
@@ -80,12 +80,12 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
         const int64_t* const stride = x.bias_stride;
         const bool f16 = x.bias_dtype == FA_F16;
         const int last = int(min_of(t.seq.k_len - 1 - key, kTile * kKeyTiles));
-        FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+        FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
             const Row& at = shared().row[row0 + Acc::row(r)];
             const Stored* const bias =
                 static_cast<const Stored*>(x.bias) + t.batch * stride[0] + at.head * stride[1] + at.position * stride[2] + key * stride[3];
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
+            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
+                FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) {
                     const int j = kTile * n + Acc::column(e);
                     if (Acc::lane_row(e) != r) continue;
                     const Stored stored = bias[(j < last ? j : last) * stride[3]];
@@ -107,20 +107,20 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     }
     template <int tiles>
     FA_MEMBER static void scale_scores(Acc (*score)[tiles], float factor) {
-        FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int n = 0; n < tiles; n++)
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) score[i][n].x[e] *= factor;
+        FA_UNROLL_FOR (int i = 0; i < RowTiles; i++)
+            FA_UNROLL_FOR (int n = 0; n < tiles; n++)
+                FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) score[i][n].x[e] *= factor;
     }
     // By what is not in the unit: `before`, and each row's factor of q where they differ.
     FA_MEMBER static void apply_factors(const MmaForwardParams& x, int row0, float before, Acc score[RowTiles][kKeyTiles]) {
         if (Mma::kKv8bit && before != 1.f) scale_scores(score, before);
         if constexpr (Mma::kWidensQ)
             if (x.q_factors_differ)
-                FA_UNROLL for (int i = 0; i < RowTiles; i++)
-                    FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+                FA_UNROLL_FOR (int i = 0; i < RowTiles; i++)
+                    FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
                         const float factor = shared().q_factor[row0 + kTileRows * i + Acc::row(r)];
-                        FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                            FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                        FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++)
+                            FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
                                 if (Acc::lane_row(e) == r) score[i][n].x[e] *= factor;
                     }
     }
@@ -161,14 +161,14 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
         return Acc::kMaskVecs && kKeyTiles > 1 && x.mask_vec16 && key + kTile * kKeyTiles <= x.sequences.seqlen_k;
     }
     FA_MEMBER static void load_mask(const MmaForwardParams& x, int row0, int64_t key, MaskRows& rows) {
-        FA_UNROLL for (int lane_row = 0; lane_row < Acc::kRows; lane_row++)
+        FA_UNROLL_FOR (int lane_row = 0; lane_row < Acc::kRows; lane_row++)
             Acc::template load_mask<kKeyTiles>(mask_row(x, row0, lane_row, key), rows.word[lane_row]);
     }
     // A bit for each score of the row tile, in their order: set where the mask keeps it. Without the scores, which leave few
     // registers.
     FA_MEMBER static uint32_t unmasked_scores(const MaskRows& rows) {
         uint32_t kept = 0;
-        FA_UNROLL for (int lane_row = 0; lane_row < Acc::kRows; lane_row++) Acc::set_mask_bits(rows.word[lane_row], lane_row, kept);
+        FA_UNROLL_FOR (int lane_row = 0; lane_row < Acc::kRows; lane_row++) Acc::set_mask_bits(rows.word[lane_row], lane_row, kept);
         return kept;
     }
     // The same for any mask, byte by byte.
@@ -185,7 +185,7 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
 
     // Key tile n: scores without a bit in `kept` become `removed`.
     FA_MEMBER static void remove_scores(uint32_t kept, int n, float removed, Acc& score) {
-        FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+        FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
             if (!(kept >> (n * Acc::kElements + e) & 1)) score.x[e] = removed;
     }
     // One bit for each score of a row tile, in their order: set where dropout keeps it. A loop that is not unrolled, without the
@@ -206,8 +206,8 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     // Scores of key tile n to probabilities, whose sums go to `sum`: each lane has its own part of a row's.
     template <int tiles>
     FA_MEMBER static void apply_exp2(int n, float unit, const PerRow& exp2_offset, Acc (*score)[tiles], PerRow& sum) {
-        FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-            FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+        FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
+            FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) {
                 const float p = rt::exp2_fast(fmaf(score[i][n].x[e], unit, exp2_offset[i][Acc::lane_row(e)]));
                 score[i][n].x[e] = p;
                 sum[i][Acc::lane_row(e)] += p;
@@ -216,9 +216,9 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     // The same where a lane's elements belong to one row.
     FA_MEMBER static void apply_exp2_to_row(int n, float unit, const PerRow& exp2_offset, Acc score[RowTiles][kKeyTiles],
                                             TileSum<Acc> (&sum)[RowTiles]) {
-        FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+        FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) {
             score[i][n].multiply_add(unit, exp2_offset[i][0]);
-            FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
+            FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) {
                 const float p = rt::exp2_fast(score[i][n].x[e]);
                 score[i][n].x[e] = p;
             }

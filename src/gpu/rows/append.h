@@ -171,8 +171,7 @@ FA_DEVICE float team_max(float x) {
 }
 
 FA_DEVICE float update_amax(const float* x, int n, float amax) {
-    FA_UNROLL
-    for (int i = 0; i < kVec8; i++)
+    FA_UNROLL_FOR (int i = 0; i < kVec8; i++)
         if (i < n) amax = max_fn(amax, fabsf(x[i]));
     return amax;
 }
@@ -278,8 +277,7 @@ FA_DEVICE void convert_row(const AppendParams& x, const AppendRow& row) {
     for (int n = lane; n < steps.count(); n += kTeam) {
         const Step s = step_of(steps, n);
         take(n, s);
-        FA_UNROLL
-        for (int i = 0; i < kVec8; i++) {
+        FA_UNROLL_FOR (int i = 0; i < kVec8; i++) {
             if (descale) own[i] /= factor;
             if (descale && s.partner) partner[i] /= factor;
         }

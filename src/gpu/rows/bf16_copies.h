@@ -37,12 +37,12 @@ FA_DEVICE void load_block_part(const uint16_t* block, BlockFormat f, int first, 
     if (f.bits == 8) {
         x[2] = block[at + 8] | uint32_t(block[at + 9]) << 16, x[3] = block[at + 10] | uint32_t(block[at + 11]) << 16;
     } else {
-        FA_UNROLL for (int i = 0; i < 2; i++) x[2 + i] = x[i] >> 4 & 0x0f0f0f0fu, x[i] &= 0x0f0f0f0fu;
+        FA_UNROLL_FOR (int i = 0; i < 2; i++) x[2 + i] = x[i] >> 4 & 0x0f0f0f0fu, x[i] &= 0x0f0f0f0fu;
     }
     uint32_t fifth[2] = {};
     if (f.bits == 5) fifth[0] = uint32_t(block[head]) >> first, fifth[1] = uint32_t(block[head + 1]) >> first;
     const int middle = f.bits == 8 || f.has_min ? 0 : 1 << (f.bits - 1);
-    FA_UNROLL for (int e = 0; e < 16; e++) {
+    FA_UNROLL_FOR (int e = 0; e < 16; e++) {
         const uint32_t byte = x[e / 4] >> e % 4 * 8 & 255u;
         const int integer = f.bits == 8 ? int(int8_t(byte)) : int(byte | (fifth[e / 8] >> e % 8 & 1u) << 4) - middle;
         value[e] = f.has_min ? d * float(integer) + m : d * float(integer);
@@ -51,7 +51,7 @@ FA_DEVICE void load_block_part(const uint16_t* block, BlockFormat f, int first, 
 
 FA_DEVICE void store_eight(uint16_t* to, const float value[8]) {
     float words[4];
-    FA_UNROLL for (int i = 0; i < 4; i++) words[i] = float_of(rt::pack_bf16(clamp_to_bf16(value[2 * i]), clamp_to_bf16(value[2 * i + 1])));
+    FA_UNROLL_FOR (int i = 0; i < 4; i++) words[i] = float_of(rt::pack_bf16(clamp_to_bf16(value[2 * i]), clamp_to_bf16(value[2 * i + 1])));
     rt::store4(reinterpret_cast<float*>(to), words);
 }
 
@@ -59,7 +59,7 @@ FA_DEVICE void scale_eight(const Factors& f, int64_t index, uint32_t first, floa
     const uint32_t dims = uint32_t(f.block[1]);
     if (dims % 8 == 0) {
         const int64_t at = index + first / dims * f.stride[3];
-        FA_UNROLL for (int e = 0; e < 8; e++) value[e] = scaled_value(f, at, value[e]);
+        FA_UNROLL_FOR (int e = 0; e < 8; e++) value[e] = scaled_value(f, at, value[e]);
     } else {
         for (int e = 0; e < 8; e++) value[e] = scaled_value(f, index + (first + uint32_t(e)) / dims * f.stride[3], value[e]);
     }
@@ -80,7 +80,7 @@ FA_DEVICE void copy_part(const Bf16Copy& x, uint32_t part) {
         store_eight(to + in_row / 2 * kBlockDims + first + 16, value + 8);
     } else {
         const uint32_t first = in_row * 8;
-        FA_UNROLL for (int e = 0; e < 8; e++) value[e] = load_dim(x.from, at, first + e, x.dtype);
+        FA_UNROLL_FOR (int e = 0; e < 8; e++) value[e] = load_dim(x.from, at, first + e, x.dtype);
         if (x.factors.factor) scale_eight(x.factors, factor_index(x.factors, sequence, row, line % x.heads), first, value);
         store_eight(to + in_row * 8, value);
     }

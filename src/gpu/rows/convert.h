@@ -22,7 +22,7 @@ template <class Index>
 FA_DEVICE void locate_word(const Move& m, int64_t word, int64_t* from, int64_t* to) {
     Index rest = Index(word);
     *from = *to = 0;
-    FA_UNROLL for (int i = 0; i < 4; i++) {
+    FA_UNROLL_FOR (int i = 0; i < 4; i++) {
         const Index n = Index(m.size[i]), whole = i < 3 ? rest / n : 0, at = rest - whole * n;
         *from += int64_t(at) * m.from_stride[i];
         *to += int64_t(at) * m.to_stride[i];
@@ -50,13 +50,13 @@ template <class Word>
 FA_DEVICE void copy_words(const Move& m, int64_t first) {
     Word word[kConvertWords] = {};
     int64_t to[kConvertWords] = {};
-    FA_UNROLL for (int i = 0; i < kConvertWords; i++) {
+    FA_UNROLL_FOR (int i = 0; i < kConvertWords; i++) {
         int64_t from;
         if (first + i * kConvertThreads >= m.words) continue;
         locate_word(m, first + i * kConvertThreads, &from, &to[i]);
         if (m.from) load_word(m.from + from, &word[i]);
     }
-    FA_UNROLL for (int i = 0; i < kConvertWords; i++)
+    FA_UNROLL_FOR (int i = 0; i < kConvertWords; i++)
         if (first + i * kConvertThreads < m.words) store_word(m.to + to[i], word[i]);
 }
 
@@ -68,7 +68,7 @@ FA_DEVICE void load_elements(const void* at, int32_t dtype, float* x) {
         rt::load4(static_cast<const float*>(at), x);
     } else {
         const Vec4<F16> halves = *static_cast<const Vec4<F16>*>(at);
-        FA_UNROLL for (int e = 0; e < n; e++) x[e] =
+        FA_UNROLL_FOR (int e = 0; e < n; e++) x[e] =
             dtype == FA_F16 ? f16_to_f32(halves.element[e].x) : bf16_to_f32(halves.element[e].x);
     }
 }
@@ -81,7 +81,7 @@ FA_DEVICE void store_elements(void* at, int32_t dtype, const float* x) {
         rt::store4(static_cast<float*>(at), x);
     } else {
         Vec4<F16> halves;
-        FA_UNROLL for (int e = 0; e < n; e++) halves.element[e].x = dtype == FA_F16 ? f32_to_f16(x[e]) : f32_to_bf16(x[e]);
+        FA_UNROLL_FOR (int e = 0; e < n; e++) halves.element[e].x = dtype == FA_F16 ? f32_to_f16(x[e]) : f32_to_bf16(x[e]);
         *static_cast<Vec4<F16>*>(at) = halves;
     }
 }
@@ -90,18 +90,18 @@ template <int n>
 FA_DEVICE void convert_words(const Move& m, int64_t first) {
     float x[kConvertWords][n] = {};
     int64_t to[kConvertWords] = {};
-    FA_UNROLL for (int i = 0; i < kConvertWords; i++) {
+    FA_UNROLL_FOR (int i = 0; i < kConvertWords; i++) {
         int64_t from;
         if (first + i * kConvertThreads >= m.words) continue;
         locate_word(m, first + i * kConvertThreads, &from, &to[i]);
         load_elements<n>(m.from + from, m.from_dtype, x[i]);
     }
-    FA_UNROLL for (int i = 0; i < kConvertWords; i++) {
+    FA_UNROLL_FOR (int i = 0; i < kConvertWords; i++) {
         if (first + i * kConvertThreads >= m.words) continue;
         if (m.accumulate) {
             float sum[n];
             load_elements<n>(m.to + to[i], FA_F32, sum);
-            FA_UNROLL for (int e = 0; e < n; e++) x[i][e] = sum[e] + x[i][e];
+            FA_UNROLL_FOR (int e = 0; e < n; e++) x[i][e] = sum[e] + x[i][e];
         }
         store_elements<n>(m.to + to[i], m.to_dtype, x[i]);
     }

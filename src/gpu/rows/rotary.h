@@ -22,8 +22,7 @@ FA_DEVICE Vec8 load_vec8(const void* base, int64_t at, int32_t dtype, int n) {
         if (dtype == FA_F32) rt::load4(reinterpret_cast<const float*>(p) + 4, e.word + 4);
         return e;
     }
-    FA_UNROLL
-    for (int i = 0; i < kVec8; i++) {
+    FA_UNROLL_FOR (int i = 0; i < kVec8; i++) {
         if (i >= n) continue;
         if (dtype == FA_F32) e.word[i] = reinterpret_cast<const float*>(p)[i];
         else e.word[i / 2] = float_of(bits_of(e.word[i / 2]) | uint32_t(reinterpret_cast<const uint16_t*>(p)[i]) << 16 * (i & 1));
@@ -35,14 +34,11 @@ FA_DEVICE uint16_t half_word(const Vec8& e, int i) { return uint16_t(bits_of(e.w
 
 FA_DEVICE void widen(const Vec8& e, int32_t dtype, float* x) {
     if (dtype == FA_F32) {
-        FA_UNROLL
-        for (int i = 0; i < kVec8; i++) x[i] = e.word[i];
+        FA_UNROLL_FOR (int i = 0; i < kVec8; i++) x[i] = e.word[i];
     } else if (dtype == FA_F16) {
-        FA_UNROLL
-        for (int i = 0; i < kVec8; i++) x[i] = f16_to_f32(half_word(e, i));
+        FA_UNROLL_FOR (int i = 0; i < kVec8; i++) x[i] = f16_to_f32(half_word(e, i));
     } else {
-        FA_UNROLL
-        for (int i = 0; i < kVec8; i++) x[i] = bf16_to_f32(half_word(e, i));
+        FA_UNROLL_FOR (int i = 0; i < kVec8; i++) x[i] = bf16_to_f32(half_word(e, i));
     }
 }
 
@@ -54,8 +50,7 @@ struct alignas(8) Vec8Bytes {
 FA_COLD void store_singly(void* base, int64_t at, int32_t dtype, int n, Vec8 x) {
     for (int i = 0; i < n; i++) {
         float value = x.word[0];
-        FA_UNROLL
-        for (int j = 1; j < kVec8; j++) value = i == j ? x.word[j] : value;
+        FA_UNROLL_FOR (int j = 1; j < kVec8; j++) value = i == j ? x.word[j] : value;
         store_element(base, at + i, dtype, value);
     }
 }
@@ -71,17 +66,14 @@ FA_DEVICE void store_vec8(void* base, int64_t at, int32_t dtype, int n, const fl
         rt::store4(reinterpret_cast<float*>(p), x);
         rt::store4(reinterpret_cast<float*>(p) + 4, x + 4);
     } else if (dtype == FA_F16) {
-        FA_UNROLL
-        for (int i = 0; i < 4; i++) word[i] = float_of(f32_to_f16(x[2 * i]) | uint32_t(f32_to_f16(x[2 * i + 1])) << 16);
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) word[i] = float_of(f32_to_f16(x[2 * i]) | uint32_t(f32_to_f16(x[2 * i + 1])) << 16);
         rt::store4(reinterpret_cast<float*>(p), word);
     } else if (dtype == FA_BF16) {
-        FA_UNROLL
-        for (int i = 0; i < 4; i++) word[i] = float_of(f32_to_bf16(x[2 * i]) | uint32_t(f32_to_bf16(x[2 * i + 1])) << 16);
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) word[i] = float_of(f32_to_bf16(x[2 * i]) | uint32_t(f32_to_bf16(x[2 * i + 1])) << 16);
         rt::store4(reinterpret_cast<float*>(p), word);
     } else {
         Vec8Bytes packed{};
-        FA_UNROLL
-        for (int i = 0; i < kVec8; i++) {
+        FA_UNROLL_FOR (int i = 0; i < kVec8; i++) {
             const uint8_t byte = dtype == FA_E4M3   ? f32_to_e4m3(x[i])
                                  : dtype == FA_E5M2 ? f32_to_e5m2(x[i])
                                                     : uint8_t(f32_to_i8(x[i]));
@@ -141,16 +133,14 @@ FA_DEVICE void rotate_step(const LoadedStep& loaded, int32_t dtype, const Step& 
     const Vec8 c = load_vec8(cos, pair, FA_F32, pairs), d = load_vec8(sin, pair, FA_F32, pairs);
     if (s.partner) {
         widen(loaded.partner, dtype, partner);
-        FA_UNROLL
-        for (int i = 0; i < kVec8; i++) {
+        FA_UNROLL_FOR (int i = 0; i < kVec8; i++) {
             const float x = own[i], y = partner[i];
             own[i] = x * c.word[i] - y * d.word[i];
             partner[i] = x * d.word[i] + y * c.word[i];
         }
         return;
     }
-    FA_UNROLL
-    for (int i = 0; i < kVec8; i += 2) {
+    FA_UNROLL_FOR (int i = 0; i < kVec8; i += 2) {
         const float x = own[i], y = own[i + 1];
         own[i] = x * c.word[i / 2] - y * d.word[i / 2];
         own[i + 1] = x * d.word[i / 2] + y * c.word[i / 2];

@@ -188,8 +188,8 @@ struct Simt {
                                     int64_t dim, bool aligned, int stride, float* kv) {
         float value[kVec4s][4];
         const auto widen = [&](auto to_f32, const auto& bits) {
-            FA_UNROLL for (int n = 0; n < kVec4s; n++)
-                FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = to_f32(bits[n][e]);
+            FA_UNROLL_FOR (int n = 0; n < kVec4s; n++)
+                FA_UNROLL_FOR (int e = 0; e < 4; e++) value[n][e] = to_f32(bits[n][e]);
         };
         if (is_block_type(dtype)) return load_blocks<width>(data, at, first, column0, dim, dtype, stride, kv);
         if (dtype == FA_F32) {
@@ -206,10 +206,10 @@ struct Simt {
             else if (dtype == FA_E5M2) widen([](uint8_t x) { return e5m2_to_f32(x); }, bits);
             else widen([](uint8_t x) { return float(int8_t(x)); }, bits);
         }
-        FA_UNROLL for (int n = 0; n < kVec4s; n++) {
+        FA_UNROLL_FOR (int n = 0; n < kVec4s; n++) {
             const int i = rt::thread() + n * kThreads, j = i / (width / 4);
             const float f = factor[first + j];
-            FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] *= f;
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) value[n][e] *= f;
             rt::store4(kv + j * stride + i % (width / 4) * 4, value[n]);
         }
     }
@@ -218,8 +218,8 @@ struct Simt {
     FA_MEMBER static void compute_qk(const SimtForwardParams& x, const Shared& s, float score[TR][4]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         const bool resident = x.dim_qk <= x.q_dims;
-        FA_UNROLL for (int r = 0; r < TR; r++)
-            FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = 0.f;
+        FA_UNROLL_FOR (int r = 0; r < TR; r++)
+            FA_UNROLL_FOR (int n = 0; n < 4; n++) score[r][n] = 0.f;
         for (int dim0 = 0; dim0 < x.dim_qk; dim0 += kDims) {
             if (x.plain_kv)
                 load_rows<kDims>(x.k_dtype, x.k, s.k_offset, s.k_factor, 0, dim0, x.dim_qk, x.k_aligned, kRowStride, s.kv);
@@ -232,27 +232,27 @@ struct Simt {
             const float* k = s.kv + tx * kRowStride;
             for (int first = 0; first < kDims && dim0 + first < x.dim_qk; first += kChain) {
                 float chain[TR][4];
-                FA_UNROLL for (int r = 0; r < TR; r++)
-                    FA_UNROLL for (int n = 0; n < 4; n++) chain[r][n] = 0.f;
+                FA_UNROLL_FOR (int r = 0; r < TR; r++)
+                    FA_UNROLL_FOR (int n = 0; n < 4; n++) chain[r][n] = 0.f;
                 FA_UNROLL_BY(2)
                 for (int c = first; c < first + kChain; c += 4) {
                     float b[4][4];
-                    FA_UNROLL for (int n = 0; n < 4; n++) rt::load4(k + n * 16 * kRowStride + c, b[n]);
-                    FA_UNROLL for (int r = 0; r < TR; r++) {
+                    FA_UNROLL_FOR (int n = 0; n < 4; n++) rt::load4(k + n * 16 * kRowStride + c, b[n]);
+                    FA_UNROLL_FOR (int r = 0; r < TR; r++) {
                         float a[4];
                         rt::load4(q + r * s.q_stride + c, a);
-                        FA_UNROLL for (int n = 0; n < 4; n++)
-                            FA_UNROLL for (int e = 0; e < 4; e++) chain[r][n] = fmaf(a[e], b[n][e], chain[r][n]);
+                        FA_UNROLL_FOR (int n = 0; n < 4; n++)
+                            FA_UNROLL_FOR (int e = 0; e < 4; e++) chain[r][n] = fmaf(a[e], b[n][e], chain[r][n]);
                     }
                 }
-                FA_UNROLL for (int r = 0; r < TR; r++)
-                    FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] += chain[r][n];
+                FA_UNROLL_FOR (int r = 0; r < TR; r++)
+                    FA_UNROLL_FOR (int n = 0; n < 4; n++) score[r][n] += chain[r][n];
             }
             rt::barrier();
         }
         if (x.factor.product != 1.f)
-            FA_UNROLL for (int r = 0; r < TR; r++)
-                FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] *= x.factor.product;
+            FA_UNROLL_FOR (int r = 0; r < TR; r++)
+                FA_UNROLL_FOR (int n = 0; n < 4; n++) score[r][n] *= x.factor.product;
     }
 
     // change(row, j, score) for each of the thread's scores, by way of its elements of the P tile in shared memory: a loop that is
@@ -261,15 +261,15 @@ struct Simt {
     FA_MEMBER static void for_each_score(const Shared& s, float score[TR][4], Function change) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         float* const own = s.probs + ty * TR * kRowStride + tx;
-        FA_UNROLL for (int r = 0; r < TR; r++)
-            FA_UNROLL for (int n = 0; n < 4; n++) own[r * kRowStride + 16 * n] = score[r][n];
+        FA_UNROLL_FOR (int r = 0; r < TR; r++)
+            FA_UNROLL_FOR (int n = 0; n < 4; n++) own[r * kRowStride + 16 * n] = score[r][n];
         FA_UNROLL_BY(1)
         for (int i = 0; i < 4 * TR; i++) {
             float& value = own[i / 4 * kRowStride + i % 4 * 16];
             value = change(ty * TR + i / 4, tx + i % 4 * 16, value);
         }
-        FA_UNROLL for (int r = 0; r < TR; r++)
-            FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = own[r * kRowStride + 16 * n];
+        FA_UNROLL_FOR (int r = 0; r < TR; r++)
+            FA_UNROLL_FOR (int n = 0; n < 4; n++) score[r][n] = own[r * kRowStride + 16 * n];
     }
 
     // Final scores in log2 units; −inf for keys that a mask, a bias, a bad page or slot, or the end of the tile removes.
@@ -288,18 +288,18 @@ struct Simt {
     FA_MEMBER static void online_softmax(const SimtForwardParams& x, const Shared& s, int64_t key0,
                                       float score[TR][4], float m[TR], float l[TR], float factor[TR]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-        FA_UNROLL for (int r = 0; r < TR; r++) {
+        FA_UNROLL_FOR (int r = 0; r < TR; r++) {
             float row_max = m[r];
-            FA_UNROLL for (int n = 0; n < 4; n++) row_max = max_fn(row_max, score[r][n]);
-            FA_UNROLL for (int w = 8; w > 0; w /= 2) row_max = max_fn(row_max, rt::shuffle_xor16(row_max, w));
+            FA_UNROLL_FOR (int n = 0; n < 4; n++) row_max = max_fn(row_max, score[r][n]);
+            FA_UNROLL_FOR (int w = 8; w > 0; w /= 2) row_max = max_fn(row_max, rt::shuffle_xor16(row_max, w));
             const float row_ref = safe_max(row_max);
             float row_sum = 0.f;
-            FA_UNROLL for (int n = 0; n < 4; n++) {
+            FA_UNROLL_FOR (int n = 0; n < 4; n++) {
                 score[r][n] = exp2_fn(score[r][n] - row_ref) * kHeadroomUnit;
                 row_sum += score[r][n];
                 s.probs[(ty * TR + r) * kRowStride + tx + 16 * n] = score[r][n];
             }
-            FA_UNROLL for (int w = 8; w > 0; w /= 2) row_sum += rt::shuffle_xor16(row_sum, w);
+            FA_UNROLL_FOR (int w = 8; w > 0; w /= 2) row_sum += rt::shuffle_xor16(row_sum, w);
             factor[r] = l[r] == 0.f ? 0.f : rescale(m[r], row_max);
             l[r] = l[r] * factor[r] + row_sum;
             m[r] = row_max;
@@ -314,8 +314,8 @@ struct Simt {
     FA_MEMBER static void compute_pv(const SimtForwardParams& x, const Shared& s, int keys, int64_t column0, const float factor[TR],
                                       float o[TR][TV]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-        FA_UNROLL for (int r = 0; r < TR; r++)
-            FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] *= factor[r];
+        FA_UNROLL_FOR (int r = 0; r < TR; r++)
+            FA_UNROLL_FOR (int c = 0; c < TV; c++) o[r][c] *= factor[r];
         for (int key = 0; key < keys; key += value_keys) {
             if (x.plain_kv)
                 load_rows<columns>(x.v_dtype, x.v, s.v_offset, s.v_factor, key, column0, x.dim_v, x.v_aligned, columns, s.kv);
@@ -324,23 +324,23 @@ struct Simt {
                                      columns, s.kv);
             rt::barrier();
             const int count = int(min_of(value_keys, keys - key));  // probabilities beyond are 0, and v is 0 there
-            FA_UNROLL for (int c = 0; c < TV; c += 4) {
+            FA_UNROLL_FOR (int c = 0; c < TV; c += 4) {
                 float chain[TR][4];  // of these keys alone: one long chain would lose accuracy on data of one sign
-                FA_UNROLL for (int r = 0; r < TR; r++)
-                    FA_UNROLL for (int i = 0; i < 4; i++) chain[r][i] = 0.f;
+                FA_UNROLL_FOR (int r = 0; r < TR; r++)
+                    FA_UNROLL_FOR (int i = 0; i < 4; i++) chain[r][i] = 0.f;
                 FA_UNROLL_BY(2)
                 for (int j = 0; j < count; j += 4) {
                     float a[TR][4];
-                    FA_UNROLL for (int r = 0; r < TR; r++) rt::load4(s.probs + (ty * TR + r) * kRowStride + key + j, a[r]);
-                    FA_UNROLL for (int e = 0; e < 4; e++) {
+                    FA_UNROLL_FOR (int r = 0; r < TR; r++) rt::load4(s.probs + (ty * TR + r) * kRowStride + key + j, a[r]);
+                    FA_UNROLL_FOR (int e = 0; e < 4; e++) {
                         float b[4];
                         rt::load4(s.kv + (j + e) * columns + tx * 4 + 16 * c, b);
-                        FA_UNROLL for (int r = 0; r < TR; r++)
-                            FA_UNROLL for (int i = 0; i < 4; i++) chain[r][i] = fmaf(a[r][e], b[i], chain[r][i]);
+                        FA_UNROLL_FOR (int r = 0; r < TR; r++)
+                            FA_UNROLL_FOR (int i = 0; i < 4; i++) chain[r][i] = fmaf(a[r][e], b[i], chain[r][i]);
                     }
                 }
-                FA_UNROLL for (int r = 0; r < TR; r++)
-                    FA_UNROLL for (int i = 0; i < 4; i++) o[r][c + i] += chain[r][i];
+                FA_UNROLL_FOR (int r = 0; r < TR; r++)
+                    FA_UNROLL_FOR (int i = 0; i < 4; i++) o[r][c + i] += chain[r][i];
             }
             rt::barrier();
         }
@@ -350,7 +350,7 @@ struct Simt {
     FA_MEMBER static void write(const SimtForwardParams& x, const Tile& t, const Shared& s, const float m[TR], const float l[TR],
                                 const float o[TR][TV]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-        FA_UNROLL for (int r = 0; r < TR; r++) {
+        FA_UNROLL_FOR (int r = 0; r < TR; r++) {
             const int row = ty * TR + r;
             if (row >= t.valid) continue;
             const int64_t index = (t.batch * x.kv_heads + t.kv_head) * x.rows + t.first + row;
@@ -367,7 +367,7 @@ struct Simt {
             const int64_t at = x.partial_o ? partial * x.dim_v
                                            : query_index(x.o_strides, t.seq, t.batch, s.position[row], s.head[row]);
             float* const line = s.kv + rt::thread() * TV;  // each thread's own: what stores an element is compiled once for all of them
-            FA_UNROLL for (int c = 0; c < TV; c += 4) rt::store4(line + c, o[r] + c);
+            FA_UNROLL_FOR (int c = 0; c < TV; c += 4) rt::store4(line + c, o[r] + c);
             FA_UNROLL_BY(1)
             for (int c = 0; c < TV; c++) {
                 const int64_t column = t.column0 + tx * 4 + 16 * (c & ~3) + (c & 3);
@@ -424,10 +424,10 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM S
     if (x.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
 
     float m[TR], l[TR], o[TR][TV];
-    FA_UNROLL for (int r = 0; r < TR; r++) {
+    FA_UNROLL_FOR (int r = 0; r < TR; r++) {
         m[r] = kNegInf;
         l[r] = 0.f;
-        FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] = 0.f;
+        FA_UNROLL_FOR (int c = 0; c < TV; c++) o[r][c] = 0.f;
     }
     rt::barrier();
     for (int64_t key = t.begin; key < t.end; key += kKeys) {

@@ -18,17 +18,17 @@ FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t co
     const int64_t c = column0 + rt::thread() % (width / 4) * 4;
     const int left = int(min_of(dim - c, 4));
     const bool full = aligned && left == 4;
-    FA_UNROLL for (int n = 0; n < kVec4s; n++) {
+    FA_UNROLL_FOR (int n = 0; n < kVec4s; n++) {
         const int64_t row = at[first + (rt::thread() + n * kThreads) / (width / 4)];
         const T* const from = static_cast<const T*>(data) + row + c;
         Vec4<T> quad{};
         if (row >= 0 && full) {
             quad = *reinterpret_cast<const Vec4<T>*>(from);
         } else if (row >= 0) {
-            FA_UNROLL for (int e = 0; e < 4; e++)
+            FA_UNROLL_FOR (int e = 0; e < 4; e++)
                 if (e < left) quad.element[e] = from[e];
         }
-        FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = quad.element[e];
+        FA_UNROLL_FOR (int e = 0; e < 4; e++) value[n][e] = quad.element[e];
     }
 }
 
@@ -41,16 +41,16 @@ FA_COLD void load_blocks(const void* data, const int64_t* at, int first, int64_t
     const uint8_t* const block = static_cast<const uint8_t*>(data) + c / kBlockDims * type_bytes(dtype);
     BlockQuad quad[kVec4s];
     bool there[kVec4s];
-    FA_UNROLL for (int n = 0; n < kVec4s; n++) {
+    FA_UNROLL_FOR (int n = 0; n < kVec4s; n++) {
         const int64_t row = at[first + (rt::thread() + n * kThreads) / across];
         there[n] = row >= 0 && c < dim;
         quad[n] = BlockQuad{};
         if (there[n]) quad[n] = load_block_quad(block + row * type_bytes(dtype), format, int(c % kBlockDims));
     }
-    FA_UNROLL for (int n = 0; n < kVec4s; n++) {
+    FA_UNROLL_FOR (int n = 0; n < kVec4s; n++) {
         float value[4];
         widen(quad[n], format, value);
-        FA_UNROLL for (int e = 0; e < 4; e++) value[e] = there[n] ? value[e] : 0.f;
+        FA_UNROLL_FOR (int e = 0; e < 4; e++) value[e] = there[n] ? value[e] : 0.f;
         rt::store4(kv + (rt::thread() + n * kThreads) / across * stride + rt::thread() % across * 4, value);
     }
 }

@@ -71,7 +71,7 @@ FA_DEVICE bool score_tile(const SimtForwardParams& x, const typename S::Shared& 
 // (m, l) of the row tile, in y.sums. One thread of a row stores them.
 template <int TR>
 FA_DEVICE void fetch_states(const RowState* states, int64_t valid, float m[TR], float l[TR]) {
-    FA_UNROLL for (int r = 0; r < TR; r++) {
+    FA_UNROLL_FOR (int r = 0; r < TR; r++) {
         const RowState state = states[min_of(rt::thread() / 16 * TR + r, valid - 1)];
         m[r] = state.m;
         l[r] = state.l;
@@ -79,7 +79,7 @@ FA_DEVICE void fetch_states(const RowState* states, int64_t valid, float m[TR], 
 }
 template <int TR>
 FA_DEVICE void store_states(RowState* states, int64_t valid, const float m[TR], const float l[TR]) {
-    FA_UNROLL for (int r = 0; r < TR; r++)
+    FA_UNROLL_FOR (int r = 0; r < TR; r++)
         if (rt::thread() % 16 == 0 && rt::thread() / 16 * TR + r < valid) states[rt::thread() / 16 * TR + r] = {m[r], l[r]};
 }
 
@@ -99,20 +99,20 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) standard_scores(FA_PARAM StudyParams y) {
     S::locate_keys(x, key, keys);
     float score[TR][4];
     if (!score_tile<S, TR>(x, s, key, keys, score))
-        FA_UNROLL for (int r = 0; r < TR; r++)
-            FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = kNegInf;
+        FA_UNROLL_FOR (int r = 0; r < TR; r++)
+            FA_UNROLL_FOR (int n = 0; n < 4; n++) score[r][n] = kNegInf;
     const int tx = rt::thread() % 16, ty = rt::thread() / 16;
     float* to = y.s_matrix + (head * x.rows + t.first) * y.pitch + key + tx;
-    FA_UNROLL for (int r = 0; r < TR; r++)
+    FA_UNROLL_FOR (int r = 0; r < TR; r++)
         if (ty * TR + r < t.valid)
-            FA_UNROLL for (int n = 0; n < 4; n++) to[(ty * TR + r) * y.pitch + 16 * n] = score[r][n];
+            FA_UNROLL_FOR (int n = 0; n < 4; n++) to[(ty * TR + r) * y.pitch + 16 * n] = score[r][n];
 }
 
 // Every thread's value reduced to one, which all get: groups of 16 first, then those one after the other.
 template <class Operation>
 FA_DEVICE float reduce_block(float value, Operation operation) {
     float* group = reinterpret_cast<float*>(rt::shared_memory());
-    FA_UNROLL for (int w = 8; w > 0; w /= 2) value = operation(value, rt::shuffle_xor16(value, w));
+    FA_UNROLL_FOR (int w = 8; w > 0; w /= 2) value = operation(value, rt::shuffle_xor16(value, w));
     rt::barrier();  // whoever still reads the reduction before
     if (rt::thread() % 16 == 0) group[rt::thread() / 16] = value;
     rt::barrier();
@@ -165,9 +165,9 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
     if (!init_tile<S>(x, s, block)) return;
     const float* probs = y.s_matrix + (head * x.rows + t.first) * y.pitch;
     float m[TR], l[TR], factor[TR], o[TR][TV];
-    FA_UNROLL for (int r = 0; r < TR; r++) {
+    FA_UNROLL_FOR (int r = 0; r < TR; r++) {
         factor[r] = 1.f;
-        FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] = 0.f;
+        FA_UNROLL_FOR (int c = 0; c < TV; c++) o[r][c] = 0.f;
     }
     for (int64_t key = 0; key < t.seq.k_len; key += kKeys) {
         const int keys = int(min_of(kKeys, t.seq.k_len - key));
@@ -192,12 +192,12 @@ FA_DEVICE void move_o(const SimtForwardParams& x, const typename Simt<TR, TV>::S
     const typename Simt<TR, TV>::Tile& t = *s.tile;
     const int tx = rt::thread() % 16, ty = rt::thread() / 16;
     const int columns = int(min_of(x.dim_v - column0, 16 * TV));
-    FA_UNROLL for (int r = 0; r < TR; r++) {
+    FA_UNROLL_FOR (int r = 0; r < TR; r++) {
         const int row = ty * TR + r;
         const bool mine = row < t.valid;
         float* line = static_cast<float*>(x.o) + column0;
         if (mine) line += query_index(x.o_strides, t.seq, t.batch, s.position[row], s.head[row]);
-        FA_UNROLL for (int c = 0; c < TV; c++) {
+        FA_UNROLL_FOR (int c = 0; c < TV; c++) {
             const int column = tx * 4 + 16 * (c & ~3) + (c & 3);
             if (store && mine && column < columns) line[column] = o[r][c];
             if (!store) o[r][c] = mine && column < columns ? line[column] : 0.f;
@@ -219,10 +219,10 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
     RowState* states = y.states + part * x.batch * x.kv_heads * x.rows + head * x.rows;
     float m[TR], l[TR], o[TR][TV];
     for (int block = 0; init_tile<S>(x, s, block); block++) {
-        FA_UNROLL for (int r = 0; r < TR; r++) {
+        FA_UNROLL_FOR (int r = 0; r < TR; r++) {
             m[r] = kNegInf;
             l[r] = 0.f;
-            FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] = 0.f;
+            FA_UNROLL_FOR (int c = 0; c < TV; c++) o[r][c] = 0.f;
         }
         store_states<TR>(states + t.first, t.valid, m, l);
         move_o<TR, TV, true>(x, s, column0, o);

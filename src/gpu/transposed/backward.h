@@ -29,12 +29,12 @@ struct StreamedTile {
     FA_MEMBER void fetch(const MmaBackwardParams& x, int head, int tile) {
         const typename M::Tile& t = M::shared().tile;
         const int thread = thread_anew(), at = thread % M::kRowVecs * 16, row0 = tile * M::stream_rows, first = row0 + thread / M::kRowVecs;
-        FA_UNROLL for (int i = 0; i < 2; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 2; i++) {
             const typename M::Source& from = t.streamed[i];
             if (!in_vecs(from)) continue;
             const char* const base = from.base + head * from.head + first * from.row + at;
-            FA_UNROLL for (int n = 0; n < kVecs; n++) {
-                FA_UNROLL for (int w = 0; w < 4; w++) vec[i][n][w] = 0;
+            FA_UNROLL_FOR (int n = 0; n < kVecs; n++) {
+                FA_UNROLL_FOR (int w = 0; w < 4; w++) vec[i][n][w] = 0;
                 if (at < from.bytes && first + n * M::kRowsAtOnce < t.count)
                     rt::load_global<4>(base + n * M::kRowsAtOnce * from.row, vec[i][n]);
             }
@@ -51,11 +51,11 @@ struct StreamedTile {
     FA_MEMBER void store(const MmaBackwardParams& x, int head, int tile) const {
         typename M::Shared& s = M::shared();
         const int thread = thread_anew(), row0 = tile * M::stream_rows;
-        FA_UNROLL for (int i = 0; i < 2; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 2; i++) {
             char* const to = M::streamed(0, i);
             const typename M::Source& from = s.tile.streamed[i];
             if (in_vecs(from)) {
-                FA_UNROLL for (int n = 0; n < kVecs; n++)
+                FA_UNROLL_FOR (int n = 0; n < kVecs; n++)
                     rt::store_shared<4>(to + swizzle_offset<M::kRowBytes>(thread / M::kRowVecs + n * M::kRowsAtOnce, thread % M::kRowVecs), vec[i][n]);
             } else {
                 M::template load_tile<M::stream_rows>(from, head, row0, s.tile.count - row0, to);
@@ -88,13 +88,13 @@ struct TransposedBackward {
     FA_MEMBER static void load_owned(const MmaBackwardParams& x, Owned& owned) {
         const typename M::Shared& s = M::shared();
         const typename G::Warp w;
-        FA_UNROLL for (int i = 0; i < 2; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 2; i++) {
             const typename M::Source from = s.tile.owned[i];
-            FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
+            FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) {
                 const int r = w.own0 + kTile * m + Acc::row(0);
                 const bool there = r < s.tile.valid && (!M::by_rows || x.lse_log2[s.tile.row0 + s.tile.first + r] != kPosInf);
                 const typename Mma::QRow row{from.base + r * from.row, there ? from.bytes : 0, M::plain ? 16 : from.width};
-                FA_UNROLL for (int step = 0; step < M::kSteps; step++) Mma::load_q(owned.held[i][m][step], row, step);
+                FA_UNROLL_FOR (int step = 0; step < M::kSteps; step++) Mma::load_q(owned.held[i][m][step], row, step);
             }
         }
     }
@@ -111,10 +111,10 @@ struct TransposedBackward {
                 else Mma::load_shared_q(a, own, kTile * m * M::kRowBytes, step);
             },
             [&](FragmentB& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, streamed, kTile * n * M::kRowBytes, step); });
-        FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int n = 0; n < M::kShareTiles; n++) {
+        FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++)
+            FA_UNROLL_FOR (int n = 0; n < M::kShareTiles; n++) {
                 products[m][n].finish();
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) score[m][n].x[e] = products[m][n].x[e];
+                FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) score[m][n].x[e] = products[m][n].x[e];
             }
     }
     // Adds P or dS times the streamed rows. scaled: to sums that take a factor first, each when its turn comes, or the compiler would keep them
@@ -126,19 +126,19 @@ struct TransposedBackward {
         typename Mma::RawColumns raw[ahead + 1];
         if (ahead) Mma::template load_columns<M::kRowBytes>(raw[0], ptr, 0, 0);
         FragmentA left[kOwnTiles];
-        FA_UNROLL for (int j = 0; j < all; j++) {
+        FA_UNROLL_FOR (int j = 0; j < all; j++) {
             const int n = j / kGroups, group = j % kGroups;
             if (group == 0)
-                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::pack_probs(left[m], probs[m][n]);
+                FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) Mma::pack_probs(left[m], probs[m][n]);
             const int next = j + ahead;
             if (next < all) Mma::template load_columns<M::kRowBytes>(raw[next % (ahead + 1)], ptr, next / kGroups, next % kGroups);
-            FA_UNROLL for (int c = 0; c < Mma::kColumnGroup; c++) {
+            FA_UNROLL_FOR (int c = 0; c < Mma::kColumnGroup; c++) {
                 FragmentB right;
                 Mma::column_of(right, raw[j % (ahead + 1)], c);
-                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
+                FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) {
                     Acc& to = acc[m][Mma::kColumnGroup * group + c];
                     if (scaled && n == 0)
-                        FA_UNROLL for (int e = 0; e < Acc::kElements; e++) to.x[e] *= factor;
+                        FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) to.x[e] *= factor;
                     Mma::mma(to, left[m], right);
                 }
             }
@@ -147,18 +147,18 @@ struct TransposedBackward {
     // The same as MmaBackward::rescale_ds, but that units are those of a lane's owned rows alone.
     FA_MEMBER static float rescale_ds(float& unit, bool& unit_set, Scores& grad) {
         float amax = 0.f;
-        FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
-            FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) amax = max_fn(amax, fabsf(grad[m][n].x[e]));
+        FA_UNROLL_FOR (int n = 0; n < M::kShareTiles; n++)
+            FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
+                FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) amax = max_fn(amax, fabsf(grad[m][n].x[e]));
         amax = Acc::max_of_row(amax);
         const float limit = unit_set ? kMaxDs : 0x1p-100f;
         const bool changes = (amax > limit) & (amax != kPosInf);
         const float factor = changes ? float_of((uint32_t(2 * 127 + kDsTargetExponent) << 23) - (bits_of(amax) & 0x7f800000u)) : 1.f;
         unit *= factor;
         unit_set |= changes;
-        FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
-            FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) grad[m][n].x[e] *= factor;
+        FA_UNROLL_FOR (int n = 0; n < M::kShareTiles; n++)
+            FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
+                FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) grad[m][n].x[e] *= factor;
         return factor;
     }
     // A warp's sums to their gradients. first: the index of the first owned row's first element.
@@ -167,19 +167,19 @@ struct TransposedBackward {
         using Element = typename M::Element;
         const bool in_vecs = !x.accumulate && dim % 4 == 0 && vec4_aligned(base, strides, x.q_dtype);
         const typename G::Warp w;
-        FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
+        FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) {
             const int r = w.own0 + kTile * m + Acc::row(0);
             const int64_t row = first + r * strides.row;
-            FA_UNROLL for (int group = 0; group < kGroups; group++)
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
+            FA_UNROLL_FOR (int group = 0; group < kGroups; group++)
+                FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) {
                     const int column = Mma::kColumnGroup * (kTile * group + Acc::column(e)), left = r < M::shared().tile.valid ? int(dim) - column : 0;
                     float value[4];
-                    FA_UNROLL for (int c = 0; c < 4; c++) value[c] = acc[m][Mma::kColumnGroup * group + c].x[e] * factor;
+                    FA_UNROLL_FOR (int c = 0; c < 4; c++) value[c] = acc[m][Mma::kColumnGroup * group + c].x[e] * factor;
                     if (in_vecs) {
                         if (left > 0) Mma::store4(static_cast<Element*>(base) + row + column, value);
                         continue;
                     }
-                    FA_UNROLL for (int c = 0; c < 4; c++) {
+                    FA_UNROLL_FOR (int c = 0; c < 4; c++) {
                         if (c >= left) continue;
                         if (x.accumulate) static_cast<float*>(base)[row + column + c] += value[c];
                         else if constexpr (sizeof(Element) == 4) static_cast<float*>(base)[row + column + c] = value[c];

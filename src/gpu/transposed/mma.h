@@ -38,9 +38,9 @@ struct Mfma32 {
     template <class T>
     FA_MEMBER static void multiply(rt::AccVec<16>& d, const uint32_t a[8], const uint32_t b[8]) {
         if constexpr (Cdna::kDeepProducts) {
-            FA_UNROLL for (int i = 0; i < 8; i += 4) rt::mfma_f32_32x32x16<kIsF16<T>>(d, a + i, b + i);
+            FA_UNROLL_FOR (int i = 0; i < 8; i += 4) rt::mfma_f32_32x32x16<kIsF16<T>>(d, a + i, b + i);
         } else {
-            FA_UNROLL for (int i = 0; i < 8; i += 2) rt::mfma_f32_32x32x8<kIsF16<T>>(d, a + i, b + i);
+            FA_UNROLL_FOR (int i = 0; i < 8; i += 2) rt::mfma_f32_32x32x8<kIsF16<T>>(d, a + i, b + i);
         }
     }
 };
@@ -75,7 +75,7 @@ struct Mfma32x2 : Mfma32<rt::Cdna<3>> {
     FA_MEMBER static constexpr int key_byte(int lane) { return 16 * (lane / 32); }
     template <class T>
     FA_MEMBER static void multiply(rt::AccVec<16>& d, const uint32_t a[16], const uint32_t b[16]) {
-        FA_UNROLL for (int i = 0; i < 16; i++) rt::mfma_f32_32x32x2(d, a[i], b[i]);
+        FA_UNROLL_FOR (int i = 0; i < 16; i++) rt::mfma_f32_32x32x2(d, a[i], b[i]);
     }
 };
 struct Mfma16x4 : Mfma16<rt::Cdna<3>> {
@@ -86,7 +86,7 @@ struct Mfma16x4 : Mfma16<rt::Cdna<3>> {
     FA_MEMBER static constexpr int key_byte(int lane) { return 16 * (lane / 16); }
     template <class T>
     FA_MEMBER static void multiply(rt::AccVec<4>& d, const uint32_t a[4], const uint32_t b[4]) {
-        FA_UNROLL for (int i = 0; i < 4; i++) rt::mfma_f32_16x16x4(d, a[i], b[i]);
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) rt::mfma_f32_16x16x4(d, a[i], b[i]);
     }
 };
 
@@ -149,11 +149,11 @@ struct AccTransposed {
     FA_MEMBER static int column(int i) { return I::column(rt::opaque(lane()), i); }
     FA_MEMBER static bool first_of_row() { return lane() < I::kTile; }
     FA_MEMBER static float max_of_row(float x) {
-        FA_UNROLL for (int mask = I::kTile; mask < I::kLanes; mask *= 2) x = rt::max_across<I::kLanes>(x, mask);
+        FA_UNROLL_FOR (int mask = I::kTile; mask < I::kLanes; mask *= 2) x = rt::max_across<I::kLanes>(x, mask);
         return x;
     }
     FA_MEMBER static float sum_of_row(float x) {
-        FA_UNROLL for (int mask = I::kTile; mask < I::kLanes; mask *= 2) x = rt::sum_across<I::kLanes>(x, mask);
+        FA_UNROLL_FOR (int mask = I::kTile; mask < I::kLanes; mask *= 2) x = rt::sum_across<I::kLanes>(x, mask);
         return x;
     }
     // Products that have been added are computed here, not behind a branch, where the fragments that they take would fill all registers.
@@ -211,13 +211,13 @@ struct MmaTransposed {
     // q's rows are read from global memory, each lane its own, and stay in registers; or those of wide heads from shared memory, for each tile of keys.
     FA_MEMBER static void load_q(FragmentA& a, const QRow& row, int step) {
         constexpr int words = I::kDimBytes / 4;
-        FA_UNROLL for (int i = 0; i < kDimPieces; i++) {
+        FA_UNROLL_FOR (int i = 0; i < kDimPieces; i++) {
             const int at = kBytes * kTile * step + I::dim_byte(Acc::lane()) + I::kDimStep * i;
-            FA_UNROLL for (int w = 0; w < words; w++) a.r[words * i + w] = 0;
+            FA_UNROLL_FOR (int w = 0; w < words; w++) a.r[words * i + w] = 0;
             if (row.width == 16) {
                 if (at < row.bytes) rt::load_words<words>(reinterpret_cast<const uint8_t*>(row.base) + at, a.r + words * i);
             } else {
-                FA_UNROLL for (int byte = 0; byte < 4 * words; byte += kBytes)
+                FA_UNROLL_FOR (int byte = 0; byte < 4 * words; byte += kBytes)
                     if (at + byte < row.bytes)
                         a.r[words * i + byte / 4] |= uint32_t(*reinterpret_cast<const Bits*>(row.base + at + byte)) << byte % 4 * 8;
             }
@@ -232,7 +232,7 @@ struct MmaTransposed {
     }
     FA_MEMBER static void load_dims(uint32_t r[I::kWords], uint32_t ptr, int down, int step) {
         constexpr int words = I::kDimBytes / 4;
-        FA_UNROLL for (int i = 0; i < kDimPieces; i++) {
+        FA_UNROLL_FOR (int i = 0; i < kDimPieces; i++) {
             const uint32_t at = uint32_t(kBytes * kTile * step + I::kDimStep * i);
             rt::load_shared<words>((ptr ^ at % 128) + at / 128 * 128 + uint32_t(down), r + words * i);
         }
@@ -270,13 +270,13 @@ struct MmaTransposed {
     FA_MEMBER static void load_v(FragmentB& b, uint32_t ptr, int n, int c) {
         constexpr int words = I::kKeyBytes / 4;
         if constexpr (kTransposedLoads) {
-            FA_UNROLL for (int i = 0; i < kKeyPieces; i++) {
+            FA_UNROLL_FOR (int i = 0; i < kKeyPieces; i++) {
                 const int row = kTile * n + I::kKeyStep / 2 * i, at = 2 * kTile * c;
                 rt::load_transposed((ptr ^ uint32_t(at % 128)) + uint32_t(at / 128 * 128 + row * row_bytes), b.r + words * i);
             }
             return;
         }
-        FA_UNROLL for (int i = 0; i < kKeyPieces; i++) {
+        FA_UNROLL_FOR (int i = 0; i < kKeyPieces; i++) {
             const uint32_t at = uint32_t((kBytes * kTile * n + I::kKeyStep * i) ^ v_swizzle<keys>(kTile * c));
             rt::load_shared<words>((ptr ^ at) + uint32_t(kBytes * keys * kTile * c), b.r + words * i);
         }
@@ -311,12 +311,12 @@ struct MmaTransposed {
     }
     template <class Tile>
     FA_MEMBER static void keep(FragmentA& a, const Tile& p) {
-        FA_UNROLL for (int i = 0; i < Acc::kElements; i++) a.r[i] = bits_of(p.x[i]);
+        FA_UNROLL_FOR (int i = 0; i < Acc::kElements; i++) a.r[i] = bits_of(p.x[i]);
     }
     // The pairs of a result's elements, as round(pair) makes them words.
     template <class Tile, class Round>
     FA_MEMBER static void spread_pairs(FragmentA& a, const Tile& p, Round round) {
-        FA_UNROLL for (int i = 0; i < Acc::kElements; i += 2) {
+        FA_UNROLL_FOR (int i = 0; i < Acc::kElements; i += 2) {
             const float pair[] = {p.x[i], p.x[i + 1]};
             const uint32_t own = round(pair);
             if constexpr (!I::kOperandsTwice) {
@@ -354,7 +354,7 @@ struct MmaTransposed {
     template <int row_bytes>
     FA_MEMBER static void load_columns(RawColumns& to, uint32_t ptr, int n, int group) {
         static_assert(kBytes * kColumnGroup * kTile % 128 == 0, "a group's columns are swizzled among themselves");
-        FA_UNROLL for (int i = 0; i < kKeysHeld; i++) {
+        FA_UNROLL_FOR (int i = 0; i < kKeysHeld; i++) {
             constexpr int keys = I::kKeyBytes / kBytes;  // of a piece
             const int key = I::kKeyStep / kBytes * (i / keys) + i % keys;
             const uint32_t at = uint32_t((kTile * n + key) * row_bytes + kBytes * kColumnGroup * kTile * group);
@@ -362,7 +362,7 @@ struct MmaTransposed {
         }
     }
     FA_MEMBER static void column_of(FragmentB& b, const RawColumns& from, int c) {
-        FA_UNROLL for (int i = 0; i < I::kWords; i++) {
+        FA_UNROLL_FOR (int i = 0; i < I::kWords; i++) {
             if constexpr (kBytes == 4) b.r[i] = from.r[i][c];
             else b.r[i] = rt::prmt(from.r[2 * i][c / 2], from.r[2 * i + 1][c / 2], c % 2 ? 0x7632 : 0x5410);
         }
@@ -387,7 +387,7 @@ struct MmaTransposedByte : MmaTransposed<I, T> {
     FA_MEMBER static float value(I8, uint32_t word, int i) { return float(int32_t(word << (24 - 8 * i)) >> 24); }
     template <class S>
     FA_MEMBER static void widen(S, uint32_t word, uint32_t to[2]) {
-        FA_UNROLL for (int i = 0; i < 2; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 2; i++) {
             const float low = value(S{}, word, 2 * i), high = value(S{}, word, 2 * i + 1);
             to[i] = kIsF16<T> ? rt::cvt_pk_f16(low, high) : rt::prmt(bits_of(low), bits_of(high), 0x7632);
         }

@@ -21,7 +21,7 @@ FA_DEVICE void bias_tile_producer(const typename Traits::Params& a, const KeyBlo
                 rt::mbarrier_wait(empty, phase);
                 b.bias_factor = factor;
                 rt::mbarrier_expect_tx(full, Traits::kBiasBytes);
-                FA_UNROLL for (int panel = 0; panel < Traits::kBlockN / 64; panel++)
+                FA_UNROLL_FOR (int panel = 0; panel < Traits::kBlockN / 64; panel++)
                     rt::tma_load(Traits::bias_tile() + panel * Traits::kBlockM * 128, &a.bias_map, full, t.key0 + 64 * panel,
                                  a.bias.one_row ? 0 : m_block * Traits::kBlockM, bias_head, sequence, a.bias.keep);
             }
@@ -34,10 +34,10 @@ FA_DEVICE void bias_tile_producer(const typename Traits::Params& a, const KeyBlo
 template <class T, int BlockM>
 FA_DEVICE void start_at_bias(float (&acc_s)[BlockM / 2], uint32_t tile, float factor, float inverse_scale) {
     const auto for_each = [&](auto value_of) {
-        FA_UNROLL for (int i = 0; i < BlockM / 16; i++) {
+        FA_UNROLL_FOR (int i = 0; i < BlockM / 16; i++) {
             uint32_t word[4];
             rt::ldmatrix_x4_trans(tile + i * 2048, word);
-            FA_UNROLL for (int e = 0; e < 8; e++) acc_s[8 * i + e] = value_of(half_of<T>(word[e / 2], e % 2));
+            FA_UNROLL_FOR (int e = 0; e < 8; e++) acc_s[8 * i + e] = value_of(half_of<T>(word[e / 2], e % 2));
         }
     };
     if (factor > 0x1p-60f && factor < 0x1p+60f) {

@@ -16,20 +16,20 @@ FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int
     const BackwardRowParams& x = a.x;
     const int c = int(threadIdx.x) % 4;
     const int64_t base = strides.index(t.batch, 0, t.kv_head) + column;
-    FA_UNROLL for (int r = 0; r < 2; r++) {
+    FA_UNROLL_FOR (int r = 0; r < 2; r++) {
         const int key = own_key + 8 * r;
         const bool exists = key < t.valid_keys;
         const int64_t at = base + int64_t(t.k_row + key) * strides.row;
         if (x.accumulate) {
             float* const to = static_cast<float*>(out) + at;
-            FA_UNROLL for (int i = 0; i < HeadDim / 4; i++)
+            FA_UNROLL_FOR (int i = 0; i < HeadDim / 4; i++)
                 if (exists && column + 8 * (i / 2) + 2 * c + i % 2 < dim)
                     to[8 * (i / 2) + 2 * c + i % 2] += sum[4 * (i / 2) + 2 * r + i % 2] * factor;
             continue;
         }
-        FA_UNROLL for (int i = 0; i < HeadDim / 32; i++) {
+        FA_UNROLL_FOR (int i = 0; i < HeadDim / 32; i++) {
             uint32_t word[4];
-            FA_UNROLL for (int j = 0; j < 4; j++) {
+            FA_UNROLL_FOR (int j = 0; j < 4; j++) {
                 const float first = sum[16 * i + 4 * j + 2 * r] * factor, second = sum[16 * i + 4 * j + 2 * r + 1] * factor;
                 word[j] = pack<T>(first, second);
             }

@@ -65,7 +65,7 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
             rt::mbarrier_wait(Traits::smem_addr(&barrier.dq_empty), before ^ 1);  // one staging buffer, two stages of dS
         else if (lane == 0) rt::bulk_wait_group_read();
         __syncwarp();
-        FA_UNROLL for (int i = 0; i < Traits::kDqRows / 8; i++)
+        FA_UNROLL_FOR (int i = 0; i < Traits::kDqRows / 8; i++)
             rt::st_shared_v4(dq_staging + i * 512 + lane * 16, acc_dq + 4 * i);
         rt::fence_proxy_async_shared();
         __syncwarp();
@@ -116,7 +116,7 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
         }
         scores_to_ds<T, BlockM>(acc_s, acc_dp, ds, from.value, shared.block[k_stage.index]);
         rt::mbarrier_wait(Traits::smem_addr(&barrier.ds_empty[stage.index]), stage.phase ^ 1);
-        FA_UNROLL for (int i = 0; i < BlockM / 16; i++)
+        FA_UNROLL_FOR (int i = 0; i < BlockM / 16; i++)
             rt::stmatrix_trans(Traits::ds_tile(stage.index) + ds_row + i * 2048, ds + 4 * i);
         rt::fence_proxy_async_shared();
         release(barrier.ds_full[stage.index]);
@@ -155,7 +155,7 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
             if (lane < 16) shared.of_keys.row_range[key] = rows_seeing(t.rule, t.key0 + key, key < t.valid_keys, t.q_len);
             __syncwarp();
         }
-        FA_UNROLL for (int i = 0; i < HeadDim / 2; i++)
+        FA_UNROLL_FOR (int i = 0; i < HeadDim / 2; i++)
             acc_dv[i] = acc_dk[i] = 0.f;
     };
     const auto store = [&](int operand, void* out, const RowStrides& strides, int64_t dim, float factor,
@@ -164,7 +164,7 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
         if (!Traits::kGeneral && t.index >= a.split.first_block) {
             float* const partial = partial_of_split<HeadDim>(a, t.index - a.split.first_block) + operand * (128 * HeadDim) +
                                    (rt::opaque(threadIdx.x) - 128) * 4;
-            FA_UNROLL for (int i = 0; i < HeadDim / 8; i++)
+            FA_UNROLL_FOR (int i = 0; i < HeadDim / 8; i++)
                 rt::store4(partial + i * 1024, acc + 4 * i);
         } else {
             store_dkv<T, HeadDim>(a, t, rt::opaque(own_key), out, strides, 0, dim, factor, acc);

@@ -25,10 +25,10 @@ FA_KERNEL void FA_BOUNDS(256, 1) add_split_sm90(FA_PARAM Sm90BackwardParams a) {
     float sum[16] = {};
     const float* from = partial_of_split<HeadDim>(a, number * pieces) + (half * kGroups + group) * 4096 + rt::thread() * 4;
     FA_UNROLL_BY(2)
-    for (int piece = 0; piece < pieces; piece++, from += 2 * 128 * HeadDim) FA_UNROLL for (int i = 0; i < 4; i++) {
+    for (int piece = 0; piece < pieces; piece++, from += 2 * 128 * HeadDim) FA_UNROLL_FOR (int i = 0; i < 4; i++) {
             float more[4];
             rt::load4(from + i * 1024, more);
-            FA_UNROLL for (int e = 0; e < 4; e++)
+            FA_UNROLL_FOR (int e = 0; e < 4; e++)
                 sum[4 * i + e] += more[e];
         }
     const int own_key = rt::thread() / 32 * 16 + rt::thread() % 32 / 4;
@@ -53,38 +53,38 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM Sm90BackwardParams a) {
     if (left <= 0) return;
     const int64_t row0 = head * x.padded_rows + padded_row0(x.sequences, seq, batch) + m * BlockM;
     const int warp = rt::thread() / 32, lane = rt::thread() % 32, c = lane % 4;
-    FA_UNROLL for (int part = warp; part < Traits::kDqParts; part += 8) {
+    FA_UNROLL_FOR (int part = warp; part < Traits::kDqParts; part += 8) {
         const int dim = (Traits::kPanels > 1 ? part : part % 4) * 16 + lane / 4;
         const int row = 2 * c + (Traits::kPanels > 1 ? 0 : part / 4 * Traits::kDqRows);
         const float* const from = x.dq_acc + row0 * HeadDim + part * (Traits::kDqRows * 16) + lane * 4;
-        FA_UNROLL for (int i = 0; i < Traits::kDqRows / 8; i++) {
+        FA_UNROLL_FOR (int i = 0; i < Traits::kDqRows / 8; i++) {
             float sum[4];
             rt::load4(from + i * 128, sum);
-            FA_UNROLL for (int e = 0; e < 4; e++)
+            FA_UNROLL_FOR (int e = 0; e < 4; e++)
                 tile[(row + 8 * i + e % 2) * kStride + dim + e / 2 * 8] = sum[e];
         }
     }
     constexpr int kRowsAtOnce = 256 / (HeadDim / 8);  // rows
     const int own = rt::thread() / (HeadDim / 8), column = rt::thread() % (HeadDim / 8) * 8;
     bool seeing[BlockM / kRowsAtOnce];
-    FA_UNROLL for (int i = 0; i < BlockM / kRowsAtOnce; i++)
+    FA_UNROLL_FOR (int i = 0; i < BlockM / kRowsAtOnce; i++)
         seeing[i] = x.lse_log2[row0 + own + i * kRowsAtOnce] != kPosInf;
     const float factor = dk_factor<T>(a, acc_unit<T>(a, batch, head / int(x.group)));
     rt::barrier();
-    FA_UNROLL for (int i = 0; i < BlockM / kRowsAtOnce; i++) {
+    FA_UNROLL_FOR (int i = 0; i < BlockM / kRowsAtOnce; i++) {
         const int r = own + i * kRowsAtOnce;
         if (r >= left || column >= x.dim_qk) continue;
         const int64_t to = query_index(x.dq_strides, seq, batch, m * BlockM + r, head) + column;
         float sum[8];
         rt::load4(tile + r * kStride + column, sum);
         rt::load4(tile + r * kStride + column + 4, sum + 4);
-        FA_UNROLL for (int e = 0; e < 8; e++) sum[e] = seeing[i] ? sum[e] * factor : 0.f;
+        FA_UNROLL_FOR (int e = 0; e < 8; e++) sum[e] = seeing[i] ? sum[e] * factor : 0.f;
         if (x.accumulate) {
-            FA_UNROLL for (int e = 0; e < 8; e++) static_cast<float*>(x.dq)[to + e] += sum[e];
+            FA_UNROLL_FOR (int e = 0; e < 8; e++) static_cast<float*>(x.dq)[to + e] += sum[e];
             continue;
         }
         uint32_t word[4];
-        FA_UNROLL for (int e = 0; e < 4; e++)
+        FA_UNROLL_FOR (int e = 0; e < 4; e++)
             word[e] = pack<T>(sum[2 * e], sum[2 * e + 1]);
         *reinterpret_cast<uint4*>(static_cast<T*>(x.dq) + to) = make_uint4(word[0], word[1], word[2], word[3]);
     }

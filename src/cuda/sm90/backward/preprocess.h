@@ -11,7 +11,7 @@ template <class T>
 FA_DEVICE float product(const float* a, const uint4& b) {
     const uint32_t words[] = {b.x, b.y, b.z, b.w};
     float sum = 0.f;
-    FA_UNROLL for (int e = 0; e < 8; e++)
+    FA_UNROLL_FOR (int e = 0; e < 8; e++)
         sum = fmaf(a[e], half_of<T>(words[e / 2], e % 2), sum);
     return sum;
 }
@@ -60,9 +60,9 @@ FA_DEVICE float deltas(const Sm90BackwardParams& a, int chunk, F16Max& of_dout) 
         const uint32_t words[] = {one.x, one.y, one.z, one.w}, others[] = {other.x, other.y, other.z, other.w};
         if constexpr (kIsF16<T>) of_dout.take(other);
         float sum = 0.f;
-        FA_UNROLL for (int e = 0; e < 8; e++)
+        FA_UNROLL_FOR (int e = 0; e < 8; e++)
             sum = fmaf(half_of<T>(words[e / 2], e % 2), half_of<T>(others[e / 2], e % 2), sum);
-        FA_UNROLL for (int lanes = kLanes / 2; lanes > 0; lanes /= 2)
+        FA_UNROLL_FOR (int lanes = kLanes / 2; lanes > 0; lanes /= 2)
             sum += rt::shuffle_xor32(sum, lanes);
         if (int(threadIdx.x) % kLanes == iteration) delta = sum;
     }
@@ -76,7 +76,7 @@ FA_DEVICE void prefetch_chunk(const Sm90BackwardParams& a, int chunk) {
     const int row = rt::opaque(threadIdx.x) % 32;
     if (t.row0 + row >= int(a.x.sequences.q.seqlen)) return;
     const char *o = lane_of(a.x.o, a.x.o_strides, t, row, 0), *dout = lane_of(a.x.dout, a.x.dout_strides, t, row, 0);
-    FA_UNROLL for (int i = 0; i < HeadDim / 64; i++) if (64 * i < int(a.x.dim_v)) rt::prefetch_l2(o + 128 * i),
+    FA_UNROLL_FOR (int i = 0; i < HeadDim / 64; i++) if (64 * i < int(a.x.dim_v)) rt::prefetch_l2(o + 128 * i),
         rt::prefetch_l2(dout + 128 * i);
 }
 
@@ -167,14 +167,14 @@ FA_KERNEL void FA_BOUNDS(256, (kIsF16<T> ? 2 : 3)) prepare_sm90(FA_PARAM Sm90Bac
         return min(own + iteration * kRowsAtOnce, rows - 1);
     };  // what comes of a row behind the last is not kept
     const auto keep = [&](float sum, int iteration) {
-        FA_UNROLL for (int lanes = kLanes / 2; lanes > 0; lanes /= 2)
+        FA_UNROLL_FOR (int lanes = kLanes / 2; lanes > 0; lanes /= 2)
             sum += rt::shuffle_xor32(sum, lanes);
         if (lane == iteration) delta = sum;
     };
-    FA_UNROLL for (int first = 0; first < kIterations; first += kInFlight) {
+    FA_UNROLL_FOR (int first = 0; first < kIterations; first += kInFlight) {
         uint4 o[kInFlight] = {}, grad[kInFlight] = {};
         float row_lse[kInFlight] = {};  // a row that sees no key may hold anything
-        if (there) FA_UNROLL for (int i = 0; i < kInFlight; i++) {
+        if (there) FA_UNROLL_FOR (int i = 0; i < kInFlight; i++) {
                 if (narrow) o[i] = *reinterpret_cast<const uint4*>(o_row + o0 + at(first + i) * x.o_strides.row);
                 grad[i] = *reinterpret_cast<const uint4*>(dout + at(first + i) * x.dout_strides.row);
                 if constexpr (kIsF16<T>) row_lse[i] = x.lse[query_index(x.lse_strides, seq, batch, row0 + at(first + i), head)];
@@ -182,13 +182,13 @@ FA_KERNEL void FA_BOUNDS(256, (kIsF16<T> ? 2 : 3)) prepare_sm90(FA_PARAM Sm90Bac
         if (x.dq_acc) {
             constexpr int kPart = kInFlight * kRowsAtOnce * HeadDim;
             const float zero[4] = {};
-            FA_UNROLL for (int i = 0; i < kPart / 1024; i++)
+            FA_UNROLL_FOR (int i = 0; i < kPart / 1024; i++)
                 rt::store4(x.dq_acc + to * HeadDim + first / kInFlight * kPart + i * 1024 + rt::thread() * 4, zero);
         }
-        FA_UNROLL for (int i = 0; i < kInFlight; i++) {
+        FA_UNROLL_FOR (int i = 0; i < kInFlight; i++) {
             const uint32_t words[] = {o[i].x, o[i].y, o[i].z, o[i].w};
             float wide[8];
-            FA_UNROLL for (int e = 0; e < 8; e++)
+            FA_UNROLL_FOR (int e = 0; e < 8; e++)
                 wide[e] = half_of<T>(words[e / 2], e % 2);
             if constexpr (kIsF16<T>) {
                 if (fabsf(row_lse[i]) != kPosInf) of_dout.take(grad[i]);

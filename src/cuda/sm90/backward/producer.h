@@ -11,7 +11,7 @@ namespace gpu {
 template <class Traits>
 FA_DEVICE void load_row_block(uint32_t to, const CUtensorMap* map, uint32_t barrier, int rank, int row, int head, int sequence) {
     constexpr int bytes = Traits::kQBytes / Traits::kPanels;
-    FA_UNROLL for (int i = 0; i < Traits::kPanels; i++) {
+    FA_UNROLL_FOR (int i = 0; i < Traits::kPanels; i++) {
         if (!Traits::kPair) rt::tma_load(to + i * bytes, map, barrier, 64 * i, row, head, sequence, rt::kEvictLast);
         else if (i % 2 == rank) rt::tma_load_multicast(to + i * bytes, map, barrier, 64 * i, row, head, sequence, rt::kEvictLast);
     }
@@ -61,7 +61,7 @@ FA_DEVICE void backward_producer(const Sm90BackwardParams& a) {
         const KeyBlockInfo& t = s.block[k_stage.index()];
         const auto load_kv = [&](uint32_t to, const CUtensorMap* map, uint64_t& barrier) {
             rt::mbarrier_expect_tx(Traits::smem_addr(&barrier), Traits::kKvBytes);
-            FA_UNROLL for (int i = 0; i < Traits::kPanels; i++)
+            FA_UNROLL_FOR (int i = 0; i < Traits::kPanels; i++)
                 rt::tma_load(to + i * Traits::kBlockN * 128, map, Traits::smem_addr(&barrier), 64 * i, t.k_row, t.kv_head,
                              a.x.sequences.packed_k() ? 0 : t.batch, rt::kEvictFirst);
         };

@@ -10,9 +10,9 @@ namespace gpu {
 // Rows of a tile that do not belong to the sequence may hold anything, and 0 · NaN is NaN. By both consumer warpgroups.
 template <class Traits, int TileRows>
 FA_DEVICE void zero_rows_outside(uint32_t tile, int begin, int end) {
-    FA_UNROLL for (int i = 0; i < TileRows / 32; i++) {
+    FA_UNROLL_FOR (int i = 0; i < TileRows / 32; i++) {
         const int row = 32 * i + (int(threadIdx.x) - 128) / 8;
-        if (row < begin || row >= end) FA_UNROLL for (int panel = 0; panel < Traits::kPanels; panel++)
+        if (row < begin || row >= end) FA_UNROLL_FOR (int panel = 0; panel < Traits::kPanels; panel++)
                 rt::st_shared_zero_v4(tile + (panel * TileRows + row) * 128 + threadIdx.x % 8 * 16);
     }
     rt::fence_proxy_async_shared();
@@ -25,7 +25,7 @@ FA_DEVICE void issue_s(float (&acc_s)[n], uint32_t k, uint32_t q_tile) {
     constexpr int kBlockM = Traits::kBlockM;
     float(&part)[(kBlockM - from) / 2] = reinterpret_cast<float(&)[(kBlockM - from) / 2]>(acc_s[from / 2]);
     const uint64_t keys = rt::smem_desc(rt::rematerialize(k), 16), rows = rt::smem_desc(q_tile + from * 128, 16);
-    FA_UNROLL for (int i = 0; i < HeadDim / 16; i++)
+    FA_UNROLL_FOR (int i = 0; i < HeadDim / 16; i++)
         Traits::Wgmma::mma(part, keys + i / 4 * (Traits::kBlockN * 8) + i % 4 * 2, rows + i / 4 * (kBlockM * 8) + i % 4 * 2,
                               Traits::kBias || i > 0);
     rt::wgmma_commit();
@@ -35,7 +35,7 @@ FA_DEVICE void issue_dp(float (&acc_dp)[n], uint32_t v, uint32_t do_tile) {
     constexpr int kBlockM = Traits::kBlockM;
     float(&part)[(kBlockM - from) / 2] = reinterpret_cast<float(&)[(kBlockM - from) / 2]>(acc_dp[from / 2]);
     const uint64_t keys = rt::smem_desc(rt::rematerialize(v), 16), rows = rt::smem_desc(do_tile + from * 128, 16);
-    FA_UNROLL for (int i = 0; i < HeadDim / 16; i++)
+    FA_UNROLL_FOR (int i = 0; i < HeadDim / 16; i++)
         Traits::Wgmma::mma_negated(part, keys + i / 4 * (Traits::kBlockN * 8) + i % 4 * 2,
                                       rows + i / 4 * (kBlockM * 8) + i % 4 * 2);
     rt::wgmma_commit();
@@ -44,7 +44,7 @@ FA_DEVICE void issue_dp(float (&acc_dp)[n], uint32_t v, uint32_t do_tile) {
 template <class Traits, int HeadDim, int BlockM>
 FA_DEVICE void issue_rs(float (&acc)[HeadDim / 2], const uint32_t (&p)[BlockM / 4], uint32_t tile, int from) {
     const uint64_t rows = rt::smem_desc(tile, BlockM * 128);
-    FA_UNROLL for (int i = from / 16; i < BlockM / 16; i++)
+    FA_UNROLL_FOR (int i = from / 16; i < BlockM / 16; i++)
         Traits::Wgmma::mma(acc, p + 4 * i, rows + i * 128);
     rt::wgmma_commit();
 }
@@ -54,7 +54,7 @@ FA_DEVICE void issue_dq(float (&acc_dq)[32], uint32_t k_tile, uint32_t ds_tile, 
     const uint64_t dims =
         rt::smem_desc(k_tile + (Traits::kPanels > 1 ? warpgroup * Traits::kBlockN * 128 : 0), Traits::kBlockN * 128);
     const uint64_t rows = rt::smem_desc(ds_tile + (Traits::kPanels > 1 ? 0 : warpgroup * Traits::kDqRows * 128), 16);
-    FA_UNROLL for (int i = 0; i < Traits::kBlockN / 16; i++)
+    FA_UNROLL_FOR (int i = 0; i < Traits::kBlockN / 16; i++)
         Traits::Wgmma::mma_a_mn_major(acc_dq, dims + i * 128, rows + i / 4 * (Traits::kBlockM * 8) + i % 4 * 2, i > 0);
     rt::wgmma_commit();
 }
@@ -73,10 +73,10 @@ FA_DEVICE int2 row_range_of(int key) {
 template <class Traits, int n>
 FA_DEVICE void apply_mask(float (&acc_s)[n], int own_key, int m_block, int c, int from) {
     constexpr int kBlockM = Traits::kBlockM;
-    FA_UNROLL for (int r = 0; r < 2; r++) {
+    FA_UNROLL_FOR (int r = 0; r < 2; r++) {
         const int2 range = row_range_of<Traits>(own_key + 8 * r);
         const int begin = range.x - m_block * kBlockM - 2 * c, end = range.y - m_block * kBlockM - 2 * c;
-        FA_UNROLL for (int i = from / 2; i < kBlockM / 2; i++)
+        FA_UNROLL_FOR (int i = from / 2; i < kBlockM / 2; i++)
             if (i / 2 % 2 == r && (8 * (i / 4) + i % 2 < begin || 8 * (i / 4) + i % 2 >= end)) acc_s[i] = kNegInf;
     }
 }
@@ -84,11 +84,11 @@ FA_DEVICE void apply_mask(float (&acc_s)[n], int own_key, int m_block, int c, in
 // P = exp2(S · scale − LSE), in the accumulators, and in 16 bits for wgmma.
 template <class T, int BlockM>
 FA_DEVICE void exp2_to_p(float (&acc_s)[BlockM / 2], uint32_t (&p)[BlockM / 4], uint32_t lse_log2, float scale, int from) {
-    FA_UNROLL for (int i = from / 8; i < BlockM / 8; i++) {
+    FA_UNROLL_FOR (int i = from / 8; i < BlockM / 8; i++) {
         const float2 l = rt::ld_shared_v2(lse_log2 + 32 * i);
-        FA_UNROLL for (int e = 0; e < 4; e++)
+        FA_UNROLL_FOR (int e = 0; e < 4; e++)
             acc_s[4 * i + e] = rt::exp2_fast(fmaf(acc_s[4 * i + e], scale, e % 2 ? -l.y : -l.x));
-        FA_UNROLL for (int e = 0; e < 2; e++)
+        FA_UNROLL_FOR (int e = 0; e < 2; e++)
             p[2 * i + e] = pack<T>(acc_s[4 * i + 2 * e], acc_s[4 * i + 2 * e + 1]);
     }
 }
@@ -96,7 +96,7 @@ FA_DEVICE void exp2_to_p(float (&acc_s)[BlockM / 2], uint32_t (&p)[BlockM / 4], 
 // The accumulators of delta − dP begin at delta.
 template <int BlockM>
 FA_DEVICE void load_delta(float (&acc_dp)[BlockM / 2], uint32_t delta, int from) {
-    FA_UNROLL for (int i = from / 8; i < BlockM / 8; i++) {
+    FA_UNROLL_FOR (int i = from / 8; i < BlockM / 8; i++) {
         const float2 d = rt::ld_shared_v2(delta + 32 * i);
         acc_dp[4 * i] = acc_dp[4 * i + 2] = d.x;
         acc_dp[4 * i + 1] = acc_dp[4 * i + 3] = d.y;
@@ -109,9 +109,9 @@ template <class T, int BlockM>
 FA_DEVICE void scores_to_ds(const float (&p)[BlockM / 2], const float (&acc_dp)[BlockM / 2], uint32_t (&ds)[BlockM / 4], int from,
                             const KeyBlockInfo& t) {
     const float factor = ds_factor<T>(t);
-    FA_UNROLL for (int i = 0; i < from / 4; i++)
+    FA_UNROLL_FOR (int i = 0; i < from / 4; i++)
         ds[i] = 0;
-    FA_UNROLL for (int i = from / 4; i < BlockM / 4; i++)
+    FA_UNROLL_FOR (int i = from / 4; i < BlockM / 4; i++)
         ds[i] = pack_ds<T>(p[2 * i] * acc_dp[2 * i], p[2 * i + 1] * acc_dp[2 * i + 1], factor);
 }
 

@@ -98,7 +98,7 @@ struct WideWarpgroup {
     template <class Product>
     FA_MEMBER static void issue_ss(uint32_t left_tile, uint32_t right_tile, const Product& product) {
         const uint32_t keys = smem_desc_low(left_tile, 16), rows = smem_desc_low(right_tile, 16);
-        FA_UNROLL for (int i = 0; i < Traits::kHeadDim / 16; i++) {
+        FA_UNROLL_FOR (int i = 0; i < Traits::kHeadDim / 16; i++) {
             const int step = i / 4 * (Traits::kPanelBytes / 16) + i % 4 * 2;
             product(keys + step, rows + step, i > 0);
         }
@@ -106,7 +106,7 @@ struct WideWarpgroup {
     }
     FA_MEMBER static void issue_rs(float (&acc)[Traits::kHeadDim / 2], const uint32_t (&p)[16], uint32_t tile) {
         const uint32_t right = smem_desc_low(tile, Traits::kPanelBytes);
-        FA_UNROLL for (int i = 0; i < 4; i++)
+        FA_UNROLL_FOR (int i = 0; i < 4; i++)
             WideWgmma<Traits::f16>::mma(acc, p + 4 * i, right + i * 128);
         rt::wgmma_commit();
     }
@@ -115,9 +115,9 @@ struct WideWarpgroup {
         const uint32_t own = smem_desc_low(Traits::k_tile() + (2 * rank + warpgroup) * Traits::kPanelBytes, 16);
         const uint32_t other = smem_desc_low(Traits::peer_k_tile() + warpgroup * Traits::kPanelBytes, 16);
         const uint32_t own_ds = smem_desc_low(Traits::ds_tile(), 16), other_ds = smem_desc_low(Traits::peer_ds_tile(), 16);
-        FA_UNROLL for (int i = 0; i < 4; i++)
+        FA_UNROLL_FOR (int i = 0; i < 4; i++)
             WideWgmma<Traits::f16>::mma_ab_mn_major(acc_dq, own + i * 128, own_ds + i * 128, i > 0);
-        FA_UNROLL for (int i = 0; i < 4; i++)
+        FA_UNROLL_FOR (int i = 0; i < 4; i++)
             WideWgmma<Traits::f16>::mma_ab_mn_major(acc_dq, other + i * 128, other_ds + i * 128, 1);
         rt::wgmma_commit();
     }
@@ -135,7 +135,7 @@ struct WideWarpgroup {
     }
     // To memory, through the warp's staging buffer, by itself or by reduce_dq_in_order.
     FA_MEMBER void reduce_dq(uint32_t staging, const float (&acc_dq)[32]) const {
-        FA_UNROLL for (int i = 0; i < 8; i++)
+        FA_UNROLL_FOR (int i = 0; i < 8; i++)
             rt::st_shared_v4(staging + i * 512 + lane * 16, acc_dq + 4 * i);
         rt::fence_proxy_async_shared();
         __syncwarp();
@@ -172,27 +172,27 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
                     [&](uint32_t x, uint32_t y, int more) { Wgmma::mma(acc_s, x, y, more); });
     };
     const auto apply_mask = [&] {
-        FA_UNROLL for (int r = 0; r < 2; r++) {
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             const int2 seen = shared.row_range[wg.own_key() + 8 * r];
             const int begin = seen.x - wg.m_block * Traits::kBlockM - 2 * c, end = seen.y - wg.m_block * Traits::kBlockM - 2 * c;
-            FA_UNROLL for (int i = 0; i < 32; i++)
+            FA_UNROLL_FOR (int i = 0; i < 32; i++)
                 if (i / 2 % 2 == r && (8 * (i / 4) + i % 2 < begin || 8 * (i / 4) + i % 2 >= end)) acc_s[i] = kNegInf;
         }
     };
     const auto make_p = [&] {
         if (wg.m_block < m_block_full_min || wg.m_block >= m_block_full_max) apply_mask();
         const float* const lse_log2 = shared.lse_log2[wg.stage.index];
-        FA_UNROLL for (int i = 0; i < 8; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 8; i++) {
             const float2 l = rt::ld_shared_v2(Traits::smem_addr(lse_log2) + 32 * i + 8 * c);
-            FA_UNROLL for (int e = 0; e < 4; e++)
+            FA_UNROLL_FOR (int e = 0; e < 4; e++)
                 acc_s[4 * i + e] = rt::exp2_fast(fmaf(acc_s[4 * i + e], scale, e % 2 ? -l.y : -l.x));
         }
         wg.wait_for_staging();
-        FA_UNROLL for (int i = 0; i < 8; i++)
+        FA_UNROLL_FOR (int i = 0; i < 8; i++)
             rt::st_shared_v4(staging + i * 512 + wg.lane * 16, acc_s + 4 * i);
         rt::mbarrier_arrive(Traits::smem_addr(&wg.barrier.p_full));
         rt::mbarrier_arrive(Traits::smem_addr(&wg.barrier.q_empty[wg.stage.index]));
-        FA_UNROLL for (int i = 0; i < 16; i++)
+        FA_UNROLL_FOR (int i = 0; i < 16; i++)
             p[i] = pack<T>(acc_s[2 * i], acc_s[2 * i + 1]);
     };
     const auto wait_for_q = [&](int stage, uint32_t phase, int block) {
@@ -225,7 +225,7 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
         wg.advance();
     };
 
-    FA_UNROLL for (int i = 0; i < Traits::kHeadDim / 2; i++)
+    FA_UNROLL_FOR (int i = 0; i < Traits::kHeadDim / 2; i++)
         acc_dv[i] = 0.f;
     if (wg.steps_left > 0) {
         wait_for_q(0, 0, wg.m_block);
@@ -260,10 +260,10 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
 
     const auto make_ds = [&] {
         const float factor = ds_factor<T>(wg.t);
-        FA_UNROLL for (int i = 0; i < 8; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 8; i++) {
             float prob[4];
             rt::ld_shared_v4(p + i * 512, prob);
-            FA_UNROLL for (int e = 0; e < 2; e++) {
+            FA_UNROLL_FOR (int e = 0; e < 2; e++) {
                 const float x = prob[2 * e] * acc_dp[4 * i + 2 * e], y = prob[2 * e + 1] * acc_dp[4 * i + 2 * e + 1];
                 ds[2 * i + e] = pack_ds<T>(x, y, factor);
             }
@@ -272,7 +272,7 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
     };
     const auto exchange_ds = [&] {
         rt::mbarrier_wait(Traits::smem_addr(&wg.barrier.ds_empty), wg.single_stage.phase ^ 1);
-        FA_UNROLL for (int i = 0; i < 4; i++)
+        FA_UNROLL_FOR (int i = 0; i < 4; i++)
             rt::stmatrix(ds_piece ^ (i * 32), ds + 4 * i);
         rt::fence_proxy_async_shared();
         __syncwarp();
@@ -283,7 +283,7 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
         }
     };
     const auto issue_dp = [&](bool remote_barrier) {
-        FA_UNROLL for (int i = 0; i < 8; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 8; i++) {
             const float2 d =
                 remote_barrier ? rt::ld_shared_v2(Traits::smem_addr(shared.delta) + 32 * i + 8 * c) : make_float2(0, 0);
             acc_dp[4 * i] = acc_dp[4 * i + 2] = d.x;
@@ -322,7 +322,7 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
         wg.advance();
     };
 
-    FA_UNROLL for (int i = 0; i < Traits::kHeadDim / 2; i++)
+    FA_UNROLL_FOR (int i = 0; i < Traits::kHeadDim / 2; i++)
         acc_dk[i] = 0.f;
     while (wg.steps_left > 0) step();
     store_dkv<T, Traits::kHeadDim>(a, wg.t, wg.own_key(), a.x.dk, a.x.dk_strides, 0, a.x.dim_qk, dk_factor<T>(a, wg.t.ds_unit), acc_dk);

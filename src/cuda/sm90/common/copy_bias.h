@@ -25,7 +25,7 @@ FA_KERNEL void FA_BOUNDS(kCopyBiasThreads, 1) copy_bias(FA_PARAM CopyBiasParams 
     const int64_t line = unit / vecs, row = line % x.rows, pair = line / x.rows;
     const int64_t at = pair / x.heads * x.stride[0] + pair % x.heads * x.stride[1] + min_of(row, int64_t(x.last_row)) * x.stride[2];
     To value[4];
-    FA_UNROLL for (int i = 0; i < 4; i++) {
+    FA_UNROLL_FOR (int i = 0; i < 4; i++) {
         const int64_t from = at + int64_t(min(key + i, x.keys - 1)) * x.stride[3];
         if constexpr (sizeof(To) == 2) value[i] = static_cast<const To*>(x.from)[from];
         else value[i] = load_element(x.from, from, x.dtype);

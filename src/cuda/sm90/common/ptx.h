@@ -20,9 +20,10 @@ FA_DEVICE void mbarrier_expect_tx(uint32_t barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 FA_DEVICE void mbarrier_wait(uint32_t barrier, uint32_t phase) {
-    asm volatile(
-        "{\n.reg .pred done;\nWAIT: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(barrier),
-        "r"(phase) : "memory");
+    asm volatile("{\n.reg .pred done;\nWAIT: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(barrier),
+                 "r"(phase)
+                 : "memory");
 }
 // Is the phase complete? Without waiting.
 FA_DEVICE bool mbarrier_test(uint32_t barrier, uint32_t phase) {
@@ -59,20 +60,23 @@ FA_DEVICE void st_async(uint32_t to, uint32_t barrier, int rank, int word) {
 FA_DEVICE void prefetch_tensormap(const CUtensorMap* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 constexpr uint64_t kEvictFirst = 0x12F0000000000000ull, kEvictLast = 0x14F0000000000000ull;  // L2 cache policies
 FA_DEVICE void tma_load(uint32_t to, const CUtensorMap* map, uint32_t barrier, int column, int row, int head, int sequence, uint64_t keep) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
-        "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(sequence), "l"(keep) : "memory");
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(sequence), "l"(keep)
+                 : "memory");
 }
 FA_DEVICE void tma_load_5d(uint32_t to, const CUtensorMap* map, uint32_t barrier, const int (&at)[5], uint64_t keep) {
-    asm volatile(
-        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
-        "l"(map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "l"(keep) : "memory");
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "l"(keep)
+                 : "memory");
 }
 // Multicast: to the same address in both CTAs of a cluster of two; the mbarrier at that address of each counts the bytes.
 FA_DEVICE void tma_load_multicast(uint32_t to, const CUtensorMap* map, uint32_t barrier, int column, int row, int head, int sequence, uint64_t keep) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to),
-        "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(sequence), "h"(uint16_t(3)), "l"(keep) : "memory");
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(sequence), "h"(uint16_t(3)), "l"(keep)
+                 : "memory");
 }
 // Without a tensor map: a multiple of 16 bytes as they lie in memory.
 FA_DEVICE void bulk_load(uint32_t to, const void* from, int bytes, uint32_t barrier) {
@@ -111,12 +115,12 @@ FA_DEVICE int read_laneid() {
 }
 // Transposes 4 × 4 words among four neighbouring lanes: word j of lane i becomes word i of lane j.
 FA_DEVICE void transpose_4x4(uint32_t (&word)[4], int lane) {
-    FA_UNROLL for (int i = 0; i < 4; i += 2) {
+    FA_UNROLL_FOR (int i = 0; i < 4; i += 2) {
         const uint32_t other = __shfl_xor_sync(~0u, lane & 1 ? word[i] : word[i + 1], 1);
         if (lane & 1) word[i] = other;
         else word[i + 1] = other;
     }
-    FA_UNROLL for (int i = 0; i < 2; i++) {
+    FA_UNROLL_FOR (int i = 0; i < 2; i++) {
         const uint32_t other = __shfl_xor_sync(~0u, lane & 2 ? word[i] : word[i + 2], 2);
         if (lane & 2) word[i] = other;
         else word[i + 2] = other;
@@ -215,17 +219,17 @@ FA_DEVICE void wgmma_wait() {
 // wgmma reads and writes registers asynchronously, which the compiler does not see: it must not move these values past this place.
 template <int n>
 FA_DEVICE void keep_in_registers(float (&r)[n]) {
-    FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "+f"(r[i]));
+    FA_UNROLL_FOR (int i = 0; i < n; i++) asm volatile("" : "+f"(r[i]));
 }
 template <int n>
 FA_DEVICE void keep_in_registers(uint32_t (&r)[n]) {
-    FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "+r"(r[i]));
+    FA_UNROLL_FOR (int i = 0; i < n; i++) asm volatile("" : "+r"(r[i]));
 }
 
 // Says that r holds nothing of use: wgmma is about to overwrite it, and no value need be kept in it until then.
 template <int n>
 FA_DEVICE void mark_undefined(float (&r)[n]) {
-    FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "=f"(r[i]));
+    FA_UNROLL_FOR (int i = 0; i < n; i++) asm volatile("" : "=f"(r[i]));
 }
 
 // Hides where x comes from, so that what is derived from it is computed again at each use: the descriptors of tiles at fixed

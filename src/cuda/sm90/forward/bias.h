@@ -27,7 +27,7 @@ FA_DEVICE void bias_producer(const Sm90ForwardParams& a) {
                     const uint32_t full = smem_addr(s.barrier.bias_full[wg][stage.index]), to = Traits::bias_tile(wg, stage.index);
                     rt::mbarrier_wait(smem_addr(s.barrier.bias_empty[wg][stage.index]), stage.phase ^ 1);
                     rt::mbarrier_expect_tx(full, Traits::kBiasBytes);
-                    FA_UNROLL for (int panel = 0; panel < Traits::kBiasPanels; panel++) {
+                    FA_UNROLL_FOR (int panel = 0; panel < Traits::kBiasPanels; panel++) {
                         const int column = 64 * (n_block * Traits::kBiasPanels + panel), row = row0 + wg * rows;
                         if (Traits::kBiasSize == 2) rt::tma_load(to + panel * 8192, &a.bias_map, full, column, row, head, sequence, a.bias.keep);
                         else rt::tma_load_5d(to + panel * 8192, &a.bias_map, full, {column, 0, 0, row / 8, sequence * a.bias.heads + head}, a.bias.keep);

@@ -124,7 +124,7 @@ struct Consumer {
     FA_MEMBER bool needs_mask() const {
         if constexpr (mask == MaskKind::list) {
             bool all = true;
-            FA_UNROLL for (int i = 0; i < Traits::kUnits; i++) all = all && units.seen(i, warpgroup) == SeenKeys::all;
+            FA_UNROLL_FOR (int i = 0; i < Traits::kUnits; i++) all = all && units.seen(i, warpgroup) == SeenKeys::all;
             return !all;
         }
         return n_block >= n_block_min_causal_local_mask || n_block < n_block_min_before_local_mask ||
@@ -215,7 +215,7 @@ struct Consumer {
     // Where de-scale factors make the scale negative, in place of it: row_ref is the largest score, of a positive scale.
     FA_MEMBER void negate_q() const {
         constexpr uint32_t signs = Traits::k8Bit ? 0x80808080u : 0x80008000u;
-        FA_UNROLL for (int panel = 0; panel < Traits::kQPanels; panel++) {
+        FA_UNROLL_FOR (int panel = 0; panel < Traits::kQPanels; panel++) {
             for (int i = 0; i < 8192; i += 2048) {  // 16 bytes a thread of the warpgroup's 64 rows
                 const uint32_t at =
                     Traits::q_tile(q_stage, place()) + panel * Traits::kBlockM * 128 + warpgroup * 8192 + i + int(threadIdx.x) % 128 * 16;
@@ -234,11 +234,11 @@ struct Consumer {
     FA_MEMBER void find_key_ranges() {
         if constexpr (mask != MaskKind::none) {
             const int row = border_place().row;
-            FA_UNROLL for (int r = 0; r < 2; r++)
+            FA_UNROLL_FOR (int r = 0; r < 2; r++)
                 key_range[r] = key_range_of<mask>(a.window, tile->row0 + row + 8 * r, tile->off, tile->k_len);
             if constexpr (mask == MaskKind::list) {
                 const Sequence seq{tile->q_begin, tile->q_len, 0, tile->k_len, 0, tile->off};
-                FA_UNROLL for (int r = 0; r < 2; r++) {
+                FA_UNROLL_FOR (int r = 0; r < 2; r++) {
                     const int existing = max(min(tile->row0 + row + 8 * r, tile->q_len - 1), 0);
                     if (a.ranges.pairs) key_range[r] = intersection(key_range[r], row_range(a.ranges, seq, tile->batch, tile->head, existing));
                 }
@@ -266,7 +266,7 @@ struct Consumer {
 
     // The last key lies in the last unit, and that in a tile's first block.
     FA_MEMBER void zero_v_tail_of_units() const {
-        FA_UNROLL for (int i = 0; i < Traits::kUnits; i++) {
+        FA_UNROLL_FOR (int i = 0; i < Traits::kUnits; i++) {
             const int left = tile->k_len - units.first_key(i);
             if ((x.uniform_lengths && !x.pages.table) || left >= KeyUnitTable::kKeys || left <= 0) continue;
             wait_v();
@@ -286,12 +286,12 @@ struct Consumer {
         const uint32_t q_rows = Traits::q_tile(q_stage, place()) + warpgroup * 8192;
         const uint64_t q_desc = rt::smem_desc(kHeadDim > 128 && !Traits::kP8 ? uint32_t(rt::warp_uniform(int(q_rows))) : q_rows, 16);
         const uint64_t k_desc = rt::smem_desc(Traits::k_tile(k.index, place()), 16);
-        FA_UNROLL for (int i = 0; i < Traits::kQkSteps; i++)
+        FA_UNROLL_FOR (int i = 0; i < Traits::kQkSteps; i++)
             QkWgmma::mma(acc_s, q_desc + i / 4 * (Traits::kBlockM * 8) + i % 4 * 2,
                          k_desc + i / 4 * (Traits::kPanelBytes / 16) + i % 4 * 2, i > 0);
         rt::wgmma_commit();
         if constexpr (mask == MaskKind::list) {  // before k's stage is released, and by the lane alone that releases it
-            FA_UNROLL for (int i = 0; i < Traits::kUnits; i++) units.entry[i] = rt::warp_uniform(lane_index() == 0 ? shared.units[k.index].entry[i] : 0);
+            FA_UNROLL_FOR (int i = 0; i < Traits::kUnits; i++) units.entry[i] = rt::warp_uniform(lane_index() == 0 ? shared.units[k.index].entry[i] : 0);
         }
     }
     // `ping_pong`: lets the next warpgroup issue, two wgmma before the end (of 8 bits one), for its first one takes as long to begin.
@@ -300,7 +300,7 @@ struct Consumer {
         const uint64_t v_desc = Traits::kKeyPanels ? rt::smem_desc_32_bytes(Traits::v_tile(v.index, place()))
                                                    : rt::smem_desc(Traits::v_tile(v.index, place()), Traits::kP8 ? 16 : Traits::kPanelBytes);
         constexpr int v_step = Traits::kKeyPanels ? Traits::kKeyPanelBytes / 16 : Traits::kP8 ? 2 : 128;
-        FA_UNROLL for (int i = 0; i < steps; i++) {
+        FA_UNROLL_FOR (int i = 0; i < steps; i++) {
             PvWgmma::mma(acc_o, p + 4 * i, v_desc + i * v_step, !kZeroByFirstMma || i > 0 ? 1 : o_started);
             if (kPingPong && ping_pong && i == last_turn) rt::named_barrier_arrive(barrier_of((warpgroup + 1) % kWarpgroups), 256);
         }
@@ -312,7 +312,7 @@ struct Consumer {
             o_started = 0;
             rt::mark_undefined(acc_o);
         } else {
-            FA_UNROLL for (int i = 0; i < kHeadDimV / 2; i++)
+            FA_UNROLL_FOR (int i = 0; i < kHeadDimV / 2; i++)
                 acc_o[i] = 0.f;
             rt::keep_in_registers(acc_o);
         }
@@ -323,10 +323,10 @@ struct Consumer {
     // The row sum of the last blocks' P, from the columns of ones, which begin anew: left there, small weights would be lost.
     FA_MEMBER void take_row_sum() {
         if constexpr (Traits::kRowSumByWgmma) {
-            FA_UNROLL for (int r = 0; r < 2; r++)
+            FA_UNROLL_FOR (int r = 0; r < 2; r++)
                 row_sum[r] += acc_o[kHeadDimV / 2 + 2 * r];
             const uint32_t zero = rt::hidden_zero();  // a constant among the accumulators would serialise wgmma (C7511)
-            FA_UNROLL for (int i = kHeadDimV / 2; i < kHeadDimV / 2 + 4; i++)
+            FA_UNROLL_FOR (int i = kHeadDimV / 2; i < kHeadDimV / 2 + 4; i++)
                 asm volatile("mov.b32 %0, %1;" : "=f"(acc_o[i]) : "r"(zero));
         }
     }
@@ -357,10 +357,10 @@ struct Consumer {
             average_sum[0] = stored.x, average_sum[1] = stored.y;
         }
         constexpr int unit = Traits::kPromotesToF32 ? 4 : 8;  // accumulators of 16 bytes
-        FA_UNROLL for (int i = 0; i < kHeadDimV / 2; i += unit) {
+        FA_UNROLL_FOR (int i = 0; i < kHeadDimV / 2; i += unit) {
             const uint4 words = rt::ld_shared_v4(average_place() + i / unit * 2048);
             const uint32_t word[] = {words.x, words.y, words.z, words.w};
-            FA_UNROLL for (int j = 0; j < 4; j++) {
+            FA_UNROLL_FOR (int j = 0; j < 4; j++) {
                 if constexpr (Traits::kPromotesToF32) {
                     acc_o[i + j] = fmaf(float_of(word[j]), average_sum[j / 2], acc_o[i + j]);
                 } else {
@@ -376,20 +376,20 @@ struct Consumer {
     FA_MEMBER void store_averages() {
         load_averages();
         float inverse[2];
-        FA_UNROLL for (int r = 0; r < 2; r++) {
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             if constexpr (Traits::kPromotesToF32) {  // the product with a hidden 1, as stored from where they are accumulators serialise wgmma (C7511)
                 average_sum[r] = 1.f, inverse[r] = float_of(rt::hidden_zero() | bits_of(1.f));
                 continue;
             }
             average_sum[r] = row_sum[r];
-            if (!Traits::kRowSumByWgmma) FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
+            if (!Traits::kRowSumByWgmma) FA_UNROLL_FOR (int lanes = 1; lanes < 4; lanes *= 2)
                     average_sum[r] += rt::shuffle_xor16(average_sum[r], lanes);
             inverse[r] = average_sum[r] > 0.f ? rt::reciprocal_fast(average_sum[r]) : 0.f;
         }
         constexpr int unit = Traits::kPromotesToF32 ? 4 : 8;
-        FA_UNROLL for (int i = 0; i < kHeadDimV / 2; i += unit) {
+        FA_UNROLL_FOR (int i = 0; i < kHeadDimV / 2; i += unit) {
             uint32_t word[4];
-            FA_UNROLL for (int j = 0; j < 4; j++) {
+            FA_UNROLL_FOR (int j = 0; j < 4; j++) {
                 if constexpr (Traits::kPromotesToF32) word[j] = bits_of(acc_o[i + j] * inverse[j / 2]);
                 else word[j] = rt::pack_f16(acc_o[i + 2 * j] * inverse[j % 2], acc_o[i + 2 * j + 1] * inverse[j % 2]);
             }

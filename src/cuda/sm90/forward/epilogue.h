@@ -30,18 +30,18 @@ FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
     const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
     const typename Consumer::RowPlace place = wg.border_place();
     const int row0 = t.row0 + place.row;
-    FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
-        FA_UNROLL for (int r = 0; r < 2; r++) {
+    FA_UNROLL_FOR (int lanes = 1; lanes < 4; lanes *= 2)
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             if (!Traits::kRowSumByWgmma) wg.row_sum[r] += rt::shuffle_xor16(wg.row_sum[r], lanes);
             if (Traits::kLseSum) wg.lse_sum[r] += rt::shuffle_xor16(wg.lse_sum[r], lanes);
         }
-    FA_UNROLL for (int r = 0; r < 2; r++) {
+    FA_UNROLL_FOR (int r = 0; r < 2; r++) {
         e.in_bounds[r] = row0 + 8 * r < t.o_rows;
         e.empty[r] = row0 + 8 * r >= t.q_len || wg.row_sum[r] == 0.f;
         e.factor[r] = !e.empty[r] ? rt::reciprocal_fast(wg.row_sum[r]) : Consumer::kEmptyBySign ? -1.f : 0.f;
     }
     const bool asked = x.sinks || x.lse;
-    if (Traits::kP8 && !Traits::kLseSum ? __builtin_expect(asked, 0) : asked) FA_UNROLL for (int r = 0; r < 2; r++) {
+    if (Traits::kP8 && !Traits::kLseSum ? __builtin_expect(asked, 0) : asked) FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             const int row = row0 + 8 * r;
             RowState state = e.empty[r] ? empty_row()
                                         : RowState{wg.row_ref[r] == kNegInf ? kNegInf : wg.row_ref[r] * wg.scale_log2_of(t),
@@ -65,19 +65,19 @@ FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
 template <bool f16, bool whole, class Consumer, class T>
 FA_DEVICE void store_o_p8(const Consumer& wg, const RowEnds<T>& e) {
     const int lane = wg.border_place().c, column = lane % 2 * 16 + lane / 2 * 8;
-    FA_UNROLL for (int r = 0; r < 2; r++) {
+    FA_UNROLL_FOR (int r = 0; r < 2; r++) {
         T* const out = e.out + 8 * r * wg.x.o_strides.row + column - 8 * lane;
-        FA_UNROLL for (int g = 0; g < Consumer::kHeadDimV / 32; g++) {
+        FA_UNROLL_FOR (int g = 0; g < Consumer::kHeadDimV / 32; g++) {
             uint32_t word[2][2];
-            FA_UNROLL for (int half = 0; half < 2; half++)
-                FA_UNROLL for (int i = 0; i < 2; i++) {
+            FA_UNROLL_FOR (int half = 0; half < 2; half++)
+                FA_UNROLL_FOR (int i = 0; i < 2; i++) {
                     const float* const first = wg.acc_o + 16 * g + 8 * half + 2 * r + i;
                     const float x = fmaf(first[0], e.factor[r], 0.f), y = fmaf(first[4], e.factor[r], 0.f);
                     word[half][i] = f16 ? rt::pack_f16(x, y) : rt::pack_bf16(x, y);
                     if (!whole && e.empty[r]) word[half][i] = 0;  // whatever v is
                 }
             uint32_t other[2];
-            FA_UNROLL for (int i = 0; i < 2; i++) other[i] = __shfl_xor_sync(~0u, lane % 2 ? word[0][i] : word[1][i], 1);
+            FA_UNROLL_FOR (int i = 0; i < 2; i++) other[i] = __shfl_xor_sync(~0u, lane % 2 ? word[0][i] : word[1][i], 1);
             if (whole || (e.in_bounds[r] && 32 * g + column < wg.a.o_columns))
                 *reinterpret_cast<uint4*>(out + 32 * g) =
                     lane % 2 ? make_uint4(other[0], other[1], word[1][0], word[1][1]) : make_uint4(word[0][0], word[0][1], other[0], other[1]);
@@ -92,10 +92,10 @@ FA_DEVICE uint32_t store_o(const Consumer& wg, const RowEnds<T>& e) {
     if constexpr (Traits::kP8) return 0;  // store_any_o does
     const int c = wg.border_place().c;
     uint32_t largest = 0;
-    FA_UNROLL for (int g = 0; g < Consumer::kHeadDimV / 32; g++)
-        FA_UNROLL for (int r = 0; r < 2; r++) {
+    FA_UNROLL_FOR (int g = 0; g < Consumer::kHeadDimV / 32; g++)
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             uint32_t word[4];
-            FA_UNROLL for (int i = 0; i < 4; i++) {
+            FA_UNROLL_FOR (int i = 0; i < 4; i++) {
                 const float* const two = wg.acc_o + 16 * g + 4 * i + 2 * r;
                 // + 0 makes 0 of −0: the signs of masked keys' v never show.
                 const float first = fmaf(two[0], e.factor[r], 0.f), second = fmaf(two[1], e.factor[r], 0.f);
@@ -122,7 +122,7 @@ FA_DEVICE void store_o_pairs(const Consumer& wg, const WorkTileInfo& t, const Ro
     const int64_t first = query_index(x.o_strides, seq, t.batch, t.row0 + place.row, wg.head_of(t));
     const bool e4m3 = Consumer::Traits::k8Bit && wg.a.o_e4m3;
     const float o_scale = e4m3 && x.o_scale ? *x.o_scale : 1.f;
-    FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i += 2) {
+    FA_UNROLL_FOR (int i = 0; i < Consumer::kHeadDimV / 2; i += 2) {
         const int r = i / 2 % 2, column = Consumer::Traits::kP8 ? i / 8 * 16 + 4 * place.c + i / 4 % 2 * 2 : i / 4 * 8 + 2 * place.c;
         // Where P and v have 8 bits, a thread's columns of 16 are 4c, 4c + 2 and, four accumulators further, 4c + 1, 4c + 3.
         const int at = Consumer::Traits::kP8 ? i - i / 4 % 2 * 3 : i, step = Consumer::Traits::kP8 ? 4 : 1;
@@ -165,12 +165,12 @@ FA_DEVICE void repair_overflow(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& 
     bool infinite = rt::any_infinite<Traits::f16>(largest);
     if constexpr (ask_acc_o) {
         float most[2] = {};
-        FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i++)
+        FA_UNROLL_FOR (int i = 0; i < Consumer::kHeadDimV / 2; i++)
             most[i / 2 % 2] = fmaxf(most[i / 2 % 2], fabsf(wg.acc_o[i]));
         infinite = most[0] * fabsf(e.factor[0]) >= limit || most[1] * fabsf(e.factor[1]) >= limit;
     }
     if (__builtin_expect(!rt::warp_any(infinite || in_pairs), 1)) return;
-    if (!ask_acc_o || rt::warp_any(infinite)) FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i++)
+    if (!ask_acc_o || rt::warp_any(infinite)) FA_UNROLL_FOR (int i = 0; i < Consumer::kHeadDimV / 2; i++)
             if (fabsf(wg.acc_o[i] * e.factor[i / 2 % 2]) >= limit) wg.acc_o[i] *= less;
     if (in_pairs) return store_o_pairs(wg, t, e);
     if (Consumer::kRecomputePlace) e.out = output_of(wg, t, t.row0 + wg.row_place().row, wg.row_place().c);

@@ -22,7 +22,7 @@ FA_DEVICE void listed_kv_producer(const Sm90ForwardParams& a) {
             const Units block = next;
             if (n_block > 0) next = units[n_block - 1];
             PagedRow at[Traits::kUnits];  // the table has no units in pages that do not exist
-            FA_UNROLL for (int i = 0; i < Traits::kUnits; i++) {
+            FA_UNROLL_FOR (int i = 0; i < Traits::kUnits; i++) {
                 const bool paged = a.x.pages.table && block.entry[i] >> 4 != KeyUnitTable::kNoUnit;
                 at[i] = paged ? find_paged_row(a, t.kv_batch, block.first_key(i)) : PagedRow{a.x.pages.table ? 0 : t.kv_batch, t.k_begin + block.first_key(i)};
             }
@@ -30,8 +30,8 @@ FA_DEVICE void listed_kv_producer(const Sm90ForwardParams& a) {
                 rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
             const auto load = [&](int panels, const CUtensorMap* from, const uint64_t& full, uint32_t to) {
                 rt::mbarrier_expect_tx(smem_addr(full), panels * Traits::kPanelBytes);
-                FA_UNROLL for (int i = 0; i < Traits::kUnits; i++) {
-                    FA_UNROLL for (int panel = 0; panel < panels; panel++)
+                FA_UNROLL_FOR (int i = 0; i < Traits::kUnits; i++) {
+                    FA_UNROLL_FOR (int panel = 0; panel < panels; panel++)
                         rt::tma_load(to + panel * Traits::kPanelBytes + i * KeyUnitTable::kKeys * 128, from, smem_addr(full), 64 * panel, at[i].row, t.kv_head,
                                      at[i].page, rt::kEvictLast);
                 }

@@ -67,7 +67,7 @@ FA_DEVICE void first_step(Consumer& wg, const WorkTileInfo& prev_tile) {
     if constexpr (Consumer::kEarlyRowRef) {
         const float before[] = {wg.row_ref[0], wg.row_ref[1]};
         first_row_ref(wg);
-        FA_UNROLL for (int r = 0; r < 2; r++) row_ref[r] = wg.row_ref[r], wg.row_ref[r] = before[r];
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) row_ref[r] = wg.row_ref[r], wg.row_ref[r] = before[r];
     }
     wait_o(wg);
     if (!Consumer::kOverlapEpilogue) wg.load_averages(), finish_rows(wg, prev_tile, row_ends);
@@ -75,7 +75,7 @@ FA_DEVICE void first_step(Consumer& wg, const WorkTileInfo& prev_tile) {
     if (Consumer::kOverlapEpilogue) first_softmax(wg);
     repair_overflow(wg, prev_tile, row_ends, largest);
     if constexpr (Consumer::kEarlyRowRef) {
-        FA_UNROLL for (int r = 0; r < 2; r++) wg.row_ref[r] = row_ref[r];
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) wg.row_ref[r] = row_ref[r];
         first_softmax(wg);
     } else if (!Consumer::kOverlapEpilogue) first_row_ref(wg), first_softmax(wg);
     rt::mbarrier_arrive(smem_addr(prev_tile.tile_consumed));

@@ -19,7 +19,7 @@ FA_DEVICE PagedRow find_paged_row(const Sm90ForwardParams& a, const WorkTileInfo
 template <int step = 8, int n>
 FA_DEVICE bool may_miss_pages(const float (&acc_s)[n]) {
     bool nan = false;
-    FA_UNROLL for (int i = 0; i < n; i += step)
+    FA_UNROLL_FOR (int i = 0; i < n; i += step)
         nan |= acc_s[i] != acc_s[i];
     return nan;
 }
@@ -30,7 +30,7 @@ FA_DEVICE void mask_missing_pages(const Sm90ForwardParams& a, const WorkTileInfo
     FA_UNROLL_BY(1)
     for (int j = 0; j < min(BlockN, t.k_len - n_block * BlockN); j += 16)
         missing |= uint32_t(!find_paged_row(a, t, n_block * BlockN + j).exists(a)) << j / 16;
-    FA_UNROLL for (int i = 0; i < BlockN / 2; i++)
+    FA_UNROLL_FOR (int i = 0; i < BlockN / 2; i++)
         if (missing >> (i / 8) & 1) acc_s[i] = kNegInf;
 }
 

@@ -16,7 +16,7 @@ FA_DEVICE void load_kv_block(uint32_t to, const CUtensorMap* map, uint32_t full,
         const int half = rank * Traits::kBlockN / 2;
         rt::tma_load_multicast(to + half * 128, map, full, 0, row + half, head, kv_batch, rt::kEvictLast);
     } else {
-        FA_UNROLL for (int i = 0; i < panels; i++) {
+        FA_UNROLL_FOR (int i = 0; i < panels; i++) {
             if (!pair) rt::tma_load(to + i * Traits::kPanelBytes, map, full, 64 * i, row, head, kv_batch, rt::kEvictLast);
             else if (i % 2 == rank)
                 rt::tma_load_multicast(to + i * Traits::kPanelBytes, map, full, 64 * i, row, head, kv_batch, rt::kEvictLast);

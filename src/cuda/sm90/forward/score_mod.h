@@ -75,7 +75,7 @@ struct ScoreModOp<ScoreMod::softcap, BlockN, tile_scale, f16> {
     FA_MEMBER bool needs_exact(int) const { return false; }
     FA_MEMBER void apply_exact(float (&s)[BlockN / 2], int) const {
         const float cap = x.softcap * kLog2e, doubled = 2.f * kLog2e * scale_over_cap();
-        FA_UNROLL for (int i = 0; i < BlockN / 2; i++) {
+        FA_UNROLL_FOR (int i = 0; i < BlockN / 2; i++) {
             const float w = s[i] * s[i] + limit2;  // with fmaf, the compiler would keep each w of exponent()
             const float quotient = fmaf(-2.f * cap, rt::reciprocal_fast(rt::exp2_fast(doubled * s[i]) + 1.f), cap);
             s[i] = w < 0.f ? s[i] * polynomial(w) : quotient;
@@ -107,7 +107,7 @@ struct ScoreModOp<ScoreMod::alibi, BlockN, tile_scale, f16> {
     FA_MEMBER void prefetch(int) {}
     FA_MEMBER void begin_block(int n_block, const float (&ref_log2)[2]) {
         signed_slope = n_block >= n_block_right ? -slope : slope;
-        FA_UNROLL for (int r = 0; r < 2; r++) row_bias[r] = fmaf(-signed_slope, float(diagonal + 8 * r - n_block * BlockN - kNearest), -ref_log2[r]);
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) row_bias[r] = fmaf(-signed_slope, float(diagonal + 8 * r - n_block * BlockN - kNearest), -ref_log2[r]);
     }
     FA_MEMBER float exponent(float s, int i, int r, float) const {
         return fmaf(s, scale, fmaf(float(8 * (i / 4) + i % 2 - kNearest), signed_slope, row_bias[r]));
@@ -115,9 +115,9 @@ struct ScoreModOp<ScoreMod::alibi, BlockN, tile_scale, f16> {
     FA_MEMBER bool in_range(int) const { return true; }
     FA_MEMBER bool needs_exact(int n_block) const { return n_block >= n_block_diagonal && n_block < n_block_right; }
     FA_MEMBER void apply_exact(float (&s)[BlockN / 2], int n_block) const {
-        FA_UNROLL for (int r = 0; r < 2; r++) {
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             const float first = float(diagonal + 8 * r - n_block * BlockN);
-            FA_UNROLL for (int i = 0; i < BlockN / 2; i++)
+            FA_UNROLL_FOR (int i = 0; i < BlockN / 2; i++)
                 if (i / 2 % 2 == r) s[i] = fmaf(-slope, fabsf(first - float(8 * (i / 4) + i % 2)), s[i] * scale);
         }
     }
@@ -146,7 +146,7 @@ struct ScoreModOp<ScoreMod::mask, BlockN, tile_scale, f16> {
     FA_MEMBER void apply_exact(float (&s)[BlockN / 2], int) {
         // Or the steady mainloop would keep its 64 predicates for this, by three instructions each.
         bits.x ^= rt::hidden_zero(), bits.y ^= rt::hidden_zero();
-        FA_UNROLL for (int i = 0; i < BlockN / 2; i++) s[i] = attended(s[i], i);
+        FA_UNROLL_FOR (int i = 0; i < BlockN / 2; i++) s[i] = attended(s[i], i);
     }
 };
 
@@ -209,7 +209,7 @@ struct BiasOp {
     FA_MEMBER bool needs_exact(int) const { return false; }
     // −∞ removes a key, whatever its k and the factor are.
     FA_MEMBER void apply_exact(float (&s)[BlockN / 2], int) {
-        FA_UNROLL for (int i = 0; i < BlockN / 2; i++) {
+        FA_UNROLL_FOR (int i = 0; i < BlockN / 2; i++) {
             const float bias = bias_of(i);
             s[i] = bias == kNegInf ? kNegInf : fmaf(factor * bias, kLog2e, s[i] * scale);
         }
@@ -230,11 +230,11 @@ struct ScoreModOp<ScoreMod::factors, BlockN, tile_scale, f16> {
     FA_MEMBER void begin_tile(const Sm90Call& x, const WorkTileInfo& t, int tile_row) {
         first = reinterpret_cast<const float4*>(factors.kv + (int64_t(t.kv_batch) * factors.heads_k + t.kv_head) * factors.groups);
         const int64_t line = (int64_t(x.sequences.q.packed() ? 0 : t.batch) * factors.heads_q + t.head) * factors.rows;
-        FA_UNROLL for (int r = 0; r < 2; r++) of_row[r] = scale * factors.q[line + min(t.q_begin + t.row0 + tile_row + 8 * r, factors.rows - 1)];
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) of_row[r] = scale * factors.q[line + min(t.q_begin + t.row0 + tile_row + 8 * r, factors.rows - 1)];
         of_v = t.v_descale > 0.f ? __fdividef(1.f, t.v_descale) : 0.f;
     }
     FA_MEMBER void prefetch(int n_block) {
-        FA_UNROLL for (int i = 0; i < kGroups; i += 2) {
+        FA_UNROLL_FOR (int i = 0; i < kGroups; i += 2) {
             const float4 two = first[(n_block * kGroups + i) / 2];
             of_keys[i] = make_float2(two.x, two.y), of_keys[i + 1] = make_float2(two.z, two.w);
         }
@@ -246,7 +246,7 @@ struct ScoreModOp<ScoreMod::factors, BlockN, tile_scale, f16> {
     FA_MEMBER bool in_range(int) const { return true; }
     FA_MEMBER bool needs_exact(int) const { return false; }
     FA_MEMBER void apply_exact(float (&s)[BlockN / 2], int) const {
-        FA_UNROLL for (int i = 0; i < BlockN / 2; i++) s[i] *= of_score(i);
+        FA_UNROLL_FOR (int i = 0; i < BlockN / 2; i++) s[i] *= of_score(i);
     }
 };
 

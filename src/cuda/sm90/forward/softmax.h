@@ -46,7 +46,7 @@ template <class Consumer>
 FA_DEVICE uint32_t seen_bits_of_units(const Consumer& wg, int r, int c) {
     constexpr int scores = KeyUnitTable::kKeys / 4;
     uint32_t seen = 0;
-    FA_UNROLL for (int i = 0; i < Consumer::Traits::kUnits; i++) {
+    FA_UNROLL_FOR (int i = 0; i < Consumer::Traits::kUnits; i++) {
         const SeenKeys of_unit = wg.units.seen(i, wg.warpgroup);
         const KeyRange range = of_unit == SeenKeys::masked ? wg.key_range[r] : KeyRange{0, of_unit == SeenKeys::none ? 0 : wg.tile->k_len};
         const int first = wg.units.first_key(i) + 2 * c;
@@ -64,10 +64,10 @@ FA_DEVICE void apply_mask_bits(Consumer& wg) {
     const KeyUnitTable& table = wg.a.units;
     const int64_t entry = wg.tile->table_tile * table.most + wg.n_block * units;
     const uint32_t* const word = table.bits + entry * KeyUnitTable::kBits + Consumer::thread_of_tile();
-    FA_UNROLL for (int i = 0; i < units; i++) {
+    FA_UNROLL_FOR (int i = 0; i < units; i++) {
         if (wg.units.seen(i, wg.warpgroup) != SeenKeys::masked) continue;
         const uint32_t seen = word[i * KeyUnitTable::kBits];
-        FA_UNROLL for (int j = 0; j < scores; j++)
+        FA_UNROLL_FOR (int j = 0; j < scores; j++)
             if (!(seen >> j & 1)) wg.acc_s[i * scores + j] = kNegInf;
     }
 }
@@ -79,12 +79,12 @@ FA_DEVICE void apply_mask(Consumer& wg) {
     static_assert(Consumer::mask != MaskKind::list || kBlockN <= 128, "one word has all scores of a row");
     const int c = wg.row_place().c;
     if (Consumer::kRecomputePlace) wg.find_key_ranges();
-    FA_UNROLL for (int r = 0; r < 2; r++)
-        FA_UNROLL for (int word = 0; word < kBlockN / 4; word += 32) {
+    FA_UNROLL_FOR (int r = 0; r < 2; r++)
+        FA_UNROLL_FOR (int word = 0; word < kBlockN / 4; word += 32) {
             uint32_t seen;
             if constexpr (Consumer::mask == MaskKind::list) seen = seen_bits_of_units(wg, r, c);
             else seen = seen_bits(wg, r, c, word);
-            FA_UNROLL for (int i = word; i < min(word + 32, kBlockN / 4); i++)
+            FA_UNROLL_FOR (int i = word; i < min(word + 32, kBlockN / 4); i++)
                 if (!(seen >> (i - word) & 1)) wg.acc_s[i / 2 * 4 + 2 * r + i % 2] = kNegInf;
         }
     if constexpr (Consumer::mask == MaskKind::list)
@@ -124,18 +124,18 @@ constexpr bool made_by_fma(int word, int j) {
 template <class Consumer, class Exponent>
 FA_DEVICE void exp2_to_p8(Consumer& wg, const bool (&wanted)[2], Exponent exponent, PStats& stats) {
     using Traits = typename Consumer::Traits;
-    FA_UNROLL for (int r = 0; r < 2; r++)
+    FA_UNROLL_FOR (int r = 0; r < 2; r++)
         if (wanted[r]) stats.row[2 * r] = stats.row[2 * r + 1] = 0.f, stats.limit[r] = stats.beyond[r] = 0;
     const float zero[] = {rt::kExp2Zero - wg.ref_log2[0], rt::kExp2Zero - wg.ref_log2[1]};
-    FA_UNROLL for (int i = 0; i < Consumer::kBlockN / 8; i++) {
+    FA_UNROLL_FOR (int i = 0; i < Consumer::kBlockN / 8; i++) {
         const int r = i % 2, s = i / 2 * 8 + 2 * r;
         if (!wanted[r]) continue;
         float value[4];
-        FA_UNROLL for (int j = 0; j < 4; j++)
+        FA_UNROLL_FOR (int j = 0; j < 4; j++)
             value[j] = rt::exp2_fast(exponent(s + j / 2 * 4 + j % 2, r));
         stats.row[2 * r] += value[0] + value[1];
         stats.row[2 * r + 1] += value[2] + value[3];
-        FA_UNROLL for (int j = 0; j < 4; j++) {
+        FA_UNROLL_FOR (int j = 0; j < 4; j++) {
             if (!made_by_fma<Traits>(i, j)) continue;
             uint32_t bits;
             value[j] = rt::exp2_by_fma(fmaf(wg.acc_s[s + j / 2 * 4 + j % 2], wg.score_mod_op.scale_log2, zero[r]), bits);
@@ -155,12 +155,12 @@ FA_DEVICE void exp2_to_p(Consumer& wg, Parts computed, const bool (&wanted)[2], 
     constexpr int kBlockN = Consumer::kBlockN;
     // Adding to −0 takes no instruction; with 256 dims that makes a spill larger.
     constexpr float kZero = Consumer::kHeadDim <= 64 ? -0.f : 0.f;
-    FA_UNROLL for (int r = 0; r < 2; r++)
+    FA_UNROLL_FOR (int r = 0; r < 2; r++)
         if (wanted[r]) sum[2 * r] = sum[2 * r + 1] = kZero;
-    FA_UNROLL for (int part = 0; part < (kBlockN + 31) / 32; part++) {
+    FA_UNROLL_FOR (int part = 0; part < (kBlockN + 31) / 32; part++) {
         const int past = min(8 * part + 8, kBlockN / 4);
         if (computed(part)) {
-            FA_UNROLL for (int i = 8 * part; i < past; i++) {
+            FA_UNROLL_FOR (int i = 8 * part; i < past; i++) {
                 const int r = i % 2;
                 if (!wanted[r]) continue;
                 const float first = rt::exp2_fast(exponent(2 * i, r)), second = rt::exp2_fast(exponent(2 * i + 1, r));
@@ -171,7 +171,7 @@ FA_DEVICE void exp2_to_p(Consumer& wg, Parts computed, const bool (&wanted)[2], 
                 wg.p[i] = Consumer::Traits::f16 ? rt::pack_f16(first * of_v, second * of_v) : rt::pack_bf16(first * of_v, second * of_v);
             }
         } else {
-            FA_UNROLL for (int i = 8 * part; i < past; i++)
+            FA_UNROLL_FOR (int i = 8 * part; i < past; i++)
                 wg.p[i] = 0;
         }
     }
@@ -180,17 +180,17 @@ FA_DEVICE void exp2_to_p(Consumer& wg, Parts computed, const bool (&wanted)[2], 
 // Each row's largest score so far, in the units of scores.
 template <class Consumer>
 FA_DEVICE void find_row_max(const Consumer& wg, bool is_first, float (&row_max)[2]) {
-    FA_UNROLL for (int r = 0; r < 2; r++) {
+    FA_UNROLL_FOR (int r = 0; r < 2; r++) {
         float other = kNegInf;
         row_max[r] = is_first ? kNegInf : wg.row_ref[r];
-        FA_UNROLL for (int i = 0; i < Consumer::kBlockN / 2; i += 4) {
+        FA_UNROLL_FOR (int i = 0; i < Consumer::kBlockN / 2; i += 4) {
             row_max[r] = fmaxf(row_max[r], wg.acc_s[i + 2 * r]);
             other = fmaxf(other, wg.acc_s[i + 2 * r + 1]);
         }
         row_max[r] = fmaxf(row_max[r], other);
     }
-    FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
-        FA_UNROLL for (int r = 0; r < 2; r++)
+    FA_UNROLL_FOR (int lanes = 1; lanes < 4; lanes *= 2)
+        FA_UNROLL_FOR (int r = 0; r < 2; r++)
             row_max[r] = fmaxf(row_max[r], rt::shuffle_xor16(row_max[r], lanes));
 }
 
@@ -205,7 +205,7 @@ FA_DEVICE bool ref_too_large(const Consumer& wg, int r) {
 template <class Consumer>
 FA_DEVICE void lazy_rescale(Consumer& wg, const bool (&move)[2], bool is_first, const float (&row_max)[2]) {
     bool large[2];
-    FA_UNROLL for (int r = 0; r < 2; r++) {
+    FA_UNROLL_FOR (int r = 0; r < 2; r++) {
         large[r] = false;
         if (!move[r]) continue;
         if (!is_first) {
@@ -214,15 +214,15 @@ FA_DEVICE void lazy_rescale(Consumer& wg, const bool (&move)[2], bool is_first, 
             wg.row_sum[r] *= factor;
             if (Consumer::Traits::kLseSum) wg.lse_sum[r] *= factor;
             wg.rescale_averages(r, factor);
-            FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i++)
+            FA_UNROLL_FOR (int i = 0; i < Consumer::kHeadDimV / 2; i++)
                 if (i / 2 % 2 == r) wg.acc_o[i] *= factor;
         }
         wg.row_ref[r] = row_max[r];
         large[r] = row_max[r] != kNegInf && ref_too_large(wg, r);
     }
-    if (__builtin_expect(rt::warp_any(large[0] || large[1]), 0)) FA_UNROLL for (int r = 0; r < 2; r++) {
+    if (__builtin_expect(rt::warp_any(large[0] || large[1]), 0)) FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             if (!large[r]) continue;
-            FA_UNROLL for (int i = 0; i < Consumer::kBlockN / 2; i++)
+            FA_UNROLL_FOR (int i = 0; i < Consumer::kBlockN / 2; i++)
                 if (i / 2 % 2 == r) wg.acc_s[i] -= row_max[r];
         }
 }
@@ -231,13 +231,13 @@ FA_DEVICE void lazy_rescale(Consumer& wg, const bool (&move)[2], bool is_first, 
 // ref_log2 at −∞, so that its next block comes here again.
 template <class Consumer, class Parts>
 FA_DEVICE void exact_softmax(Consumer& wg, Parts computed, const bool (&wanted)[2], PStats& sum) {
-    FA_UNROLL for (int r = 0; r < 2; r++)
+    FA_UNROLL_FOR (int r = 0; r < 2; r++)
         if (wanted[r])
             wg.ref_log2[r] =
                 (ref_too_large(wg, r) ? 0.f : wg.row_ref[r] * wg.score_mod_op.scale_log2) - Consumer::Traits::kPScaleLog2;
     exp2_to_p(
         wg, computed, wanted, [&](int i, int r) { return fmaf(wg.acc_s[i], wg.score_mod_op.scale_log2, -wg.ref_log2[r]); }, sum);
-    FA_UNROLL for (int r = 0; r < 2; r++)
+    FA_UNROLL_FOR (int r = 0; r < 2; r++)
         if (ref_too_large(wg, r)) wg.ref_log2[r] = kNegInf;
 }
 
@@ -258,7 +258,7 @@ FA_DEVICE void first_softmax(Consumer& wg) {
     PStats sum;
     exact_softmax(wg, SeenParts<Consumer>{wg}, {true, true}, sum);
     rt::keep_in_registers(wg.p);
-    FA_UNROLL for (int r = 0; r < 2; r++) {
+    FA_UNROLL_FOR (int r = 0; r < 2; r++) {
         wg.row_sum[r] = Traits::kRowSumByWgmma ? 0.f : sum.of(r);
         if (Traits::kLseSum) wg.lse_sum[r] = sum.of(r);
     }
@@ -286,10 +286,10 @@ FA_DEVICE void online_softmax(Consumer& wg, IsMasked is_masked) {
         if constexpr (is_masked.value) exp2_to_p(wg, SeenParts<Consumer>{wg}, {true, true}, exponent, sum);
         else exp2_to_p(wg, AllParts{}, {true, true}, exponent, sum);
         bool move[2];
-        FA_UNROLL for (int r = 0; r < 2; r++)
+        FA_UNROLL_FOR (int r = 0; r < 2; r++)
             move[r] = sum.outgrew(wg, r);
         if (rt::warp_any(move[0] || move[1])) {
-            FA_UNROLL for (int r = 0; r < 2; r++)
+            FA_UNROLL_FOR (int r = 0; r < 2; r++)
                 move[r] = (__ballot_sync(~0u, move[r]) >> (wg.lane_index() & 28) & 15) != 0;
             apply_score_mod(wg, Traits::kP8 ? Traits::kPagedKv && may_miss_pages<1>(wg.acc_s) : isnan(sum.of(0)) || isnan(sum.of(1)));
             find_row_max(wg, false, row_max);
@@ -300,7 +300,7 @@ FA_DEVICE void online_softmax(Consumer& wg, IsMasked is_masked) {
         }
     }
     wg.release_bias();
-    FA_UNROLL for (int r = 0; r < 2; r++) {
+    FA_UNROLL_FOR (int r = 0; r < 2; r++) {
         if (!Traits::kRowSumByWgmma) wg.row_sum[r] += sum.of(r);
         if (Traits::kLseSum) wg.lse_sum[r] += sum.of(r);
     }

@@ -127,7 +127,7 @@ FA_DEVICE void load_q(const Sm90ForwardParams& a, const WorkTileInfo& t, const P
     typename Traits::Barriers& barrier = Traits::shared().barrier;
     rt::mbarrier_wait(smem_addr(barrier.q_empty[q.index]), q.phase ^ 1);
     rt::mbarrier_expect_tx(smem_addr(barrier.q_full[q.index]), Traits::kQBytes);
-    FA_UNROLL for (int panel = 0; panel < Traits::kQPanels; panel++)
+    FA_UNROLL_FOR (int panel = 0; panel < Traits::kQPanels; panel++)
         rt::tma_load(Traits::q_tile(q.index) + panel * Traits::kBlockM * 128, &a.q, smem_addr(barrier.q_full[q.index]), 64 * panel,
                      t.q_begin + t.row0, t.head, a.x.sequences.q.packed() ? 0 : t.batch, rt::kEvictFirst);
 }

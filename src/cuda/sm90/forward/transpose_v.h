@@ -25,7 +25,7 @@ FA_DEVICE void write_ones() {
 
 // What lies behind a sequence's end may be anything, and 0 · NaN is NaN. left: keys from the lane's first pair on that exist.
 FA_DEVICE void clear_keys(uint32_t (&pair)[4], int left) {
-    FA_UNROLL for (int i = 0; i < 4; i++)
+    FA_UNROLL_FOR (int i = 0; i < 4; i++)
         if (left - 8 * i < 2) pair[i] &= left - 8 * i < 1 ? 0u : 0xffffu;
 }
 
@@ -34,13 +34,13 @@ FA_DEVICE void transpose_block(uint32_t from, uint32_t to, int left, HasTail) {
     constexpr int kUnits = Traits::kUnitsOfAWarp, kBatch = Traits::kProducerRegisters <= 40 || HasTail::value ? 2 : kUnits;  // loads in flight
     FA_UNROLL_BY(1)
     for (int keys = 0; keys < Traits::kBlockN; keys += 32) {
-        FA_UNROLL for (int unit = 0; unit < kUnits; unit += kBatch) {
+        FA_UNROLL_FOR (int unit = 0; unit < kUnits; unit += kBatch) {
             uint32_t pair[kBatch][4];
-            FA_UNROLL for (int i = 0; i < kBatch; i++) {
+            FA_UNROLL_FOR (int i = 0; i < kBatch; i++) {
                 rt::ldmatrix_x4_trans(from ^ (unit + i) << 4, pair[i]);
                 if (HasTail::value) clear_keys(pair[i], left - keys);
             }
-            FA_UNROLL for (int i = 0; i < kBatch; i++) {
+            FA_UNROLL_FOR (int i = 0; i < kBatch; i++) {
                 const uint32_t parted[] = {rt::prmt(pair[i][0], pair[i][1], 0x6420), rt::prmt(pair[i][0], pair[i][1], 0x7531),
                                            rt::prmt(pair[i][2], pair[i][3], 0x6420), rt::prmt(pair[i][2], pair[i][3], 0x7531)};
                 rt::stmatrix(Traits::kKeyPanels ? to + (unit + i) * 512 : (to ^ keys) + (unit + i) * 2048, parted);

@@ -97,7 +97,7 @@ struct WideningLane {
         return exists ? rt::ld_shared_v4(rows + (from ^ further)) : make_uint4(0, 0, 0, 0);
     }
     FA_MEMBER void store(uint32_t rows, const uint4& byte) const {
-        FA_UNROLL for (int i = 0; i < 2; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 2; i++) {
             const bool upper = far != (i == 1);
             uint32_t half[4];
             rt::e4m3_to_f16(upper ? byte.z : byte.x, half[0], half[1]), rt::e4m3_to_f16(upper ? byte.w : byte.y, half[2], half[3]);
@@ -135,9 +135,9 @@ FA_DEVICE void widen_v(const Sm90ForwardParams& a) {
                     const uint32_t from_rows = from + panel / 2 * Traits::kPanelBytes + row * 128,
                                    to_rows = to + panel * Traits::kPanelBytes + row * 128;
                     uint4 byte[kBatch];
-                    FA_UNROLL for (int i = 0; i < kBatch; i++) byte[i] =
+                    FA_UNROLL_FOR (int i = 0; i < kBatch; i++) byte[i] =
                         lane.load(from_rows + 1024 * i, panel % 2 * 64, row0 + row + 8 * i + lane.row < rows_left);
-                    FA_UNROLL for (int i = 0; i < kBatch; i++) lane.store(to_rows + 1024 * i, byte[i]);
+                    FA_UNROLL_FOR (int i = 0; i < kBatch; i++) lane.store(to_rows + 1024 * i, byte[i]);
                 }
             }
             rt::fence_proxy_async_shared();

@@ -21,8 +21,8 @@ struct LatentRowParts {
     RowState state[2];
     FA_MEMBER void read(const RowState* states, int place) {
         const int lane = rt::read_laneid();
-        FA_UNROLL for (int r = 0; r < 2; r++) {
-            FA_UNROLL for (int i = 0; i < 4; i++) rt::ld_cluster4(latent_part(place, 128 * i + 4 * lane), r, part[r][i]);
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) {
+            FA_UNROLL_FOR (int i = 0; i < 4; i++) rt::ld_cluster4(latent_part(place, 128 * i + 4 * lane), r, part[r][i]);
             rt::ld_cluster2(&states[place].m, r, &state[r].m, &state[r].l);
         }
     }
@@ -36,9 +36,9 @@ FA_DEVICE void merge_latent_row(const LatentCall& x, const LatentItem& t, int pl
     const Sequence seq{0, x.sequences.q.seqlen, 0, 0, 0, 0};
     const float factor = finalize_row(x, seq, t.batch, head, i, merged.state, lane == 0).factor * (Traits::kPUnscale * kHeadroomUnit);
     const int64_t at = query_index(x.o_strides, seq, t.batch, i, head) + 4 * lane;
-    FA_UNROLL for (int j = 0; j < 4; j++) {
+    FA_UNROLL_FOR (int j = 0; j < 4; j++) {
         float sum[4];
-        FA_UNROLL for (int e = 0; e < 4; e++) {  // where a factor is 0, v may be anything
+        FA_UNROLL_FOR (int e = 0; e < 4; e++) {  // where a factor is 0, v may be anything
             sum[e] = merged.scale_a == 0.f ? 0.f : from.part[0][j][e] * merged.scale_a;
             sum[e] = merged.scale_b == 0.f ? sum[e] : fmaf(from.part[1][j][e], merged.scale_b, sum[e]);
         }
@@ -54,9 +54,9 @@ FA_DEVICE void merge_latent_pair(LatentConsumer<Traits>& wg, int warpgroup, bool
     const LatentItem& t = wg.item;
     const int c = rt::read_laneid() % 4, place = wg.row_in_tile(), rows = t.row_end - t.row;
     rt::named_barrier_sync(kBarrier, 32 * kWarps);  // q and keys have been used
-    FA_UNROLL for (int r = 0; r < 2; r++) {
+    FA_UNROLL_FOR (int r = 0; r < 2; r++) {
         float* const to = latent_part(place + 8 * r, warpgroup * (Traits::kHeadDimV / 2) + 2 * c);
-        FA_UNROLL for (int j = 0; j < 32; j++)
+        FA_UNROLL_FOR (int j = 0; j < 32; j++)
             *reinterpret_cast<float2*>(to + 8 * j) = make_float2(wg.acc_o[4 * j + 2 * r], wg.acc_o[4 * j + 2 * r + 1]);
         if (warpgroup == 1 && c == 0) {
             const float l = wg.s.exchange.row_sum[1][place + 8 * r] * (Traits::kPUnscale * kHeadroomUnit);

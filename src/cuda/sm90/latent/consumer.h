@@ -104,11 +104,11 @@ struct LatentConsumer : SplitOConsumer<Traits> {
             present[0] = uint32_t(rt::warp_uniform(int(bits))) >> 2 * c, present[1] = uint32_t(rt::warp_uniform(int(bits >> 32))) >> 2 * c;
             keys = 64;
         }
-        FA_UNROLL for (int r = 0; r < 2; r++) {
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             const int row = item.row + place + 8 * r;
             const int last = min(keys - 1, a.x.causal ? item.off + row / int(a.x.group) - key0 : keys - 1) - 2 * c;
             float row_max = row < item.row_end ? kNegInf : 1e30f;  // rows that are not there get P of 0, which takes less power
-            FA_UNROLL for (int i = 0; i < 32; i++) if (i / 2 % 2 == r) {
+            FA_UNROLL_FOR (int i = 0; i < 32; i++) if (i / 2 % 2 == r) {
                 if (i / 4 * 8 + i % 2 > last) acc_s[i] = kNegInf;
                 if constexpr (Traits::kByAddress) {
                     if (!(present[i / 16] >> (i / 4 % 4 * 8 + i % 2) & 1)) acc_s[i] = kNegInf;
@@ -120,7 +120,7 @@ struct LatentConsumer : SplitOConsumer<Traits> {
         }
         float sum[2];
         make_p(sum);
-        FA_UNROLL for (int r = 0; r < 2; r++) row_sum[r] += sum[r];
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) row_sum[r] += sum[r];
     }
     // P to the other warpgroup, and with the last one the row sums.
     FA_MEMBER void publish_p(int w, bool moved, bool last) {
@@ -132,7 +132,7 @@ struct LatentConsumer : SplitOConsumer<Traits> {
     }
     FA_MEMBER void add_row_sum(int w) {
         const int place = row_in_tile();
-        if (rt::read_laneid() % 4 == 0) FA_UNROLL for (int r = 0; r < 2; r++) row_sum[r] += s.exchange.row_sum[w][place + 8 * r];
+        if (rt::read_laneid() % 4 == 0) FA_UNROLL_FOR (int r = 0; r < 2; r++) row_sum[r] += s.exchange.row_sum[w][place + 8 * r];
     }
     FA_MEMBER void keep_operands() {
         rt::keep_in_registers(acc_o);

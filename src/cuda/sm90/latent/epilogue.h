@@ -14,7 +14,7 @@ FA_DEVICE void latent_epilogue(LatentConsumer<Traits>& wg, int warpgroup) {
     const int c = rt::read_laneid() % 4, place = wg.row_in_tile(), split = t.split;
     const int64_t batch = t.batch;
     __syncwarp();
-    FA_UNROLL for (int r = 0; r < 2; r++) {
+    FA_UNROLL_FOR (int r = 0; r < 2; r++) {
         const int row = t.row + place + 8 * r;
         const bool there = row < t.row_end, first = warpgroup == 0 && c == 0;
         const RowState part{wg.row_ref[r], wg.s.exchange.row_sum[1][place + 8 * r] * (Traits::kPUnscale * kHeadroomUnit)};

@@ -42,7 +42,7 @@ FA_KERNEL void FA_BOUNDS(kSlotThreads, 1) list_latent_slots(FA_PARAM LatentKeyLi
     int before = 0;  // keys of other threads' words
     for (int i = first; i < last; i++) before += __popc(bits[i]);
     const int all = before;
-    FA_UNROLL for (int step = 1; step < 32; step *= 2) {
+    FA_UNROLL_FOR (int step = 1; step < 32; step *= 2) {
         const int other = __shfl_up_sync(~0u, before, step);
         if (thread % 32 >= step) before += other;
     }

@@ -21,14 +21,14 @@ struct MergedColumns {
     template <int n>
     FA_MEMBER void add(const RowState (&states)[n], const float (&parts)[n][4]) {
         float m = state.m;
-        FA_UNROLL for (int i = 0; i < n; i++) m = fmaxf(m, states[i].m);
+        FA_UNROLL_FOR (int i = 0; i < n; i++) m = fmaxf(m, states[i].m);
         const float before = state.l == 0.f ? 0.f : rescale(state.m, m);
         state = {m, state.l * before};
-        FA_UNROLL for (int e = 0; e < 4; e++) sum[e] *= before;
-        FA_UNROLL for (int i = 0; i < n; i++) {
+        FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] *= before;
+        FA_UNROLL_FOR (int i = 0; i < n; i++) {
             const float factor = states[i].l == 0.f ? 0.f : rescale(states[i].m, m);
             state.l += states[i].l * factor;
-            FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = factor == 0.f ? sum[e] : fmaf(parts[i][e], factor, sum[e]);
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] = factor == 0.f ? sum[e] : fmaf(parts[i][e], factor, sum[e]);
         }
     }
 };
@@ -48,7 +48,7 @@ FA_KERNEL void FA_BOUNDS((kMergeTeam * kMaxMergeTeams), 1) merge_latent_splits(F
     for (int first = team; first < splits; first += teams * kMergeAtOnce) {
         RowState state[kMergeAtOnce];
         float part[kMergeAtOnce][4] = {};
-        FA_UNROLL for (int i = 0; i < kMergeAtOnce; i++) {
+        FA_UNROLL_FOR (int i = 0; i < kMergeAtOnce; i++) {
             state[i] = empty_row();
             if (first + i * teams < splits) state[i] = *states, rt::load4(parts, part[i]);
             states += teams * all, parts += teams * all * 512;

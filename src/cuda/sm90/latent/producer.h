@@ -81,13 +81,13 @@ FA_DEVICE void latent_producer(const LatentParams& a) {
         if (loads) rt::mbarrier_arrive(smem_addr(s.item[slot.index].consumed));
         LatentBlocks blocks(a.x.pages, t);
         LatentBlocks::Block next[2];
-        FA_UNROLL for (int w = 0; w < 2; w++) next[w] = blocks.ask();
+        FA_UNROLL_FOR (int w = 0; w < 2; w++) next[w] = blocks.ask();
         FA_UNROLL_BY(1)
         for (int n = pairs - 1; n >= 0; n--) {
             LatentBlocks::Block block[2];
-            FA_UNROLL for (int w = 0; w < 2; w++) block[w] = blocks.found(next[w]);
-            if (n > 0) FA_UNROLL for (int w = 0; w < 2; w++) next[w] = blocks.ask();
-            FA_UNROLL for (int w = 0; w < 2; w++) {
+            FA_UNROLL_FOR (int w = 0; w < 2; w++) block[w] = blocks.found(next[w]);
+            if (n > 0) FA_UNROLL_FOR (int w = 0; w < 2; w++) next[w] = blocks.ask();
+            FA_UNROLL_FOR (int w = 0; w < 2; w++) {
                 const auto load = [&](int panel) {
                     const uint32_t barrier = smem_addr(s.k_full[w][panel]);
                     rt::mbarrier_expect_tx(barrier, Traits::kPanelBytes);

@@ -92,7 +92,7 @@ class LatentRowProducer {
         const int lane = rt::read_laneid();
         const uint32_t to = panel(w, Traits::kPanels - 1) + lane / 8 * 128;
         const char* const from = (kBytes ? a.rows.tail : a.rows.k + 128 * Traits::kProbPanel) + 16 * (lane % 8);
-        FA_UNROLL for (int four = 0; four < kRows / 4; four++) {
+        FA_UNROLL_FOR (int four = 0; four < kRows / 4; four++) {
             const int i = 4 * four + lane / 8;
             rt::cp_async16(to + 512 * four + ((lane % 8 ^ i % 8) << 4), from + uint64_t(of_row(kBytes ? tail_at : k_at, i)) * 16, is_present(i));
         }
@@ -120,7 +120,7 @@ class LatentRowProducer {
         const char* const factor = a.rows.factor + 4 * (first_word + unit);
         const uint32_t factor_to = rt::smem_addr(&s.factor[w][warp * kRows + sub_row][4 * half + unit % 4]);
         const int factor_bytes = unit == words - 1 ? last_bytes : 4;
-        FA_UNROLL for (int two = 0; two < kRows / 2; two++) {
+        FA_UNROLL_FOR (int two = 0; two < kRows / 2; two++) {
             const int i = 2 * two + sub_row;
             const uint32_t there = of_row(k_at, i), factor_there = of_row(factor_at, i);
             const bool is = is_present(i);
@@ -132,7 +132,7 @@ class LatentRowProducer {
         uint32_t pair[2];
         rt::e4m3_to_f16(bytes, pair[0], pair[1]);
         float x[4];
-        FA_UNROLL for (int i = 0; i < 2; i++) rt::f16x2_to_f32(pair[i], x[2 * i], x[2 * i + 1]);
+        FA_UNROLL_FOR (int i = 0; i < 2; i++) rt::f16x2_to_f32(pair[i], x[2 * i], x[2 * i + 1]);
         first = rt::pack_bf16(x[0] * factor, x[1] * factor);
         second = rt::pack_bf16(x[2] * factor, x[3] * factor);
     }
@@ -145,15 +145,15 @@ class LatentRowProducer {
         const bool packed = a.rows.factor_e8m0;
         const uint32_t factor_from = rt::smem_addr(&s.factor[w][warp * kRows + sub_row][4 * half + (packed ? 0 : part)]);
         const int factor_bit = 8 * (part + (a.rows.factor_shift == 7 ? 2 * half : 0));
-        FA_UNROLL for (int first = 0; first < kRows / 2; first += kAtOnce) {
+        FA_UNROLL_FOR (int first = 0; first < kRows / 2; first += kAtOnce) {
             uint4 bytes[kAtOnce];
             float factor[kAtOnce];
-            FA_UNROLL for (int j = 0; j < kAtOnce; j++)
+            FA_UNROLL_FOR (int j = 0; j < kAtOnce; j++)
                 bytes[j] = rt::ld_shared_v4(from + 256 * (first + j)), factor[j] = rt::ld_shared(factor_from + 64 * (first + j));
             __syncwarp();
             if (packed)
-                FA_UNROLL for (int j = 0; j < kAtOnce; j++) factor[j] = e8m0_to_f32(uint8_t(bits_of(factor[j]) >> factor_bit));
-            FA_UNROLL for (int j = 0; j < kAtOnce; j++) {
+                FA_UNROLL_FOR (int j = 0; j < kAtOnce; j++) factor[j] = e8m0_to_f32(uint8_t(bits_of(factor[j]) >> factor_bit));
+            FA_UNROLL_FOR (int j = 0; j < kAtOnce; j++) {
                 const int two = first + j;
                 uint32_t pair[8];
                 widen(bytes[j].x, factor[j], pair[0], pair[1]);
@@ -241,7 +241,7 @@ class LatentRowProducer {
             if (then == new_item) {
                 const int pairs = rt::warp_uniform(item().pairs);
                 n = pairs - 1;
-                if (pairs > 0) FA_UNROLL for (int i = 0; i < 2; i++) next[i] = ask(n, i);
+                if (pairs > 0) FA_UNROLL_FOR (int i = 0; i < 2; i++) next[i] = ask(n, i);
                 if (pairs == kNoItem) then = ends;
                 else if (pairs > 0) then = next_group;
                 else q_loaded = false, then = leave_item() ? next_item : new_item;

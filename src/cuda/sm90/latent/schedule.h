@@ -78,12 +78,13 @@ class LatentSchedule {
         publish(t, lane == 0);
         const int ctas = int(gridDim.x);
         LatentSchedulerState& state = s.schedule;
-        if (ctas < a.items)
+        if (ctas < a.items) {
             FA_UNROLL_BY(1)
             for (int i = 0; i < kMaxLatentCtas / 32; i++) {
                 const int cta = 32 * i + lane;
                 state.taken[i][lane] = cta < ctas ? cost_of(cta, t) | uint32_t(cta) : ~0u;
             }
+        }
         if (lane == 0) state.next = ctas;
         __syncwarp();
     }
@@ -103,7 +104,7 @@ class LatentSchedule {
                 const uint32_t more = __shfl_sync(~0u, cost, i);
                 if (more == 0) continue;
                 uint32_t least = ~0u;
-                FA_UNROLL for (int j = 0; j < kMaxLatentCtas / 32; j++) least = min(least, state.taken[j][lane]);
+                FA_UNROLL_FOR (int j = 0; j < kMaxLatentCtas / 32; j++) least = min(least, state.taken[j][lane]);
                 least = __reduce_min_sync(~0u, least);
                 const int cta = int(least & 255);
                 if (cta % 32 == lane) state.taken[cta / 32][lane] += more;

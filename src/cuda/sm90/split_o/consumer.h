@@ -56,7 +56,7 @@ struct SplitOConsumer {
     FA_MEMBER int row_in_tile() const { return warp * 16 + rt::read_laneid() / 4; }
 
     FA_MEMBER void scale_o(int r, float alpha) {
-        FA_UNROLL for (int i = 0; i < 128; i++) if (i / 2 % 2 == r) acc_o[i] *= alpha;
+        FA_UNROLL_FOR (int i = 0; i < 128; i++) if (i / 2 % 2 == r) acc_o[i] *= alpha;
     }
     FA_MEMBER void scale_rows(int r, float alpha) {
         row_sum[r] *= alpha;
@@ -65,16 +65,16 @@ struct SplitOConsumer {
     // P of the scores, and this thread's part of the block's row sums.
     FA_MEMBER void make_p(float (&sum)[2]) {
         float other[2] = {}, from[2];
-        FA_UNROLL for (int r = 0; r < 2; r++) from[r] = Traits::kPScaleLog2 - (row_ref[r] == kNegInf ? 0.f : row_ref[r]),
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) from[r] = Traits::kPScaleLog2 - (row_ref[r] == kNegInf ? 0.f : row_ref[r]),
                                               sum[r] = 0.f;
-        FA_UNROLL for (int i = 0; i < 16; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 16; i++) {
             const float first = rt::exp2_fast(fmaf(acc_s[2 * i], scale_log2, from[i % 2])),
                         second = rt::exp2_fast(fmaf(acc_s[2 * i + 1], scale_log2, from[i % 2]));
             sum[i % 2] += first;
             other[i % 2] += second;
             p[i] = Traits::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
         }
-        FA_UNROLL for (int r = 0; r < 2; r++) sum[r] += other[r];
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) sum[r] += other[r];
     }
     // Must the block be made by exact_p? A row without row_ref has seen no key yet.
     FA_MEMBER bool needs_exact(const float (&sum)[2]) const {
@@ -84,7 +84,7 @@ struct SplitOConsumer {
     // To the largest score of row r in a block of warpgroup w, which the other's warp of the same rows is told of. Returns what l and O so
     // far are to be multiplied by.
     FA_MEMBER float move_row_ref(int w, int r, float row_max) {
-        FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2) row_max = fmaxf(row_max, rt::shuffle_xor16(row_max, lanes));
+        FA_UNROLL_FOR (int lanes = 1; lanes < 4; lanes *= 2) row_max = fmaxf(row_max, rt::shuffle_xor16(row_max, lanes));
         row_max = fmaxf(row_ref[r], row_max * scale_log2);
         const float alpha = row_max == kNegInf ? 1.f : rt::exp2_fast(row_ref[r] - row_max);
         row_ref[r] = row_max;
@@ -99,7 +99,7 @@ struct SplitOConsumer {
     }
     FA_MEMBER void adopt_row_ref(int w, bool first) {
         const int place = row_in_tile();
-        FA_UNROLL for (int r = 0; r < 2; r++) {
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             row_ref[r] = s.exchange.row_ref[w][place + 8 * r];
             if (!first) scale_rows(r, s.exchange.alpha[w][place + 8 * r]);
         }
@@ -107,13 +107,13 @@ struct SplitOConsumer {
     // P to a panel of shared memory.
     FA_MEMBER void store_p(uint32_t panel) const {
         const uint32_t row = panel + (warp * 16 + lane % 16) * 128;
-        FA_UNROLL for (int i = 0; i < 4; i++) rt::stmatrix(row + (((2 * i + lane / 16) ^ (lane % 8)) << 4), p + 4 * i);
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) rt::stmatrix(row + (((2 * i + lane / 16) ^ (lane % 8)) << 4), p + 4 * i);
     }
     FA_MEMBER void publish_row_sum(int w) const {
         const int c = rt::read_laneid() % 4, place = row_in_tile();
-        FA_UNROLL for (int r = 0; r < 2; r++) {
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             float sum = row_sum[r];
-            FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2) sum += rt::shuffle_xor16(sum, lanes);
+            FA_UNROLL_FOR (int lanes = 1; lanes < 4; lanes *= 2) sum += rt::shuffle_xor16(sum, lanes);
             if (c == 0) s.exchange.row_sum[w][place + 8 * r] = sum;
         }
     }

@@ -81,12 +81,12 @@ struct WideConsumer : SplitOConsumer<Traits_> {
     // one: it is to be multiplied by alpha behind that.
     FA_MEMBER void exact_p(int key0, float (&alpha)[2]) {
         const int c = rt::read_laneid() % 4;
-        FA_UNROLL for (int r = 0; r < 2; r++) {
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             const int row = row_of_tile(r);
             const KeyRange range = key_range_of<MaskKind::band>(a.x.window, row, s.off, s.source.w);
             const int first = range.begin - key0 - 2 * c, last = min(keys, range.end - key0) - 1 - 2 * c;
             float row_max = row < s.q_len ? kNegInf : 1e30f;  // rows that are not there get P of 0, which takes less power
-            FA_UNROLL for (int i = 0; i < 32; i++) if (i / 2 % 2 == r) {
+            FA_UNROLL_FOR (int i = 0; i < 32; i++) if (i / 2 % 2 == r) {
                 const int key = i / 4 * 8 + i % 2;
                 if (key > last || key < first) acc_s[i] = kNegInf;
                 row_max = fmaxf(row_max, acc_s[i]);
@@ -96,7 +96,7 @@ struct WideConsumer : SplitOConsumer<Traits_> {
         }
         float sum[2];
         Base::make_p(sum);
-        FA_UNROLL for (int r = 0; r < 2; r++) row_sum[r] += sum[r];
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) row_sum[r] += sum[r];
     }
     // Lane 0 alone reads, which alone tells this CTA's producer that it may be overwritten.
     FA_MEMBER void read_keys() { keys = rt::warp_uniform(lane == 0 ? s.k_keys[w] : 0); }
@@ -154,7 +154,7 @@ struct WideConsumer : SplitOConsumer<Traits_> {
                 if (!Base::any_has_moved(moved_of(t))) return;  // of all four warps or of none: the wgmma behind it are those of a warpgroup
                 rt::wgmma_wait<0>();
                 rt::keep_in_registers(acc_o);
-                FA_UNROLL for (int r = 0; r < 2; r++) Base::scale_o(r, alpha[r]);
+                FA_UNROLL_FOR (int r = 0; r < 2; r++) Base::scale_o(r, alpha[r]);
             };
             if (t > 0) issue_pv(1 - w, t - 1);
             if (t + 2 < blocks) {

@@ -16,7 +16,7 @@ FA_DEVICE void wide_epilogue(Consumer& wg) {
     rt::mbarrier_arrive(smem_addr(s.other_half));
     rt::mbarrier_wait(smem_addr(s.other_half), 0);
     const int place = wg.row_in_tile(), group = int(x.group);
-    FA_UNROLL for (int r = 0; r < 2; r++) {
+    FA_UNROLL_FOR (int r = 0; r < 2; r++) {
         const int row = wg.row_of_tile(r), head = s.tile.head0 + (place + 8 * r) % a.head_group;
         const bool there = row < s.q_len, first = wg.w == 0 && rt::read_laneid() % 4 == 0;
         const float l = s.exchange.row_sum[0][place + 8 * r] + s.exchange.row_sum[1][place + 8 * r];

@@ -53,7 +53,7 @@ struct MmaQuantised : MmaByte<T> {
     FA_MEMBER static void load_q(FragmentA& a, const SwizzledPtr& ptr, int down, int i) {
         uint32_t r[4];
         rt::ldmatrix_x4(ptr.pair(i) + down, r);
-        FA_UNROLL for (int row = 0; row < 2; row++) {
+        FA_UNROLL_FOR (int row = 0; row < 2; row++) {
             a.r[row] = rt::prmt(r[row], r[2 + row], 0x5410);
             a.r[2 + row] = rt::prmt(r[row], r[2 + row], 0x7632);
         }
@@ -81,7 +81,7 @@ struct MmaQuantised : MmaByte<T> {
     // Factors of four keys in the order of a lane's scores and probabilities.
     template <class Type, int pitch>
     FA_MEMBER static void load_factors(float (&factor)[4], const char* ptr, int block) {
-        FA_UNROLL for (int i = 0; i < 4; i++) factor[i] = rt::load_f16(ptr + (i / 2 * 8 + i % 2) * pitch + block * Type::kBytes);
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) factor[i] = rt::load_f16(ptr + (i / 2 * 8 + i % 2) * pitch + block * Type::kBytes);
     }
     FA_MEMBER static constexpr int factor_of(int e) { return e / 4 * 2 + e % 2; }
 
@@ -103,50 +103,50 @@ struct MmaQuantised : MmaByte<T> {
     template <class Type, int pitch>
     FA_MEMBER static void load_k(FragmentB (&b)[2], const char* ptr, int block) {
         const int at = block * Type::kBytes + Type::kFirst, lane_byte = rt::thread() % 4 * 4;
-        FA_UNROLL for (int half = 0; half < 2; half++) {
+        FA_UNROLL_FOR (int half = 0; half < 2; half++) {
             const char* const row = ptr + 8 * half * pitch;
             uint32_t words[2] = {load_word(row + lane_byte, at)};
             if constexpr (Type::kBits == 8) words[1] = load_word(row + lane_byte, at + 16);
             else words[1] = words[0] >> 4;
             if constexpr (Type::kBits == 5) {
                 const uint32_t fifth = load_word(row, at - 4) >> lane_byte;
-                FA_UNROLL for (int i = 0; i < 2; i++) words[i] = (words[i] & 0x0f0f0f0fu) | spread(fifth >> 16 * i);
+                FA_UNROLL_FOR (int i = 0; i < 2; i++) words[i] = (words[i] & 0x0f0f0f0fu) | spread(fifth >> 16 * i);
             }
-            FA_UNROLL for (int i = 0; i < 2; i++)
-                FA_UNROLL for (int e = 0; e < 2; e++) b[i].r[2 * half + e] = widen<Type, T>(words[i] >> 8 * e);
+            FA_UNROLL_FOR (int i = 0; i < 2; i++)
+                FA_UNROLL_FOR (int e = 0; e < 2; e++) b[i].r[2 * half + e] = widen<Type, T>(words[i] >> 8 * e);
         }
     }
     // 32 columns of 16 keys.
     template <class Type, int pitch>
     FA_MEMBER static void load_v(FragmentB (&b)[2], const char* ptr, int block) {
         const int at = block * Type::kBytes + Type::kFirst, column = rt::thread() % 32 / 4 * 4;
-        FA_UNROLL for (int half = 0; half < 2; half++) {
+        FA_UNROLL_FOR (int half = 0; half < 2; half++) {
             uint32_t words[2];
-            FA_UNROLL for (int i = 0; i < 2; i++) {
+            FA_UNROLL_FOR (int i = 0; i < 2; i++) {
                 const char* const row = ptr + (8 * half + i) * pitch;
                 words[i] = load_word(row + (Type::kBits == 8 ? column : column % 16), at);
                 if constexpr (Type::kBits < 8) words[i] >>= column / 16 * 4;
                 if constexpr (Type::kBits == 5)
                     words[i] = (words[i] & 0x0f0f0f0fu) | spread(load_word(row, at - 4) >> column);
             }
-            FA_UNROLL for (int i = 0; i < 2; i++) {
+            FA_UNROLL_FOR (int i = 0; i < 2; i++) {
                 const uint32_t pairs = rt::prmt(words[0], words[1], i ? 0x7632 : 0x5410);
-                FA_UNROLL for (int e = 0; e < 2; e++) b[i].r[2 * e + half] = widen<Type, Bf16>(pairs >> 8 * e);
+                FA_UNROLL_FOR (int e = 0; e < 2; e++) b[i].r[2 * e + half] = widen<Type, Bf16>(pairs >> 8 * e);
             }
         }
     }
 
     // Probabilities times factors; and what rounding has left of them, in bf16, too.
     FA_MEMBER static void round_products(FragmentA& a, FragmentA& rest, const Acc& p, const float (&factor)[4]) {
-        FA_UNROLL for (int i = 0; i < 4; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) {
             float x[2];
-            FA_UNROLL for (int e = 0; e < 2; e++) x[e] = p.x[2 * i + e] * factor[factor_of(2 * i + e)];
+            FA_UNROLL_FOR (int e = 0; e < 2; e++) x[e] = p.x[2 * i + e] * factor[factor_of(2 * i + e)];
             a.r[i] = rt::pack_bf16(x[0], x[1]);
             if constexpr (kIsF16<T>) rest.r[i] = rt::pack_bf16(x[0] - float_of(a.r[i] << 16), x[1] - float_of(a.r[i] & 0xffff0000u));
         }
     }
     FA_MEMBER static void mma_bf16(Acc& d, const FragmentA& a, const FragmentB& b) {
-        FA_UNROLL for (int half = 0; half < 2; half++) rt::mma_m16n8k16_bf16(d.x + 4 * half, a.r, b.r + 2 * half);
+        FA_UNROLL_FOR (int half = 0; half < 2; half++) rt::mma_m16n8k16_bf16(d.x + 4 * half, a.r, b.r + 2 * half);
     }
     FA_MEMBER static void mma_v(Acc& d, const FragmentA& a, const FragmentA& rest, const FragmentB& b) {
         mma_bf16(d, a, b);

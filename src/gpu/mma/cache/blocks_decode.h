@@ -20,11 +20,11 @@ struct AccColumns {
     FA_MEMBER static int column(int i) { return rt::thread() % 32 / 4 + 8 * (i / 2); }
     FA_MEMBER static bool first_of_row() { return rt::thread() % 32 < 4; }
     FA_MEMBER static float max_of_row(float x) {
-        FA_UNROLL for (int mask = 4; mask < 32; mask *= 2) x = max_fn(x, rt::shuffle_xor32(x, mask));
+        FA_UNROLL_FOR (int mask = 4; mask < 32; mask *= 2) x = max_fn(x, rt::shuffle_xor32(x, mask));
         return x;
     }
     FA_MEMBER static float sum_of_row(float x) {
-        FA_UNROLL for (int mask = 4; mask < 32; mask *= 2) x += rt::shuffle_xor32(x, mask);
+        FA_UNROLL_FOR (int mask = 4; mask < 32; mask *= 2) x += rt::shuffle_xor32(x, mask);
         return x;
     }
     static constexpr bool kMaskVecs = false;
@@ -65,7 +65,7 @@ struct MmaQuantisedDecode : MmaQuantised<T> {
     FA_MEMBER static const char* factor_ptr(const char* tile, int key, int lane = rt::thread() % 32) { return tile + (key + lane / 4) * pitch; }
     template <class Type, int pitch>
     FA_MEMBER static void load_factors(float (&factor)[2], const char* ptr, int block) {
-        FA_UNROLL for (int i = 0; i < 2; i++) factor[i] = rt::load_f16(ptr + 8 * i * pitch + block * Type::kBytes);
+        FA_UNROLL_FOR (int i = 0; i < 2; i++) factor[i] = rt::load_f16(ptr + 8 * i * pitch + block * Type::kBytes);
     }
     FA_MEMBER static constexpr int factor_of(int e) { return e / 2; }
 
@@ -76,20 +76,20 @@ struct MmaQuantisedDecode : MmaQuantised<T> {
     FA_MEMBER static void load_v(FragmentB (&b)[2], const char* ptr, int block) {
         const int column = rt::thread() % 32 / 4 * 2;
         const char* const first = ptr + block * Type::kBytes + Type::kFirst + column;
-        FA_UNROLL for (int half = 0; half < 2; half++) {
+        FA_UNROLL_FOR (int half = 0; half < 2; half++) {
             const char* const row = first + 8 * half * pitch;
             const auto both = [&](int at) { return load_pair(row + at) | load_pair(row + pitch + at) << 16; };
             uint32_t words[2] = {both(0)};
             if constexpr (Type::kBits == 8) words[1] = both(16);
             else words[1] = words[0] >> 4;
             if constexpr (Type::kBits == 5) {
-                FA_UNROLL for (int i = 0; i < 2; i++) {
+                FA_UNROLL_FOR (int i = 0; i < 2; i++) {
                     const uint32_t fifth = both(2 * i - 4 - column) >> column;  // bits 0 and 1 of both halves
                     words[i] = (words[i] & 0x0f0f0f0fu) | (fifth & 0x00010001u) << 4 | (fifth & 0x00020002u) << 11;
                 }
             }
-            FA_UNROLL for (int i = 0; i < 2; i++)
-                FA_UNROLL for (int e = 0; e < 2; e++) b[i].r[2 * e + half] = Usual::template widen<Type, Bf16>(words[i] >> 8 * e);
+            FA_UNROLL_FOR (int i = 0; i < 2; i++)
+                FA_UNROLL_FOR (int e = 0; e < 2; e++) b[i].r[2 * e + half] = Usual::template widen<Type, Bf16>(words[i] >> 8 * e);
         }
     }
 
@@ -99,7 +99,7 @@ struct MmaQuantisedDecode : MmaQuantised<T> {
         else rt::mma_m16n8k16_bf16(d.x, left, a.r);
     }
     FA_MEMBER static void round_products(FragmentA& a, FragmentA& rest, const Acc& p, const float (&factor)[2]) {
-        FA_UNROLL for (int i = 0; i < 2; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 2; i++) {
             const float x[] = {p.x[2 * i] * factor[i], p.x[2 * i + 1] * factor[i]};
             const uint32_t pair = rt::pack_bf16(x[0], x[1]);
             a.r[i] = rt::transpose_8x8(pair);

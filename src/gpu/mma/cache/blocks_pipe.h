@@ -80,7 +80,7 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
         const int first = rt::thread() / across, column = rt::thread() % across, bytes = column == across - 1 && from.shift == 0 ? 8 : 16;
         const uint32_t to = tile + uint32_t(first * M::kRowBytes + column * 16);
         if (M::threads % across != 0 && first >= down) return;
-        FA_UNROLL for (int r = 0; r < M::keys; r += down)
+        FA_UNROLL_FOR (int r = 0; r < M::keys; r += down)
             if (r + down <= M::keys || first + r < M::keys)
                 rt::cp_async_part(to + uint32_t(r * M::kRowBytes), from.at + int64_t(r) * from.row, first + r < left ? bytes : 0);
     }
@@ -88,11 +88,11 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
         constexpr int down = M::threads / across<Type>();
         const int first = rt::thread() / across<Type>(), thread = rt::thread();
         const uint32_t to = tile + uint32_t(first * M::kRowBytes + thread % across<Type>() * M::kVecBytes);
-        FA_UNROLL for (int r = 0; r < M::keys; r += down)
+        FA_UNROLL_FOR (int r = 0; r < M::keys; r += down)
             rt::cp_async<M::kVecBytes>(to + uint32_t(r * M::kRowBytes), from.at + int64_t(r) * from.row, first + r < left);
         if (M::keys < M::threads && thread >= M::keys) return;
         const uint32_t rest = tile + uint32_t(thread * M::kRowBytes);
-        FA_UNROLL for (int c = across<Type>(); c < Type::kBytes / 2; c++)
+        FA_UNROLL_FOR (int c = across<Type>(); c < Type::kBytes / 2; c++)
             rt::cp_async<M::kVecBytes>(rest + uint32_t(c * M::kVecBytes), from.at + from.rest + (c - across<Type>()) * M::kVecBytes, thread < left);
     }
     template <int n>
@@ -148,9 +148,9 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
         const int thread = rt::thread(), first = thread / across, column = thread % across;
         const Rows rows(x, from, value, j, key, end, first), rest(x, from, value, j, key, end, thread);
         const uint32_t to = tile + uint32_t(first * M::kRowBytes);
-        FA_UNROLL for (int r = 0; r < M::keys; r += down) copy(rows[r], to + uint32_t(r * M::kRowBytes), column);
+        FA_UNROLL_FOR (int r = 0; r < M::keys; r += down) copy(rows[r], to + uint32_t(r * M::kRowBytes), column);
         if (M::keys < M::threads && thread >= M::keys) return;
-        FA_UNROLL for (int c = across; c < pieces; c++) copy(rest[0], tile + uint32_t(thread * M::kRowBytes), c);
+        FA_UNROLL_FOR (int c = across; c < pieces; c++) copy(rest[0], tile + uint32_t(thread * M::kRowBytes), c);
     }
     // The same by `size` bytes at a time: copy(to, from, there). What lies beyond a row is 0.
     template <class Known, int size, class Copy>

@@ -57,16 +57,16 @@ struct MmaByte : MmaSync<T> {
 
     template <class S, int n>
     FA_MEMBER static void widen_keys(FragmentB (&to)[2 * n], const PackedB (&from)[n]) {
-        FA_UNROLL for (int i = 0; i < 2 * n; i++)
-            FA_UNROLL for (int half = 0; half < 2; half++) {
+        FA_UNROLL_FOR (int i = 0; i < 2 * n; i++)
+            FA_UNROLL_FOR (int half = 0; half < 2; half++) {
                 uint32_t* r = to[i].r + 2 * half;
                 widen<false>(S{}, from[i / 2].r[2 * half + i % 2], r[0], r[1]);
             }
     }
     template <class S, int n>
     FA_MEMBER static void widen_values(FragmentB (&to)[2 * n], const PackedB (&from)[n]) {
-        FA_UNROLL for (int i = 0; i < 2 * n; i++)
-            FA_UNROLL for (int half = 0; half < 2; half++) widen<true>(S{}, from[i / 2].r[i % 2 * 2 + half], to[i].r[half], to[i].r[2 + half]);
+        FA_UNROLL_FOR (int i = 0; i < 2 * n; i++)
+            FA_UNROLL_FOR (int half = 0; half < 2; half++) widen<true>(S{}, from[i / 2].r[i % 2 * 2 + half], to[i].r[half], to[i].r[2 + half]);
     }
     // n fragments, of a type known at compile time, or tested once for all of them.
     template <int n, class S>

@@ -20,7 +20,7 @@ struct MmaFp8 : MmaByte<F16> {
         uint32_t pair[2];
         if (type == FA_E4M3) widen<false>(E4m3{}, bytes, pair[0], pair[1]);
         else widen<false>(E5m2{}, bytes, pair[0], pair[1]);
-        FA_UNROLL for (int i = 0; i < 2; i++)
+        FA_UNROLL_FOR (int i = 0; i < 2; i++)
             rt::st_shared(rt::smem_addr(tile) + uint32_t(swizzle_offset<row_bytes>(row, word / 4 * 2 + i) + word % 4 * 4), pair[i]);
     }
 

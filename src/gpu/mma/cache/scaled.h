@@ -45,11 +45,11 @@ struct MmaScaled : MmaQuantised<T> {
     }
     template <class, int pitch>
     FA_MEMBER static void load_k(FragmentB (&b)[2], uint32_t ptr, int block) {
-        FA_UNROLL for (int c = 0; c < 2; c++) rt::ldmatrix_x4(ptr + uint32_t(64 * block + 32 * c), b[c].r);
+        FA_UNROLL_FOR (int c = 0; c < 2; c++) rt::ldmatrix_x4(ptr + uint32_t(64 * block + 32 * c), b[c].r);
     }
     template <class, int pitch>
     FA_MEMBER static void load_v(FragmentB (&b)[2], uint32_t ptr, int block) {
-        FA_UNROLL for (int c = 0; c < 2; c++) rt::ldmatrix_x4_trans(ptr + uint32_t(64 * block + 32 * c), b[c].r);
+        FA_UNROLL_FOR (int c = 0; c < 2; c++) rt::ldmatrix_x4_trans(ptr + uint32_t(64 * block + 32 * c), b[c].r);
     }
     template <int pitch>
     FA_MEMBER static const Scaling32& scaling(const char* ptr, int i, int block) {
@@ -57,18 +57,18 @@ struct MmaScaled : MmaQuantised<T> {
     }
     template <class, int pitch>
     FA_MEMBER static void load_factors(float (&factor)[4], const char* ptr, int block) {
-        FA_UNROLL for (int i = 0; i < 4; i++) factor[i] = scaling<pitch>(ptr, i, block).factor;
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) factor[i] = scaling<pitch>(ptr, i, block).factor;
     }
     template <int pitch>
     FA_MEMBER static void load_offsets(float (&offset)[4], const char* ptr, int block) {
-        FA_UNROLL for (int i = 0; i < 4; i++) offset[i] = scaling<pitch>(ptr, i, block).offset;
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) offset[i] = scaling<pitch>(ptr, i, block).offset;
     }
     // Where values have offsets both parts of one may be much larger than it is, so that neither may lose what rounding takes away.
     FA_MEMBER static void add_both_parts(Acc* d, const Acc& p, const float (&factor)[4], const FragmentB& b0, const FragmentB& b1) {
         FragmentA left, rest;
-        FA_UNROLL for (int i = 0; i < 4; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) {
             float x[2];
-            FA_UNROLL for (int e = 0; e < 2; e++) x[e] = p.x[2 * i + e] * factor[MmaQuantised<T>::factor_of(2 * i + e)];
+            FA_UNROLL_FOR (int e = 0; e < 2; e++) x[e] = p.x[2 * i + e] * factor[MmaQuantised<T>::factor_of(2 * i + e)];
             left.r[i] = rt::pack_bf16(x[0], x[1]);
             rest.r[i] = rt::pack_bf16(x[0] - float_of(left.r[i] << 16), x[1] - float_of(left.r[i] & 0xffff0000u));
         }

@@ -93,8 +93,8 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
     // All of q's tiles, in the order of k's dims: of nibbles a lane takes eight neighbouring dims of each 32.
     template <int row_bytes, int row_tiles, int steps>
     FA_MEMBER static void load_held(FragmentA (&q)[row_tiles][steps], const char* tile, int lane = rt::thread() % 32) {
-        FA_UNROLL for (int m = 0; m < row_tiles; m++)
-            FA_UNROLL for (int i = 0; i < steps; i++) {
+        FA_UNROLL_FOR (int m = 0; m < row_tiles; m++)
+            FA_UNROLL_FOR (int i = 0; i < steps; i++) {
                 if constexpr (Type::kNibbles) {
                     const SwizzledPtr ptr(rt::smem_addr(tile) + uint32_t(swizzle_offset<row_bytes>(8 * m + lane / 4, lane % 4)));
                     const uint32_t at = ptr.pair(i / 2 * 2) + uint32_t(i % 2 * 4);
@@ -123,7 +123,7 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
             else rt::ldmatrix_x4(at, words);
         };
         if constexpr (Type::kInBlocks) {
-            FA_UNROLL for (int block = 0; block < 2; block++) {
+            FA_UNROLL_FOR (int block = 0; block < 2; block++) {
                 FragmentB own[2];
                 if constexpr (value) Usual::template load_v<Type, pitch>(own, Usual::template v_ptr<pitch, 0>(tile, key), pair + block);
                 else Usual::template load_k<Type, pitch>(own, Usual::template k_ptr<pitch>(tile, key), pair + block);
@@ -132,17 +132,17 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
         } else if constexpr (Type::kNibbles) {
             uint32_t words[4];
             load_vectors(16 * pair, words);
-            FA_UNROLL for (int i = 0; i < 4; i++)
-                FA_UNROLL for (int n = 0; n < 4; n++) {
+            FA_UNROLL_FOR (int i = 0; i < 4; i++)
+                FA_UNROLL_FOR (int n = 0; n < 4; n++) {
                     uint32_t& to = b[i / 2 * 2 + n / 2].r[value ? n % 2 * 2 + i % 2 : i % 2 * 2 + n % 2];
                     if constexpr (Type::kHalves) to = Type::template widen<E>(words[i], n, multiplier[i % 2][pair + i / 2]);
                     else to = type.template widen<E>(words[i], n);
                 }
         } else {
-            FA_UNROLL for (int block = 0; block < 2; block++) {
+            FA_UNROLL_FOR (int block = 0; block < 2; block++) {
                 uint32_t words[4];
                 load_vectors(32 * (pair + block), words);
-                FA_UNROLL for (int i = 0; i < 4; i++) {
+                FA_UNROLL_FOR (int i = 0; i < 4; i++) {
                     uint32_t* const to = b[2 * block + i / 2].r + i % 2 * (value ? 1 : 2);
                     MmaByte<E>::template widen<true>(typename Type::Byte{}, words[i], to[0], to[value ? 2 : 1]);
                 }
@@ -154,9 +154,9 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
     template <int pitch, int keys>
     FA_MEMBER static void load_factors(float (&factor)[2][kBlocks], float (&offset)[2][kBlocks], const char* tile,
                                        const char* factors, int key) {
-        FA_UNROLL for (int i = 0; i < 2; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 2; i++) {
             if constexpr (Type::kInBlocks) {
-                FA_UNROLL for (int block = 0; block < kBlocks; block++) {
+                FA_UNROLL_FOR (int block = 0; block < kBlocks; block++) {
                     const char* const head = tile + (key + 8 * i) * pitch + block * Type::kBytes;
                     if constexpr (Type::kOffsets) {
                         float least;
@@ -174,10 +174,10 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
         }
     }
     FA_MEMBER static void load_multipliers(uint32_t (&to)[2][kBlocks], const char* first, int step) {
-        FA_UNROLL for (int i = 0; i < 2; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 2; i++) {
             float words[4];
             rt::load4(reinterpret_cast<const float*>(first + i * step), words);
-            FA_UNROLL for (int block = 0; block < kBlocks; block++) to[i][block] = bits_of(words[block]);
+            FA_UNROLL_FOR (int block = 0; block < kBlocks; block++) to[i][block] = bits_of(words[block]);
         }
     }
 
@@ -189,49 +189,49 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
         const auto sum_of_q = [&](int m, int block) {
             constexpr uint32_t one = kIsF16<T> ? 0x3c003c00u : 0x3f803f80u;
             Acc sum{};
-            FA_UNROLL for (int c = 0; c < 2; c++) Usual::mma(sum, q[m][2 * block + c], FragmentB{{one, one, one, one}});
+            FA_UNROLL_FOR (int c = 0; c < 2; c++) Usual::mma(sum, q[m][2 * block + c], FragmentB{{one, one, one, one}});
             return sum;
         };
         constexpr bool kept = Type::kOffsets && row_tiles == 1;  // two tiles leave no registers for it
         float q_sum[kBlocks][2];
         if constexpr (kept) {
-            FA_UNROLL for (int block = 0; block < kBlocks; block++) {
+            FA_UNROLL_FOR (int block = 0; block < kBlocks; block++) {
                 const Acc sum = sum_of_q(0, block);
                 q_sum[block][0] = sum.x[0], q_sum[block][1] = sum.x[1];
             }
         }
-        FA_UNROLL for (int n = 0; n < key_tiles; n++) {
+        FA_UNROLL_FOR (int n = 0; n < key_tiles; n++) {
             const int key = key0 + 16 * n;
             float factor[2][kBlocks], offset[2][kBlocks];
             uint32_t multiplier[2][kBlocks];
             if constexpr (Type::kHalves) load_multipliers(multiplier, factors + (key + lane / 4) * 32 + lane % 4 / 2 * 16, 8 * 32);
             else load_factors<pitch, keys>(factor, offset, k, factors, key + lane / 4);
-            FA_UNROLL for (int pair = 0; pair < kBlocks; pair += 2) {
+            FA_UNROLL_FOR (int pair = 0; pair < kBlocks; pair += 2) {
                 FragmentB right[4];
                 load_blocks<false, T, pitch>(type, right, k, key, pair, multiplier);
-                FA_UNROLL for (int i = 0; i < 2; i++)
-                    FA_UNROLL for (int m = 0; m < row_tiles; m++) {
+                FA_UNROLL_FOR (int i = 0; i < 2; i++)
+                    FA_UNROLL_FOR (int m = 0; m < row_tiles; m++) {
                         const int block = pair + i;
                         if constexpr (Type::kHalves) {
-                            FA_UNROLL for (int c = 0; c < 2; c++) Usual::mma(score[m][n], q[m][2 * block + c], right[2 * i + c]);
+                            FA_UNROLL_FOR (int c = 0; c < 2; c++) Usual::mma(score[m][n], q[m][2 * block + c], right[2 * i + c]);
                         } else {
                             Acc products{};
-                            FA_UNROLL for (int c = 0; c < 2; c++) Usual::mma(products, q[m][2 * block + c], right[2 * i + c]);
-                            FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                            FA_UNROLL_FOR (int c = 0; c < 2; c++) Usual::mma(products, q[m][2 * block + c], right[2 * i + c]);
+                            FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
                                 score[m][n].x[e] = fmaf(products.x[e], factor[e / 2][block], score[m][n].x[e]);
                             if constexpr (Type::kOffsets) {
                                 Acc sum;
                                 if constexpr (kept) sum.x[0] = q_sum[block][0], sum.x[1] = q_sum[block][1];
                                 else sum = sum_of_q(m, block);
-                                FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                                FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
                                     score[m][n].x[e] = fmaf(sum.x[e % 2], offset[e / 2][block], score[m][n].x[e]);
                             }
                         }
                     }
             }
             if constexpr (Type::kHalves) {
-                FA_UNROLL for (int m = 0; m < row_tiles; m++)
-                    FA_UNROLL for (int e = 0; e < Acc::kElements; e++) score[m][n].x[e] *= Type::template kHalfUnit<T>;
+                FA_UNROLL_FOR (int m = 0; m < row_tiles; m++)
+                    FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) score[m][n].x[e] *= Type::template kHalfUnit<T>;
             }
         }
     }
@@ -239,7 +239,7 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
     // Probabilities times factors as the right side of a product, in bf16; `both`: and what rounding has left of them.
     template <bool both>
     FA_MEMBER static void round_products(FragmentA& a, FragmentA& rest, const Acc& p, float factor0, float factor1) {
-        FA_UNROLL for (int i = 0; i < 2; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 2; i++) {
             const float factor = i ? factor1 : factor0, x[] = {p.x[2 * i] * factor, p.x[2 * i + 1] * factor};
             const uint32_t pair = rt::pack_bf16(x[0], x[1]);
             a.r[i] = rt::transpose_8x8(pair);
@@ -265,23 +265,23 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
         FragmentA left[row_tiles], rest[row_tiles];
         if constexpr (Type::kHalves) {
             load_multipliers(multiplier, factors + (key / 2 + lane % 4) * 32 + lane / 16 * 16, 4 * 32);
-            FA_UNROLL for (int m = 0; m < row_tiles; m++)
+            FA_UNROLL_FOR (int m = 0; m < row_tiles; m++)
                 round_products<both>(left[m], rest[m], p[m][n], Type::template kHalfUnit<Bf16>, Type::template kHalfUnit<Bf16>);
         } else {
             load_factors<pitch, keys>(factor, offset, v, factors, key + lane / 4);
         }
-        FA_UNROLL for (int pair = 0; pair < kBlocks; pair += 2) {
+        FA_UNROLL_FOR (int pair = 0; pair < kBlocks; pair += 2) {
             FragmentB right[4];
             load_blocks<true, Bf16, pitch>(type, right, v, key, pair, multiplier);
-            FA_UNROLL for (int i = 0; i < 2; i++)
-                FA_UNROLL for (int m = 0; m < row_tiles; m++) {
+            FA_UNROLL_FOR (int i = 0; i < 2; i++)
+                FA_UNROLL_FOR (int m = 0; m < row_tiles; m++) {
                     const int block = pair + i;
                     if constexpr (!Type::kHalves)
                         round_products<both>(left[m], rest[m], p[m][n], factor[0][block], factor[1][block]);
-                    FA_UNROLL for (int c = 0; c < 2; c++) mma_v<both>(o[m][2 * block + c], left[m], rest[m], right[2 * i + c]);
+                    FA_UNROLL_FOR (int c = 0; c < 2; c++) mma_v<both>(o[m][2 * block + c], left[m], rest[m], right[2 * i + c]);
                     if constexpr (Type::kOffsets) {
                         float* const sum = o[m][2 * kBlocks + block / 2].x + block % 2 * 2;
-                        FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                        FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
                             sum[e % 2] = fmaf(p[m][n].x[e], offset[e / 2][block], sum[e % 2]);
                     }
                 }
@@ -289,12 +289,12 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
     }
     template <int row_tiles, int accs>
     FA_MEMBER static void add_offsets(Acc (&o)[row_tiles][accs]) {
-        FA_UNROLL for (int m = 0; m < row_tiles; m++)
-            FA_UNROLL for (int block = 0; block < kBlocks; block++)
-                FA_UNROLL for (int r = 0; r < 2; r++) {
+        FA_UNROLL_FOR (int m = 0; m < row_tiles; m++)
+            FA_UNROLL_FOR (int block = 0; block < kBlocks; block++)
+                FA_UNROLL_FOR (int r = 0; r < 2; r++) {
                     const float sum = Acc::sum_of_row(o[m][2 * kBlocks + block / 2].x[block % 2 * 2 + r]);
-                    FA_UNROLL for (int c = 0; c < 2; c++)
-                        FA_UNROLL for (int e = r; e < Acc::kElements; e += 2) o[m][2 * block + c].x[e] += sum;
+                    FA_UNROLL_FOR (int c = 0; c < 2; c++)
+                        FA_UNROLL_FOR (int e = r; e < Acc::kElements; e += 2) o[m][2 * block + c].x[e] += sum;
                 }
     }
 };

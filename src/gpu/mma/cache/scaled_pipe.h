@@ -34,16 +34,16 @@ struct StoredBlock {
     FA_MEMBER static void load(const char* row, int at, uint32_t* to) {
         const uint32_t* const from = reinterpret_cast<const uint32_t*>(row + (at & ~3));
         if constexpr (kBytes % 16 == 0) {
-            FA_UNROLL for (int i = 0; i < count; i += 4) {
+            FA_UNROLL_FOR (int i = 0; i < count; i += 4) {
                 float words[4];
                 rt::load4(reinterpret_cast<const float*>(row + at + 4 * i), words);
-                FA_UNROLL for (int w = 0; w < 4; w++) to[i + w] = bits_of(words[w]);
+                FA_UNROLL_FOR (int w = 0; w < 4; w++) to[i + w] = bits_of(words[w]);
             }
         } else if constexpr (kBytes % 4 == 0) {
-            FA_UNROLL for (int i = 0; i < count; i++) to[i] = from[i];
+            FA_UNROLL_FOR (int i = 0; i < count; i++) to[i] = from[i];
         } else {
             const uint32_t which = at % 4 ? 0x5432 : 0x3210;
-            FA_UNROLL for (int i = 0; i < count; i++) to[i] = rt::prmt(from[i], from[i + 1], which);
+            FA_UNROLL_FOR (int i = 0; i < count; i++) to[i] = rt::prmt(from[i], from[i + 1], which);
         }
     }
     // Bytes less `middle`, which they are at most 128 larger than.
@@ -60,7 +60,7 @@ struct StoredBlock {
             uint32_t fifth = 0;
             if constexpr (kFormat.bits == 5) load<1>(row, c * kBytes + kHead, &fifth);
             load<4>(row, c * kBytes + kHead + (kFormat.bits == 5 ? 4 : 0), word);
-            FA_UNROLL for (int i = 3; i >= 0; i--) {
+            FA_UNROLL_FOR (int i = 3; i >= 0; i--) {
                 word[4 + i] = less((word[i] >> 4 & 0x0f0f0f0fu) | spread(fifth >> (16 + 4 * i)), kMiddle);
                 word[i] = less((word[i] & 0x0f0f0f0fu) | spread(fifth >> 4 * i), kMiddle);
             }
@@ -69,9 +69,9 @@ struct StoredBlock {
     // 32 neighbouring 4-bit values, those of E2M1 doubled.
     FA_MEMBER void load_nibbles(const char* row, int c) {
         load<4>(row, c * kBytes, word);
-        FA_UNROLL for (int i = 3; i >= 0; i--) {
+        FA_UNROLL_FOR (int i = 3; i >= 0; i--) {
             const uint32_t both = word[i], low = both & 0x0f0f0f0fu, high = both >> 4 & 0x0f0f0f0fu;
-            FA_UNROLL for (int half = 0; half < 2; half++) {
+            FA_UNROLL_FOR (int half = 0; half < 2; half++) {
                 const uint32_t codes = rt::prmt(low, high, half ? 0x7362 : 0x5140);
                 if constexpr (dtype == FA_E2M1) {
                     const uint32_t which = both >> 16 * half & 0x7777u, sign = (codes >> 3 & 0x01010101u) * 255u;
@@ -87,7 +87,7 @@ struct StoredBlock {
     template <class E>
     FA_MEMBER void widen(int first, float (&words)[4]) const {
         using Byte = typename ByteType<dtype>::type;
-        FA_UNROLL for (int w = 0; w < 2; w++) {
+        FA_UNROLL_FOR (int w = 0; w < 2; w++) {
             uint32_t pairs[2];
             MmaByte<E>::template widen<false>(Byte{}, word[first + w], pairs[0], pairs[1]);
             words[2 * w] = float_of(pairs[0]), words[2 * w + 1] = float_of(pairs[1]);
@@ -198,7 +198,7 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
             Scaling32 scaling = {0.f, 0.f};
             if (there) block.load_row(row, c), scaling = load_scaling<dtype>(row, c, f, unit);
             *reinterpret_cast<Scaling32*>(numbers + 2 * M::dims + int(sizeof(Scaling32)) * c) = scaling;
-            FA_UNROLL for (int w = 0; w < 8; w += 2) {
+            FA_UNROLL_FOR (int w = 0; w < 8; w += 2) {
                 float words[4];
                 block.template widen<E>(w, words);
                 rt::store4(reinterpret_cast<float*>(numbers + 2 * kBlockDims * c) + 2 * w, words);

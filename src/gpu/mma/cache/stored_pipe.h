@@ -98,7 +98,7 @@ struct KvPipe<M, kind, Type, Copies::stored> {
         else {
             float factor[kBlocks], offset[kBlocks];
             const int shared = f.block[1] >= M::dims ? kBlocks : int(f.block[1]) / kBlockDims;  // blocks that share one
-            FA_UNROLL for (int c = 0; c < kBlocks; c++) {
+            FA_UNROLL_FOR (int c = 0; c < kBlocks; c++) {
                 factor[c] = f.factor ? load_factor(row + kFactorAt, c / shared, f.dtype) * unit : unit;
                 if constexpr (Type::kOffsets) offset[c] = f.shift ? load_factor(row + kShiftAt, c / shared, f.dtype) * unit : 0.f;
             }
@@ -110,20 +110,20 @@ struct KvPipe<M, kind, Type, Copies::stored> {
     FA_MEMBER static void convert_halves(const char* factors, int key, char* to) {
         using E = typename M::Element;
         float words[2];
-        FA_UNROLL for (int w = 0; w < 2; w++) words[w] = reinterpret_cast<const float*>(factors)[w];
+        FA_UNROLL_FOR (int w = 0; w < 2; w++) words[w] = reinterpret_cast<const float*>(factors)[w];
         float multiplier[2][kBlocks];  // the first halves', then the second ones'
-        FA_UNROLL for (int w = 0; w < 2; w++) {
+        FA_UNROLL_FOR (int w = 0; w < 2; w++) {
             uint32_t pair[2];
             rt::e4m3_to_f16(bits_of(words[w]), pair[0], pair[1]);
-            FA_UNROLL for (int i = 0; i < 2; i++) rt::f16x2_to_f32(pair[i], multiplier[0][2 * w + i], multiplier[1][2 * w + i]);
+            FA_UNROLL_FOR (int i = 0; i < 2; i++) rt::f16x2_to_f32(pair[i], multiplier[0][2 * w + i], multiplier[1][2 * w + i]);
         }
-        FA_UNROLL for (int half = 0; half < 2; half++) {
+        FA_UNROLL_FOR (int half = 0; half < 2; half++) {
             if constexpr (value) {
-                FA_UNROLL for (int c = 0; c < kBlocks; c++)
+                FA_UNROLL_FOR (int c = 0; c < kBlocks; c++)
                     *reinterpret_cast<uint16_t*>(to + key / 2 * 32 + half * 16 + c * 4 + key % 2 * 2) =
                         uint16_t(rt::pack_bf16(multiplier[half][c] * Type::template kHalfFactor<Bf16>, 0.f));
             } else {
-                FA_UNROLL for (int c = 0; c < kBlocks; c++) {
+                FA_UNROLL_FOR (int c = 0; c < kBlocks; c++) {
                     const float m = multiplier[half][c] * Type::template kHalfFactor<E>;
                     multiplier[half][c] = float_of(kIsF16<E> ? rt::pack_f16(m, m) : rt::pack_bf16(m, m));
                 }

@@ -82,7 +82,7 @@ struct StoredRows {
         const int first_row = rt::thread() / across, column = rt::thread() % across;
         if (M::threads % across != 0 && first_row >= down) return;
         const uint32_t to = rt::smem_addr(stage) + uint32_t(first_row * kPitch + column * 16);
-        FA_UNROLL for (int n = 0; n < M::keys; n += down) {
+        FA_UNROLL_FOR (int n = 0; n < M::keys; n += down) {
             const int r = n + first_row;
             if (n + down <= M::keys || r < M::keys) rt::cp_async16(to + uint32_t(n * kPitch), row(r) + column * 16, there(r));
         }

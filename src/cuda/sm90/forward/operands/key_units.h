@@ -14,13 +14,14 @@ enum class SeenKeys { none, masked, all, to_end };
 // which lies outside of every tensor, so that TMA brings zeros, does.
 struct KeyUnitTable {
     static constexpr int kKeys = 64, kRows = 64, kTileRows = 2 * kRows, kNoUnit = 1 << 24, kBits = kTileRows * kKeys / 32;
-    int32_t* units;             // `most` for each tile
-    int32_t* blocks;            // of a tile: blocks of keys that its units fill, at least one
-    uint32_t* bits;             // of each entry kBits words, in which a lane has a bit for each of its scores; NULL: masks are bands and a range of each row
+    int32_t* units;   // `most` for each tile
+    int32_t* blocks;  // of a tile: blocks of keys that its units fill, at least one
+    // Of each entry kBits words, in which a lane has a bit for each of its scores; NULL: masks are bands and a range of each row.
+    uint32_t* bits;
     int64_t most;
-    int m_blocks;               // tiles of a head
-    int heads, sequences;       // that have units of their own
-    int heads_together;         // query heads that share them
+    int m_blocks;          // tiles of a head
+    int heads, sequences;  // that have units of their own
+    int heads_together;    // query heads that share them
     constexpr int tile_of(int batch, int head, int row0) const {
         return ((sequences > 1 ? batch : 0) * heads + head / heads_together) * m_blocks + row0 / kTileRows;
     }

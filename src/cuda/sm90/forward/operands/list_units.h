@@ -21,10 +21,10 @@ struct MaskOperand {
         const uint8_t* const begin = data + pair_row(period, stride, batch, head, row);
         uint64_t kept = 0;
         if (whole && valid == KeyUnitTable::kKeys) {
-            FA_UNROLL for (int i = 0; i < 4; i++) {
+            FA_UNROLL_FOR (int i = 0; i < 4; i++) {
                 const uint4 vec = reinterpret_cast<const uint4*>(begin + key)[i];
                 const uint32_t word[] = {vec.x, vec.y, vec.z, vec.w};
-                FA_UNROLL for (int j = 0; j < 4; j++)  // a bit of each byte to the highest four
+                FA_UNROLL_FOR (int j = 0; j < 4; j++)  // a bit of each byte to the highest four
                     kept |= uint64_t(__vsetne4(word[j], 0) * 0x01020408u >> 24 & 15) << (16 * i + 4 * j);
             }
             return kept;
@@ -82,7 +82,7 @@ FA_KERNEL void FA_BOUNDS(32 * kUnitWarps, 8) list_key_units(FA_PARAM KeyUnitPara
 
     KeyRange some[2], all[2];  // keys that some row of a half sees, and keys that all its rows see
     int of_list[2];            // the half whose bits another half has
-    FA_UNROLL for (int half = 0; half < 2; half++) {
+    FA_UNROLL_FOR (int half = 0; half < 2; half++) {
         const int first_row = row0 + half * KeyUnitTable::kRows;
         some[half] = {INT32_MAX, 0}, all[half] = {0, INT32_MAX};
         for (int row = first_row + lane; row < min(first_row + KeyUnitTable::kRows, int(seq.q_len)); row += 32) {
@@ -118,7 +118,7 @@ FA_KERNEL void FA_BOUNDS(32 * kUnitWarps, 8) list_key_units(FA_PARAM KeyUnitPara
     for (int first = 0; first * KeyUnitTable::kKeys < k_len; first += 32) {
         const int unit = first + lane, key = unit * KeyUnitTable::kKeys, end = key + KeyUnitTable::kKeys;
         int codes = 0;
-        FA_UNROLL for (int half = 0; half < 2; half++) {
+        FA_UNROLL_FOR (int half = 0; half < 2; half++) {
             if (key >= k_len || row0 + half * KeyUnitTable::kRows >= seq.q_len) continue;
             const auto has = [&](int full) { return (bits[(2 * of_list[half] + full) * x.words + unit / 32] >> unit % 32 & 1) != 0; };
             SeenKeys seen = SeenKeys::none;
@@ -167,10 +167,10 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_mask_bits(FA_PARAM KeyUnitParams 
             if (!any && unit.seen(0, half) == SeenKeys::masked) unseen |= 3 << 2 * half;
         }
         if (thread == 0) entry &= ~unseen;
-        FA_UNROLL for (int half = 0; half < KeyUnitTable::kBits / kUnitThreads; half++) {
+        FA_UNROLL_FOR (int half = 0; half < KeyUnitTable::kBits / kUnitThreads; half++) {
             const int place = half * kUnitThreads + thread, lane = place % 32, first = place / 32 * 16 + lane / 4;
             uint32_t word = 0;
-            FA_UNROLL for (int i = 0; i < 16; i++) {  // two keys of every eight, of two rows in turns
+            FA_UNROLL_FOR (int i = 0; i < 16; i++) {  // two keys of every eight, of two rows in turns
                 const uint64_t keys = of_row[first + i % 2 * 8] >> (i / 2 * 8 + lane % 4 * 2);
                 word |= uint32_t(keys & 3) << 2 * i;
             }
@@ -209,12 +209,12 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) drop_unseen_units(FA_PARAM KeyUnitPara
             if (from[last - before] == last) continue;
             int source[moved_together];
             uint32_t word[moved_together][words];
-            FA_UNROLL for (int i = 0; i < moved_together; i++) {
+            FA_UNROLL_FOR (int i = 0; i < moved_together; i++) {
                 source[i] = to + i <= last ? from[to + i - before] : -1;
-                FA_UNROLL for (int w = 0; w < words; w++) word[i][w] = source[i] >= 0 ? bits[source[i] * KeyUnitTable::kBits + w * kUnitThreads] : 0;
+                FA_UNROLL_FOR (int w = 0; w < words; w++) word[i][w] = source[i] >= 0 ? bits[source[i] * KeyUnitTable::kBits + w * kUnitThreads] : 0;
             }
-            FA_UNROLL for (int i = 0; i < moved_together; i++) {
-                FA_UNROLL for (int w = 0; w < words; w++)
+            FA_UNROLL_FOR (int i = 0; i < moved_together; i++) {
+                FA_UNROLL_FOR (int w = 0; w < words; w++)
                     if (source[i] >= 0) bits[(to + i) * KeyUnitTable::kBits + w * kUnitThreads] = word[i][w];
             }
         }

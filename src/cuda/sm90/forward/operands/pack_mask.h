@@ -36,7 +36,7 @@ FA_KERNEL void FA_BOUNDS(kPackThreads, 1) pack_mask(FA_PARAM PackParams x) {
     const uint8_t* const from =
         x.from + mask / x.to.heads * x.stride[0] + mask % x.to.heads * x.stride[1] + row0 * x.stride[2] + key * x.stride[3];
     uint32_t four[rows];
-    FA_UNROLL for (int r = 0; r < rows; r++) {
+    FA_UNROLL_FOR (int r = 0; r < rows; r++) {
         four[r] = 0;
         if (row0 + r >= x.rows) continue;
         const uint8_t* const row = from + r * x.stride[2];
@@ -46,16 +46,16 @@ FA_KERNEL void FA_BOUNDS(kPackThreads, 1) pack_mask(FA_PARAM PackParams x) {
                 if (key + j < x.keys) four[r] |= uint32_t(row[j * x.stride[3]]) << 8 * j;
     }
     uint32_t word[2] = {}, any = 0;
-    FA_UNROLL for (int r = 0; r < rows; r++) {
+    FA_UNROLL_FOR (int r = 0; r < rows; r++) {
         uint32_t attended[4];  // of keys 4 · lane + j of the row
-        FA_UNROLL for (int j = 0; j < 4; j++)
+        FA_UNROLL_FOR (int j = 0; j < 4; j++)
             attended[j] = __ballot_sync(~0u, (four[r] >> 8 * j & 255) != 0);
         any |= attended[0] | attended[1] | attended[2] | attended[3];
         if (lane / 4 != r % 8) continue;
         // Of every eight keys the lane has scores of 2c and 2c + 1.
-        FA_UNROLL for (int e = 0; e < 2; e++) {
+        FA_UNROLL_FOR (int e = 0; e < 2; e++) {
             const uint32_t own = (c % 2 ? attended[2 + e] : attended[e]) >> c / 2;
-            FA_UNROLL for (int half = 0; half < 2; half++)
+            FA_UNROLL_FOR (int half = 0; half < 2; half++)
                 word[half] |= spread_bits(own >> 16 * half) << (r / 8 * 2 + e);
         }
     }

@@ -23,7 +23,7 @@ FA_KERNEL void FA_BOUNDS(kWidenThreads, 1) widen_kv(FA_PARAM WidenKvParams x) {
     const uint32_t first = blockIdx.x * (kWidenThreads * kWidenUnits) + threadIdx.x;
     uint2 bytes[kWidenUnits];
     bool wanted[kWidenUnits];
-    FA_UNROLL for (int i = 0; i < kWidenUnits; i++) {
+    FA_UNROLL_FOR (int i = 0; i < kWidenUnits; i++) {
         const uint32_t unit = first + i * kWidenThreads, line = unit / x.units, column = unit % x.units, position = line / x.heads;
         const uint32_t row = position % x.rows, sequence = position / x.rows;
         wanted[i] = unit < x.total && (!x.seqused || int64_t(row) < x.seqused[sequence]);
@@ -31,7 +31,7 @@ FA_KERNEL void FA_BOUNDS(kWidenThreads, 1) widen_kv(FA_PARAM WidenKvParams x) {
             bytes[i] = *reinterpret_cast<const uint2*>(x.from + sequence * x.stride[0] + row * x.stride[1] +
                                                        line % x.heads * x.stride[2] + column * 8);
     }
-    FA_UNROLL for (int i = 0; i < kWidenUnits; i++) {
+    FA_UNROLL_FOR (int i = 0; i < kWidenUnits; i++) {
         if (!wanted[i]) continue;
         uint4 pair;
         MmaByte<T>::template widen<false>(S{}, bytes[i].x, pair.x, pair.y);

@@ -36,17 +36,17 @@ class TokenColumns {
         const int lane = rt::read_laneid();
         if constexpr (block == kTailBlock) {
             const uint32_t from = tile + Form::kTail + 32 * warp + lane % 16 * kPitch + lane / 16 * 16;
-            FA_UNROLL for (int n = 0; n < 4; n++) {
+            FA_UNROLL_FOR (int n = 0; n < 4; n++) {
                 uint32_t r[4];
                 rt::ldmatrix_x4_trans(from + n * 16 * kPitch, r);
-                FA_UNROLL for (int i = 0; i < 4; i++) x[4 * n + i] = r[i % 2 * 2 + i / 2];
+                FA_UNROLL_FOR (int i = 0; i < 4; i++) x[4 * n + i] = r[i % 2 * 2 + i / 2];
             }
         } else {
             const uint32_t from = tile + 64 * block + 16 * warp + lane * kPitch;
-            FA_UNROLL for (int n = 0; n < 2; n++) {
+            FA_UNROLL_FOR (int n = 0; n < 2; n++) {
                 uint32_t r[4];
                 rt::ldmatrix_x4_trans(from + n * 32 * kPitch, r);
-                FA_UNROLL for (int i = 0; i < 4; i++) {
+                FA_UNROLL_FOR (int i = 0; i < 4; i++) {
                     uint32_t* const pair = x + 8 * n + 2 * i;
                     if constexpr (f16) rt::e4m3_to_f16(rt::prmt(r[i], 0, 0x3120), pair[0], pair[1]);
                     else pair[0] = place(r[i], 0xa280), pair[1] = place(r[i], 0xb391);
@@ -63,14 +63,14 @@ class TokenColumns {
         });
     }
     FA_MEMBER void keep_o() {
-        FA_UNROLL for (int i = 0; i < kBlocks; i++) rt::keep_in_registers(o[i]);
+        FA_UNROLL_FOR (int i = 0; i < kBlocks; i++) rt::keep_in_registers(o[i]);
     }
     FA_MEMBER void rescale(int buffer) {
-        FA_UNROLL for (int v = 0; v < kValues; v++) {
+        FA_UNROLL_FOR (int v = 0; v < kValues; v++) {
             const float of_row = s.row_factor[buffer][row_of(v)];
-            FA_UNROLL for (int i = 0; i < kBlocks; i++) {
+            FA_UNROLL_FOR (int i = 0; i < kBlocks; i++) {
                 const float factor = of_row * s.part_factor[buffer][prob_of(group * kBlocks + i)];
-                FA_UNROLL for (int h = 0; h < 2; h++) o[i][v / 2 * 4 + 2 * h + v % 2] *= factor;
+                FA_UNROLL_FOR (int h = 0; h < 2; h++) o[i][v / 2 * 4 + 2 * h + v % 2] *= factor;
             }
         }
     }
@@ -111,15 +111,15 @@ class TokenColumns {
     FA_MEMBER void store(const LatentItem& item, int buffer) const {
         const LatentCall& x = a.x;
         float next[kValues][kBlocks][2];
-        FA_UNROLL for (int v = 0; v < kValues; v++)
-            FA_UNROLL for (int i = 0; i < kBlocks; i++)
-                FA_UNROLL for (int h = 0; h < 2; h++) next[v][i][h] = o[i][v / 2 * 4 + 2 * h + v % 2];
+        FA_UNROLL_FOR (int v = 0; v < kValues; v++)
+            FA_UNROLL_FOR (int i = 0; i < kBlocks; i++)
+                FA_UNROLL_FOR (int h = 0; h < 2; h++) next[v][i][h] = o[i][v / 2 * 4 + 2 * h + v % 2];
         FA_UNROLL_BY(1)
         for (int v = 0; v < kValues; v++) {
             const int place = row_of(v), row = item.row + place;
             if (row < item.row_end) {
                 float sum = 0.f;
-                FA_UNROLL for (int i = 0; i < 4; i++) sum += s.row_sum[buffer][i][place];
+                FA_UNROLL_FOR (int i = 0; i < 4; i++) sum += s.row_sum[buffer][i][place];
                 const RowState state{s.row_ref[buffer][place], sum * kHeadroomUnit};
                 const bool first = group == 0 && warp == 0 && g() == 0;
                 const int64_t i = row / int(x.group), head = row % int(x.group), batch = item.batch;
@@ -136,25 +136,25 @@ class TokenColumns {
                     if (x.o_dtype == FA_F32) wide = static_cast<float*>(x.o);
                 }
                 at += 64 * kBlocks * group + 16 * warp;
-                FA_UNROLL for (int i = 0; i < kBlocks; i++) {
+                FA_UNROLL_FOR (int i = 0; i < kBlocks; i++) {
                     const int block = group * kBlocks + i;
                     const bool tail = block == kTailBlock;
                     const float unit = s.output_unit[buffer][prob_of(block)];
                     float value[2];
-                    FA_UNROLL for (int h = 0; h < 2; h++) value[h] = state.l == 0.f ? 0.f : next[0][i][h] * (kHeadroomUnit / 2) * unit;
+                    FA_UNROLL_FOR (int h = 0; h < 2; h++) value[h] = state.l == 0.f ? 0.f : next[0][i][h] * (kHeadroomUnit / 2) * unit;
                     const int64_t to = at + 64 * i + (tail ? 1 : 2) * g();
                     if (wide) {
-                        FA_UNROLL for (int h = 0; h < 2; h++) wide[to + (tail ? 8 : 1) * h] = fmaf(value[h], factor, 0.f);
+                        FA_UNROLL_FOR (int h = 0; h < 2; h++) wide[to + (tail ? 8 : 1) * h] = fmaf(value[h], factor, 0.f);
                     } else if (tail) {
-                        FA_UNROLL for (int h = 0; h < 2; h++) static_cast<uint16_t*>(x.o)[to + 8 * h] = uint16_t(narrow(value[h], value[h], factor));
+                        FA_UNROLL_FOR (int h = 0; h < 2; h++) static_cast<uint16_t*>(x.o)[to + 8 * h] = uint16_t(narrow(value[h], value[h], factor));
                     } else {
                         *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(x.o) + to) = narrow(value[0], value[1], factor);
                     }
                 }
             }
-            FA_UNROLL for (int n = 0; n + 1 < kValues; n++)
-                FA_UNROLL for (int i = 0; i < kBlocks; i++)
-                    FA_UNROLL for (int h = 0; h < 2; h++) next[n][i][h] = next[n + 1][i][h];
+            FA_UNROLL_FOR (int n = 0; n + 1 < kValues; n++)
+                FA_UNROLL_FOR (int i = 0; i < kBlocks; i++)
+                    FA_UNROLL_FOR (int h = 0; h < 2; h++) next[n][i][h] = next[n + 1][i][h];
         }
     }
 
@@ -175,7 +175,7 @@ class TokenColumns {
             const LatentItem& item = now.item;
             const int tiles = rt::warp_uniform(Traits::tiles_of(item));
             if (rt::warp_uniform(item.pairs) == kNoItem) return;
-            FA_UNROLL for (int i = 0; i < kBlocks * kScores; i++) o[i / kScores][i % kScores] = 0.f;
+            FA_UNROLL_FOR (int i = 0; i < kBlocks * kScores; i++) o[i / kScores][i % kScores] = 0.f;
             FA_UNROLL_BY(1)
             for (int j = 0; j < tiles; j++, stage.advance(), buffer.advance()) {
                 const uint32_t tile = Traits::stage(stage.index);

@@ -56,7 +56,7 @@ class TokenProducer {
             const char* const from = rows.k + uint64_t(of_row(k_at, i)) * 16 + 16 * lane();
             if (lane() < kOwn / 16) rt::cp_async16(to + i * kPitch + 16 * lane(), from, is_present(i));
         }
-        FA_UNROLL for (int four = 0; four < kRows; four += 4) {
+        FA_UNROLL_FOR (int four = 0; four < kRows; four += 4) {
             const int i = four + lane() / 8;
             rt::cp_async16(to + i * kPitch + Form::kTail + lane() % 8 * 16, rows.tail + uint64_t(of_row(tail_at, i)) * 16 + lane() % 8 * 16, is_present(i));
         }
@@ -68,7 +68,7 @@ class TokenProducer {
             else rt::cp_async_some<8>(factor_to, factor, is_present(i) ? Form::kParts : 0);
         }
         if (!aligned)
-            FA_UNROLL for (int j = lane() / kRows * 4; j < Form::kFactorBytes; j += 8)
+            FA_UNROLL_FOR (int j = lane() / kRows * 4; j < Form::kFactorBytes; j += 8)
                 rt::cp_async_some<4>(factor_to + j, factor + j, is_present(i) ? min(Form::kFactorBytes == 16 ? 4 : Form::kParts - j, 4) : 0);
     }
 

@@ -49,7 +49,7 @@ class TokenScores {
     // Over the keys that a warp's lanes have of the same rows.
     template <class Reduce>
     FA_MEMBER static float over_keys(float x, Reduce reduce) {
-        FA_UNROLL for (int lanes = 4; lanes < 32; lanes *= 2) x = reduce(x, __shfl_xor_sync(~0u, x, lanes));
+        FA_UNROLL_FOR (int lanes = 4; lanes < 32; lanes *= 2) x = reduce(x, __shfl_xor_sync(~0u, x, lanes));
         return x;
     }
     FA_MEMBER static float larger(float x, float y) { return fmaxf(x, y); }
@@ -84,18 +84,18 @@ class TokenScores {
             }
         };
         each_vec([&](int, int, const uint32_t (&word)[4]) {
-            FA_UNROLL for (int j = 0; j < 4; j++) largest = max(largest, max(word[j] >> 7 & 0xff, word[j] >> 23 & 0xff));
+            FA_UNROLL_FOR (int j = 0; j < 4; j++) largest = max(largest, max(word[j] >> 7 & 0xff, word[j] >> 23 & 0xff));
         });
         largest = __reduce_max_sync(~0u, largest);
         if (rt::read_laneid() == 0) s.q_exponent[warp] = largest;
         sync();
-        FA_UNROLL for (int i = 0; i < 4; i++) largest = max(largest, s.q_exponent[i]);
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) largest = max(largest, s.q_exponent[i]);
         const float to_f16 = as_f16 ? __uint_as_float((268 - largest) << 23) : 1.f;
         q_unit = as_f16 ? __uint_as_float((largest - 14) << 23) : 1.f;
         bool exact = true;
         each_vec([&](int r, int i, uint32_t (&word)[4]) {
-            FA_UNROLL for (int j = 0; j < 4; j++) {
-                FA_UNROLL for (int e = 0; e < 2; e++) {
+            FA_UNROLL_FOR (int j = 0; j < 4; j++) {
+                FA_UNROLL_FOR (int e = 0; e < 2; e++) {
                     const uint32_t bits = word[j] >> 16 * e & 0x7fff;
                     exact &= bits == 0 || bits >> 7 >= largest - 28;
                 }
@@ -103,15 +103,15 @@ class TokenScores {
             }
             __syncwarp();
             // Words 2 t and 2 t + 1 of each eight take the places t and t + 4.
-            FA_UNROLL for (int j = 0; j < 4; j++) rt::st_shared(at_vec(r, i, unit / 2 * 2 + j % 2) + (unit % 2 * 2 + j / 2) * 4, word[j]);
+            FA_UNROLL_FOR (int j = 0; j < 4; j++) rt::st_shared(at_vec(r, i, unit / 2 * 2 + j % 2) + (unit % 2 * 2 + j / 2) * 4, word[j]);
         });
         return exact;
     }
     FA_MEMBER static uint32_t at_vec(int row, int panel, int vec) { return Traits::q_tile() + panel * Traits::kPanelBytes + row * 128 + ((vec ^ row % 8) << 4); }
     FA_MEMBER void begin_item(const LatentItem& item) {
         q_is_f16 = !any(!load_q(item, true));
-        FA_UNROLL for (int v = 0; v < kValues; v++) row_ref[v] = kNegInf, row_sum[v] = 0.f;
-        FA_UNROLL for (int i = 0; i < kParts; i++) exponent[i] = -kScaleLog2;
+        FA_UNROLL_FOR (int v = 0; v < kValues; v++) row_ref[v] = kNegInf, row_sum[v] = 0.f;
+        FA_UNROLL_FOR (int i = 0; i < kParts; i++) exponent[i] = -kScaleLog2;
         if (!q_is_f16) load_q(item, false);
         rt::fence_proxy_async_shared();
         sync();
@@ -123,21 +123,21 @@ class TokenScores {
         if constexpr (Form::kFactorBytes == 16) {
             float four[4];
             rt::ld_shared_v4(from, four);
-            FA_UNROLL for (int i = 0; i < kParts; i++) factor[i][h] = four[i];
+            FA_UNROLL_FOR (int i = 0; i < kParts; i++) factor[i][h] = four[i];
         } else {
             const float2 pair = rt::ld_shared_v2(from);
-            FA_UNROLL for (int i = 0; i < kParts; i++) factor[i][h] = e8m0_to_f32(uint8_t(__float_as_uint(i < 4 ? pair.x : pair.y) >> i % 4 * 8));
+            FA_UNROLL_FOR (int i = 0; i < kParts; i++) factor[i][h] = e8m0_to_f32(uint8_t(__float_as_uint(i < 4 ? pair.x : pair.y) >> i % 4 * 8));
         }
     }
     // Where a lane reads the warp's rows of a stage: 16 rows × 32 bytes.
     FA_MEMBER uint32_t own_rows(uint32_t stage) const { return stage + (16 * warp + rt::read_laneid() % 16) * kPitch + rt::read_laneid() / 16 * 16; }
     // kSteps steps of 16 dims, as bytes and as left sides.
     FA_MEMBER static void load_bytes(uint32_t from, uint32_t (&r)[2 * kSteps]) {
-        FA_UNROLL for (int i = 0; i < kSteps / 2; i++) rt::ldmatrix_x4(from + 32 * i, r + 4 * i);
+        FA_UNROLL_FOR (int i = 0; i < kSteps / 2; i++) rt::ldmatrix_x4(from + 32 * i, r + 4 * i);
     }
     template <bool f16>
     FA_MEMBER static void widen(const uint32_t (&r)[2 * kSteps], uint32_t (&x)[4 * kSteps]) {
-        FA_UNROLL for (int i = 0; i < 2 * kSteps; i++) {
+        FA_UNROLL_FOR (int i = 0; i < 2 * kSteps; i++) {
             uint32_t &low = x[i / 2 * 4 + i % 2], &high = x[i / 2 * 4 + i % 2 + 2];
             rt::e4m3_to_f16(r[i], low, high);
             if constexpr (!f16) low = rt::f16_to_bf16(low), high = rt::f16_to_bf16(high);
@@ -155,14 +155,14 @@ class TokenScores {
     }
     FA_MEMBER void add_part(const float (&sum)[kScores], const float (&factor)[2], float (&score)[kScores]) const {
         const float unit[2] = {factor[0] * q_unit, factor[1] * q_unit};
-        FA_UNROLL for (int i = 0; i < kScores; i++) score[i] = fmaf(sum[i], unit[half_of(i)], score[i]);
+        FA_UNROLL_FOR (int i = 0; i < kScores; i++) score[i] = fmaf(sum[i], unit[half_of(i)], score[i]);
     }
     template <bool f16>
     FA_MEMBER void multiply_q(uint32_t stage, const float (&factor)[kParts][2], float (&score)[kScores]) const {
         const uint32_t from = own_rows(stage);
         uint32_t x[2][4 * kSteps], bytes[2 * kSteps];
         float sum[2][kScores];
-        FA_UNROLL for (int i = 0; i < 4; i++) rt::ldmatrix_x4(from + Form::kTail + 32 * i, x[1] + 4 * i);
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) rt::ldmatrix_x4(from + Form::kTail + 32 * i, x[1] + 4 * i);
         load_bytes(from, bytes);
         rt::wgmma_fence();
         for_constants<0, 4>([&](auto i) { Wgmma::template bf16<((Traits::kPanels - 1) * Traits::kPanelBytes + i * 32) / 16>(score, x[1] + 4 * i, start, i > 0); });
@@ -195,9 +195,9 @@ class TokenScores {
     // Times each part's factors, to shared memory, rows by keys.
     template <bool f16>
     FA_MEMBER void store_probs(int buffer, const float (&p)[kScores], const float (&factor)[kParts][2]) const {
-        FA_UNROLL for (int part = 0; part < kParts; part++) {
+        FA_UNROLL_FOR (int part = 0; part < kParts; part++) {
             float f[2];
-            FA_UNROLL for (int h = 0; h < 2; h++) f[h] = factor[part][h] * power(kScaleLog2 - exponent[part]) * power(f16 ? kUnit - kScaleLog2 : kUnit - kScaleLog2 + kPlaceLog2);
+            FA_UNROLL_FOR (int h = 0; h < 2; h++) f[h] = factor[part][h] * power(kScaleLog2 - exponent[part]) * power(f16 ? kUnit - kScaleLog2 : kUnit - kScaleLog2 + kPlaceLog2);
             store_prob<f16>(buffer, part, p, f);
         }
         const float one[2] = {power(kUnit), power(kUnit)};
@@ -207,9 +207,9 @@ class TokenScores {
     FA_MEMBER void store_prob(int buffer, int part, const float (&p)[kScores], const float (&f)[2]) const {
         const int lane = rt::read_laneid();
         const uint32_t to = Traits::probs(buffer) + part * Traits::kPanelBytes + (lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2 ^ lane % 8) << 4);
-        FA_UNROLL for (int j = 0; j < kScores / 8; j++) {  // 16 rows
+        FA_UNROLL_FOR (int j = 0; j < kScores / 8; j++) {  // 16 rows
             uint32_t pair[4];
-            FA_UNROLL for (int i = 0; i < 4; i++) {
+            FA_UNROLL_FOR (int i = 0; i < 4; i++) {
                 const float first = p[8 * j + 2 * i] * f[i % 2], second = p[8 * j + 2 * i + 1] * f[i % 2];
                 pair[i] = f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
             }
@@ -220,7 +220,7 @@ class TokenScores {
     template <class T, int n>
     FA_MEMBER static void rotate(T (&x)[n]) {
         const T first = x[0];
-        FA_UNROLL for (int i = 0; i + 1 < n; i++) x[i] = x[i + 1];
+        FA_UNROLL_FOR (int i = 0; i + 1 < n; i++) x[i] = x[i + 1];
         x[n - 1] = first;
     }
     struct Two {
@@ -229,14 +229,14 @@ class TokenScores {
     // A tile with masks, or whose scores or factors have outgrown what they are measured from: returns whether f16 has its P f.
     FA_MEMBER bool exact_tile(const LatentItem& item, int first_key, uint64_t present, int buffer, const float (&factor)[kParts][2], float (&score)[kScores]) {
         bool nan = false, there[2];
-        FA_UNROLL for (int h = 0; h < 2; h++) there[h] = present >> (16 * warp + g() + 8 * h) & 1;
+        FA_UNROLL_FOR (int h = 0; h < 2; h++) there[h] = present >> (16 * warp + g() + 8 * h) & 1;
         Two of_row[kValues], of_part[kParts];
-        FA_UNROLL for (int i = 0; i < kScores; i++) of_row[value_of(i)].x[half_of(i)] = score[i];
-        FA_UNROLL for (int i = 0; i < 2 * kParts; i++) of_part[i / 2].x[i % 2] = factor[i / 2][i % 2];
+        FA_UNROLL_FOR (int i = 0; i < kScores; i++) of_row[value_of(i)].x[half_of(i)] = score[i];
+        FA_UNROLL_FOR (int i = 0; i < 2 * kParts; i++) of_part[i / 2].x[i % 2] = factor[i / 2][i % 2];
         FA_UNROLL_BY(1)
         for (int v = 0; v < kValues; v++, rotate(of_row)) {
             const int last = a.x.causal ? item.off + (item.row + row_of(v)) / int(a.x.group) - first_key : kTokenKeys;
-            FA_UNROLL for (int h = 0; h < 2; h++) {
+            FA_UNROLL_FOR (int h = 0; h < 2; h++) {
                 float& x = of_row[0].x[h];
                 nan |= isnan(x);  // such a v is none, even for rows that do not see it
                 if (!there[h] || 16 * warp + g() + 8 * h > last) x = kNegInf;
@@ -244,11 +244,11 @@ class TokenScores {
             const float most = over_keys(fmaxf(of_row[0].x[0], of_row[0].x[1]), larger);
             if (g() == 0) s.row_max[warp][row_of(v)] = most;
         }
-        FA_UNROLL for (int i = 0; i < kScores; i++) score[i] = of_row[value_of(i)].x[half_of(i)];
+        FA_UNROLL_FOR (int i = 0; i < kScores; i++) score[i] = of_row[value_of(i)].x[half_of(i)];
         FA_UNROLL_BY(1)
         for (int part = 0; part < kParts; part++, rotate(of_part)) {
             float most = 0.f, least = kPosInf;
-            FA_UNROLL for (int h = 0; h < 2; h++) {
+            FA_UNROLL_FOR (int h = 0; h < 2; h++) {
                 const float size = fabsf(of_part[0].x[h]);
                 if (!there[h]) continue;
                 least = size <= kMaxFloat ? fminf(least, size) : 0.f;
@@ -263,7 +263,7 @@ class TokenScores {
         for (int v = 0; v < kValues; v++, rotate(row_ref), rotate(row_sum)) {
             const int row = row_of(v);
             float most = s.row_max[0][row];
-            FA_UNROLL for (int i = 1; i < 4; i++) most = fmaxf(most, s.row_max[i][row]);
+            FA_UNROLL_FOR (int i = 1; i < 4; i++) most = fmaxf(most, s.row_max[i][row]);
             most *= scale_log2;
             float alpha = 1.f;
             if (most > row_ref[0] + kLimit || row_ref[0] == kNegInf) {
@@ -275,7 +275,7 @@ class TokenScores {
         FA_UNROLL_BY(1)
         for (int part = 0; part < kParts; part++, rotate(exponent)) {
             float most = s.largest[0][part], least = s.smallest[0][part];
-            FA_UNROLL for (int i = 1; i < 4; i++) most = fmaxf(most, s.largest[i][part]), least = fminf(least, s.smallest[i][part]);
+            FA_UNROLL_FOR (int i = 1; i < 4; i++) most = fmaxf(most, s.largest[i][part]), least = fminf(least, s.smallest[i][part]);
             const int before = exponent[0];
             exponent[0] = max(before, int(__float_as_uint(most) >> 23) - 127);
             tame &= least >= power(exponent[0] - kSpread);
@@ -294,7 +294,7 @@ class TokenScores {
             if (warp == 0) s.row_ref[buffer][row_of(v)] = row_ref[0];
         }
         if (warp == 0 && rt::read_laneid() == 0)
-            FA_UNROLL for (int part = 0; part < Traits::kProbs; part++) s.output_unit[buffer][part] = part < kParts ? power(exponent[part % kParts]) : 1.f;
+            FA_UNROLL_FOR (int part = 0; part < Traits::kProbs; part++) s.output_unit[buffer][part] = part < kParts ? power(exponent[part % kParts]) : 1.f;
     }
 
   public:
@@ -321,7 +321,7 @@ class TokenScores {
                 const uint32_t tile = Traits::stage(stage.index);
                 rt::mbarrier_wait(rt::smem_addr(&s.full[stage.index]), stage.phase);
                 float factor[kParts][2], score[kScores];
-                FA_UNROLL for (int h = 0; h < 2; h++) load_factors(tile + (16 * warp + g() + 8 * h) * kPitch + Form::kFactors, h, factor);
+                FA_UNROLL_FOR (int h = 0; h < 2; h++) load_factors(tile + (16 * warp + g() + 8 * h) * kPitch + Form::kFactors, h, factor);
                 const uint64_t present = s.present[stage.index];
                 if (q_is_f16) multiply_q<true>(tile, factor, score);
                 else multiply_q<false>(tile, factor, score);
@@ -330,21 +330,21 @@ class TokenScores {
                 const bool masked = j == 0 || ~present != 0 || (a.x.causal && first_key + kTokenKeys - 1 > item.diagonal);
                 float p[kScores];
                 bool grown = masked;
-                FA_UNROLL for (int i = 0; i < kScores; i++) {
+                FA_UNROLL_FOR (int i = 0; i < kScores; i++) {
                     p[i] = fmaf(score[i], scale_log2, -from_ref(value_of(i)));
                     grown |= !(p[i] <= kLimit);
                 }
-                FA_UNROLL for (int part = 0; part < kParts; part++)
-                    FA_UNROLL for (int h = 0; h < 2; h++) grown |= !is_tame(factor[part][h], exponent[part]);
+                FA_UNROLL_FOR (int part = 0; part < kParts; part++)
+                    FA_UNROLL_FOR (int h = 0; h < 2; h++) grown |= !is_tame(factor[part][h], exponent[part]);
                 const bool exact = any(grown);
                 bool f16 = true;
                 rt::mbarrier_wait(rt::smem_addr(&s.p_empty[buffer.index]), buffer.phase ^ 1);
                 if (exact) {
                     f16 = exact_tile(item, first_key, present, buffer.index, factor, score);
                     // Rounded as row_ref is: of scores beyond 2^24 the largest would otherwise have any weight but 1.
-                    FA_UNROLL for (int i = 0; i < kScores; i++) p[i] = score[i] * scale_log2 - from_ref(value_of(i));
+                    FA_UNROLL_FOR (int i = 0; i < kScores; i++) p[i] = score[i] * scale_log2 - from_ref(value_of(i));
                 }
-                FA_UNROLL for (int i = 0; i < kScores; i++) p[i] = rt::exp2_fast(p[i]), row_sum[value_of(i)] += p[i];
+                FA_UNROLL_FOR (int i = 0; i < kScores; i++) p[i] = rt::exp2_fast(p[i]), row_sum[value_of(i)] += p[i];
                 if (f16) store_probs<true>(buffer.index, p, factor);
                 else store_probs<false>(buffer.index, p, factor);
                 if (threadIdx.x == 0) s.moved[buffer.index] = exact, s.is_bf16[buffer.index] = !f16;
