@@ -73,8 +73,8 @@ int main(int count, char** words) {
     const ggml_backend_ptr ours(ggml_backend_init_by_name("FLASHATTN", nullptr)), cpu(ggml_backend_cpu_init());
     if (!ours) return fprintf(stderr, "there is no device FLASHATTN\n"), 1;
     ggml_backend_cpu_set_n_threads(cpu.get(), 1);
-    reinterpret_cast<void (*)(ggml_backend_t, int)>(ggml_backend_reg_get_proc_address(registered, "ggml_backend_set_n_threads"))(
-        ours.get(), 1);
+    reinterpret_cast<void (*)(ggml_backend_t, int)>(ggml_backend_reg_get_proc_address(registered, "ggml_backend_set_n_threads"))(ours.get(),
+                                                                                                                                 1);
 
     printf("%s\n32 heads, 8 of k and v, dim 128, f32 queries; medians of %d rounds by turns, 1 thread\n",
            ggml_backend_dev_description(ggml_backend_get_device(ours.get())), rounds);

@@ -3,8 +3,8 @@
  *     mpirun -n 2 --bind-to core fa_bench_context_parallel METHOD ROWS HEADS HEADS_K DIM [ROUNDS]       built with -DFA_BENCH=ON
  * METHOD: ulysses, all-gather or ring, zigzag; each rank computes with one thread. In a round three take turns: fa_forward and fa_backward
  * of the first rank on the whole problem (core), libflashattn-cp on the first rank alone (alone), and all ranks (spread). Times are
- * those of the slowest rank, the least of the rounds: of a machine that has other work, too, the one that it disturbed least. Beside them stand
- * a rank's seconds of its processor, waits for messages included, which other work hardly changes. compare_cp.py reads the line. */
+ * those of the slowest rank, the least of the rounds: of a machine that has other work, too, the one that it disturbed least. Beside them
+ * stand a rank's seconds of its processor, waits for messages included, which other work hardly changes. compare_cp.py reads the line. */
 #define _POSIX_C_SOURCE 200809L
 #include <flashattn_cp_mpi.h>
 #include <stdio.h>
@@ -170,17 +170,19 @@ int main(int argc, char** argv) {
     const double large = transport.ranks > 1 ? swap(transport.rank, data, LARGE, 9) : 0;
     const double memory = packing(handle);
     if (transport.rank == 0) {
-        printf("{\"method\": \"%s\", \"ranks\": %d, \"rows\": %s, \"heads\": %s, \"heads_k\": %s, \"dim\": %s", argv[1],
-               transport.ranks, argv[2], argv[3], argv[4], argv[5]);
+        printf("{\"method\": \"%s\", \"ranks\": %d, \"rows\": %s, \"heads\": %s, \"heads_k\": %s, \"dim\": %s", argv[1], transport.ranks,
+               argv[2], argv[3], argv[4], argv[5]);
         for (int pass = 0; pass < PASSES; pass++) {
             static const char* const names[] = {"core", "alone", "spread"};
             printf(", \"%s\": {\"bytes\": %llu, \"messages\": %llu", pass == FORWARD ? "forward" : "backward",
                    (unsigned long long)sent[pass][0], (unsigned long long)sent[pass][1]);
-            for (int way = 0; way < WAYS; way++) printf(", \"%s_seconds\": %.6g, \"%s_processor_seconds\": %.6g", names[way], least(seconds[pass][way], rounds), names[way],
+            for (int way = 0; way < WAYS; way++)
+                printf(", \"%s_seconds\": %.6g, \"%s_processor_seconds\": %.6g", names[way], least(seconds[pass][way], rounds), names[way],
                        least(processor[pass][way], rounds));
             printf("}");
         }
-        printf(", \"link_gb_per_second\": %.4g, \"link_microseconds\": %.4g, \"memory_gb_per_second\": %.4g}\n", large > 0 ? 1e-9 * LARGE / large : 0, 1e6 * small, 1e-9 * memory);
+        printf(", \"link_gb_per_second\": %.4g, \"link_microseconds\": %.4g, \"memory_gb_per_second\": %.4g}\n",
+               large > 0 ? 1e-9 * LARGE / large : 0, 1e6 * small, 1e-9 * memory);
     }
     fa_cp_destroy(alone);
     fa_cp_mpi_close(&itself);

@@ -1,15 +1,16 @@
-// Attention over the GPUs of one host by NCCL, one process a GPU, beside each GPU by itself with as much work: forward and backward, causal and
-// dense, by every method, and decoding from a cache that is spread. Writes one JSON file.
+// Attention over the GPUs of one host by NCCL, one process a GPU, beside each GPU by itself with as much work: forward and backward, causal
+// and dense, by every method, and decoding from a cache that is spread. Writes one JSON file.
 //     fa_bench_context_parallel_gpu RANKS FILE [SECONDS [TOKENS…]]                      built with -DFA_BENCH=ON -DFA_CUDA=ON
-// SECONDS: no row begins that would not end by then (default 200). TOKENS: of each GPU, in the order of their importance. bf16, 32 heads over 8 of
-// k and v, 128 dims; rows are zigzag.
+// SECONDS: no row begins that would not end by then (default 200). TOKENS: of each GPU, in the order of their importance. bf16, 32 heads
+// over 8 of k and v, 128 dims; rows are zigzag.
 //
-// All ways of a row take turns, and a time is that of the slowest GPU. "local" is what the efficiency is measured against: every GPU computes all
-// rows of its share of the heads, at the same time as the others but without a word to them. That is the same number of operations, on warm clocks.
-// The first row is compared with the whole problem on one GPU; a method whose results are others ends the program with a failure.
+// All ways of a row take turns, and a time is that of the slowest GPU. "local" is what the efficiency is measured against: every GPU
+// computes all rows of its share of the heads, at the same time as the others but without a word to them. That is the same number of
+// operations, on warm clocks. The first row is compared with the whole problem on one GPU; a method whose results are others ends the
+// program with a failure.
 //
-// "timeline": of one call, in milliseconds from its first work on. Each group of messages has when the work before it was done (ready), when its
-// messages were (done), when the work needed them (needed) and when it went on (resumed): resumed − needed is what was not hidden.
+// "timeline": of one call, in milliseconds from its first work on. Each group of messages has when the work before it was done (ready),
+// when its messages were (done), when the work needed them (needed) and when it went on (resumed): resumed − needed is what was not hidden.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <algorithm>
@@ -25,10 +26,10 @@ namespace {
 
 constexpr int kMostRounds = 12;
 constexpr int64_t kHeads = 32, kHeadsK = 8, kDim = 128;
-constexpr int64_t kPattern = 1024;    // rows of random values, which repeat
-constexpr double kMostError = 0.01;   // of bf16 values that were summed in another order
-constexpr double kRowSeconds = 3;     // that a row's rounds may take, if they are more than two
-constexpr double kLikelySpeed = 4e14; // FLOP/s, to guess how long a row will take
+constexpr int64_t kPattern = 1024;     // rows of random values, which repeat
+constexpr double kMostError = 0.01;    // of bf16 values that were summed in another order
+constexpr double kRowSeconds = 3;      // that a row's rounds may take, if they are more than two
+constexpr double kLikelySpeed = 4e14;  // FLOP/s, to guess how long a row will take
 
 void must(fa_status_t status, const char* sentence) {
     if (status != FA_OK) give_up(fa_status_name(status), sentence);
@@ -116,7 +117,8 @@ class Operands {
             for (int64_t done = 0, n; done < r.rows; done += n) {
                 const int64_t from = (r.begin + done) % kPattern;
                 n = std::min(kPattern - from, r.rows - done);
-                must(fa_copy(handle_, to + (r.local + done) * row, values.data() + from * row, uint64_t(n * row * 2)), fa_last_error(handle_));
+                must(fa_copy(handle_, to + (r.local + done) * row, values.data() + from * row, uint64_t(n * row * 2)),
+                     fa_last_error(handle_));
             }
         return to;
     }
@@ -159,7 +161,8 @@ double exchange(Gpu* gpu, int peers, uint64_t bytes) {
     std::vector<fa_cp_message_t> messages;
     for (int p = 1; p <= peers; p++) {
         messages.push_back({(own_rank + p) % all_ranks, FA_CP_SEND, bytes, static_cast<char*>(out) + uint64_t(p - 1) * bytes, 0});
-        messages.push_back({(own_rank - p + all_ranks) % all_ranks, FA_CP_RECEIVE, bytes, static_cast<char*>(in) + uint64_t(p - 1) * bytes, 0});
+        messages.push_back(
+            {(own_rank - p + all_ranks) % all_ranks, FA_CP_RECEIVE, bytes, static_cast<char*>(in) + uint64_t(p - 1) * bytes, 0});
     }
     std::vector<double> times;
     for (int round = -2; round < 9; round++) {
@@ -181,7 +184,8 @@ double exchange(Gpu* gpu, int peers, uint64_t bytes) {
 void measure_link(Gpu* gpu) {
     constexpr uint64_t kLarge = uint64_t(256) << 20;
     const int others = all_ranks - 1;
-    const double next = exchange(gpu, 1, kLarge), all = exchange(gpu, others, kLarge / uint64_t(others)), small = exchange(gpu, others, 1024);
+    const double next = exchange(gpu, 1, kLarge), all = exchange(gpu, others, kLarge / uint64_t(others)),
+                 small = exchange(gpu, others, 1024);
     std::vector<double> times;
     std::vector<char> everybody(size_t(48 * all_ranks));
     const char own[48] = "";
@@ -192,9 +196,10 @@ void measure_link(Gpu* gpu) {
         times.push_back(slowest(now() - begin));
     }
     begin_row();
-    write_text("\"what\": \"link\", \"next_gb_per_second\": %.4g, \"all_to_all_gb_per_second\": %.4g, "
-               "\"group_microseconds\": %.4g, \"agreement_microseconds\": %.4g}",
-               1e-9 * double(kLarge) / next, 1e-9 * double(kLarge) / all, 1e6 * small, 1e6 * median(times));
+    write_text(
+        "\"what\": \"link\", \"next_gb_per_second\": %.4g, \"all_to_all_gb_per_second\": %.4g, "
+        "\"group_microseconds\": %.4g, \"agreement_microseconds\": %.4g}",
+        1e-9 * double(kLarge) / next, 1e-9 * double(kLarge) / all, 1e6 * small, 1e6 * median(times));
 }
 
 float widened(uint16_t x) {
@@ -222,7 +227,8 @@ struct Way {
     const char* name;
     int32_t method;  // −1: each GPU by itself
 };
-constexpr Way kWays[] = {{"local", -1}, {"ulysses", FA_CP_METHOD_ULYSSES}, {"all-gather", FA_CP_METHOD_ALL_GATHER}, {"ring", FA_CP_METHOD_RING}};
+constexpr Way kWays[] = {
+    {"local", -1}, {"ulysses", FA_CP_METHOD_ULYSSES}, {"all-gather", FA_CP_METHOD_ALL_GATHER}, {"ring", FA_CP_METHOD_RING}};
 constexpr size_t kWayCount = sizeof kWays / sizeof *kWays;
 
 enum { kForward, kBackward, kPasses };
@@ -231,8 +237,12 @@ constexpr const char* kPassNames[] = {"forward", "backward"};
 class Row {
   public:
     Row(Gpu* gpu, const Shape& s)
-        : gpu_(gpu), shape_(s), share_{s.rows, s.heads / all_ranks, s.heads_k / all_ranks, s.causal}, mine_(partition(s.rows)),
-          spread_(gpu->handle, s, mine_), local_(gpu->handle, share_, {{0, 0, s.rows, 0}}) {}
+        : gpu_(gpu),
+          shape_(s),
+          share_{s.rows, s.heads / all_ranks, s.heads_k / all_ranks, s.causal},
+          mine_(partition(s.rows)),
+          spread_(gpu->handle, s, mine_),
+          local_(gpu->handle, share_, {{0, 0, s.rows, 0}}) {}
 
     // At least one round that is not counted, in which buffers grow.
     void measure() {
@@ -277,18 +287,20 @@ class Row {
             const double error_found = checked && way > 0 ? error(kWays[way]) : 0;
             const double both = median(seconds_[way][kForward]) + median(seconds_[way][kBackward]);
             begin_row();
-            write_text("\"what\": \"training\", \"way\": \"%s\", \"ranks\": %d, \"tokens_per_gpu\": %lld, \"causal\": %s, \"rounds\": %zu, "
-                       "\"tflops_per_gpu\": %.4g, \"efficiency\": %.4g",
-                       kWays[way].name, all_ranks, (long long)(shape_.rows / all_ranks), shape_.causal ? "true" : "false",
-                       seconds_[way][kForward].size(), 1e-12 * kBoth * flops / both, local / both);
+            write_text(
+                "\"what\": \"training\", \"way\": \"%s\", \"ranks\": %d, \"tokens_per_gpu\": %lld, \"causal\": %s, \"rounds\": %zu, "
+                "\"tflops_per_gpu\": %.4g, \"efficiency\": %.4g",
+                kWays[way].name, all_ranks, (long long)(shape_.rows / all_ranks), shape_.causal ? "true" : "false",
+                seconds_[way][kForward].size(), 1e-12 * kBoth * flops / both, local / both);
             for (int pass = 0; pass < kPasses; pass++)
-                write_text(", \"%s\": {\"seconds\": %.6g, \"least_seconds\": %.6g, \"tflops_per_gpu\": %.4g, \"efficiency\": %.4g, "
-                           "\"bytes\": %llu, \"messages\": %llu}",
-                           kPassNames[pass], median(seconds_[way][pass]),
-                           *std::min_element(seconds_[way][pass].begin(), seconds_[way][pass].end()),
-                           1e-12 * (pass == kForward ? 1 : kBoth - 1) * flops / median(seconds_[way][pass]),
-                           median(seconds_[0][pass]) / median(seconds_[way][pass]), (unsigned long long)bytes_[way][pass],
-                           (unsigned long long)messages_[way][pass]);
+                write_text(
+                    ", \"%s\": {\"seconds\": %.6g, \"least_seconds\": %.6g, \"tflops_per_gpu\": %.4g, \"efficiency\": %.4g, "
+                    "\"bytes\": %llu, \"messages\": %llu}",
+                    kPassNames[pass], median(seconds_[way][pass]),
+                    *std::min_element(seconds_[way][pass].begin(), seconds_[way][pass].end()),
+                    1e-12 * (pass == kForward ? 1 : kBoth - 1) * flops / median(seconds_[way][pass]),
+                    median(seconds_[0][pass]) / median(seconds_[way][pass]), (unsigned long long)bytes_[way][pass],
+                    (unsigned long long)messages_[way][pass]);
             if (checked && way > 0) write_text(", \"error\": %.3g", error_found);
             if (traced && way > 0) {
                 write_text(", \"timeline\": {");
@@ -376,10 +388,11 @@ void measure_decode(Gpu* gpu, int64_t batch) {
     fa_cp_traffic(gpu->cp, &bytes, nullptr);
     const double read = 2.0 * 2.0 * double(kCacheKeys / all_ranks) * double(kHeadsK * kDim);
     begin_row();
-    write_text("\"what\": \"decode\", \"ranks\": %d, \"batch\": %lld, \"keys_in_all\": %lld, \"local_seconds\": %.6g, \"seconds\": %.6g, "
-               "\"efficiency\": %.4g, \"local_tb_per_second\": %.4g, \"tb_per_second_per_gpu\": %.4g, \"bytes\": %llu}",
-               all_ranks, (long long)batch, (long long)kCacheKeys, median(local), median(merged), median(local) / median(merged),
-               1e-12 * read / median(local), 1e-12 * read / median(merged), (unsigned long long)bytes);
+    write_text(
+        "\"what\": \"decode\", \"ranks\": %d, \"batch\": %lld, \"keys_in_all\": %lld, \"local_seconds\": %.6g, \"seconds\": %.6g, "
+        "\"efficiency\": %.4g, \"local_tb_per_second\": %.4g, \"tb_per_second_per_gpu\": %.4g, \"bytes\": %llu}",
+        all_ranks, (long long)batch, (long long)kCacheKeys, median(local), median(merged), median(local) / median(merged),
+        1e-12 * read / median(local), 1e-12 * read / median(merged), (unsigned long long)bytes);
 }
 
 void run_rank(double end, const std::vector<int64_t>& tokens) {

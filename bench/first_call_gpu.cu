@@ -1,5 +1,6 @@
 // What a process pays before its first result on a GPU: fa_create, the first calls, which load kernels, or compile them where there is no
-// machine code for the device, and the device memory that code takes. In bf16, one query row over 4096 keys, 4096 rows, and their gradients.
+// machine code for the device, and the device memory that code takes. In bf16, one query row over 4096 keys, 4096 rows, and their
+// gradients.
 //   fa_bench_first_call
 #include <cuda_runtime.h>
 #include <flashattn.h>

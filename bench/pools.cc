@@ -139,8 +139,7 @@ struct Cost {
     double wall, processor;  // µs a call
 };
 
-Cost cost_of(
-    int calls, const std::function<void()>& call, const std::function<void()>& between = [] {}) {
+Cost cost_of(int calls, const std::function<void()>& call, const std::function<void()>& between = [] {}) {
     std::vector<double> walls;
     const double before = processor_time();
     for (int i = 0; i < calls; i++) {
@@ -196,14 +195,12 @@ const Scenario kScenarios[] = {
     {"decode, 1k keys, 200 us of other work between",
      [](const Pool& pool) {
          Attention a(pool, 1, 1024);
-         return cost_of(
-             300, [&] { a.run(); }, [] { compute(200); });
+         return cost_of(300, [&] { a.run(); }, [] { compute(200); });
      }},
     {"decode, 1k keys, 3 ms of sleep between",
      [](const Pool& pool) {
          Attention a(pool, 1, 1024);
-         return cost_of(
-             200, [&] { a.run(); }, [] { usleep(3000); });
+         return cost_of(200, [&] { a.run(); }, [] { usleep(3000); });
      }},
     {"decode, 1k keys, in turn with 200 us of a busy pool of others",
      [](const Pool& pool) {
@@ -264,8 +261,7 @@ int main(int count, char** arguments) {
                 processor[pool.name].push_back(cost.processor);
             }
         printf("\n%s\n", kScenarios[s].name);
-        for (const Pool& pool : kPools)
-            printf("  %-16s %10.1f %10.1f\n", pool.name, median(wall[pool.name]), median(processor[pool.name]));
+        for (const Pool& pool : kPools) printf("  %-16s %10.1f %10.1f\n", pool.name, median(wall[pool.name]), median(processor[pool.name]));
         fflush(stdout);
     }
     return 0;

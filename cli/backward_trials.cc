@@ -39,8 +39,7 @@ class BackwardCall {
     fa_status_t run(fa_handle_t handle, const fa_attention_desc_t& d) {
         const oracle::Reading& r = forward_.reading();
         forward_.spoil_outputs();
-        for (std::vector<unsigned char>* bytes : outputs_)
-            std::fill(bytes->begin(), bytes->end(), static_cast<unsigned char>(0xff));
+        for (std::vector<unsigned char>* bytes : outputs_) std::fill(bytes->begin(), bytes->end(), static_cast<unsigned char>(0xff));
         const fa_status_t status = fa_forward_ex(handle, &d, &r.a);
         return status == FA_OK ? fa_backward(handle, &d, &a_) : status;
     }
@@ -49,8 +48,7 @@ class BackwardCall {
     // What an input shares between sequences its gradient may not.
     static void spread_broadcast(const oracle::Tensor& t, int64_t (&stride)[4]) {
         if (t.stride[0] != 0 || t.count[0] <= 1) return;
-        stride[0] = t.count[1] * t.count[2] * t.count[3], stride[1] = t.count[2] * t.count[3], stride[2] = t.count[3],
-        stride[3] = 1;
+        stride[0] = t.count[1] * t.count[2] * t.count[3], stride[1] = t.count[2] * t.count[3], stride[2] = t.count[3], stride[3] = 1;
     }
     void* normals(const oracle::Tensor& t, int32_t dtype) {
         void* const data = room(t, dtype);
@@ -79,8 +77,8 @@ class BackwardCall {
 oracle::Products products_of(const Kernel& kernel, const oracle::Reading& r) {
     const bool forward = !kernel.cpu || kernel.handle.explain(&r.d).find("cpu_flash_matrix") != std::string::npos;
     const std::string plan = kernel.handle.explain(&r.d, FA_OP_BACKWARD);
-    const bool backward = !kernel.cpu || plan.find("cpu_backward_amx") != std::string::npos ||
-                          plan.find("cpu_backward_avx512_bf16") != std::string::npos;
+    const bool backward =
+        !kernel.cpu || plan.find("cpu_backward_amx") != std::string::npos || plan.find("cpu_backward_avx512_bf16") != std::string::npos;
     const bool o_is_coarser = oracle::unit_roundoff(r.o_dtype) >= oracle::unit_roundoff(r.q_dtype);
     return {o_is_coarser || !forward ? r.o_dtype : r.q_dtype, backward ? r.q_dtype : int32_t(FA_F32)};
 }
@@ -102,8 +100,7 @@ void judge(const oracle::BackwardReading& r, const std::vector<oracle::Target>& 
     for (const int32_t dtype : {r.q_dtype, r.k_dtype, r.v_dtype, products.o_dtype, products.p_dtype})
         outcome.norm_bound = std::max(outcome.norm_bound, oracle::norm_limit(dtype));
     if (outcome.fault.empty() && !(*outcome.norm <= outcome.norm_bound))
-        outcome.fault =
-            text_of("gradients: the relative norm of the error is ", *outcome.norm, ", expected at most ", outcome.norm_bound);
+        outcome.fault = text_of("gradients: the relative norm of the error is ", *outcome.norm, ", expected at most ", outcome.norm_bound);
 }
 
 // A GPU may sum in other ways when it has to give the same bits every time, and says so: the worse of the two is what it gets.

@@ -44,8 +44,7 @@ void set_cache(fa_attention_desc_t& d, const BenchOptions& o) {
     d.dim_v = o.dim_v;
     if (o.v_in_k) d.flags |= FA_V_IN_K;
     if (!o.k_dtype.empty()) d.k_dtype = value_of(cache_types(), o.k_dtype);
-    if (d.k_dtype == FA_I8)
-        d.operands |= FA_OPERAND_K_DESCALE | (o.v_in_k ? 0 : FA_OPERAND_V_DESCALE);  // one factor for all: strides of 0
+    if (d.k_dtype == FA_I8) d.operands |= FA_OPERAND_K_DESCALE | (o.v_in_k ? 0 : FA_OPERAND_V_DESCALE);  // one factor for all: strides of 0
     if (o.page_size == 0) return;
     d.operands |= FA_OPERAND_PAGE_TABLE;
     d.page_size = o.page_size;
@@ -53,8 +52,8 @@ void set_cache(fa_attention_desc_t& d, const BenchOptions& o) {
 }
 
 Load own_load(const std::string& dtype, const Shape& shape, const BenchOptions& o) {
-    Load load{"shapes", text_of_shape(shape) + (o.backward ? " backward" : ""), dtype,
-              describe(dtype, shape, o.keys ? o.keys : shape.n), o.cold};
+    Load load{"shapes", text_of_shape(shape) + (o.backward ? " backward" : ""), dtype, describe(dtype, shape, o.keys ? o.keys : shape.n),
+              o.cold};
     set_masks(load.desc, o.masks);
     if (o.softcap && *o.softcap <= 0) misuse("--softcap is ", *o.softcap, "; expected a number above 0");
     load.desc.softcap = o.softcap.value_or(0);
@@ -80,8 +79,7 @@ void check(const BenchOptions& o) {
                                       {"--page-size", o.page_size},
                                       {"--num-splits", o.num_splits}})
         if (value < 0 || value > INT32_MAX) misuse(name, " is ", value, "; expected 0 (the default) … ", INT32_MAX);
-    if (o.backward && o.cold)
-        misuse("--backward and --cold are both given; a backward has its k and v where the forward left them");
+    if (o.backward && o.cold) misuse("--backward and --cold are both given; a backward has its k and v where the forward left them");
     if (o.list && !o.plot.empty()) misuse("--list and --plot are both given; nothing is timed, and there is nothing to draw");
     if (o.json && o.plot == kStandard) misuse("--json is given, and --plot is -; standard output holds one of them");
     if (o.rounds < 1) misuse("--rounds is ", o.rounds, "; expected at least 1");
@@ -89,8 +87,7 @@ void check(const BenchOptions& o) {
 }
 
 std::vector<Group> wanted_groups(const BenchOptions& o, bool gpu) {
-    const std::vector<std::string> dtypes =
-        o.dtype.empty() ? std::vector<std::string>{"f32", "bf16"} : std::vector<std::string>{o.dtype};
+    const std::vector<std::string> dtypes = o.dtype.empty() ? std::vector<std::string>{"f32", "bf16"} : std::vector<std::string>{o.dtype};
     std::vector<Group> groups;
     for (const Shape& shape : o.shapes)
         for (const std::string& dtype : dtypes) groups.push_back({own_load(dtype, shape, o)});
@@ -153,8 +150,8 @@ std::vector<std::string> cells_of(const Result& r, bool gpu) {
     if (!r.skipped.empty()) return row;
     const Speed& s = r.speed;
     row.insert(row.end(), {engineering(s.median, "s"), engineering(s.best, "s"), percent((s.worst - s.best) / s.median),
-                           engineering(flops_of(r.load) / s.median, "FLOP/s"),
-                           engineering(cache_bytes_of(r.load) / s.median, "B/s"), s.cost ? text_of(rounded(*s.cost)) : ""});
+                           engineering(flops_of(r.load) / s.median, "FLOP/s"), engineering(cache_bytes_of(r.load) / s.median, "B/s"),
+                           s.cost ? text_of(rounded(*s.cost)) : ""});
     if (gpu) row.push_back(engineering(s.enqueue, "s"));
     else if (r.held()) {
         const Ceiling& c = s.ceilings[0];
@@ -209,8 +206,7 @@ std::string device_of(const Handle& handle) { return devices_of({handle.backend(
 void print_list(const std::vector<Result>& results) {
     Table table({"suite", "shape", "type", "flops", "k and v", "kernel"}, 3);
     for (const Result& r : results)
-        table.add({r.load.suite, r.load.shape, r.load.series, engineering(flops_of(r.load), ""),
-                   engineering(cache_bytes_of(r.load), "B"),
+        table.add({r.load.suite, r.load.shape, r.load.series, engineering(flops_of(r.load), ""), engineering(cache_bytes_of(r.load), "B"),
                    r.skipped.empty() ? r.kernel["explanation"].get<std::string>() : "skipped: " + r.skipped});
     table.print(std::cout);
 }

@@ -105,7 +105,8 @@ void append(int32_t q_dtype, int32_t cache_dtype, const Kernels& kernels, const 
     const Angles angles;
     const std::vector<unsigned char> k_new = normals(rng, kBatch * kNew * kHeads * kDim, q_dtype),
                                      v_new = normals(rng, kBatch * kNew * kHeads * kDim, q_dtype);
-    const size_t slots = size_t(kPages * kPage * kHeads), bytes = slots * size_t(kDim / oracle::elements_of(cache_dtype) * oracle::size_of(cache_dtype));
+    const size_t slots = size_t(kPages * kPage * kHeads),
+                 bytes = slots * size_t(kDim / oracle::elements_of(cache_dtype) * oracle::size_of(cache_dtype));
     std::vector<unsigned char> k(bytes), v(bytes);
     std::vector<float> k_descale(slots), v_descale(slots);
     std::vector<int32_t> pages;

@@ -22,8 +22,7 @@ constexpr int kTurns = 1000;  // of a run
 
 #if defined(__x86_64__)
 #define FA_CHAINS "0,1,2,3,4,5,6,7,8,9,10,11"
-#define FA_CLOBBERED \
-    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm14", "xmm15"
+#define FA_CLOBBERED "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm14", "xmm15"
 
 constexpr int kChains = 12;
 
@@ -45,12 +44,11 @@ FA_PRODUCTS(fma_avx2, "avx2,fma", "vpxor", "vfmadd231ps", "ymm")
 // Half of the chains multiply, half add: the baseline has no instruction for both.
 void multiply_add_sse2() {
     int turns = kTurns;
-    asm volatile(
-        ".irp r," FA_CHAINS
-        ",14,15\n xorps %%xmm\\r,%%xmm\\r\n .endr\n"
-        "1:\n .irp r,0,2,4,6,8,10\n mulps %%xmm14,%%xmm\\r\n .endr\n .irp r,1,3,5,7,9,11\n addps %%xmm15,%%xmm\\r\n .endr\n"
-        "dec %0\n jnz 1b"
-        : "+r"(turns)::FA_CLOBBERED);
+    asm volatile(".irp r," FA_CHAINS
+                 ",14,15\n xorps %%xmm\\r,%%xmm\\r\n .endr\n"
+                 "1:\n .irp r,0,2,4,6,8,10\n mulps %%xmm14,%%xmm\\r\n .endr\n .irp r,1,3,5,7,9,11\n addps %%xmm15,%%xmm\\r\n .endr\n"
+                 "dec %0\n jnz 1b"
+                 : "+r"(turns)::FA_CLOBBERED);
 }
 
 // Eight tiles of 16 rows of 64 bytes: the operand of ldtilecfg.
@@ -73,10 +71,10 @@ void amx_bf16() {
 }
 
 const Unit kAmx = {"AMX bf16", 4.0 * kTurns * 2 * 16 * 16 * 32, amx_bf16};
-const Unit kDot = {"AVX-512 BF16 dot", 4.0 * kTurns* kChains * 16, dot_bf16};
-const Unit kAvx512 = {"AVX-512 FMA", 2.0 * kTurns* kChains * 16, fma_avx512};
-const Unit kAvx2 = {"AVX2 FMA", 2.0 * kTurns* kChains * 8, fma_avx2};
-const Unit kSse2 = {"SSE2 multiply and add", 1.0 * kTurns* kChains * 4, multiply_add_sse2};
+const Unit kDot = {"AVX-512 BF16 dot", 4.0 * kTurns * kChains * 16, dot_bf16};
+const Unit kAvx512 = {"AVX-512 FMA", 2.0 * kTurns * kChains * 16, fma_avx512};
+const Unit kAvx2 = {"AVX2 FMA", 2.0 * kTurns * kChains * 8, fma_avx2};
+const Unit kSse2 = {"SSE2 multiply and add", 1.0 * kTurns * kChains * 4, multiply_add_sse2};
 
 bool has_dot() {
     uint32_t a, b, c, d;
@@ -112,8 +110,7 @@ void fma_neon() {
         "subs %w0, %w0, #1\n b.ne 1b"
         : "+r"(turns)
         :
-        : "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v30",
-          "v31");
+        : "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v30", "v31");
 }
 
 const Unit kNeon = {"NEON FMA", 2.0 * kTurns * 16 * 4, fma_neon};

@@ -109,8 +109,8 @@ void print_bash(const CLI::App& app) {
     for (const Command& c : commands)
         for (const Argument& a : c.arguments)
             if (a.value && !a.option.empty())
-                std::cout << "    '" << c.name << " " << a.option << "') words='" << joined(a.words) << "'"
-                          << (a.file ? " files=1" : "") << " ;;\n";
+                std::cout << "    '" << c.name << " " << a.option << "') words='" << joined(a.words) << "'" << (a.file ? " files=1" : "")
+                          << " ;;\n";
     for (const Command& c : commands) {
         const bool files =
             std::any_of(c.arguments.begin(), c.arguments.end(), [](const Argument& a) { return a.option.empty() && a.file; });
@@ -131,8 +131,7 @@ void print_zsh(const CLI::App& app) {
     for (const Command& c : commands_of(app)) std::cout << "\n            " << quoted(escaped(c.name, ":") + ":" + c.help);
     std::cout << "\n        )\n        _describe command commands\n        _arguments";
     for (const Argument& a : arguments_of(app)) std::cout << " " << zsh_spec(a);
-    std::cout
-        << "\n        return\n    fi\n    local command=$words[2]\n    shift words\n    (( CURRENT-- ))\n    case $command in\n";
+    std::cout << "\n        return\n    fi\n    local command=$words[2]\n    shift words\n    (( CURRENT-- ))\n    case $command in\n";
     for (const Command& c : commands_of(app)) {
         std::cout << "    " << c.name << ")\n        _arguments";
         for (const Argument& a : c.arguments) std::cout << " \\\n            " << zsh_spec(a);

@@ -67,7 +67,7 @@ OutputFile::OutputFile(const std::string& path) : path_(path == kStandard ? "sta
 }
 
 int OutputFile::open_path() {
-    struct stat old {};
+    struct stat old{};
     const bool exists = stat(path_.c_str(), &old) == 0;
     if (!exists && errno != ENOENT) return -1;
     // A device or a pipe cannot be replaced by a new file: it is written to as it is.

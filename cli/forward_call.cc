@@ -93,25 +93,18 @@ void ForwardCall::make_operands(const oracle::Reading& shape, fa_forward_args_t&
 
 double ForwardCall::key_value(int64_t j) {
     switch (case_.data) {
-        case Data::ascending:
-            return 0.1 * double(j);  // q is 1
-        case Data::one_huge:
-            return j == 3 ? 100 : rng_.normal();
-        case Data::steep:
-            return 100 * rng_.normal();
-        default:
-            return rng_.normal();
+        case Data::ascending: return 0.1 * double(j);  // q is 1
+        case Data::one_huge: return j == 3 ? 100 : rng_.normal();
+        case Data::steep: return 100 * rng_.normal();
+        default: return rng_.normal();
     }
 }
 
 double ForwardCall::value_value(int64_t j, int64_t c) {
     switch (case_.data) {
-        case Data::counting:
-            return c == j % reading_->dim_v ? 1 : 0;
-        case Data::limit:
-            return (rng_.chance(0.5) ? 0.9 : -0.9) * oracle::largest(reading_->v_dtype);
-        default:
-            return rng_.normal();
+        case Data::counting: return c == j % reading_->dim_v ? 1 : 0;
+        case Data::limit: return (rng_.chance(0.5) ? 0.9 : -0.9) * oracle::largest(reading_->v_dtype);
+        default: return rng_.normal();
     }
 }
 

@@ -210,12 +210,7 @@ class Cases {
         add(FA_F32, "dim 1024").dims(1024, 1024).lengths(20, 70);
         add(FA_BF16, "dims 192 and 128").dims(192, 128);
         add(FA_BF16, "dims 576 and 512, one kv head").dims(576, 512).heads(8, 1).lengths(5, 90);
-        add(FA_BF16, "dims 576 and 512, v in k, decoding from pages of 64")
-            .dims(576, 512)
-            .heads(16, 1)
-            .lengths(2, 200)
-            .v_in_k()
-            .paged(64);
+        add(FA_BF16, "dims 576 and 512, v in k, decoding from pages of 64").dims(576, 512).heads(16, 1).lengths(2, 200).v_in_k().paged(64);
         add(FA_F16, "e4m3 k, v in it, de-scaled").types(FA_E4M3, 0).dims(96, 64).v_in_k().descaled_k();
         add(FA_F32, "as many kv heads as heads").heads(3, 3);
         add(FA_F16, "one kv head for 12").heads(12, 1);

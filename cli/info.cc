@@ -137,8 +137,7 @@ void print(const Json& info) {
     std::cout << "\n\n";
     Table parameters({"parameter", "bounds", "default", "meaning"}, 4);
     for (const Json& p : info["parameters"])
-        if (!p["figure"])
-            parameters.add({text(p["name"]), text_of(p["min"], " … ", p["max"]), p["default"].dump(), text(p["doc"])});
+        if (!p["figure"]) parameters.add({text(p["name"]), text_of(p["min"], " … ", p["max"]), p["default"].dump(), text(p["doc"])});
     parameters.print(std::cout);
 
     std::cout << "\n";

@@ -42,8 +42,7 @@ int32_t dtype_of(const std::string& option, const std::string& path, const Array
     const std::string holds = text_of(option, " ", path, ": holds ", type_name(array.type));
     if (bits && wanted != "bf16") fail(holds, "; give --dtype bf16 if these are the bits of bfloat16");
     const std::string dtype = bits ? "bf16" : array.type == "f4" ? "f32" : array.type == "f2" ? "f16" : "";
-    if (dtype.empty())
-        fail(holds, "; expected float32, float16, or bfloat16 as uint16 (convert it first, as by astype('float32'))");
+    if (dtype.empty()) fail(holds, "; expected float32, float16, or bfloat16 as uint16 (convert it first, as by astype('float32'))");
     if (!wanted.empty() && dtype != wanted) fail(holds, ", but --dtype is ", wanted);
     return value_of(kDtypes, dtype);
 }
@@ -75,8 +74,7 @@ int64_t longest(const std::vector<int32_t>& offsets) {
     return n;
 }
 
-void broadcast(const std::string& option, const std::string& path, const Array& array, const fa_attention_desc_t& desc,
-               int64_t* stride) {
+void broadcast(const std::string& option, const std::string& path, const Array& array, const fa_attention_desc_t& desc, int64_t* stride) {
     const std::vector<int64_t> full = {desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k};
     const size_t rank = array.shape.size();
     bool fits = rank <= full.size();

@@ -26,7 +26,6 @@ std::vector<int32_t> read_offsets(const std::string& option, const std::string& 
 int64_t longest(const std::vector<int32_t>& offsets);
 
 // NumPy's rule: axes are aligned at the end, and one that is missing or 1 is repeated, by stride 0.
-void broadcast(const std::string& option, const std::string& path, const Array& array, const fa_attention_desc_t& desc,
-               int64_t* stride);
+void broadcast(const std::string& option, const std::string& path, const Array& array, const fa_attention_desc_t& desc, int64_t* stride);
 
 }  // namespace tool

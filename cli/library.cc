@@ -23,8 +23,7 @@ const std::vector<Named> kBackends = {
     {"auto", FA_BACKEND_AUTO}, {"cpu", FA_BACKEND_CPU}, {"cuda", FA_BACKEND_CUDA}, {"hip", FA_BACKEND_HIP}};
 const std::vector<Named> kDtypes = {{"f32", FA_F32},   {"f16", FA_F16},   {"bf16", FA_BF16},
                                     {"e4m3", FA_E4M3}, {"e5m2", FA_E5M2}, {"i8", FA_I8}};
-const std::vector<Named> kBlockTypes = {
-    {"q8_0", FA_Q8_0}, {"q5_1", FA_Q5_1}, {"q5_0", FA_Q5_0}, {"q4_1", FA_Q4_1}, {"q4_0", FA_Q4_0}};
+const std::vector<Named> kBlockTypes = {{"q8_0", FA_Q8_0}, {"q5_1", FA_Q5_1}, {"q5_0", FA_Q5_0}, {"q4_1", FA_Q4_1}, {"q4_0", FA_Q4_0}};
 const std::vector<Named> kAlgorithms = {
     {"standard", FA_ALGORITHM_STANDARD}, {"flash1", FA_ALGORITHM_FLASH1}, {"flash", FA_ALGORITHM_FLASH}};
 const std::vector<Named> kPrecisions = {{"default", FA_PRECISION_DEFAULT}, {"native", FA_PRECISION_NATIVE}};
@@ -37,13 +36,12 @@ const std::vector<Named> kIsas = [] {
 }();
 
 // f16 and bf16 are kinds of --dtype.
-const CacheScheme kCacheSchemes[] = {{"q8_0", FA_Q8_0, 0, 0, false},         {"q5_1", FA_Q5_1, 0, 0, false},
-                                     {"q5_0", FA_Q5_0, 0, 0, false},         {"q4_1", FA_Q4_1, 0, 0, false},
-                                     {"q4_0", FA_Q4_0, 0, 0, false},         {"i8", FA_I8, FA_F32, 0, false},
-                                     {"e4m3", FA_E4M3, FA_F32, 0, false},    {"e5m2", FA_E5M2, FA_F32, 0, false},
-                                     {"mxfp8", FA_E4M3, FA_E8M0, 32, false}, {"mxfp4", FA_E2M1, FA_E8M0, 32, false},
-                                     {"nvfp4", FA_E2M1, FA_E4M3, 16, false}, {"i4", FA_I4, FA_F16, 32, false},
-                                     {"u4", FA_U4, FA_F16, 32, true}};
+const CacheScheme kCacheSchemes[] = {
+    {"q8_0", FA_Q8_0, 0, 0, false},         {"q5_1", FA_Q5_1, 0, 0, false},         {"q5_0", FA_Q5_0, 0, 0, false},
+    {"q4_1", FA_Q4_1, 0, 0, false},         {"q4_0", FA_Q4_0, 0, 0, false},         {"i8", FA_I8, FA_F32, 0, false},
+    {"e4m3", FA_E4M3, FA_F32, 0, false},    {"e5m2", FA_E5M2, FA_F32, 0, false},    {"mxfp8", FA_E4M3, FA_E8M0, 32, false},
+    {"mxfp4", FA_E2M1, FA_E8M0, 32, false}, {"nvfp4", FA_E2M1, FA_E4M3, 16, false}, {"i4", FA_I4, FA_F16, 32, false},
+    {"u4", FA_U4, FA_F16, 32, true}};
 
 const CacheScheme& cache_scheme(const std::string& name) {
     for (const CacheScheme& scheme : kCacheSchemes)

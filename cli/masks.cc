@@ -6,8 +6,7 @@ namespace tool {
 void add_mask_options(CLI::App& app, MaskOptions& masks) {
     add_choice(app, "--causal", masks.causal, names_of(kAlignments), "Row i sees no key after the one it stands on");
     add_ints(app, "--window", masks.window, "LEFT,RIGHT", "Keys to see on either side of that key; -1: all");
-    add_choice(app, "--align", masks.align, names_of(kAlignments),
-               "Where the diagonal lies, for --window and --alibi without --causal");
+    add_choice(app, "--align", masks.align, names_of(kAlignments), "Where the diagonal lies, for --window and --alibi without --causal");
     app.add_flag("--alibi", masks.alibi, "Subtract slope · distance from the scores, with the usual slopes");
 }
 
@@ -17,8 +16,7 @@ void set_masks(fa_attention_desc_t& d, const MaskOptions& o) {
     const std::string& alignment = o.causal.empty() ? o.align : o.causal;
     // Libraries differ in where the diagonal lies, so none is guessed.
     const char* needs = !o.window.empty() ? "--window" : o.alibi ? "--alibi" : nullptr;
-    if (needs && alignment.empty())
-        misuse(needs, " needs to know where the diagonal lies; give --align top-left or --align bottom-right");
+    if (needs && alignment.empty()) misuse(needs, " needs to know where the diagonal lies; give --align top-left or --align bottom-right");
     if (!alignment.empty()) d.alignment = value_of(kAlignments, alignment);
     if (!o.causal.empty()) d.flags |= FA_CAUSAL;
     if (!o.window.empty()) {

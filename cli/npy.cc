@@ -11,10 +11,9 @@ struct Type {
     const char* name;
     uint64_t size;
 };
-constexpr Type kTypes[] = {{"f4", "float32", 4}, {"f2", "float16", 2}, {"f8", "float64", 8}, {"V2", "bfloat16", 2},
-                           {"b1", "bool", 1},    {"u1", "uint8", 1},   {"u2", "uint16", 2},  {"u4", "uint32", 4},
-                           {"u8", "uint64", 8},  {"i1", "int8", 1},    {"i2", "int16", 2},   {"i4", "int32", 4},
-                           {"i8", "int64", 8}};
+constexpr Type kTypes[] = {{"f4", "float32", 4}, {"f2", "float16", 2}, {"f8", "float64", 8}, {"V2", "bfloat16", 2}, {"b1", "bool", 1},
+                           {"u1", "uint8", 1},   {"u2", "uint16", 2},  {"u4", "uint32", 4},  {"u8", "uint64", 8},   {"i1", "int8", 1},
+                           {"i2", "int16", 2},   {"i4", "int32", 4},   {"i8", "int64", 8}};
 
 const Type* find_type(const std::string& code) {
     for (const Type& t : kTypes)
@@ -207,15 +206,14 @@ Array read_npy(const std::string& path) {
     const char order = header.descr.empty() ? '?' : header.descr[0];
     const std::string type = header.descr.substr(header.descr.empty() ? 0 : 1);
     if ((order != '<' && order != '>' && order != '|' && order != '=') || !find_type(type))
-        fail(path, ": elements of type ", shown(header.descr),
-             " cannot be read; expected float32, float16 or another plain number");
+        fail(path, ": elements of type ", shown(header.descr), " cannot be read; expected float32, float16 or another plain number");
     const int64_t count = count_of(header.shape, type_size(type));
     if (count < 0) fail(path, ": a shape of ", shape_text(header.shape), " is larger than memory can be");
     const uint64_t expected = uint64_t(count) * type_size(type);
     Array array{type, header.shape, strides_of(header.shape, header.fortran), file.read(expected)};
     if (array.bytes.size() < expected)
-        fail(path, ": truncated: ", array.bytes.size(), " bytes of data; its shape ", shape_text(header.shape), " of ",
-             type_name(type), " needs ", expected);
+        fail(path, ": truncated: ", array.bytes.size(), " bytes of data; its shape ", shape_text(header.shape), " of ", type_name(type),
+             " needs ", expected);
     if (!file.read(1).empty()) fail(path, ": bytes after the end of its data; expected ", expected, " bytes of data");
     const bool of_host = order == '|' || order == '=' || order == kHostOrder;
     if (!of_host) array.bytes = swapped(std::move(array.bytes), type_size(type));

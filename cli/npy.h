@@ -8,7 +8,8 @@
 
 namespace tool {
 
-// Elements in the machine's byte order. Their types as the file names them, without it: "f4", "f2", "u2", "b1", … ("V2" is what bfloat16 arrays save as).
+// Elements in the machine's byte order. Their types as the file names them, without it: "f4", "f2", "u2", "b1", … ("V2" is what bfloat16
+// arrays save as).
 struct Array {
     std::string type;
     std::vector<int64_t> shape;

@@ -95,8 +95,7 @@ std::vector<int64_t> parse_ints(const std::string& option, const std::string& te
     for (size_t at = 0; at <= text.size();) {
         const size_t comma = std::min(text.find(',', at), text.size());
         int64_t value = 0;
-        if (!parse(text.substr(at, comma - at), &value))
-            misuse(option, " is '", text, "'; expected whole numbers separated by commas");
+        if (!parse(text.substr(at, comma - at), &value)) misuse(option, " is '", text, "'; expected whole numbers separated by commas");
         values.push_back(value);
         at = comma + 1;
     }
@@ -113,8 +112,7 @@ CLI::Option* add_real(CLI::App& app, const std::string& option, std::optional<fl
     return app.add_option_function<std::string>(option, read, help)->type_name("NUMBER");
 }
 
-CLI::Option* add_text(CLI::App& app, const std::string& option, std::string& value, const std::string& form,
-                      const std::string& help) {
+CLI::Option* add_text(CLI::App& app, const std::string& option, std::string& value, const std::string& form, const std::string& help) {
     const auto read = [&value, option](const std::string& text) {
         if (text.empty()) misuse(option, " is empty; expected a value");
         value = text;

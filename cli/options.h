@@ -20,8 +20,7 @@ std::vector<int64_t> parse_ints(const std::string& option, const std::string& te
 
 CLI::Option* add_real(CLI::App& app, const std::string& option, std::optional<float>& value, const std::string& help);
 // Not empty: an option that was given never counts as one that was not.
-CLI::Option* add_text(CLI::App& app, const std::string& option, std::string& value, const std::string& form,
-                      const std::string& help);
+CLI::Option* add_text(CLI::App& app, const std::string& option, std::string& value, const std::string& form, const std::string& help);
 CLI::Option* add_int(CLI::App& app, const std::string& option, int64_t& value, const std::string& help);
 CLI::Option* add_ints(CLI::App& app, const std::string& option, std::vector<int64_t>& value, const std::string& form,
                       const std::string& help);

@@ -38,7 +38,10 @@ std::string converted(const std::string& svg, const char* options) {
 }  // namespace
 
 Picture::Picture(const std::string& path)
-    : conversion_(ends_in(path, ".png") ? "--format=png --zoom=2" : ends_in(path, ".pdf") ? "--format=pdf" : nullptr), file_(checked(path)) {
+    : conversion_(ends_in(path, ".png")   ? "--format=png --zoom=2"
+                  : ends_in(path, ".pdf") ? "--format=pdf"
+                                          : nullptr),
+      file_(checked(path)) {
     if (conversion_ && !can_convert())
         fail(path, ": a PNG or PDF needs the command rsvg-convert; expected a name that ends in .svg, or librsvg's tools");
 }

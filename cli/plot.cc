@@ -83,9 +83,8 @@ class Drawing {
         text(x, y, what, anchor, size, text_of(" transform='rotate(", degrees, " ", x, " ", y, ")'"));
     }
     std::string finish(double width, double height) const {
-        return text_of("<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 ", width, " ", height, "' width='", width,
-                       "' height='", height, "' font-family='sans-serif'>\n<rect width='100%' height='100%' fill='white'/>\n",
-                       svg_.str(), "</svg>\n");
+        return text_of("<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 ", width, " ", height, "' width='", width, "' height='",
+                       height, "' font-family='sans-serif'>\n<rect width='100%' height='100%' fill='white'/>\n", svg_.str(), "</svg>\n");
     }
 
   private:
@@ -130,8 +129,7 @@ void draw_panel(Drawing& draw, const Panel& panel, const std::vector<std::string
             const double height = kPanelHeight * axis.at(*series.bars[g]);
             draw.rectangle(bar_x, foot - height, bar_width * 0.92, height, kColours[colour]);
             if (*series.bars[g] == 0) draw.text(middle, foot - 4, "0", "middle", 11);
-            else if (!series.marks.empty() && series.marks[g])
-                draw.diamond(middle, foot - kPanelHeight * axis.at(*series.marks[g]));
+            else if (!series.marks.empty() && series.marks[g]) draw.diamond(middle, foot - kPanelHeight * axis.at(*series.marks[g]));
         }
     }
 }

@@ -17,8 +17,8 @@ void Progress::show(size_t step, const std::string& name) {
         return;
     }
     const size_t filled = kWidth * step / steps_;
-    std::cerr << "\r\33[K[" << std::string(filled, '#') << std::string(kWidth - filled, '.') << "] " << step << "/" << steps_ << " "
-              << name << std::flush;
+    std::cerr << "\r\33[K[" << std::string(filled, '#') << std::string(kWidth - filled, '.') << "] " << step << "/" << steps_ << " " << name
+              << std::flush;
 }
 
 }  // namespace tool

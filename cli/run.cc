@@ -103,13 +103,11 @@ void Job::read_tensors() {
         fail("--k and --v hold ", type_name(k_.array.type), " and ", type_name(v_.array.type), "; expected the same type");
 
     const std::string shapes = text_of("--k has shape ", shape_text(k_.array.shape), " and --v ", shape_text(v_.array.shape));
-    if (k_.batch != v_.batch || k_.length != v_.length || k_.heads != v_.heads)
-        fail(shapes, "; expected the same but for the last axis");
+    if (k_.batch != v_.batch || k_.length != v_.length || k_.heads != v_.heads) fail(shapes, "; expected the same but for the last axis");
     // The library reads a zero here as "like q", which is not what an axis of extent 0 says.
     if (k_.heads == 0 || v_.dim == 0) fail(shapes, "; expected at least one head and one element");
     if (k_.dim != q_.dim)
-        fail("--q has shape ", shape_text(q_.array.shape), " and --k ", shape_text(k_.array.shape),
-             "; expected the same last axis");
+        fail("--q has shape ", shape_text(q_.array.shape), " and --k ", shape_text(k_.array.shape), "; expected the same last axis");
     const int64_t batch_q = cu_q_.empty() ? q_.batch : int64_t(cu_q_.size()) - 1;
     const int64_t batch_k = cu_k_.empty() ? k_.batch : int64_t(cu_k_.size()) - 1;
     if (batch_q != batch_k) fail("q has ", batch_q, " sequences, k and v have ", batch_k, "; expected as many");
@@ -296,8 +294,8 @@ void Job::run() {
 
 void add_run(CLI::App& app) {
     const auto o = std::make_shared<RunOptions>();
-    CLI::App& c = *app.add_subcommand(
-        "run", "Attention over .npy files: float32, float16, or bfloat16 as uint16; - is standard input or output");
+    CLI::App& c =
+        *app.add_subcommand("run", "Attention over .npy files: float32, float16, or bfloat16 as uint16; - is standard input or output");
     const char* const file = "FILE";
     add_text(c, "--q", o->q, file, "Queries: (batch, seq, heads, dim), or packed (total, heads, dim)")->required();
     add_text(c, "--k", o->k, file, "Keys; their number of heads divides that of the queries")->required();
@@ -318,7 +316,8 @@ void add_run(CLI::App& app) {
     add_choice(c, "--kv-type", o->kv_type, cache_scheme_names(),
                "Quantise k and v first, as a cache holds them: ggml's blocks; 8 bits by a factor for each token and head; MXFP8, MXFP4 and "
                "NVFP4 by one for 32 or 16 dims; 4 bits by one for 32, u4 with a shift, as KIVI has it");
-    add_choice(c, "--v-type", o->v_type, cache_scheme_names(), "The same for v alone, --kv-type being then for k; default that of --kv-type");
+    add_choice(c, "--v-type", o->v_type, cache_scheme_names(),
+               "The same for v alone, --kv-type being then for k; default that of --kv-type");
     add_choice(c, "--out-dtype", o->out_dtype, {"f32", "f16", "bf16"}, "Type of the output; default that of q");
     add_choice(c, "--backend", o->backend, names_of(kBackends), "Where to compute; default auto");
     add_choice(c, "--algorithm", o->algorithm, names_of(kAlgorithms), "Default flash; the others are baselines for study");

@@ -21,8 +21,7 @@ struct Slot {
 } slots[4];  // more than any command writes at a time
 std::atomic<bool> patient;
 std::atomic<int> asked;  // the signal that was waited with; 0: none
-static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
-              "a handler must not wait for a lock");
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free, "a handler must not wait for a lock");
 
 void on_signal(int number) {
     const auto* const watched =
@@ -39,7 +38,7 @@ void on_signal(int number) {
 
 void watch_signals() {
     for (const Watched& w : kWatched) {
-        struct sigaction action {};
+        struct sigaction action{};
         if (sigaction(w.number, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) continue;
         action.sa_handler = on_signal;
         action.sa_flags = SA_RESTART;

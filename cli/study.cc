@@ -56,9 +56,7 @@ Json json_of(const Finding& f) {
 }
 
 std::vector<std::string> cells_of(const Finding& f) {
-    const auto counted = [&](double Cost::*part, const char* unit) {
-        return f.counted ? engineering((*f.counted).*part, unit) : "–";
-    };
+    const auto counted = [&](double Cost::* part, const char* unit) { return f.counted ? engineering((*f.counted).*part, unit) : "–"; };
     std::vector<std::string> row = {text_of_shape(f.shape),
                                     name_of(kAlgorithms, f.algorithm),
                                     engineering(f.formula.flops, "FLOP"),
@@ -78,7 +76,7 @@ std::vector<std::string> cells_of(const Finding& f) {
 double deviation(const std::vector<Finding>& findings) {
     double worst = 0;
     for (const Finding& f : findings)
-        for (double Cost::*part : {&Cost::flops, &Cost::extra, &Cost::read, &Cost::written})
+        for (double Cost::* part : {&Cost::flops, &Cost::extra, &Cost::read, &Cost::written})
             if (f.counted && f.formula.*part > 0) worst = std::max(worst, std::fabs((*f.counted).*part / f.formula.*part - 1));
     return worst;
 }
@@ -105,15 +103,14 @@ void print_notes(const std::vector<Finding>& findings) {
                 std::cout << text_of_shape(f.shape) << " " << name_of(kAlgorithms, f.algorithm) << " skipped on "
                           << name_of(kBackends, t.backend) << ": " << t.why << "\n";
     std::cout << "\n[batch,heads,n,d], float32, no mask. Traffic and space: between memory and tiles of " << findings[0].tile_rows
-              << " rows and " << findings[0].tile_keys
-              << " keys; space for one head at a time.\nCounts differ from formulas by at most " << 100 * deviation(findings)
-              << " %. Times: median of up to " << findings[0].timings[0].rounds << " rounds in which the algorithms take turns.\n";
+              << " rows and " << findings[0].tile_keys << " keys; space for one head at a time.\nCounts differ from formulas by at most "
+              << 100 * deviation(findings) << " %. Times: median of up to " << findings[0].timings[0].rounds
+              << " rounds in which the algorithms take turns.\n";
 }
 
 // One panel: a value of each finding, grouped by shape, coloured by algorithm. Findings come shape by shape, algorithms in order.
 template <class Value, class Mark>
-Panel panel_of(const std::string& title, const char* axis, const char* unit, const std::vector<Finding>& findings, Value value,
-               Mark mark) {
+Panel panel_of(const std::string& title, const char* axis, const char* unit, const std::vector<Finding>& findings, Value value, Mark mark) {
     Panel panel{title, axis, unit, {}, {}};
     for (const Named& algorithm : kAlgorithms) panel.series.push_back({algorithm.name, {}, {}});
     for (size_t i = 0; i < findings.size(); ++i) {
@@ -194,8 +191,7 @@ void study(StudyOptions o) {
     }
     std::cout.flush();
     if (interrupted())
-        throw Interrupted(
-            text_of("interrupted: ", findings.size() / kAlgorithms.size(), " of ", o.shapes.size(), " shapes are done"));
+        throw Interrupted(text_of("interrupted: ", findings.size() / kAlgorithms.size(), " of ", o.shapes.size(), " shapes are done"));
     if (plot) plot->draw(drawing_of(findings));
 }
 
@@ -203,8 +199,7 @@ void study(StudyOptions o) {
 
 void add_study(CLI::App& app) {
     const auto o = std::make_shared<StudyOptions>();
-    CLI::App& c =
-        *app.add_subcommand("study", "Work, space, memory traffic and time of standard attention, FlashAttention-1 and -2");
+    CLI::App& c = *app.add_subcommand("study", "Work, space, memory traffic and time of standard attention, FlashAttention-1 and -2");
     const auto shapes = [o](const std::vector<std::string>& texts) {
         o->shapes.clear();
         for (const std::string& text : texts) o->shapes.push_back(parse_shape(text));

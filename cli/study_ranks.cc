@@ -25,8 +25,8 @@ struct Link {
     std::string name;
     double rate, latency;
 };
-// NVLink: what NCCL 2.28 reaches in an all-to-all of four H100, and for a group without bytes (bench/results). Of the others the bandwidth that
-// vendors state for one direction of one port, and the latency that message-passing libraries reach.
+// NVLink: what NCCL 2.28 reaches in an all-to-all of four H100, and for a group without bytes (bench/results). Of the others the bandwidth
+// that vendors state for one direction of one port, and the latency that message-passing libraries reach.
 const std::vector<Link> kLinks = {{"nvlink", 160e9, 170e-6}, {"infiniband", 50e9, 5e-6}, {"ethernet", 12.5e9, 30e-6}};
 
 const char* name_of(Way way) { return way == Way::ulysses ? "ulysses" : way == Way::all_gather ? "all-gather" : "ring"; }
@@ -109,16 +109,16 @@ void study_ranks(const RanksOptions& o) {
     for (const Sharing& s : problems)
         for (const Way way : kWays) {
             const Sharded c = cost_of(way, s);
-            std::vector<std::string> row = {text_of_shape({int64_t(s.batch), s.heads_q, int64_t(s.n), int64_t(s.dim)}), name_of(way), text_of(s.ranks)};
+            std::vector<std::string> row = {text_of_shape({int64_t(s.batch), s.heads_q, int64_t(s.n), int64_t(s.dim)}), name_of(way),
+                                            text_of(s.ranks)};
             if (!c.possible) {
                 row.push_back("–");
                 table.add(row);
                 continue;
             }
             const double work = c.forward.flops + c.backward.flops;
-            row.insert(row.end(),
-                       {engineering(work, "FLOP"), engineering(c.forward.bytes, "B"), text_of(int64_t(c.forward.messages)),
-                        engineering(c.backward.bytes, "B"), text_of(int64_t(c.backward.messages))});
+            row.insert(row.end(), {engineering(work, "FLOP"), engineering(c.forward.bytes, "B"), text_of(int64_t(c.forward.messages)),
+                                   engineering(c.backward.bytes, "B"), text_of(int64_t(c.backward.messages))});
             for (const Link& link : links) {
                 const double seconds = seconds_of_both(way, s, link, rank);
                 row.insert(row.end(), {engineering(seconds, "s"), percent(work / rank.speed / seconds)});

@@ -24,8 +24,7 @@ void forward(std::vector<Group>& groups, const std::string& dtype, bool gpu) {
     for (int64_t dim : {64, 128}) {
         for (int64_t n : {512, 2048, 8192}) {
             const int64_t many = 16384 / n;
-            const Load load =
-                dense("forward", dtype, gpu ? Shape{many, 16, n, dim} : Shape{1, std::min<int64_t>(many, 16), n, dim});
+            const Load load = dense("forward", dtype, gpu ? Shape{many, 16, n, dim} : Shape{1, std::min<int64_t>(many, 16), n, dim});
             groups.push_back({load, causal(load)});
         }
     }
@@ -130,16 +129,13 @@ void options(std::vector<Group>& groups, const std::string& dtype, bool) {
     add("ALiBi", [&](Load& l) { stand(l), l.desc.operands |= FA_OPERAND_ALIBI; });
     add("sinks", [](Load& l) { l.desc.operands |= FA_OPERAND_SINKS; });
     add("softcap", [](Load& l) { l.desc.softcap = 20; });
-    add("mask, 7 of 10",
-        [](Load& l) { l.desc.operands |= FA_OPERAND_MASK, l.desc.mask_stride[2] = kRows, l.desc.mask_stride[3] = 1; });
+    add("mask, 7 of 10", [](Load& l) { l.desc.operands |= FA_OPERAND_MASK, l.desc.mask_stride[2] = kRows, l.desc.mask_stride[3] = 1; });
     add("mask, triangle", [](Load& l) {
         l.desc.operands |= FA_OPERAND_MASK, l.desc.mask_stride[2] = kRows, l.desc.mask_stride[3] = 1;
         l.triangle = true;
     });
-    add("bias of keys",
-        [](Load& l) { l.desc.operands |= FA_OPERAND_BIAS, l.desc.bias_stride[1] = kRows, l.desc.bias_stride[3] = 1; });
-    add("bias of pairs",
-        [](Load& l) { l.desc.operands |= FA_OPERAND_BIAS, l.desc.bias_stride[2] = kRows, l.desc.bias_stride[3] = 1; });
+    add("bias of keys", [](Load& l) { l.desc.operands |= FA_OPERAND_BIAS, l.desc.bias_stride[1] = kRows, l.desc.bias_stride[3] = 1; });
+    add("bias of pairs", [](Load& l) { l.desc.operands |= FA_OPERAND_BIAS, l.desc.bias_stride[2] = kRows, l.desc.bias_stride[3] = 1; });
     add("pages of 16", [&](Load& l) { pages(l, 16); });
     add("pages of 64", [&](Load& l) { pages(l, 64); });
     add("packed sequences", [](Load& l) { l = packed(l, {700, 300, 1000, 450}); });

@@ -57,8 +57,7 @@ class Contestant {
             const auto [low, high] = std::minmax_element(shares.begin(), shares.end());
             speed_.ceilings.push_back({b.name, b.unit, median(b.rates), median(shares), *low, *high});
         }
-        std::sort(speed_.ceilings.begin(), speed_.ceilings.end(),
-                  [](const Ceiling& a, const Ceiling& b) { return a.share > b.share; });
+        std::sort(speed_.ceilings.begin(), speed_.ceilings.end(), [](const Ceiling& a, const Ceiling& b) { return a.share > b.share; });
         if (this != &first) {
             std::vector<double> costs;
             const double work = flops_of(load_) / flops_of(first.load_);
@@ -77,8 +76,7 @@ class Contestant {
         // Products of bytes are decoding's, which reading bounds.
         const bool in_bf16 = load_.desc.precision == FA_PRECISION_NATIVE && (says("products of bf16") || says("products of 8 bits"));
         if (const Unit* unit = unit_for(in_bf16 ? int32_t(FA_BF16) : load_.desc.q_dtype, isa))
-            bounds_.push_back(
-                {unit->name, "FLOP/s", flops_of(load_), [=](double s) { return arithmetic_rate(*unit, threads, s); }, {}});
+            bounds_.push_back({unit->name, "FLOP/s", flops_of(load_), [=](double s) { return arithmetic_rate(*unit, threads, s); }, {}});
         if (cache_bytes_of(load_) < kFewestReadBytes) return;
         const auto rate = [this, threads, read = reader_for(isa), sets = tensors_.sets()](double s) {
             return read_rate(read, sets, tensors_.turn, threads, s);

@@ -26,7 +26,7 @@ struct Speed {
     double enqueue = 0;                      // of them until the call returns; on a GPU the rest goes on behind it
     int64_t calls = 0;                       // of a round
     std::vector<Ceiling> ceilings;           // on the CPU; first the one that the call is nearest to
-    std::optional<double> cost;  // a variant's: its time ÷ that of its group's first, for equal work; median of the rounds
+    std::optional<double> cost;              // a variant's: its time ÷ that of its group's first, for equal work; median of the rounds
 };
 
 // Why the call cannot be made here; "" when it can.

@@ -24,8 +24,8 @@ struct Outcome {
 };
 
 // Makes the call on one kernel, and lets `judge` look at what it wrote.
-Outcome attempt(const Kernel& kernel, const fa_attention_desc_t& desc, int32_t op,
-                const std::function<fa_status_t(fa_handle_t)>& call, const std::function<void(Outcome&)>& judge);
+Outcome attempt(const Kernel& kernel, const fa_attention_desc_t& desc, int32_t op, const std::function<fa_status_t(fa_handle_t)>& call,
+                const std::function<void(Outcome&)>& judge);
 
 using Kernels = std::vector<Kernel>;
 using Done = std::function<void(const Outcome&)>;

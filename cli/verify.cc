@@ -71,16 +71,15 @@ Table table_of(const Machine& machine, const std::vector<Trial>& trials) {
 }
 
 void print_faults(const Machine& machine, const std::vector<Checked>& results) {
-    std::cout
-        << "\nErrors against fp64: the relative norm of the error of o, or of all gradients; \"share\": the largest error of any "
-           "element\n"
-           "as a share of its own bound, which is checked in every row; \"rounding\": each element is the nearest value of its "
-           "type.\n";
+    std::cout << "\nErrors against fp64: the relative norm of the error of o, or of all gradients; \"share\": the largest error of any "
+                 "element\n"
+                 "as a share of its own bound, which is checked in every row; \"rounding\": each element is the nearest value of its "
+                 "type.\n";
     for (const Checked& r : results)
         for (size_t k = 0; k < r.outcomes.size(); ++k)
             if (!r.outcomes[k].fault.empty())
-                std::cout << (r.outcomes[k].supported ? "FAIL " : "not supported: ") << r.trial << ", " << machine.kernels[k].name
-                          << ": " << r.outcomes[k].fault << "\n";
+                std::cout << (r.outcomes[k].supported ? "FAIL " : "not supported: ") << r.trial << ", " << machine.kernels[k].name << ": "
+                          << r.outcomes[k].fault << "\n";
 }
 
 Json json_of(const Machine& machine, const std::vector<Checked>& results) {
@@ -89,10 +88,7 @@ Json json_of(const Machine& machine, const std::vector<Checked>& results) {
         Json list = Json::array();
         for (size_t k = 0; k < r.outcomes.size(); ++k) {
             const Outcome& o = r.outcomes[k];
-            Json one = {{"kernel", machine.kernels[k].name},
-                        {"status", o.passed()    ? "passed"
-                                   : o.supported ? "failed"
-                                                 : "unsupported"}};
+            Json one = {{"kernel", machine.kernels[k].name}, {"status", o.passed() ? "passed" : o.supported ? "failed" : "unsupported"}};
             if (o.norm) one.update({{"norm", *o.norm}, {"norm_bound", o.norm_bound}});
             if (o.share) one["share_of_element_bound"] = *o.share;
             if (!o.fault.empty()) one["reason"] = o.fault;
@@ -155,8 +151,8 @@ void verify(bool json, const std::vector<std::string>& only) {
     } else {
         print_faults(machine, results);
         std::cout << "\n"
-                  << passed << " passed, " << failed << " failed, " << unsupported << " not supported, in "
-                  << engineering(seconds, "s") << "\n";
+                  << passed << " passed, " << failed << " failed, " << unsupported << " not supported, in " << engineering(seconds, "s")
+                  << "\n";
     }
     std::cout.flush();
     if (failed) fail(failed, " of ", passed + failed, " checks failed");
@@ -171,9 +167,11 @@ void add_verify(CLI::App& app) {
         std::vector<std::string> only;
     };
     const auto o = std::make_shared<Options>();
-    CLI::App& c =
-        *app.add_subcommand("verify", "Check every kernel that this machine can run against fp64; exit status 1 if one is wrong");
-    c.add_option("--only", o->only, "Only cases whose name contains this; * and ? stand for anything")->type_name("PATTERN")->expected(1)->take_all();
+    CLI::App& c = *app.add_subcommand("verify", "Check every kernel that this machine can run against fp64; exit status 1 if one is wrong");
+    c.add_option("--only", o->only, "Only cases whose name contains this; * and ? stand for anything")
+        ->type_name("PATTERN")
+        ->expected(1)
+        ->take_all();
     c.add_flag("--json", o->json, "Print JSON");
     c.callback([o] { verify(o->json, o->only); });
 }

@@ -63,7 +63,8 @@ int main(void) {
     for (int n = 0; n < PAGES; n++) table[n] = PAGES - 1 - n;
     for (int t = 0; t <= TOKENS; t++)
         for (int b = 0; b < BATCH; b++) lengths[t][b] = t;
-    int32_t *pages = device(sizeof table, table), *all_lengths = device(sizeof lengths, lengths), *used = device(2 * sizeof lengths[0], NULL);
+    int32_t *pages = device(sizeof table, table), *all_lengths = device(sizeof lengths, lengths),
+            *used = device(2 * sizeof lengths[0], NULL);
 
     const float *all_q = random_tokens(ROW_Q), *all_k = random_tokens(ROW_KV), *all_v = random_tokens(ROW_KV);
     const size_t o_bytes = sizeof(float) * BATCH * TOKENS * ROW_Q, cache_bytes = sizeof(float) * PAGES * PAGE * ROW_KV;

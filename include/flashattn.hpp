@@ -189,8 +189,7 @@ inline namespace by_exception {
 /* what() is the name of the status and the sentence. */
 class Error : public std::runtime_error {
   public:
-    explicit Error(Status status)
-        : std::runtime_error(std::string(status.name()) + ": " + status.message()), status_(std::move(status)) {}
+    explicit Error(Status status) : std::runtime_error(std::string(status.name()) + ": " + status.message()), status_(std::move(status)) {}
     fa_status_t code() const { return status_.code(); }
     const Status& status() const { return status_; }
 
@@ -257,9 +256,7 @@ struct Attention : fa_attention_desc_t {
     Attention& o_strides(int64_t batch_, int64_t row, int64_t head, int64_t unit) {
         return literal(FA_STRIDED_O, o_stride, batch_, row, head, unit);
     }
-    Attention& lse_strides(int64_t batch_, int64_t head, int64_t row) {
-        return literal(FA_STRIDED_LSE, lse_stride, batch_, head, row);
-    }
+    Attention& lse_strides(int64_t batch_, int64_t head, int64_t row) { return literal(FA_STRIDED_LSE, lse_stride, batch_, head, row); }
     Attention& q_tail_strides(int64_t batch_, int64_t row, int64_t head, int64_t unit) {
         return literal(FA_STRIDED_Q_TAIL, q_tail_stride, batch_, row, head, unit);
     }
@@ -470,8 +467,7 @@ class Binding {
 
     /* pointer: in the args. type: the descriptor's field that has its type, if any. */
     template <class Pointer, class Given>
-    void set(const char* name, Pointer*& pointer, const Given& given, uint64_t operand,
-             int32_t fa_attention_desc_t::*type = nullptr) {
+    void set(const char* name, Pointer*& pointer, const Given& given, uint64_t operand, int32_t fa_attention_desc_t::* type = nullptr) {
         pointer = given.data();
         if (!pointer) return;
         desc_.operands |= operand;
@@ -497,8 +493,7 @@ class Binding {
             const fa_status_t status = fa_extent(&desc_, op_, args_, room.field, &used);
             if (status != FA_OK) return {status, fa_last_error(nullptr)};
             if (used > room.bytes) {
-                return invalid(room.name,
-                               "has " + std::to_string(room.bytes) + " bytes: the call would use " + std::to_string(used));
+                return invalid(room.name, "has " + std::to_string(room.bytes) + " bytes: the call would use " + std::to_string(used));
             }
         }
         return {};
@@ -510,9 +505,7 @@ class Binding {
         uint32_t field;
         uint64_t bytes;
     };
-    static Status invalid(const char* name, const std::string& what) {
-        return {FA_INVALID_ARGUMENT, std::string(name) + " " + what};
-    }
+    static Status invalid(const char* name, const std::string& what) { return {FA_INVALID_ARGUMENT, std::string(name) + " " + what}; }
     static std::string word(int32_t dtype) {
         const char* name = fa_dtype_name(dtype);
         return name ? name : "number " + std::to_string(dtype);
@@ -777,8 +770,7 @@ class Handle {
         info.stream = options.stream;
         if (!options.backend_dir.empty()) info.backend_dir = options.backend_dir.c_str();
         if (options.log) info.log = detail::Callbacks::on_log, info.log_user = made.callbacks_.get();
-        if (options.parallel_for)
-            info.parallel_for = detail::Callbacks::on_parallel_for, info.parallel_user = made.callbacks_.get();
+        if (options.parallel_for) info.parallel_for = detail::Callbacks::on_parallel_for, info.parallel_user = made.callbacks_.get();
         fa_handle_t raw = nullptr;
         const fa_status_t status = fa_create(&raw, &info);
         made.raw_.reset(raw);
@@ -909,14 +901,12 @@ class Handle {
             const struct {
                 const char* name;
                 uint64_t has, used;
-            } rooms[] = {
-                {"x", given.x.data() ? given.x.bytes() : Tensor::kUnknown, detail::reach(one.x_dtype, one.size, one.x_stride)},
-                {"out", given.out.bytes(), detail::reach(one.out_dtype, one.size, one.out_stride)}};
+            } rooms[] = {{"x", given.x.data() ? given.x.bytes() : Tensor::kUnknown, detail::reach(one.x_dtype, one.size, one.x_stride)},
+                         {"out", given.out.bytes(), detail::reach(one.out_dtype, one.size, one.out_stride)}};
             for (const auto& room : rooms)
                 if (room.has != Tensor::kUnknown && room.used > room.has)
                     return {FA_INVALID_ARGUMENT, "list[" + std::to_string(raw.size()) + "]." + room.name + " has " +
-                                                     std::to_string(room.has) + " bytes: the call would use " +
-                                                     std::to_string(room.used)};
+                                                     std::to_string(room.has) + " bytes: the call would use " + std::to_string(room.used)};
             raw.push_back(one);
         }
         return said(fa_convert(get(), raw.data(), static_cast<int64_t>(raw.size()), flags, stream));
@@ -978,8 +968,8 @@ inline Result<std::vector<fa_device_info_t>> devices(int32_t backend) {
 }
 
 /* A byte for each of rows × keys pairs: 1 where the key is kept. See fa_dropout_mask. */
-inline Result<std::vector<uint8_t>> dropout_mask(float p, uint64_t seed, uint64_t offset, int64_t batch_head, int64_t row,
-                                                 int64_t rows, int64_t key, int64_t keys) {
+inline Result<std::vector<uint8_t>> dropout_mask(float p, uint64_t seed, uint64_t offset, int64_t batch_head, int64_t row, int64_t rows,
+                                                 int64_t key, int64_t keys) {
     std::vector<uint8_t> keep(rows > 0 && keys > 0 ? static_cast<size_t>(rows) * static_cast<size_t>(keys) : 0);
     const fa_status_t status = fa_dropout_mask(p, seed, offset, batch_head, row, rows, key, keys, keep.data());
     Status said = status == FA_OK ? Status() : Status(status, fa_last_error(nullptr));

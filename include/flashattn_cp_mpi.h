@@ -99,8 +99,7 @@ static inline fa_status_t fa_cp_mpi_wait(void* user, uint64_t ticket, int64_t ti
     const double limit = MPI_Wtime() + 1e-3 * (double)timeout_ms;
     int i, done = 0, turn;
     for (turn = 0;; turn++) {
-        if (MPI_Testall(group->count, group->requests, &done, group->statuses) != MPI_SUCCESS)
-            return fa_cp_mpi_failed(mpi, FA_PEER_FAILED);
+        if (MPI_Testall(group->count, group->requests, &done, group->statuses) != MPI_SUCCESS) return fa_cp_mpi_failed(mpi, FA_PEER_FAILED);
         if (done) break;
         if (timeout_ms >= 0 && MPI_Wtime() > limit) return fa_cp_mpi_failed(mpi, FA_TIMEOUT);
         if (turn > 100) sched_yield();

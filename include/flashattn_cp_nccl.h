@@ -12,9 +12,9 @@
  *     fa_cp_nccl_close(&transport);
  *     ncclCommDestroy(comm);
  *
- * Messages run on a stream of the transport's own, beside the work of the call's. Nothing waits on the host but the exchanges at the beginning
- * and at the end of a call, which the messages before them come first of: 48 bytes from each rank. A program with a quicker way for host
- * memory between its ranks, such as MPI, puts its own function into transport.gather_host.
+ * Messages run on a stream of the transport's own, beside the work of the call's. Nothing waits on the host but the exchanges at the
+ * beginning and at the end of a call, which the messages before them come first of: 48 bytes from each rank. A program with a quicker way
+ * for host memory between its ranks, such as MPI, puts its own function into transport.gather_host.
  *
  * A rank that dies, or does not come, is a status: the communicator never blocks, its errors are asked for within the time limit, and
  * after a failure it is aborted, which ends what waits on the device. The program's own communicator is not touched by that. */
@@ -58,10 +58,10 @@ typedef struct fa_cp_nccl_s {
     int ranks, device;
     FA_CP_GPU(Stream_t) messages, work; /* the transport's own, and the call's */
     FA_CP_GPU(Event_t) before, gathered, asked, end;
-    int within, ended;           /* between enter and leave; has there been a leave? */
-    int64_t timeout_ms;          /* of the exchange that the call began with */
-    char *room, *host_room;      /* FA_CP_NCCL_ROOM bytes on the device, and pinned */
-    fa_cp_nccl_group_t* groups;  /* all that there have been, for use again */
+    int within, ended;          /* between enter and leave; has there been a leave? */
+    int64_t timeout_ms;         /* of the exchange that the call began with */
+    char *room, *host_room;     /* FA_CP_NCCL_ROOM bytes on the device, and pinned */
+    fa_cp_nccl_group_t* groups; /* all that there have been, for use again */
 } fa_cp_nccl_t;
 
 /* Makes the rank's device current; returns which was, for fa_cp_nccl_back. */
@@ -221,8 +221,7 @@ static inline fa_status_t fa_cp_nccl_enter(void* user, void* stream) {
     const int device = fa_cp_nccl_on_device(nccl);
     nccl->work = (FA_CP_GPU(Stream_t))stream;
     nccl->within = 1;
-    return fa_cp_nccl_back(nccl, device,
-                           nccl->ended ? fa_cp_nccl_of(FA_CP_GPU(StreamWaitEvent)(nccl->work, nccl->end, 0)) : FA_OK);
+    return fa_cp_nccl_back(nccl, device, nccl->ended ? fa_cp_nccl_of(FA_CP_GPU(StreamWaitEvent)(nccl->work, nccl->end, 0)) : FA_OK);
 }
 
 static inline fa_status_t fa_cp_nccl_leave(void* user) {
@@ -261,8 +260,7 @@ static inline FA_CP_GPU(Error_t) fa_cp_nccl_make(fa_cp_nccl_t* nccl) {
     int least = 0, greatest = 0, i;
     FA_CP_GPU(Event_t)* const events[] = {&nccl->before, &nccl->gathered, &nccl->asked, &nccl->end};
     FA_CP_GPU(Error_t) error = FA_CP_GPU(DeviceGetStreamPriorityRange)(&least, &greatest);
-    if (error == FA_CP_GPU(Success))
-        error = FA_CP_GPU(StreamCreateWithPriority)(&nccl->messages, FA_CP_GPU(StreamNonBlocking), greatest);
+    if (error == FA_CP_GPU(Success)) error = FA_CP_GPU(StreamCreateWithPriority)(&nccl->messages, FA_CP_GPU(StreamNonBlocking), greatest);
     for (i = 0; i < 4 && error == FA_CP_GPU(Success); i++)
         error = FA_CP_GPU(EventCreateWithFlags)(events[i], FA_CP_GPU(EventDisableTiming));
     if (error == FA_CP_GPU(Success)) error = FA_CP_GPU(Malloc)((void**)&nccl->room, FA_CP_NCCL_ROOM);

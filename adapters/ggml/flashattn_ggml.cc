@@ -1,5 +1,6 @@
-// A backend for ggml that computes one operation, FLASH_ATTN_EXT, by libflashattn: a device on the CPU, and one on a GPU, where there is one. ggml's
-// scheduler gives them what supports_op() accepts, where that lies in their memory, and leaves all else to ggml's own CPU backend.
+// A backend for ggml that computes one operation, FLASH_ATTN_EXT, by libflashattn: a device on the CPU, and one on a GPU, where there is
+// one. ggml's scheduler gives them what supports_op() accepts, where that lies in their memory, and leaves all else to ggml's own CPU
+// backend.
 #include <flashattn.h>
 #include <ggml-backend-impl.h>
 #include <array>
@@ -94,8 +95,8 @@ bool describe(const ggml_tensor* op, fa_attention_desc_t* d) {
     return true;
 }
 
-// A device: the CPU, in ggml's host memory, or a GPU, with memory of its own. Its handle is what all of its backends and buffers share; ggml asks
-// supports_op() from any thread.
+// A device: the CPU, in ggml's host memory, or a GPU, with memory of its own. Its handle is what all of its backends and buffers share;
+// ggml asks supports_op() from any thread.
 struct Device {
     const char* const name;
     fa_create_info_t info = FA_CREATE_INFO_INIT;
@@ -161,7 +162,9 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size)
     i.get_tensor = [](ggml_backend_buffer_t b, const ggml_tensor* t, void* to, size_t at, size_t n) {
         device_of(b).copy(to, static_cast<const char*>(t->data) + at, n);
     };
-    i.clear = [](ggml_backend_buffer_t b, uint8_t value) { device_of(b).copy(b->context, std::vector<char>(b->size, char(value)).data(), b->size); };
+    i.clear = [](ggml_backend_buffer_t b, uint8_t value) {
+        device_of(b).copy(b->context, std::vector<char>(b->size, char(value)).data(), b->size);
+    };
     void* memory = nullptr;
     const std::lock_guard<std::mutex> lock(device.mutex);
     return device.done(fa_malloc(device.handle, size, &memory)) ? ggml_backend_buffer_init(type, i, memory, size) : nullptr;
@@ -261,10 +264,8 @@ bool supports_op(ggml_backend_dev_t dev, const ggml_tensor* op) {
         case GGML_OP_RESHAPE:
         case GGML_OP_VIEW:
         case GGML_OP_PERMUTE:
-        case GGML_OP_TRANSPOSE:
-            return true;
-        case GGML_OP_FLASH_ATTN_EXT:
-            return computes(device_of(dev), op);
+        case GGML_OP_TRANSPOSE: return true;
+        case GGML_OP_FLASH_ATTN_EXT: return computes(device_of(dev), op);
         default: return false;
     }
 }
@@ -300,8 +301,8 @@ void* get_proc_address(ggml_backend_reg_t, const char* name) {
     return strcmp(name, "ggml_backend_set_n_threads") == 0 ? reinterpret_cast<void*>(set_n_threads) : nullptr;
 }
 
-// ---- is this the ggml that the backend was compiled for? Its numbers and structs change while GGML_BACKEND_API_VERSION does not: so names are
-// compared, and its functions are asked for members of structs, by what each member is there.
+// ---- is this the ggml that the backend was compiled for? Its numbers and structs change while GGML_BACKEND_API_VERSION does not: so names
+// are compared, and its functions are asked for members of structs, by what each member is there.
 
 void mismatch(const char* what, const char* found, const char* expected) {
     std::fprintf(stderr,
@@ -383,11 +384,12 @@ bool knows_this_ggml() {
     // ggml clears them before the device fills them in: in how many bytes?
     alignas(16) unsigned char props[1024];
     memset(props, 0xff, sizeof props);
-    const bool gives_props = SAME_CALL(ggml_backend_dev_get_props(device, reinterpret_cast<ggml_backend_dev_props*>(props)), ggml_backend_device,
-                                       iface.get_props);
+    const bool gives_props = SAME_CALL(ggml_backend_dev_get_props(device, reinterpret_cast<ggml_backend_dev_props*>(props)),
+                                       ggml_backend_device, iface.get_props);
     size_t props_bytes = 0;
     while (props_bytes < sizeof props && props[props_bytes] == 0) props_bytes++;
-    return gives_props && same_member("the end of ggml_backend_dev_props", int(props_bytes / sizeof(void*)), sizeof(ggml_backend_dev_props)) &&
+    return gives_props &&
+           same_member("the end of ggml_backend_dev_props", int(props_bytes / sizeof(void*)), sizeof(ggml_backend_dev_props)) &&
            SAME_CALL(ggml_backend_dev_init(device, nullptr), ggml_backend_device, iface.init_backend) &&
            SAME_CALL(ggml_backend_dev_buffer_type(device), ggml_backend_device, iface.get_buffer_type) &&
            SAME_CALL(ggml_backend_dev_supports_op(device, &tensor), ggml_backend_device, iface.supports_op) &&
@@ -397,7 +399,8 @@ bool knows_this_ggml() {
            SAME_CALL(ggml_backend_graph_compute_async(backend, nullptr), ggml_backend, iface.graph_compute) &&
            same_member("ggml_backend::device", number_of(ggml_backend_get_device(backend)), offsetof(ggml_backend, device)) &&
            SAME_CALL(ggml_backend_buft_get_alignment(type), ggml_backend_buffer_type, iface.get_alignment) &&
-           same_member("ggml_backend_buffer_type::device", number_of(ggml_backend_buft_get_device(type)), offsetof(ggml_backend_buffer_type, device)) &&
+           same_member("ggml_backend_buffer_type::device", number_of(ggml_backend_buft_get_device(type)),
+                       offsetof(ggml_backend_buffer_type, device)) &&
            SAME_CALL(ggml_backend_buffer_clear(buffer, 0), ggml_backend_buffer, iface.clear) &&
            same_member("ggml_backend_buffer::size", number_of(reinterpret_cast<void*>(ggml_backend_buffer_get_size(buffer))),
                        offsetof(ggml_backend_buffer, size)) &&

@@ -65,8 +65,8 @@ FA_FN void add_value(ValueRange* r, float x) {
 struct Scaling {
     float factor, shift;
 };
-// Of what FA_APPEND_DYNAMIC_SCALE stores: the range's ends become the type's. Types of 4 bits have no NaN: their factor is one where a value
-// is not finite.
+// Of what FA_APPEND_DYNAMIC_SCALE stores: the range's ends become the type's. Types of 4 bits have no NaN: their factor is one where a
+// value is not finite.
 FA_FN Scaling dynamic_scaling(const ValueRange& r, int32_t dtype, int32_t factor_dtype, bool shifted) {
     if (is_nibble_type(dtype) && !r.finite) return {float_of(0x7fc00000u), 0.f};
     const float top = r.low <= r.high ? max_fn(fabsf(r.low), fabsf(r.high)) : 0.f;
@@ -79,7 +79,8 @@ static inline Factors factors_of(const void* factor, const void* shift, int32_t 
     return {factor, shift, dtype, {block[0], block[1]}, {stride[0], stride[1], stride[2], stride[3]}};
 }
 static inline Factors q_factors(const Problem& p, const void* factor) {
-    return factors_of(p.has(FA_OPERAND_Q_DESCALE) ? factor : nullptr, nullptr, p.d.q_descale_dtype, p.d.q_descale_block, p.d.q_descale_stride);
+    return factors_of(p.has(FA_OPERAND_Q_DESCALE) ? factor : nullptr, nullptr, p.d.q_descale_dtype, p.d.q_descale_block,
+                      p.d.q_descale_stride);
 }
 static inline Factors k_factors(const Problem& p, const void* factor, const void* shift) {
     return factors_of(p.has(FA_OPERAND_K_DESCALE) ? factor : nullptr, p.has(FA_OPERAND_K_SHIFT) ? shift : nullptr, p.d.k_descale_dtype,

@@ -3,6 +3,7 @@
 
 namespace fa {
 
-__attribute__((section(".note.flashattn"), aligned(4), used)) const ModuleNote module_note = {10, 16, 1, "flashattn", kBackendAbi, 0, {0, 0}};
+__attribute__((section(".note.flashattn"), aligned(4), used))
+const ModuleNote module_note = {10, 16, 1, "flashattn", kBackendAbi, 0, {0, 0}};
 
 }  // namespace fa

@@ -1,4 +1,5 @@
-// What a module's file says of itself to whoever looks at it before its code runs, in the section kModuleNote. Its last build step writes the seal.
+// What a module's file says of itself to whoever looks at it before its code runs, in the section kModuleNote. Its last build step writes
+// the seal.
 #pragma once
 #include <stdint.h>
 

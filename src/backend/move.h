@@ -67,8 +67,7 @@ inline Move move_of(const fa_conversion_t& c) {
     m.accumulate = (c.flags & FA_CONVERT_ACCUMULATE) != 0;
     const bool empty = c.size[0] == 0 || c.size[1] == 0 || c.size[2] == 0 || c.size[3] == 0;
     if (empty || (m.accumulate && !c.x)) return m;  // strides that nobody steps along may be anything
-    const int64_t from_unit = type_bytes(m.from_dtype), to_unit = type_bytes(c.out_dtype),
-                  units = c.size[3] / unit_dims(c.out_dtype);
+    const int64_t from_unit = type_bytes(m.from_dtype), to_unit = type_bytes(c.out_dtype), units = c.size[3] / unit_dims(c.out_dtype);
     const bool copies = m.from_dtype == c.out_dtype && !m.accumulate;
     MoveLoops loops(c, copies ? MoveLoop{units * to_unit, 1, 1} : MoveLoop{units, from_unit, to_unit}, from_unit, to_unit);
     MoveLoop& inner = loops.loop[0];

@@ -1,5 +1,5 @@
-// The options of a call, and what a kernel family implements of them. A call with an operand or an option that a family does not list goes to
-// the general kernel: so a new one is right from the first day, and a fast path takes it by naming it.
+// The options of a call, and what a kernel family implements of them. A call with an operand or an option that a family does not list goes
+// to the general kernel: so a new one is right from the first day, and a fast path takes it by naming it.
 #pragma once
 #include <flashattn.h>
 #include <stddef.h>
@@ -25,7 +25,8 @@ static_assert(kEnd <= 32, "the upper half of 64 bits has one for each");
 #define FA_OPTION(field, used) constexpr uint64_t field = uint64_t(1) << (32 + k_##field);
 #include "backend/options.def"
 
-// All options together that modify scores, that say which keys of a band a row sees, and that say how the work is cut up and what rounding it may have.
+// All options together that modify scores, that say which keys of a band a row sees, and that say how the work is cut up and what rounding
+// it may have.
 constexpr uint64_t score_mods = 0
 #define FA_FIELD(field)
 #define FA_OPTION(field, used)

@@ -7,15 +7,15 @@
 
 namespace fa {
 
-// The caller's descriptor with every default filled in: no zero type, heads_k, heads_v, dim_v, literal scale and strides, page_table_stride.
-// Backends trust it: sizes are in range, products fit, operands and flags are known and consistent. Its members are constexpr so that
-// GPU compilers take them for device functions, too.
+// The caller's descriptor with every default filled in: no zero type, heads_k, heads_v, dim_v, literal scale and strides,
+// page_table_stride. Backends trust it: sizes are in range, products fit, operands and flags are known and consistent. Its members are
+// constexpr so that GPU compilers take them for device functions, too.
 struct Problem {
     fa_attention_desc_t d;
-    int64_t kv_heads;      // pairs of a k and a v head that query heads share; what kernels call a kv head is the number of one
-    int64_t group;         // query heads per kv head
-    int64_t pages_per_row; // ceil(seqlen_k / page_size), 0 without pages
-    uint64_t options;      // in use, see options.def
+    int64_t kv_heads;       // pairs of a k and a v head that query heads share; what kernels call a kv head is the number of one
+    int64_t group;          // query heads per kv head
+    int64_t pages_per_row;  // ceil(seqlen_k / page_size), 0 without pages
+    uint64_t options;       // in use, see options.def
 
     constexpr bool has(uint64_t operand) const { return (d.operands & operand) != 0; }
     // Does a kernel family implement all that the call asks for? A status word is not its business.
@@ -27,8 +27,8 @@ struct Problem {
     constexpr bool has_score_mod() const { return has_addend() || (options & option::score_mods) != 0; }
     constexpr bool packed_q() const { return has(FA_OPERAND_CU_SEQLENS_Q); }
     constexpr bool packed_k() const { return has(FA_OPERAND_CU_SEQLENS_K); }
-    // Are the keys of a block of rows the slots that its list names? Key j is then entry j, and seqlen_k the most entries. Core has made pairs
-    // of heads that share a list, too.
+    // Are the keys of a block of rows the slots that its list names? Key j is then entry j, and seqlen_k the most entries. Core has made
+    // pairs of heads that share a list, too.
     constexpr bool slots() const { return d.list_space == FA_LIST_SLOTS; }
     constexpr bool paged() const { return has(FA_OPERAND_PAGE_TABLE) || slots(); }
     constexpr bool causal() const { return (d.flags & FA_CAUSAL) != 0; }
@@ -43,9 +43,7 @@ struct Problem {
     constexpr int64_t k_dims() const { return d.dim_qk - (has(FA_OPERAND_K_TAIL) ? d.dim_tail : 0); }
     constexpr int64_t v_dims() const { return v_in_k() && d.dim_v > k_dims() ? k_dims() : d.dim_v; }
     // Is a row in one piece, of a type that kernels read by itself, and has it one f32 factor at most?
-    constexpr bool plain_q() const {
-        return !has(FA_OPERAND_Q_TAIL) && plain_factors(d.q_descale_dtype, d.q_descale_block, d.dim_qk);
-    }
+    constexpr bool plain_q() const { return !has(FA_OPERAND_Q_TAIL) && plain_factors(d.q_descale_dtype, d.q_descale_block, d.dim_qk); }
     constexpr bool plain_k() const {
         return !has(FA_OPERAND_K_TAIL | FA_OPERAND_K_SHIFT) && !is_nibble_type(d.k_dtype) &&
                plain_factors(d.k_descale_dtype, d.k_descale_block, d.dim_qk);
@@ -68,8 +66,8 @@ inline DropoutPlace dropout_place(const Problem& p, const fa_forward_args_t& a) 
 }
 
 // The factor of the products q·k, the scale or log2 e times it, as what q is multiplied by and what the products are. In q it costs nothing
-// for each score, but may take no finite q out of f32's range, however small k is: of others q has the mantissa alone, so that the bits are those
-// of a q and a scale between which a power of two has moved.
+// for each score, but may take no finite q out of f32's range, however small k is: of others q has the mantissa alone, so that the bits are
+// those of a q and a scale between which a power of two has moved.
 struct ScoreFactor {
     float q, product;
 };
@@ -202,9 +200,7 @@ FA_FN KeyLocation locate_slot(const Pages& pages, int64_t kv_index, int64_t slot
     const int64_t page = pages.table[kv_index * pages.row_stride + slot / pages.size];
     return {page, slot % pages.size, page >= 0 && page < pages.count};
 }
-FA_FN KeyLocation locate_key(const Pages& pages, const Sequence& s, int64_t key) {
-    return locate_slot(pages, s.kv_index, s.k_begin + key);
-}
+FA_FN KeyLocation locate_key(const Pages& pages, const Sequence& s, int64_t key) { return locate_slot(pages, s.kv_index, s.k_begin + key); }
 
 // The masks that are bands of keys, as the descriptor has them, but for the diagonal; and for a sequence.
 static inline MaskRule mask_rule(const Problem& p) {
@@ -223,12 +219,8 @@ struct RowStrides {
     int64_t batch, row, head;
     constexpr int64_t index(int64_t b, int64_t i, int64_t h) const { return b * batch + i * row + h * head; }
 };
-static inline RowStrides row_strides(const int64_t stride[3], bool packed) {
-    return {packed ? 0 : stride[0], stride[1], stride[2]};
-}
-static inline RowStrides lse_strides(const int64_t stride[3], bool packed) {
-    return {packed ? 0 : stride[0], stride[2], stride[1]};
-}
+static inline RowStrides row_strides(const int64_t stride[3], bool packed) { return {packed ? 0 : stride[0], stride[1], stride[2]}; }
+static inline RowStrides lse_strides(const int64_t stride[3], bool packed) { return {packed ? 0 : stride[0], stride[2], stride[1]}; }
 
 // Element index of a row of q, o or their like, and of one of LSE or its gradient. Packed tensors have no batch.
 FA_FN int64_t query_index(const RowStrides& strides, const Sequence& s, int64_t batch, int64_t row, int64_t head) {

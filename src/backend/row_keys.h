@@ -122,8 +122,8 @@ struct RowSets {
     KeyLists lists;
     constexpr bool any() const { return ranges.pairs != nullptr || lists.words != nullptr; }
 };
-// Keys [key, key + 64) that a row sees before boolean masks, and those of them where these do not act. Of a list: where masks act, and where
-// they do not.
+// Keys [key, key + 64) that a row sees before boolean masks, and those of them where these do not act. Of a list: where masks act, and
+// where they do not.
 struct RowKeys {
     uint64_t visible, unmasked;
 };
@@ -131,8 +131,7 @@ FA_FN RowKeys list_keys(const KeyLists& l, const uint64_t* list, int64_t seqlen_
     return {l.masked < 0 ? 0 : listed_bits(l, list + l.masked, key),
             l.full < 0 ? 0 : listed_bits(l, list + l.full, key) & key_bits(0, seqlen_k, key)};
 }
-FA_FN RowKeys row_keys(const RowSets& x, const Sequence& s, const KeyBand& band, int64_t batch, int64_t head, int64_t row,
-                       int64_t key) {
+FA_FN RowKeys row_keys(const RowSets& x, const Sequence& s, const KeyBand& band, int64_t batch, int64_t head, int64_t row, int64_t key) {
     RowKeys keys{key_bits(band.begin, band.end, key), 0};
     if (x.ranges.pairs) keys.visible &= range_bits(x.ranges, query_index(x.ranges.rows, s, batch, row, head), key);
     if (!x.lists.words) return keys;
@@ -194,8 +193,8 @@ static inline ListTable list_table(const Problem& p, const fa_forward_args_t& a)
 FA_FN ListSource list_source(const ListTable& t, int64_t batch, int64_t head, int64_t block, int full) {
     const int32_t *const entries = t.entries[full], *const counts = t.counts[full];
     return {entries ? entries + batch * t.stride[0] + head * t.stride[1] + block * t.stride[2] : nullptr,
-            counts ? counts + batch * t.count_stride[0] + head * t.count_stride[1] + block * t.count_stride[2] : nullptr,
-            t.stride[3], t.most};
+            counts ? counts + batch * t.count_stride[0] + head * t.count_stride[1] + block * t.count_stride[2] : nullptr, t.stride[3],
+            t.most};
 }
 // Number `index` of KeyLists.count; full: of full_list.
 FA_FN ListSource list_source(const ListTable& t, const KeyLists& l, int64_t index, int full) {
@@ -206,9 +205,9 @@ FA_FN ListSource list_source(const ListTable& t, const KeyLists& l, int64_t inde
 // Lists of slots of a paged cache: all keys that a block of rows has, in the order of its list.
 struct SlotLists {
     ListTable table;
-    int64_t row_block;        // rows that share a list; 0: no lists of slots
-    int64_t heads_per_list;   // query heads that share one, a multiple of those that share a kv head
-    int64_t page_size, slots; // of a page, and of the cache
+    int64_t row_block;         // rows that share a list; 0: no lists of slots
+    int64_t heads_per_list;    // query heads that share one, a multiple of those that share a kv head
+    int64_t page_size, slots;  // of a page, and of the cache
     constexpr bool any() const { return row_block > 0; }
 };
 static inline SlotLists slot_lists(const Problem& p, const fa_forward_args_t& a) {
@@ -231,7 +230,9 @@ struct GatheredLists {
     constexpr bool blocks() const { return block > 1; }
 };
 static inline GatheredLists gathered_lists(const Problem& p, const fa_forward_args_t& a) {
-    return {{list_table(p, a), p.d.list_rows, p.d.heads_q / p.d.list_heads, p.d.page_size, p.d.num_pages * p.d.page_size}, p.slots(), p.d.list_keys};
+    return {{list_table(p, a), p.d.list_rows, p.d.heads_q / p.d.list_heads, p.d.page_size, p.d.num_pages * p.d.page_size},
+            p.slots(),
+            p.d.list_keys};
 }
 FA_FN ListSource full_blocks_of(const SlotLists& l, const Sequence& s, int64_t batch, int64_t head, int64_t row) {
     return list_source(l.table, batch, head / l.heads_per_list, (s.q_begin + row) / l.row_block, 1);

@@ -37,9 +37,9 @@ void log_call(const fa_handle_s& h, const char* name, const Plan& plan, fa_statu
     const fa_attention_desc_t& d = plan.problem.d;
     char text[kMaxExplanation];
     h.backend->explain(h.context, &plan, text, sizeof text);
-    log_line(h.log, FA_LOG_DEBUG, "%s: batch %lld, heads %lld/%lld, seqlen %lld/%lld, dim %lld/%lld: %s: %s", name,
-             (long long)d.batch, (long long)d.heads_q, (long long)d.heads_k, (long long)d.seqlen_q, (long long)d.seqlen_k,
-             (long long)d.dim_qk, (long long)d.dim_v, text, fa_status_name(status));
+    log_line(h.log, FA_LOG_DEBUG, "%s: batch %lld, heads %lld/%lld, seqlen %lld/%lld, dim %lld/%lld: %s: %s", name, (long long)d.batch,
+             (long long)d.heads_q, (long long)d.heads_k, (long long)d.seqlen_q, (long long)d.seqlen_k, (long long)d.dim_qk,
+             (long long)d.dim_v, text, fa_status_name(status));
 }
 
 // The call on copies in device memory. Copies have the handle's stream: work of another one is waited for. A workspace in host memory is
@@ -76,8 +76,8 @@ fa_status_t execute(fa_handle_t handle, const fa_attention_desc_t* desc, const A
         FA_TRY(plan_of(h, given, operation.op, Asker::call, &plan));
         FA_TRY(operation.check(plan->problem, &args, h.host_metadata, &regions, m));
         if (args.workspace != nullptr && args.workspace_size < plan->workspace)
-            return fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: expected %llu or more",
-                        (unsigned long long)args.workspace_size, (unsigned long long)plan->workspace);
+            return fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: expected %llu or more", (unsigned long long)args.workspace_size,
+                        (unsigned long long)plan->workspace);
         const auto run = [&] { return (h.backend->*operation.run)(h.context, plan, &args, m); };
         const fa_status_t status = h.staged ? run_staged(h, regions, &args, run) : run();
         log_call(h, operation.name, *plan, status);
@@ -196,8 +196,7 @@ fa_status_t fa_workspace_size(fa_handle_t handle, const fa_attention_desc_t* des
 
 fa_status_t fa_malloc(fa_handle_t handle, uint64_t bytes, void** pointer) {
     return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
-        if (pointer == nullptr)
-            return fail(&h.message, FA_INVALID_ARGUMENT, "pointer is NULL: expected where to write the address");
+        if (pointer == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "pointer is NULL: expected where to write the address");
         *pointer = nullptr;
         return bytes == 0 ? FA_OK : h.backend->allocate(h.context, bytes, pointer, &h.message);
     });
@@ -239,5 +238,6 @@ fa_status_t fa_convert(fa_handle_t handle, const fa_conversion_t* list, int64_t 
 }
 
 fa_status_t fa_synchronize(fa_handle_t handle) {
-    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t { return h.backend->synchronize(h.context, 0, nullptr, &h.message); });
+    return within(handle, __func__,
+                  [&](fa_handle_s& h) -> fa_status_t { return h.backend->synchronize(h.context, 0, nullptr, &h.message); });
 }

@@ -14,7 +14,8 @@ struct Field {
     uint64_t operands;
     Reader reader;
 };
-#define FIELD(name) #name, offsetof(fa_attention_desc_t, name), sizeof(fa_attention_desc_t::name), alignof(decltype(fa_attention_desc_t::name))
+#define FIELD(name) \
+    #name, offsetof(fa_attention_desc_t, name), sizeof(fa_attention_desc_t::name), alignof(decltype(fa_attention_desc_t::name))
 constexpr uint64_t kTails = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL, kLists = FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST;
 constexpr uint64_t kSlots = uint64_t(1) << 63;  // no operand: what lists of slots read of a cache
 constexpr Field kFields[] = {
@@ -83,7 +84,8 @@ fa_status_t check_belongings(const fa_attention_desc_t& d, int32_t op, Message* 
     if (!reads_keys(op)) return FA_OK;
     if ((attends(op) && d.strided & FA_STRIDED_Q_TAIL && !(d.operands & FA_OPERAND_Q_TAIL)) ||
         (d.strided & FA_STRIDED_K_TAIL && !(d.operands & FA_OPERAND_K_TAIL)))
-        return fail(m, FA_INVALID_ARGUMENT, "strided is 0x%x: expected no FA_STRIDED_Q_TAIL or _K_TAIL without the tail's operand", d.strided);
+        return fail(m, FA_INVALID_ARGUMENT, "strided is 0x%x: expected no FA_STRIDED_Q_TAIL or _K_TAIL without the tail's operand",
+                    d.strided);
     const uint64_t operands = d.operands | (attends(op) && d.list_space == FA_LIST_SLOTS ? kSlots : 0);
     for (const Field& f : kFields)
         if (f.reader == Reader::keys || attends(op)) FA_TRY(check_field(d, operands, f, m));

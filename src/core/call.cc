@@ -14,12 +14,12 @@ fa_status_t Call::add(Role r, const Tensor& t) {
     if (!t.base) return FA_OK;
     const uint64_t address = reinterpret_cast<uintptr_t>(t.base), bytes = span(t);
     if (address % uint64_t(t.alignment()) != 0) {
-        return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected an address that is a multiple of its alignment, %d",
-                    t.name, t.base, t.alignment());
+        return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected an address that is a multiple of its alignment, %d", t.name, t.base,
+                    t.alignment());
     }
     if (address + bytes < address) {
-        return fail(message, FA_INVALID_ARGUMENT, "%s is %p and reaches over %llu bytes: expected an end within the address space",
-                    t.name, t.base, static_cast<unsigned long long>(bytes));
+        return fail(message, FA_INVALID_ARGUMENT, "%s is %p and reaches over %llu bytes: expected an end within the address space", t.name,
+                    t.base, static_cast<unsigned long long>(bytes));
     }
     tensor[count] = t;
     role[count++] = r;
@@ -63,8 +63,7 @@ fa_status_t Call::common(uint32_t flags, uint32_t known_flags, const void* strea
                     static_cast<unsigned long long>(workspace_size));
     }
     if (reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment != 0) {
-        return fail(message, FA_INVALID_ARGUMENT, "workspace is %p: expected a multiple of %lld", workspace,
-                    ll(kWorkspaceAlignment));
+        return fail(message, FA_INVALID_ARGUMENT, "workspace is %p: expected a multiple of %lld", workspace, ll(kWorkspaceAlignment));
     }
     if (workspace_size > INT64_MAX) {
         return fail(message, FA_INVALID_ARGUMENT, "workspace_size is %llu: expected %lld or less",
@@ -79,9 +78,8 @@ fa_status_t Call::outputs_apart() {
             if (role[i] == Role::input && role[j] == Role::input) continue;
             if (!overlap(tensor[i], tensor[j])) continue;
             const int out = role[j] == Role::output ? j : i, other = out == j ? i : j;
-            return fail(message, FA_INVALID_ARGUMENT,
-                        "%s is %p and shares elements with %s at %p: expected an output of its own memory", tensor[out].name,
-                        tensor[out].base, tensor[other].name, tensor[other].base);
+            return fail(message, FA_INVALID_ARGUMENT, "%s is %p and shares elements with %s at %p: expected an output of its own memory",
+                        tensor[out].name, tensor[out].base, tensor[other].name, tensor[other].base);
         }
     }
     return FA_OK;

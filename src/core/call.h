@@ -39,7 +39,7 @@ struct Call {
 
     fa_status_t outputs_apart();
 
-   private:
+  private:
     fa_status_t given(uint64_t operand, Role, const Tensor&);
     fa_status_t add(Role, const Tensor&);
 };

@@ -51,12 +51,12 @@ fa_status_t check_convert(const fa_conversion_t* list, int64_t count, Message*);
 // What is known of a sized struct: its name, and its bytes in version 0.2, since which it only grows.
 template <class T>
 struct Sized;
-#define FA_SIZED(type, bytes)                                             \
-    template <>                                                           \
-    struct Sized<type> {                                                  \
-        static constexpr char kName[] = #type;                            \
-        static constexpr uint32_t kFirst = bytes;                         \
-        static_assert(bytes <= sizeof(type), "a struct never shrinks");   \
+#define FA_SIZED(type, bytes)                                           \
+    template <>                                                         \
+    struct Sized<type> {                                                \
+        static constexpr char kName[] = #type;                          \
+        static constexpr uint32_t kFirst = bytes;                       \
+        static_assert(bytes <= sizeof(type), "a struct never shrinks"); \
     };
 FA_SIZED(fa_create_info_t, 72)
 FA_SIZED(fa_device_info_t, 216)

@@ -17,8 +17,7 @@ static fa_status_t check_rotation(const Problem& p, const fa_append_kv_args_t& a
         FA_TRY(call->perhaps(Role::input, angle_tensor("cos", a.cos, a.max_position, a.rotary_dim)));
         return call->perhaps(Role::input, angle_tensor("sin", a.sin, a.max_position, a.rotary_dim));
     }
-    if (a.max_position != 0)
-        return fail(m, FA_INVALID_ARGUMENT, "max_position is %lld: expected 0 without cos", ll(a.max_position));
+    if (a.max_position != 0) return fail(m, FA_INVALID_ARGUMENT, "max_position is %lld: expected 0 without cos", ll(a.max_position));
     if (a.rotary_dim != 0) return fail(m, FA_INVALID_ARGUMENT, "rotary_dim is %lld: expected 0 without cos", ll(a.rotary_dim));
     if (a.rotary_begin != 0) return fail(m, FA_INVALID_ARGUMENT, "rotary_begin is %lld: expected 0 without cos", ll(a.rotary_begin));
     if (a.flags & FA_ROTARY_INTERLEAVED) {
@@ -98,8 +97,8 @@ static fa_status_t check_slots(const Problem& p, const fa_append_kv_args_t& a, i
     if (a.cos) {
         const int64_t pad = a.leftpad_k ? a.leftpad_k[b] : 0;
         if (begin < pad) {
-            return fail(m, FA_INVALID_ARGUMENT, "leftpad_k[%lld] is %lld: expected %lld or less, a slot that is rotated", ll(b),
-                        ll(pad), ll(begin));
+            return fail(m, FA_INVALID_ARGUMENT, "leftpad_k[%lld] is %lld: expected %lld or less, a slot that is rotated", ll(b), ll(pad),
+                        ll(begin));
         }
         if (end - pad > a.max_position) {
             return fail(m, FA_INVALID_ARGUMENT, "max_position is %lld: expected %lld or more, for slot %lld of sequence %lld",
@@ -141,8 +140,7 @@ static fa_status_t check_contents(const Problem& p, const fa_append_kv_args_t& a
 fa_status_t check_append_kv(const Problem& p, fa_append_kv_args_t* args, bool host_metadata, Regions* regions, Message* m) {
     const fa_append_kv_args_t& a = *args;
     Call call(p, regions, m);
-    FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED | FA_APPEND_DYNAMIC_SCALE, a.stream, a.workspace,
-                       a.workspace_size));
+    FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED | FA_APPEND_DYNAMIC_SCALE, a.stream, a.workspace, a.workspace_size));
     FA_TRY(in_range(m, "seqlen_new", a.seqlen_new, 0, kMaxSize));
     FA_TRY(in_range(m, "total_new", a.total_new, 0, kMaxSize));
     if (a.total_new != 0 && !a.cu_seqlens_new) {
@@ -154,9 +152,8 @@ fa_status_t check_append_kv(const Problem& p, fa_append_kv_args_t* args, bool ho
     if (a.cu_seqlens_new) args->seqlen_new = min_of(a.seqlen_new, a.total_new);
     int64_t lines;
     if (__builtin_mul_overflow(p.d.batch * a.seqlen_new, max_of(p.d.heads_k, p.d.heads_v), &lines)) {
-        return fail(m, FA_INVALID_ARGUMENT,
-                    "seqlen_new is %lld: expected batch * seqlen_new * heads_k, %lld * %lld * %lld, below 2^63", ll(a.seqlen_new),
-                    ll(p.d.batch), ll(a.seqlen_new), ll(p.d.heads_k));
+        return fail(m, FA_INVALID_ARGUMENT, "seqlen_new is %lld: expected batch * seqlen_new * heads_k, %lld * %lld * %lld, below 2^63",
+                    ll(a.seqlen_new), ll(p.d.batch), ll(a.seqlen_new), ll(p.d.heads_k));
     }
 
     const Rows rows{p.d.batch, a.seqlen_new, a.total_new, a.cu_seqlens_new != nullptr};

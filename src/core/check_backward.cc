@@ -43,8 +43,8 @@ static fa_status_t check_gradients(const Problem& p, fa_backward_args_t* a, Call
 static fa_status_t check_score_gradients(const Problem& p, fa_backward_args_t* a, Call* call) {
     if (a->dsinks) FA_TRY(call->with(FA_OPERAND_SINKS, Role::output, array_of("dsinks", a->dsinks, 4, p.d.heads_q)));
     Tensor dbias;
-    FA_TRY(lay_like(pair_tensor(p, "bias", nullptr, 4, p.d.bias_stride, p.d.bias_period), "dbias", a->dbias, 4, false, a->dbias_stride, &dbias,
-                    call->message));
+    FA_TRY(lay_like(pair_tensor(p, "bias", nullptr, 4, p.d.bias_stride, p.d.bias_period), "dbias", a->dbias, 4, false, a->dbias_stride,
+                    &dbias, call->message));
     if (!a->dbias) return FA_OK;
     Tensor once = dbias;  // sums share their element on purpose
     for (int i = 0; i < once.rank; i++)
@@ -54,7 +54,8 @@ static fa_status_t check_score_gradients(const Problem& p, fa_backward_args_t* a
 }
 
 // The forward's own args: its tensors, with o and LSE as inputs now. What it did with its stream, workspace and scores is over.
-static fa_status_t check_forward_part(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out, Call* call) {
+static fa_status_t check_forward_part(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out,
+                                      Call* call) {
     if (!user) return fail(call->message, FA_INVALID_ARGUMENT, "forward is NULL: expected the fa_forward_args_t of the forward");
     FA_TRY(import_struct(out, user, call->message));
     out->flags = 0;

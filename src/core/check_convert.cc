@@ -24,11 +24,9 @@ fa_status_t check_types(const fa_conversion_t& c, Message* m) {
     }
     if (c.flags & FA_CONVERT_ACCUMULATE) {
         if (c.out_dtype != FA_F32)
-            return fail(m, FA_INVALID_ARGUMENT, "out_dtype is %s: expected FA_F32 with FA_CONVERT_ACCUMULATE",
-                        fa_dtype_name(c.out_dtype));
+            return fail(m, FA_INVALID_ARGUMENT, "out_dtype is %s: expected FA_F32 with FA_CONVERT_ACCUMULATE", fa_dtype_name(c.out_dtype));
         if (c.x && !converts(c.x_dtype))
-            return fail(m, FA_UNSUPPORTED, "x_dtype is %s: expected f32, f16 or bf16 with FA_CONVERT_ACCUMULATE",
-                        fa_dtype_name(c.x_dtype));
+            return fail(m, FA_UNSUPPORTED, "x_dtype is %s: expected f32, f16 or bf16 with FA_CONVERT_ACCUMULATE", fa_dtype_name(c.x_dtype));
     } else if (c.x && c.x_dtype != c.out_dtype && !(converts(c.x_dtype) && converts(c.out_dtype))) {
         return fail(m, FA_UNSUPPORTED, "x_dtype is %s and out_dtype is %s: expected equal types, or two of f32, f16 and bf16",
                     fa_dtype_name(c.x_dtype), fa_dtype_name(c.out_dtype));
@@ -56,8 +54,8 @@ fa_status_t check_tensor(const Tensor& t, Message* m) {
         return fail(m, FA_INVALID_ARGUMENT, "%s is %p: expected an address that is a multiple of its alignment, %d", t.name, t.base,
                     t.alignment());
     if (address + span(t) < address)
-        return fail(m, FA_INVALID_ARGUMENT, "%s is %p and reaches over %llu bytes: expected an end within the address space",
-                    t.name, t.base, llu(span(t)));
+        return fail(m, FA_INVALID_ARGUMENT, "%s is %p and reaches over %llu bytes: expected an end within the address space", t.name,
+                    t.base, llu(span(t)));
     return FA_OK;
 }
 
@@ -77,8 +75,7 @@ fa_status_t check_conversion(const fa_conversion_t& c, Message* m) {
     const Tensor x = tensor_of("x", c.x, c.x_dtype, c, c.x_stride);
     FA_TRY(check_tensor(x, m));
     if (!overlap(out, x)) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT, "out is %p and shares elements with x at %p: expected an output of its own memory", c.out,
-                c.x);
+    return fail(m, FA_INVALID_ARGUMENT, "out is %p and shares elements with x at %p: expected an output of its own memory", c.out, c.x);
 }
 
 }  // namespace

@@ -18,8 +18,7 @@ static Tensor reached(Tensor t, int64_t block_rows, const int32_t* cu, int64_t b
     return reach;
 }
 
-constexpr uint64_t kDescales =
-    FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
+constexpr uint64_t kDescales = FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
 
 static fa_status_t check_descales(const Problem& p, const fa_forward_args_t& a, bool host_metadata, Call* call) {
     if (!p.has(kDescales) && !a.q_descale && !a.k_descale && !a.v_descale && !a.k_shift && !a.v_shift) return FA_OK;
@@ -27,8 +26,8 @@ static fa_status_t check_descales(const Problem& p, const fa_forward_args_t& a, 
     const int32_t* cu_k = host_metadata ? a.cu_seqlens_k : nullptr;
     const auto of_k = [&](const Tensor& t) { return reached(t, p.d.k_descale_block[0], cu_k, p.d.batch); };
     const auto of_v = [&](const Tensor& t) { return reached(t, p.d.v_descale_block[0], cu_k, p.d.batch); };
-    FA_TRY(call->with(FA_OPERAND_Q_DESCALE, Role::input,
-                      reached(q_descale_tensor(p, a.q_descale), p.d.q_descale_block[0], cu_q, p.d.batch)));
+    FA_TRY(
+        call->with(FA_OPERAND_Q_DESCALE, Role::input, reached(q_descale_tensor(p, a.q_descale), p.d.q_descale_block[0], cu_q, p.d.batch)));
     FA_TRY(call->with(FA_OPERAND_K_DESCALE, Role::input, of_k(k_descale_tensor(p, a.k_descale))));
     FA_TRY(call->with(FA_OPERAND_K_SHIFT, Role::input, of_k(k_descale_tensor(p, a.k_shift, "k_shift"))));
     if (p.v_in_k()) return FA_OK;

@@ -37,7 +37,8 @@ template <class From, class To>
 void convert_line(const Move& m, const char* from, char* to) {
     using X = typename From::Stored;
     using Out = typename To::Stored;
-    const int64_t from_step = m.from_stride[0] / m.elements / int64_t(sizeof(X)), to_step = m.to_stride[0] / m.elements / int64_t(sizeof(Out));
+    const int64_t from_step = m.from_stride[0] / m.elements / int64_t(sizeof(X)),
+                  to_step = m.to_stride[0] / m.elements / int64_t(sizeof(Out));
     const auto line = m.accumulate ? convert_line<From, To, true> : convert_line<From, To, false>;
     line(reinterpret_cast<const X*>(from), from_step, reinterpret_cast<Out*>(to), to_step, m.size[0] * m.elements);
 }

@@ -22,25 +22,22 @@ constexpr int64_t kMaxRows = int64_t(1) << 56;  // an address space has no byte 
 // What each operation reads. The rest is ignored, so that a forward's descriptor serves the calls around it.
 static uint64_t operands_read(int32_t op) {
     switch (op) {
-        case FA_OP_MERGE:
-            return FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_O_SCALE | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q;
+        case FA_OP_MERGE: return FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_O_SCALE | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q;
         case FA_OP_APPEND_KV:
-            return FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX |
-                   FA_OPERAND_PAGE_TABLE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT |
-                   FA_OPERAND_K_TAIL | FA_OPERAND_DEVICE_STATUS;
-        case FA_OP_ROTARY:
-            return FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q;
-        case FA_OP_BACKWARD:
-            return kAllOperands & ~FA_OPERAND_SCORES;
-        default:
-            return kAllOperands;
+            return FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE |
+                   FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT | FA_OPERAND_K_TAIL |
+                   FA_OPERAND_DEVICE_STATUS;
+        case FA_OP_ROTARY: return FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q;
+        case FA_OP_BACKWARD: return kAllOperands & ~FA_OPERAND_SCORES;
+        default: return kAllOperands;
     }
 }
 
 static fa_status_t check_known(const fa_attention_desc_t& d, Message* m) {
     FA_TRY(known_bits(m, "flags", d.flags, FA_CAUSAL | FA_WINDOW | FA_SCALE_EXPLICIT | FA_DETERMINISTIC | FA_V_IN_K));
     FA_TRY(known_bits(m, "operands", d.operands, kAllOperands));
-    FA_TRY(known_bits(m, "strided", d.strided, FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE | FA_STRIDED_Q_TAIL | FA_STRIDED_K_TAIL));
+    FA_TRY(known_bits(m, "strided", d.strided,
+                      FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE | FA_STRIDED_Q_TAIL | FA_STRIDED_K_TAIL));
     FA_TRY(known_value(m, "alignment", d.alignment, FA_ALIGN_EXPLICIT));
     FA_TRY(known_value(m, "precision", d.precision, FA_PRECISION_NATIVE));
     FA_TRY(known_value(m, "list_space", d.list_space, FA_LIST_SLOTS));
@@ -50,8 +47,7 @@ static fa_status_t check_known(const fa_attention_desc_t& d, Message* m) {
 
 static fa_status_t check_types(fa_attention_desc_t* d, int32_t op, Message* m) {
     if (d->q_dtype == 0 && op == FA_OP_MERGE) d->q_dtype = d->o_dtype;
-    if (d->q_dtype == 0)
-        return fail(m, FA_INVALID_ARGUMENT, "q_dtype is not set: expected FA_F32, FA_F16, FA_BF16, FA_E4M3 or FA_E5M2");
+    if (d->q_dtype == 0) return fail(m, FA_INVALID_ARGUMENT, "q_dtype is not set: expected FA_F32, FA_F16, FA_BF16, FA_E4M3 or FA_E5M2");
     FA_TRY(check_dtype("q_dtype", d->q_dtype, kQuery, m));
     FA_TRY(check_dtype("o_dtype", d->o_dtype, kOutput, m));
     if (reads_keys(op)) {
@@ -89,9 +85,9 @@ static fa_status_t check_differentiable(const fa_attention_desc_t& d, Message* m
         if (element_size(t.type) > 1 && unit_elements(t.type) == 1) continue;
         return fail(m, FA_UNSUPPORTED, "%s is %s: expected FA_F32, FA_F16 or FA_BF16 for the backward", t.name, fa_dtype_name(t.type));
     }
-    const uint64_t refused = d.operands & (FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE |
-                                           FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL |
-                                           FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT);
+    const uint64_t refused =
+        d.operands & (FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE |
+                      FA_OPERAND_O_SCALE | FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT);
     if (refused != 0) {
         return fail(m, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s for the backward", llu(d.operands), operand_name(refused));
     }
@@ -104,18 +100,16 @@ static fa_status_t check_differentiable(const fa_attention_desc_t& d, Message* m
 // v within k has nothing of its own to say; what belongs to V_DESCALE is refused with its operand off.
 static fa_status_t check_v_in_k(const fa_attention_desc_t& d, int32_t op, Message* m) {
     if (op == FA_OP_BACKWARD)
-        return fail(m, FA_UNSUPPORTED,
-                    "flags is 0x%x: no backend has a gradient of v within k yet, expected no FA_V_IN_K for the backward", d.flags);
+        return fail(m, FA_UNSUPPORTED, "flags is 0x%x: no backend has a gradient of v within k yet, expected no FA_V_IN_K for the backward",
+                    d.flags);
     const uint64_t own = d.operands & (FA_OPERAND_V_DESCALE | FA_OPERAND_V_SHIFT);
-    if (own)
-        return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected no %s with FA_V_IN_K", llu(d.operands), operand_name(own));
+    if (own) return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected no %s with FA_V_IN_K", llu(d.operands), operand_name(own));
     if (d.strided & FA_STRIDED_V)
         return fail(m, FA_INVALID_ARGUMENT, "strided is 0x%x: expected no FA_STRIDED_V with FA_V_IN_K", d.strided);
     if (d.v_dtype != 0) return fail(m, FA_INVALID_ARGUMENT, "v_dtype is %d: expected 0 with FA_V_IN_K", d.v_dtype);
     if (d.heads_v != 0) return fail(m, FA_INVALID_ARGUMENT, "heads_v is %lld: expected 0 with FA_V_IN_K", ll(d.heads_v));
     if (d.dim_v > d.dim_qk)
-        return fail(m, FA_INVALID_ARGUMENT, "dim_v is %lld: expected dim_qk, %lld, or less with FA_V_IN_K", ll(d.dim_v),
-                    ll(d.dim_qk));
+        return fail(m, FA_INVALID_ARGUMENT, "dim_v is %lld: expected dim_qk, %lld, or less with FA_V_IN_K", ll(d.dim_v), ll(d.dim_qk));
     return FA_OK;
 }
 
@@ -147,8 +141,8 @@ static fa_status_t check_units(const Problem& p, Message* m) {
     for (const auto& side : sides) {
         const int32_t elements = unit_elements(side.dtype);
         if (side.dim % elements != 0)
-            return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected a multiple of %d, the dims of a %s of %s", side.dim_name, ll(side.dim),
-                        elements, is_block_type(side.dtype) ? "block" : "unit", fa_dtype_name(side.dtype));
+            return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected a multiple of %d, the dims of a %s of %s", side.dim_name,
+                        ll(side.dim), elements, is_block_type(side.dtype) ? "block" : "unit", fa_dtype_name(side.dtype));
         if (is_block_type(side.dtype) && d.operands & side.descale)
             return fail(m, FA_INVALID_ARGUMENT, "%s is %s: expected no %s beside factors that blocks have themselves", side.dtype_name,
                         fa_dtype_name(side.dtype), operand_name(side.descale));
@@ -181,7 +175,8 @@ static fa_status_t check_sizes(Problem* p, int32_t op, Message* m) {
         } sides[] = {{"heads_k", d->heads_k}, {"heads_v", d->heads_v}};
         for (const auto& side : sides) {
             if (d->heads_q % side.heads == 0) continue;
-            return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected a divisor of heads_q, %lld", side.name, ll(side.heads), ll(d->heads_q));
+            return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected a divisor of heads_q, %lld", side.name, ll(side.heads),
+                        ll(d->heads_q));
         }
         if (op == FA_OP_BACKWARD && d->heads_v != d->heads_k)
             return fail(m, FA_UNSUPPORTED, "heads_v is %lld: no backend has another number than k's in the backward yet, expected %lld",
@@ -199,8 +194,8 @@ static fa_status_t check_sizes(Problem* p, int32_t op, Message* m) {
 
 // Rows that a backend may count, in whatever order it multiplies and with some bytes for each, without an overflow.
 static fa_status_t check_rows(fa_attention_desc_t* d, int32_t op, Message* m) {
-    // No packed sequence is longer than all of them. Scores and dbias alone may have room for more, and are written throughout, if they have
-    // elements.
+    // No packed sequence is longer than all of them. Scores and dbias alone may have room for more, and are written throughout, if they
+    // have elements.
     const uint64_t throughout = op == FA_OP_BACKWARD ? FA_OPERAND_BIAS : FA_OPERAND_SCORES;
     if (!(d->operands & throughout) || d->seqlen_q == 0 || d->seqlen_k == 0) {
         if (d->operands & FA_OPERAND_CU_SEQLENS_Q) d->seqlen_q = min_of(d->seqlen_q, d->total_q);
@@ -210,9 +205,8 @@ static fa_status_t check_rows(fa_attention_desc_t* d, int32_t op, Message* m) {
     }
     int64_t rows;
     if (__builtin_mul_overflow(max_of(d->batch, 1) * d->heads_q, max_of(d->seqlen_q, 1), &rows) || rows > kMaxRows) {
-        return fail(m, FA_INVALID_ARGUMENT,
-                    "seqlen_q is %lld: expected batch * heads_q * seqlen_q, %lld * %lld * %lld, of at most 2^56", ll(d->seqlen_q),
-                    ll(d->batch), ll(d->heads_q), ll(d->seqlen_q));
+        return fail(m, FA_INVALID_ARGUMENT, "seqlen_q is %lld: expected batch * heads_q * seqlen_q, %lld * %lld * %lld, of at most 2^56",
+                    ll(d->seqlen_q), ll(d->batch), ll(d->heads_q), ll(d->seqlen_q));
     }
     return FA_OK;
 }
@@ -242,8 +236,7 @@ static fa_status_t check_scores(fa_attention_desc_t* d, Message* m) {
                         double(d->scale), double(kMaxBaseE));
         }
     } else {
-        if (d->scale != 0.0f)
-            return fail(m, FA_INVALID_ARGUMENT, "scale is %g: expected 0 without FA_SCALE_EXPLICIT", double(d->scale));
+        if (d->scale != 0.0f) return fail(m, FA_INVALID_ARGUMENT, "scale is %g: expected 0 without FA_SCALE_EXPLICIT", double(d->scale));
         d->scale = float(1.0 / sqrt(double(d->dim_qk)));
         d->flags |= FA_SCALE_EXPLICIT;
     }
@@ -267,8 +260,7 @@ static fa_status_t check_schedule(fa_attention_desc_t* d, Message* m) {
     FA_TRY(in_range(m, "num_splits", d->num_splits, 0, kMaxSplits));
     FA_TRY(in_range(m, "split_size", d->split_size, 0, INT64_MAX));
     if (d->num_splits != 0 && d->split_size != 0) {
-        return fail(m, FA_INVALID_ARGUMENT, "split_size is %lld: expected 0 when num_splits is set, %d", ll(d->split_size),
-                    d->num_splits);
+        return fail(m, FA_INVALID_ARGUMENT, "split_size is %lld: expected 0 when num_splits is set, %d", ll(d->split_size), d->num_splits);
     }
     d->split_size = min_of(d->split_size, kFar);
     FA_TRY(in_range(m, "reserve_units", d->reserve_units, 0, INT32_MAX));
@@ -276,7 +268,8 @@ static fa_status_t check_schedule(fa_attention_desc_t* d, Message* m) {
     if (d->algorithm != FA_ALGORITHM_FLASH && !f32) {
         return fail(m, FA_UNSUPPORTED,
                     "algorithm is %d and q_dtype, k_dtype, v_dtype, o_dtype are %s, %s, %s, %s: expected f32 for a study baseline",
-                    d->algorithm, fa_dtype_name(d->q_dtype), fa_dtype_name(d->k_dtype), fa_dtype_name(d->v_dtype), fa_dtype_name(d->o_dtype));
+                    d->algorithm, fa_dtype_name(d->q_dtype), fa_dtype_name(d->k_dtype), fa_dtype_name(d->v_dtype),
+                    fa_dtype_name(d->o_dtype));
     }
     return FA_OK;
 }
@@ -301,13 +294,12 @@ static fa_status_t check_masks(fa_attention_desc_t* d, Message* m) {
                        : d->operands & FA_OPERAND_ALIBI ? "FA_OPERAND_ALIBI"
                                                         : nullptr;
     if (user && d->alignment == FA_ALIGN_UNSET) {
-        return fail(m, FA_INVALID_ARGUMENT, "alignment is not set: expected FA_ALIGN_TOP_LEFT, _BOTTOM_RIGHT or _EXPLICIT with %s",
-                    user);
+        return fail(m, FA_INVALID_ARGUMENT, "alignment is not set: expected FA_ALIGN_TOP_LEFT, _BOTTOM_RIGHT or _EXPLICIT with %s", user);
     }
     const bool offset = (d->operands & FA_OPERAND_CAUSAL_OFFSET) != 0;
     if (offset != (d->alignment == FA_ALIGN_EXPLICIT)) {
-        return fail(m, FA_INVALID_ARGUMENT, "alignment is %d: expected FA_ALIGN_EXPLICIT (3) %s FA_OPERAND_CAUSAL_OFFSET",
-                    d->alignment, offset ? "with" : "only with");
+        return fail(m, FA_INVALID_ARGUMENT, "alignment is %d: expected FA_ALIGN_EXPLICIT (3) %s FA_OPERAND_CAUSAL_OFFSET", d->alignment,
+                    offset ? "with" : "only with");
     }
     return FA_OK;
 }
@@ -391,13 +383,14 @@ static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
         FA_TRY(lay_strided(d, FA_STRIDED_LSE, "FA_STRIDED_LSE", lse_tensor(*p, nullptr), false, use, d.lse_stride, m));
     }
     if (attends(op)) {
-        FA_TRY(lay_literal(d, FA_OPERAND_BIAS, pair_tensor(*p, "bias", nullptr, element_size(d.bias_dtype), d.bias_stride, d.bias_period), Use::read, d.bias_stride, m));
+        FA_TRY(lay_literal(d, FA_OPERAND_BIAS, pair_tensor(*p, "bias", nullptr, element_size(d.bias_dtype), d.bias_stride, d.bias_period),
+                           Use::read, d.bias_stride, m));
         FA_TRY(lay_literal(d, FA_OPERAND_MASK, mask_tensor(*p, nullptr), Use::read, d.mask_stride, m));
         FA_TRY(lay_literal(d, FA_OPERAND_KEY_RANGES, key_range_tensor(*p, "key_range", nullptr), Use::read, d.key_range_stride, m));
-        FA_TRY(lay_literal(d, FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST, key_list_tensor(*p, "list", nullptr), Use::read,
-                           d.list_stride, m));
-        FA_TRY(lay_literal(d, FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST_COUNT,
-                           key_list_count_tensor(*p, "list_count", nullptr), Use::read, d.list_count_stride, m));
+        FA_TRY(
+            lay_literal(d, FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST, key_list_tensor(*p, "list", nullptr), Use::read, d.list_stride, m));
+        FA_TRY(lay_literal(d, FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST_COUNT, key_list_count_tensor(*p, "list_count", nullptr),
+                           Use::read, d.list_count_stride, m));
         FA_TRY(check_list_bytes(*p, m));
         FA_TRY(lay_literal(d, FA_OPERAND_Q_DESCALE, q_descale_tensor(*p, nullptr), Use::read, d.q_descale_stride, m));
         FA_TRY(in_range(m, "alibi_batch_stride", d.alibi_batch_stride, 0, INT64_MAX));

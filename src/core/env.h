@@ -5,11 +5,11 @@
 namespace fa {
 
 struct Environment {
-    const char* backend_dir;  // FLASHATTN_BACKEND_DIR; NULL when unset or empty
-    int32_t log_level;        // FLASHATTN_LOG; FA_LOG_NONE when unset, or when it is no level
-    const char* wrong_log;    // what FLASHATTN_LOG says in that case; else NULL
-    const char* log_file;     // FLASHATTN_LOG_FILE; NULL when unset or empty
-    int32_t max_isa;          // FLASHATTN_MAX_ISA; 0 when unset
+    const char* backend_dir;      // FLASHATTN_BACKEND_DIR; NULL when unset or empty
+    int32_t log_level;            // FLASHATTN_LOG; FA_LOG_NONE when unset, or when it is no level
+    const char* wrong_log;        // what FLASHATTN_LOG says in that case; else NULL
+    const char* log_file;         // FLASHATTN_LOG_FILE; NULL when unset or empty
+    int32_t max_isa;              // FLASHATTN_MAX_ISA; 0 when unset
     uint64_t openmp_stack_bytes;  // OMP_STACKSIZE or its like, the largest; 0 when unset
 };
 

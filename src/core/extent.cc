@@ -23,7 +23,8 @@ fa_status_t measure(const fa_attention_desc_t* desc, int32_t op, const void* use
     const Pointer* asked = nullptr;
     for (const Pointer& one : pointers_of<Args>())
         if (one.offset == field) asked = &one;
-    if (asked == nullptr) return fail(m, FA_INVALID_ARGUMENT, "field is %u: expected the offset of a pointer to a tensor in the args", field);
+    if (asked == nullptr)
+        return fail(m, FA_INVALID_ARGUMENT, "field is %u: expected the offset of a pointer to a tensor in the args", field);
     constexpr uintptr_t kGiven = 256;  // aligned for every type
     memcpy(reinterpret_cast<char*>(&args) + field, &kGiven, sizeof kGiven);
     Regions regions;

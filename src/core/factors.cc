@@ -30,12 +30,11 @@ struct Sides {
 
 fa_status_t check_side(const Problem& p, const Side& s, Message* m) {
     for (int i = 0; i < 2; i++)
-        if (s.block[i] < 0)
-            return fail(m, FA_INVALID_ARGUMENT, "%s[%d] is %lld: expected 0 or more", s.block_name, i, ll(s.block[i]));
+        if (s.block[i] < 0) return fail(m, FA_INVALID_ARGUMENT, "%s[%d] is %lld: expected 0 or more", s.block_name, i, ll(s.block[i]));
     if (s.shift && p.has(s.shift)) {
         if (!p.has(s.factor))
-            return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected %s with %s", llu(p.d.operands),
-                        operand_name(s.factor), operand_name(s.shift));
+            return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected %s with %s", llu(p.d.operands), operand_name(s.factor),
+                        operand_name(s.shift));
         if (*s.dtype == FA_E8M0)
             return fail(m, FA_INVALID_ARGUMENT, "%s is e8m0: expected no %s beside powers of two, whose type it has", s.dtype_name,
                         operand_name(s.shift));
@@ -75,8 +74,8 @@ fa_status_t check_tails(fa_attention_desc_t* d, int32_t op, Message* m) {
         any = true;
         if (*tails[i].dtype != 0) continue;
         if (element_size(d->q_dtype) == 1)
-            return fail(m, FA_INVALID_ARGUMENT, "%s is not set: expected FA_F32, FA_F16 or FA_BF16 where q_dtype is %s",
-                        tails[i].name, fa_dtype_name(d->q_dtype));
+            return fail(m, FA_INVALID_ARGUMENT, "%s is not set: expected FA_F32, FA_F16 or FA_BF16 where q_dtype is %s", tails[i].name,
+                        fa_dtype_name(d->q_dtype));
         *tails[i].dtype = d->q_dtype;
     }
     if (!any) return FA_OK;

@@ -36,8 +36,8 @@ fa_status_t check_info(const fa_create_info_t& i, Message* m) {
         return fail(m, FA_UNSUPPORTED_FIELD, "info.log_level is %d: expected an FA_LOG_ value", i.log_level);
     if (i.device < 0) return fail(m, FA_INVALID_ARGUMENT, "info.device is %d: expected 0 or more", i.device);
     if (i.stream != nullptr && i.backend == FA_BACKEND_AUTO)
-        return fail(m, FA_INVALID_ARGUMENT,
-                    "info.stream is %p: expected NULL with FA_BACKEND_AUTO, since a stream belongs to one backend", i.stream);
+        return fail(m, FA_INVALID_ARGUMENT, "info.stream is %p: expected NULL with FA_BACKEND_AUTO, since a stream belongs to one backend",
+                    i.stream);
     if (i.backend_dir != nullptr && i.backend_dir[0] != '/')
         return fail(m, FA_INVALID_ARGUMENT, "info.backend_dir is \"%s\": expected an absolute path", i.backend_dir);
     return FA_OK;
@@ -182,10 +182,9 @@ Message* thread_message() {
 fa_status_t enter(fa_handle_t h) {
     if (h == nullptr) return fail(thread_message(), FA_INVALID_ARGUMENT, "handle is NULL: expected one from fa_create");
     if (h->owner != current_process())
-        return fail(
-            thread_message(), FA_INVALID_STATE,
-            "the handle belongs to process %d, this is its forked child %d: make a new handle here; only fa_destroy is allowed",
-            int(h->owner), int(current_process()));
+        return fail(thread_message(), FA_INVALID_STATE,
+                    "the handle belongs to process %d, this is its forked child %d: make a new handle here; only fa_destroy is allowed",
+                    int(h->owner), int(current_process()));
     if (h->busy.exchange(true, std::memory_order_acquire))
         return fail(thread_message(), FA_INVALID_STATE,
                     "another call on this handle has not returned: a handle serves one thread at a time, and no log or "
@@ -210,8 +209,7 @@ void describe(const fa_handle_s& h, char* text, uint64_t n) {
     uint64_t at = 0;
     const auto rest = [&](int written) { at = at + uint64_t(written) < n ? at + uint64_t(written) : n; };
     rest(snprintf(text, n, "backend %s, device %d%s%s%s%s, %s memory", h.backend->name, h.device, known ? " " : "",
-                  known ? device.name : "", known ? ", " : "", known ? device.arch : "",
-                  h.memory == FA_MEMORY_HOST ? "host" : "device"));
+                  known ? device.name : "", known ? ", " : "", known ? device.arch : "", h.memory == FA_MEMORY_HOST ? "host" : "device"));
     for (int i = 0; i < kBackends && at < n; i++)
         if (h.passed_over[i].text[0] != 0)
             rest(snprintf(text + at, n - at, "; passed over %s: %s", kRegistry[i].name, h.passed_over[i].text));

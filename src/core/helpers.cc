@@ -12,11 +12,10 @@ namespace {
 constexpr int64_t kIndexEnd = int64_t(1) << 31;  // rows and keys fill one 32-bit counter word each; sizes go no further
 
 fa_status_t check_range(const char* begin_name, int64_t begin, const char* count_name, int64_t count, Message* m) {
-    if (begin < 0 || begin > kIndexEnd)
-        return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 to 2^31", begin_name, (long long)begin);
+    if (begin < 0 || begin > kIndexEnd) return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 to 2^31", begin_name, (long long)begin);
     if (count < 0 || count > kIndexEnd - begin)
-        return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 to %lld, since %s + %s may reach 2^31", count_name,
-                    (long long)count, (long long)(kIndexEnd - begin), begin_name, count_name);
+        return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 to %lld, since %s + %s may reach 2^31", count_name, (long long)count,
+                    (long long)(kIndexEnd - begin), begin_name, count_name);
     return FA_OK;
 }
 
@@ -58,8 +57,7 @@ fa_status_t fa_dropout_mask(float p, uint64_t seed, uint64_t offset, int64_t bat
 fa_status_t fa_alibi_slopes(int64_t heads, float max_bias, float* slopes) {
     const fa::InLibrary here;
     fa::Message* m = fa::thread_message();
-    if (heads < 0 || heads >= fa::kIndexEnd)
-        return fail(m, FA_INVALID_ARGUMENT, "heads is %lld: expected 0 to 2^31 - 1", (long long)heads);
+    if (heads < 0 || heads >= fa::kIndexEnd) return fail(m, FA_INVALID_ARGUMENT, "heads is %lld: expected 0 to 2^31 - 1", (long long)heads);
     if (heads > 0 && slopes == nullptr) return fail(m, FA_INVALID_ARGUMENT, "slopes is NULL: expected room for heads values");
     if (!(max_bias >= 0.f && max_bias <= FLT_MAX))
         return fail(m, FA_INVALID_ARGUMENT, "max_bias is %g: expected a finite number, 0 or more", double(max_bias));

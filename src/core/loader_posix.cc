@@ -71,8 +71,7 @@ fa_status_t load_module(const Registered& entry, const char* directory, const Ba
     char searched[sizeof m->text] = "";
     for (const char* folder : folders) {
         if (folder == nullptr || folder[0] == 0) continue;
-        if (folder[0] != '/')
-            return fail(m, FA_BACKEND_INCOMPATIBLE, "FLASHATTN_BACKEND_DIR is \"%s\": expected an absolute path", folder);
+        if (folder[0] != '/') return fail(m, FA_BACKEND_INCOMPATIBLE, "FLASHATTN_BACKEND_DIR is \"%s\": expected an absolute path", folder);
         const fa_status_t status = try_folder(entry, folder, backend, m);
         if (status != FA_BACKEND_MISSING) return status;
         const size_t used = strlen(searched);

@@ -62,8 +62,8 @@ static fa_status_t check_row_ranges(const KeyRanges& r, int64_t row, Message* m)
         const int64_t begin = r.pairs[at], end = r.pairs[at + 1];
         if (begin >= end) continue;
         if (begin < last_end)
-            return fail(m, FA_INVALID_ARGUMENT, "key_ranges[%lld] is %lld: expected %lld or more, the end of an interval before it",
-                        ll(at), ll(begin), ll(last_end));
+            return fail(m, FA_INVALID_ARGUMENT, "key_ranges[%lld] is %lld: expected %lld or more, the end of an interval before it", ll(at),
+                        ll(begin), ll(last_end));
         last_end = end;
     }
     return FA_OK;
@@ -97,8 +97,8 @@ fa_status_t check_key_lists(const Problem& p, const fa_forward_args_t& a, Messag
     const int64_t heads = s[1] == 0 && c[1] == 0 ? 1 : p.d.list_heads;
     return each_sequence(p.d.batch, query_spans(p, a.cu_seqlens_q, a.seqused_q), [&](int64_t b, const Span& rows) -> fa_status_t {
         if (rows.begin % p.d.list_rows != 0)
-            return fail(m, FA_INVALID_ARGUMENT, "cu_seqlens_q[%lld] is %lld: expected a multiple of list_rows, %lld", ll(b),
-                        ll(rows.begin), ll(p.d.list_rows));
+            return fail(m, FA_INVALID_ARGUMENT, "cu_seqlens_q[%lld] is %lld: expected a multiple of list_rows, %lld", ll(b), ll(rows.begin),
+                        ll(p.d.list_rows));
         const int64_t outer = p.packed_q() ? 0 : b;
         for (int64_t h = 0; h < heads; h++)
             for (int64_t block = rows.begin / p.d.list_rows; block < ceil_div(rows.begin + rows.length, p.d.list_rows); block++) {

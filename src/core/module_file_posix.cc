@@ -35,8 +35,7 @@ fa_status_t open_to_others(Message* m, const char* path, mode_t mode) {
 // In a sticky folder others cannot move what is not theirs, but they can add links: it may hold further folders, and nothing else.
 fa_status_t check_owner_and_mode(const char* path, const struct stat& s, Message* m) {
     if (s.st_uid != 0 && s.st_uid != geteuid())
-        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not trusted: user %u owns it, neither root nor user %u", path, s.st_uid,
-                    geteuid());
+        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not trusted: user %u owns it, neither root nor user %u", path, s.st_uid, geteuid());
     const bool sticky = S_ISDIR(s.st_mode) && (s.st_mode & S_ISVTX) != 0;
     return others_may_write(s.st_mode) && !sticky ? open_to_others(m, path, s.st_mode) : FA_OK;
 }
@@ -93,8 +92,7 @@ fa_status_t walk(const char* path, char* place, Message* m) {
         const fa_status_t status = check_owner_and_mode(here, s, m);
         if (status != FA_OK) return status;
         const bool at_end = rest[strspn(rest, "/")] == 0;
-        if (at_end && !S_ISREG(s.st_mode))
-            return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not trusted: it is no regular file", here);
+        if (at_end && !S_ISREG(s.st_mode)) return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not trusted: it is no regular file", here);
         if (at_end) return FA_OK;
         if (!S_ISDIR(s.st_mode)) return unreadable(m, here, ENOTDIR);
         folder = s.st_mode;
@@ -104,8 +102,8 @@ fa_status_t walk(const char* path, char* place, Message* m) {
 
 fa_status_t check_note(const char* file, const Image& image, const ModuleNote& note, Message* m) {
     if (note.interface != kBackendAbi)
-        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is of another version: it has interface %u, this library %u", file,
-                    note.interface, kBackendAbi);
+        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is of another version: it has interface %u, this library %u", file, note.interface,
+                    kBackendAbi);
     const uint64_t seal = note.seal[0] | uint64_t(note.seal[1]) << 32;
     if (seal == 0 || seal == seal_of(image)) return FA_OK;
     return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is damaged: its code or data are not what was built", file);
@@ -126,9 +124,8 @@ fa_status_t check_image(const char* file, Message* m) {
     fa_status_t status = FA_OK;
     if (is_elf(image)) {
         if (bytes_named(image) > image.size)
-            status =
-                fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not whole: part of what its headers name is missing from its %lld bytes",
-                     file, (long long)s.st_size);
+            status = fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not whole: part of what its headers name is missing from its %lld bytes", file,
+                          (long long)s.st_size);
         else if (const char* part = damaged_part(image))
             status = fail(m, FA_BACKEND_INCOMPATIBLE, "%s is damaged: its %s is not as a linker writes it", file, part);
         else if (const uint64_t at = note_of(image)) status = check_note(file, image, read<ModuleNote>(image, at), m);
@@ -143,8 +140,7 @@ fa_status_t examine_module(const char* path, char* real, Message* m) {
     const fa_status_t status = walk(path, real, m);
     if (status != FA_OK) return status;
     // dlopen replaces $ORIGIN, $LIB and $PLATFORM in a name, and would load another file than this.
-    if (strchr(real, '$') != nullptr)
-        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s cannot be loaded: expected a path without $", real);
+    if (strchr(real, '$') != nullptr) return fail(m, FA_BACKEND_INCOMPATIBLE, "%s cannot be loaded: expected a path without $", real);
     return check_image(real, m);
 }
 

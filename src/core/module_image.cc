@@ -118,8 +118,7 @@ class ImageReader {
                 case PT_GNU_PROPERTY:
                     if (!part_of_a_segment(p)) return false;
                     break;
-                default:
-                    break;
+                default: break;
             }
         }
         return true;
@@ -193,16 +192,14 @@ class ImageReader {
     bool runs_code(uint64_t address) const {
         for (uint64_t i = 0; i < h.e_shnum; i++) {
             const Elf64_Shdr s = section(i);
-            if ((s.sh_flags & SHF_ALLOC) != 0 && (s.sh_flags & SHF_EXECINSTR) != 0 && within(address, 1, s.sh_addr, s.sh_size))
-                return true;
+            if ((s.sh_flags & SHF_ALLOC) != 0 && (s.sh_flags & SHF_EXECINSTR) != 0 && within(address, 1, s.sh_addr, s.sh_size)) return true;
         }
         return false;
     }
 
     bool dynamic_section() {
         const uint64_t entries = dynamic.sh_size / sizeof(Elf64_Dyn);
-        if (entries == 0 || read<Elf64_Dyn>(f, dynamic.sh_offset + (entries - 1) * sizeof(Elf64_Dyn)).d_tag != DT_NULL)
-            return false;
+        if (entries == 0 || read<Elf64_Dyn>(f, dynamic.sh_offset + (entries - 1) * sizeof(Elf64_Dyn)).d_tag != DT_NULL) return false;
         symbol_table = only(SHT_DYNSYM);
         if (symbol_table.sh_type == SHT_NULL || symbol_table.sh_link >= h.e_shnum || !table(SHT_DYNSYM, DT_SYMTAB) ||
             !is(DT_SYMENT, sizeof(Elf64_Sym)))
@@ -231,8 +228,7 @@ class ImageReader {
                 case DT_FINI:
                     if (!runs_code(entry.d_un.d_val)) return false;
                     break;
-                default:
-                    break;
+                default: break;
             }
         }
         return table(SHT_HASH, DT_HASH) && table(SHT_GNU_HASH, DT_GNU_HASH) && (find(DT_HASH) || find(DT_GNU_HASH)) &&
@@ -402,8 +398,7 @@ class ImageReader {
             const Elf64_Shdr s = section(i);
             if (s.sh_type != SHT_RELA || (s.sh_flags & SHF_ALLOC) == 0) continue;
             const bool is_plain = within(s.sh_addr, s.sh_size, plain, plain_bytes);
-            if (s.sh_size % sizeof(Elf64_Rela) != 0 || (!is_plain && !within(s.sh_addr, s.sh_size, calls, calls_bytes)))
-                return false;
+            if (s.sh_size % sizeof(Elf64_Rela) != 0 || (!is_plain && !within(s.sh_addr, s.sh_size, calls, calls_bytes))) return false;
             covered += s.sh_size;
             for (uint64_t at = 0; at < s.sh_size; at += sizeof(Elf64_Rela)) {
                 const auto r = read<Elf64_Rela>(f, s.sh_offset + at);

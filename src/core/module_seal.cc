@@ -50,11 +50,9 @@ uint64_t seal_of(const Image& f) {
                 }
                 break;
             case SHT_DYNSYM:
-                for (uint64_t at = 0; at < s.sh_size; at += sizeof(Elf64_Sym))
-                    h = mix(h, read<Elf64_Sym>(f, s.sh_offset + at).st_value);
+                for (uint64_t at = 0; at < s.sh_size; at += sizeof(Elf64_Sym)) h = mix(h, read<Elf64_Sym>(f, s.sh_offset + at).st_value);
                 break;
-            default:
-                break;
+            default: break;
         }
         seal += h;
     });

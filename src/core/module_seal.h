@@ -4,8 +4,8 @@
 
 namespace fa {
 
-// Over what packaging leaves as it is: sections of code, data and relocations, and values of symbols; neither names, which other search paths
-// move, nor what is stripped. Nor code of GPUs, which their drivers look at, and which may be a hundred times the rest. Never 0.
+// Over what packaging leaves as it is: sections of code, data and relocations, and values of symbols; neither names, which other search
+// paths move, nor what is stripped. Nor code of GPUs, which their drivers look at, and which may be a hundred times the rest. Never 0.
 uint64_t seal_of(const Image& image);
 
 // Where in the file its note is; 0: it has none.

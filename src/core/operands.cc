@@ -12,9 +12,9 @@ enum Index {
 };
 static_assert(kEnd == kOperands, "the list and the count differ");
 
-#define FA_OPERAND(name, field)                                                                                       \
-    static_assert(FA_OPERAND_##name == uint64_t(1) << k##name, "bit " #name " is not at its pointer's place");        \
-    static_assert(offsetof(fa_forward_args_t, field) == offsetof(fa_forward_args_t, lse) + k##name * sizeof(void*),   \
+#define FA_OPERAND(name, field)                                                                                     \
+    static_assert(FA_OPERAND_##name == uint64_t(1) << k##name, "bit " #name " is not at its pointer's place");      \
+    static_assert(offsetof(fa_forward_args_t, field) == offsetof(fa_forward_args_t, lse) + k##name * sizeof(void*), \
                   #field " is not at its bit's place");
 #include "core/operands.def"
 

@@ -118,8 +118,7 @@ fa_status_t check_distinct(const Tensor& t, Message* m) {
     char strides[kMaxRank * 24];
     int at = 0;
     for (int i = 0; i < t.rank; i++) at += snprintf(strides + at, sizeof strides - at, "%s%lld", i ? ", " : "", ll(t.stride[i]));
-    return fail(m, FA_INVALID_ARGUMENT, "%s_stride is {%s}: expected strides that keep the elements of an output apart", t.name,
-                strides);
+    return fail(m, FA_INVALID_ARGUMENT, "%s_stride is {%s}: expected strides that keep the elements of an output apart", t.name, strides);
 }
 
 bool overlap(const Tensor& a, const Tensor& b) {

@@ -70,8 +70,8 @@ fa_status_t fa_param_set(fa_handle_t handle, int32_t key, int64_t value) {
         if (p == nullptr) return fa::unknown(key, &h.message);
         if (p->read_only) return fail(&h.message, FA_INVALID_ARGUMENT, "%s is read-only", p->name);
         if (value < p->min || value > p->max)
-            return fail(&h.message, FA_INVALID_ARGUMENT, "%s is %lld: expected %lld to %lld", p->name, (long long)value,
-                        (long long)p->min, (long long)p->max);
+            return fail(&h.message, FA_INVALID_ARGUMENT, "%s is %lld: expected %lld to %lld", p->name, (long long)value, (long long)p->min,
+                        (long long)p->max);
         if (p->owner == Owner::backend) {
             fa::forget_plans(h);
             return h.backend->set(h.context, key, value, &h.message);

@@ -1,4 +1,5 @@
-// The pointers to tensors in an args struct. The list is written from the header, so that one which is appended there cannot be forgotten here.
+// The pointers to tensors in an args struct. The list is written from the header, so that one which is appended there cannot be forgotten
+// here.
 #pragma once
 #include <flashattn.h>
 #include <stdint.h>

@@ -5,7 +5,8 @@
 
 namespace fa {
 
-static inline fa_status_t check_rotation_sizes(const Problem& p, int64_t max_position, int64_t rotary_begin, int64_t rotary_dim, Message* m) {
+static inline fa_status_t check_rotation_sizes(const Problem& p, int64_t max_position, int64_t rotary_begin, int64_t rotary_dim,
+                                               Message* m) {
     FA_TRY(in_range(m, "max_position", max_position, 0, kMaxSize));
     if (p.d.dim_qk == 1) return fail(m, FA_INVALID_ARGUMENT, "dim_qk is 1: expected 2 or more, a pair of which turns");
     FA_TRY(in_range(m, "rotary_dim", rotary_dim, 2, p.d.dim_qk));

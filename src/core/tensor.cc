@@ -15,8 +15,8 @@ static fa_status_t too_large(const Tensor& t, Message* m) {
     char shape[kMaxRank * 24];
     int at = 0;
     for (int i = 0; i < t.rank; i++) at += snprintf(shape + at, sizeof shape - at, "%s%lld", i ? " x " : "", ll(t.extent[i]));
-    return fail(m, FA_INVALID_ARGUMENT, "%s is %s elements with %s_stride: expected a reach of at most 2^63 - 1 bytes", t.name,
-                shape, t.name);
+    return fail(m, FA_INVALID_ARGUMENT, "%s is %s elements with %s_stride: expected a reach of at most 2^63 - 1 bytes", t.name, shape,
+                t.name);
 }
 
 fa_status_t check_fits(const Tensor& t, Message* m) {
@@ -49,14 +49,13 @@ fa_status_t check_strides(const Tensor& t, bool unit, Message* m) {
         const int64_t s = t.stride[i];
         if (s < 0) return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 or more", t.name, i, ll(s));
         if (i == t.absent && s != 0) {
-            return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0, packed rows have no batch stride", t.name, i,
-                        ll(s));
+            return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0, packed rows have no batch stride", t.name, i, ll(s));
         }
     }
     const int last = t.rank - 1;
     if (unit && t.stride[last] != 1) {
-        return fail(m, t.stride[last] == 0 ? FA_INVALID_ARGUMENT : FA_UNSUPPORTED,
-                    "%s_stride[%d] is %lld: expected an element stride of 1", t.name, last, ll(t.stride[last]));
+        return fail(m, t.stride[last] == 0 ? FA_INVALID_ARGUMENT : FA_UNSUPPORTED, "%s_stride[%d] is %lld: expected an element stride of 1",
+                    t.name, last, ll(t.stride[last]));
     }
     return check_fits(t, m);
 }
@@ -167,14 +166,7 @@ Tensor key_list_tensor(const Problem& p, const char* name, const void* base) {
 Tensor key_list_count_tensor(const Problem& p, const char* name, const void* base) {
     const Rows r = query_rows(p);
     const int64_t* s = p.d.list_count_stride;
-    return {name,
-            base,
-            4,
-            3,
-            r.packed ? 0 : kNoDim,
-            false,
-            {r.packed ? 1 : r.batch, p.d.list_heads, row_blocks(p, r)},
-            {s[0], s[1], s[2]}};
+    return {name, base, 4, 3, r.packed ? 0 : kNoDim, false, {r.packed ? 1 : r.batch, p.d.list_heads, row_blocks(p, r)}, {s[0], s[1], s[2]}};
 }
 
 // Of packed rows, each meets only its own sequence's factor: with both strides the pairs that are read are not known here.

@@ -28,7 +28,6 @@ struct Tensor {
     }
 };
 
-
 // Bytes from the first to the last element, both included; 0 when there is none. Only of a tensor that fits.
 uint64_t span(const Tensor&);
 
@@ -40,8 +39,8 @@ fa_status_t check_strides(const Tensor&, bool unit, Message*);
 fa_status_t lay_out(Tensor*, bool unit, Message*);
 // Does every element have an offset and a size in bytes that int64 holds?
 fa_status_t check_fits(const Tensor&, Message*);
-// Its strides as backends get them. One that nobody steps along, for there is but one index or no element, may be anything, and would overflow
-// where it is multiplied: it becomes 0, the last one 1.
+// Its strides as backends get them. One that nobody steps along, for there is but one index or no element, may be anything, and would
+// overflow where it is multiplied: it becomes 0, the last one 1.
 void put_strides(const Tensor&, int64_t* to);
 
 // [extent], dense.
@@ -72,7 +71,7 @@ Tensor lse_tensor(const Problem&, const void* base);
 Tensor score_tensor(const Problem&, const char* name, const void* base, int32_t element, const int64_t* stride);
 // The same of sequences and heads that repeat.
 Tensor pair_tensor(const Problem&, const char* name, const void* base, int32_t element, const int64_t* stride, const int64_t* period);
-Tensor mask_tensor(const Problem&, const void* base);  // in bytes, of eight keys each if they are bits
+Tensor mask_tensor(const Problem&, const void* base);                         // in bytes, of eight keys each if they are bits
 Tensor key_range_tensor(const Problem&, const char* name, const void* base);  // in pairs
 // Lists of keys, of one list head each; and their lengths.
 Tensor key_list_tensor(const Problem&, const char* name, const void* base);

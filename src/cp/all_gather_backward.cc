@@ -90,12 +90,11 @@ fa_status_t start_return(Job* job, const Totals& s, Group* group) {
     for (int32_t peer = 0; peer < job->ranks; peer++) {
         if (peer == job->rank) continue;
         char* const begin = out;
-        each_shared(*job, peer, job->rank,
-                    [&](const Segment& segment, const Range& keys, int64_t, int64_t first, const Range& needed) {
-                        const Place place{first, needed.rows};
-                        if (s.dk.data) out = moves.pack(place.in(s.gathered.k), segment.count, 0, keys.rows, out);
-                        if (s.dv.data) out = moves.pack(place.in(s.gathered.v), segment.count, 0, keys.rows, out);
-                    });
+        each_shared(*job, peer, job->rank, [&](const Segment& segment, const Range& keys, int64_t, int64_t first, const Range& needed) {
+            const Place place{first, needed.rows};
+            if (s.dk.data) out = moves.pack(place.in(s.gathered.k), segment.count, 0, keys.rows, out);
+            if (s.dv.data) out = moves.pack(place.in(s.gathered.v), segment.count, 0, keys.rows, out);
+        });
         const int64_t bytes = shared_keys(*job, job->rank, peer) * s.key_bytes;
         group->send(peer, begin, uint64_t(out - begin));
         group->receive(peer, in, uint64_t(bytes));

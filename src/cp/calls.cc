@@ -21,8 +21,7 @@ static fa_status_t within(fa_cp_t cp, const Body& body) {
 
 static fa_status_t usable(fa_cp_t cp) {
     if (!cp->failed) return FA_OK;
-    return fail(&cp->message, FA_INVALID_STATE,
-                "the transport failed in an earlier call: expected a new object over a new transport");
+    return fail(&cp->message, FA_INVALID_STATE, "the transport failed in an earlier call: expected a new object over a new transport");
 }
 
 // One rank needs no message and no piece.
@@ -96,8 +95,7 @@ static fa_status_t stream_of(fa_cp_t cp, int32_t op, const void* args, void** st
     return FA_OK;
 }
 
-static fa_status_t work(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op,
-                              const void* args) {
+static fa_status_t work(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op, const void* args) {
     Job job;
     Fingerprint fingerprint{};
     const Method* method = nullptr;
@@ -115,8 +113,7 @@ static fa_status_t work(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp
     return agree(cp, job.computed, fingerprint);
 }
 
-static fa_status_t collective(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op,
-                              const void* args) {
+static fa_status_t collective(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op, const void* args) {
     FA_TRY(usable(cp));
     cp->bytes_sent = cp->messages_sent = 0;
     if (cp->transport.ranks == 1) return alone(cp, desc, spread, op, args);
@@ -152,8 +149,8 @@ static fa_status_t explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa
     } else {
         const long long bytes = method->of(op).bytes(job), minimum = method->of(op).minimum(job);
         int n = snprintf(words, sizeof words, "%s; rank %d of %d has %lld rows and %lld keys%s; it sends %lld bytes, the least is %lld",
-                         method->name, job.rank, job.ranks, ll(job.local_rows), ll(job.local_keys),
-                         job.packed_q ? "" : " of each sequence", bytes, minimum);
+                         method->name, job.rank, job.ranks, ll(job.local_rows), ll(job.local_keys), job.packed_q ? "" : " of each sequence",
+                         bytes, minimum);
         const double seconds = predicted_seconds(job, *method);
         if (seconds > 0) snprintf(words + n, sizeof words - size_t(n), "; predicted: %.3g ms", 1e3 * seconds);
     }
@@ -168,13 +165,12 @@ fa_status_t fa_cp_forward(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_
     return fa::cp::within(cp, [&] { return fa::cp::collective(cp, desc, spread, FA_OP_FORWARD, args); });
 }
 
-fa_status_t fa_cp_backward(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread,
-                           const fa_backward_args_t* args) {
+fa_status_t fa_cp_backward(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, const fa_backward_args_t* args) {
     return fa::cp::within(cp, [&] { return fa::cp::collective(cp, desc, spread, FA_OP_BACKWARD, args); });
 }
 
-fa_status_t fa_cp_explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op, const void* args,
-                          char* text, uint64_t n) {
+fa_status_t fa_cp_explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op, const void* args, char* text,
+                          uint64_t n) {
     if (!text) n = 0;
     bool entered = false;
     const fa_status_t status = fa::cp::within(cp, [&] {

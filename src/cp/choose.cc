@@ -8,9 +8,7 @@ namespace {
 
 constexpr const Method* kMethods[] = {&kUlysses, &kAllGather, &kRingAttention, &kMergeMethod};
 
-Way way_of(const Method& method) {
-    return &method == &kUlysses ? Way::ulysses : &method == &kAllGather ? Way::all_gather : Way::ring;
-}
+Way way_of(const Method& method) { return &method == &kUlysses ? Way::ulysses : &method == &kAllGather ? Way::all_gather : Way::ring; }
 
 // Keys of a row, at most, and of the rows' pairs the share that the mask leaves.
 void share_by_mask(const fa_attention_desc_t& d, double keys, Sharing* s) {
@@ -56,7 +54,7 @@ const Method* find_method(const Job& job, Message* m, fa_status_t* status) {
     double least = 0;
     for (const Method* method : kMethods) {
         if (!chosen && job.spread.method != method->id) continue;
-        if (rows == (method == &kMergeMethod)) continue;  // which alone has keys' shards
+        if (rows == (method == &kMergeMethod)) continue;                                        // which alone has keys' shards
         if (chosen && (job.d.flags & FA_DETERMINISTIC) && method == &kRingAttention) continue;  // whose bits depend on the number of ranks
         *status = method->check(job, m);
         if (!chosen) return *status == FA_OK ? method : nullptr;

@@ -24,8 +24,8 @@ void Moves::flush() {
     count_ = 0;
 }
 
-void Moves::move(const View& from, int32_t from_dtype, const View& to, int32_t to_dtype, int64_t sequences, int64_t rows,
-                 int64_t elements, bool adds) {
+void Moves::move(const View& from, int32_t from_dtype, const View& to, int32_t to_dtype, int64_t sequences, int64_t rows, int64_t elements,
+                 bool adds) {
     if (sequences == 0 || rows == 0 || to.heads == 0 || elements == 0) return;
     if (count_ == kMost) flush();
     const int64_t unit = unit_of(from_dtype), to_unit = unit_of(to_dtype);
@@ -83,8 +83,7 @@ void Moves::clear(const View& dense, int64_t sequences, int64_t rows) {
 }
 
 void Moves::put(const View& from, const View& to, int32_t dtype, bool accumulate, int64_t sequences, int64_t rows) {
-    if (from.data)
-        move(from, FA_F32, to, accumulate ? int32_t(FA_F32) : dtype, sequences, rows, from.head_bytes / kFloat, accumulate);
+    if (from.data) move(from, FA_F32, to, accumulate ? int32_t(FA_F32) : dtype, sequences, rows, from.head_bytes / kFloat, accumulate);
 }
 
 fa_status_t all_gather(Job* job, const void* from, void* to, int64_t bytes, const char* what) {

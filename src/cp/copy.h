@@ -8,7 +8,8 @@ namespace cp {
 // Bytes of so many rows of all sequences and of the view's heads.
 inline int64_t bytes_of(const View& v, int64_t sequences, int64_t rows) { return sequences * rows * v.row_bytes(); }
 
-// Where keys of a segment lie in a buffer of [key][heads][dim]: from row `first` on, those of a sequence `stride` rows behind the last one's.
+// Where keys of a segment lie in a buffer of [key][heads][dim]: from row `first` on, those of a sequence `stride` rows behind the last
+// one's.
 struct Place {
     int64_t first, stride;
     View in(const View& buffer) const {
@@ -22,8 +23,8 @@ struct Place {
 // where data is NULL.
 View wide(const View& like, void* data, int64_t rows);
 
-// Moves are collected, and made by flush() at the latest: on a GPU together, so what one writes no other reads or writes. A failure of the core
-// is the job's.
+// Moves are collected, and made by flush() at the latest: on a GPU together, so what one writes no other reads or writes. A failure of the
+// core is the job's.
 class Moves {
   public:
     explicit Moves(Job* job) : job_(job) {}
@@ -49,8 +50,8 @@ class Moves {
     void put(const View& from, const View& to, int32_t dtype, bool accumulate, int64_t sequences, int64_t rows);
 
   private:
-    void move(const View& from, int32_t from_dtype, const View& to, int32_t to_dtype, int64_t sequences, int64_t rows,
-              int64_t elements, bool adds);
+    void move(const View& from, int32_t from_dtype, const View& to, int32_t to_dtype, int64_t sequences, int64_t rows, int64_t elements,
+              bool adds);
     static constexpr int kMost = 48;
     Job* job_;
     int count_ = 0;

@@ -40,11 +40,12 @@ Beside beside(Way way, const Sharing& s, const Sharded& c, bool backward) {
     if (way == Way::all_gather) {
         const double gathered = 2 * keys + 2 * s.seen * kv * s.element, calls = 2 * chunks_of(s);
         if (!backward) return {gathered, calls};
-        // f32 gradients of what was gathered are cleared and added to; those of other ranks' keys are packed, and added by the owner, whose own are
-        // copied and at last rounded. dq is cleared, added to and rounded.
+        // f32 gradients of what was gathered are cleared and added to; those of other ranks' keys are packed, and added by the owner, whose
+        // own are copied and at last rounded. dq is cleared, added to and rounded.
         return {gathered + 3 * s.seen * f32_kv + 5 * returned + 4 * own_kv + 4.5 * f32_dq, calls};
     }
-    // Of a step's two pieces each has half of the rank's rows, whose f32 o is merged, and in the end rounded; in the backward it adds to dq, dk, dv.
+    // Of a step's two pieces each has half of the rank's rows, whose f32 o is merged, and in the end rounded; in the backward it adds to
+    // dq, dk, dv.
     const double pieces = 2 * ranks + 1, passed = 2 * keys;
     if (!backward) return {passed + pieces / 2 * 3 * f32_dq + 2 * f32_dq, pieces};
     return {passed + 3 * returned + f32_kv + 2 * pieces * own_kv + 1.5 * own_kv + (pieces + 2.5) * f32_dq, pieces};
@@ -68,8 +69,8 @@ Sharded cost_of(Way way, const Sharing& s) {
         c.backward.messages += 2 * peers;
         return c;
     }
-    // All-gather sends what the mask lets others see. The first rank returns the gradients of all keys, and half of its own are seen by others
-    // where the mask is causal.
+    // All-gather sends what the mask lets others see. The first rank returns the gradients of all keys, and half of its own are seen by
+    // others where the mask is causal.
     const bool gathers = way == Way::all_gather;
     const double groups = gathers ? chunks_of(s) : 1, returned_by_first = gathers && s.pairs < 1 ? 0.5 : 1;
     c.forward.bytes = s.seen * peers / ranks * kv * s.element;
@@ -93,7 +94,8 @@ Seconds seconds_of(Way way, const Sharing& s, const Machine& m) {
         t.forward = keys + (n - 1) * larger(keys, t.forward / n) + t.forward / n;
         t.backward = keys + (n - 1) * larger(keys + gradients, t.backward / n) + t.backward / n + gradients;
     } else {  // a step of the ring hides behind the work of one rank's keys
-        const double n = double(s.ranks), steps = n - 1, keys = exchange(c.forward.bytes / steps, m), gradients = exchange(returned / steps, m);
+        const double n = double(s.ranks), steps = n - 1, keys = exchange(c.forward.bytes / steps, m),
+                     gradients = exchange(returned / steps, m);
         t.forward = steps * larger(keys, t.forward / n) + t.forward / n;
         t.backward = larger(keys, t.backward / n) + (steps - 1) * larger(keys + gradients, t.backward / n) + t.backward / n + gradients;
     }

@@ -1,5 +1,5 @@
-// What attention over several ranks costs, in closed form and for each method: of FA_CP_METHOD_AUTO, which takes the one that should be done first,
-// and of `flashattn study --ranks`.
+// What attention over several ranks costs, in closed form and for each method: of FA_CP_METHOD_AUTO, which takes the one that should be
+// done first, and of `flashattn study --ranks`.
 #pragma once
 #include <stdint.h>
 

@@ -51,8 +51,7 @@ static fa_status_t check_transport(const fa_cp_transport_t& t, Message* m) {
     FA_TRY(in_range(m, "transport.ranks", t.ranks, 1, kMaxSize));
     FA_TRY(in_range(m, "transport.rank", t.rank, 0, t.ranks - 1));
     if (t.ranks > 1 && !(t.start && t.wait))
-        return fail(m, FA_INVALID_ARGUMENT, "transport.%s is NULL: expected a function with %d ranks", t.start ? "wait" : "start",
-                    t.ranks);
+        return fail(m, FA_INVALID_ARGUMENT, "transport.%s is NULL: expected a function with %d ranks", t.start ? "wait" : "start", t.ranks);
     const struct {
         const char* name;
         bool given;
@@ -86,8 +85,8 @@ static fa_status_t check_figure(Message* m, const char* name, double value) {
     return fail(m, FA_INVALID_ARGUMENT, "%s is %g: expected a finite number, 0 or more", name, value);
 }
 
-// What the caller does not say is between GPUs of one host, in 16-bit types, as four H100 with NCCL have it (bench/results), or between cores of
-// one.
+// What the caller does not say is between GPUs of one host, in 16-bit types, as four H100 with NCCL have it (bench/results), or between
+// cores of one.
 static Machine machine_of(const fa_cp_create_info_t& info, bool device) {
     Machine m = device ? Machine{6.2e14, 1.6e11, 1.7e-4, 2e12, 2e-5, .92} : Machine{1e11, 3e9, 1e-5, 1e10, 2e-6};
     if (info.flops_per_second > 0) m.speed = info.flops_per_second;
@@ -142,9 +141,7 @@ static fa_status_t init(T* object, uint32_t struct_size) {
 }  // namespace cp
 }  // namespace fa
 
-fa_status_t fa_cp_transport_init(fa_cp_transport_t* transport, uint32_t struct_size) {
-    return fa::cp::init(transport, struct_size);
-}
+fa_status_t fa_cp_transport_init(fa_cp_transport_t* transport, uint32_t struct_size) { return fa::cp::init(transport, struct_size); }
 fa_status_t fa_cp_create_info_init(fa_cp_create_info_t* info, uint32_t struct_size) { return fa::cp::init(info, struct_size); }
 fa_status_t fa_cp_desc_init(fa_cp_desc_t* spread, uint32_t struct_size) { return fa::cp::init(spread, struct_size); }
 

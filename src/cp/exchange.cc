@@ -20,8 +20,8 @@ static fa_status_t give_up(fa_cp_s* cp, fa_status_t status, const char* what) {
         case FA_OUT_OF_MEMORY:
             return fail(&cp->message, status, "rank %d of %d has no memory for the messages of %s", t.rank, t.ranks, what);
         default:
-            return fail(&cp->message, FA_PEER_FAILED, "rank %d of %d could not exchange %s: the transport said %s", t.rank, t.ranks,
-                        what, fa_status_name(status));
+            return fail(&cp->message, FA_PEER_FAILED, "rank %d of %d could not exchange %s: the transport said %s", t.rank, t.ranks, what,
+                        fa_status_name(status));
     }
 }
 
@@ -182,8 +182,7 @@ fa_status_t agree(fa_cp_s* cp, fa_status_t own, const Fingerprint& fingerprint) 
     }
     for (int32_t r = 0; r < ranks; r++) {
         if (all[r].status == FA_OK) continue;
-        return fail(&cp->message, FA_PEER_FAILED, "rank %d gave up the call with %s", r,
-                    fa_status_name(fa_status_t(all[r].status)));
+        return fail(&cp->message, FA_PEER_FAILED, "rank %d gave up the call with %s", r, fa_status_name(fa_status_t(all[r].status)));
     }
     for (int32_t r = 1; r < ranks; r++) {
         if (const char* what = difference(all[0].fingerprint, all[r].fingerprint))

@@ -73,8 +73,8 @@ fa_status_t check_chunks(const Job& job, Message* m) {
     const fa_attention_desc_t& d = job.d;
     const int64_t step = d.heads_k / divisor(d.heads_k, d.heads_v), chunk = job.spread.head_chunk;
     if (chunk == 0 || (chunk % step == 0 && d.heads_k % chunk == 0)) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT, "spread.head_chunk is %lld: expected a multiple of %lld that divides heads_k, %lld",
-                ll(chunk), ll(step), ll(d.heads_k));
+    return fail(m, FA_INVALID_ARGUMENT, "spread.head_chunk is %lld: expected a multiple of %lld that divides heads_k, %lld", ll(chunk),
+                ll(step), ll(d.heads_k));
 }
 
 Gathered lay_out_gathered(const Job& job, const Chunks& c, Shares* shares) {
@@ -130,18 +130,17 @@ void place_gathered(Job* job, const Chunks& c, int64_t chunk, const Gathered& g)
     Moves moves(job);
     char* in = job->cp->slab[kReceive].data;
     for (int32_t peer = 0; peer < job->ranks; peer++) {
-        each_shared(*job, peer, job->rank,
-                    [&](const Segment& s, const Range& keys, int64_t local, int64_t first, const Range& needed) {
-                        const Place place{first, needed.rows};
-                        const View k = place.in(g.k), v = place.in(g.v);
-                        if (peer == job->rank) {
-                            moves.copy(job->keys_of(job->k, s).of_heads(chunk * c.k, c.k), local, k, 0, s.count, keys.rows, false);
-                            moves.copy(job->keys_of(job->v, s).of_heads(chunk * c.v, c.v), local, v, 0, s.count, keys.rows, false);
-                        } else {
-                            in = moves.unpack(k, s.count, 0, keys.rows, in);
-                            in = moves.unpack(v, s.count, 0, keys.rows, in);
-                        }
-                    });
+        each_shared(*job, peer, job->rank, [&](const Segment& s, const Range& keys, int64_t local, int64_t first, const Range& needed) {
+            const Place place{first, needed.rows};
+            const View k = place.in(g.k), v = place.in(g.v);
+            if (peer == job->rank) {
+                moves.copy(job->keys_of(job->k, s).of_heads(chunk * c.k, c.k), local, k, 0, s.count, keys.rows, false);
+                moves.copy(job->keys_of(job->v, s).of_heads(chunk * c.v, c.v), local, v, 0, s.count, keys.rows, false);
+            } else {
+                in = moves.unpack(k, s.count, 0, keys.rows, in);
+                in = moves.unpack(v, s.count, 0, keys.rows, in);
+            }
+        });
     }
     moves.flush();
 }

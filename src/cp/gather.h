@@ -24,8 +24,7 @@ void each_shared(const Job& job, int32_t owner, int32_t receiver, const Use& use
             for (int32_t k = 0; k < keys.count; local += keys.at[k++].rows) {
                 const Range shared = overlap_of(keys.at[k], needed.at[n]);
                 if (shared.rows > 0)
-                    use(*s, shared, local + shared.begin - keys.at[k].begin, buffer + shared.begin - needed.at[n].begin,
-                        needed.at[n]);
+                    use(*s, shared, local + shared.begin - keys.at[k].begin, buffer + shared.begin - needed.at[n].begin, needed.at[n]);
             }
             buffer += s->count * needed.at[n].rows;
         }

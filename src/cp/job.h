@@ -106,8 +106,8 @@ class Segments {
 };
 
 // Checks and reads the call's structs; args: the op's. `fingerprint` is what ranks compare.
-fa_status_t read_job(fa_cp_s* cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op, const void* args,
-                     Job* job, Fingerprint* fingerprint);
+fa_status_t read_job(fa_cp_s* cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op, const void* args, Job* job,
+                     Fingerprint* fingerprint);
 // What a backward has beside the forward's: its args before all else is read, and its tensors after.
 // Refused: what of a descriptor no method knows.
 fa_status_t check_known(const fa_attention_desc_t&, int32_t ranks, Message*);

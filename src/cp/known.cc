@@ -18,7 +18,7 @@ enum Field {
 
 constexpr bool is_known(Field field) {
     switch (field) {
-        // clang-format off: fields that belong together share a line
+            // clang-format off: fields that belong together share a line
         case k_struct_size: case k_flags: case k_operands: case k_strided: case k_alignment:
         case k_q_dtype: case k_k_dtype: case k_v_dtype: case k_o_dtype: case k_bias_dtype:
         case k_q_descale_dtype: case k_k_descale_dtype: case k_v_descale_dtype:

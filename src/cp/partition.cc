@@ -20,16 +20,14 @@ Ranges ranges_of(const Partition& p, int64_t length, int32_t rank) {
     Ranges r{};
     const int64_t n = p.layout == FA_CP_LAYOUT_ZIGZAG ? int64_t(2) * p.ranks : p.ranks;
     add(&r, part_begin(length, p.block, rank, n), part_begin(length, p.block, rank + 1, n));
-    if (p.layout == FA_CP_LAYOUT_ZIGZAG)
-        add(&r, part_begin(length, p.block, n - 1 - rank, n), part_begin(length, p.block, n - rank, n));
+    if (p.layout == FA_CP_LAYOUT_ZIGZAG) add(&r, part_begin(length, p.block, n - 1 - rank, n), part_begin(length, p.block, n - rank, n));
     return r;
 }
 
 fa_status_t read_spread(const fa_cp_desc_t* user, fa_cp_desc_t* s, Message* m) {
     FA_TRY(import_struct(s, user, m));
     FA_TRY(known_bits(m, "spread.flags", s->flags, 0));
-    if (s->shard == 0)
-        return fail(m, FA_INVALID_ARGUMENT, "spread.shard is not set: expected FA_CP_SHARD_ROWS or FA_CP_SHARD_KEYS");
+    if (s->shard == 0) return fail(m, FA_INVALID_ARGUMENT, "spread.shard is not set: expected FA_CP_SHARD_ROWS or FA_CP_SHARD_KEYS");
     FA_TRY(known_value(m, "spread.shard", s->shard, FA_CP_SHARD_KEYS));
     FA_TRY(known_value(m, "spread.layout", s->layout, FA_CP_LAYOUT_ZIGZAG));
     FA_TRY(known_value(m, "spread.method", s->method, FA_CP_METHOD_MERGE));

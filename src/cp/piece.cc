@@ -5,8 +5,7 @@ namespace fa {
 namespace cp {
 
 constexpr uint64_t kOfPieces =
-    FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_O_SCALE |
-    FA_OPERAND_RNG_STATE;
+    FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_O_SCALE | FA_OPERAND_RNG_STATE;
 constexpr uint32_t kAllStrided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE;
 
 static void put(int64_t stride[4], const View& v) {
@@ -36,8 +35,8 @@ fa_status_t give_offsets(Job* job, int64_t count, const int32_t** given) {
                                       job->a.flags & FA_ARGS_STREAM, job->a.stream));
 }
 
-// Row i of the piece stands on key i + off of the piece. Where a named alignment says the same for all sequences, no array of offsets does, and a
-// causal mask that hides no key is left out: kernels are faster without, on GPUs above all.
+// Row i of the piece stands on key i + off of the piece. Where a named alignment says the same for all sequences, no array of offsets does,
+// and a causal mask that hides no key is left out: kernels are faster without, on GPUs above all.
 static fa_status_t place(Job* job, const Piece& p, fa_attention_desc_t* d, fa_forward_args_t* a) {
     const auto offset_of = [&](int64_t b) { return job->diagonal(*p.segment, p.segment->first + b) + p.rows.begin - p.keys.begin; };
     int64_t least = offset_of(0), most = least;

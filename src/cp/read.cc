@@ -83,8 +83,8 @@ fa_status_t check_cu_seqlens(const char* name, const int32_t* cu, int64_t batch,
     for (int64_t b = 0; b <= batch; b++) {
         FA_TRY(entry_in_range(m, name, b, cu[b], {b > 0 ? cu[b - 1] : 0, total, total_name, total}));
         if (b > 0 && cu[b] - cu[b - 1] > longest)
-            return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %d after %d: expected at most %lld rows of a sequence", name, ll(b),
-                        cu[b], cu[b - 1], ll(longest));
+            return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %d after %d: expected at most %lld rows of a sequence", name, ll(b), cu[b],
+                        cu[b - 1], ll(longest));
     }
     return FA_OK;
 }
@@ -195,8 +195,7 @@ fa_status_t read_rows(Job* job, Message* m) {
 
 fa_status_t read_keys(Job* job, Message* m) {
     if (job->spread.layout != FA_CP_LAYOUT_CONTIGUOUS)
-        return fail(m, FA_INVALID_ARGUMENT,
-                    "spread.layout is %d: expected 0 with FA_CP_SHARD_KEYS, whose ranks' keys follow each other",
+        return fail(m, FA_INVALID_ARGUMENT, "spread.layout is %d: expected 0 with FA_CP_SHARD_KEYS, whose ranks' keys follow each other",
                     job->spread.layout);
     fa_attention_desc_t partial = job->d;
     partial.o_dtype = FA_F32;
@@ -249,8 +248,8 @@ Fingerprint fingerprint_of(const Job& job) {
 
 }  // namespace
 
-fa_status_t read_job(fa_cp_s* cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op, const void* args,
-                     Job* job, Fingerprint* fingerprint) {
+fa_status_t read_job(fa_cp_s* cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op, const void* args, Job* job,
+                     Fingerprint* fingerprint) {
     Message* m = &cp->message;
     memset(static_cast<void*>(job), 0, sizeof *job);
     job->cp = cp;

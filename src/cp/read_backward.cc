@@ -29,9 +29,8 @@ fa_status_t check_layouts(const Job& job, Message* m) {
     else local.seqlen_q = job.local_rows;
     if (job.packed_k) local.total_k = job.local_keys;
     else local.seqlen_k = job.local_keys;
-    constexpr size_t kFields[] = {offsetof(fa_backward_args_t, dout), offsetof(fa_backward_args_t, dlse),
-                                  offsetof(fa_backward_args_t, dq), offsetof(fa_backward_args_t, dk),
-                                  offsetof(fa_backward_args_t, dv)};
+    constexpr size_t kFields[] = {offsetof(fa_backward_args_t, dout), offsetof(fa_backward_args_t, dlse), offsetof(fa_backward_args_t, dq),
+                                  offsetof(fa_backward_args_t, dk), offsetof(fa_backward_args_t, dv)};
     const void* const given[] = {job.g.dout, job.g.dlse, job.g.dq, job.g.dk, job.g.dv};
     for (size_t i = 0; i < sizeof kFields / sizeof kFields[0]; i++) {
         uint64_t bytes;
@@ -79,8 +78,7 @@ fa_status_t read_gradients(Job* job, Message* m) {
 
 uint64_t gradients_asked(const Job& job) {
     const fa_backward_args_t& g = job.g;
-    const bool given[] = {g.dq != nullptr,     g.dk != nullptr,   g.dv != nullptr,
-                          g.dsinks != nullptr, g.dlse != nullptr, job.accumulates()};
+    const bool given[] = {g.dq != nullptr, g.dk != nullptr, g.dv != nullptr, g.dsinks != nullptr, g.dlse != nullptr, job.accumulates()};
     uint64_t bits = 0;
     for (const bool one : given) bits = bits << 1 | uint64_t(one);
     return bits;

@@ -34,8 +34,7 @@ void pack_own(Job* job, const Shard& own) {
 Range seen(const Job& job, const Segment& s, const Range& rows, const Range& keys) {
     const Range band = job.band(s, rows);
     const int64_t begin = band.begin > keys.begin ? band.begin : keys.begin;
-    const int64_t band_end = band.begin + band.rows, keys_end = keys.begin + keys.rows,
-                  end = band_end < keys_end ? band_end : keys_end;
+    const int64_t band_end = band.begin + band.rows, keys_end = keys.begin + keys.rows, end = band_end < keys_end ? band_end : keys_end;
     return begin < end ? Range{begin, end - begin} : Range{0, 0};
 }
 

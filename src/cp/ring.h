@@ -47,8 +47,8 @@ void each_travelling(const Job& job, const Use& use) {
     }
 }
 
-// Calls use(piece, segment's index, range's index, in) for each range of rows with what it sees of the owner's keys. in(own, shard): the piece's
-// part of a tensor of the rank's own keys, or of one that lies as the owner's shard does.
+// Calls use(piece, segment's index, range's index, in) for each range of rows with what it sees of the owner's keys. in(own, shard): the
+// piece's part of a tensor of the rank's own keys, or of one that lies as the owner's shard does.
 template <class Use>
 void each_ring_piece(Job* job, int32_t owner, const Shard& shard, const Use& use) {
     const bool own = owner == job->rank;

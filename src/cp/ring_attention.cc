@@ -29,8 +29,7 @@ Partials lay_out(const Job& job, Shares* all, Shares* one) {
 
 fa_status_t check(const Job& job, Message* m) {
     if (job.d.chunk == 0) return FA_OK;
-    return fail(m, FA_UNSUPPORTED, "chunk is %lld: expected 0 for FA_CP_METHOD_RING, whose pieces of keys begin anywhere",
-                ll(job.d.chunk));
+    return fail(m, FA_UNSUPPORTED, "chunk is %lld: expected 0 for FA_CP_METHOD_RING, whose pieces of keys begin anywhere", ll(job.d.chunk));
 }
 
 fa_status_t prepare(Job* job) {
@@ -93,10 +92,9 @@ fa_status_t run(Job* job) {
         Group group(job->cp);
         pass_on(*job, step, here, coming, &group);
         FA_TRY(group.start());
-        each_ring_piece(job, owner, shard_of(*job, owner, here),
-                        [&](const Piece& piece, int64_t segment, int32_t range, const auto&) {
-                            compute_piece(job, piece, p, begun + 2 * segment + range);
-                        });
+        each_ring_piece(job, owner, shard_of(*job, owner, here), [&](const Piece& piece, int64_t segment, int32_t range, const auto&) {
+            compute_piece(job, piece, p, begun + 2 * segment + range);
+        });
         FA_TRY(group.wait("keys and values of the rank before"));
         char* const sent = here;
         here = coming;

@@ -16,17 +16,14 @@ Turned turned(const Job& job, const View& local, bool of_keys, Shares* shares) {
     return t;
 }
 
-void clear_full(const Job& job, const Turned& t, Moves* moves) { moves->clear(t.full, full_batch(job, t.of_keys), full_rows(job, t.of_keys)); }
+void clear_full(const Job& job, const Turned& t, Moves* moves) {
+    moves->clear(t.full, full_batch(job, t.of_keys), full_rows(job, t.of_keys));
+}
 
 Turned turned(const Job& job, const LseView& local, Shares* shares) {
     constexpr int64_t kUnit = sizeof(float);
-    const View v{reinterpret_cast<char*>(local.data),
-                 kUnit,
-                 local.batch * kUnit,
-                 local.row * kUnit,
-                 local.head * kUnit,
-                 job.d.heads_q,
-                 kUnit};
+    const View v{
+        reinterpret_cast<char*>(local.data), kUnit, local.batch * kUnit, local.row * kUnit, local.head * kUnit, job.d.heads_q, kUnit};
     Turned t = turned(job, v, false, shares);
     t.full.head = t.full.batch / t.full.heads;  // [head][row]
     t.full.row = kUnit;
@@ -110,8 +107,8 @@ int64_t received_bytes(const Job& job, const Turning& t, Towards side) {
     return sum;
 }
 
-// Do tensors travel as messages of their own, from or to where they lie, instead of all together from and to buffers? In host memory a copy costs
-// more than a message of so many bytes; on a device, where a message costs more, all are packed in one launch. The same on all ranks.
+// Do tensors travel as messages of their own, from or to where they lie, instead of all together from and to buffers? In host memory a copy
+// costs more than a message of so many bytes; on a device, where a message costs more, all are packed in one launch. The same on all ranks.
 static bool travels_apart(const Job& job, const Turning& t) {
     constexpr int64_t kLeastBytes = 1 << 16;
     int64_t bytes = 0;

@@ -10,11 +10,11 @@ namespace {
 fa_status_t check(const Job& job, Message* m) {
     const fa_attention_desc_t& d = job.d;
     if (d.heads_k % job.ranks != 0)
-        return fail(m, FA_UNSUPPORTED, "heads_k is %lld: expected a multiple of the %d ranks for FA_CP_METHOD_ULYSSES",
-                    ll(d.heads_k), job.ranks);
+        return fail(m, FA_UNSUPPORTED, "heads_k is %lld: expected a multiple of the %d ranks for FA_CP_METHOD_ULYSSES", ll(d.heads_k),
+                    job.ranks);
     if (d.heads_v % job.ranks != 0)
-        return fail(m, FA_UNSUPPORTED, "heads_v is %lld: expected a multiple of the %d ranks for FA_CP_METHOD_ULYSSES",
-                    ll(d.heads_v), job.ranks);
+        return fail(m, FA_UNSUPPORTED, "heads_v is %lld: expected a multiple of the %d ranks for FA_CP_METHOD_ULYSSES", ll(d.heads_v),
+                    job.ranks);
     if (d.operands & (FA_OPERAND_BIAS | FA_OPERAND_MASK))
         return fail(m, FA_UNSUPPORTED,
                     "operands is 0x%llx: expected neither FA_OPERAND_BIAS nor _MASK, of which a rank has its rows alone, for "
@@ -144,11 +144,8 @@ fa_status_t run_backward(Job* job) {
 }  // namespace
 
 extern const Work kUlyssesBackward{prepare<backward_sides>, run_backward, bytes<backward_sides>, bytes<backward_sides>};
-extern const Method kUlysses{FA_CP_METHOD_ULYSSES,
-                             "Ulysses",
-                             check,
-                             {prepare<forward_sides>, run, bytes<forward_sides>, bytes<forward_sides>},
-                             &kUlyssesBackward};
+extern const Method kUlysses{
+    FA_CP_METHOD_ULYSSES, "Ulysses", check, {prepare<forward_sides>, run, bytes<forward_sides>, bytes<forward_sides>}, &kUlyssesBackward};
 
 }  // namespace cp
 }  // namespace fa

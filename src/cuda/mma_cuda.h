@@ -36,7 +36,9 @@ FA_DEVICE uint32_t mapa(uint32_t address, int rank) {
 FA_DEVICE void ld_cluster4(const float* p, int rank, float to[4]) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3]) : "r"(mapa(smem_addr(p), rank)) : "memory");
+                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+                 : "r"(mapa(smem_addr(p), rank))
+                 : "memory");
 #endif
 }
 FA_DEVICE void ld_cluster2(const float* p, int rank, float* first, float* second) {
@@ -64,25 +66,32 @@ FA_DEVICE void compiler_fence() { asm volatile("" ::: "memory"); }
 // 2 · (i % 4) + 1 of row i / 4 of each. Transposed: of column i / 4.
 FA_DEVICE void ldmatrix_x4(uint32_t row, uint32_t r[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(row)
+                 : "memory");
 }
 FA_DEVICE void ldmatrix_x4_trans(uint32_t row, uint32_t r[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(row)
+                 : "memory");
 }
 
 // d += a · b: 16 × 8 × 16, for tf32 16 × 8 × 8.
 FA_DEVICE void mma_m16n8k16_f16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 FA_DEVICE void mma_m16n8k16_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 FA_DEVICE void mma_m16n8k8_tf32(float d[4], const uint32_t a[4], const uint32_t b[2]) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // An 8 × 8 matrix of 2-byte elements, of which lane i has 2 · (i % 4) and 2 · (i % 4) + 1 of row i / 4, transposed.
@@ -110,10 +119,12 @@ FA_DEVICE uint32_t prmt_signed(uint32_t a, uint32_t selector) {
 // Four bytes, e4m3, as two pairs of f16.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 FA_DEVICE void e4m3_to_f16(uint32_t bytes, uint32_t& low, uint32_t& high) {
-    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h; }" : "=r"(low), "=r"(high) : "r"(bytes));
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h; }"
+        : "=r"(low), "=r"(high)
+        : "r"(bytes));
 }
 #else
-FA_DEVICE uint32_t upper_e4m3_to_f16(uint32_t pair) {  // from the upper byte of each half
+FA_DEVICE uint32_t upper_e4m3_to_f16(uint32_t pair) {      // from the upper byte of each half
     const uint32_t magnitude = (pair & 0x7f007f00u) >> 1;  // 2^8 too small
     uint32_t r;
     asm("mul.f16x2 %0, %1, %2;" : "=r"(r) : "r"(magnitude | (pair & 0x80008000u)), "r"(0x5c005c00u));
@@ -182,12 +193,14 @@ FA_DEVICE float reciprocal_fast(float x) {
 // waits until no more than the n latest groups of this thread's copies are under way.
 FA_DEVICE void cp_async16(uint32_t to, const char* from, bool copied) {
     asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, none; }" ::"r"(to),
-                 "l"(from), "r"(int(copied)) : "memory");
+                 "l"(from), "r"(int(copied))
+                 : "memory");
 }
 template <int size>
 FA_DEVICE void cp_async(uint32_t to, const char* from, bool copied) {
     asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.ca.shared.global [%0], [%1], %3, none; }" ::"r"(to), "l"(from),
-                 "r"(int(copied)), "n"(size) : "memory");
+                 "r"(int(copied)), "n"(size)
+                 : "memory");
 }
 // 16 bytes, of which the first `bytes` are copied.
 FA_DEVICE void cp_async_part(uint32_t to, const char* from, int bytes) {

@@ -1,5 +1,5 @@
-// Loading kernels. A module's units are many, and where it has no machine code for a device, the driver compiles each from PTX, for seconds:
-// so a kernel is loaded, onto the device of the call, when it is first launched.
+// Loading kernels. A module's units are many, and where it has no machine code for a device, the driver compiles each from PTX, for
+// seconds: so a kernel is loaded, onto the device of the call, when it is first launched.
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -140,7 +140,9 @@ static inline Status describe(int device, Device* d) {
 
 static inline Status allocate(void** p, uint64_t bytes) { return cudaMalloc(p, bytes); }
 static inline Status release(void* p) { return cudaFree(p); }
-static inline Status copy(void* to, const void* from, uint64_t bytes, Stream s) { return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s); }
+static inline Status copy(void* to, const void* from, uint64_t bytes, Stream s) {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s);
+}
 static inline Status synchronize(Stream s) { return cudaStreamSynchronize(s); }
 // The legacy stream gives an error while any blocking stream is captured: nothing can be waited for then, either.
 static inline bool capturing(Stream s) {
@@ -187,8 +189,8 @@ Caller enter(Caller);
 Status prepare_kernel(const void* kernel);
 // Is there code for the current device? It is not loaded yet.
 Status find_code();
-// What find_code has learned of the portable kernels, of all devices that were asked about. Do they call wait_for_predecessor? Those for devices
-// before Hopper cannot: kernels come after what is before them, as usual. Are they compiled from PTX when they are loaded?
+// What find_code has learned of the portable kernels, of all devices that were asked about. Do they call wait_for_predecessor? Those for
+// devices before Hopper cannot: kernels come after what is before them, as usual. Are they compiled from PTX when they are loaded?
 extern std::atomic<bool> portable_code_waits, portable_code_is_compiled;
 static inline bool compiles_kernels() { return portable_code_is_compiled.load(std::memory_order_relaxed); }
 
@@ -214,7 +216,8 @@ FA_DEVICE void release_successor() {
 }
 // `cluster`: blocks that are brought together.
 template <class Params>
-static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params, int cluster = 1) {
+static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params,
+                                  int cluster = 1) {
     const Status s = prepare_kernel(reinterpret_cast<const void*>(kernel));
     if (s != kSuccess) return s;
     cudaLaunchAttribute attributes[2];

@@ -1,9 +1,9 @@
-// How often lanes meet in a bank of shared memory, counted for AMD's matrix kernels: their accesses to tiles, which are all that their loops have.
-// FLASHATTN_EMU_BANKS names a file that has the counts when the process ends.
+// How often lanes meet in a bank of shared memory, counted for AMD's matrix kernels: their accesses to tiles, which are all that their
+// loops have. FLASHATTN_EMU_BANKS names a file that has the counts when the process ends.
 //
-// 32 banks have a word of 4 bytes each. An access of a wave is served for so many neighbouring lanes at a time as have 128 bytes together, and
-// takes a cycle for each of the different words of the bank that has most. Lanes run one after another here: the i-th accesses of all lanes
-// between two products are taken for one instruction.
+// 32 banks have a word of 4 bytes each. An access of a wave is served for so many neighbouring lanes at a time as have 128 bytes together,
+// and takes a cycle for each of the different words of the bank that has most. Lanes run one after another here: the i-th accesses of all
+// lanes between two products are taken for one instruction.
 #pragma once
 #include <algorithm>
 #include "emu/lockstep.h"
@@ -23,7 +23,8 @@ class Banks {
         FILE* const file = name_ ? fopen(name_, "w") : nullptr;
         if (!file) return;
         for (const Count& c : counts_)
-            fprintf(file, "%s %d: %lld instructions, %lld cycles, at least %lld\n", c.store ? "store" : "load", c.bytes, c.instructions, c.cycles, c.least);
+            fprintf(file, "%s %d: %lld instructions, %lld cycles, at least %lld\n", c.store ? "store" : "load", c.bytes, c.instructions,
+                    c.cycles, c.least);
         fprintf(file, "apart: %lld\n", apart_);
         fclose(file);
     }
@@ -81,7 +82,8 @@ class Banks {
     const char* const name_;
     int64_t index_ = -1;
     std::vector<std::vector<std::vector<Access>>> waves_;
-    Count counts_[6] = {{4, false, 0, 0, 0}, {8, false, 0, 0, 0}, {16, false, 0, 0, 0}, {4, true, 0, 0, 0}, {8, true, 0, 0, 0}, {16, true, 0, 0, 0}};
+    Count counts_[6] = {{4, false, 0, 0, 0}, {8, false, 0, 0, 0}, {16, false, 0, 0, 0},
+                        {4, true, 0, 0, 0},  {8, true, 0, 0, 0},  {16, true, 0, 0, 0}};
     long long apart_ = 0;
 };
 

@@ -85,7 +85,7 @@ struct Block {
     std::vector<Fiber> fibers;
     std::vector<Group> waves;
     Group all;
-    Group named[16];  // of barriers among some of the threads
+    Group named[16];           // of barriers among some of the threads
     std::vector<Queue> ready;  // of each wave
     int now = 0, living = 0, threads = 0;
     int64_t index = 0, blocks = 0;

@@ -93,11 +93,17 @@ FA_DEVICE void wmma_f32_16x16x16_gfx12(AccVec<8>& d, const uint32_t a[4], const 
 
 // What lane ^ mask has, in waves of `lanes`.
 template <int lanes>
-FA_DEVICE float exchange(float x, int mask) { return lockstep::shuffle_xor(x, mask, lanes); }
+FA_DEVICE float exchange(float x, int mask) {
+    return lockstep::shuffle_xor(x, mask, lanes);
+}
 template <int lanes>
-FA_DEVICE float sum_across(float x, int mask) { return x + exchange<lanes>(x, mask); }
+FA_DEVICE float sum_across(float x, int mask) {
+    return x + exchange<lanes>(x, mask);
+}
 template <int lanes>
-FA_DEVICE float max_across(float x, int mask) { return fmaxf(x, exchange<lanes>(x, mask)); }
+FA_DEVICE float max_across(float x, int mask) {
+    return fmaxf(x, exchange<lanes>(x, mask));
+}
 FA_DEVICE void order_products() {}
 template <int n>
 FA_DEVICE void multiply(float (&x)[n], float factor) {
@@ -148,13 +154,17 @@ FA_DEVICE void load_transposed(uint32_t address, uint32_t to[2]) {
             }
     });
 }
-FA_DEVICE void load_to_shared(uint32_t to, const char* base, uint32_t offset) { cp_async16(to + uint32_t(16 * (thread() % 64)), base + offset, true); }
+FA_DEVICE void load_to_shared(uint32_t to, const char* base, uint32_t offset) {
+    cp_async16(to + uint32_t(16 * (thread() % 64)), base + offset, true);
+}
 FA_DEVICE void finish_loads_to_shared() {
     cp_async_commit();
     cp_async_wait<0>();
 }
 template <int n>
-FA_DEVICE void load_global(const char* p, uint32_t to[n]) { load_words<n>(reinterpret_cast<const uint8_t*>(p), to); }
+FA_DEVICE void load_global(const char* p, uint32_t to[n]) {
+    load_words<n>(reinterpret_cast<const uint8_t*>(p), to);
+}
 template <int n>
 FA_DEVICE void store_words(char* to, const uint32_t from[n]) {
     lockstep::check_aligned(to, 4 * n);

@@ -48,8 +48,8 @@ FA_DEVICE void ldmatrix_x4(uint32_t row, uint32_t r[4]) {
         for (int i = 0; i < n; i++)
             for (int m = 0; m < 4; m++) {
                 const char* from = static_cast<LdmatrixArgs*>(lanes[8 * m + i / 4])->row;
-                static_cast<LdmatrixArgs*>(lanes[i])->r[m] =
-                    element_of(from, 2 * (i % 4)) | uint32_t(element_of(from, 2 * (i % 4) + 1)) << 16;
+                static_cast<LdmatrixArgs*>(lanes[i])->r[m] = element_of(from, 2 * (i % 4)) | uint32_t(element_of(from, 2 * (i % 4) + 1))
+                                                                                                 << 16;
             }
     });
 }
@@ -111,15 +111,11 @@ static inline void mma_wave(void** lanes, Widen widen) {
 
 FA_DEVICE void mma_m16n8k16_f16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
     MmaArgs args{d, a, b};
-    meet_wave(args, [](void** lanes, int) {
-        mma_wave<16>(lanes, [](uint32_t r, int e) { return f16_to_f32(uint16_t(r >> 16 * e)); });
-    });
+    meet_wave(args, [](void** lanes, int) { mma_wave<16>(lanes, [](uint32_t r, int e) { return f16_to_f32(uint16_t(r >> 16 * e)); }); });
 }
 FA_DEVICE void mma_m16n8k16_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
     MmaArgs args{d, a, b};
-    meet_wave(args, [](void** lanes, int) {
-        mma_wave<16>(lanes, [](uint32_t r, int e) { return bf16_to_f32(uint16_t(r >> 16 * e)); });
-    });
+    meet_wave(args, [](void** lanes, int) { mma_wave<16>(lanes, [](uint32_t r, int e) { return bf16_to_f32(uint16_t(r >> 16 * e)); }); });
 }
 FA_DEVICE void mma_m16n8k8_tf32(float d[4], const uint32_t a[4], const uint32_t b[2]) {
     MmaArgs args{d, a, b};
@@ -187,9 +183,7 @@ FA_DEVICE void load_words(const uint8_t* p, uint32_t to[n]) {
 }
 FA_DEVICE uint32_t shuffle_xor4(uint32_t x, int mask) { return bits_of(lockstep::shuffle_xor(float_of(x), mask, 4)); }
 FA_DEVICE void compiler_fence() {}
-FA_DEVICE void cp_async16(uint32_t to, const char* from, bool copied) {
-    copy_later(shared_memory() + to, from, copied ? 16 : 0, 16);
-}
+FA_DEVICE void cp_async16(uint32_t to, const char* from, bool copied) { copy_later(shared_memory() + to, from, copied ? 16 : 0, 16); }
 template <int size>
 FA_DEVICE void cp_async(uint32_t to, const char* from, bool copied) {
     copy_later(shared_memory() + to, from, copied ? size : 0, size);
@@ -219,7 +213,9 @@ FA_DEVICE void red_add4(float* to, float x, float y, float z, float w) {
     to[3] += w;
 }
 
-FA_DEVICE void f16x2_to_f32(uint32_t pair, float& low, float& high) { low = f16_to_f32(uint16_t(pair)), high = f16_to_f32(uint16_t(pair >> 16)); }
+FA_DEVICE void f16x2_to_f32(uint32_t pair, float& low, float& high) {
+    low = f16_to_f32(uint16_t(pair)), high = f16_to_f32(uint16_t(pair >> 16));
+}
 FA_DEVICE void warp_barrier() {
     uint32_t nothing = 0;
     meet_wave(nothing, [](void**, int) {});
@@ -231,7 +227,9 @@ constexpr bool kScarceRegisters = false;
 FA_DEVICE void named_barrier(int id, int count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     if (!lockstep::removed(file, line)) lockstep::meet_named(id, count);
 }
-FA_DEVICE void barrier_of_roles(int count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) { named_barrier(1, count, file, line); }
+FA_DEVICE void barrier_of_roles(int count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    named_barrier(1, count, file, line);
+}
 FA_DEVICE bool warp_any(bool x) {
     struct Args {
         bool in, out;

@@ -79,8 +79,8 @@ struct Device {
     gpu::MatrixUnit matrix;
 };
 
-// FLASHATTN_EMU_MATRIX = mfma, mfma_gfx90a or mfma_gfx950 (waves of 64), wmma_gfx11 or wmma_gfx12 (of 32): the matrix instructions of the emulated
-// device. Without it, NVIDIA's in waves of 32, and none in others.
+// FLASHATTN_EMU_MATRIX = mfma, mfma_gfx90a or mfma_gfx950 (waves of 64), wmma_gfx11 or wmma_gfx12 (of 32): the matrix instructions of the
+// emulated device. Without it, NVIDIA's in waves of 32, and none in others.
 static inline gpu::MatrixUnit matrix_unit() {
     using gpu::MatrixUnit;
     const char* const name = getenv("FLASHATTN_EMU_MATRIX");
@@ -91,7 +91,8 @@ static inline gpu::MatrixUnit matrix_unit() {
     if (strcmp(name, "mfma_gfx950") == 0 && !wave32) return MatrixUnit::mfma_gfx950;
     if (strcmp(name, "wmma_gfx11") == 0 && wave32) return MatrixUnit::wmma_gfx11;
     if (strcmp(name, "wmma_gfx12") == 0 && wave32) return MatrixUnit::wmma_gfx12;
-    lockstep::die("FLASHATTN_EMU_MATRIX: expected mfma, mfma_gfx90a or mfma_gfx950 with waves of 64, wmma_gfx11 or wmma_gfx12 with waves of 32");
+    lockstep::die(
+        "FLASHATTN_EMU_MATRIX: expected mfma, mfma_gfx90a or mfma_gfx950 with waves of 64, wmma_gfx11 or wmma_gfx12 with waves of 32");
 }
 
 static inline fa_status_t no_device(Status, Message* m) { return fail(m, FA_NO_DEVICE, "the emulator is gone"); }
@@ -144,7 +145,8 @@ static inline Status launch(void (*kernel)(Params), int64_t blocks, int threads,
 FA_DEVICE void wait_for_predecessor() {}
 FA_DEVICE void release_successor() {}
 template <class Params>
-static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params) {
+static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream,
+                                  const Params& params) {
     return launch(kernel, blocks, threads, shared, stream, params);
 }
 

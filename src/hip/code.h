@@ -23,8 +23,10 @@ static DeviceCode device_code;
 struct GenericTarget {
     const char *name, *begins[2];
 };
-constexpr GenericTarget kGenericTargets[] = {
-    {"gfx9-4-generic", {"gfx942", "gfx950"}}, {"gfx10-3-generic", {"gfx103", nullptr}}, {"gfx11-generic", {"gfx110", "gfx115"}}, {"gfx12-generic", {"gfx120", nullptr}}};
+constexpr GenericTarget kGenericTargets[] = {{"gfx9-4-generic", {"gfx942", "gfx950"}},
+                                             {"gfx10-3-generic", {"gfx103", nullptr}},
+                                             {"gfx11-generic", {"gfx110", "gfx115"}},
+                                             {"gfx12-generic", {"gfx120", nullptr}}};
 
 // Is `device` of the processor that the first `size` characters of `target` name, or of those that it serves?
 static inline bool is_processor(const char* target, size_t size, const char* device) {
@@ -103,8 +105,7 @@ static inline hipError_t find_kernel(const void* kernel, hipFunction_t* function
 
     pthread_mutex_lock(&lock);
     if (!modules[device]) s = load_code(device, &modules[device]);
-    if (s == hipSuccess && !functions[device][n])
-        s = hipModuleGetFunction(&functions[device][n], modules[device], device_code.name[n]);
+    if (s == hipSuccess && !functions[device][n]) s = hipModuleGetFunction(&functions[device][n], modules[device], device_code.name[n]);
     *function = functions[device][n];
     pthread_mutex_unlock(&lock);
     return s;
@@ -131,8 +132,8 @@ extern "C" __attribute__((visibility("hidden"))) void** __hipRegisterFatBinary(c
     return nullptr;
 }
 
-extern "C" __attribute__((visibility("hidden"))) void __hipRegisterFunction(void**, const void* kernel, char*, const char* name,
-                                                                            unsigned, void*, void*, void*, void*, int*) {
+extern "C" __attribute__((visibility("hidden"))) void __hipRegisterFunction(void**, const void* kernel, char*, const char* name, unsigned,
+                                                                            void*, void*, void*, void*, int*) {
     fa::rt::DeviceCode& code = fa::rt::device_code;
     if (code.count == fa::rt::kMaxKernels) return;
     code.kernel[code.count] = kernel;

@@ -14,8 +14,8 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(threads) __attribute__((amdgpu_flat_work_group_size(1, threads)))
 
-// The functions of the C library that device text calls, or may, under their own names: these are chosen on the device, the library's on the
-// host. Device text of the same file may call them before a namespace of ours is open, so they stand outside of one.
+// The functions of the C library that device text calls, or may, under their own names: these are chosen on the device, the library's on
+// the host. Device text of the same file may call them before a namespace of ours is open, so they stand outside of one.
 #define FA_BUILTIN static __device__ __forceinline__
 FA_BUILTIN float fabsf(float x) { return __builtin_fabsf(x); }
 FA_BUILTIN float fmaf(float x, float y, float z) { return __builtin_fmaf(x, y, z); }

@@ -12,9 +12,9 @@ constexpr bool kHasMfma = true;
 #else
 constexpr bool kHasMfma = false;
 #endif
-// What CDNA 4 has besides: 32×32 products twice as deep, in the time of the others; an instruction that rounds two floats to bf16; loads of shared
-// memory that transpose; loads to shared memory, of 16 bytes a lane; exchanges between halves of a wave. Code for a target has its generation's alone, whichever is named. That of CDNA 2,
-// which takes subnormal numbers for 0, has no products of f16.
+// What CDNA 4 has besides: 32×32 products twice as deep, in the time of the others; an instruction that rounds two floats to bf16; loads of
+// shared memory that transpose; loads to shared memory, of 16 bytes a lane; exchanges between halves of a wave. Code for a target has its
+// generation's alone, whichever is named. That of CDNA 2, which takes subnormal numbers for 0, has no products of f16.
 struct TargetCdna {
 #ifdef __gfx90a__
     static constexpr bool kMultipliesF16 = false;
@@ -158,8 +158,9 @@ FA_DEVICE float exchange(float x, int mask) {
 
 // The sum, or the maximum, of x and what lane ^ mask has.
 #ifdef __gfx950__
-// Lower rows come to one register, and upper ones to the other. Of its builtin's two results clang 22 takes the first for both; and of those of
-// a text it would make the maximum's operands canonical first. The instruction wants two others between it and what its operands come from.
+// Lower rows come to one register, and upper ones to the other. Of its builtin's two results clang 22 takes the first for both; and of
+// those of a text it would make the maximum's operands canonical first. The instruction wants two others between it and what its operands
+// come from.
 #define FA_SWAP(rows, then) asm("s_nop 1\n\tv_permlane" rows "_swap_b32 %0, %1" then : "+v"(x), "+v"(y))
 template <int lanes>
 FA_DEVICE float sum_across(float x, int mask) {
@@ -178,9 +179,13 @@ FA_DEVICE float max_across(float x, int mask) {
 #undef FA_SWAP
 #else
 template <int lanes>
-FA_DEVICE float sum_across(float x, int mask) { return x + exchange<lanes>(x, mask); }
+FA_DEVICE float sum_across(float x, int mask) {
+    return x + exchange<lanes>(x, mask);
+}
 template <int lanes>
-FA_DEVICE float max_across(float x, int mask) { return fmaxf(x, exchange<lanes>(x, mask)); }
+FA_DEVICE float max_across(float x, int mask) {
+    return fmaxf(x, exchange<lanes>(x, mask));
+}
 #endif
 
 FA_DEVICE uint32_t cvt_pk_f16(float low, float high) {
@@ -211,17 +216,17 @@ FA_DEVICE void load_shared(uint32_t address, uint32_t to[n]) {
     const Words x = *reinterpret_cast<const __attribute__((address_space(3))) Words*>(uintptr_t(address));
     FA_UNROLL_FOR (int i = 0; i < n; i++) to[i] = x[i];
 }
-// The same from global memory, which the compiler does not know of an address that shared memory had. Otherwise it would take an instruction for
-// any memory, for which whoever waits for shared memory waits, too.
+// The same from global memory, which the compiler does not know of an address that shared memory had. Otherwise it would take an
+// instruction for any memory, for which whoever waits for shared memory waits, too.
 template <int n>
 FA_DEVICE void load_global(const char* p, uint32_t to[n]) {
     using Words = detail::Vec<uint32_t, n>;
     const Words x = *reinterpret_cast<const __attribute__((address_space(1))) Words*>(reinterpret_cast<uintptr_t>(p));
     FA_UNROLL_FOR (int i = 0; i < n; i++) to[i] = x[i];
 }
-// 16 bytes of each lane from global memory to shared memory, where a wave's lie one behind the other from `to` on. `to` and `base` are the same for all
-// lanes. They are there when finish_loads_to_shared() returns. As text, for whatever reads shared memory after the builtin waits for it; no other
-// instruction counts on m0.
+// 16 bytes of each lane from global memory to shared memory, where a wave's lie one behind the other from `to` on. `to` and `base` are the
+// same for all lanes. They are there when finish_loads_to_shared() returns. As text, for whatever reads shared memory after the builtin
+// waits for it; no other instruction counts on m0.
 FA_DEVICE void load_to_shared(uint32_t to, const char* base, uint32_t offset) {
 #ifdef __gfx950__
     asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\tglobal_load_lds_dwordx4 %1, %2" : : "s"(to), "v"(offset), "s"(base) : "memory");
@@ -252,7 +257,9 @@ FA_DEVICE void store_words(char* to, const uint32_t from[n]) {
     *reinterpret_cast<detail::Vec<uint32_t, n>*>(to) = x;
 }
 template <int n>
-FA_DEVICE void store_shared(char* to, const uint32_t from[n]) { store_words<n>(to, from); }
+FA_DEVICE void store_shared(char* to, const uint32_t from[n]) {
+    store_words<n>(to, from);
+}
 // Copies to shared memory, which are not asynchronous here; what is not copied becomes 0.
 template <int words>
 FA_DEVICE void copy_to_shared(uint32_t to, const char* from, bool copied) {
@@ -284,8 +291,8 @@ FA_DEVICE bool warp_any(bool x) { return device::any(x); }
 // Products and loads of shared memory stay on their side of this; vector instructions may cross it. Left alone the compiler loads all
 // of a tile's fragments first, and spills.
 FA_DEVICE void order_products() { __builtin_amdgcn_sched_barrier(0x406); }
-// Products are finished here. The compiler would move them to where their sums are used, behind a branch, while the fragments that they take, loaded
-// before it, fill all registers.
+// Products are finished here. The compiler would move them to where their sums are used, behind a branch, while the fragments that they
+// take, loaded before it, fill all registers.
 template <int n>
 FA_DEVICE void finish_products(AccVec<n>& acc) {
     asm volatile("" : "+v"(acc));
@@ -300,7 +307,8 @@ FA_DEVICE const char* uniform_pointer(const char* p) {
     asm("" : "+s"(p));
     return p;
 }
-// The same of a number that all lanes share: a condition on it that was met before is computed anew, by scalar instructions, and not kept as a mask.
+// The same of a number that all lanes share: a condition on it that was met before is computed anew, by scalar instructions, and not kept
+// as a mask.
 FA_DEVICE int opaque_uniform(int x) {
     asm volatile("" : "+s"(x));
     return x;

@@ -26,11 +26,11 @@ namespace rt {
 constexpr int32_t kBackend = FA_BACKEND_HIP;
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "AMD";
-constexpr bool kArchKernels = false;   // see arch_kernel.h
+constexpr bool kArchKernels = false;  // see arch_kernel.h
 #ifdef __HIP__
-constexpr bool kAmdKernels = true;     // are MFMA and WMMA kernels compiled?
+constexpr bool kAmdKernels = true;  // are MFMA and WMMA kernels compiled?
 #else
-constexpr bool kAmdKernels = false;    // nvcc, which compiles this for the tests, has no such instructions
+constexpr bool kAmdKernels = false;  // nvcc, which compiles this for the tests, has no such instructions
 #endif
 constexpr int kWideRows = 32;          // of the SIMT kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 64;  // of the study baselines' widest tile, likewise
@@ -127,7 +127,9 @@ static inline Status describe(int device, Device* d) {
 
 static inline Status allocate(void** p, uint64_t bytes) { return hipMalloc(p, bytes); }
 static inline Status release(void* p) { return hipFree(p); }
-static inline Status copy(void* to, const void* from, uint64_t bytes, Stream s) { return hipMemcpyAsync(to, from, bytes, hipMemcpyDefault, s); }
+static inline Status copy(void* to, const void* from, uint64_t bytes, Stream s) {
+    return hipMemcpyAsync(to, from, bytes, hipMemcpyDefault, s);
+}
 static inline Status synchronize(Stream s) { return hipStreamSynchronize(s); }
 // Whether a stream is the current device's: not asked here.
 struct StreamOwner {};
@@ -177,8 +179,8 @@ static inline unsigned grid_rows(int64_t blocks, int threads) {
     return 0;
 }
 
-// `rows` divides `blocks`. A grid's blocks go row by row, each to the next die: those of a column, which are neighbours, to the same one if a
-// row has as many blocks as there are dies.
+// `rows` divides `blocks`. A grid's blocks go row by row, each to the next die: those of a column, which are neighbours, to the same one if
+// a row has as many blocks as there are dies.
 template <class Params>
 static inline Status launch_columns(void (*kernel)(Params), int64_t blocks, unsigned rows, int threads, uint64_t shared, Stream stream,
                                     const Params& params) {
@@ -186,7 +188,8 @@ static inline Status launch_columns(void (*kernel)(Params), int64_t blocks, unsi
     const Status s = find_kernel(reinterpret_cast<const void*>(kernel), &function);
     if (s != kSuccess) return s;
     void* arguments[] = {const_cast<Params*>(&params)};
-    return hipModuleLaunchKernel(function, unsigned(blocks / rows), rows, 1, unsigned(threads), 1, 1, unsigned(shared), stream, arguments, nullptr);
+    return hipModuleLaunchKernel(function, unsigned(blocks / rows), rows, 1, unsigned(threads), 1, 1, unsigned(shared), stream, arguments,
+                                 nullptr);
 }
 template <class Params>
 static inline Status launch(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params) {
@@ -198,7 +201,8 @@ static inline Status launch(void (*kernel)(Params), int64_t blocks, int threads,
 FA_DEVICE void wait_for_predecessor() {}
 FA_DEVICE void release_successor() {}
 template <class Params>
-static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params) {
+static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream,
+                                  const Params& params) {
     return launch(kernel, blocks, threads, shared, stream, params);
 }
 
@@ -211,8 +215,8 @@ static inline Status launch_tiles(void (*kernel)(Params), int64_t blocks, int di
                : launch_columns(kernel, blocks, unsigned(blocks / dies), threads, shared, stream, params);
 }
 
-// As in rt_cuda.h, where kernels are loaded one by one. Here all of a device's are one code object: it is loaded now, lest the first call of a handle
-// does so while its stream is captured.
+// As in rt_cuda.h, where kernels are loaded one by one. Here all of a device's are one code object: it is loaded now, lest the first call
+// of a handle does so while its stream is captured.
 struct Caller {
     int device;
     const Host* host;

@@ -20,37 +20,37 @@ using hipFunction_t = struct ihipModuleSymbol_t*;
 
 // Values that are the same in all versions.
 constexpr hipError_t hipSuccess = 0, hipErrorInvalidValue = 1, hipErrorOutOfMemory = 2, hipErrorInvalidConfiguration = 9,
-                     hipErrorInvalidDeviceFunction = 98, hipErrorNoDevice = 100, hipErrorInvalidDevice = 101,
-                     hipErrorNoBinaryForGpu = 209, hipErrorStreamCaptureImplicit = 906;
+                     hipErrorInvalidDeviceFunction = 98, hipErrorNoDevice = 100, hipErrorInvalidDevice = 101, hipErrorNoBinaryForGpu = 209,
+                     hipErrorStreamCaptureImplicit = 906;
 constexpr int hipMemcpyDefault = 4, hipStreamCaptureStatusNone = 0, hipDeviceAttributePageableMemoryAccess = 65,
               hipDeviceAttributeNumberOfXccs = 10018;  // since ROCm 6
 constexpr unsigned hipEventDisableTiming = 2;
 
 // F(name, parameters, arguments), of functions that return a hipError_t.
-#define FA_HIP_FUNCTIONS(F)                                                                                            \
-    F(hipRuntimeGetVersion, (int* version), (version))                                                                 \
-    F(hipGetDeviceCount, (int* count), (count))                                                                        \
-    F(hipGetDevice, (int* device), (device))                                                                           \
-    F(hipSetDevice, (int device), (device))                                                                            \
-    F(hipDeviceGetAttribute, (int* value, int attribute, int device), (value, attribute, device))                      \
-    F(hipDeviceCanAccessPeer, (int* can, int device, int peer), (can, device, peer))                                   \
-    F(hipGetLastError, (), ())                                                                                         \
-    F(hipMalloc, (void** p, size_t bytes), (p, bytes))                                                                 \
-    F(hipFree, (void* p), (p))                                                                                         \
-    F(hipMemcpyAsync, (void* to, const void* from, size_t bytes, int kind, hipStream_t s), (to, from, bytes, kind, s)) \
-    F(hipPointerGetAttributes, (void* attributes, const void* p), (attributes, p))                                     \
-    F(hipStreamSynchronize, (hipStream_t s), (s))                                                                      \
-    F(hipStreamIsCapturing, (hipStream_t s, int* status), (s, status))                                                 \
-    F(hipStreamWaitEvent, (hipStream_t s, hipEvent_t e, unsigned flags), (s, e, flags))                                \
-    F(hipEventCreateWithFlags, (hipEvent_t * e, unsigned flags), (e, flags))                                           \
-    F(hipEventRecord, (hipEvent_t e, hipStream_t s), (e, s))                                                           \
-    F(hipEventSynchronize, (hipEvent_t e), (e))                                                                        \
-    F(hipEventDestroy, (hipEvent_t e), (e))                                                                            \
-    F(hipModuleLoadData, (hipModule_t * module, const void* image), (module, image))                                   \
-    F(hipModuleGetFunction, (hipFunction_t * f, hipModule_t module, const char* name), (f, module, name))              \
-    F(hipModuleLaunchKernel,                                                                                           \
-      (hipFunction_t f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, \
-       hipStream_t s, void** arguments, void** extra),                                                                 \
+#define FA_HIP_FUNCTIONS(F)                                                                                                           \
+    F(hipRuntimeGetVersion, (int* version), (version))                                                                                \
+    F(hipGetDeviceCount, (int* count), (count))                                                                                       \
+    F(hipGetDevice, (int* device), (device))                                                                                          \
+    F(hipSetDevice, (int device), (device))                                                                                           \
+    F(hipDeviceGetAttribute, (int* value, int attribute, int device), (value, attribute, device))                                     \
+    F(hipDeviceCanAccessPeer, (int* can, int device, int peer), (can, device, peer))                                                  \
+    F(hipGetLastError, (), ())                                                                                                        \
+    F(hipMalloc, (void** p, size_t bytes), (p, bytes))                                                                                \
+    F(hipFree, (void* p), (p))                                                                                                        \
+    F(hipMemcpyAsync, (void* to, const void* from, size_t bytes, int kind, hipStream_t s), (to, from, bytes, kind, s))                \
+    F(hipPointerGetAttributes, (void* attributes, const void* p), (attributes, p))                                                    \
+    F(hipStreamSynchronize, (hipStream_t s), (s))                                                                                     \
+    F(hipStreamIsCapturing, (hipStream_t s, int* status), (s, status))                                                                \
+    F(hipStreamWaitEvent, (hipStream_t s, hipEvent_t e, unsigned flags), (s, e, flags))                                               \
+    F(hipEventCreateWithFlags, (hipEvent_t * e, unsigned flags), (e, flags))                                                          \
+    F(hipEventRecord, (hipEvent_t e, hipStream_t s), (e, s))                                                                          \
+    F(hipEventSynchronize, (hipEvent_t e), (e))                                                                                       \
+    F(hipEventDestroy, (hipEvent_t e), (e))                                                                                           \
+    F(hipModuleLoadData, (hipModule_t * module, const void* image), (module, image))                                                  \
+    F(hipModuleGetFunction, (hipFunction_t * f, hipModule_t module, const char* name), (f, module, name))                             \
+    F(hipModuleLaunchKernel,                                                                                                          \
+      (hipFunction_t f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, hipStream_t s, \
+       void** arguments, void** extra),                                                                                               \
       (f, gx, gy, gz, bx, by, bz, shared, s, arguments, extra))
 
 struct Runtime {
@@ -68,8 +68,7 @@ static Runtime runtime;
 // A library that the program has loaded already is taken, whatever its version: two in one process know nothing of each other's memory.
 static inline void* open_runtime() {
     constexpr const char* kNames[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
-    snprintf(runtime.fault, sizeof runtime.fault, "no HIP runtime is installed: expected %s, %s or %s", kNames[0], kNames[1],
-             kNames[2]);
+    snprintf(runtime.fault, sizeof runtime.fault, "no HIP runtime is installed: expected %s, %s or %s", kNames[0], kNames[1], kNames[2]);
     for (const int flags : {RTLD_NOLOAD, 0})
         for (const char* name : kNames) {
             if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL | flags)) return library;

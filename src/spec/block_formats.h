@@ -72,8 +72,7 @@ FA_FN void quantise_block(const float* x, BlockFormat f, uint8_t* block) {
     uint32_t fifth = 0;
     uint8_t* const nibbles = block + (f.bits == 5 ? 4 : 0);
     for (int i = 0; i < 16; i++) {
-        const int a = block_integer((x[i] - from) * inverse + shift, last),
-                  b = block_integer((x[i + 16] - from) * inverse + shift, last);
+        const int a = block_integer((x[i] - from) * inverse + shift, last), b = block_integer((x[i + 16] - from) * inverse + shift, last);
         nibbles[i] = uint8_t((a & 15) | (b & 15) << 4);
         fifth |= uint32_t(a >> 4) << i | uint32_t(b >> 4) << (i + 16);
     }

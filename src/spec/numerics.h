@@ -15,7 +15,7 @@
 namespace fa {
 
 constexpr float kLog2e = 1.4426950408889634f;
-constexpr float kLn2   = 0.6931471805599453f;
+constexpr float kLn2 = 0.6931471805599453f;
 constexpr float kMaxFloat = 0x1.fffffep+127f, kMaxBaseE = 0x1.62e42ep+127f;  // the latter: the largest that is finite times log2 e
 constexpr float kSmallestNormal = 0x1p-126f;
 constexpr float kPosInf = __builtin_huge_valf();
@@ -73,7 +73,7 @@ FA_FN float f16_to_f32(uint16_t x) {
 FA_FN uint16_t f32_to_f16(float f) {
     const uint32_t u = bits_of(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u) return uint16_t(sign | 0x7e00u);
-    if (a >= 0x47800000u) return uint16_t(sign | 0x7c00u);  // 2^16 and above
+    if (a >= 0x47800000u) return uint16_t(sign | 0x7c00u);                                     // 2^16 and above
     if (a < 0x38800000u) return uint16_t(sign | (bits_of(float_of(a) + 0.5f) - 0x3f000000u));  // subnormal: the adder rounds
     const uint32_t r = a + 0xfffu + ((a >> 13) & 1u) - 0x38000000u;
     return uint16_t(sign | (r >> 13));
@@ -91,16 +91,16 @@ FA_FN float e5m2_to_f32(uint8_t x) { return f16_to_f32(uint16_t(uint16_t(x) << 8
 FA_FN uint8_t f32_to_e4m3(float f) {
     const uint32_t u = bits_of(f), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u) return uint8_t(sign | 0x7fu);
-    if (a >= 0x43e00000u) return uint8_t(sign | 0x7eu);                                             // 448 and above
-    if (a < 0x3c800000u) return uint8_t(sign | (bits_of(float_of(a) + 0x1p+14f) - 0x46800000u));    // below 2^-6: steps of 2^-9
+    if (a >= 0x43e00000u) return uint8_t(sign | 0x7eu);                                           // 448 and above
+    if (a < 0x3c800000u) return uint8_t(sign | (bits_of(float_of(a) + 0x1p+14f) - 0x46800000u));  // below 2^-6: steps of 2^-9
     const uint32_t r = (a + 0x7ffffu + ((a >> 20) & 1u) - 0x3c000000u) >> 20;
     return uint8_t(sign | r);
 }
 FA_FN uint8_t f32_to_e5m2(float f) {
     const uint32_t u = bits_of(f), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u) return uint8_t(sign | 0x7fu);
-    if (a >= 0x47600000u) return uint8_t(sign | 0x7bu);                                             // 57344 and above
-    if (a < 0x38800000u) return uint8_t(sign | (bits_of(float_of(a) + 0x1p+7f) - 0x43000000u));     // below 2^-14: steps of 2^-16
+    if (a >= 0x47600000u) return uint8_t(sign | 0x7bu);                                          // 57344 and above
+    if (a < 0x38800000u) return uint8_t(sign | (bits_of(float_of(a) + 0x1p+7f) - 0x43000000u));  // below 2^-14: steps of 2^-16
     const uint32_t r = (a + 0xfffffu + ((a >> 21) & 1u) - 0x38000000u) >> 21;
     return uint8_t(sign | r);
 }
@@ -110,8 +110,8 @@ FA_FN int8_t f32_to_i8(float f) {
 }
 
 // The factor that takes a row whose largest magnitude is `top` to the whole range of a type whose largest value is `most`. It is no
-// subnormal: that of an almost zero row would be rounded to 0, or flushed, and the row's zeros become 0 / 0. Nor is it infinite, which would make
-// what is finite beside an infinite value 0 · ∞.
+// subnormal: that of an almost zero row would be rounded to 0, or flushed, and the row's zeros become 0 / 0. Nor is it infinite, which
+// would make what is finite beside an infinite value 0 · ∞.
 FA_FN float dynamic_descale(float top, float most) { return top > 0.f ? fminf(max_fn(top / most, kSmallestNormal), kMaxFloat) : 1.f; }
 
 }  // namespace fa

@@ -26,7 +26,7 @@ FA_FN Philox4 philox(uint32_t key0, uint32_t key1, uint32_t c0, uint32_t c1, uin
 struct Dropout {
     uint32_t key0, key1;
     uint32_t threshold;  // kept when the word is at least this: floor(p · 2^32)
-    float    rescale;    // 1 / (1 − p)
+    float rescale;       // 1 / (1 − p)
 };
 
 FA_FN Dropout make_dropout(float p, uint64_t seed, uint64_t offset) {

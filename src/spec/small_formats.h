@@ -1,5 +1,5 @@
-// Formats of 4 bits, two values in a byte, and factors that are powers of two. Widening is exact; narrowing saturates and rounds to nearest,
-// ties to even, and what is not a number becomes 0: these formats have none.
+// Formats of 4 bits, two values in a byte, and factors that are powers of two. Widening is exact; narrowing saturates and rounds to
+// nearest, ties to even, and what is not a number becomes 0: these formats have none.
 #pragma once
 #include "numerics.h"
 
@@ -28,9 +28,7 @@ FA_FN uint32_t f32_to_i4(float f) {  // symmetric: −8 is never written
 FA_FN uint32_t f32_to_u4(float f) { return !(f > 0.f) ? 0u : uint32_t(f >= kMaxU4 ? kMaxU4 : rintf(f)); }
 
 // 2^(byte − 127), and NaN.
-FA_FN float e8m0_to_f32(uint8_t x) {
-    return float_of(x == 255 ? 0x7fc00000u : x == 0 ? 0x00400000u : uint32_t(x) << 23);
-}
+FA_FN float e8m0_to_f32(uint8_t x) { return float_of(x == 255 ? 0x7fc00000u : x == 0 ? 0x00400000u : uint32_t(x) << 23); }
 // The smallest power of two that is not below: what is divided by it saturates nowhere. A number too large for all gets the largest.
 FA_FN uint8_t f32_to_e8m0(float f) {
     if (f != f) return 255;

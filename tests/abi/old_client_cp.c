@@ -25,7 +25,8 @@ static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER;
 static fa_status_t start(void* user, const fa_cp_message_t* messages, int64_t count, uint64_t* ticket) {
     const int me = *(const int*)user;
     pthread_mutex_lock(&mutex);
-    for (*ticket = 0; expected[me][*ticket].count > 0; ++*ticket) {}
+    for (*ticket = 0; expected[me][*ticket].count > 0; ++*ticket) {
+    }
     expected[me][*ticket].count = count;
     for (int64_t i = 0; i < count; i++) {
         const fa_cp_message_t m = messages[i];

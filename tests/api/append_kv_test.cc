@@ -7,9 +7,7 @@ constexpr fa_status_t I = FA_INVALID_ARGUMENT, F = FA_UNSUPPORTED_FIELD, U = FA_
 
 using Spoil = void (*)(Append&);
 
-Rule<Append> row(void (*good)(Append*), const char* says, Spoil spoil, fa_status_t status = I) {
-    return {good, spoil, status, says, ""};
-}
+Rule<Append> row(void (*good)(Append*), const char* says, Spoil spoil, fa_status_t status = I) { return {good, spoil, status, says, ""}; }
 Rule<Append> described(void (*good)(Append*), const char* says, Spoil spoil, fa_status_t status = I) {
     return {good, spoil, status, says, "", true};
 }
@@ -55,25 +53,24 @@ std::vector<Rule<Append>> descriptor() {
 }
 
 #define AT(good, field, element, optional) POINTER(good, fa_append_kv_args_t, field, element, optional)
-const std::vector<Pointer<Append>> pointers = {AT(append_paged, k_new, 4, false),       AT(append_packed, v_new, 2, false),
-                                               AT(append_packed, k, 4, false),          AT(append_packed, v, 4, false),
-                                               AT(append_paged, seqused_k, 4, true),    AT(append_paged, leftpad_k, 4, true),
-                                               AT(append_paged, kv_batch_idx, 4, true), AT(append_paged, page_table, 4, true),
-                                               AT(append_paged, device_status, 4, true),
-                                               AT(append_paged, k_descale, 4, true),    AT(append_paged, v_descale, 4, true),
-                                               AT(append_scaled, k_tail, 4, true),      AT(append_scaled, k_shift, 2, true)};
+const std::vector<Pointer<Append>> pointers = {
+    AT(append_paged, k_new, 4, false),       AT(append_packed, v_new, 2, false),    AT(append_packed, k, 4, false),
+    AT(append_packed, v, 4, false),          AT(append_paged, seqused_k, 4, true),  AT(append_paged, leftpad_k, 4, true),
+    AT(append_paged, kv_batch_idx, 4, true), AT(append_paged, page_table, 4, true), AT(append_paged, device_status, 4, true),
+    AT(append_paged, k_descale, 4, true),    AT(append_paged, v_descale, 4, true),  AT(append_scaled, k_tail, 4, true),
+    AT(append_scaled, k_shift, 2, true)};
 // Given or not as the caller likes.
-const std::vector<Pointer<Append>> free_pointers = {AT(append_packed, cu_seqlens_new, 4, false),
-                                                    AT(append_paged, seqused_new, 4, false), AT(append_packed, positions, 4, false),
-                                                    AT(append_paged, cos, 4, false), AT(append_paged, sin, 4, false)};
+const std::vector<Pointer<Append>> free_pointers = {AT(append_packed, cu_seqlens_new, 4, false), AT(append_paged, seqused_new, 4, false),
+                                                    AT(append_packed, positions, 4, false), AT(append_paged, cos, 4, false),
+                                                    AT(append_paged, sin, 4, false)};
 
 std::vector<Rule<Append>> overlaps() {
     std::vector<Rule<Append>> rules;
     for (const auto& others : {pointers, free_pointers}) {
-        const std::vector<Rule<Append>> part = all_of<Append>(
-            {shared(AT(append_packed, k, 4, false), others), shared(AT(append_packed, v, 4, false), others),
-             shared(AT(append_paged, k, 1, false), others), shared(AT(append_paged, v, 1, false), others),
-             shared(AT(append_paged, k_descale, 4, false), others), shared(AT(append_paged, v_descale, 4, false), others)});
+        const std::vector<Rule<Append>> part =
+            all_of<Append>({shared(AT(append_packed, k, 4, false), others), shared(AT(append_packed, v, 4, false), others),
+                            shared(AT(append_paged, k, 1, false), others), shared(AT(append_paged, v, 1, false), others),
+                            shared(AT(append_paged, k_descale, 4, false), others), shared(AT(append_paged, v_descale, 4, false), others)});
         rules.insert(rules.end(), part.begin(), part.end());
     }
     return rules;
@@ -125,11 +122,9 @@ std::vector<Rule<Append>> numbers() {
         row(append_paged, "k_new_stride[1] is -16:", [](Append& c) { c.a.k_new_stride[1] = -16, c.a.k_new_stride[3] = 1; }),
         row(
             append_paged, "k_new_stride[3] is 2:", [](Append& c) { c.a.k_new_stride[3] = 2; }, U),
-        row(append_packed, "k_new_stride[0] is 9: expected 0, packed",
-            [](Append& c) { c.a.k_new_stride[0] = 9, c.a.k_new_stride[3] = 1; }),
+        row(append_packed, "k_new_stride[0] is 9: expected 0, packed", [](Append& c) { c.a.k_new_stride[0] = 9, c.a.k_new_stride[3] = 1; }),
         row(append_paged, "v_new_stride[3] is 0:", [](Append& c) { c.a.v_new_stride[0] = 16; }),
-        row(append_paged, "v_new is 2 x 2 x 2 x 4 elements",
-            [](Append& c) { c.a.v_new_stride[2] = INT64_MAX, c.a.v_new_stride[3] = 1; }),
+        row(append_paged, "v_new is 2 x 2 x 2 x 4 elements", [](Append& c) { c.a.v_new_stride[2] = INT64_MAX, c.a.v_new_stride[3] = 1; }),
         row(append_paged, "seqlen_new is 2147483647: expected batch * seqlen_new * heads_k",
             [](Append& c) {
                 c.d.batch = c.d.heads_k = c.d.heads_q = c.a.seqlen_new = INT32_MAX, c.d.operands = 0,
@@ -174,8 +169,8 @@ std::vector<Rule<Append>> numbers() {
 }
 
 std::vector<Rule<Append>> contents() {
-    static const int32_t decreasing[] = {1, 0, 3}, beyond[] = {0, 2, 4}, too_long[] = {0, 3, 3}, one_two[] = {1, 2},
-                         four[] = {4, 3}, three[] = {0, 3}, six[] = {2, 6}, minus[] = {-1, 3}, idx[] = {3, 0}, slot5[] = {5, -1, 0},
+    static const int32_t decreasing[] = {1, 0, 3}, beyond[] = {0, 2, 4}, too_long[] = {0, 3, 3}, one_two[] = {1, 2}, four[] = {4, 3},
+                         three[] = {0, 3}, six[] = {2, 6}, minus[] = {-1, 3}, idx[] = {3, 0}, slot5[] = {5, -1, 0},
                          slot_minus2[] = {0, 1, -2}, early[] = {2, 0, 1, 2}, rotated[] = {2, 3, 1, 2}, none[] = {0, 0},
                          table[] = {-1, -1, -1, -1, 0, -1, -1, 5, -7}, used5[] = {2, 3};
     return {

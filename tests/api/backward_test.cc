@@ -10,9 +10,7 @@ using Good = void (*)(Backward*);
 using Spoil = void (*)(Backward&);
 
 Rule<Backward> row(Good good, const char* says, Spoil spoil, fa_status_t status = I) { return {good, spoil, status, says, ""}; }
-Rule<Backward> described(Good good, const char* says, Spoil spoil, fa_status_t status = I) {
-    return {good, spoil, status, says, "", true};
-}
+Rule<Backward> described(Good good, const char* says, Spoil spoil, fa_status_t status = I) { return {good, spoil, status, says, "", true}; }
 
 void strides(int64_t* to, int64_t a, int64_t b, int64_t c, int64_t d) {
     const int64_t s[4] = {a, b, c, d};
@@ -23,8 +21,7 @@ std::vector<Rule<Backward>> descriptor() {
     const Good plain = backward_plain, padded = backward_padded, packed = backward_packed;
     return {
         described(
-            plain, "q_dtype is e4m3: expected FA_F32, FA_F16 or FA_BF16 for the backward", [](Backward& c) { c.d.q_dtype = FA_E4M3; },
-            U),
+            plain, "q_dtype is e4m3: expected FA_F32, FA_F16 or FA_BF16 for the backward", [](Backward& c) { c.d.q_dtype = FA_E4M3; }, U),
         described(
             plain, "k_dtype is i8: expected FA_F32", [](Backward& c) { c.d.k_dtype = FA_I8; }, U),
         described(
@@ -33,14 +30,13 @@ std::vector<Rule<Backward>> descriptor() {
         described(
             plain, "algorithm is 1: expected FA_ALGORITHM_FLASH", [](Backward& c) { c.d.algorithm = FA_ALGORITHM_STANDARD; }, U),
         described(
-            plain, "operands is 0x4000000: expected no FA_OPERAND_PAGE_TABLE",
-            [](Backward& c) { c.d.operands = FA_OPERAND_PAGE_TABLE; }, U),
+            plain, "operands is 0x4000000: expected no FA_OPERAND_PAGE_TABLE", [](Backward& c) { c.d.operands = FA_OPERAND_PAGE_TABLE; },
+            U),
         described(
             plain, "operands is 0x2000000: expected no FA_OPERAND_KV_BATCH_IDX",
             [](Backward& c) { c.d.operands = FA_OPERAND_KV_BATCH_IDX; }, U),
         described(
-            plain, "operands is 0x8: expected no FA_OPERAND_Q_DESCALE", [](Backward& c) { c.d.operands = FA_OPERAND_Q_DESCALE; },
-            U),
+            plain, "operands is 0x8: expected no FA_OPERAND_Q_DESCALE", [](Backward& c) { c.d.operands = FA_OPERAND_Q_DESCALE; }, U),
         described(
             plain, "operands is 0x30: expected no FA_OPERAND_K_DESCALE",
             [](Backward& c) { c.d.operands = FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE; }, U),
@@ -58,7 +54,8 @@ std::vector<Rule<Backward>> descriptor() {
             plain, "heads_v is 4: no backend has another number than k's in the backward yet, expected 2",
             [](Backward& c) { c.d.heads_v = 4; }, U),
         described(
-            plain, "flags is 0x10: no backend has a gradient of v within k yet, expected no FA_V_IN_K", [](Backward& c) { c.d.flags = FA_V_IN_K; }, U),
+            plain, "flags is 0x10: no backend has a gradient of v within k yet, expected no FA_V_IN_K",
+            [](Backward& c) { c.d.flags = FA_V_IN_K; }, U),
         described(plain, "heads_k is 3:", [](Backward& c) { c.d.heads_k = 3; }),
         described(packed, "total_q is -6:", [](Backward& c) { c.d.total_q = -6; }),
         described(plain, "lse_stride[2] is 1: expected 0 without FA_STRIDED_LSE", [](Backward& c) { c.d.lse_stride[2] = 1; }),
@@ -70,25 +67,17 @@ std::vector<Rule<Backward>> descriptor() {
 
 #define AT(good, field, element, optional) POINTER(good, fa_backward_args_t, field, element, optional)
 #define FORWARD_AT(good, field, element, optional) \
-    { good, #field, sizeof(fa_backward_args_t) + offsetof(fa_forward_args_t, field), element, optional, true }
-const std::vector<Pointer<Backward>> pointers = {FORWARD_AT(backward_padded, q, 2, false),
-                                                 FORWARD_AT(backward_padded, k, 2, false),
-                                                 FORWARD_AT(backward_padded, v, 2, false),
-                                                 FORWARD_AT(backward_padded, o, 4, false),
-                                                 FORWARD_AT(backward_padded, lse, 4, false),
-                                                 AT(backward_padded, dout, 2, false),
-                                                 FORWARD_AT(backward_padded, bias, 2, true),
-                                                 FORWARD_AT(backward_padded, bias_scale, 4, true),
-                                                 FORWARD_AT(backward_padded, mask, 1, true),
-                                                 FORWARD_AT(backward_padded, alibi_slopes, 4, true),
-                                                 FORWARD_AT(backward_padded, sinks, 4, true),
-                                                 FORWARD_AT(backward_padded, causal_offset, 4, true),
-                                                 FORWARD_AT(backward_packed, cu_seqlens_q, 4, true),
-                                                 FORWARD_AT(backward_packed, cu_seqlens_k, 4, true),
-                                                 FORWARD_AT(backward_padded, seqused_q, 4, true),
-                                                 FORWARD_AT(backward_padded, seqused_k, 4, true),
-                                                 FORWARD_AT(backward_padded, leftpad_k, 4, true),
-                                                 FORWARD_AT(backward_padded, rng_state, 8, true)};
+    {good, #field, sizeof(fa_backward_args_t) + offsetof(fa_forward_args_t, field), element, optional, true}
+const std::vector<Pointer<Backward>> pointers = {
+    FORWARD_AT(backward_padded, q, 2, false),           FORWARD_AT(backward_padded, k, 2, false),
+    FORWARD_AT(backward_padded, v, 2, false),           FORWARD_AT(backward_padded, o, 4, false),
+    FORWARD_AT(backward_padded, lse, 4, false),         AT(backward_padded, dout, 2, false),
+    FORWARD_AT(backward_padded, bias, 2, true),         FORWARD_AT(backward_padded, bias_scale, 4, true),
+    FORWARD_AT(backward_padded, mask, 1, true),         FORWARD_AT(backward_padded, alibi_slopes, 4, true),
+    FORWARD_AT(backward_padded, sinks, 4, true),        FORWARD_AT(backward_padded, causal_offset, 4, true),
+    FORWARD_AT(backward_packed, cu_seqlens_q, 4, true), FORWARD_AT(backward_packed, cu_seqlens_k, 4, true),
+    FORWARD_AT(backward_padded, seqused_q, 4, true),    FORWARD_AT(backward_padded, seqused_k, 4, true),
+    FORWARD_AT(backward_padded, leftpad_k, 4, true),    FORWARD_AT(backward_padded, rng_state, 8, true)};
 // Computed, or read, when they are given.
 const std::vector<Pointer<Backward>> free_pointers = {AT(backward_padded, dq, 2, false),  AT(backward_packed, dq, 4, false),
                                                       AT(backward_padded, dk, 2, false),  AT(backward_packed, dk, 4, false),
@@ -116,7 +105,8 @@ std::vector<Rule<Backward>> args() {
         row(plain, "forward is NULL: expected the fa_forward_args_t", [](Backward& c) { c.without_forward = true; }),
         row(
             plain, "flags is 0x400:", [](Backward& c) { c.a.flags = 0x400; }, F),
-        row(padded, "dropout_seed is 5 and dropout_offset is 0: expected 0 with FA_OPERAND_RNG_STATE", [](Backward& c) { c.a.f.dropout_seed = 5; }),
+        row(padded, "dropout_seed is 5 and dropout_offset is 0: expected 0 with FA_OPERAND_RNG_STATE",
+            [](Backward& c) { c.a.f.dropout_seed = 5; }),
         row(padded, "dropout_seed is 0 and dropout_offset is 6:", [](Backward& c) { c.a.f.dropout_offset = 6; }),
         row(padded, "dropout_key is -6:", [](Backward& c) { c.a.f.dropout_key = -6; }),
         row(plain, "dout_stride[1] is -16:", [](Backward& c) { strides(c.a.dout_stride, 48, -16, 4, 1); }),
@@ -125,11 +115,9 @@ std::vector<Rule<Backward>> args() {
         row(plain, "dlse_stride[2] is -1:", [](Backward& c) { c.a.dlse_stride[2] = -1; }),
         row(
             plain, "dq_stride[3] is 2:", [](Backward& c) { strides(c.a.dq_stride, 192, 64, 16, 2); }, U),
-        row(plain, "dq_stride is {0, 32, 8, 1}: expected strides that keep",
-            [](Backward& c) { strides(c.a.dq_stride, 0, 32, 8, 1); }),
+        row(plain, "dq_stride is {0, 32, 8, 1}: expected strides that keep", [](Backward& c) { strides(c.a.dq_stride, 0, 32, 8, 1); }),
         row(plain, "dk_stride is {80, 0, 8, 1}:", [](Backward& c) { strides(c.a.dk_stride, 80, 0, 8, 1); }),
-        row(plain,
-            "dk_stride is {0, 16, 8, 1}:", [](Backward& c) { c.d.strided = FA_STRIDED_K, strides(c.d.k_stride, 0, 16, 8, 1); }),
+        row(plain, "dk_stride is {0, 16, 8, 1}:", [](Backward& c) { c.d.strided = FA_STRIDED_K, strides(c.d.k_stride, 0, 16, 8, 1); }),
         row(plain, "dv_stride is {40, 8, 3, 1}:", [](Backward& c) { strides(c.a.dv_stride, 40, 8, 3, 1); }),
         row(packed, "dv_stride[0] is 40: expected 0, packed", [](Backward& c) { strides(c.a.dv_stride, 40, 8, 4, 1); }),
         row(plain, "dq is 2 x 3 x 4 x 8 elements", [](Backward& c) { strides(c.a.dq_stride, INT64_MAX / 2, 32, 8, 1); }),

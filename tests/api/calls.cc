@@ -78,9 +78,9 @@ void padded(Forward* f) {
     d.kv_batch = 3;
     d.num_splits = 2;
     d.operands = FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS |
-                 FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K |
-                 FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE |
-                 FA_OPERAND_SCORES | FA_OPERAND_RNG_STATE;
+                 FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX |
+                 FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_SCORES |
+                 FA_OPERAND_RNG_STATE;
     dense(d.bias_stride, 4, 3, 5);
     dense(d.mask_stride, 4, 3, 5);
     dense(d.scores_stride, 4, 3, 5);
@@ -125,7 +125,8 @@ void scaled(Forward* f) {
     d.k_tail_dtype = d.v_descale_dtype = FA_BF16;
     d.k_descale_dtype = FA_F16;
     d.dim_tail = 2;
-    d.operands = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
+    d.operands =
+        FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
     factors_of_dims(d.k_descale_stride, d.k_descale_block, 3);
     factors_of_dims(d.v_descale_stride, d.v_descale_block, 2);
     f->a.q_tail = m.make<float>(48);
@@ -139,8 +140,7 @@ void scaled(Forward* f) {
 void listed(Forward* f) {
     plain(f);
     fa_attention_desc_t& d = f->d;
-    d.operands =
-        FA_OPERAND_LSE | FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST | FA_OPERAND_FULL_LIST_COUNT;
+    d.operands = FA_OPERAND_LSE | FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST | FA_OPERAND_FULL_LIST_COUNT;
     d.list_heads = 2, d.list_max = 3;
     dense(d.list_stride, 2, 3, 3);
     d.list_count_stride[0] = 6, d.list_count_stride[1] = 3, d.list_count_stride[2] = 1;
@@ -178,7 +178,8 @@ void packed(Forward* f) {
 
 void paged(Forward* f) {
     plain(f);
-    f->d.operands = FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_DEVICE_STATUS;
+    f->d.operands =
+        FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_DEVICE_STATUS;
     f->a.device_status = f->memory.make<uint32_t>(1, 0);
     f->d.page_size = 2;
     f->d.num_pages = 5;
@@ -222,8 +223,8 @@ void backward_padded(Backward* c) {
     d.window_left = 3;
     d.window_right = -1;
     d.chunk = 4;
-    d.operands = FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET |
-                 FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_RNG_STATE;
+    d.operands = FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS |
+                 FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_RNG_STATE;
     a.f.key_ranges = ranges(&d, &m);
     d.alibi_batch_stride = 4;
     dense(d.bias_stride, 4, 3, 5);
@@ -287,8 +288,8 @@ void append_paged(Append* c) {
     Memory& m = c->memory;
     sizes(&c->d);
     c->d.k_dtype = FA_I8;
-    c->d.operands = FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX |
-                    FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_DEVICE_STATUS;
+    c->d.operands = FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_K_DESCALE |
+                    FA_OPERAND_V_DESCALE | FA_OPERAND_DEVICE_STATUS;
     c->a.device_status = m.make<uint32_t>(1, 0);
     c->d.page_size = 2;
     c->d.num_pages = 5;
@@ -310,8 +311,7 @@ void append_paged(Append* c) {
     c->a.seqused_k = m.array<int32_t>({2, 3});
     c->a.leftpad_k = m.array<int32_t>({0, 2});
     c->a.kv_batch_idx = m.array<int32_t>({2, 1});
-    c->a.page_table =
-        m.array<int32_t>({-1, -1, -1, -1, 0, -1, -1, 1, -7});  // the pages of slots 2, 3 of row 2 and of slot 3 of row 1
+    c->a.page_table = m.array<int32_t>({-1, -1, -1, -1, 0, -1, -1, 1, -7});  // the pages of slots 2, 3 of row 2 and of slot 3 of row 1
     set_rotation(c);
 }
 

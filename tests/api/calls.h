@@ -33,8 +33,7 @@ class Memory {
     const std::deque<std::vector<char>>& blocks() const { return blocks_; }
 
   private:
-    static constexpr size_t kSlack =
-        1024;  // room for a pointer that tests move, and for the largest output in place of the smallest array
+    static constexpr size_t kSlack = 1024;  // room for a pointer that tests move, and for the largest output in place of the smallest array
     std::deque<std::vector<char>> blocks_;
 };
 

@@ -13,8 +13,7 @@ struct Conversion {
 
     Conversion() {
         for (float& value : out) value = 7.f;
-        for (int i = 0; i < 2; i++)
-            list[i] = {x + 32 * i, out + 32 * i, {1, 2, 4, 4}, {0, 16, 4, 1}, {0, 16, 4, 1}, FA_F32, FA_F32, 0};
+        for (int i = 0; i < 2; i++) list[i] = {x + 32 * i, out + 32 * i, {1, 2, 4, 4}, {0, 16, 4, 1}, {0, 16, 4, 1}, FA_F32, FA_F32, 0};
     }
 };
 

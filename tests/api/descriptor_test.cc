@@ -77,7 +77,8 @@ std::vector<Rule<Forward>> types() {
 // A factor of the bias, and sequences and heads after which a bias or a mask repeats.
 std::vector<Rule<Forward>> repeats() {
     return {
-        row(plain, I, "operands is 0x400: expected FA_OPERAND_BIAS with FA_OPERAND_BIAS_SCALE", [](D d) { d.operands = FA_OPERAND_BIAS_SCALE; }),
+        row(plain, I, "operands is 0x400: expected FA_OPERAND_BIAS with FA_OPERAND_BIAS_SCALE",
+            [](D d) { d.operands = FA_OPERAND_BIAS_SCALE; }),
         row(padded, I, "mask_keys is -1: expected 0 or more", [](D d) { d.mask_keys = -1; }),
         row(padded, I, "mask_keys is 2147483648: expected 2147483647 or less", [](D d) { d.mask_keys = int64_t(1) << 31; }),
         row(plain, I, "operands is 0x4000: expected FA_OPERAND_KEY_LIST with", [](D d) { d.operands = FA_OPERAND_KEY_LIST_COUNT; }),
@@ -88,11 +89,13 @@ std::vector<Rule<Forward>> repeats() {
         row(listed, I, "list_stride[2] is -1: expected 0 or more", [](D d) { d.list_stride[2] = -1; }),
         row(listed, I, "list_count_stride[0] is -4: expected 0 or more", [](D d) { d.list_count_stride[0] = -4; }),
         row(listed, U, "operands is 0x801e001: no backend writes scores of lists", [](D d) { d.operands |= FA_OPERAND_SCORES; }),
-        row(listed, U, "algorithm is 1: expected FA_ALGORITHM_FLASH (0) with lists of keys", [](D d) { d.algorithm = FA_ALGORITHM_STANDARD; }),
+        row(listed, U, "algorithm is 1: expected FA_ALGORITHM_FLASH (0) with lists of keys",
+            [](D d) { d.algorithm = FA_ALGORITHM_STANDARD; }),
         row(packed, I, "list_stride[0] is 9: expected 0,", [](D d) { d.operands |= FA_OPERAND_KEY_LIST, d.list_stride[0] = 9; }),
         row(padded, I, "key_range_max is -1: expected 1 or more", [](D d) { d.key_range_max = -1; }),
         row(padded, I, "key_range_stride[3] is -2: expected 0 or more", [](D d) { d.key_range_stride[3] = -2; }),
-        row(packed, I, "key_range_stride[0] is 6: expected 0,", [](D d) { d.operands |= FA_OPERAND_KEY_RANGES, d.key_range_stride[0] = 6; }),
+        row(packed, I, "key_range_stride[0] is 6: expected 0,",
+            [](D d) { d.operands |= FA_OPERAND_KEY_RANGES, d.key_range_stride[0] = 6; }),
         row(padded, I, "bias_period[1] is -1: expected 0 or more", [](D d) { d.bias_period[1] = -1; }),
         row(padded, I, "mask_period[0] is -9223372036854775808:", [](D d) { d.mask_period[0] = INT64_MIN; }),
     };
@@ -101,8 +104,10 @@ std::vector<Rule<Forward>> repeats() {
 // Blocks of 32 dims that carry their own factors.
 std::vector<Rule<Forward>> blocks() {
     return {
-        row(plain, I, "dim_qk is 8: expected a multiple of 32, the dims of a block of q4_0", [](D d) { d.k_dtype = FA_Q4_0, d.v_dtype = FA_F32; }),
-        row(plain, I, "dim_qk is 48: expected a multiple of 32, the dims of a block of q8_0", [](D d) { d.k_dtype = FA_Q8_0, d.dim_qk = 48; }),
+        row(plain, I, "dim_qk is 8: expected a multiple of 32, the dims of a block of q4_0",
+            [](D d) { d.k_dtype = FA_Q4_0, d.v_dtype = FA_F32; }),
+        row(plain, I, "dim_qk is 48: expected a multiple of 32, the dims of a block of q8_0",
+            [](D d) { d.k_dtype = FA_Q8_0, d.dim_qk = 48; }),
         row(plain, I, "dim_v is 4: expected a multiple of 32, the dims of a block of q5_1", [](D d) { d.v_dtype = FA_Q5_1; }),
         row(plain, I, "k_dtype is q5_0: expected no FA_OPERAND_K_DESCALE beside factors that blocks have themselves",
             [](D d) { d.k_dtype = FA_Q5_0, d.v_dtype = FA_F32, d.dim_qk = 64, d.operands = FA_OPERAND_K_DESCALE; }),
@@ -207,8 +212,7 @@ std::vector<Rule<Forward>> products() {
     return {
         row(plain, I, "q is 1073741824 x 16777216 x 4 x 1024 elements",
             [](D d) { d.batch = 1 << 30, d.seqlen_q = 1 << 24, d.dim_qk = 1024; }),
-        row(plain, I, "k is 2147483647 x 2147483647 x 2 x 8 elements",
-            [](D d) { d.batch = d.seqlen_k = INT32_MAX, d.seqlen_q = 0; }),
+        row(plain, I, "k is 2147483647 x 2147483647 x 2 x 8 elements", [](D d) { d.batch = d.seqlen_k = INT32_MAX, d.seqlen_q = 0; }),
         row(plain, I, "seqlen_q is 16: expected batch * heads_q * seqlen_q",
             [](D d) { d.batch = d.heads_q = 1 << 30, d.heads_k = 1, d.seqlen_q = 16; }),
         row(plain, I, "seqlen_q is 1048577: expected batch * heads_q * seqlen_q",
@@ -320,19 +324,15 @@ std::vector<Rule<Forward>> strides() {
         row(plain, U, "q_stride[3] is 2: expected an element stride of 1",
             [](D d) { d.strided = FA_STRIDED_Q, set4(d.q_stride, 192, 64, 16, 2); }),
         row(plain, I, "q_stride[3] is -1:", [](D d) { d.strided = FA_STRIDED_Q, set4(d.q_stride, 96, 32, 8, -1); }),
-        row(plain, I,
-            "k_stride[1] is -9223372036854775808:", [](D d) { d.strided = FA_STRIDED_K, set4(d.k_stride, 0, INT64_MIN, 8, 1); }),
+        row(plain, I, "k_stride[1] is -9223372036854775808:", [](D d) { d.strided = FA_STRIDED_K, set4(d.k_stride, 0, INT64_MIN, 8, 1); }),
         row(plain, U, "k_stride[3] is 5:", [](D d) { d.strided = FA_STRIDED_K, set4(d.k_stride, 0, 1, 40, 5); }),
         row(plain, I, "v_stride[2] is -4:", [](D d) { d.strided = FA_STRIDED_V, set4(d.v_stride, 40, 8, -4, 1); }),
         row(plain, I, "v_stride[3] is 0:", [](D d) { d.strided = FA_STRIDED_V, set4(d.v_stride, 40, 8, 4, 0), d.dim_v = 1; }),
         row(plain, U, "o_stride[3] is 3:", [](D d) { d.strided = FA_STRIDED_O, set4(d.o_stride, 144, 48, 12, 3); }),
-        row(packed, I, "q_stride[0] is 1: expected 0, packed",
-            [](D d) { d.strided = FA_STRIDED_Q, set4(d.q_stride, 1, 32, 8, 1); }),
-        row(packed, I, "k_stride[0] is 5: expected 0, packed",
-            [](D d) { d.strided = FA_STRIDED_K, set4(d.k_stride, 5, 16, 8, 1); }),
+        row(packed, I, "q_stride[0] is 1: expected 0, packed", [](D d) { d.strided = FA_STRIDED_Q, set4(d.q_stride, 1, 32, 8, 1); }),
+        row(packed, I, "k_stride[0] is 5: expected 0, packed", [](D d) { d.strided = FA_STRIDED_K, set4(d.k_stride, 5, 16, 8, 1); }),
         row(packed, I, "v_stride[0] is 5: expected 0, packed", [](D d) { d.strided = FA_STRIDED_V, set4(d.v_stride, 5, 8, 4, 1); }),
-        row(packed, I, "o_stride[0] is 5: expected 0, packed",
-            [](D d) { d.strided = FA_STRIDED_O, set4(d.o_stride, 5, 16, 4, 1); }),
+        row(packed, I, "o_stride[0] is 5: expected 0, packed", [](D d) { d.strided = FA_STRIDED_O, set4(d.o_stride, 5, 16, 4, 1); }),
         row(packed, I, "lse_stride[0] is 5: expected 0, packed",
             [](D d) { d.strided = FA_STRIDED_LSE, d.lse_stride[0] = 5, d.lse_stride[1] = 6, d.lse_stride[2] = 1; }),
         row(packed, I, "lse_stride[1] is -6:", [](D d) { d.strided = FA_STRIDED_LSE, d.lse_stride[1] = -6, d.lse_stride[2] = 1; }),
@@ -355,8 +355,7 @@ std::vector<Rule<Forward>> sharing() {
         row(plain, I, "o_stride is {48, 16, 3, 1}:", [](D d) { d.strided = FA_STRIDED_O, set4(d.o_stride, 48, 16, 3, 1); }),
         row(plain, I, "o_stride is {32, 16, 4, 1}:", [](D d) { d.strided = FA_STRIDED_O, set4(d.o_stride, 32, 16, 4, 1); }),
         row(plain, I, "o_stride is {1, 1, 1, 1}:", [](D d) { d.strided = FA_STRIDED_O, set4(d.o_stride, 1, 1, 1, 1); }),
-        row(packed, I,
-            "lse_stride is {0, 5, 1}:", [](D d) { d.strided = FA_STRIDED_LSE, d.lse_stride[1] = 5, d.lse_stride[2] = 1; }),
+        row(packed, I, "lse_stride is {0, 5, 1}:", [](D d) { d.strided = FA_STRIDED_LSE, d.lse_stride[1] = 5, d.lse_stride[2] = 1; }),
         row(packed, I, "lse_stride is {0, 0, 0}:", [](D d) { d.strided = FA_STRIDED_LSE; }),
         row(padded, I, "scores_stride is {60, 15, 5, 0}:", [](D d) { d.scores_stride[3] = 0; }),
         row(padded, I, "scores_stride is {60, 15, 4, 1}:", [](D d) { d.scores_stride[2] = 4; }),
@@ -367,7 +366,8 @@ std::vector<Rule<Forward>> sharing() {
 }  // namespace
 
 std::vector<Rule<Forward>> descriptor_rules() {
-    return all_of<Forward>({known(), types(), scaled_belongings(), repeats(), slots(), scaled_rows(), blocks(), within_k(), sizes(), products(), numbers(), masks(), belongings(), strides(), sharing()});
+    return all_of<Forward>({known(), types(), scaled_belongings(), repeats(), slots(), scaled_rows(), blocks(), within_k(), sizes(),
+                            products(), numbers(), masks(), belongings(), strides(), sharing()});
 }
 
 TEST(Descriptor, GoodCallsWork) {

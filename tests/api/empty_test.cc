@@ -1,5 +1,5 @@
-// Calls without a row, of as many sequences or heads as a descriptor may name, with any operand: they end at once. What is looked at of an array
-// is bounded by its own entries, and where those are many it has memory for each.
+// Calls without a row, of as many sequences or heads as a descriptor may name, with any operand: they end at once. What is looked at of an
+// array is bounded by its own entries, and where those are many it has memory for each.
 #include <ctime>
 #include "core/operands.h"
 #include "core/pointers.h"
@@ -89,15 +89,16 @@ TEST_F(Empty, AnyOperandCostsNothing) {
         for (int i = 0; i < fa::kOperands; i++)
             for (int j = i; j < (s.pairs ? fa::kOperands : i + 1); j++)
                 for (const int32_t op : {FA_OP_FORWARD, FA_OP_BACKWARD}) {
-                    const uint64_t operands = with_companions(uint64_t(1) << i | uint64_t(1) << j) | (op == FA_OP_BACKWARD ? FA_OPERAND_LSE : 0);
+                    const uint64_t operands =
+                        with_companions(uint64_t(1) << i | uint64_t(1) << j) | (op == FA_OP_BACKWARD ? FA_OPERAND_LSE : 0);
                     if (try_forward(s, operands, op)) seen[op == FA_OP_BACKWARD] |= operands;
                     if (HasFatalFailure() || HasFailure()) return;
                 }
     // A new operand comes by here, or this says so. The backward's are those that it does not refuse.
     EXPECT_EQ(seen[0], fa::kAllOperands);
-    EXPECT_EQ(seen[1], fa::kAllOperands & ~(FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
-                                            FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT |
-                                            FA_OPERAND_V_SHIFT | FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL));
+    EXPECT_EQ(seen[1], fa::kAllOperands & ~(FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE | FA_OPERAND_Q_DESCALE |
+                                            FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT |
+                                            FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL));
 }
 
 TEST_F(Empty, AnyArrayOfTheOtherCallsCostsNothing) {

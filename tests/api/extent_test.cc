@@ -14,9 +14,11 @@ uintptr_t word(const Args& args, size_t offset) {
     return value;
 }
 
-// Each region of a good call belongs to a pointer of its args, which must have that extent, given or not. Takes those pointers from `unseen`.
+// Each region of a good call belongs to a pointer of its args, which must have that extent, given or not. Takes those pointers from
+// `unseen`.
 template <class Args, class Call, class Checked>
-void check_extents(void (*good)(Call*), std::set<std::string>* unseen, fa_status_t (*check)(const fa::Problem&, Checked*, bool, fa::Regions*, fa::Message*)) {
+void check_extents(void (*good)(Call*), std::set<std::string>* unseen,
+                   fa_status_t (*check)(const fa::Problem&, Checked*, bool, fa::Regions*, fa::Message*)) {
     Call call;
     good(&call);
     Checked checked = args_of(call);
@@ -54,8 +56,10 @@ using Names = std::set<std::string>;
 TEST(Extent, IsWhatTheCallTouches) {
     Names forward = pointers<fa_forward_args_t>(), backward = pointers<fa_backward_args_t>(), merge = pointers<fa_merge_args_t>(),
           append = pointers<fa_append_kv_args_t>(), rotary = pointers<fa_rotary_args_t>();
-    for (const auto good : {plain, padded, listed, slotted, packed, paged}) check_extents<fa_forward_args_t>(good, &forward, fa::check_forward);
-    for (const auto good : {backward_plain, backward_padded, backward_packed}) check_extents<fa_backward_args_t>(good, &backward, fa::check_backward);
+    for (const auto good : {plain, padded, listed, slotted, packed, paged})
+        check_extents<fa_forward_args_t>(good, &forward, fa::check_forward);
+    for (const auto good : {backward_plain, backward_padded, backward_packed})
+        check_extents<fa_backward_args_t>(good, &backward, fa::check_backward);
     for (const auto good : {merge_padded, merge_packed}) check_extents<fa_merge_args_t>(good, &merge, fa::check_merge);
     for (const auto good : {append_paged, append_packed}) check_extents<fa_append_kv_args_t>(good, &append, fa::check_append_kv);
     for (const auto good : {rotary_padded, rotary_packed}) check_extents<fa_rotary_args_t>(good, &rotary, fa::check_rotary);
@@ -100,7 +104,8 @@ TEST(Extent, NeedsNoPointers) {
 
 TEST(Extent, OfVWithinK) {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
-    d.flags = FA_V_IN_K, d.q_dtype = FA_E4M3, d.batch = 2, d.heads_q = 8, d.heads_k = 1, d.seqlen_q = 3, d.seqlen_k = 5, d.dim_qk = 48, d.dim_v = 32;
+    d.flags = FA_V_IN_K, d.q_dtype = FA_E4M3, d.batch = 2, d.heads_q = 8, d.heads_k = 1, d.seqlen_q = 3, d.seqlen_k = 5, d.dim_qk = 48,
+    d.dim_v = 32;
     d.operands = FA_OPERAND_K_DESCALE, d.k_descale_stride[1] = 1;
     const fa_forward_args_t f = FA_FORWARD_ARGS_INIT;
     fa_append_kv_args_t a = FA_APPEND_KV_ARGS_INIT;
@@ -188,7 +193,8 @@ TEST(Extent, RefusesWhatIsNoPointer) {
     for (const size_t offset : {size_t(0), size_t(4), offsetof(fa_forward_args_t, q) + 1, offsetof(fa_forward_args_t, stream),
                                 offsetof(fa_forward_args_t, dropout_seed), sizeof(fa_forward_args_t), size_t(0xfffffff8u)}) {
         EXPECT_EQ(fa_extent(&f.d, FA_OP_FORWARD, &f.a, uint32_t(offset), &bytes), FA_INVALID_ARGUMENT);
-        EXPECT_EQ(std::string(fa_last_error(nullptr)), "field is " + std::to_string(offset) + ": expected the offset of a pointer to a tensor in the args");
+        EXPECT_EQ(std::string(fa_last_error(nullptr)),
+                  "field is " + std::to_string(offset) + ": expected the offset of a pointer to a tensor in the args");
     }
     EXPECT_EQ(fa_extent(&f.d, FA_OP_FORWARD, nullptr, 8, &bytes), FA_INVALID_ARGUMENT);
     EXPECT_EQ(fa_extent(nullptr, FA_OP_FORWARD, &f.a, 8, &bytes), FA_INVALID_ARGUMENT);

@@ -58,11 +58,10 @@ const std::vector<Pointer<Forward>> pointers = {AT(plain, q, 4, false),
                                                 AT(paged, device_status, 4, true)};
 
 std::vector<Rule<Forward>> overlaps() {
-    std::vector<Rule<Forward>> rules =
-        all_of<Forward>({shared(AT(plain, o, 4, false), pointers), shared(AT(padded, o, 1, false), pointers),
-                         shared(AT(packed, o, 4, false), pointers), shared(AT(paged, o, 4, false), pointers),
-                         shared(AT(padded, lse, 4, true), pointers), shared(AT(packed, lse, 4, true), pointers),
-                         shared(AT(padded, scores, 4, true), pointers)});
+    std::vector<Rule<Forward>> rules = all_of<Forward>(
+        {shared(AT(plain, o, 4, false), pointers), shared(AT(padded, o, 1, false), pointers), shared(AT(packed, o, 4, false), pointers),
+         shared(AT(paged, o, 4, false), pointers), shared(AT(padded, lse, 4, true), pointers), shared(AT(packed, lse, 4, true), pointers),
+         shared(AT(padded, scores, 4, true), pointers)});
     const std::vector<Rule<Forward>> partial = {
         row(plain, "o is 0x", [](A a) { a.o = moved(const_cast<void*>(a.q), 4 * 191); }),  // its first element on q's last
         row(plain, "o is 0x", [](A a) { a.o = moved(const_cast<void*>(a.k), 64); }),
@@ -99,7 +98,8 @@ std::vector<Rule<Forward>> rest() {
         row(padded, "dropout_key is -6:", [](A a) { a.dropout_key = -6; }),
         row(padded, "dropout_head is -1:", [](A a) { a.dropout_head = -1; }),
         row(padded, "dropout_heads is -2:", [](A a) { a.dropout_heads = -2; }),
-        row(padded, "bias_scale[3] is nan: expected a finite number", [](A a) { a.bias_scale = changed(a.bias_scale, 4, 3, std::nanf("")); }),
+        row(padded, "bias_scale[3] is nan: expected a finite number",
+            [](A a) { a.bias_scale = changed(a.bias_scale, 4, 3, std::nanf("")); }),
         row(padded, "o_scale[0] is nan:", [](A a) { a.o_scale = changed(a.o_scale, 1, 0, std::nanf("")); }),
         row(padded, "o_scale[0] is inf:", [](A a) { a.o_scale = changed<float>(a.o_scale, 1, 0, INFINITY); }),
         row(plain, "workspace is (nil) and workspace_size is 4096:", [](A a) { a.workspace_size = 4096; }),
@@ -154,14 +154,10 @@ std::vector<Rule<Forward>> contents() {
 
 }  // namespace
 
-std::vector<Rule<Forward>> forward_rules() {
-    return all_of<Forward>({missing(pointers), beyond(), rest(), contents(), overlaps()});
-}
+std::vector<Rule<Forward>> forward_rules() { return all_of<Forward>({missing(pointers), beyond(), rest(), contents(), overlaps()}); }
 
 TEST(ForwardArgs, MissingPointersAreRefused) { check_rules(missing(pointers)); }
-TEST(ForwardArgs, PointersWithoutTheirOperandAreRefused) {
-    check_rules(uninvited(pointers, plain));
-}
+TEST(ForwardArgs, PointersWithoutTheirOperandAreRefused) { check_rules(uninvited(pointers, plain)); }
 TEST(ForwardArgs, MisalignedPointersAreRefused) { check_rules(misaligned(pointers)); }
 TEST(ForwardArgs, TensorsEndWithinTheAddressSpace) { check_rules(beyond()); }
 TEST(ForwardArgs, FlagsStreamSeedAndWorkspaceAreChecked) { check_rules(rest()); }

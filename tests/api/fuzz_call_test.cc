@@ -90,8 +90,7 @@ void place(Random& r, const fa::Problem& p, Exact& e, Forward& f) {
     const fa::Tensor counts = fa::key_list_count_tensor(p, "counts", nullptr);
     if (p.has(FA_OPERAND_KEY_LIST_COUNT)) e.ints(r, a.key_list_count, counts, 0, d.list_max);
     if (p.has(FA_OPERAND_FULL_LIST_COUNT)) e.ints(r, a.full_list_count, counts, 0, d.list_max);
-    if (p.has(FA_OPERAND_ALIBI))
-        e.give(a.alibi_slopes, fa::table_of("alibi", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride));
+    if (p.has(FA_OPERAND_ALIBI)) e.give(a.alibi_slopes, fa::table_of("alibi", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride));
     if (p.has(FA_OPERAND_SINKS)) e.give(a.sinks, fa::array_of("sinks", nullptr, 4, d.heads_q));
     if (p.has(FA_OPERAND_CAUSAL_OFFSET)) e.ints(r, a.causal_offset, per_sequence(p), -9, 9);
     if (p.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(r, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
@@ -132,8 +131,7 @@ void place(Random& r, const fa::Problem& p, Exact& e, Backward& c) {
     if (!r.one_in(4)) e.give(a.dq, like(fa::q_tensor(p, "q", nullptr), d.q_dtype));
     if (!r.one_in(4)) e.give(a.dk, like(fa::k_tensor(p, nullptr), d.k_dtype));
     if (!r.one_in(4)) e.give(a.dv, like(fa::v_tensor(p, nullptr), d.v_dtype));
-    if (p.has(FA_OPERAND_BIAS) && r.one_in(2))
-        e.give(a.dbias, fa::pair_tensor(p, "dbias", nullptr, 4, d.bias_stride, d.bias_period));
+    if (p.has(FA_OPERAND_BIAS) && r.one_in(2)) e.give(a.dbias, fa::pair_tensor(p, "dbias", nullptr, 4, d.bias_stride, d.bias_period));
     if (p.has(FA_OPERAND_SINKS) && r.one_in(2)) e.give(a.dsinks, fa::array_of("dsinks", nullptr, 4, d.heads_q));
     c.a = a;
 }
@@ -302,8 +300,14 @@ TEST(FuzzCall, Convert) {
             const auto place = [&](const int64_t* stride, int32_t dtype) -> void* {
                 int64_t elements = 1, bytes = 0;
                 if (fa_dtype_unit(dtype, &elements, &bytes) != FA_OK) return nullptr;
-                const fa::Tensor t{"t", nullptr, int32_t(bytes), 4, fa::kNoDim, false,
-                                   {c.size[0], c.size[1], c.size[2], c.size[3] / elements}, {stride[0], stride[1], stride[2], stride[3]}};
+                const fa::Tensor t{"t",
+                                   nullptr,
+                                   int32_t(bytes),
+                                   4,
+                                   fa::kNoDim,
+                                   false,
+                                   {c.size[0], c.size[1], c.size[2], c.size[3] / elements},
+                                   {stride[0], stride[1], stride[2], stride[3]}};
                 for (int i = 0; i < 4; i++)
                     if (t.extent[i] < 0 || stride[i] < 0) return memory.make(fa::array_of("t", nullptr, 4, 64));  // to be refused
                 return memory.make(t);

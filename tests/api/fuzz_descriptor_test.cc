@@ -86,7 +86,8 @@ void expect_factors(const fa::Problem& p, uint64_t factor, uint64_t shift, int32
     expect_tensor("factors", extent, stride, bytes_of(dtype), false);
 }
 
-void expect_tail(const char* name, const std::vector<int64_t>& extent, int32_t dtype, const int64_t* stride, const fa::Problem& p, bool output) {
+void expect_tail(const char* name, const std::vector<int64_t>& extent, int32_t dtype, const int64_t* stride, const fa::Problem& p,
+                 bool output) {
     ASSERT_TRUE(p.d.dim_tail >= 1 && p.d.dim_tail < p.d.dim_qk);
     ASSERT_TRUE(dtype >= FA_F32 && dtype <= FA_BF16);
     ASSERT_EQ(stride[3], 1);
@@ -117,7 +118,8 @@ void expect_keys(const fa::Problem& p, bool output) {
     if (p.packed_k()) factors[0] = d.batch;
     expect_factors(p, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT, d.k_descale_dtype, d.k_descale_block, d.k_descale_stride, factors);
     factors[2] = d.heads_v, factors[3] = p.v_dims();
-    if (!p.v_in_k()) expect_factors(p, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_dtype, d.v_descale_block, d.v_descale_stride, factors);
+    if (!p.v_in_k())
+        expect_factors(p, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_dtype, d.v_descale_block, d.v_descale_stride, factors);
     if (!p.paged()) return;
     ASSERT_GE(d.page_size, 1);
     ASSERT_TRUE(!p.slots() || d.seqlen_k == d.list_max);
@@ -148,8 +150,7 @@ void expect_forward(const fa::Problem& p) {
     const bool positions = (d.flags & (FA_CAUSAL | FA_WINDOW)) || d.chunk > 0 || p.has(FA_OPERAND_ALIBI);
     ASSERT_TRUE(!positions || d.alignment != FA_ALIGN_UNSET);
     ASSERT_EQ(d.alignment == FA_ALIGN_EXPLICIT, p.has(FA_OPERAND_CAUSAL_OFFSET));
-    for (const int64_t far : {d.window_left, d.window_right, d.chunk, d.split_size})
-        ASSERT_TRUE(far >= -1 && far <= int64_t(1) << 40);
+    for (const int64_t far : {d.window_left, d.window_right, d.chunk, d.split_size}) ASSERT_TRUE(far >= -1 && far <= int64_t(1) << 40);
     expect_tensor("q", query_extent(p, p.q_dims()), d.q_stride, bytes_of(d.q_dtype), false);
     if (p.has(FA_OPERAND_Q_TAIL)) expect_tail("q_tail", query_extent(p, d.dim_tail), d.q_tail_dtype, d.q_tail_stride, p, false);
     std::vector<int64_t> factors = query_extent(p, p.q_dims());
@@ -161,7 +162,8 @@ void expect_forward(const fa::Problem& p) {
     ASSERT_TRUE(!p.has(FA_OPERAND_BIAS_SCALE) || p.has(FA_OPERAND_BIAS));
     expect_tensor("bias", {d.bias_period[0], d.bias_period[1], d.seqlen_q, d.seqlen_k}, d.bias_stride, bytes_of(d.bias_dtype), false);
     ASSERT_TRUE(d.mask_keys >= 0 && d.mask_keys <= INT32_MAX && (d.mask_dtype == 0 || d.mask_dtype == FA_BIT));
-    const int64_t columns = d.mask_keys > 0 && d.seqlen_k > 0 ? d.mask_keys : d.seqlen_k, bytes = d.mask_dtype == FA_BIT ? (columns + 7) / 8 : columns;
+    const int64_t columns = d.mask_keys > 0 && d.seqlen_k > 0 ? d.mask_keys : d.seqlen_k,
+                  bytes = d.mask_dtype == FA_BIT ? (columns + 7) / 8 : columns;
     expect_tensor("mask", {d.mask_period[0], d.mask_period[1], d.seqlen_q, bytes}, d.mask_stride, 1, false);
     ASSERT_TRUE(d.list_rows >= 1 && d.list_keys >= 1 && d.list_max >= 0 && d.heads_q % d.list_heads == 0);
     ASSERT_TRUE(d.key_range_max >= 1 && d.key_range_max <= INT32_MAX);
@@ -182,14 +184,10 @@ void expect_promises(const fa::Problem& p, int32_t op) {
 // An address that is never read: anywhere, aligned or not.
 void* address(Random& r) {
     switch (r.below(12)) {
-        case 0:
-            return nullptr;
-        case 1:
-            return reinterpret_cast<void*>(r.word());
-        case 2:
-            return reinterpret_cast<void*>(~uintptr_t(0) - uintptr_t(r.below(4096)));
-        default:
-            return reinterpret_cast<void*>(uintptr_t(1 + r.below(64)) * (r.one_in(2) ? 256 : uint64_t(1) << 32));
+        case 0: return nullptr;
+        case 1: return reinterpret_cast<void*>(r.word());
+        case 2: return reinterpret_cast<void*>(~uintptr_t(0) - uintptr_t(r.below(4096)));
+        default: return reinterpret_cast<void*>(uintptr_t(1 + r.below(64)) * (r.one_in(2) ? 256 : uint64_t(1) << 32));
     }
 }
 
@@ -333,8 +331,7 @@ int32_t check(Random& r, const fa::Problem& p, Append& c, fa::Message* m) {
     if (r.one_in(4)) a.flags ^= 1u << r.below(4);
     if (r.one_in(3)) a.k = address(r);
     if (r.one_in(3)) a.k_descale = static_cast<float*>(address(r));
-    const bool host =
-        readable(p) && a.seqlen_new <= kFewEntries && a.total_new <= kFewEntries && a.seqlen_new >= 0 && a.total_new >= 0;
+    const bool host = readable(p) && a.seqlen_new <= kFewEntries && a.total_new <= kFewEntries && a.seqlen_new >= 0 && a.total_new >= 0;
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
         if (field) field = host ? arrays.make(r, count, bound) : nullptr;
     };

@@ -87,8 +87,7 @@ std::vector<Rule<Merge>> args() {
         row(merge_padded, "stream is 0x", [](Merge& c) { c.a.stream = somewhere; }),
         row(merge_padded, "workspace is 0x", [](Merge& c) { c.a.workspace = somewhere; }),
         row(merge_padded, "workspace is (nil) and workspace_size is 1:", [](Merge& c) { c.a.workspace_size = 1; }),
-        row(merge_padded, "o_dtype is e4m3: expected FA_F32 with FA_MERGE_ACCUMULATE",
-            [](Merge& c) { c.a.flags = FA_MERGE_ACCUMULATE; }),
+        row(merge_padded, "o_dtype is e4m3: expected FA_F32 with FA_MERGE_ACCUMULATE", [](Merge& c) { c.a.flags = FA_MERGE_ACCUMULATE; }),
         row(merge_packed, "operands is 0x100000: expected FA_OPERAND_LSE with FA_MERGE_ACCUMULATE",
             [](Merge& c) { c.d.operands = FA_OPERAND_CU_SEQLENS_Q, c.a.lse = nullptr; }),
     };

@@ -6,7 +6,7 @@ namespace {
 constexpr fa_status_t I = FA_INVALID_ARGUMENT;
 
 template <class Call>
-void check_missing(void (*good)(Call*), int64_t fa_attention_desc_t::*field, const char* says) {
+void check_missing(void (*good)(Call*), int64_t fa_attention_desc_t::* field, const char* says) {
     check_rules<Call>({{good, [field](Call& c) { c.d.*field = 0; }, I, says, ""}});
 }
 
@@ -31,11 +31,13 @@ TEST(Missing, FieldsOfTheDescriptor) {
 }
 
 TEST(Missing, FieldsOfTheArgs) {
-    check_rules<Append>({{append_packed, [](Append& c) { c.a.total_new = 0; }, I, "total_new is 0: expected 1 or more, since cu_seqlens_new[1] is 2", ""}});
+    check_rules<Append>(
+        {{append_packed, [](Append& c) { c.a.total_new = 0; }, I, "total_new is 0: expected 1 or more, since cu_seqlens_new[1] is 2", ""}});
     static const int32_t offsets[] = {0, 0};
-    check_rules<Rotary>({{rotary_packed, [](Rotary& c) { c.a.max_position = 0; }, I, "max_position is 0: expected 1 or more, since positions[0] is 4", ""},
-                            {rotary_padded, [](Rotary& c) { c.a.position_offset = offsets, c.a.max_position = 1; }, I,
-                             "max_position is 1: expected 3 or more, the rows of sequence 0", ""}});
+    check_rules<Rotary>(
+        {{rotary_packed, [](Rotary& c) { c.a.max_position = 0; }, I, "max_position is 0: expected 1 or more, since positions[0] is 4", ""},
+         {rotary_padded, [](Rotary& c) { c.a.position_offset = offsets, c.a.max_position = 1; }, I,
+          "max_position is 1: expected 3 or more, the rows of sequence 0", ""}});
 }
 
 // Of k the rotation names k's fields.
@@ -47,23 +49,24 @@ TEST(Missing, FieldsOfARotationOfK) {
         };
     };
     check_rules<Rotary>({{rotary_of_k, pack(0, 2), I, "total_k is 0: expected 1 or more, since cu_seqlens[1] is 2", ""},
-                            {rotary_of_k, pack(4, 0), I, "seqlen_k is 0: expected 1 or more, since cu_seqlens[1] is 2", ""}});
+                         {rotary_of_k, pack(4, 0), I, "seqlen_k is 0: expected 1 or more, since cu_seqlens[1] is 2", ""}});
 }
 
 // A bound that leaves one value says whose it is.
 TEST(Missing, OneValueIsNoRange) {
     static const int32_t too_far[] = {0, 2, 7}, all[] = {6, 7, 6}, used[] = {1, 0}, starts[] = {0, 0, 3};
-    check_rules<Forward>({{packed, [](Forward& f) { f.a.cu_seqlens_q = all; }, I, "cu_seqlens_q[1] is 7: expected 6, since total_q is 6", ""},
-                             {packed, [](Forward& f) { f.a.cu_seqlens_q = too_far; }, I, "cu_seqlens_q[2] is 7: expected 2 to 6", ""},
-                             {packed, [](Forward& f) { f.a.cu_seqlens_q = starts, f.a.seqused_q = used; }, I,
-                              "seqused_q[0] is 1: expected 0, all that its sequence has", ""}});
+    check_rules<Forward>(
+        {{packed, [](Forward& f) { f.a.cu_seqlens_q = all; }, I, "cu_seqlens_q[1] is 7: expected 6, since total_q is 6", ""},
+         {packed, [](Forward& f) { f.a.cu_seqlens_q = too_far; }, I, "cu_seqlens_q[2] is 7: expected 2 to 6", ""},
+         {packed, [](Forward& f) { f.a.cu_seqlens_q = starts, f.a.seqused_q = used; }, I,
+          "seqused_q[0] is 1: expected 0, all that its sequence has", ""}});
 }
 
 // One dim has no tail, and no pair that turns.
 TEST(Missing, OneDimIsNoPair) {
     check_rules<Rotary>({{rotary_padded, [](Rotary& c) { c.d.dim_qk = 1; }, I, "dim_qk is 1: expected 2 or more", ""}});
     check_rules<Forward>({{plain, [](Forward& f) { f.d.dim_qk = f.d.dim_v = 1, f.d.dim_tail = 1, f.d.operands = FA_OPERAND_Q_TAIL; }, I,
-                              "dim_qk is 1: expected 2 or more", ""}});
+                           "dim_qk is 1: expected 2 or more", ""}});
 }
 
 }  // namespace

@@ -115,8 +115,7 @@ fa_conversion_t any_conversion(Random& r, const Value& value) {
 // Changes one field of a descriptor: fields up to `scale` are flags and numbers of 32 bits, then four floats' worth, then int64.
 template <class Value>
 void spoil_field(Random& r, fa_attention_desc_t* d, const Value& value) {
-    const int64_t words = offsetof(fa_attention_desc_t, batch) / 4 - 1,
-                  longs = (sizeof *d - offsetof(fa_attention_desc_t, batch)) / 8;
+    const int64_t words = offsetof(fa_attention_desc_t, batch) / 4 - 1, longs = (sizeof *d - offsetof(fa_attention_desc_t, batch)) / 8;
     const int64_t field = r.below(words + longs);
     if (field >= words) {
         (&d->batch)[field - words] = value(r);

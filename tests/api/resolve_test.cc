@@ -175,8 +175,7 @@ TEST(Resolve, WideWindowsAreBroughtNear) {
 // Other operations see only the operands that they read.
 TEST(Resolve, OperandsOfOtherOperationsFall) {
     fa_attention_desc_t d = minimal();
-    d.operands =
-        FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_K_DESCALE | FA_OPERAND_MASK;
+    d.operands = FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_K_DESCALE | FA_OPERAND_MASK;
     EXPECT_EQ(resolved(d, FA_OP_MERGE).d.operands, FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_SEQUSED_Q);
     EXPECT_EQ(resolved(d, FA_OP_APPEND_KV).d.operands, FA_OPERAND_SEQUSED_K | FA_OPERAND_K_DESCALE);
     EXPECT_EQ(resolved(d, FA_OP_ROTARY).d.operands, FA_OPERAND_SEQUSED_Q);
@@ -347,7 +346,8 @@ TEST(Resolve, RegionsOfForward) {
         f->a.q_descale = f->memory.make<float>(200, 1.0f);
     };
     // The last factor is that of row 4, head 3 of sequence 1.
-    EXPECT_EQ(regions_of<Forward>(packed_factors, fa::check_forward), (Bytes{768, 512, 256, -384, -96, 12, 12, 8, 4 * (100 + 4 * 4 + 3 + 1)}));
+    EXPECT_EQ(regions_of<Forward>(packed_factors, fa::check_forward),
+              (Bytes{768, 512, 256, -384, -96, 12, 12, 8, 4 * (100 + 4 * 4 + 3 + 1)}));
 }
 
 TEST(Resolve, RegionsOfTheOthers) {
@@ -423,7 +423,7 @@ TEST(Resolve, DeviceMetadataIsNotRead) {
     fa_rotary_args_t t;
     EXPECT_EQ(fa::check_rotary(resolved(r.d, FA_OP_ROTARY), &(t = r.a), false, &regions, &m), FA_OK) << m.text;
 
-    for (const int32_t* fa_rotary_args_t::*const field : {&fa_rotary_args_t::seqused, &fa_rotary_args_t::position_offset}) {
+    for (const int32_t* fa_rotary_args_t::* const field : {&fa_rotary_args_t::seqused, &fa_rotary_args_t::position_offset}) {
         Rotary one;
         rotary_padded(&one);
         one.a.seqused = one.a.position_offset = nullptr;

@@ -7,9 +7,7 @@ constexpr fa_status_t I = FA_INVALID_ARGUMENT, F = FA_UNSUPPORTED_FIELD, U = FA_
 
 using Spoil = void (*)(Rotary&);
 
-Rule<Rotary> row(void (*good)(Rotary*), const char* says, Spoil spoil, fa_status_t status = I) {
-    return {good, spoil, status, says, ""};
-}
+Rule<Rotary> row(void (*good)(Rotary*), const char* says, Spoil spoil, fa_status_t status = I) { return {good, spoil, status, says, ""}; }
 Rule<Rotary> described(void (*good)(Rotary*), const char* says, Spoil spoil, fa_status_t status = I) {
     return {good, spoil, status, says, "", true};
 }
@@ -40,24 +38,22 @@ std::vector<Rule<Rotary>> descriptor() {
 }
 
 #define AT(good, field, element, optional) POINTER(good, fa_rotary_args_t, field, element, optional)
-const std::vector<Pointer<Rotary>> pointers = {AT(rotary_padded, x, 4, false),           AT(rotary_padded, out, 4, false),
-                                               AT(rotary_padded, cos, 4, false),         AT(rotary_padded, sin, 4, false),
+const std::vector<Pointer<Rotary>> pointers = {AT(rotary_padded, x, 4, false),         AT(rotary_padded, out, 4, false),
+                                               AT(rotary_padded, cos, 4, false),       AT(rotary_padded, sin, 4, false),
                                                AT(rotary_packed, cu_seqlens, 4, true), AT(rotary_padded, seqused, 4, true)};
 // Given or not as the caller likes.
-const std::vector<Pointer<Rotary>> free_pointers = {AT(rotary_packed, positions, 4, false),
-                                                    AT(rotary_padded, position_offset, 4, false)};
+const std::vector<Pointer<Rotary>> free_pointers = {AT(rotary_packed, positions, 4, false), AT(rotary_padded, position_offset, 4, false)};
 
 std::vector<Rule<Rotary>> overlaps() {
     // On x itself it would be in place.
     const std::vector<Pointer<Rotary>> others(pointers.begin() + 1, pointers.end());
     const std::vector<Rule<Rotary>> partial = {
         row(rotary_padded, "out is 0x", [](Rotary& c) { c.a.out = moved(const_cast<void*>(c.a.x), 32); }),
-        row(rotary_padded, "out is 0x",
-            [](Rotary& c) { c.a.out = const_cast<void*>(c.a.x), strides(c.a.out_stride, 8, 16, 48, 1); }),
+        row(rotary_padded, "out is 0x", [](Rotary& c) { c.a.out = const_cast<void*>(c.a.x), strides(c.a.out_stride, 8, 16, 48, 1); }),
     };
-    return all_of<Rotary>(
-        {shared(AT(rotary_padded, out, 4, false), others), shared(AT(rotary_padded, out, 4, false), free_pointers),
-         shared(AT(rotary_packed, out, 2, false), others), shared(AT(rotary_packed, out, 2, false), free_pointers), partial});
+    return all_of<Rotary>({shared(AT(rotary_padded, out, 4, false), others), shared(AT(rotary_padded, out, 4, false), free_pointers),
+                           shared(AT(rotary_packed, out, 2, false), others), shared(AT(rotary_packed, out, 2, false), free_pointers),
+                           partial});
 }
 
 // Without any operand.
@@ -107,12 +103,17 @@ std::vector<Rule<Rotary>> of_k() {
         row("heads_k is -1: expected 0 or more", [](D d) { d.heads_k = -1; }),
         row("seqlen_k is -1: expected 0 or more", [](D d) { d.seqlen_k = -1; }),
         row("total_k is -1: expected 0 or more", [](D d) { d.total_k = -1; }),
-        row("k_dtype is q8_0: expected FA_F32, FA_F16 or FA_BF16", [](D d) { d.k_dtype = FA_Q8_0; }, U),
-        row("k_dtype is e4m3: expected FA_F32, FA_F16 or FA_BF16", [](D d) { d.k_dtype = FA_E4M3; }, U),
+        row(
+            "k_dtype is q8_0: expected FA_F32, FA_F16 or FA_BF16", [](D d) { d.k_dtype = FA_Q8_0; }, U),
+        row(
+            "k_dtype is e4m3: expected FA_F32, FA_F16 or FA_BF16", [](D d) { d.k_dtype = FA_E4M3; }, U),
         row("k_stride[1] is 16: expected 0 without FA_STRIDED_K", [](D d) { d.k_stride[1] = 16; }),
         row("k_stride[2] is -8: expected 0 or more", [](D d) { d.strided = FA_STRIDED_K, d.k_stride[2] = -8; }),
-        row("operands is 0x4000000: expected no FA_OPERAND_PAGE_TABLE with FA_ROTARY_OF_K", [](D d) { d.operands = FA_OPERAND_PAGE_TABLE; }, U),
-        row("operands is 0x2000000: expected no FA_OPERAND_KV_BATCH_IDX", [](D d) { d.operands = FA_OPERAND_KV_BATCH_IDX; }, U),
+        row(
+            "operands is 0x4000000: expected no FA_OPERAND_PAGE_TABLE with FA_ROTARY_OF_K", [](D d) { d.operands = FA_OPERAND_PAGE_TABLE; },
+            U),
+        row(
+            "operands is 0x2000000: expected no FA_OPERAND_KV_BATCH_IDX", [](D d) { d.operands = FA_OPERAND_KV_BATCH_IDX; }, U),
     };
 }
 
@@ -126,8 +127,7 @@ std::vector<Rule<Rotary>> contents() {
         row(rotary_packed, "positions[1] is -1: expected 0 to 4", [](Rotary& c) { c.a.positions = minus; }),
         row(rotary_padded, "position_offset[0] is 3: expected 0 to 2", [](Rotary& c) { c.a.position_offset = offset3; }),
         row(rotary_padded, "position_offset[1] is -1: expected 0 to 3", [](Rotary& c) { c.a.position_offset = offset_minus; }),
-        row(rotary_padded, "max_position is 2: expected 3 or more",
-            [](Rotary& c) { c.a.position_offset = nullptr, c.a.max_position = 2; }),
+        row(rotary_padded, "max_position is 2: expected 3 or more", [](Rotary& c) { c.a.position_offset = nullptr, c.a.max_position = 2; }),
     };
 }
 

@@ -87,7 +87,7 @@ struct Pointer {
     void set(Call& c, uintptr_t address) const { memcpy(reinterpret_cast<char*>(&c.a) + offset, &address, sizeof address); }
 };
 #define POINTER(good, args, field, element, optional) \
-    { good, #field, offsetof(args, field), element, optional, std::is_const<std::remove_pointer_t<decltype(args::field)>>::value }
+    {good, #field, offsetof(args, field), element, optional, std::is_const<std::remove_pointer_t<decltype(args::field)>>::value}
 
 template <class Call>
 std::vector<Rule<Call>> missing(const std::vector<Pointer<Call>>& pointers) {
@@ -117,8 +117,8 @@ std::vector<Rule<Call>> misaligned(const std::vector<Pointer<Call>>& pointers) {
     std::vector<Rule<Call>> rules;
     for (const Pointer<Call>& p : pointers) {
         for (uintptr_t by = 1; by < p.element; by *= 2) {
-            rules.push_back({p.good, [p, by](Call& c) { p.set(c, p.get(c) + by); }, FA_INVALID_ARGUMENT,
-                             p.name + std::string(" is 0x"), "multiple of its alignment, " + std::to_string(p.element)});
+            rules.push_back({p.good, [p, by](Call& c) { p.set(c, p.get(c) + by); }, FA_INVALID_ARGUMENT, p.name + std::string(" is 0x"),
+                             "multiple of its alignment, " + std::to_string(p.element)});
         }
     }
     return rules;

@@ -27,9 +27,9 @@ std::vector<Rule<Forward>> slots() {
         row(plain, I, "list_space is 1: expected 0 without FA_OPERAND_KEY_LIST", [](D d) { d.list_space = FA_LIST_SLOTS; }),
         row(slotted, I, "list_space is 2: expected", [](D d) { d.list_space = 2; }),
     };
-    static constexpr uint64_t kRefused[] = {FA_OPERAND_BIAS, FA_OPERAND_MASK, FA_OPERAND_KEY_RANGES, FA_OPERAND_FULL_LIST, FA_OPERAND_ALIBI,
-                                            FA_OPERAND_CU_SEQLENS_K, FA_OPERAND_SEQUSED_K, FA_OPERAND_LEFTPAD_K, FA_OPERAND_KV_BATCH_IDX,
-                                            FA_OPERAND_PAGE_TABLE, FA_OPERAND_SCORES};
+    static constexpr uint64_t kRefused[] = {FA_OPERAND_BIAS,         FA_OPERAND_MASK,         FA_OPERAND_KEY_RANGES, FA_OPERAND_FULL_LIST,
+                                            FA_OPERAND_ALIBI,        FA_OPERAND_CU_SEQLENS_K, FA_OPERAND_SEQUSED_K,  FA_OPERAND_LEFTPAD_K,
+                                            FA_OPERAND_KV_BATCH_IDX, FA_OPERAND_PAGE_TABLE,   FA_OPERAND_SCORES};
     for (const uint64_t& operand : kRefused)
         all.push_back({slotted,
                        [operand](Forward& f) {

@@ -57,14 +57,13 @@ void check_benign(const Handle& handle, const Types& types, int64_t n, bool is_c
     EXPECT_LE(e.lse, c.short_products ? 2e-3 : 1e-5) << c.describe();
     EXPECT_LE(e.norm, e.plain_norm * (types.q == FA_F32 ? 1.25 : 1)) << c.describe();
     printf("q %s, kv %s, o %s, n %lld%s: |error of o| %.2g (plain %.2g, limit %.2g), LSE %.2g\n", oracle::name_of(types.q),
-           oracle::name_of(types.kv), oracle::name_of(types.o), (long long)n, is_causal ? ", causal" : "", e.norm, e.plain_norm,
-           limit, e.lse);
+           oracle::name_of(types.kv), oracle::name_of(types.o), (long long)n, is_causal ? ", causal" : "", e.norm, e.plain_norm, limit,
+           e.lse);
 }
 
-const Types kAll[] = {{FA_F32, FA_F32, FA_F32},    {FA_F16, FA_F16, FA_F16},   {FA_BF16, FA_BF16, FA_BF16},
-                      {FA_E4M3, FA_E4M3, FA_BF16}, {FA_E5M2, FA_E5M2, FA_F16}, {FA_F32, FA_F32, FA_E4M3},
-                      {FA_F32, FA_F32, FA_E5M2},   {FA_BF16, FA_I8, FA_BF16},  {FA_F16, FA_E4M3, FA_F32},
-                      {FA_E4M3, FA_I8, FA_F32},    {FA_BF16, FA_BF16, FA_F32}};
+const Types kAll[] = {{FA_F32, FA_F32, FA_F32},   {FA_F16, FA_F16, FA_F16},  {FA_BF16, FA_BF16, FA_BF16}, {FA_E4M3, FA_E4M3, FA_BF16},
+                      {FA_E5M2, FA_E5M2, FA_F16}, {FA_F32, FA_F32, FA_E4M3}, {FA_F32, FA_F32, FA_E5M2},   {FA_BF16, FA_I8, FA_BF16},
+                      {FA_F16, FA_E4M3, FA_F32},  {FA_E4M3, FA_I8, FA_F32},  {FA_BF16, FA_BF16, FA_F32}};
 
 class Accuracy : public testing::TestWithParam<int32_t> {};
 
@@ -81,8 +80,7 @@ TEST_P(Accuracy, EveryTypeOnFewKeys) {
     for (const Types& types : kAll)
         for (const bool is_causal : {false, true}) check_benign(handle, types, 70, is_causal, 3);
 }
-INSTANTIATE_TEST_SUITE_P(Isa, Accuracy, testing::ValuesIn(isas_under_test()),
-                         [](const auto& info) { return isa_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Isa, Accuracy, testing::ValuesIn(isas_under_test()), [](const auto& info) { return isa_name(info.param); });
 
 class AccuracyLong : public testing::TestWithParam<int> {};
 

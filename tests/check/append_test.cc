@@ -66,8 +66,7 @@ class RandomAppend {
         else if (rng.chance(0.4)) d.v_dtype = cache_type();
         heads_k = heads_v = d.heads_q = rng.between(1, 3);
         if (rng.chance(0.3)) d.heads_k = heads_k, d.heads_q = 2 * heads_k;
-        if (!v_in_k() && rng.chance(0.2))
-            d.heads_v = heads_v = rng.between(1, 3), d.heads_k = heads_k, d.heads_q = rng.chance(0.3) ? 0 : 6;
+        if (!v_in_k() && rng.chance(0.2)) d.heads_v = heads_v = rng.between(1, 3), d.heads_k = heads_k, d.heads_q = rng.chance(0.3) ? 0 : 6;
         d.dim_qk = rng.chance(0.95) ? rng.between(1, 70) : rng.between(1, 1024);
         const int32_t k_dtype = d.k_dtype ? d.k_dtype : d.q_dtype, v_dtype = d.v_dtype ? d.v_dtype : k_dtype;
         if (rng.chance(0.4)) d.dim_v = rng.between(1, v_in_k() ? d.dim_qk : 70);

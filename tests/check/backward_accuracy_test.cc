@@ -94,13 +94,11 @@ TEST_P(BackwardHostile, ElementByElement) {
             const auto normal = [&](double size) {
                 return [&rng, size](int64_t, int64_t, int64_t, int64_t) { return size * rng.normal(); };
             };
-            if (how == 0) c.set_q(normal(100)), c.set_k(normal(100));  // scores of ±1e4
-            if (how == 1)
-                c.set_k([](int64_t, int64_t, int64_t, int64_t) { return 1.0; });  // all alike: dq has nothing to work with
-            if (how == 2) c.set_k([&](int64_t, int64_t, int64_t j, int64_t) { return j == 77 ? 60.0 : rng.normal(); });  // one huge
-            if (how == 3) c.set_k([](int64_t, int64_t, int64_t j, int64_t) { return 0.05 * double(j); });  // ascending
-            if (how == 4)
-                c.set_v([&](int64_t, int64_t, int64_t, int64_t) { return (rng.chance(0.5) ? 1 : -1) * 200.0; });  // cancelling
+            if (how == 0) c.set_q(normal(100)), c.set_k(normal(100));                       // scores of ±1e4
+            if (how == 1) c.set_k([](int64_t, int64_t, int64_t, int64_t) { return 1.0; });  // all alike: dq has nothing to work with
+            if (how == 2) c.set_k([&](int64_t, int64_t, int64_t j, int64_t) { return j == 77 ? 60.0 : rng.normal(); });     // one huge
+            if (how == 3) c.set_k([](int64_t, int64_t, int64_t j, int64_t) { return 0.05 * double(j); });                   // ascending
+            if (how == 4) c.set_v([&](int64_t, int64_t, int64_t, int64_t) { return (rng.chance(0.5) ? 1 : -1) * 200.0; });  // cancelling
             if (how == 5) c.set_v(normal(1e-6));
             BackwardCase b(std::move(c));
             ASSERT_EQ(b.run_forward(handle), FA_OK) << handle.error();
@@ -109,8 +107,7 @@ TEST_P(BackwardHostile, ElementByElement) {
             ASSERT_EQ(run_and_check(handle, b), "") << how;
         }
 }
-INSTANTIATE_TEST_SUITE_P(Isa, BackwardHostile, testing::ValuesIn(isas_under_test()),
-                         [](const auto& info) { return isa_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Isa, BackwardHostile, testing::ValuesIn(isas_under_test()), [](const auto& info) { return isa_name(info.param); });
 
 // Every head dimension, and one more row and key than tiles have.
 TEST(Failures, F48_F69_every_head_dimension_backward) {
@@ -129,8 +126,8 @@ TEST(Failures, F48_F69_every_head_dimension_backward) {
         }
 }
 
-// Heads of 257 to 512 dims on matrix units, whose tiles are low: several of rows and of keys, under each mask, of grouped heads, and with the same
-// bits asked for or not.
+// Heads of 257 to 512 dims on matrix units, whose tiles are low: several of rows and of keys, under each mask, of grouped heads, and with
+// the same bits asked for or not.
 class BackwardWideHeads : public testing::TestWithParam<int32_t> {};
 
 TEST_P(BackwardWideHeads, SeveralTiles) {

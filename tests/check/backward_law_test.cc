@@ -102,7 +102,7 @@ TEST(BackwardLaws, EachGradientByItself) {
     BackwardCase b = ready(handle, std::move(c), rng);
     const auto all = run_bits(handle, b);
     const fa_backward_args_t full = b.a;
-    void* fa_backward_args_t::*const three[] = {&fa_backward_args_t::dq, &fa_backward_args_t::dk, &fa_backward_args_t::dv};
+    void* fa_backward_args_t::* const three[] = {&fa_backward_args_t::dq, &fa_backward_args_t::dk, &fa_backward_args_t::dv};
     for (int only = 0; only < 5; only++) {
         for (int n = 0; n < 3; n++) b.a.*three[n] = n == only ? full.*three[n] : nullptr;
         b.a.dbias = only == 3 ? full.dbias : nullptr, b.a.dsinks = only == 4 ? full.dsinks : nullptr;
@@ -187,8 +187,7 @@ TEST(BackwardLaws, SlopesAlongDirections) {
                     for (int64_t i = 0; i < 30; i++) {
                         sum += double(r.g.dlse[r.dlse(s, h, i)]) * double(r.a.lse[r.lse(s, h, i)]);
                         for (int64_t e = 0; e < 16; e++)
-                            sum +=
-                                oracle::load(r.g.dout, r.dout(s, h, i) + e, FA_F32) * oracle::load(r.a.o, r.o(s, h, i) + e, FA_F32);
+                            sum += oracle::load(r.g.dout, r.dout(s, h, i) + e, FA_F32) * oracle::load(r.a.o, r.o(s, h, i) + e, FA_F32);
                     }
             return sum;
         };

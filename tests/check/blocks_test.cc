@@ -159,9 +159,7 @@ std::string name_of_blocks(const testing::TestParamInfo<Blocks::ParamType>& info
     const auto [isa, type] = info.param;
     return std::string(isa_name(isa)) + "_" + oracle::name_of(type);
 }
-INSTANTIATE_TEST_SUITE_P(Types, Blocks,
-                         testing::Combine(testing::ValuesIn(usable_isas()), testing::ValuesIn(kBlockTypes)),
-                         name_of_blocks);
+INSTANTIATE_TEST_SUITE_P(Types, Blocks, testing::Combine(testing::ValuesIn(usable_isas()), testing::ValuesIn(kBlockTypes)), name_of_blocks);
 
 // Rows that strain a quantiser: ties, zeros of both signs, one value, magnitudes at the ends of f32 and beyond f16.
 std::vector<std::vector<double>> strained_rows() {
@@ -210,8 +208,7 @@ TEST(AppendBlocks, AsTheReferenceQuantises) {
         for (size_t n = 0; n < rows.size(); n++) {
             const std::vector<float> floats(rows[n].begin(), rows[n].end());
             const std::vector<double> row(floats.begin(), floats.end());
-            ASSERT_EQ(appended(handle, type, floats), oracle::quantised(row.data(), type))
-                << oracle::name_of(type) << ", row " << n;
+            ASSERT_EQ(appended(handle, type, floats), oracle::quantised(row.data(), type)) << oracle::name_of(type) << ", row " << n;
         }
     }
 }

@@ -23,8 +23,7 @@ class RandomConversions {
         fill(x_), fill(out_);
         for (const fa_conversion_t& c : list_) {
             if (c.flags) make_finite(c.out_dtype, c.out_stride, c.size, out_.data() + place(c.out));
-            if (!c.x || c.x_dtype == c.out_dtype ? c.flags != 0 : true)
-                make_finite(c.x_dtype, c.x_stride, c.size, x_.data() + place(c.x));
+            if (!c.x || c.x_dtype == c.out_dtype ? c.flags != 0 : true) make_finite(c.x_dtype, c.x_stride, c.size, x_.data() + place(c.x));
         }
     }
 
@@ -88,8 +87,8 @@ class RandomConversions {
         c.size[3] = units * elements;
         const bool zeros = c.x_dtype == c.out_dtype && !c.flags && rng_.chance(0.3);
         if (!zeros) c.x = room(&x_, strides(c, units, true, c.x_stride), oracle::size_of(c.x_dtype), scalar_of(c.x_dtype));
-        c.out = const_cast<void*>(
-            room(&out_, strides(c, units, false, c.out_stride), oracle::size_of(c.out_dtype), scalar_of(c.out_dtype)));
+        c.out =
+            const_cast<void*>(room(&out_, strides(c, units, false, c.out_stride), oracle::size_of(c.out_dtype), scalar_of(c.out_dtype)));
         list_.push_back(c);
     }
     static int64_t scalar_of(int32_t dtype) { return std::min<int64_t>(oracle::size_of(dtype), dtype == FA_F32 ? 4 : 2); }

@@ -17,26 +17,13 @@ std::vector<int64_t> borders(int64_t t) {
 void set_rule(Case& c, int rule) {
     const int64_t n = c.d.seqlen_k;
     switch (rule) {
-        case 0:
-            break;
-        case 1:
-            causal(c, FA_ALIGN_TOP_LEFT);
-            break;
-        case 2:
-            causal(c, FA_ALIGN_BOTTOM_RIGHT);
-            break;
-        case 3:
-            window(c, n / 3, 2, FA_ALIGN_BOTTOM_RIGHT);
-            break;
-        case 4:
-            window(c, 0, 0, FA_ALIGN_TOP_LEFT);
-            break;
-        case 5:
-            window(c, -1, n / 2, FA_ALIGN_TOP_LEFT), c.d.chunk = n / 2 + 1;
-            break;
-        default:
-            c.d.chunk = 5, c.d.alignment = FA_ALIGN_BOTTOM_RIGHT;
-            break;
+        case 0: break;
+        case 1: causal(c, FA_ALIGN_TOP_LEFT); break;
+        case 2: causal(c, FA_ALIGN_BOTTOM_RIGHT); break;
+        case 3: window(c, n / 3, 2, FA_ALIGN_BOTTOM_RIGHT); break;
+        case 4: window(c, 0, 0, FA_ALIGN_TOP_LEFT); break;
+        case 5: window(c, -1, n / 2, FA_ALIGN_TOP_LEFT), c.d.chunk = n / 2 + 1; break;
+        default: c.d.chunk = 5, c.d.alignment = FA_ALIGN_BOTTOM_RIGHT; break;
     }
 }
 constexpr int kRules = 7;

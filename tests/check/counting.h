@@ -34,18 +34,15 @@ inline std::string count_bound(const Handle& handle, Case& c) {
                     attended++;
                     kept[size_t(j % r.dim_v)] += r.kept(b, h, i, j);
                 }
-                const std::string at =
-                    " in sequence " + std::to_string(b) + ", head " + std::to_string(h) + ", row " + std::to_string(i);
+                const std::string at = " in sequence " + std::to_string(b) + ", head " + std::to_string(h) + ", row " + std::to_string(i);
                 const double sum = std::exp(double(c.lse.as<float>()[r.lse(b, h, i)]));
                 if (!(std::fabs(sum - double(attended)) < 0.5))
                     return "LSE counts " + std::to_string(sum) + " keys of " + std::to_string(attended) + at;
                 for (int64_t e = 0; e < r.dim_v && r.o_dtype == FA_F32; e++) {
-                    const double share =
-                        oracle::load(c.o.as(), r.o(b, h, i) + e, FA_F32) * double(attended) * (1 - double(c.d.dropout_p));
+                    const double share = oracle::load(c.o.as(), r.o(b, h, i) + e, FA_F32) * double(attended) * (1 - double(c.d.dropout_p));
                     const double want = double(kept[size_t(e)]);
                     if (!(std::fabs(share - want) < 0.25) || (want == 0 && share != 0))
-                        return "column " + std::to_string(e) + " counts " + std::to_string(share) + " keys of " +
-                               std::to_string(want) + at;
+                        return "column " + std::to_string(e) + " counts " + std::to_string(share) + " keys of " + std::to_string(want) + at;
                 }
             }
     return c.check_untouched();

@@ -75,7 +75,8 @@ TEST_P(FewRows, OneHeadIsNotFinite) {
 TEST_P(FewRows, OneElementOfVIsNotFinite) {
     if (types.kv == FA_I8) GTEST_SKIP() << "int8 has no such numbers";
     for (const int64_t group : {1, 3, 4, 7, 8, 10})
-        for (const float odd : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
+        for (const float odd :
+             {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
             for (const int64_t key : {0, 21, 140}) {
                 Case c = shaped({1, 2 * group, 2, 1, 150, 64, 64}, types.q);
                 c.d.k_dtype = types.kv, c.d.o_dtype = FA_F32;
@@ -113,8 +114,8 @@ TEST_P(FewRows, Windows) {
         }
 }
 
-// Keys that a window leaves out may hold no numbers, and on the CPU their values, too: tiles of GPUs multiply these by 0. Where a kernel then reads
-// what is widened first, a head's factor acts once, too.
+// Keys that a window leaves out may hold no numbers, and on the CPU their values, too: tiles of GPUs multiply these by 0. Where a kernel
+// then reads what is widened first, a head's factor acts once, too.
 TEST_P(FewRows, FactorsBesideNoNumbers) {
     for (const int64_t rows : {1, 3}) {
         Case c = shaped({1, 4, 2, rows, 90, 64, 64}, types.q);
@@ -168,8 +169,8 @@ std::string name_of_keys(const testing::TestParamInfo<FewRows::ParamType>& info)
 INSTANTIATE_TEST_SUITE_P(Types, FewRows,
                          testing::Combine(testing::ValuesIn(usable_isas()),
                                           testing::Values(Keys{FA_F32, FA_F32}, Keys{FA_F16, FA_F16}, Keys{FA_BF16, FA_BF16},
-                                                          Keys{FA_F32, FA_E4M3}, Keys{FA_BF16, FA_E5M2}, Keys{FA_BF16, FA_E4M3}, Keys{FA_F16, FA_I8},
-                                                          Keys{FA_BF16, FA_I8})),
+                                                          Keys{FA_F32, FA_E4M3}, Keys{FA_BF16, FA_E5M2}, Keys{FA_BF16, FA_E4M3},
+                                                          Keys{FA_F16, FA_I8}, Keys{FA_BF16, FA_I8})),
                          name_of_keys);
 
 }  // namespace

@@ -79,8 +79,7 @@ class Conversation {
         fa_append_kv_args_t a = FA_APPEND_KV_ARGS_INIT;
         a.flags = form.interleaved ? FA_ROTARY_INTERLEAVED : 0;
         a.k_new = token(k_new, first, kKvHeads * kDim), a.v_new = token(v_new, first, kKvHeads * kDimV), a.seqlen_new = count;
-        a.k_new_stride[0] = kTokens * kKvHeads * kDim, a.k_new_stride[1] = kKvHeads * kDim, a.k_new_stride[2] = kDim,
-        a.k_new_stride[3] = 1;
+        a.k_new_stride[0] = kTokens * kKvHeads * kDim, a.k_new_stride[1] = kKvHeads * kDim, a.k_new_stride[2] = kDim, a.k_new_stride[3] = 1;
         a.v_new_stride[0] = kTokens * kKvHeads * kDimV, a.v_new_stride[1] = kKvHeads * kDimV, a.v_new_stride[2] = kDimV,
         a.v_new_stride[3] = 1;
         a.k = k.as(), a.v = v.as(), a.seqused_k = used.data();
@@ -110,8 +109,7 @@ class Conversation {
         fa_attention_desc_t rows = d;
         rows.seqlen_q = count;
         rows.strided = FA_STRIDED_O;
-        rows.o_stride[0] = kTokens * kHeads * kDimV, rows.o_stride[1] = kHeads * kDimV, rows.o_stride[2] = kDimV,
-        rows.o_stride[3] = 1;
+        rows.o_stride[0] = kTokens * kHeads * kDimV, rows.o_stride[1] = kHeads * kDimV, rows.o_stride[2] = kDimV, rows.o_stride[3] = 1;
         const std::vector<int32_t> used = lengths(first + count), left = {padding(0), padding(1)};
         fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
         a.q = turned.as(), a.k = k.as(), a.v = v.as(), a.o = o.data() + first * kHeads * kDimV, a.seqused_k = used.data();
@@ -124,9 +122,8 @@ class Conversation {
 
 TEST(Decode, TokenByTokenEqualsOnePrefill) {
     const Handle handle = make_handle();
-    const Form forms[] = {{FA_F32, FA_F32, 0, false, false},  {FA_F32, FA_F32, 16, true, true},
-                          {FA_BF16, FA_BF16, 5, false, true}, {FA_F16, FA_F32, 1, true, false},
-                          {FA_F32, FA_E4M3, 0, true, false},  {FA_BF16, FA_E5M2, 64, false, false}};
+    const Form forms[] = {{FA_F32, FA_F32, 0, false, false}, {FA_F32, FA_F32, 16, true, true},  {FA_BF16, FA_BF16, 5, false, true},
+                          {FA_F16, FA_F32, 1, true, false},  {FA_F32, FA_E4M3, 0, true, false}, {FA_BF16, FA_E5M2, 64, false, false}};
     for (const Form& form : forms) {
         std::vector<float> at_once(size_t(kBatch * kTokens * kHeads * kDimV)), one_by_one = at_once, mixed = at_once;
         Conversation a(form, handle), b(form, handle), c(form, handle);
@@ -139,7 +136,9 @@ TEST(Decode, TokenByTokenEqualsOnePrefill) {
             const std::vector<double> got(other->begin(), other->end()), want(at_once.begin(), at_once.end());
             // Other kernels may serve one row than serve many, and round weights to q's type against other maxima.
             const bool rounded = a.rounded || b.rounded || c.rounded;
-            EXPECT_LE(oracle::relative_norm(got, want), !rounded ? 1e-6 : form.dtype == FA_F16 ? 1e-3 : 8e-3)
+            EXPECT_LE(oracle::relative_norm(got, want), !rounded               ? 1e-6
+                                                        : form.dtype == FA_F16 ? 1e-3
+                                                                               : 8e-3)
                 << oracle::name_of(form.dtype) << " " << oracle::name_of(form.k_dtype);
         }
     }

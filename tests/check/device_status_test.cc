@@ -138,7 +138,8 @@ TEST_F(DeviceStatus, OfListsOfSlots) {
     d.q_dtype = FA_F32, d.batch = 1, d.heads_q = 1, d.seqlen_q = 1, d.dim_qk = 16;
     d.operands = FA_OPERAND_KEY_LIST | FA_OPERAND_DEVICE_STATUS;
     d.list_space = FA_LIST_SLOTS, d.page_size = 4, d.num_pages = 2, d.list_max = 3, d.list_stride[3] = 1;
-    for (const auto& [list, bits] : std::vector<std::pair<Ints, uint32_t>>{{{7, -1, 0}, 0}, {{7, 8, 0}, FA_BAD_INDEX}, {{-2, 1, 0}, FA_BAD_INDEX}}) {
+    for (const auto& [list, bits] :
+         std::vector<std::pair<Ints, uint32_t>>{{{7, -1, 0}, 0}, {{7, 8, 0}, FA_BAD_INDEX}, {{-2, 1, 0}, FA_BAD_INDEX}}) {
         fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
         a.q = room(64), a.k = room(8 * 64), a.v = room(8 * 64), a.o = room(64), a.key_list = put(list);
         expect_bits(bits_of([&](uint32_t* word) { return a.device_status = word, fa_forward_ex(handle_, &d, &a); }), bits, "slots");
@@ -146,8 +147,8 @@ TEST_F(DeviceStatus, OfListsOfSlots) {
     fa_attention_desc_t r = FA_ATTENTION_DESC_INIT;
     r.q_dtype = FA_F32, r.batch = 1, r.heads_q = 1, r.seqlen_q = 1, r.seqlen_k = 8, r.dim_qk = 16;
     r.operands = FA_OPERAND_KEY_RANGES | FA_OPERAND_DEVICE_STATUS, r.key_range_max = 3, r.key_range_stride[3] = 1;
-    for (const auto& [pairs, bits] :
-         std::vector<std::pair<Ints, uint32_t>>{{{0, 2, 5, 5, 2, 9}, 0}, {{0, 3, 5, 5, 2, 9}, FA_BAD_INDEX}, {{4, 6, 0, 2, 7, 8}, FA_BAD_INDEX}}) {
+    for (const auto& [pairs, bits] : std::vector<std::pair<Ints, uint32_t>>{
+             {{0, 2, 5, 5, 2, 9}, 0}, {{0, 3, 5, 5, 2, 9}, FA_BAD_INDEX}, {{4, 6, 0, 2, 7, 8}, FA_BAD_INDEX}}) {
         fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
         a.q = room(64), a.k = room(8 * 64), a.v = room(8 * 64), a.o = room(64), a.key_ranges = put(pairs);
         expect_bits(bits_of([&](uint32_t* word) { return a.device_status = word, fa_forward_ex(handle_, &r, &a); }), bits, "ranges");

@@ -155,7 +155,8 @@ TEST_P(Extremes, SteepestSlopes) {
             run(c);
             for (int64_t i = 0; i < rows; i++) {
                 const int64_t key = slope > 0 ? i : i < 35 ? 69 : 0;
-                for (int64_t e = 0; e < 32; e++) ASSERT_NEAR(o_at(c, 0, 1, i, e), v_at(c, key, e), 0.01) << slope << " row " << i << c.describe();
+                for (int64_t e = 0; e < 32; e++)
+                    ASSERT_NEAR(o_at(c, 0, 1, i, e), v_at(c, key, e), 0.01) << slope << " row " << i << c.describe();
                 ASSERT_TRUE(std::isfinite(lse_at(c, 0, 1, i))) << slope;
             }
         }
@@ -193,7 +194,8 @@ TEST_P(Extremes, F76_any_scale_on_scores_of_any_size) {
     FA_USE_ISA(handle, GetParam());
     each_kernel([&](int32_t dtype, int64_t rows) {
         const double most = std::sqrt(oracle::largest(dtype)) / 8, least = dtype == FA_F32 || dtype == FA_BF16 ? 1e-20 : 0.05;
-        for (const float scale : {2.3586e38f, -2.3586e38f, 1e36f, 1e30f, 1e10f, 300.f, 1.f, -1.f, 1e-3f, 1e-10f, -1e-30f, FLT_MIN, 1e-41f}) {
+        for (const float scale :
+             {2.3586e38f, -2.3586e38f, 1e36f, 1e30f, 1e10f, 300.f, 1.f, -1.f, 1e-3f, 1e-10f, -1e-30f, FLT_MIN, 1e-41f}) {
             const double size = std::sqrt(1 / std::fabs(double(scale)));
             if (size < least || size > most) continue;
             for (const Option option : {Option::none, Option::softcap, Option::bias, Option::raw_scores})
@@ -214,7 +216,7 @@ TEST_P(Extremes, F76_a_scale_takes_nothing_out_of_range) {
     FA_USE_ISA(handle, GetParam());
     const struct {
         float scale, q, k;
-    } all[] = {{2e38f, 0, 1},          {1e30f, 1e10f, 1e-37f}, {1e30f, 1e-37f, 1e10f}, {2, 3e38f, 2e-38f},   {1e20f, 1e15f, 1e-35f},
+    } all[] = {{2e38f, 0, 1},          {1e30f, 1e10f, 1e-37f}, {1e30f, 1e-37f, 1e10f}, {2, 3e38f, 2e-38f},      {1e20f, 1e15f, 1e-35f},
                {1e-30f, 1e-5f, 1e35f}, {1e-38f, 1, 3e38f},     {-1e30f, 1e8f, 1e-37f}, {1.4426f, 3e38f, 1e-37f}};
     for (const int32_t dtype : {FA_F32, FA_BF16})
         for (const int64_t rows : {1, 3, 40})

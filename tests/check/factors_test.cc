@@ -20,8 +20,7 @@ void lay_factors(Blocks2 b, int64_t keys, int64_t heads, int64_t dims, int64_t (
     stride[0] = parts(keys, b.rows ? b.rows : 1) * stride[1];
 }
 
-Case stored(const Shape& s, int32_t k_dtype, int32_t v_dtype, int32_t factor_dtype, Blocks2 of_k, Blocks2 of_v,
-            bool shifted = false) {
+Case stored(const Shape& s, int32_t k_dtype, int32_t v_dtype, int32_t factor_dtype, Blocks2 of_k, Blocks2 of_v, bool shifted = false) {
     Case c = shaped(s);
     c.d.k_dtype = k_dtype, c.d.v_dtype = v_dtype, c.d.k_descale_dtype = c.d.v_descale_dtype = factor_dtype;
     c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
@@ -168,11 +167,10 @@ void run_records(const Record& x, const Handle& handle) {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     d.flags = FA_V_IN_K, d.q_dtype = FA_BF16, d.k_dtype = FA_E4M3, d.o_dtype = FA_F32, d.k_descale_dtype = x.factor_dtype;
     d.operands = FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE | FA_OPERAND_PAGE_TABLE;
-    d.batch = 1, d.heads_q = kHeads, d.heads_k = 1, d.seqlen_q = 2, d.seqlen_k = kTokens, d.dim_qk = dim, d.dim_v = 512,
-    d.dim_tail = tail;
+    d.batch = 1, d.heads_q = kHeads, d.heads_k = 1, d.seqlen_q = 2, d.seqlen_k = kTokens, d.dim_qk = dim, d.dim_v = 512, d.dim_tail = tail;
     d.page_size = x.page_size, d.num_pages = x.pages;
     d.strided = FA_STRIDED_K | FA_STRIDED_K_TAIL;
-    const auto set = [](int64_t(&stride)[4], int64_t page, int64_t row) { stride[0] = page, stride[1] = row, stride[3] = 1; };
+    const auto set = [](int64_t (&stride)[4], int64_t page, int64_t row) { stride[0] = page, stride[1] = row, stride[3] = 1; };
     set(d.k_stride, x.page_bytes, x.token_bytes), set(d.k_tail_stride, x.page_bytes / 2, x.token_bytes / 2);
     set(d.k_descale_stride, x.page_bytes / factor_size, x.factor_step / factor_size);
     d.k_descale_block[1] = x.dims_of_factor;
@@ -289,8 +287,7 @@ TEST(Factors, EveryFactor) {
             }
             ASSERT_EQ(run_and_check(handle, c), "") << oracle::name_of(factor_dtype);
             for (int n = 0; n < 256; n++) {
-                const double want = (n % 2 ? 1 : -1.5) * oracle::load(c.v_descale.as(), n, factor_dtype),
-                             got = double(c.o.as<float>()[n]);
+                const double want = (n % 2 ? 1 : -1.5) * oracle::load(c.v_descale.as(), n, factor_dtype), got = double(c.o.as<float>()[n]);
                 EXPECT_EQ(std::isnan(want), std::isnan(got)) << n;
                 const bool within = std::fabs(want) > 0x1p-80 && std::fabs(want) < 0x1p127;
                 EXPECT_TRUE(!within || std::fabs(got - want) <= std::fabs(want) * 0x1p-22) << n << ": " << got << ", " << want;

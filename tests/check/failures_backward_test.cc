@@ -26,8 +26,7 @@ std::string differentiate(const Handle& handle, Case c, Rng& rng) {
 TEST(Failures, F01_F02_F10_many_sequences_backward) {
     const Handle handle = make_handle();
     Rng rng(141);
-    for (const auto& [batch, heads, rows, keys] :
-         {std::tuple(70000, 1, 1, 1), std::tuple(8300, 8, 1, 2), std::tuple(1, 70000, 1, 1)}) {
+    for (const auto& [batch, heads, rows, keys] : {std::tuple(70000, 1, 1, 1), std::tuple(8300, 8, 1, 2), std::tuple(1, 70000, 1, 1)}) {
         Case c = shaped({batch, heads, heads, rows, keys, 4, 4});
         c.bind(rng);
         c.fill_normal(rng);

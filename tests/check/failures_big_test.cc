@@ -47,10 +47,10 @@ struct SparseCase {
 };
 
 // Terabytes of host memory that hardly exist can be read in place, not copied to a device.
-#define SPARSE_MEMORY_OR_SKIP(mapped)                                                                 \
-    do {                                                                                              \
+#define SPARSE_MEMORY_OR_SKIP(mapped)                                                                  \
+    do {                                                                                               \
         if (!testing_the_cpu()) GTEST_SKIP() << "sparse host memory cannot be copied to this backend"; \
-        if (!(mapped)) GTEST_SKIP() << "no address space for a sparse mapping";                       \
+        if (!(mapped)) GTEST_SKIP() << "no address space for a sparse mapping";                        \
     } while (0)
 
 #define EXPECT_SPARSE_RIGHT(handle, c)                     \
@@ -61,8 +61,7 @@ struct SparseCase {
 
 fa_attention_desc_t base(int32_t dtype) {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
-    d.q_dtype = dtype, d.operands = FA_OPERAND_LSE,
-    d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE;
+    d.q_dtype = dtype, d.operands = FA_OPERAND_LSE, d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE;
     d.batch = 3, d.heads_q = 4, d.heads_k = 2, d.seqlen_q = 3, d.seqlen_k = 5, d.dim_qk = 9, d.dim_v = 7;
     return d;
 }

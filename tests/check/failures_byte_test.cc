@@ -115,7 +115,8 @@ TEST(Failures, F72_a_key_of_eight_bits_that_is_nan) {
                 c.fill_normal(rng);
                 c.set_k([&](int64_t, int64_t, int64_t j, int64_t) { return j == key ? std::nan("") : rng.normal(); });
                 ASSERT_EQ(c.run(handle), FA_OK) << handle.error();
-                for (int64_t i = 0; i < 2 * 200 * dim; i++) ASSERT_TRUE(std::isnan(oracle::load(c.o.as(), i, FA_F32))) << dim << " " << key << " " << i;
+                for (int64_t i = 0; i < 2 * 200 * dim; i++)
+                    ASSERT_TRUE(std::isnan(oracle::load(c.o.as(), i, FA_F32))) << dim << " " << key << " " << i;
             }
 }
 
@@ -123,8 +124,8 @@ TEST(Failures, F72_a_key_of_eight_bits_that_is_nan) {
 TEST(Failures, F72_asking_for_an_lse_changes_no_bit_of_an_eight_bit_output) {
     const Handle handle = make_handle();
     for (const int32_t precision : kPrecisions)
-        for (const Shape& shape :
-             {Shape{1, 4, 2, 200, 333, 64, 64}, Shape{1, 4, 2, 200, 333, 128, 128}, Shape{1, 22, 2, 1152, 333, 128, 128}, Shape{1, 4, 2, 200, 333, 256, 256}}) {
+        for (const Shape& shape : {Shape{1, 4, 2, 200, 333, 64, 64}, Shape{1, 4, 2, 200, 333, 128, 128},
+                                   Shape{1, 22, 2, 1152, 333, 128, 128}, Shape{1, 4, 2, 200, 333, 256, 256}}) {
             for (const bool is_causal : {false, true}) {
                 std::vector<unsigned char> bytes[2];
                 for (const bool lse : {false, true}) {

@@ -152,8 +152,7 @@ TEST_P(EmptyRows, F18_F21_F62_rows_without_a_key) {
                 c.fill_normal(rng);
                 if (how == 3) c.set_mask([](int64_t b, int64_t, int64_t i, int64_t) { return b == 0 && i % 3 != 0; });
                 if (how >= 4)
-                    c.set_bias(
-                        [&](int64_t b, int64_t, int64_t i, int64_t) { return b == 0 && (i % 3 != 0 || how == 5) ? 0.0 : -kInf; });
+                    c.set_bias([&](int64_t b, int64_t, int64_t i, int64_t) { return b == 0 && (i % 3 != 0 || how == 5) ? 0.0 : -kInf; });
                 for (int64_t h = 0; h < 2 && with_sink; h++) c.sinks.as<float>()[h] = 1.5f;
                 ASSERT_EQ(run_and_check(handle, c), "") << how;
                 const float lse = c.a.lse[c.reading().lse(1, 0, 0)];
@@ -179,8 +178,7 @@ TEST_P(EmptyRows, F19_F22_leading_keys_masked) {
         }
 }
 
-INSTANTIATE_TEST_SUITE_P(Failures, EmptyRows, testing::ValuesIn(isas_under_test()),
-                         [](const auto& info) { return isa_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Failures, EmptyRows, testing::ValuesIn(isas_under_test()), [](const auto& info) { return isa_name(info.param); });
 
 // Calls without a row, of as many sequences and heads as a descriptor may name: the time limit is the test. A GPU may refuse so many.
 void expect_quick(const Handle& handle, const fa_attention_desc_t& d, int32_t op, const std::function<fa_status_t()>& call) {
@@ -255,14 +253,16 @@ TEST(Failures, F78_empty_calls_do_not_count_their_sequences) {
     EXPECT_EQ(dbias, 7);
     // Keys, all of them one row, whose gradients nobody wants.
     d = countless();
-    d.seqlen_k = 100, d.strided = FA_STRIDED_K | FA_STRIDED_V, d.k_stride[3] = d.v_stride[3] = 1, d.dim_qk = d.dim_v = 1, d.operands = FA_OPERAND_LSE;
+    d.seqlen_k = 100, d.strided = FA_STRIDED_K | FA_STRIDED_V, d.k_stride[3] = d.v_stride[3] = 1, d.dim_qk = d.dim_v = 1,
+    d.operands = FA_OPERAND_LSE;
     f = FA_FORWARD_ARGS_INIT, f.k = f.v = &one;
     b = FA_BACKWARD_ARGS_INIT, b.forward = &f;
     b.dk_stride[3] = b.dv_stride[3] = 1;
     expect_quick(handle, d, FA_OP_BACKWARD, [&] { return fa_backward(handle, &d, &b); });
 }
 
-// One row, or token, in the last of a million packed sequences: sequences times heads, or times the longest, are more than anybody waits for.
+// One row, or token, in the last of a million packed sequences: sequences times heads, or times the longest, are more than anybody waits
+// for.
 TEST(Failures, F78_one_row_in_a_million_sequences) {
     if (!testing_the_cpu()) GTEST_SKIP() << "a GPU's launch has fewer than 2^31 blocks, and it refuses more";
     const Handle handle = make_handle();
@@ -306,7 +306,8 @@ TEST(Failures, F78_one_row_in_a_million_sequences) {
     d.heads_q = 1, d.dim_qk = 2, d.total_q = d.seqlen_q = kMany, d.total_k = 0;
     std::vector<float> x(2 * kMany, 1), out(2 * kMany);
     fa_rotary_args_t r = FA_ROTARY_ARGS_INIT;
-    r.max_position = kMany, r.rotary_dim = 2, r.cos = r.sin = angles.data(), r.x = x.data(), r.out = out.data(), r.cu_seqlens = starts.data();
+    r.max_position = kMany, r.rotary_dim = 2, r.cos = r.sin = angles.data(), r.x = x.data(), r.out = out.data(),
+    r.cu_seqlens = starts.data();
     ASSERT_EQ(fa_rotary(handle, &d, &r), FA_OK) << handle.error();
     EXPECT_EQ(out[0], 0);
     EXPECT_EQ(out[2 * kMany - 1], 2);
@@ -314,7 +315,8 @@ TEST(Failures, F78_one_row_in_a_million_sequences) {
     fa_append_kv_args_t p = FA_APPEND_KV_ARGS_INIT;
     d.operands = FA_OPERAND_KV_BATCH_IDX, d.total_q = 0, d.seqlen_k = kMany, d.kv_batch = 1, d.dim_qk = 1, d.flags = FA_V_IN_K;
     const std::vector<int32_t> same(kMany, 0);
-    p.k_new = ones.data(), p.seqlen_new = p.total_new = kMany, p.cu_seqlens_new = starts.data(), p.k = cache.data(), p.kv_batch_idx = same.data();
+    p.k_new = ones.data(), p.seqlen_new = p.total_new = kMany, p.cu_seqlens_new = starts.data(), p.k = cache.data(),
+    p.kv_batch_idx = same.data();
     ASSERT_EQ(fa_append_kv(handle, &d, &p), FA_OK) << handle.error();
     EXPECT_EQ(cache[kMany - 1], 1);
 }
@@ -391,8 +393,7 @@ TEST(Failures, F43_nan_input_is_not_turned_into_zeros) {
         c.fill_normal(rng);
         c.set_q([](auto...) { return NAN; });
         ASSERT_EQ(c.run(handle), FA_OK);
-        for (int64_t n = 0; n < c.o.bytes() / oracle::size_of(dtype); n++)
-            ASSERT_TRUE(std::isnan(oracle::load(c.o.as(), n, dtype)));
+        for (int64_t n = 0; n < c.o.bytes() / oracle::size_of(dtype); n++) ASSERT_TRUE(std::isnan(oracle::load(c.o.as(), n, dtype)));
         for (int64_t n = 0; n < 40; n++) ASSERT_TRUE(std::isnan(c.a.lse[n]));
     }
 }

@@ -189,7 +189,8 @@ TEST(Failures, F79_strides_that_nobody_steps_along) {
             if (oracle::size_of(dtype) == 1) continue;
             BackwardCase b(std::move(c));
             const oracle::BackwardReading r = b.reading();
-            lay_far_rows({{r.q_tensor, b.a.dq_stride}, {r.k_tensor, b.a.dk_stride}, {r.v_tensor, b.a.dv_stride}, {r.o_tensor, b.a.dout_stride}});
+            lay_far_rows(
+                {{r.q_tensor, b.a.dq_stride}, {r.k_tensor, b.a.dk_stride}, {r.v_tensor, b.a.dv_stride}, {r.o_tensor, b.a.dout_stride}});
             lay_far(r.lse_tensor, 3, 1, b.a.dlse_stride);
             lay_far(r.bias_tensor, 4, 1, b.a.dbias_stride);
             b.gives_dlse = true;
@@ -334,8 +335,7 @@ TEST(Failures, F28_F29_F30_layout_of_the_lse) {
     packed.d.total_q = 8, packed.metadata.cu_seqlens_q = {1, 3, 7};
     ASSERT_EQ(count(handle, packed, rng), "");
     for (int64_t h = 0; h < 3; h++)
-        for (int64_t row = 1; row < 7; row++)
-            EXPECT_NEAR(packed.a.lse[h * 8 + row], std::log(double(row < 3 ? row : row - 2)), 1e-6);
+        for (int64_t row = 1; row < 7; row++) EXPECT_NEAR(packed.a.lse[h * 8 + row], std::log(double(row < 3 ? row : row - 2)), 1e-6);
 }
 
 // o and LSE in any layout, with splits (whose combination has strides of its own) and batches of several packed sequences.

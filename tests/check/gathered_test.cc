@@ -18,7 +18,8 @@ class GatheredLists : public testing::TestWithParam<int32_t> {
         d.list_rows = rows, d.list_heads = heads, d.list_max = most;
         const bool packed = d.operands & FA_OPERAND_CU_SEQLENS_Q;
         const int64_t blocks = ((packed ? d.total_q : d.seqlen_q) + rows - 1) / rows;
-        d.list_stride[3] = 1, d.list_stride[2] = most, d.list_stride[1] = blocks * most, d.list_stride[0] = packed ? 0 : heads * blocks * most;
+        d.list_stride[3] = 1, d.list_stride[2] = most, d.list_stride[1] = blocks * most,
+        d.list_stride[0] = packed ? 0 : heads * blocks * most;
         d.list_count_stride[2] = 1, d.list_count_stride[1] = blocks, d.list_count_stride[0] = packed ? 0 : heads * blocks;
     }
     // Different keys of so many, in any order, some of them beyond a shorter sequence's end, and −1 between them. Some lists are empty.
@@ -79,7 +80,8 @@ TEST_P(GatheredLists, OfBlocks) {
     for (const int64_t dim : {64, 128})
         for (const int64_t group : {1, 4})
             for (const int mask : {0, 1, 2, 3}) {
-                const int64_t rows = rng.pick<int64_t>({1, 40, 150}), keys = 500, size = dim == 64 ? 128 : rng.pick<int64_t>({64, 128}), blocks = (keys + size - 1) / size;
+                const int64_t rows = rng.pick<int64_t>({1, 40, 150}), keys = 500, size = dim == 64 ? 128 : rng.pick<int64_t>({64, 128}),
+                              blocks = (keys + size - 1) / size;
                 if (rows * group > 400) continue;
                 Case c = shaped({2, 2 * group, 2, rows, keys, dim, dim}, GetParam());
                 if (mask == 1) causal(c, FA_ALIGN_BOTTOM_RIGHT);

@@ -132,8 +132,7 @@ TEST(HostileParameters, BiasAlibiAndSinks) {
         c.bind(rng);
         c.fill_normal(rng);
         c.set_bias([&](auto...) { return size * rng.normal(); });
-        for (int h = 0; h < 3; h++)
-            c.sinks.as<float>()[h] = float(size * rng.normal()), c.alibi.as<float>()[h] = float(0.01 * size * h);
+        for (int h = 0; h < 3; h++) c.sinks.as<float>()[h] = float(size * rng.normal()), c.alibi.as<float>()[h] = float(0.01 * size * h);
         EXPECT_EQ(run_and_check(handle, c), "");
     }
 }
@@ -247,8 +246,7 @@ TEST(NotANumber, InAnAttendedValue) {
             // With the column out of the way everything else must be right.
             spoil(c.v, element, dtype, before);
             const oracle::Attention want = oracle::attention(r);
-            for (int64_t i = 0; i < 100; i++)
-                oracle::store(c.o.as(), r.o(0, 0, i) + column, r.o_dtype, want.o[size_t(i * 6 + column)]);
+            for (int64_t i = 0; i < 100; i++) oracle::store(c.o.as(), r.o(0, 0, i) + column, r.o_dtype, want.o[size_t(i * 6 + column)]);
             EXPECT_EQ(check_against_oracle(c, c.p_dtype), "");
         }
 }

@@ -1,5 +1,5 @@
-// Latent attention over caches of 8 bits: e4m3 with factors of blocks of dims, and a tail of 16 bits. Tensors of one problem may lie in each other's
-// rows, as records have them; here each is by itself, as a kernel's addresses do not care.
+// Latent attention over caches of 8 bits: e4m3 with factors of blocks of dims, and a tail of 16 bits. Tensors of one problem may lie in
+// each other's rows, as records have them; here each is by itself, as a kernel's addresses do not care.
 #include <gtest/gtest.h>
 #include <cmath>
 #include "check/random_seeds.h"
@@ -8,7 +8,8 @@
 namespace test {
 namespace {
 
-const LatentForm kForms[] = {{512, 64, 512, 128, FA_F32}, {512, 64, 512, 0, FA_F16}, {384, 48, 320, 128, FA_E8M0}, {512, 64, 500, 256, FA_BF16}, {448, 64, 512, 64, FA_E8M0}, {448, 64, 480, 0, FA_F32}};
+const LatentForm kForms[] = {{512, 64, 512, 128, FA_F32},  {512, 64, 512, 0, FA_F16},   {384, 48, 320, 128, FA_E8M0},
+                             {512, 64, 500, 256, FA_BF16}, {448, 64, 512, 64, FA_E8M0}, {448, 64, 480, 0, FA_F32}};
 
 void in_pages(Case& c, int64_t size) {
     paged(c, size);
@@ -88,7 +89,7 @@ TEST_F(LatentBytes, AnyAlignment) {
     for (const int64_t extra : {1, 4, 16}) {
         Case c = latent_bytes({500, 60, 500, 0, FA_F32}, 2, 5, 2, 70);
         c.d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_K_TAIL;
-        const auto rows_apart = [&](int64_t(&stride)[4], int64_t heads, int64_t rows, int64_t dims) {
+        const auto rows_apart = [&](int64_t (&stride)[4], int64_t heads, int64_t rows, int64_t dims) {
             stride[3] = 1, stride[2] = dims + extra, stride[1] = heads * stride[2], stride[0] = rows * stride[1];
         };
         rows_apart(c.d.q_stride, 5, 2, 560), rows_apart(c.d.k_stride, 1, 70, 500), rows_apart(c.d.k_tail_stride, 1, 70, 60);
@@ -130,7 +131,8 @@ TEST_F(LatentBytes, FactorsOfAnySize) {
                 c.bind(rng);
                 c.fill_normal(rng, 0.5 / typical);
                 for (int64_t n = 0; n < 130 * (form ? 7 : 4); n++) {
-                    const double factor = zeros && rng.chance(0.3) ? 0 : (rng.chance(0.5) ? -1 : 1) * typical * exp2(spread * rng.uniform(-1, 1));
+                    const double factor =
+                        zeros && rng.chance(0.3) ? 0 : (rng.chance(0.5) ? -1 : 1) * typical * exp2(spread * rng.uniform(-1, 1));
                     oracle::store(c.k_descale.as(), n, FA_F32, factor);
                 }
                 ASSERT_EQ(run_and_check(handle, c), "") << spread << " " << typical;

@@ -1,4 +1,5 @@
-// Lists of keys: a block mask that says what a band says has its bits, absent blocks cost nothing, and rows, heads and sequences find their own.
+// Lists of keys: a block mask that says what a band says has its bits, absent blocks cost nothing, and rows, heads and sequences find their
+// own.
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cstring>
@@ -98,9 +99,8 @@ TEST(ListsOfPackedRows, CountTheTensorsOwn) {
     Rng rng(7);
     c.bind(rng);
     c.fill_normal(rng);
-    c.set_key_lists([](int64_t b, int64_t h, int64_t i) {
-        return Case::Lists{{int32_t(b), int32_t(h + 2)}, {int32_t(4 + (i / 16 + b) % 2)}};
-    });
+    c.set_key_lists(
+        [](int64_t b, int64_t h, int64_t i) { return Case::Lists{{int32_t(b), int32_t(h + 2)}, {int32_t(4 + (i / 16 + b) % 2)}}; });
     ASSERT_EQ(run_and_check(handle, c), "");
 }
 
@@ -135,9 +135,7 @@ TEST_P(Lists, HideWhatTheyLeaveOut) {
             Case c = shaped({1, 2, 1, rows, 640, 32, 32}, dtype);
             want_lists(c, 16, 64, 1, 2);
             c = filled(c.d);
-            c.set_key_lists([](int64_t, int64_t, int64_t i) {
-                return i / 16 == 1 ? Case::Lists{{-1}, {}} : Case::Lists{{0, 7}, {4}};
-            });
+            c.set_key_lists([](int64_t, int64_t, int64_t i) { return i / 16 == 1 ? Case::Lists{{-1}, {}} : Case::Lists{{0, 7}, {4}}; });
             c.set_k([](int64_t, int64_t, int64_t j, int64_t) { return j >= 64 && j < 256 ? double(NAN) : 0.01 * double(j % 64); });
             ASSERT_EQ(run_and_check(handle, c), "");
         }

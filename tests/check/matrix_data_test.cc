@@ -102,8 +102,8 @@ TEST_P(MatrixData, OptionsOnScores) {
         Case c = shaped({2, 6, 2, rng.pick<int64_t>({1, 3, 50}), rng.pick<int64_t>({65, 100, 130}), 24, 24}, GetParam());
         c.d.flags |= FA_SCALE_EXPLICIT, c.d.scale = rng.pick<float>({0.2f, 0.2f, -0.3f, 0.f, 2.f});
         if (cap) c.d.softcap = rng.pick<float>({1e-3f, 0.5f, 30.f, 1e4f});
-        c.d.operands |= (bias ? FA_OPERAND_BIAS : 0) | (mask ? FA_OPERAND_MASK : 0) | (alibi ? FA_OPERAND_ALIBI : 0) |
-                        (sinks ? FA_OPERAND_SINKS : 0);
+        c.d.operands |=
+            (bias ? FA_OPERAND_BIAS : 0) | (mask ? FA_OPERAND_MASK : 0) | (alibi ? FA_OPERAND_ALIBI : 0) | (sinks ? FA_OPERAND_SINKS : 0);
         if (bias) c.d.bias_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16}), dense_pairs(c.d, c.d.bias_stride);
         if (bias && rng.chance(0.5)) c.d.bias_stride[0] = c.d.bias_stride[2] = 0;
         if (mask) dense_pairs(c.d, c.d.mask_stride);

@@ -156,8 +156,8 @@ TEST_P(MatrixShape, LengthsWithinACache) {
 INSTANTIATE_TEST_SUITE_P(Types, MatrixShape, testing::Values(FA_F32, FA_F16, FA_BF16, FA_E4M3),
                          [](const auto& info) { return oracle::name_of(info.param); });
 
-// Heads of 257 to 512 dims, whose columns several warps share; and of 513 to 576, of which v has 512 at most. Prefill and decoding, over pages and
-// not, with rows that are and are not whole vectors of 16 bytes.
+// Heads of 257 to 512 dims, whose columns several warps share; and of 513 to 576, of which v has 512 at most. Prefill and decoding, over
+// pages and not, with rows that are and are not whole vectors of 16 bytes.
 class MatrixWideHeads : public MatrixShape {};
 
 TEST_P(MatrixWideHeads, SeveralTiles) {
@@ -166,8 +166,8 @@ TEST_P(MatrixWideHeads, SeveralTiles) {
         int64_t page;
         int32_t splits;
     };
-    const Form forms[] = {{{1, 2, 1, 70, 90, 512, 512}, 0, 1},  {{1, 1, 1, 37, 70, 388, 300}, 0, 1}, {{1, 2, 2, 40, 50, 271, 271}, 0, 2},
-                          {{2, 8, 2, 1, 150, 512, 512}, 16, 3}, {{1, 12, 1, 3, 70, 320, 512}, 0, 0}, {{1, 4, 2, 30, 70, 512, 264}, 5, 1},
+    const Form forms[] = {{{1, 2, 1, 70, 90, 512, 512}, 0, 1},  {{1, 1, 1, 37, 70, 388, 300}, 0, 1},  {{1, 2, 2, 40, 50, 271, 271}, 0, 2},
+                          {{2, 8, 2, 1, 150, 512, 512}, 16, 3}, {{1, 12, 1, 3, 70, 320, 512}, 0, 0},  {{1, 4, 2, 30, 70, 512, 264}, 5, 1},
                           {{1, 2, 1, 40, 50, 576, 512}, 0, 1},  {{1, 16, 1, 2, 90, 576, 512}, 16, 2}, {{1, 3, 1, 9, 40, 550, 271}, 0, 1}};
     for (const Form& form : forms)
         for (const bool capped : {false, true}) {
@@ -179,7 +179,8 @@ TEST_P(MatrixWideHeads, SeveralTiles) {
             expect_right(c);
         }
 }
-INSTANTIATE_TEST_SUITE_P(Types, MatrixWideHeads, testing::Values(FA_F16, FA_BF16), [](const auto& info) { return oracle::name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Types, MatrixWideHeads, testing::Values(FA_F16, FA_BF16),
+                         [](const auto& info) { return oracle::name_of(info.param); });
 
 }  // namespace
 }  // namespace test

@@ -64,8 +64,7 @@ class RandomMerge {
         }
         cu_buffer = ints(rng, cu), used_buffer = ints(rng, used);
         if (packed)
-            d.operands |= FA_OPERAND_CU_SEQLENS_Q, d.total_q = cu.back() + rng.between(0, 3),
-                                                   a.cu_seqlens_q = cu_buffer.as<int32_t>();
+            d.operands |= FA_OPERAND_CU_SEQLENS_Q, d.total_q = cu.back() + rng.between(0, 3), a.cu_seqlens_q = cu_buffer.as<int32_t>();
         if (rng.chance(0.3)) d.operands |= FA_OPERAND_SEQUSED_Q, a.seqused_q = used_buffer.as<int32_t>();
     }
 
@@ -134,10 +133,8 @@ class RandomMerge {
                 for (int64_t h = 0; h < d.heads_q; h++) {
                     const int64_t row = packed ? cu[size_t(b)] + i : i, outer = packed ? 0 : b;
                     for (int64_t p = 0; p < a.parts; p++)
-                        draw(heat,
-                             o_parts.as<float>() + p * o_stride[0] + outer * o_stride[1] + row * o_stride[2] + h * o_stride[3],
-                             lse_parts.as<float>() + p * lse_stride[0] + outer * lse_stride[1] + h * lse_stride[2] +
-                                 row * lse_stride[3]);
+                        draw(heat, o_parts.as<float>() + p * o_stride[0] + outer * o_stride[1] + row * o_stride[2] + h * o_stride[3],
+                             lse_parts.as<float>() + p * lse_stride[0] + outer * lse_stride[1] + h * lse_stride[2] + row * lse_stride[3]);
                     if (accumulate) draw(heat, o.as<float>() + r.o(b, h, i), lse.as<float>() + r.lse(b, h, i));
                 }
     }

@@ -1,5 +1,5 @@
-// Keys and values in blocks, or of which one is, beside as many rows as copies are made for where native precision permits to round: GPUs then
-// compute on copies in bf16.
+// Keys and values in blocks, or of which one is, beside as many rows as copies are made for where native precision permits to round: GPUs
+// then compute on copies in bf16.
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cmath>

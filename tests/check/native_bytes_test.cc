@@ -1,5 +1,5 @@
-// Keys and values in blocks without an m, few rows for a kv head, where native precision permits to round: CPUs whose instructions multiply bytes
-// take blocks of q, and of P times a block's factor, in 8 bits.
+// Keys and values in blocks without an m, few rows for a kv head, where native precision permits to round: CPUs whose instructions multiply
+// bytes take blocks of q, and of P times a block's factor, in 8 bits.
 #include <gtest/gtest.h>
 #include <cstring>
 #include <string>
@@ -21,9 +21,7 @@ class NativeBytes : public testing::TestWithParam<std::tuple<int32_t, int32_t>> 
         FA_USE_ISA(handle, isa);
     }
     // Beside AMX any number of rows, elsewhere more than four.
-    bool rounds(int64_t rows) const {
-        return isa == FA_ISA_AMX || isa == FA_ISA_AMX_FP16 || (isa == FA_ISA_AVX512_BF16 && rows > 4);
-    }
+    bool rounds(int64_t rows) const { return isa == FA_ISA_AMX || isa == FA_ISA_AMX_FP16 || (isa == FA_ISA_AVX512_BF16 && rows > 4); }
     Case make(const Shape& shape, int32_t q = FA_BF16) const {
         Case c = shaped(shape, q);
         c.d.k_dtype = c.d.v_dtype = type, c.d.o_dtype = FA_F32;
@@ -46,8 +44,7 @@ TEST_P(NativeBytes, RowsKeysAndWidths) {
             Case c = make({2, 2 * group, 2, 1, 70, 64, 96}, q);
             ASSERT_EQ(check(std::move(c)), "") << group;
         }
-    for (const int64_t dim : {32, 64, 96, 128, 160, 256, 512, 1024})
-        ASSERT_EQ(check(make({1, 12, 2, 1, 45, dim, 1056 - dim})), "") << dim;
+    for (const int64_t dim : {32, 64, 96, 128, 160, 256, 512, 1024}) ASSERT_EQ(check(make({1, 12, 2, 1, 45, dim, 1056 - dim})), "") << dim;
     for (const int64_t keys : {1, 3, 4, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129, 577})
         ASSERT_EQ(check(make({1, 5, 1, 1, keys, 64, 64})), "") << keys;
     for (const int64_t page_size : {1, 16, 64, 100}) {
@@ -161,7 +158,8 @@ TEST_P(NativeBytes, FactorsOfHiddenKeys) {
     ASSERT_EQ(run_and_check(handle, c), "");
 }
 
-// The levels that multiply bytes, and the one that a handle has unasked. Of the others native_test.cc tells that they round nothing to 8 bits.
+// The levels that multiply bytes, and the one that a handle has unasked. Of the others native_test.cc tells that they round nothing to 8
+// bits.
 std::vector<int32_t> levels() {
     std::vector<int32_t> some;
     for (const int32_t isa : isas_under_test())

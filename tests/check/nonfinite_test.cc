@@ -1,5 +1,5 @@
-// NaN and infinity anywhere in a call's inputs, factors and shifts among them: which rows and columns of the outputs show it is the same on every
-// instruction set, for any number of rows, and what the header says.
+// NaN and infinity anywhere in a call's inputs, factors and shifts among them: which rows and columns of the outputs show it is the same on
+// every instruction set, for any number of rows, and what the header says.
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -56,13 +56,22 @@ Place random_place(Rng& rng, const Case& c) {
         case 0: return in_row(rng, c.q, "q", r.q(b, h, i), r.own_q, r.q_dtype);
         case 1: return in_row(rng, c.k, "k", r.k(b, k_head, j), r.own_k, r.k_dtype);
         case 2: return r.v_in_k() ? Place{} : in_row(rng, c.v, "v", r.v(b, v_head, j), r.dim_v, r.v_dtype);
-        case 3: return r.has(FA_OPERAND_K_TAIL) ? in_row(rng, c.k_tail, "k_tail", r.k_tail(b, k_head, j), r.d.dim_tail, r.k_tail_dtype) : Place{};
+        case 3:
+            return r.has(FA_OPERAND_K_TAIL) ? in_row(rng, c.k_tail, "k_tail", r.k_tail(b, k_head, j), r.d.dim_tail, r.k_tail_dtype)
+                                            : Place{};
         case 4: return r.has(FA_OPERAND_Q_DESCALE) ? Place{&c.q_descale, r.q_descale(b, h, i), r.q_factors.dtype, "q_descale"} : Place{};
-        case 5: return r.has(FA_OPERAND_K_DESCALE) ? Place{&c.k_descale, r.k_descale(b, k_head, j, k_dim), r.k_factors.dtype, "k_descale"} : Place{};
-        case 6: return r.has(FA_OPERAND_V_DESCALE) ? Place{&c.v_descale, r.v_descale(b, v_head, j, v_dim), r.v_factors.dtype, "v_descale"} : Place{};
-        case 7: return r.has(FA_OPERAND_K_SHIFT) ? Place{&c.k_shift, r.k_descale(b, k_head, j, k_dim), r.k_factors.dtype, "k_shift"} : Place{};
-        case 8: return r.has(FA_OPERAND_V_SHIFT) ? Place{&c.v_shift, r.v_descale(b, v_head, j, v_dim), r.v_factors.dtype, "v_shift"} : Place{};
-        default: return r.has(FA_OPERAND_Q_TAIL) ? in_row(rng, c.q_tail, "q_tail", r.q_tail(b, h, i), r.d.dim_tail, r.q_tail_dtype) : Place{};
+        case 5:
+            return r.has(FA_OPERAND_K_DESCALE) ? Place{&c.k_descale, r.k_descale(b, k_head, j, k_dim), r.k_factors.dtype, "k_descale"}
+                                               : Place{};
+        case 6:
+            return r.has(FA_OPERAND_V_DESCALE) ? Place{&c.v_descale, r.v_descale(b, v_head, j, v_dim), r.v_factors.dtype, "v_descale"}
+                                               : Place{};
+        case 7:
+            return r.has(FA_OPERAND_K_SHIFT) ? Place{&c.k_shift, r.k_descale(b, k_head, j, k_dim), r.k_factors.dtype, "k_shift"} : Place{};
+        case 8:
+            return r.has(FA_OPERAND_V_SHIFT) ? Place{&c.v_shift, r.v_descale(b, v_head, j, v_dim), r.v_factors.dtype, "v_shift"} : Place{};
+        default:
+            return r.has(FA_OPERAND_Q_TAIL) ? in_row(rng, c.q_tail, "q_tail", r.q_tail(b, h, i), r.d.dim_tail, r.q_tail_dtype) : Place{};
     }
 }
 
@@ -104,8 +113,8 @@ class Rules {
     void expect(const char* what, const oracle::Row& row, int64_t c, bool right, bool shows) {
         if (right || !fault.empty()) return;
         char text[200];
-        std::snprintf(text, sizeof text, "%s of sequence %lld, head %lld, row %lld, column %lld %s", what, (long long)row.b, (long long)row.h,
-                      (long long)row.i, (long long)c, shows ? "does not show it" : "is spoilt");
+        std::snprintf(text, sizeof text, "%s of sequence %lld, head %lld, row %lld, column %lld %s", what, (long long)row.b,
+                      (long long)row.h, (long long)row.i, (long long)c, shows ? "does not show it" : "is spoilt");
         fault = text;
     }
 };
@@ -176,7 +185,8 @@ class GradientRules {
     void check_row(int64_t s, int64_t h, int64_t i, bool near) {
         const int64_t row = want.row(s, h, i);
         for (int64_t c = 0; c < r.d.dim_qk && r.g.dq; c++)
-            expect("dq", {s, h, i, c}, oracle::load(r.g.dq, r.dq(s, h, i) + c, r.dq_dtype()), want.q.value[size_t(row * r.d.dim_qk + c)], near);
+            expect("dq", {s, h, i, c}, oracle::load(r.g.dq, r.dq(s, h, i) + c, r.dq_dtype()), want.q.value[size_t(row * r.d.dim_qk + c)],
+                   near);
         for (int64_t j = 0; j < r.keys(s) && r.g.dbias; j++) {
             Sum& sum = biases[r.dbias(s, h, i, j)];
             sum.value += want.bias.value[size_t(row * want.keys + j)];
@@ -197,8 +207,8 @@ class GradientRules {
     void expect(const char* what, const std::array<int64_t, 4>& at, double got, double value, bool near) {
         if (!fault.empty() || std::isfinite(got) == std::isfinite(value) || (near && std::isfinite(value))) return;
         char text[200];
-        std::snprintf(text, sizeof text, "%s of sequence %lld, head %lld, row or key %lld, element %lld is %g, expected %g", what, (long long)at[0],
-                      (long long)at[1], (long long)at[2], (long long)at[3], got, value);
+        std::snprintf(text, sizeof text, "%s of sequence %lld, head %lld, row or key %lld, element %lld is %g, expected %g", what,
+                      (long long)at[0], (long long)at[1], (long long)at[2], (long long)at[3], got, value);
         fault = text;
     }
 };
@@ -220,7 +230,8 @@ std::string run_backward_rules(const Handle& handle, uint64_t seed) {
         if (in_dout) {
             const oracle::BackwardReading r = b.reading();
             if (r.d.batch == 0 || r.rows(0) <= 0) return "";
-            place = {&b.dout, r.dout(0, rng.between(0, r.d.heads_q - 1), rng.between(0, r.rows(0) - 1)) + rng.between(0, r.dim_v - 1), r.q_dtype, "dout"};
+            place = {&b.dout, r.dout(0, rng.between(0, r.d.heads_q - 1), rng.between(0, r.rows(0) - 1)) + rng.between(0, r.dim_v - 1),
+                     r.q_dtype, "dout"};
             place.put(value);
         }
         if (b.run(handle) != FA_OK) return "fa_backward: " + handle.error();
@@ -305,7 +316,8 @@ TEST_P(NonFiniteFactors, OfRemovedKeysDoNotShow) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, NonFiniteFactors,
-                         testing::Combine(testing::ValuesIn(usable_isas()), testing::Values<int32_t>(FA_Q4_0, FA_Q4_1, FA_Q5_0, FA_Q5_1, FA_Q8_0)),
+                         testing::Combine(testing::ValuesIn(usable_isas()),
+                                          testing::Values<int32_t>(FA_Q4_0, FA_Q4_1, FA_Q5_0, FA_Q5_1, FA_Q8_0)),
                          [](const auto& info) {
                              return std::string(isa_name(std::get<0>(info.param))) + "_" + oracle::name_of(std::get<1>(info.param));
                          });

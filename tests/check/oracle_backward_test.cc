@@ -107,10 +107,8 @@ double compare_all(const Case& c, Rng& rng) {
 void fill_on_grid(Case& c, Rng& rng) {
     const auto value = [&](auto...) { return on_grid(rng.normal()); };
     c.set_q(value), c.set_k(value), c.set_v(value);
-    if (c.d.operands & FA_OPERAND_BIAS)
-        c.set_bias([&](auto...) { return rng.chance(0.15) ? -double(INFINITY) : on_grid(rng.normal()); });
-    for (int64_t h = 0; h < c.d.heads_q && c.d.operands & FA_OPERAND_SINKS; h++)
-        c.sinks.as<float>()[h] = float(on_grid(rng.normal()));
+    if (c.d.operands & FA_OPERAND_BIAS) c.set_bias([&](auto...) { return rng.chance(0.15) ? -double(INFINITY) : on_grid(rng.normal()); });
+    for (int64_t h = 0; h < c.d.heads_q && c.d.operands & FA_OPERAND_SINKS; h++) c.sinks.as<float>()[h] = float(on_grid(rng.normal()));
 }
 
 TEST(OracleBackward, CentralDifferencesOfRandomCases) {

@@ -15,8 +15,7 @@ inline std::vector<float> plain_row(const oracle::Reading& r, int64_t b, int64_t
     for (int64_t j = 0; j < keys; j++) {
         float dot = 0;
         for (int64_t c = 0; c < r.d.dim_qk; c++)
-            dot += float(oracle::load(r.a.q, r.q(b, h, i) + c, r.q_dtype)) *
-                   float(oracle::load(r.a.k, r.k(b, k_head, j) + c, r.k_dtype));
+            dot += float(oracle::load(r.a.q, r.q(b, h, i) + c, r.q_dtype)) * float(oracle::load(r.a.k, r.k(b, k_head, j) + c, r.k_dtype));
         s[size_t(j)] = r.attends(b, h, i, j) ? round(float(r.scale) * dot, r.q_dtype) : -std::numeric_limits<float>::infinity();
         top = std::fmax(top, s[size_t(j)]);
     }
@@ -24,8 +23,7 @@ inline std::vector<float> plain_row(const oracle::Reading& r, int64_t b, int64_t
     std::vector<float> o(static_cast<size_t>(r.dim_v), 0.f);
     for (int64_t j = 0; j < keys; j++) {
         const float p = round(s[size_t(j)] / sum, r.q_dtype);
-        for (int64_t c = 0; c < r.dim_v && p != 0; c++)
-            o[size_t(c)] += p * float(oracle::load(r.a.v, r.v(b, v_head, j) + c, r.v_dtype));
+        for (int64_t c = 0; c < r.dim_v && p != 0; c++) o[size_t(c)] += p * float(oracle::load(r.a.v, r.v(b, v_head, j) + c, r.v_dtype));
     }
     for (float& x : o) x = round(x, r.o_dtype);
     return o;

@@ -98,15 +98,9 @@ class Plans : public testing::Test {
         fa_attention_desc_t d = c.d;
         fa_forward_args_t a = c.a;
         switch (rng.between(0, 2)) {
-            case 0:
-                d.batch = -1;
-                break;
-            case 1:
-                d.algorithm = FA_ALGORITHM_FLASH1, d.num_splits = 2;
-                break;
-            default:
-                a.k = nullptr;
-                break;
+            case 0: d.batch = -1; break;
+            case 1: d.algorithm = FA_ALGORITHM_FLASH1, d.num_splits = 2; break;
+            default: a.k = nullptr; break;
         }
         EXPECT_NE(fa_forward_ex(handle, &d, &a), FA_OK);
     }
@@ -124,9 +118,7 @@ TEST_F(Plans, AnswersAndResultsAreThoseOfANewHandle) {
                 parameters = random_parameters();
                 for (const auto& [key, value] : parameters) ASSERT_TRUE(old.set(key, value)) << old.error();
                 break;
-            case 1:
-                refused(old);
-                break;
+            case 1: refused(old); break;
             case 2: {
                 ASSERT_EQ(answers(old, cases[i].d, FA_OP_FORWARD), answers(fresh, cases[i].d, FA_OP_FORWARD));
                 ASSERT_EQ(answers(old, backward[j].c.d, FA_OP_BACKWARD), answers(fresh, backward[j].c.d, FA_OP_BACKWARD));
@@ -229,8 +221,7 @@ TEST_F(Plans, TakeEveryAddress) {
         fa_attention_desc_t d = shaped({1, kHeads, kHeads, kRows, kRows, kDim, kDim}, FA_F16).d;
         d.flags |= FA_DETERMINISTIC;
         fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
-        a.q = inputs.data(), a.k = inputs.data() + offset, a.v = inputs.data() + 2 * offset, a.o = to->o.data(),
-        a.lse = to->lse.data();
+        a.q = inputs.data(), a.k = inputs.data() + offset, a.v = inputs.data() + 2 * offset, a.o = to->o.data(), a.lse = to->lse.data();
         ASSERT_EQ(fa_forward_ex(handle, &d, &a), FA_OK) << handle.error();
         fa_backward_args_t g = FA_BACKWARD_ARGS_INIT;
         g.forward = &a, g.dout = dout.data(), g.dq = to->dq.data(), g.dk = to->dk.data(), g.dv = to->dv.data();

@@ -157,8 +157,7 @@ TEST(Bits, BatchInvarianceWithSplitSize) {
                 return c;
             };
             const Case alone = make(1, rows, keys);
-            for (const auto& [batch, row_bound, key_bound] :
-                 {std::tuple(2, 7, 300), std::tuple(9, 100, 333), std::tuple(3, 7, 5000)}) {
+            for (const auto& [batch, row_bound, key_bound] : {std::tuple(2, 7, 300), std::tuple(9, 100, 333), std::tuple(3, 7, 5000)}) {
                 const Case among = make(batch, row_bound, key_bound);
                 for (int64_t h = 0; h < 4; h++)
                     for (int64_t i = 0; i < rows; i++)
@@ -207,9 +206,8 @@ TEST(Bits, LaterKeysNeverChangeEarlierRows) {
                     const double size = j >= 60 ? later_size : 1;
                     return size * Rng(derive(j >= 60 ? later_seed : 0, uint64_t(h * 1000 + j), uint64_t(e))).normal();
                 };
-                c.set_q([&](int64_t, int64_t h, int64_t i, int64_t e) {
-                    return Rng(derive(9, uint64_t(h * 1000 + i), uint64_t(e))).normal();
-                });
+                c.set_q(
+                    [&](int64_t, int64_t h, int64_t i, int64_t e) { return Rng(derive(9, uint64_t(h * 1000 + i), uint64_t(e))).normal(); });
                 c.set_k(value), c.set_v(value);
                 EXPECT_EQ(c.run(handle), FA_OK) << handle.error();
                 return c;
@@ -353,7 +351,9 @@ TEST(Laws, AConstantOnAllScoresMovesOnlyTheLse) {
 TEST(Laws, FactorsAndRepeatsOfABiasAreThoseWrittenOut) {
     const Handle handle = make_handle();
     const float scale[6] = {1, -2, 0.5f, 4, 0, -0.25f};
-    const auto written = [](int64_t h, int64_t i, int64_t j) { return (i * 7 + j * 3 + h) % 11 == 0 ? -double(INFINITY) : double((i + 5 * j + h) % 9) / 4; };
+    const auto written = [](int64_t h, int64_t i, int64_t j) {
+        return (i * 7 + j * 3 + h) % 11 == 0 ? -double(INFINITY) : double((i + 5 * j + h) % 9) / 4;
+    };
     for (const int32_t dtype : {FA_F32, FA_BF16})
         for (const int64_t rows : {1, 40}) {
             const auto run = [&](bool by_factors) {

@@ -34,9 +34,7 @@ TEST_P(RandomBackward, AgreesWithTheOracle) {
 
 INSTANTIATE_TEST_SUITE_P(Shard, RandomBackward, testing::Range(0, kGradientShards));
 
-TEST(RandomBackwardCase, OneBySeed) {
-    EXPECT_EQ(run_gradients(make_handle(), number_from("FA_CASE", derive(kDefaultSeed, 0, 0))), "");
-}
+TEST(RandomBackwardCase, OneBySeed) { EXPECT_EQ(run_gradients(make_handle(), number_from("FA_CASE", derive(kDefaultSeed, 0, 0))), ""); }
 
 // The generator itself: every option that has gradients turns up, and every choice among these.
 TEST(RandomBackwardCase, ReachesEveryOption) {
@@ -49,16 +47,10 @@ TEST(RandomBackwardCase, ReachesEveryOption) {
         choose_gradients(rng, b);
         operands |= b.c.d.operands, flags |= b.c.d.flags, strided |= b.c.d.strided;
         types |= type_bit(b.c.d.q_dtype) | type_bit(b.c.d.k_dtype) << 8 | type_bit(b.c.d.o_dtype) << 16;
-        const bool asks[] = {b.wants_dq,
-                             b.wants_dk,
-                             b.wants_dv,
-                             b.wants_dbias,
-                             b.wants_dsinks,
-                             b.gives_dlse,
-                             (b.a.flags & FA_BACKWARD_ACCUMULATE) != 0};
+        const bool asks[] = {
+            b.wants_dq, b.wants_dk, b.wants_dv, b.wants_dbias, b.wants_dsinks, b.gives_dlse, (b.a.flags & FA_BACKWARD_ACCUMULATE) != 0};
         for (int bit = 0; bit < 7; bit++) asked |= 1u << (2 * bit + asks[bit]);
-        const int64_t* const strides[] = {b.a.dq_stride,   b.a.dk_stride,   b.a.dv_stride,
-                                          b.a.dout_stride, b.a.dlse_stride, b.a.dbias_stride};
+        const int64_t* const strides[] = {b.a.dq_stride, b.a.dk_stride, b.a.dv_stride, b.a.dout_stride, b.a.dlse_stride, b.a.dbias_stride};
         for (int bit = 0; bit < 6; bit++) own_strides |= uint32_t(strides[bit][2] != 0) << bit;
         for (int bit = 0; bit < 4; bit++) sums |= uint32_t(b.a.dbias_stride[bit] == 0) << bit;
     }

@@ -21,8 +21,8 @@ inline uint64_t every_operand() { return fa::kAllOperands; }
 
 // One bit for each type that a random case may have: 0 (the default), f32, f16, bf16, e4m3, e5m2, i8, five of blocks, and three of 4 bits.
 inline uint64_t type_bit(int32_t dtype) {
-    const int32_t types[] = {0, FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2, FA_I8, FA_Q4_0, FA_Q4_1, FA_Q5_0, FA_Q5_1, FA_Q8_0,
-                             FA_E2M1, FA_I4, FA_U4};
+    const int32_t types[] = {0,       FA_F32,  FA_F16,  FA_BF16, FA_E4M3, FA_E5M2, FA_I8, FA_Q4_0,
+                             FA_Q4_1, FA_Q5_0, FA_Q5_1, FA_Q8_0, FA_E2M1, FA_I4,   FA_U4};
     int bit = 0;
     while (types[bit] != dtype) bit++;
     return uint64_t(1) << bit;
@@ -39,9 +39,7 @@ struct Settings {
           threads(rng.between(1, 3)),
           own_workspace(rng.chance(0.3)) {}
     // The parameters are the CPU backend's.
-    bool set(const Handle& handle) const {
-        return isa == 0 || (handle.set(FA_PARAM_MAX_ISA, isa) && handle.set_threads(threads));
-    }
+    bool set(const Handle& handle) const { return isa == 0 || (handle.set(FA_PARAM_MAX_ISA, isa) && handle.set_threads(threads)); }
     std::string describe() const { return std::string(" [") + isa_name(isa) + ", " + std::to_string(threads) + " threads]"; }
 };
 

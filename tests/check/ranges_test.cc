@@ -40,8 +40,7 @@ Case with_ranges(Case c, int64_t intervals, Intervals row, int64_t off) {
 // A band said by ranges gives the bits of the band, where both take one kernel.
 void expect_bits_of_band(const Handle& handle, const fa_attention_desc_t& band, int64_t intervals, Intervals row, int64_t off,
                          bool backward) {
-    Case plain =
-        shaped({band.batch, band.heads_q, band.heads_k, band.seqlen_q, band.seqlen_k, band.dim_qk, band.dim_v}, band.q_dtype);
+    Case plain = shaped({band.batch, band.heads_q, band.heads_k, band.seqlen_q, band.seqlen_k, band.dim_qk, band.dim_v}, band.q_dtype);
     plain.d.num_splits = band.num_splits;
     Case said = with_ranges(std::move(plain), intervals, row, off), built_in = filled(band);
     ASSERT_EQ(run_and_check(handle, said), "");
@@ -60,10 +59,8 @@ TEST_P(Ranges, OfACausalMaskHaveItsBits) {
     const struct {
         Shape shape;
         int32_t splits;
-    } calls[] = {{{2, 4, 2, 150, 300, 24, 16}, 1},
-                 {{1, 2, 2, 70, 331, 64, 64}, 3},
-                 {{2, 6, 2, 1, 300, 32, 32}, 2},
-                 {{1, 4, 1, 3, 500, 64, 32}, 1}};
+    } calls[] = {
+        {{2, 4, 2, 150, 300, 24, 16}, 1}, {{1, 2, 2, 70, 331, 64, 64}, 3}, {{2, 6, 2, 1, 300, 32, 32}, 2}, {{1, 4, 1, 3, 500, 64, 32}, 1}};
     for (const int32_t dtype : {FA_F32, FA_BF16})
         for (const auto& call : calls) {
             Case c = shaped(call.shape, dtype);
@@ -71,23 +68,15 @@ TEST_P(Ranges, OfACausalMaskHaveItsBits) {
             causal(c, FA_ALIGN_BOTTOM_RIGHT);
             const int64_t off = call.shape.keys - call.shape.rows;
             expect_bits_of_band(
-                handle, c.d, 1,
-                [](int64_t i, int64_t o) {
-                    return std::vector<int32_t>{0, int32_t(i + o + 1)};
-                },
-                off, true);
+                handle, c.d, 1, [](int64_t i, int64_t o) { return std::vector<int32_t>{0, int32_t(i + o + 1)}; }, off, true);
             // The same in pieces that touch, with an empty one between.
             expect_bits_of_band(
                 handle, c.d, 3,
-                [](int64_t i, int64_t o) { return std::vector<int32_t>{-9, int32_t(o), 5, 5, int32_t(o), int32_t(i + o + 1)}; },
-                off, true);
+                [](int64_t i, int64_t o) { return std::vector<int32_t>{-9, int32_t(o), 5, 5, int32_t(o), int32_t(i + o + 1)}; }, off, true);
             window(c, 40, 0, FA_ALIGN_BOTTOM_RIGHT);
             expect_bits_of_band(
-                handle, c.d, 1,
-                [](int64_t i, int64_t o) {
-                    return std::vector<int32_t>{int32_t(i + o - 40), int32_t(i + o + 1)};
-                },
-                off, false);
+                handle, c.d, 1, [](int64_t i, int64_t o) { return std::vector<int32_t>{int32_t(i + o - 40), int32_t(i + o + 1)}; }, off,
+                false);
         }
 }
 
@@ -101,18 +90,14 @@ TEST_P(Ranges, OfDocumentsArePackedSequences) {
         Case said = shaped({1, 4, 2, kDocument * kDocuments, kDocument * kDocuments, 64, 32}, dtype);
         said.d.num_splits = 1;
         said = with_ranges(
-            std::move(said), 1,
-            [](int64_t i, int64_t) {
-                return std::vector<int32_t>{int32_t(i / kDocument * kDocument), int32_t(i + 1)};
-            },
+            std::move(said), 1, [](int64_t i, int64_t) { return std::vector<int32_t>{int32_t(i / kDocument * kDocument), int32_t(i + 1)}; },
             0);
         Case packed = shaped({kDocuments, 4, 2, kDocument, kDocument, 64, 32}, dtype);
         packed.d.num_splits = 1;
         packed.d.operands |= FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
         packed.d.total_q = packed.d.total_k = kDocument * kDocuments;
         for (int64_t b = 0; b <= kDocuments; b++)
-            packed.metadata.cu_seqlens_q.push_back(int32_t(b * kDocument)),
-                packed.metadata.cu_seqlens_k.push_back(int32_t(b * kDocument));
+            packed.metadata.cu_seqlens_q.push_back(int32_t(b * kDocument)), packed.metadata.cu_seqlens_k.push_back(int32_t(b * kDocument));
         causal(packed, FA_ALIGN_TOP_LEFT);
         Rng rng(7);
         packed.bind(rng);
@@ -171,8 +156,7 @@ TEST_P(Ranges, HideWhatTheyLeaveOut) {
         c = with_ranges(
             std::move(c), 2,
             [](int64_t i, int64_t) {
-                return i % 3 == 1 ? std::vector<int32_t>{190, 17, 300, 400}
-                                  : std::vector<int32_t>{int32_t(i), 20, 130, int32_t(131 + i)};
+                return i % 3 == 1 ? std::vector<int32_t>{190, 17, 300, 400} : std::vector<int32_t>{int32_t(i), 20, 130, int32_t(131 + i)};
             },
             0);
         c.set_k([](int64_t, int64_t, int64_t j, int64_t) { return j >= 60 && j < 128 ? double(NAN) : 0.01 * double(j); });

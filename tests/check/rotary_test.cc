@@ -59,8 +59,7 @@ class RandomRotary {
         }
         cu_buffer = ints(rng, cu), used_buffer = ints(rng, used);
         if (packed)
-            d.operands |= FA_OPERAND_CU_SEQLENS_Q, d.total_q = cu.back() + rng.between(0, 3),
-                                                   a.cu_seqlens = cu_buffer.as<int32_t>();
+            d.operands |= FA_OPERAND_CU_SEQLENS_Q, d.total_q = cu.back() + rng.between(0, 3), a.cu_seqlens = cu_buffer.as<int32_t>();
         if (rng.chance(0.3)) d.operands |= FA_OPERAND_SEQUSED_Q, a.seqused = used_buffer.as<int32_t>();
     }
 

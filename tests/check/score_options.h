@@ -6,14 +6,17 @@
 namespace test {
 
 enum class ScoreOption { softcap, window, bias, alibi_and_sinks, scores };
-constexpr ScoreOption kScoreOptions[] = {ScoreOption::softcap, ScoreOption::window, ScoreOption::bias, ScoreOption::alibi_and_sinks, ScoreOption::scores};
+constexpr ScoreOption kScoreOptions[] = {ScoreOption::softcap, ScoreOption::window, ScoreOption::bias, ScoreOption::alibi_and_sinks,
+                                         ScoreOption::scores};
 
 inline void want_option(Case& c, ScoreOption option) {
     switch (option) {
         case ScoreOption::softcap: c.d.softcap = 3; break;
         case ScoreOption::window: window(c, 30, 5, FA_ALIGN_BOTTOM_RIGHT); break;
         case ScoreOption::bias: c.d.operands |= FA_OPERAND_BIAS, dense_pairs(c.d, c.d.bias_stride); break;
-        case ScoreOption::alibi_and_sinks: c.d.operands |= FA_OPERAND_ALIBI | FA_OPERAND_SINKS, c.d.alignment = FA_ALIGN_BOTTOM_RIGHT; break;
+        case ScoreOption::alibi_and_sinks:
+            c.d.operands |= FA_OPERAND_ALIBI | FA_OPERAND_SINKS, c.d.alignment = FA_ALIGN_BOTTOM_RIGHT;
+            break;
         case ScoreOption::scores: c.d.operands |= FA_OPERAND_SCORES, dense_pairs(c.d, c.d.scores_stride); break;
     }
 }

@@ -169,24 +169,31 @@ TEST(SlotsOfLatentRows, AreGathered) {
             c.d.flags = FA_V_IN_K;
             want_slots(c.d, page_size, 320 / page_size, 1, 1, 150);
             if (kind != like_q) {
-                int64_t(&stride)[4] = c.d.k_descale_stride;
+                int64_t (&stride)[4] = c.d.k_descale_stride;
                 stride[2] = 0, stride[1] = 8, stride[0] = 8 * page_size;  // whole words
             }
             char text[512] = "";
             ASSERT_EQ(fa_explain(handle, &c.d, FA_OP_FORWARD, text, sizeof text), FA_OK) << handle.error();
             if (strstr(text, "(sm_90)")) {
-                EXPECT_NE(strstr(text, kind == like_q ? "latent_rows" : kind == mixed && heads <= 32 ? "latent_tokens" : "latent_bytes"), nullptr) << text;
+                EXPECT_NE(strstr(text, kind == like_q                 ? "latent_rows"
+                                       : kind == mixed && heads <= 32 ? "latent_tokens"
+                                                                      : "latent_bytes"),
+                          nullptr)
+                    << text;
             }
             c.bind(rng);
             c.fill_normal(rng);
             if (kind != like_q) c.set_descales(rng, 0.5);
             const auto named = [](int64_t slot) { return slot % 2 == 1; };
             for (int64_t slot = 0; slot < c.d.num_pages * page_size; slot++) {
-                if (!named(slot)) memset(c.k.as<char>() + slot * (kind == like_q ? 576 * 2 : form.own), 0xff, size_t(kind == like_q ? 576 * 2 : form.own));  // NaN
+                if (!named(slot))
+                    memset(c.k.as<char>() + slot * (kind == like_q ? 576 * 2 : form.own), 0xff,
+                           size_t(kind == like_q ? 576 * 2 : form.own));  // NaN
             }
             c.set_key_lists([&](int64_t b, int64_t, int64_t i) {
                 Case::Lists lists;
-                for (int64_t e = 0; e < 150 - 70 * (i % 2); e++) lists.masked.push_back(e % 11 == 5 && b == 1 ? -1 : int32_t((b * 50 + i * 7 + 11 * e) % 160) * 2 + 1);
+                for (int64_t e = 0; e < 150 - 70 * (i % 2); e++)
+                    lists.masked.push_back(e % 11 == 5 && b == 1 ? -1 : int32_t((b * 50 + i * 7 + 11 * e) % 160) * 2 + 1);
                 return lists;
             });
             ASSERT_EQ(run_and_check(handle, c), "");

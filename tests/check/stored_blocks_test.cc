@@ -1,5 +1,5 @@
-// Keys and values in blocks under queries of 16 bits: kernels of matrix units copy them as they are, widen their integers, and multiply factors
-// into scores and weights.
+// Keys and values in blocks under queries of 16 bits: kernels of matrix units copy them as they are, widen their integers, and multiply
+// factors into scores and weights.
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cmath>
@@ -79,8 +79,8 @@ TEST_P(StoredBlocks, RowsApart) {
             }
 }
 
-// Rows of an even number of heads are whole pieces of 16 bytes apart, so that every other head begins 8 bytes behind one; tensors end with a page
-// that nobody may read.
+// Rows of an even number of heads are whole pieces of 16 bytes apart, so that every other head begins 8 bytes behind one; tensors end with
+// a page that nobody may read.
 TEST_P(StoredBlocks, HeadsBetweenPieces) {
     for (const int64_t heads : {2, 4})
         for (const int64_t keys : {1, 14, 63, 64, 65, 129, 300})

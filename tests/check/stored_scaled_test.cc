@@ -1,5 +1,5 @@
-// Keys and values of 8 bits or fewer, each of a type of its own, with factors and shifts of 32 dims or more, of rows, or of blocks with a smallest
-// value: kernels of matrix units widen them to numbers of 16 bits and multiply factors into scores and weights.
+// Keys and values of 8 bits or fewer, each of a type of its own, with factors and shifts of 32 dims or more, of rows, or of blocks with a
+// smallest value: kernels of matrix units widen them to numbers of 16 bits and multiply factors into scores and weights.
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cmath>
@@ -10,8 +10,8 @@ namespace {
 
 struct Scheme {
     const char* name;
-    int32_t q, k, v, factor = 0;        // type of factors; 0: there are none
-    int64_t k_dims = 0, v_dims = 0;     // that share one; 0: all
+    int32_t q, k, v, factor = 0;     // type of factors; 0: there are none
+    int64_t k_dims = 0, v_dims = 0;  // that share one; 0: all
     int64_t k_rows = 1, v_rows = 1;
     bool shifted = false;
 };
@@ -24,9 +24,11 @@ class StoredScaled : public testing::TestWithParam<Scheme> {
 
     static int64_t parts(int64_t n, int64_t of) { return of == 0 ? 1 : (n + of - 1) / of; }
     // Of a tensor with so many rows in a sequence, or in a page.
-    static void lay(int64_t rows, int64_t heads, int64_t dim, int64_t block_rows, int64_t block_dims, int64_t (&block)[2], int64_t (&stride)[4]) {
+    static void lay(int64_t rows, int64_t heads, int64_t dim, int64_t block_rows, int64_t block_dims, int64_t (&block)[2],
+                    int64_t (&stride)[4]) {
         block[0] = block_rows, block[1] = block_dims;
-        stride[3] = block_dims ? 1 : 0, stride[2] = parts(dim, block_dims), stride[1] = heads * stride[2], stride[0] = parts(rows, block_rows) * stride[1];
+        stride[3] = block_dims ? 1 : 0, stride[2] = parts(dim, block_dims), stride[1] = heads * stride[2],
+        stride[0] = parts(rows, block_rows) * stride[1];
     }
     Case make(const Shape& shape, int64_t page = 0) const {
         Case c = shaped(shape, scheme.q);
@@ -85,7 +87,8 @@ TEST_P(StoredScaled, FewRows) {
                 if (rng.chance(0.3)) c.d.o_dtype = FA_F32;
                 fill(c);
                 char text[512] = "";
-                const bool wide = oracle::is_nibble(scheme.k) && scheme.k != FA_E2M1 && group > 8;  // integers of 4 bits have one tile of 8 rows
+                const bool wide =
+                    oracle::is_nibble(scheme.k) && scheme.k != FA_E2M1 && group > 8;  // integers of 4 bits have one tile of 8 rows
                 const bool explained = fa_explain(handle, &c.d, FA_OP_FORWARD, text, sizeof text) == FA_OK;
                 EXPECT_TRUE(testing_the_cpu() || !as_stored || wide || keys == 1 || (explained && strstr(text, "fwd_mma_stored"))) << text;
                 ASSERT_EQ(run_and_check(handle, c), "") << group << " heads, " << keys << " keys, " << dim;
@@ -120,7 +123,9 @@ TEST_P(StoredScaled, Layouts) {
             }
             if (layout == 2) {
                 c.d.strided = FA_STRIDED_K | FA_STRIDED_V;
-                const auto units = [](int32_t dtype, int64_t dim) { return oracle::is_block(dtype) ? dim / 32 : oracle::is_nibble(dtype) ? dim / 2 : dim; };
+                const auto units = [](int32_t dtype, int64_t dim) {
+                    return oracle::is_block(dtype) ? dim / 32 : oracle::is_nibble(dtype) ? dim / 2 : dim;
+                };
                 const int64_t gap = rng.pick<int64_t>({1, 3, 4});
                 const int64_t k = units(scheme.k, 64), v = units(scheme.v, 96), k_row = 2 * k + gap, v_row = 2 * v + gap;
                 const int64_t k_stride[] = {90 * k_row, k_row, k, 1}, v_stride[] = {90 * v_row, v_row, v, 1};
@@ -187,21 +192,23 @@ TEST_P(StoredScaled, NativeCopies) {
 
 INSTANTIATE_TEST_SUITE_P(
     Schemes, StoredScaled,
-    testing::Values(Scheme{"q4_1", FA_BF16, FA_Q4_1, FA_Q4_1}, Scheme{"q5_1_under_f16", FA_F16, FA_Q5_1, FA_Q5_1},
-                    Scheme{"q8_0_with_q4_0", FA_BF16, FA_Q8_0, FA_Q4_0}, Scheme{"q5_1_with_e4m3_under_f16", FA_F16, FA_Q5_1, FA_E4M3},
-                    Scheme{"q5_0_with_q8_0_native", FA_F32, FA_Q5_0, FA_Q8_0}, Scheme{"e5m2_with_i8", FA_BF16, FA_E5M2, FA_I8},
-                    Scheme{"i8_of_rows", FA_BF16, FA_I8, FA_I8, FA_F32}, Scheme{"e4m3_of_rows_under_f16", FA_F16, FA_E4M3, FA_E4M3, FA_F16},
-                    Scheme{"mxfp8", FA_BF16, FA_E4M3, FA_E4M3, FA_E8M0, 32, 32}, Scheme{"mxfp4_under_f16", FA_F16, FA_E2M1, FA_E2M1, FA_E8M0, 32, 32},
-                    Scheme{"e2m1_with_e4m3_factors", FA_BF16, FA_E2M1, FA_E2M1, FA_E4M3, 32, 64},
-                    Scheme{"nvfp4", FA_BF16, FA_E2M1, FA_E2M1, FA_E4M3, 16, 16}, Scheme{"nvfp4_under_f16", FA_F16, FA_E2M1, FA_I8, FA_E4M3, 16, 16},
-                    Scheme{"nvfp4_of_both_under_f16", FA_F16, FA_E2M1, FA_E2M1, FA_E4M3, 16, 16},
-                    Scheme{"mxfp8_under_f16", FA_F16, FA_E4M3, FA_E4M3, FA_E8M0, 32, 32}, Scheme{"i8_with_bf16_factors", FA_BF16, FA_I8, FA_I8, FA_BF16, 64, 32},
-                    Scheme{"u4_of_both_under_f16", FA_F16, FA_U4, FA_U4, FA_F16, 32, 32, 1, 1, true},
-                    Scheme{"q4_1_under_f16", FA_F16, FA_Q4_1, FA_Q4_1}, Scheme{"u4_with_shifts", FA_BF16, FA_U4, FA_U4, FA_F16, 32, 64, 1, 1, true},
-                    Scheme{"e2m1_with_shifts", FA_BF16, FA_E2M1, FA_E2M1, FA_F16, 32, 128, 1, 1, true},
-                    Scheme{"u4_with_shifts_under_f16", FA_F16, FA_U4, FA_I4, FA_BF16, 0, 32, 1, 1, true},
-                    Scheme{"i4_of_blocks_of_rows", FA_BF16, FA_I4, FA_I4, FA_F16, 64, 0, 16, 3},
-                    Scheme{"i4_with_e5m2_native", FA_F32, FA_I4, FA_E5M2, FA_F32, 32, 128}),
+    testing::Values(
+        Scheme{"q4_1", FA_BF16, FA_Q4_1, FA_Q4_1}, Scheme{"q5_1_under_f16", FA_F16, FA_Q5_1, FA_Q5_1},
+        Scheme{"q8_0_with_q4_0", FA_BF16, FA_Q8_0, FA_Q4_0}, Scheme{"q5_1_with_e4m3_under_f16", FA_F16, FA_Q5_1, FA_E4M3},
+        Scheme{"q5_0_with_q8_0_native", FA_F32, FA_Q5_0, FA_Q8_0}, Scheme{"e5m2_with_i8", FA_BF16, FA_E5M2, FA_I8},
+        Scheme{"i8_of_rows", FA_BF16, FA_I8, FA_I8, FA_F32}, Scheme{"e4m3_of_rows_under_f16", FA_F16, FA_E4M3, FA_E4M3, FA_F16},
+        Scheme{"mxfp8", FA_BF16, FA_E4M3, FA_E4M3, FA_E8M0, 32, 32}, Scheme{"mxfp4_under_f16", FA_F16, FA_E2M1, FA_E2M1, FA_E8M0, 32, 32},
+        Scheme{"e2m1_with_e4m3_factors", FA_BF16, FA_E2M1, FA_E2M1, FA_E4M3, 32, 64},
+        Scheme{"nvfp4", FA_BF16, FA_E2M1, FA_E2M1, FA_E4M3, 16, 16}, Scheme{"nvfp4_under_f16", FA_F16, FA_E2M1, FA_I8, FA_E4M3, 16, 16},
+        Scheme{"nvfp4_of_both_under_f16", FA_F16, FA_E2M1, FA_E2M1, FA_E4M3, 16, 16},
+        Scheme{"mxfp8_under_f16", FA_F16, FA_E4M3, FA_E4M3, FA_E8M0, 32, 32},
+        Scheme{"i8_with_bf16_factors", FA_BF16, FA_I8, FA_I8, FA_BF16, 64, 32},
+        Scheme{"u4_of_both_under_f16", FA_F16, FA_U4, FA_U4, FA_F16, 32, 32, 1, 1, true},
+        Scheme{"q4_1_under_f16", FA_F16, FA_Q4_1, FA_Q4_1}, Scheme{"u4_with_shifts", FA_BF16, FA_U4, FA_U4, FA_F16, 32, 64, 1, 1, true},
+        Scheme{"e2m1_with_shifts", FA_BF16, FA_E2M1, FA_E2M1, FA_F16, 32, 128, 1, 1, true},
+        Scheme{"u4_with_shifts_under_f16", FA_F16, FA_U4, FA_I4, FA_BF16, 0, 32, 1, 1, true},
+        Scheme{"i4_of_blocks_of_rows", FA_BF16, FA_I4, FA_I4, FA_F16, 64, 0, 16, 3},
+        Scheme{"i4_with_e5m2_native", FA_F32, FA_I4, FA_E5M2, FA_F32, 32, 128}),
     [](const testing::TestParamInfo<Scheme>& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -63,15 +63,13 @@ TEST_P(Stored, EveryCodeOfAKey) {
                 return std::isfinite(oracle::load(&byte, 0, types.kv));
             };
             for (int64_t b = 0; b < 256; b++)
-                for (int64_t e = 0; e < dim; e++)
-                    write_code(c.k, r.k(b, 0, 0) + e, finite(b + e) || chosen(b, 0, 0) == e ? b + e : 0);
+                for (int64_t e = 0; e < dim; e++) write_code(c.k, r.k(b, 0, 0) + e, finite(b + e) || chosen(b, 0, 0) == e ? b + e : 0);
             ASSERT_EQ(c.run(handle), FA_OK) << handle.error();
             for (int64_t b = 0; b < 256; b++)
                 for (int64_t head = 0; head < heads; head++)
                     for (int64_t i = 0; i < 2; i++) {
                         bool spoiled = false;  // 0 · NaN
-                        for (int64_t e = 0; e < dim; e++)
-                            spoiled |= !std::isfinite(oracle::load(c.k.as(), r.k(b, 0, 0) + e, types.kv));
+                        for (int64_t e = 0; e < dim; e++) spoiled |= !std::isfinite(oracle::load(c.k.as(), r.k(b, 0, 0) + e, types.kv));
                         const double want = oracle::load(c.k.as(), r.k(b, 0, 0) + chosen(b, head, i), types.kv);
                         const double got = c.a.lse[r.lse(b, head, i)];
                         EXPECT_TRUE(spoiled ? !std::isfinite(got) : std::fabs(got - want) <= 1e-5 * std::fabs(want))

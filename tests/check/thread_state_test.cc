@@ -1,5 +1,5 @@
-// A thread that comes with settings of its own: how it rounds, what it does with subnormal numbers, which exceptions end it. Results are those
-// of any other thread, and the thread has back what it came with.
+// A thread that comes with settings of its own: how it rounds, what it does with subnormal numbers, which exceptions end it. Results are
+// those of any other thread, and the thread has back what it came with.
 #include <errno.h>
 #include <fenv.h>
 #include <gtest/gtest.h>
@@ -93,8 +93,8 @@ const Setting kSettings[] = {
 #endif
 };
 
-// Are all upper halves of vector registers zero, as SSE code wants them? The processor says which state is not the initial one. GCC clears them in
-// optimised code, which sanitized builds are not.
+// Are all upper halves of vector registers zero, as SSE code wants them? The processor says which state is not the initial one. GCC clears
+// them in optimised code, which sanitized builds are not.
 bool upper_halves_are_clear() {
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
     uint32_t a, b, c, d;
@@ -148,7 +148,9 @@ TEST_P(CallersThread, ForwardsAreAnyThreads) {
     for (uint64_t n = 0; n < 60; n++) {
         Case c = random_case(derive(471, n));
         Rng rng(derive(472, n));
-        c.set_v([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(0.01) ? kInf : rng.normal() * rng.pick<double>({1, 1e-30, 1e-39}); });
+        c.set_v([&](int64_t, int64_t, int64_t, int64_t) {
+            return rng.chance(0.01) ? kInf : rng.normal() * rng.pick<double>({1, 1e-30, 1e-39});
+        });
         ASSERT_EQ(c.run(handle), FA_OK) << handle.error();
         const auto o = bytes_of(c.o), lse = bytes_of(c.lse), scores = bytes_of(c.scores);
         expect_the_same([&] { return fa_forward_ex(handle, &c.d, &c.a); },
@@ -175,7 +177,8 @@ TEST_P(CallersThread, TilesAreAnyThreads) {
                 const auto o = bytes_of(c.o), lse = bytes_of(c.lse);
                 expect_the_same([&] { return fa_forward_ex(handle, &c.d, &c.a); },
                                 [&](const char* name) {
-                                    ASSERT_TRUE(bytes_of(c.o) == o && bytes_of(c.lse) == lse) << "a thread that " << name << ": " << c.describe();
+                                    ASSERT_TRUE(bytes_of(c.o) == o && bytes_of(c.lse) == lse)
+                                        << "a thread that " << name << ": " << c.describe();
                                 },
                                 c.describe());
             }
@@ -192,11 +195,14 @@ TEST_P(CallersThread, GradientsAreAnyThreads) {
         b.bind(rng);
         b.fill_normal(rng, rng.pick<double>({1, 1e-38}));
         ASSERT_EQ(b.run(handle), FA_OK) << handle.error();
-        const auto bits = [&] { return std::vector{bytes_of(b.dq), bytes_of(b.dk), bytes_of(b.dv), bytes_of(b.dbias), bytes_of(b.dsinks)}; };
+        const auto bits = [&] {
+            return std::vector{bytes_of(b.dq), bytes_of(b.dk), bytes_of(b.dv), bytes_of(b.dbias), bytes_of(b.dsinks)};
+        };
         const auto usual = bits();
         const fa_backward_args_t args = b.args();
         expect_the_same([&] { return fa_backward(handle, &b.c.d, &args); },
-                        [&](const char* name) { ASSERT_TRUE(bits() == usual) << "a thread that " << name << ": " << b.describe(); }, b.describe());
+                        [&](const char* name) { ASSERT_TRUE(bits() == usual) << "a thread that " << name << ": " << b.describe(); },
+                        b.describe());
     }
 }
 

@@ -168,8 +168,7 @@ TEST_P(CallersTiles, AreStillConfiguredOnPoolThreads) {
     for (const Seen& one : seen) EXPECT_TRUE(one.kept && one.goes_on);
 }
 
-INSTANTIATE_TEST_SUITE_P(Amx, CallersTiles,
-                         testing::Combine(testing::Values(FA_ISA_AMX, FA_ISA_AMX_FP16), testing::ValuesIn(kKernels)),
+INSTANTIATE_TEST_SUITE_P(Amx, CallersTiles, testing::Combine(testing::Values(FA_ISA_AMX, FA_ISA_AMX_FP16), testing::ValuesIn(kKernels)),
                          [](const auto& info) {
                              return std::string(isa_name(std::get<0>(info.param))) + "_" + std::get<1>(info.param).name;
                          });

@@ -22,8 +22,7 @@ void gradients_agree_with_the_oracle(const Way& way, bool device) {
         if (rng.chance(0.3)) s.gap = 3;
         s.device = device;
         ASSERT_EQ("", spread_and_check_backward(handle, b, s))
-            << way.name << ", seed " << seed << ", " << s.ranks << " ranks, block " << s.desc.block << ", chunk "
-            << s.desc.head_chunk;
+            << way.name << ", seed " << seed << ", " << s.ranks << " ranks, block " << s.desc.block << ", chunk " << s.desc.head_chunk;
     }
 }
 
@@ -180,8 +179,7 @@ TEST(CpBackward, WhatNoMethodHasIsRefused) {
     refused(FA_UNSUPPORTED, "workspace is ", [](fa_backward_args_t& g) { g.workspace = workspace, g.workspace_size = 256; });
     refused(FA_INVALID_ARGUMENT, "dout is NULL", [](fa_backward_args_t& g) { g.dout = nullptr; });
     refused(FA_UNSUPPORTED_FIELD, "flags is 0x40000000", [](fa_backward_args_t& g) { g.flags = 1u << 30; });
-    refused(FA_INVALID_ARGUMENT, "dq_stride",
-            [](fa_backward_args_t& g) { g.dq_stride[1] = 1, g.dq_stride[2] = 1, g.dq_stride[3] = 1; });
+    refused(FA_INVALID_ARGUMENT, "dq_stride", [](fa_backward_args_t& g) { g.dq_stride[1] = 1, g.dq_stride[2] = 1, g.dq_stride[3] = 1; });
     refused(FA_INVALID_ARGUMENT, "dk_stride", [](fa_backward_args_t& g) { g.dk_stride[0] = -1; });
 }
 

@@ -63,8 +63,7 @@ TEST(CpFaults, WhatNoMethodHasIsRefused) {
     expect_everywhere([](int32_t, D, S s, A) { s.shard = 7; }, FA_UNSUPPORTED_FIELD, "spread.shard is 7");
     expect_everywhere([](int32_t, D, S s, A) { s.block = -1; }, FA_INVALID_ARGUMENT, "spread.block is -1");
     expect_everywhere([](int32_t, D, S s, A) { s.head_chunk = 3; }, FA_INVALID_ARGUMENT, "spread.head_chunk is 3");
-    expect_everywhere([](int32_t, D, S s, A) { s.shard = FA_CP_SHARD_KEYS, s.method = 0; }, FA_INVALID_ARGUMENT,
-                      "spread.layout is 1");
+    expect_everywhere([](int32_t, D, S s, A) { s.shard = FA_CP_SHARD_KEYS, s.method = 0; }, FA_INVALID_ARGUMENT, "spread.layout is 1");
     expect_everywhere([](int32_t, D d, S, A) { d.heads_k = 3; }, FA_INVALID_ARGUMENT, "heads_k is 3");
     expect_everywhere([](int32_t, D, S, A a) { a.k = nullptr; }, FA_INVALID_ARGUMENT, "k is NULL");
     expect_everywhere([](int32_t, D, S, A a) { a.lse = nullptr; }, FA_INVALID_ARGUMENT, "lse is NULL");
@@ -97,7 +96,9 @@ TEST(CpFaults, FieldsThatNoMethodKnowsAreRefused) {
         SCOPED_TRACE(field.name);
         refused++;
         for (const size_t at : {field.offset, field.offset + field.bytes - 4}) {  // the first element, and the last
-            const Change change = [&](int32_t, fa_attention_desc_t& d, fa_cp_desc_t&, fa_forward_args_t&) { reinterpret_cast<char*>(&d)[at] ^= 1; };
+            const Change change = [&](int32_t, fa_attention_desc_t& d, fa_cp_desc_t&, fa_forward_args_t&) {
+                reinterpret_cast<char*>(&d)[at] ^= 1;
+            };
             for (const RankResult& r : changed(change)) {
                 EXPECT_EQ(FA_UNSUPPORTED, r.status) << fa_status_name(r.status) << ": " << r.error;
                 EXPECT_NE(std::string::npos, r.error.find(field.name)) << r.error;
@@ -125,9 +126,10 @@ TEST(CpFaults, RanksThatDifferAllSaySo) {
     } const differences[] = {
         {[](int32_t rank, fa_attention_desc_t& d, fa_cp_desc_t&, fa_forward_args_t&) { d.softcap = rank == 2 ? 5.f : 0.f; },
          "attention descriptor"},
-        {[](int32_t rank, fa_attention_desc_t&, fa_cp_desc_t& s, fa_forward_args_t&) { s.block = rank == 2 ? 1 : 2; },
-         "fa_cp_desc_t"},
-        {[](int32_t rank, fa_attention_desc_t& d, fa_cp_desc_t&, fa_forward_args_t& a) { d.dropout_p = 0.5f, a.dropout_seed = rank == 2 ? 1 : 2; },
+        {[](int32_t rank, fa_attention_desc_t&, fa_cp_desc_t& s, fa_forward_args_t&) { s.block = rank == 2 ? 1 : 2; }, "fa_cp_desc_t"},
+        {[](int32_t rank, fa_attention_desc_t& d, fa_cp_desc_t&, fa_forward_args_t& a) {
+             d.dropout_p = 0.5f, a.dropout_seed = rank == 2 ? 1 : 2;
+         },
          "dropout seeds"},
     };
     for (const auto& difference : differences)

@@ -17,8 +17,8 @@ void agree_with_the_oracle(const Way& way, bool device) {
         if (rng.chance(0.3)) s.gap = 3;
         s.again = rng.chance(0.1);
         s.device = device;
-        ASSERT_EQ("", spread_and_check(c, s)) << way.name << ", seed " << seed << ", " << s.ranks << " ranks, block "
-                                              << s.desc.block << ", chunk " << s.desc.head_chunk;
+        ASSERT_EQ("", spread_and_check(c, s)) << way.name << ", seed " << seed << ", " << s.ranks << " ranks, block " << s.desc.block
+                                              << ", chunk " << s.desc.head_chunk;
     }
 }
 
@@ -73,9 +73,9 @@ void decode_from_a_cache_that_is_spread(bool device) {
     for (uint64_t seed = 1; seed <= 40; seed++) {
         Rng rng(derive(29, seed));
         const int64_t heads_k = rng.between(1, 3);
-        Case c = shaped(
-            {rng.between(1, 3), heads_k * rng.between(1, 4), heads_k, rng.pick<int64_t>({1, 1, 5}), rng.between(0, 200), 32, 32},
-            rng.pick<int32_t>({FA_F32, FA_BF16}));
+        Case c =
+            shaped({rng.between(1, 3), heads_k * rng.between(1, 4), heads_k, rng.pick<int64_t>({1, 1, 5}), rng.between(0, 200), 32, 32},
+                   rng.pick<int32_t>({FA_F32, FA_BF16}));
         c.seed = seed;
         if (rng.chance(0.3)) c.d.k_dtype = FA_Q8_0, c.d.v_dtype = FA_Q4_0;
         const int32_t alignment = rng.pick<int32_t>({FA_ALIGN_BOTTOM_RIGHT, FA_ALIGN_EXPLICIT});
@@ -149,8 +149,9 @@ TEST(Cp, SendsWhatItExplainsAndHardlyMoreThanTheLeast) {
     }
 }
 
-// What one rank must send to others at least, counted pair by pair from the definition of causal: keys that a row of another rank sees, once for
-// each rank that has such rows (all-gather), or as often as they are handed on around the ring; with Ulysses the rows' heads, and o and LSE back.
+// What one rank must send to others at least, counted pair by pair from the definition of causal: keys that a row of another rank sees,
+// once for each rank that has such rows (all-gather), or as often as they are handed on around the ring; with Ulysses the rows' heads, and
+// o and LSE back.
 uint64_t counted_bytes(const Case& c, const Way& way, int32_t ranks, int32_t rank) {
     const oracle::Reading r = c.reading();
     std::vector<std::vector<fa_cp_range_t>> parts(static_cast<size_t>(ranks));
@@ -237,10 +238,10 @@ std::string chosen(int64_t heads_k, double rate, double flops, bool deterministi
 }
 
 TEST(Cp, TakesTheMethodThatShouldBeDoneFirst) {
-    EXPECT_EQ("Ulysses", chosen(4, 1e12, 1e9));     // of which nothing is hidden, but which needs least beside
-    EXPECT_EQ("ring", chosen(4, 1e6, 1e6));         // work is long enough to hide every message of a slow link
+    EXPECT_EQ("Ulysses", chosen(4, 1e12, 1e9));       // of which nothing is hidden, but which needs least beside
+    EXPECT_EQ("ring", chosen(4, 1e6, 1e6));           // work is long enough to hide every message of a slow link
     EXPECT_EQ("Ulysses", chosen(4, 1e6, 1e6, true));  // under FA_DETERMINISTIC never the ring, and of one chunk nothing is hidden
-    EXPECT_EQ("all-gather", chosen(2, 1e12, 1e9));  // four ranks do not divide two heads
+    EXPECT_EQ("all-gather", chosen(2, 1e12, 1e9));    // four ranks do not divide two heads
     EXPECT_EQ("FA_PEERS_DISAGREE", chosen(4, 1e12, 1e9, false, [](int32_t rank, fa_cp_create_info_t& info) {
                   if (rank == 1) info.link_bytes_per_second = info.flops_per_second = 1e6;
               }));
@@ -263,8 +264,8 @@ TEST(Cp, RanksOutsideTheBandNeitherSendNorCompute) {
     }
 }
 
-// Sequences without a row, as many as there may be: nobody counts them, by any method. Where keys stay where they are, there is one for all. The
-// limit of time is the test.
+// Sequences without a row, as many as there may be: nobody counts them, by any method. Where keys stay where they are, there is one for
+// all. The limit of time is the test.
 TEST(Cp, F78_calls_without_a_row_do_not_count_their_sequences) {
     const float row[16] = {1};
     std::vector<Way> ways(std::begin(kWays), std::end(kWays));

@@ -1,5 +1,5 @@
-/* Ranks over MPI of which the last misbehaves: mpi_fault differ | refuse | silent | cut | killed. Each rank ends with 0 if it got the status
- * that it should have. */
+/* Ranks over MPI of which the last misbehaves: mpi_fault differ | refuse | silent | cut | killed. Each rank ends with 0 if it got the
+ * status that it should have. */
 #include <flashattn_cp_mpi.h>
 #include <stdio.h>
 #include <string.h>

@@ -40,8 +40,7 @@ void OnDevice::move(std::vector<T>& data, std::initializer_list<void*> fields) {
 }
 
 OnDevice::OnDevice(Rank& rank, fa_handle_t handle) : rank_(rank), handle_(handle) {
-    move(rank.q.bytes, {&rank.a.q}), move(rank.k.bytes, {&rank.a.k}), move(rank.v.bytes, {&rank.a.v}),
-        move(rank.o.bytes, {&rank.a.o});
+    move(rank.q.bytes, {&rank.a.q}), move(rank.k.bytes, {&rank.a.k}), move(rank.v.bytes, {&rank.a.v}), move(rank.o.bytes, {&rank.a.o});
     move(rank.lse, {&rank.a.lse}), move(rank.bias, {&rank.a.bias}), move(rank.mask, {&rank.a.mask});
     move(rank.seqused_k, {&rank.a.seqused_k}), move(rank.page_table, {&rank.a.page_table});
     move(rank.dout.bytes, {&rank.g.dout}), move(rank.dq.bytes, {&rank.g.dq}), move(rank.dk.bytes, {&rank.g.dk});

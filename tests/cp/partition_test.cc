@@ -45,8 +45,7 @@ TEST(CpPartition, EachRowIsOnOneRankAndLocalRowsFollowEachOther) {
 
 TEST(CpPartition, ZigzagGivesEachRankAnEarlyAndALatePart) {
     const fa_cp_desc_t s = spread(FA_CP_LAYOUT_ZIGZAG);
-    const int64_t expected[4][4] = {
-        {0, 8, 56, 8}, {8, 8, 48, 8}, {16, 8, 40, 8}, {24, 16, 0, 0}};  // the middle's parts are neighbours
+    const int64_t expected[4][4] = {{0, 8, 56, 8}, {8, 8, 48, 8}, {16, 8, 40, 8}, {24, 16, 0, 0}};  // the middle's parts are neighbours
     for (int32_t rank = 0; rank < 4; rank++) {
         fa_cp_range_t ranges[2] = {};
         int64_t count = 0;

@@ -90,8 +90,7 @@ class Pipes {
         Pipes& p = *static_cast<Pipes*>(user);
         const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
         while (!p.is_done(ticket)) {
-            const auto left =
-                std::chrono::duration_cast<std::chrono::milliseconds>(limit - std::chrono::steady_clock::now()).count();
+            const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(limit - std::chrono::steady_clock::now()).count();
             if (timeout_ms >= 0 && left <= 0) return FA_TIMEOUT;
             std::vector<pollfd> files;
             std::vector<int32_t> whose;

@@ -23,8 +23,7 @@ static void pack_sequences(Case& c, const std::vector<int32_t>& q, const std::ve
 
 Case problem(uint64_t seed, bool pairs, bool chunks, bool differentiable) {
     Rng rng(seed);
-    const int64_t heads_k = rng.pick<int64_t>({8, 8, 16}), rows = rng.between(1, 70),
-                  keys = rng.chance(0.5) ? rows : rng.between(1, 90);
+    const int64_t heads_k = rng.pick<int64_t>({8, 8, 16}), rows = rng.between(1, 70), keys = rng.chance(0.5) ? rows : rng.between(1, 90);
     Case c = shaped({rng.between(1, 2), heads_k * rng.between(1, 2), heads_k, rows, keys, 16, rng.pick<int64_t>({16, 24})},
                     rng.pick<int32_t>({FA_F32, FA_F32, FA_BF16, FA_F16}));
     c.seed = seed;
@@ -65,8 +64,7 @@ Spread spread_of(const Way& way, const Case& c, Rng& rng) {
     Spread s = by_rows(rng.pick<int32_t>({2, 2, 4, 8}), way.method, way.layout);
     if (way.method != FA_CP_METHOD_ULYSSES && rng.chance(0.3)) s.ranks = 3;
     if (rng.chance(0.3)) s.desc.block = rng.pick<int64_t>({4, 16});
-    if (way.method == FA_CP_METHOD_ALL_GATHER && rng.chance(0.5))
-        s.desc.head_chunk = int32_t(c.d.heads_k / rng.pick<int32_t>({1, 2, 8}));
+    if (way.method == FA_CP_METHOD_ALL_GATHER && rng.chance(0.5)) s.desc.head_chunk = int32_t(c.d.heads_k / rng.pick<int32_t>({1, 2, 8}));
     if (s.desc.head_chunk > 0 && c.d.heads_v > 0 && c.d.heads_v < c.d.heads_k) s.desc.head_chunk = int32_t(c.d.heads_k);
     return s;
 }

@@ -59,8 +59,7 @@ int rank_process(Pipes& pipes, int32_t rank, int32_t method, int64_t limit) {
     fa_cp_partition(&spread, rank, kRanks, nullptr, 1, kRows, mine, 2, &count);
     for (Floats* x : {&part.q, &part.k, &part.v, &part.dout, &whole.o, &whole.dq, &whole.dk, &whole.dv})
         for (int64_t i = 0; i < count; i++)
-            memmove(x->data() + mine[i].local * kRow, x->data() + mine[i].begin * kRow,
-                    size_t(mine[i].rows * kRow) * sizeof(float));
+            memmove(x->data() + mine[i].local * kRow, x->data() + mine[i].begin * kRow, size_t(mine[i].rows * kRow) * sizeof(float));
 
     const auto began = std::chrono::steady_clock::now();
     fa_status_t status = fa_cp_forward(cp, &d, &spread, &part.forward);
@@ -70,8 +69,7 @@ int rank_process(Pipes& pipes, int32_t rank, int32_t method, int64_t limit) {
     if (late) return 251;
     if (status != FA_OK) return status;
     for (int64_t i = 0; i < (mine[0].rows + (count > 1 ? mine[1].rows : 0)) * kRow; i++)
-        for (const auto& [got, want] :
-             {std::pair(&part.o, &whole.o), {&part.dq, &whole.dq}, {&part.dk, &whole.dk}, {&part.dv, &whole.dv}})
+        for (const auto& [got, want] : {std::pair(&part.o, &whole.o), {&part.dq, &whole.dq}, {&part.dk, &whole.dk}, {&part.dv, &whole.dv}})
             if (!(std::abs((*got)[size_t(i)] - (*want)[size_t(i)]) < 1e-5f)) return 250;
     return FA_OK;
 }
@@ -104,8 +102,7 @@ TEST(CpProcesses, AKilledRankIsAStatusForAllOthers) {
 
 TEST(CpProcesses, AMessageCutShortIsAStatusForAll) {
     for (const int32_t method : kMethods) {
-        const std::vector<int> ends =
-            statuses(method, kShort, [&](int32_t rank, Pipes& pipes) { pipes.cut_at = rank == 1 ? 3 : -1; });
+        const std::vector<int> ends = statuses(method, kShort, [&](int32_t rank, Pipes& pipes) { pipes.cut_at = rank == 1 ? 3 : -1; });
         for (const size_t rank : {0u, 2u, 3u}) EXPECT_TRUE(ends[rank] == FA_PEER_FAILED || ends[rank] == FA_TIMEOUT) << ends[rank];
     }
 }

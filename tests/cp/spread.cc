@@ -64,8 +64,7 @@ std::vector<char> local_pairs(const Case& c, const oracle::Reading& r, Rank& ran
                     const char* from = bias ? c.bias.as<char>() + r.bias(range.sequence, h, range.begin + i, j) * size
                                             : c.mask.as<char>() + r.mask(range.sequence, h, range.begin + i, j);
                     memcpy(pairs.data() +
-                               (range.sequence * stride[0] + h * stride[1] + (local[size_t(range.sequence)] + i) * stride[2] + j) *
-                                   size,
+                               (range.sequence * stride[0] + h * stride[1] + (local[size_t(range.sequence)] + i) * stride[2] + j) * size,
                            from, size_t(size));
                 }
         local[size_t(range.sequence)] += range.rows;

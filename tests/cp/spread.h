@@ -32,7 +32,7 @@ struct Spread {
     std::function<void(int32_t rank, fa_cp_create_info_t&)> change_info = nullptr;
     bool own_devices = false;  // each rank has the device of its number
     int32_t silent_rank = -1;  // which makes no call
-    bool again = false;  // a second call after the first, whose result counts
+    bool again = false;        // a second call after the first, whose result counts
 };
 
 Spread by_rows(int32_t ranks, int32_t method, int32_t layout);

@@ -27,8 +27,7 @@ void move_lse(std::vector<float>& local, const Rank& rank, const float* whole, i
         for (int64_t i = 0; i < range.rows; i++)
             for (int64_t h = 0; h < heads; h++) {
                 const int64_t b = rank.packed ? 0 : range.sequence;
-                local[size_t((b * heads + h) * rank.local_rows + range.local + i)] =
-                    whole[index(range.sequence, h, range.begin + i)];
+                local[size_t((b * heads + h) * rank.local_rows + range.local + i)] = whole[index(range.sequence, h, range.begin + i)];
             }
 }
 
@@ -40,11 +39,9 @@ void move_gradients(Way way, BackwardCase& b, Rank& rank) {
         move_rows(way, rank.dq, rank.rows, rank.packed, r.d.heads_q, b.dq.as(),
                   [&](int64_t s, int64_t h, int64_t i) { return r.dq(s, h, i); });
     if (b.a.dk)
-        move_rows(way, rank.dk, rank.keys, packed_k, r.heads_k, b.dk.as(),
-                  [&](int64_t s, int64_t h, int64_t j) { return r.dk(s, h, j); });
+        move_rows(way, rank.dk, rank.keys, packed_k, r.heads_k, b.dk.as(), [&](int64_t s, int64_t h, int64_t j) { return r.dk(s, h, j); });
     if (b.a.dv)
-        move_rows(way, rank.dv, rank.keys, packed_k, r.heads_k, b.dv.as(),
-                  [&](int64_t s, int64_t h, int64_t j) { return r.dv(s, h, j); });
+        move_rows(way, rank.dv, rank.keys, packed_k, r.heads_k, b.dv.as(), [&](int64_t s, int64_t h, int64_t j) { return r.dv(s, h, j); });
 }
 
 Rank cut_backward(BackwardCase& b, const Spread& s, int32_t index) {
@@ -64,8 +61,7 @@ Rank cut_backward(BackwardCase& b, const Spread& s, int32_t index) {
               [&](int64_t q, int64_t h, int64_t i) { return r.dout(q, h, i); });
     rank.dlse.assign(rank.lse.size() + 1, std::nanf(""));
     if (b.a.dlse)
-        move_lse(rank.dlse, rank, b.dlse.as<float>(), c.d.heads_q,
-                 [&](int64_t q, int64_t h, int64_t i) { return r.dlse(q, h, i); });
+        move_lse(rank.dlse, rank, b.dlse.as<float>(), c.d.heads_q, [&](int64_t q, int64_t h, int64_t i) { return r.dlse(q, h, i); });
     rank.dq = local_tensor(r.dq_dtype(), q_batch, rows, c.d.heads_q, c.d.dim_qk, s.gap);
     rank.dk = local_tensor(r.dkv_dtype(), k_batch, keys, r.heads_k, c.d.dim_qk, s.gap);
     rank.dv = local_tensor(r.dkv_dtype(), k_batch, keys, r.heads_k, r.dim_v, s.gap);
@@ -108,8 +104,7 @@ std::vector<RankResult> run_spread_backward(BackwardCase& b, const Spread& s, St
     for (Rank& rank : ranks) {
         move_gradients(Way::out, b, rank);
         if (!b.a.dsinks) continue;
-        EXPECT_EQ(0, memcmp(rank.dsinks.data(), ranks[0].dsinks.data(), rank.dsinks.size() * sizeof(float)))
-            << "ranks' dsinks differ";
+        EXPECT_EQ(0, memcmp(rank.dsinks.data(), ranks[0].dsinks.data(), rank.dsinks.size() * sizeof(float))) << "ranks' dsinks differ";
         memcpy(b.dsinks.as(), rank.dsinks.data(), size_t(b.dsinks.bytes()));
     }
     return results;

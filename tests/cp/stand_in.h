@@ -1,5 +1,5 @@
-// A transport between threads of one process, with faults on demand. Messages lie in host memory, or where handles have theirs: there they go
-// through host memory, and waits of the library's are waits of the host, which a transport is free to do.
+// A transport between threads of one process, with faults on demand. Messages lie in host memory, or where handles have theirs: there they
+// go through host memory, and waits of the library's are waits of the host, which a transport is free to do.
 #pragma once
 #include <flashattn_cp.h>
 #include <gtest/gtest.h>
@@ -67,9 +67,9 @@ class StandIn {
         int32_t rank;
         int64_t sent;
         std::map<uint64_t, std::vector<fa_cp_message_t>> groups;  // what is still to be received
-        fa_handle_t handle;  // whose memory messages lie in; NULL: the host's
-        bool within;         // a call
-        uint64_t gathers;    // of host memory, so far
+        fa_handle_t handle;                                       // whose memory messages lie in; NULL: the host's
+        bool within;                                              // a call
+        uint64_t gathers;                                         // of host memory, so far
     };
     static constexpr uint64_t kOfHost = uint64_t(1) << 63;  // a tag's bit
 
@@ -87,7 +87,9 @@ class StandIn {
         for (int32_t r = 0; r < ranks; r++) {
             char* const part = static_cast<char*>(to) + uint64_t(r) * bytes;
             if (r == seat.rank) memcpy(part, from, bytes);
-            else messages.push_back({r, FA_CP_SEND, bytes, const_cast<void*>(from), tag}), messages.push_back({r, FA_CP_RECEIVE, bytes, part, tag});
+            else
+                messages.push_back({r, FA_CP_SEND, bytes, const_cast<void*>(from), tag}),
+                    messages.push_back({r, FA_CP_RECEIVE, bytes, part, tag});
         }
         uint64_t ticket;
         const fa_status_t status = start(user, messages.data(), int64_t(messages.size()), &ticket);

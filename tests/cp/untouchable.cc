@@ -1,5 +1,5 @@
-// On the CPU backend device memory is ordinary memory, which libflashattn-cp could read and write unnoticed. Here what fa_malloc gives lies in pages
-// that nobody may touch but the core, while it is called: the linker leads this program's calls through these functions (--wrap).
+// On the CPU backend device memory is ordinary memory, which libflashattn-cp could read and write unnoticed. Here what fa_malloc gives lies
+// in pages that nobody may touch but the core, while it is called: the linker leads this program's calls through these functions (--wrap).
 #include <flashattn.h>
 #include <sys/mman.h>
 #include <cstdlib>
@@ -55,10 +55,8 @@ fa_status_t __wrap_fa_free(fa_handle_t handle, void* pointer) {
         return within([&] { return __real_##name arguments; }); \
     }
 WITHIN_THE_CORE(fa_copy, (fa_handle_t h, void* to, const void* from, uint64_t n), (h, to, from, n))
-WITHIN_THE_CORE(fa_copy_async, (fa_handle_t h, void* to, const void* from, uint64_t n, uint32_t flags, void* s),
-                (h, to, from, n, flags, s))
-WITHIN_THE_CORE(fa_convert, (fa_handle_t h, const fa_conversion_t* list, int64_t n, uint32_t flags, void* s),
-                (h, list, n, flags, s))
+WITHIN_THE_CORE(fa_copy_async, (fa_handle_t h, void* to, const void* from, uint64_t n, uint32_t flags, void* s), (h, to, from, n, flags, s))
+WITHIN_THE_CORE(fa_convert, (fa_handle_t h, const fa_conversion_t* list, int64_t n, uint32_t flags, void* s), (h, list, n, flags, s))
 WITHIN_THE_CORE(fa_forward_ex, (fa_handle_t h, const fa_attention_desc_t* d, const fa_forward_args_t* a), (h, d, a))
 WITHIN_THE_CORE(fa_backward, (fa_handle_t h, const fa_attention_desc_t* d, const fa_backward_args_t* a), (h, d, a))
 WITHIN_THE_CORE(fa_merge, (fa_handle_t h, const fa_attention_desc_t* d, const fa_merge_args_t* a), (h, d, a))

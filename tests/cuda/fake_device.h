@@ -1,5 +1,5 @@
-/* What the run times of ours answer alike: there is one device, and a module's code is registered when it is loaded. Each is linked before the real one,
- * which serves the calls that are not reached. */
+/* What the run times of ours answer alike: there is one device, and a module's code is registered when it is loaded. Each is linked before
+ * the real one, which serves the calls that are not reached. */
 #include <cuda_runtime_api.h>
 #include <string.h>
 
@@ -17,7 +17,9 @@ void** __cudaRegisterFatBinary(void* binary) {
 void __cudaRegisterFatBinaryEnd(void** handle) { (void)handle; }
 void __cudaUnregisterFatBinary(void** handle) { (void)handle; }
 
-cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* mode) { return *mode = cudaStreamCaptureModeGlobal, cudaSuccess; }
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* mode) {
+    return *mode = cudaStreamCaptureModeGlobal, cudaSuccess;
+}
 cudaError_t cudaDeviceGetAttribute(int* value, enum cudaDeviceAttr attribute, int device) {
     (void)device;
     return *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 232448, cudaSuccess;

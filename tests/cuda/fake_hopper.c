@@ -1,6 +1,7 @@
-/* The part of the CUDA run time that leads to a launch, as it answers for a Hopper GPU. It prints the kernels that are loaded, and those that are
- * launched, with what their parameters begin with, in words of eight bytes: what the host's compiler has made of a plan. Where FAKE_PTX is set,
- * kernels have been compiled from PTX for another architecture. FAKE_GPU = sm_80, sm_89 or sm_100 makes it another GPU, for tools/support_tables. */
+/* The part of the CUDA run time that leads to a launch, as it answers for a Hopper GPU. It prints the kernels that are loaded, and those
+ * that are launched, with what their parameters begin with, in words of eight bytes: what the host's compiler has made of a plan. Where
+ * FAKE_PTX is set, kernels have been compiled from PTX for another architecture. FAKE_GPU = sm_80, sm_89 or sm_100 makes it another GPU,
+ * for tools/support_tables. */
 #include <cuda.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -74,8 +75,8 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes* a, const void* kern
 }
 
 enum {
-    kWords = 59,  /* as many as backward_preprocess has, whose parameters are the fewest */
-    kMaps = 64    /* words of the four tensor maps that the kernels of Hopper itself have first */
+    kWords = 59, /* as many as backward_preprocess has, whose parameters are the fewest */
+    kMaps = 64   /* words of the four tensor maps that the kernels of Hopper itself have first */
 };
 static cudaError_t print_launch(const void* kernel, void** parameters) {
     const char* const name = name_of(kernel);

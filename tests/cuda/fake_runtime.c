@@ -1,5 +1,5 @@
-/* The part of the CUDA run time that leads to a handle, as it answers for a GPU of 2016: what the backend makes of a device that its kernels were
- * not built for. */
+/* The part of the CUDA run time that leads to a handle, as it answers for a GPU of 2016: what the backend makes of a device that its
+ * kernels were not built for. */
 #include "fake_device.h"
 
 const char* cudaGetErrorString(cudaError_t e) {

@@ -1,4 +1,5 @@
-/* The gradients of a call whose numbers occur once each, by the kernels of Hopper and by the general ones. Nothing lies where its pointers point to. */
+/* The gradients of a call whose numbers occur once each, by the kernels of Hopper and by the general ones. Nothing lies where its pointers
+ * point to. */
 #include <flashattn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -39,7 +40,7 @@ int main(void) {
     if (fa_explain(handle, &d, FA_OP_BACKWARD, text, sizeof text) != FA_OK) return printf("explain: %s\n", fa_last_error(handle)), 1;
     printf("calls\n");
     for (general = 0; general < 2; general++) {
-        backward.dv = (char*)address(8) + 8 * general;  /* Hopper's own kernels take multiples of 16 bytes */
+        backward.dv = (char*)address(8) + 8 * general; /* Hopper's own kernels take multiples of 16 bytes */
         if (fa_backward(handle, &d, &backward) != FA_OK) return printf("backward: %s\n", fa_last_error(handle)), 1;
     }
     return fa_destroy(handle) == FA_OK ? 0 : 1;

@@ -170,8 +170,7 @@ TEST(Handle, GivesMemoryAndTakesItBack) {
     handle.synchronize();
     EXPECT_EQ(later, x);
     EXPECT_EQ(handle.get(FA_INFO_STREAM), 0);
-    EXPECT_NE(thrown_by([&] { handle.copy_async<float>(flashattn::Span<float>(o.data(), 3), x); }).find("fewer"),
-              std::string::npos);
+    EXPECT_NE(thrown_by([&] { handle.copy_async<float>(flashattn::Span<float>(o.data(), 3), x); }).find("fewer"), std::string::npos);
     EXPECT_NE(thrown_by([&] { handle.copy<float>(flashattn::Span<float>(o.data(), 3), x); }).find("fewer"), std::string::npos);
     EXPECT_EQ(thrown_by([&] { handle.allocate<float>(SIZE_MAX / 2); }).find("FA_OUT_OF_MEMORY"), 0u);
     EXPECT_EQ(handle.allocate<float>(0).data(), nullptr);

@@ -1,5 +1,5 @@
-// Every kernel for the matrix instructions that FLASHATTN_EMU_MATRIX names: chosen, as fa_explain says, and right by the oracle, in its plain
-// loop and with what only the general one serves.
+// Every kernel for the matrix instructions that FLASHATTN_EMU_MATRIX names: chosen, as fa_explain says, and right by the oracle, in its
+// plain loop and with what only the general one serves.
 #include <gtest/gtest.h>
 #include <cmath>
 #include <cstring>
@@ -22,7 +22,8 @@ std::set<std::string> listed_kernels(const std::string& matrix, int32_t dtype, i
     const bool f32 = dtype == FA_F32;
     const auto add = [&](bool of_f32, bool of_bytes, const char* instruction, int tile, int columns, int row_warps) {
         if (f32 != of_f32 || bytes != of_bytes || columns != width || (bytes && width > 128 && dtype == FA_F16)) return;
-        names.insert(std::string("fwd_") + instruction + (bytes ? "_byte_" : "_") + std::to_string(tile * row_warps) + "x" + std::to_string(columns));
+        names.insert(std::string("fwd_") + instruction + (bytes ? "_byte_" : "_") + std::to_string(tile * row_warps) + "x" +
+                     std::to_string(columns));
     };
     const bool mfma = matrix.rfind("mfma", 0) == 0, wmma = matrix == "wmma_gfx11" || matrix == "wmma_gfx12";
 #define FA_MFMA(tile, columns, row_warps, key_warps, keys) \
@@ -74,7 +75,7 @@ std::string kernel_of(const Handle& handle, const fa_attention_desc_t& d, int32_
 
 // By the type of q and the width of heads.
 class AmdKernels : public testing::TestWithParam<std::tuple<int32_t, int64_t>> {
-protected:
+  protected:
     const Handle handle = make_handle();
     const int32_t type = std::get<0>(GetParam());
     const int64_t width = std::get<1>(GetParam());
@@ -184,22 +185,24 @@ TEST_P(AmdKernels, TakeSubnormalNumbers) {
         if (flushes) ASSERT_EQ(c.run(handle), FA_OK) << handle.error();  // the oracle keeps them
         else EXPECT_EQ(run_and_check(handle, c), "");
         const uint16_t* const o = c.o.as<uint16_t>();
-        EXPECT_EQ(o[1], 0x3F80);        // 1
-        EXPECT_LE(o[0] & 0x7FFF, 0x7F);  // subnormal, or 0
+        EXPECT_EQ(o[1], 0x3F80);                                                             // 1
+        EXPECT_LE(o[0] & 0x7FFF, 0x7F);                                                      // subnormal, or 0
         const double all_alike = std::log(150.), one_larger = std::log(149 + std::exp(2.));  // 2^-130 · 2^126 · 32
         EXPECT_NEAR(c.lse.as<float>()[0], flushes ? all_alike : one_larger, 1e-5);
     }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, AmdKernels, testing::Combine(testing::Values(FA_F16, FA_BF16, FA_F32), testing::Values(64, 128, 256)),
-                         [](const auto& info) { return oracle::name_of(std::get<0>(info.param)) + ("_" + std::to_string(std::get<1>(info.param))); });
+                         [](const auto& info) {
+                             return oracle::name_of(std::get<0>(info.param)) + ("_" + std::to_string(std::get<1>(info.param)));
+                         });
 
 namespace rt {
 constexpr int kWideRows = 32;  // as in rt_hip.h
 }
 
-// What no matrix kernel takes: f32 beside keys and values of other types, by the width of heads. Among these calls are probabilities as outputs,
-// splits of the keys and gradients of sinks, which have small kernels of their own.
+// What no matrix kernel takes: f32 beside keys and values of other types, by the width of heads. Among these calls are probabilities as
+// outputs, splits of the keys and gradients of sinks, which have small kernels of their own.
 class SimtKernels : public testing::TestWithParam<int64_t> {};
 
 TEST_P(SimtKernels, AreAllChosenAndRight) {

@@ -75,8 +75,7 @@ TEST(Lockstep, ShufflesStayWithinSixteenLanes) {
 }
 TEST(Lockstep, VotesAreOfOneWave) {
     const std::vector<float> out = run(votes);
-    for (int i = 0; i < kThreads; i++)
-        EXPECT_EQ(out[size_t(i)], i / lockstep::wave() == (kThreads - 1) / lockstep::wave() ? 1.f : 0.f);
+    for (int i = 0; i < kThreads; i++) EXPECT_EQ(out[size_t(i)], i / lockstep::wave() == (kThreads - 1) / lockstep::wave() ? 1.f : 0.f);
 }
 
 void leave_early(Params x) {

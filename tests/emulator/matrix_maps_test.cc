@@ -84,17 +84,18 @@ void check(const std::string& instruction) {
     Depths dims(I::kTile), keys(I::kTile);
     for (int lane = 0; lane < I::kLanes; lane++)
         for (int i = 0; i < elements; i++) {
-            const MatrixElement left = a[size_t(lane)][size_t(i % Map::kOperands)],
-                                right = b[size_t(lane)][size_t(i % Map::kOperands)];
+            const MatrixElement left = a[size_t(lane)][size_t(i % Map::kOperands)], right = b[size_t(lane)][size_t(i % Map::kOperands)];
             const int first = i / Map::kOperands * Map::kDepth;
             EXPECT_EQ(left.row, I::row(lane));
             EXPECT_EQ(right.column, I::row(lane));
-            const auto read_at = [&](int begin, int step, int piece) { return (begin + step * (bytes * i / piece) + bytes * i % piece) / bytes; };
+            const auto read_at = [&](int begin, int step, int piece) {
+                return (begin + step * (bytes * i / piece) + bytes * i % piece) / bytes;
+            };
             const int dim = read_at(I::dim_byte(lane), I::kDimStep, I::kDimBytes),
                       key = read_at(I::key_byte(lane), I::kKeyStep, I::kKeyBytes);
-            dims.meet(first + left.column, dim);  // k's
-            dims.meet(first + right.row, dim);    // q's
-            keys.meet(first + left.column, key);  // v's
+            dims.meet(first + left.column, dim);                                       // k's
+            dims.meet(first + right.row, dim);                                         // q's
+            keys.meet(first + left.column, key);                                       // v's
             keys.meet(first + right.row, I::kOperandsTwice ? i : I::column(lane, i));  // P's
         }
     dims.expect_all();

@@ -23,14 +23,16 @@ std::set<std::string> listed_kernels() {
 #undef FA_SIMT_BACKWARD
     add(widest);  // heads that a narrower one spans have matrix kernels
     for (const char* dtype : {" f16", " bf16", " f32"}) {
-        for (const char* columns : {"64", "128"}) add(std::string("bwd_mma_") + columns + dtype), add(std::string("bwd_mma_plain_") + columns + dtype);
+        for (const char* columns : {"64", "128"})
+            add(std::string("bwd_mma_") + columns + dtype), add(std::string("bwd_mma_plain_") + columns + dtype);
         for (const char* columns : {"256", "512"})
             if (std::string(dtype) != " f32") add(std::string("bwd_mma_") + columns + dtype);
     }
     for (const char* dtype : {" f16", " bf16"}) {
         if (!is_hopper()) continue;
         for (const char* columns : {"64", "128", "256", "64_bias", "128_bias"}) add(std::string("bwd_sm90_") + columns + dtype);
-        for (const char* columns : {"64", "128"}) names.insert(std::string("bwd_sm90_") + columns + "_plain" + dtype);  // adds dq in any order
+        for (const char* columns : {"64", "128"})
+            names.insert(std::string("bwd_sm90_") + columns + "_plain" + dtype);  // adds dq in any order
     }
     return names;
 }
@@ -63,11 +65,13 @@ std::vector<Case> plain_cases(const Handle& handle) {
     std::vector<Case> cases;
     std::set<std::pair<std::string, bool>> known;
     for (const int32_t dtype : {FA_BF16, FA_F16, FA_F32})
-        for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {56, 40}, {128, 128}, {192, 128}, {256, 256}, {300, 300}, {512, 512}, {600, 600}})
+        for (const auto& [dim_qk, dim_v] :
+             {std::pair{64, 64}, {56, 40}, {128, 128}, {192, 128}, {256, 256}, {300, 300}, {512, 512}, {600, 600}})
             for (const Size& size : {Size{1, 2, 70, 90}, {2, 4, 200, 330}, {1, 1, 130, 4200}})
                 for (int form = 0; form < 32; form++) {
                     const bool masked = form & 1, ragged = form & 2, same_bits = form & 4, capped = form & 8, biased = form & 16;
-                    Case c = shaped({size.batch, size.heads, std::max<int64_t>(size.heads / 2, 1), size.rows, size.keys, dim_qk, dim_v}, dtype);
+                    Case c =
+                        shaped({size.batch, size.heads, std::max<int64_t>(size.heads / 2, 1), size.rows, size.keys, dim_qk, dim_v}, dtype);
                     if (masked) causal(c, FA_ALIGN_BOTTOM_RIGHT);
                     if (same_bits) c.d.flags |= FA_DETERMINISTIC;
                     if (capped) c.d.softcap = 20;
@@ -169,13 +173,29 @@ TEST_P(BackwardAtItsWorst, ElementByElement) {
 INSTANTIATE_TEST_SUITE_P(EveryBackwardKernel, BackwardAtItsWorst,
                          testing::Values(std::pair(FA_F16, 64), std::pair(FA_F16, 128), std::pair(FA_F16, 256), std::pair(FA_F16, 512),
                                          std::pair(FA_BF16, 64), std::pair(FA_BF16, 128), std::pair(FA_BF16, 256), std::pair(FA_BF16, 512)),
-                         [](const auto& info) { return (info.param.first == FA_F16 ? "F16_" : "Bf16_") + std::to_string(info.param.second); });
+                         [](const auto& info) {
+                             return (info.param.first == FA_F16 ? "F16_" : "Bf16_") + std::to_string(info.param.second);
+                         });
 
 // Calls with a bias: those that Hopper's kernels read as they are, or as a copy; broadcast, repeated and with factors; with keys, and all
 // keys of a row, that it removes; of one length, of several and packed, with sinks, and with dbias, which needs the LSE of other kernels.
 class WithBias : public Gpu, public testing::WithParamInterface<std::pair<int32_t, int64_t>> {};
 
-enum BiasForm { dense, of_a_sequence, of_a_head, one_row, odd_rows, one_key, removing, with_factors, repeated, ragged, packed, with_sinks, bias_forms };
+enum BiasForm {
+    dense,
+    of_a_sequence,
+    of_a_head,
+    one_row,
+    odd_rows,
+    one_key,
+    removing,
+    with_factors,
+    repeated,
+    ragged,
+    packed,
+    with_sinks,
+    bias_forms
+};
 
 Case biased_case(BiasForm form, int32_t dtype, int64_t dim) {
     Case c = shaped({2, 4, 2, 200, 330, dim, dim}, dtype);
@@ -225,7 +245,9 @@ TEST_P(WithBias, AgreesWithTheOracle) {
 INSTANTIATE_TEST_SUITE_P(EveryBackwardKernel, WithBias,
                          testing::Values(std::pair(FA_F16, 64), std::pair(FA_F16, 96), std::pair(FA_F16, 128), std::pair(FA_BF16, 64),
                                          std::pair(FA_BF16, 96), std::pair(FA_BF16, 128), std::pair(FA_BF16, 40)),
-                         [](const auto& info) { return (info.param.first == FA_F16 ? "F16_" : "Bf16_") + std::to_string(info.param.second); });
+                         [](const auto& info) {
+                             return (info.param.first == FA_F16 ? "F16_" : "Bf16_") + std::to_string(info.param.second);
+                         });
 
 // Sinks of f16, whose gradient is summed behind kernels that keep probabilities in a unit of their own.
 TEST_F(EveryBackwardKernel, F95_sinks_of_f16) {
@@ -246,9 +268,12 @@ struct LongCall {
     bool masked;
     int32_t dtype = FA_BF16;
 };
-void PrintTo(const LongCall& call, std::ostream* out) { *out << call.shape.batch * call.shape.heads_q << " heads, " << call.shape.rows << " rows"; }
+void PrintTo(const LongCall& call, std::ostream* out) {
+    *out << call.shape.batch * call.shape.heads_q << " heads, " << call.shape.rows << " rows";
+}
 
-// Calls of several rounds of blocks, where the Hopper kernels prepare rows while others are at work, and split the blocks of the last round.
+// Calls of several rounds of blocks, where the Hopper kernels prepare rows while others are at work, and split the blocks of the last
+// round.
 class SeveralRounds : public Gpu, public testing::WithParamInterface<LongCall> {};
 
 TEST_P(SeveralRounds, AgreeWithTheOracle) {
@@ -262,16 +287,17 @@ TEST_P(SeveralRounds, AgreeWithTheOracle) {
     EXPECT_EQ(run_on_device(handle, b), "") << b.describe();
 }
 INSTANTIATE_TEST_SUITE_P(EveryBackwardKernel, SeveralRounds,
-                         testing::Values(LongCall{{1, 56, 56, 2050, 540, 8, 8}, false},    // many blocks, some of them split
-                                         LongCall{{2, 25, 25, 4100, 260, 8, 8}, true},     // longest first
+                         testing::Values(LongCall{{1, 56, 56, 2050, 540, 8, 8}, false},  // many blocks, some of them split
+                                         LongCall{{2, 25, 25, 4100, 260, 8, 8}, true},   // longest first
                                          LongCall{{2, 25, 25, 4100, 260, 8, 8}, true, FA_F16},
-                                         LongCall{{1, 437, 437, 300, 300, 8, 8}, true},    // in two sections of heads, the second has one more
-                                         LongCall{{2, 51, 17, 600, 600, 8, 8}, true},      // grouped heads
-                                         LongCall{{1, 90, 90, 530, 380, 72, 8}, false},    // wider heads
+                                         LongCall{{1, 437, 437, 300, 300, 8, 8},
+                                                  true},                               // in two sections of heads, the second has one more
+                                         LongCall{{2, 51, 17, 600, 600, 8, 8}, true},  // grouped heads
+                                         LongCall{{1, 90, 90, 530, 380, 72, 8}, false},  // wider heads
                                          LongCall{{1, 90, 90, 530, 380, 72, 8}, false, FA_F16},
-                                         LongCall{{1, 3, 3, 1100, 500, 72, 8}, false},     // one round, all of it split
-                                         LongCall{{1, 6, 6, 300, 4200, 8, 8}, false},      // few steps a block
-                                         LongCall{{1, 2, 1, 2100, 4200, 8, 8}, false}));   // one round, rows of two heads
+                                         LongCall{{1, 3, 3, 1100, 500, 72, 8}, false},    // one round, all of it split
+                                         LongCall{{1, 6, 6, 300, 4200, 8, 8}, false},     // few steps a block
+                                         LongCall{{1, 2, 1, 2100, 4200, 8, 8}, false}));  // one round, rows of two heads
 
 // With another stream at work beside it, which moves the blocks about.
 TEST_F(EveryBackwardKernel, GivesTheSameBitsAThousandTimesWhereAsked) {

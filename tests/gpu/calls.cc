@@ -312,8 +312,7 @@ std::unique_ptr<Call> forward_call(fa_handle_t handle, uint64_t seed) {
     c.d.operands |= FA_OPERAND_SEQUSED_K | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_RNG_STATE;
     causal(c, FA_ALIGN_BOTTOM_RIGHT);
     paged(c, 16);
-    for (int64_t* s : {c.d.k_descale_stride, c.d.v_descale_stride})
-        s[0] = c.d.page_size * c.d.heads_k, s[1] = c.d.heads_k, s[2] = 1;
+    for (int64_t* s : {c.d.k_descale_stride, c.d.v_descale_stride}) s[0] = c.d.page_size * c.d.heads_k, s[1] = c.d.heads_k, s[2] = 1;
     c.metadata.seqused_k.assign(size_t(c.d.batch), int32_t(c.d.seqlen_k));
     return std::make_unique<Forward>(std::move(c), seed, handle, false);
 }

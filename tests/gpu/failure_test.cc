@@ -147,7 +147,9 @@ void lose_the_device() {
     uint64_t bytes = 0;
     const Case c = needy();
     expect(fa_workspace_size(handle, &c.d, FA_OP_FORWARD, &bytes) == FA_OK, "a question that needs no device");
-    { const Handle gone = std::move(handle); }
+    {
+        const Handle gone = std::move(handle);
+    }
     fa_create_info_t info = FA_CREATE_INFO_INIT;
     info.backend = FA_BACKEND_CUDA;
     fa_handle_t another = nullptr;

@@ -71,7 +71,8 @@ Moved<fa_forward_args_t> moved(const Case& c) {
         Memory whole(tokens * kTokenBytes);
         m.interleave(&Args::k, whole, 0, kTokenBytes, kTokenDims, tokens);
         m.interleave(&Args::k_descale, whole, kTokenDims, kTokenBytes, kTokenFactorBytes, tokens);
-        m.interleave(&Args::k_tail, whole, kTokenDims + kTokenFactorBytes, kTokenBytes, kTokenBytes - kTokenDims - kTokenFactorBytes, tokens);
+        m.interleave(&Args::k_tail, whole, kTokenDims + kTokenFactorBytes, kTokenBytes, kTokenBytes - kTokenDims - kTokenFactorBytes,
+                     tokens);
         m.keep(std::move(whole));
     }
     m.device.workspace = nullptr;

@@ -19,8 +19,8 @@ inline void cuda(cudaError_t status) {
     if (status != cudaSuccess) throw std::runtime_error(std::string("CUDA runtime: ") + cudaGetErrorString(status));
 }
 
-// Whole words of 8 bytes: a copy to shared memory of a word's first three bytes, or seven, which says how many it reads, the sanitizers take for one of
-// the whole word. Behind the bytes it has kPoison, which is no number in what is copied so, factors.
+// Whole words of 8 bytes: a copy to shared memory of a word's first three bytes, or seven, which says how many it reads, the sanitizers
+// take for one of the whole word. Behind the bytes it has kPoison, which is no number in what is copied so, factors.
 class Memory {
   public:
     Memory() = default;
@@ -106,7 +106,7 @@ class Moved {
     explicit Moved(const Args& args) : host(args), device(args) {}
 
     template <class T>
-    void part(T* Args::*pointer, int64_t bytes, bool output = false) {
+    void part(T* Args::* pointer, int64_t bytes, bool output = false) {
         if (!(host.*pointer) || bytes == 0) return;
         parts_.push_back({Memory(bytes), const_cast<void*>(static_cast<const void*>(host.*pointer)), output});
         device.*pointer = static_cast<T*>(parts_.back().memory.as());
@@ -119,9 +119,10 @@ class Moved {
         void* const to = parts_.back().memory.as();
         memcpy(reinterpret_cast<char*>(&device) + pointer, &to, sizeof to);
     }
-    // Moves an input into memory that others share: `count` rows of `bytes`, `pitch` apart there as here, the first `at` bytes from its begin.
+    // Moves an input into memory that others share: `count` rows of `bytes`, `pitch` apart there as here, the first `at` bytes from its
+    // begin.
     template <class T>
-    void interleave(T* Args::*pointer, const Memory& shared, int64_t at, int64_t pitch, int64_t bytes, int64_t count) {
+    void interleave(T* Args::* pointer, const Memory& shared, int64_t at, int64_t pitch, int64_t bytes, int64_t count) {
         char* const to = shared.as<char>() + at;
         rows_.push_back({host.*pointer, to, size_t(pitch), size_t(bytes), size_t(count)});
         device.*pointer = reinterpret_cast<T*>(to);
@@ -188,7 +189,8 @@ class Call {
     virtual std::vector<unsigned char> output() const = 0;
 };
 
-std::vector<std::unique_ptr<Call>> one_of_each(fa_handle_t handle);  // forward (paged, quantised, split, with dropout), backward, merge, append, rotary
+std::vector<std::unique_ptr<Call>> one_of_each(
+    fa_handle_t handle);  // forward (paged, quantised, split, with dropout), backward, merge, append, rotary
 std::unique_ptr<Call> forward_call(fa_handle_t handle, uint64_t seed);
 std::unique_ptr<Call> packed_call(fa_handle_t handle, uint64_t seed);
 

@@ -34,8 +34,9 @@ inline std::vector<Case> wide_cases() {
     enum { alike, ragged, in_pages, windowed, packed, to_f32, layouts };
     std::vector<Case> cases;
     for (const int32_t dtype : {FA_BF16, FA_F16})
-        for (const Shape& shape : {Shape{2, 2, 2, 200, 300, 512, 512}, Shape{3, 4, 1, 1, 64, 512, 512}, Shape{3, 6, 1, 21, 129, 320, 264}, Shape{2, 12, 2, 40, 700, 512, 64},
-                                   Shape{1, 1, 1, 321, 1000, 264, 512}, Shape{1, 8, 2, 1, 5000, 512, 512}, Shape{3, 64, 1, 3, 90, 64, 512}, Shape{2, 5, 5, 64, 1, 512, 512}})
+        for (const Shape& shape : {Shape{2, 2, 2, 200, 300, 512, 512}, Shape{3, 4, 1, 1, 64, 512, 512}, Shape{3, 6, 1, 21, 129, 320, 264},
+                                   Shape{2, 12, 2, 40, 700, 512, 64}, Shape{1, 1, 1, 321, 1000, 264, 512},
+                                   Shape{1, 8, 2, 1, 5000, 512, 512}, Shape{3, 64, 1, 3, 90, 64, 512}, Shape{2, 5, 5, 64, 1, 512, 512}})
             for (const int splits : {0, 3})
                 for (int layout = alike; layout < layouts; layout++) {
                     Case c = shaped({shape.batch, shape.heads, shape.heads_k, shape.rows, shape.keys, shape.dim_qk, shape.dim_v}, dtype);
@@ -53,7 +54,8 @@ inline std::vector<Case> wide_cases() {
                         c.d.operands |= FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
                         c.metadata.cu_seqlens_q = c.metadata.cu_seqlens_k = {0};
                         for (int64_t b = 0; b < shape.batch; b++) {
-                            c.metadata.cu_seqlens_q.push_back(c.metadata.cu_seqlens_q.back() + int32_t(b == 1 ? shape.rows / 3 : shape.rows));
+                            c.metadata.cu_seqlens_q.push_back(c.metadata.cu_seqlens_q.back() +
+                                                              int32_t(b == 1 ? shape.rows / 3 : shape.rows));
                             c.metadata.cu_seqlens_k.push_back(c.metadata.cu_seqlens_k.back() + int32_t(b == 2 ? 0 : shape.keys - b));
                         }
                         c.d.total_q = c.metadata.cu_seqlens_q.back() + 3, c.d.total_k = c.metadata.cu_seqlens_k.back() + 5;
@@ -72,7 +74,8 @@ inline std::vector<Case> low_cases() {
     std::vector<Case> cases;
     for (const int32_t dtype : {FA_BF16, FA_F16})
         for (const int64_t dim : {64, 128, 256})
-            for (const Shape& shape : {Shape{8, 2, 20}, Shape{12, 2, 100}, Shape{16, 1, 9}, Shape{4, 4, 127}, Shape{64, 2, 33}, Shape{8, 2, 160}})
+            for (const Shape& shape :
+                 {Shape{8, 2, 20}, Shape{12, 2, 100}, Shape{16, 1, 9}, Shape{4, 4, 127}, Shape{64, 2, 33}, Shape{8, 2, 160}})
                 for (int layout = alike; layout < layouts; layout++) {
                     Case c = shaped({2, shape.heads, shape.heads_k, shape.rows, 300, dim, dim}, dtype);
                     c.d.num_splits = 1;

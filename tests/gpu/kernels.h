@@ -16,7 +16,7 @@ void fill_pattern(uint16_t* x, int64_t count, uint32_t seed, cudaStream_t stream
 #ifdef __CUDACC__
 __host__ __device__
 #endif
-inline float pattern_value(int64_t i, uint32_t seed) {
+    inline float pattern_value(int64_t i, uint32_t seed) {
     uint64_t z = (uint64_t(i) + seed) * 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 32)) * 0xbf58476d1ce4e5b9u;
     return float(int32_t((z >> 40) & 255) - 128) / 64.f;

@@ -14,7 +14,9 @@ namespace test::gpu {
 namespace {
 
 class EveryKernel : public Gpu {};
-namespace rt { constexpr int kWideRows = 64; }  // as in rt_cuda.h
+namespace rt {
+constexpr int kWideRows = 64;
+}  // namespace rt
 
 // A matrix kernel's name with the type that it is compiled for.
 std::string matrix_name(const char* family, int columns, int row_warps, int row_tiles, const char* dtype, int rows_of_tile = 16) {
@@ -39,7 +41,8 @@ std::set<std::string> listed_kernels() {
 #define FA_MMA_SCALED(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_scaled", columns, row_warps, row_tiles, 128);
 #define FA_MMA_SCALED_DECODE(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_stored", columns, row_warps, row_tiles, 128, 8);
 #define FA_MMA_LATENT(row_warps, row_tiles, ...) insert_both("fwd_mma_latent", 576, row_warps, row_tiles, 576);
-#define FA_MMA_LATENT_8BIT(row_warps, row_tiles, ...) for (const int dims : {576, 512}) names.insert(matrix_name("fwd_mma_byte_latent", dims, row_warps, row_tiles, "bf16"));
+#define FA_MMA_LATENT_8BIT(row_warps, row_tiles, ...) \
+    for (const int dims : {576, 512}) names.insert(matrix_name("fwd_mma_byte_latent", dims, row_warps, row_tiles, "bf16"));
 #define FA_MMA_32BIT(columns, row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, "f32"));
 #include "gpu/kernels.def"
 #undef FA_SIMT
@@ -72,11 +75,12 @@ std::set<std::string> listed_kernels() {
 #include "cuda/sm90/forward/kernels.def"
 #undef FA_SM90
         for (const char* dtype : {" f16", " bf16"})
-            for (const char* kernel : {"576x512_latent_64x128", "512x512_latent_64x128", "576x512_latent_rows_64x128", "512x512_latent_rows_64x128",
-                                       "512x512_64x64", "512x512_64x64_pair"})
+            for (const char* kernel : {"576x512_latent_64x128", "512x512_latent_64x128", "576x512_latent_rows_64x128",
+                                       "512x512_latent_rows_64x128", "512x512_64x64", "512x512_64x64_pair"})
                 names.insert(std::string("fwd_sm90_") + kernel + dtype);
         for (const char* dims : {"576x512", "512x512"})
-            for (const char* kernel : {"bytes_64x128", "tokens_16x64", "tokens_32x64"}) names.insert(std::string("fwd_sm90_") + dims + "_latent_" + kernel + " bf16");
+            for (const char* kernel : {"bytes_64x128", "tokens_16x64", "tokens_32x64"})
+                names.insert(std::string("fwd_sm90_") + dims + "_latent_" + kernel + " bf16");
     }
     return names;
 }
@@ -95,7 +99,8 @@ std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_des
     const bool together = words.find("their cluster") != std::string::npos;
     const bool split = words.find(" splits") != std::string::npos && !together, scores = (d.operands & FA_OPERAND_SCORES) != 0;
     if (together) names.push_back("merge_in_cluster");
-    for (const char* merge : {"merge_splits", "merge_split_rows", "merge_latent_splits"}) if (split && words.find(merge) != std::string::npos) names.push_back(merge);
+    for (const char* merge : {"merge_splits", "merge_split_rows", "merge_latent_splits"})
+        if (split && words.find(merge) != std::string::npos) names.push_back(merge);
     if (scores) names.push_back("write_scores");
     if (split && scores) names.push_back("merge_split_states");
     return names;
@@ -105,18 +110,21 @@ constexpr int kCasesOfAKernel = 5;
 
 // Plain calls, dense and as wide as a kernel's columns, which have loops of their own: one for each kernel that they lead to.
 std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads, int64_t keys, const std::vector<int64_t>& all_rows) {
-    struct Types { int32_t q, kv, v = 0; };  // v: as k
+    struct Types {
+        int32_t q, kv, v = 0;
+    };  // v: as k
     std::vector<Case> cases;
     std::set<std::vector<std::string>> known;
     for (const Types& types : {Types{FA_BF16, FA_BF16}, Types{FA_F16, FA_F16}, Types{FA_F32, FA_F32}, Types{FA_F16, FA_E4M3},
                                Types{FA_BF16, FA_I8}, Types{FA_F32, FA_E5M2}, Types{FA_BF16, FA_Q8_0}, Types{FA_BF16, FA_Q4_0},
-                               Types{FA_F16, FA_Q8_0}, Types{FA_F16, FA_Q5_0}, Types{FA_BF16, FA_Q4_1}, Types{FA_F16, FA_Q5_1}, Types{FA_BF16, FA_Q8_0, FA_Q4_0},
-                               Types{FA_F16, FA_Q5_1, FA_E4M3}, Types{FA_E4M3, FA_E4M3}})
+                               Types{FA_F16, FA_Q8_0}, Types{FA_F16, FA_Q5_0}, Types{FA_BF16, FA_Q4_1}, Types{FA_F16, FA_Q5_1},
+                               Types{FA_BF16, FA_Q8_0, FA_Q4_0}, Types{FA_F16, FA_Q5_1, FA_E4M3}, Types{FA_E4M3, FA_E4M3}})
         for (const int64_t dim : {64, 128, 256, 512, 576})
             for (const int64_t rows : all_rows)
                 for (const int splits : {0, 1, 5})
                     for (const bool scores : {false, true}) {
-                        const bool narrow = types.q != types.kv || types.q == FA_F32 || types.q == FA_E4M3;  // no matrix units for wide heads
+                        const bool narrow =
+                            types.q != types.kv || types.q == FA_F32 || types.q == FA_E4M3;         // no matrix units for wide heads
                         if ((scores && (dim > 64 || rows > 5)) || (narrow && dim > 256)) continue;  // scores are written slowly, one by one
                         Case c = shaped({batch, heads, 2, rows, keys, dim, std::min<int64_t>(dim, 512)}, types.q);
                         c.d.k_dtype = types.kv, c.d.v_dtype = types.v;
@@ -133,8 +141,8 @@ std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads
     return cases;
 }
 
-// Calls with so many rows that Hopper's own kernels take them, one for each: long and short ones, of few and of many tiles, of one length and
-// of several, over pages; for pairs, with and without query heads that share keys.
+// Calls with so many rows that Hopper's own kernels take them, one for each: long and short ones, of few and of many tiles, of one length
+// and of several, over pages; for pairs, with and without query heads that share keys.
 std::vector<Case> tall_cases(const Handle& handle) {
     struct Shape {
         int64_t batch, heads, rows, keys;
@@ -145,11 +153,9 @@ std::vector<Case> tall_cases(const Handle& handle) {
     std::vector<Case> cases;
     std::set<std::string> known;
     for (const int32_t dtype : {FA_BF16, FA_F16, FA_E4M3})
-        for (const auto& [dim_qk, dim_v] :
-             {std::pair{64, 64}, {80, 72}, {128, 128}, {192, 128}, {160, 136}, {160, 144}, {256, 256}})
-            for (const Shape& shape :
-                 {Shape{1, 4, 200, 150}, Shape{1, 2, 300, 2100}, Shape{1, 2, 140, 8200}, Shape{2, 36, 768, 300},
-                  Shape{1, 22, 1152, 300}, Shape{1, 36, 768, 2100}, Shape{1, 60, 1000, 1100}})
+        for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {80, 72}, {128, 128}, {192, 128}, {160, 136}, {160, 144}, {256, 256}})
+            for (const Shape& shape : {Shape{1, 4, 200, 150}, Shape{1, 2, 300, 2100}, Shape{1, 2, 140, 8200}, Shape{2, 36, 768, 300},
+                                       Shape{1, 22, 1152, 300}, Shape{1, 36, 768, 2100}, Shape{1, 60, 1000, 1100}})
                 for (int n = 0; n < 2 * masks * layouts; n++) {
                     const int mask = n / 2 / layouts, layout = n / 2 % layouts;
                     if (n % 2 == 1 && dtype != FA_E4M3) continue;
@@ -191,7 +197,8 @@ std::vector<Case> tall_cases(const Handle& handle) {
     return cases;
 }
 
-// The same for kernels that work on single scores, each with weak and strong options: for steady loops, for the exact way, and both in one block.
+// The same for kernels that work on single scores, each with weak and strong options: for steady loops, for the exact way, and both in one
+// block.
 std::vector<Case> worked_cases(const Handle& handle) {
     enum { dense, causal_mask, band, masks };
     constexpr float alibi = 0, mask_operand = -1, own_bias = -2, f32_bias = -3, block_factors = -4;
@@ -201,8 +208,7 @@ std::vector<Case> worked_cases(const Handle& handle) {
     std::vector<Case> cases;
     std::set<std::pair<std::string, float>> known;
     for (const int32_t dtype : {FA_BF16, FA_F16, FA_E4M3})
-        for (const Shape& shape :
-             {Shape{2, 300, 700, 64}, Shape{2, 300, 700, 128}, Shape{2, 300, 700, 256}, Shape{36, 384, 1300, 128}})
+        for (const Shape& shape : {Shape{2, 300, 700, 64}, Shape{2, 300, 700, 128}, Shape{2, 300, 700, 256}, Shape{36, 384, 1300, 128}})
             for (int mask = dense; mask < masks; mask++)
                 for (const float work : {mask_operand, own_bias, f32_bias, block_factors, alibi, 50.f, 5.f, 0.4f}) {
                     Case c = shaped({2, shape.heads, shape.heads / 2, shape.rows, shape.keys, shape.dim, shape.dim}, dtype);
@@ -222,7 +228,8 @@ std::vector<Case> worked_cases(const Handle& handle) {
                         if (mask == dense) c.d.operands &= ~uint64_t(FA_OPERAND_SEQUSED_K), c.metadata.seqused_k.clear();  // for pairs
                         if (mask == dense) c.d.bias_stride[0] = 0, c.d.bias_stride[2] = 1304, c.d.bias_stride[1] = 1304 * shape.rows;
                         if (mask == causal_mask) c.d.bias_stride[2] = 0;
-                        if (mask == band) c.d.bias_stride[1] = c.d.bias_stride[0], c.d.bias_period[1] = 1, c.d.operands |= FA_OPERAND_BIAS_SCALE;
+                        if (mask == band)
+                            c.d.bias_stride[1] = c.d.bias_stride[0], c.d.bias_period[1] = 1, c.d.operands |= FA_OPERAND_BIAS_SCALE;
                         if (mask == band && shape.dim == 64) c.d.bias_dtype = dtype == FA_F16 ? FA_BF16 : FA_F16;
                     }
                     if (shape.heads > 2 && (work == 5 || work == own_bias)) paged(c, 48);
@@ -241,8 +248,7 @@ std::vector<Case> some_of(std::vector<Case> all, const Handle& handle) {
     std::vector<Case> cases;
     std::set<std::tuple<std::vector<std::string>, uint64_t, int64_t, int32_t>> known;
     for (auto c = all.rbegin(); c != all.rend(); ++c)
-        if (known.insert({kernels_of(handle, c->d), c->d.operands, c->d.page_size, c->d.o_dtype}).second)
-            cases.push_back(std::move(*c));
+        if (known.insert({kernels_of(handle, c->d), c->d.operands, c->d.page_size, c->d.o_dtype}).second) cases.push_back(std::move(*c));
     return cases;
 }
 
@@ -268,7 +274,8 @@ void fill(Case& c, Rng& rng) {
             return !attend(b, head, row, key) && key % 3 > 0 ? -kInf : large ? 90 : rng.normal();
         });
     if (c.d.operands & FA_OPERAND_BIAS_SCALE) {
-        for (int64_t head = 0; head < c.d.heads_q; head++) c.bias_scale.as<float>()[head] = std::vector{1.f, -0.5f, 0.f, 3.f}[size_t(head % 4)];
+        for (int64_t head = 0; head < c.d.heads_q; head++)
+            c.bias_scale.as<float>()[head] = std::vector{1.f, -0.5f, 0.f, 3.f}[size_t(head % 4)];
     }
     if (c.d.operands & FA_OPERAND_SINKS)
         for (int64_t head = 0; head < c.d.heads_q; head++) c.sinks.as<float>()[head] = float(rng.normal());
@@ -278,7 +285,8 @@ void fill(Case& c, Rng& rng) {
         const int64_t all = c.d.num_pages * c.d.page_size, first = rng.between(0, all - 1);
         const int64_t entries = rng.chance(0.5) ? c.d.list_max : rng.between(0, c.d.list_max);
         const double none = rng.chance(0.5) ? 0.1 : 0;
-        for (int64_t e = 0; e < entries; e++) lists.masked.push_back(rng.chance(none) ? -1 : int32_t((first + 10007 * e) % all));  // each once
+        for (int64_t e = 0; e < entries; e++)
+            lists.masked.push_back(rng.chance(none) ? -1 : int32_t((first + 10007 * e) % all));  // each once
         return lists;
     });
 }
@@ -318,7 +326,9 @@ void check(const Handle& handle, std::vector<Case> cases, Met& met, uint64_t see
     Rng rng(seed);
     for (Case& c : cases) {
         const std::vector<std::string> names = kernels_of(handle, c.d);
-        if (!names.empty() && std::all_of(names.begin(), names.end(), [&](const std::string& name) { return met.count[name] >= most_cases(); })) continue;
+        if (!names.empty() &&
+            std::all_of(names.begin(), names.end(), [&](const std::string& name) { return met.count[name] >= most_cases(); }))
+            continue;
         fill(c, rng);
         met.add(names);
         ASSERT_EQ(run_on_device(handle, c), "") << c.describe();
@@ -400,11 +410,30 @@ TEST_P(EveryHopperKernelOfLists, SkipsWhatAMaskLeavesEmpty) {
     ASSERT_TRUE(of_lists(kernels_of(handle, c.d).at(0)));
     EXPECT_EQ(run_on_device(handle, c), "");
 }
-const Part kParts[] = {{"64", "bf16"},  {"96", "bf16"},  {"128", "bf16"}, {"192", "bf16"}, {"256", "bf16"}, {"64", "f16"},
-                       {"128", "f16"},  {"256", "f16"},  {"64", "e4m3"},  {"128", "e4m3"}, {"192", "e4m3"}, {"256", "e4m3"},
-                       {"512", "bf16"}, {"512", "bf16", "_latent_rows"}, {"512", "bf16", "_latent_bytes"}, {"512", "bf16", "_latent_tokens"},
-                       {"576", "bf16"}, {"576", "bf16", "_latent_rows"}, {"576", "bf16", "_latent_bytes"}, {"576", "bf16", "_latent_tokens"},
-                       {"512", "f16"},  {"512", "f16", "_latent_rows"},  {"576", "f16"}, {"576", "f16", "_latent_rows"}};
+const Part kParts[] = {{"64", "bf16"},
+                       {"96", "bf16"},
+                       {"128", "bf16"},
+                       {"192", "bf16"},
+                       {"256", "bf16"},
+                       {"64", "f16"},
+                       {"128", "f16"},
+                       {"256", "f16"},
+                       {"64", "e4m3"},
+                       {"128", "e4m3"},
+                       {"192", "e4m3"},
+                       {"256", "e4m3"},
+                       {"512", "bf16"},
+                       {"512", "bf16", "_latent_rows"},
+                       {"512", "bf16", "_latent_bytes"},
+                       {"512", "bf16", "_latent_tokens"},
+                       {"576", "bf16"},
+                       {"576", "bf16", "_latent_rows"},
+                       {"576", "bf16", "_latent_bytes"},
+                       {"576", "bf16", "_latent_tokens"},
+                       {"512", "f16"},
+                       {"512", "f16", "_latent_rows"},
+                       {"576", "f16"},
+                       {"576", "f16", "_latent_rows"}};
 INSTANTIATE_TEST_SUITE_P(Parts, EveryHopperKernel, testing::ValuesIn(kParts));
 const Part kListParts[] = {{"64", "bf16"}, {"128", "bf16"}, {"256", "bf16"}, {"64", "f16"}, {"128", "f16"}, {"256", "f16"}};
 INSTANTIATE_TEST_SUITE_P(Parts, EveryHopperKernelOfLists, testing::ValuesIn(kListParts));

@@ -16,8 +16,9 @@ inline std::vector<Case> latent_cases() {
     std::vector<Case> cases;
     for (const int32_t dtype : {FA_BF16, FA_F16})
         for (const int64_t dim : {576, 512})
-            for (const Shape& shape : {Shape{3, 16, 1, 1}, Shape{3, 1, 2, 129}, Shape{2, 64, 1, 256}, Shape{2, 16, 4, 320},
-                                       Shape{2, 128, 2, 460}, Shape{1, 16, 1, 5000}, Shape{2, 2, 150, 160}, Shape{3, 5, 8, 1025}, Shape{150, 2, 1, 140}})
+            for (const Shape& shape :
+                 {Shape{3, 16, 1, 1}, Shape{3, 1, 2, 129}, Shape{2, 64, 1, 256}, Shape{2, 16, 4, 320}, Shape{2, 128, 2, 460},
+                  Shape{1, 16, 1, 5000}, Shape{2, 2, 150, 160}, Shape{3, 5, 8, 1025}, Shape{150, 2, 1, 140}})
                 for (const int splits : {0, 1, 5})
                     for (int layout = alike; layout < layouts; layout++) {
                         if (shape.batch > 100 && (splits == 1 || (layout != ragged && layout != in_pages))) continue;
@@ -37,18 +38,23 @@ inline std::vector<Case> latent_cases() {
     return cases;
 }
 
-// The same by kernels that find each row's address: keys that lists of slots name, in pages of any size, and of 8 bits with factors of 128 dims
-// and of 64, powers of two and, where rounding is permitted, others; and tokens whose factors and tail follow their bytes.
+// The same by kernels that find each row's address: keys that lists of slots name, in pages of any size, and of 8 bits with factors of 128
+// dims and of 64, powers of two and, where rounding is permitted, others; and tokens whose factors and tail follow their bytes.
 inline std::vector<Case> latent_row_cases() {
     struct Shape {
         int64_t batch, heads, rows, keys;
     };
     enum { slots, counted_slots, in_pages, in_odd_pages, alike, layouts };
-    const LatentForm forms[] = {{512, 64, 512, 128, FA_E8M0}, {448, 64, 512, 64, FA_E8M0}, {512, 64, 512, 128, FA_F32}, {512, 64, 512, 64, FA_E8M0}, {512, 64, 512, 128, FA_F32}};
+    const LatentForm forms[] = {{512, 64, 512, 128, FA_E8M0},
+                                {448, 64, 512, 64, FA_E8M0},
+                                {512, 64, 512, 128, FA_F32},
+                                {512, 64, 512, 64, FA_E8M0},
+                                {512, 64, 512, 128, FA_F32}};
     constexpr int kWhole = 8;
     std::vector<Case> cases;
     for (int kind = 0; kind <= kWhole; kind++)  // four of q's type, five of 8 bits
-        for (const Shape& shape : {Shape{3, 16, 1, 1}, Shape{2, 64, 1, 256}, Shape{2, 12, 2, 320}, Shape{2, 100, 3, 129}, Shape{1, 16, 1, 5000}, Shape{3, 5, 8, 1025}, Shape{150, 2, 1, 140}})
+        for (const Shape& shape : {Shape{3, 16, 1, 1}, Shape{2, 64, 1, 256}, Shape{2, 12, 2, 320}, Shape{2, 100, 3, 129},
+                                   Shape{1, 16, 1, 5000}, Shape{3, 5, 8, 1025}, Shape{150, 2, 1, 140}})
             for (const int splits : {0, 1, 5})
                 for (int layout = slots; layout < layouts; layout++) {
                     const bool bytes = kind >= 4, of_slots = layout <= counted_slots;
@@ -59,7 +65,7 @@ inline std::vector<Case> latent_row_cases() {
                     c.d.flags = FA_V_IN_K;
                     c.d.num_splits = splits;
                     if (bytes) {  // whole words
-                        int64_t(&stride)[4] = c.d.k_descale_stride;
+                        int64_t (&stride)[4] = c.d.k_descale_stride;
                         stride[2] = 0, stride[1] = 8, stride[0] = 8 * shape.keys;
                         if (c.d.k_descale_dtype == FA_F32 && kind != kWhole) c.d.precision = FA_PRECISION_NATIVE;
                     }
@@ -75,7 +81,8 @@ inline std::vector<Case> latent_row_cases() {
                         if (layout != alike) {
                             paged(c, page_size);
                             c.d.operands |= FA_OPERAND_SEQUSED_K;
-                            for (int64_t b = 0; b < shape.batch; b++) c.metadata.seqused_k.push_back(int32_t(b % 3 == 2 ? 0 : shape.keys - b % 3 * shape.keys / 3));
+                            for (int64_t b = 0; b < shape.batch; b++)
+                                c.metadata.seqused_k.push_back(int32_t(b % 3 == 2 ? 0 : shape.keys - b % 3 * shape.keys / 3));
                         }
                     }
                     if (bytes && (of_slots || layout != alike)) c.d.k_descale_stride[0] = 8 * page_size;

@@ -6,9 +6,9 @@
 
 namespace test::gpu {
 
-// Lists that a tile's rows share and lists of each of its halves, blocks of one unit of 64 keys, of two and of three, with the last of them cut
-// off; with masks and without, in bytes and in bits, and a mask alone; pages; of one length and of several, packed rows, heads that share lists; ranges of rows,
-// alone and in lists; few tiles and more than there are multiprocessors.
+// Lists that a tile's rows share and lists of each of its halves, blocks of one unit of 64 keys, of two and of three, with the last of them
+// cut off; with masks and without, in bytes and in bits, and a mask alone; pages; of one length and of several, packed rows, heads that
+// share lists; ranges of rows, alone and in lists; few tiles and more than there are multiprocessors.
 inline std::vector<Case> list_cases() {
     struct Shape {
         int64_t batch, heads, rows, keys;
@@ -17,14 +17,28 @@ inline std::vector<Case> list_cases() {
         int64_t rows, keys;
     };
     enum { dense, causal_mask, window_or_chunk, masks };
-    enum { of_lists, ragged, packed, to_f32, in_pages, mask_bytes, mask_bits, mask_alone, ranges, several_ranges, ranges_and_lists, layouts };
+    enum {
+        of_lists,
+        ragged,
+        packed,
+        to_f32,
+        in_pages,
+        mask_bytes,
+        mask_bits,
+        mask_alone,
+        ranges,
+        several_ranges,
+        ranges_and_lists,
+        layouts
+    };
     std::vector<Case> cases;
     for (const int32_t dtype : {FA_BF16, FA_F16})
         for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {80, 72}, {128, 128}, {256, 192}})
             for (const Shape& shape : {Shape{2, 4, 300, 700}, Shape{1, 24, 768, 330}})
                 for (int mask = dense; mask < masks; mask++)
                     for (int layout = of_lists; layout < layouts; layout++) {
-                        const Blocks blocks = std::vector{Blocks{64, 64}, Blocks{128, 128}, Blocks{192, 64}, Blocks{256, 192}, Blocks{64, 128}}[cases.size() % 5];
+                        const Blocks blocks = std::vector{Blocks{64, 64}, Blocks{128, 128}, Blocks{192, 64}, Blocks{256, 192},
+                                                          Blocks{64, 128}}[cases.size() % 5];
                         if (shape.heads > 4 && (mask + layout) % 5 != 0) continue;
                         Case c = shaped({shape.batch, shape.heads, shape.heads / 2, shape.rows, shape.keys, dim_qk, dim_v}, dtype);
                         if (mask == causal_mask) causal(c, FA_ALIGN_BOTTOM_RIGHT);
@@ -53,7 +67,8 @@ inline std::vector<Case> list_cases() {
                             dense_pairs(c.d, c.d.mask_stride);
                         }
                         if (layout == mask_bytes) {  // rows of whole vectors, for all heads
-                            c.d.mask_stride[2] = (shape.keys + 15) / 16 * 16, c.d.mask_stride[1] = 0, c.d.mask_stride[0] = shape.rows * c.d.mask_stride[2];
+                            c.d.mask_stride[2] = (shape.keys + 15) / 16 * 16, c.d.mask_stride[1] = 0,
+                            c.d.mask_stride[0] = shape.rows * c.d.mask_stride[2];
                         }
                         if (layout == mask_bits) {  // for each head, of the last keys
                             c.d.mask_dtype = FA_BIT, c.d.mask_keys = shape.keys - 200;

@@ -115,7 +115,9 @@ TEST_F(Sizes, MoreThan65535RowsOfTheOtherCalls) {
         cuda(cudaMemcpy(to.as(), from.data(), from.size() * 4, cudaMemcpyDefault));
         return to;
     };
-    const auto down = [](std::vector<float>& to, const Memory& from) { cuda(cudaMemcpy(to.data(), from.as(), to.size() * 4, cudaMemcpyDefault)); };
+    const auto down = [](std::vector<float>& to, const Memory& from) {
+        cuda(cudaMemcpy(to.data(), from.as(), to.size() * 4, cudaMemcpyDefault));
+    };
     const Memory device_x = up(x), device_y = up(y), device_lse = up(lse), cos = up({turn[0]}), sin = up({turn[1]}), k = up(z), v = up(z);
 
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;

@@ -33,8 +33,7 @@ TEST(Create, RefusesBadFields) {
         {[](fa_create_info_t& i) { i.device = 1, i.backend = FA_BACKEND_CPU; }, FA_NO_DEVICE, "device is 1"},
         {[](fa_create_info_t& i) { i.stream = &i; }, FA_INVALID_ARGUMENT, "expected NULL with FA_BACKEND_AUTO"},
         {[](fa_create_info_t& i) { i.stream = &i, i.backend = FA_BACKEND_CPU; }, FA_INVALID_ARGUMENT, "stream is 0x"},
-        {[](fa_create_info_t& i) { i.backend_dir = "here"; }, FA_INVALID_ARGUMENT,
-         "info.backend_dir is \"here\": expected an absolute"},
+        {[](fa_create_info_t& i) { i.backend_dir = "here"; }, FA_INVALID_ARGUMENT, "info.backend_dir is \"here\": expected an absolute"},
     };
     for (const auto& row : rows) {
         EXPECT_EQ(create_with(row.change), row.status) << row.sentence;
@@ -117,8 +116,7 @@ TEST_F(OnHandle, PlainForwardTakesNoOperands) {
     std::vector<float> x(8 * 2 * 16, 1.f), o(5 * 2 * 16, -1.f);
     w.desc.operands = FA_OPERAND_LSE;
     EXPECT_EQ(fa_forward(handle, &w.desc, x.data(), x.data(), x.data(), o.data()), FA_INVALID_ARGUMENT);
-    EXPECT_STREQ(fa_last_error(handle),
-                 "desc.operands is 0x1: expected 0, since fa_forward takes q, k, v and o alone; use fa_forward_ex");
+    EXPECT_STREQ(fa_last_error(handle), "desc.operands is 0x1: expected 0, since fa_forward takes q, k, v and o alone; use fa_forward_ex");
     EXPECT_EQ(o, std::vector<float>(o.size(), -1.f));
     w.desc.operands = 0;
     EXPECT_EQ(fa_forward(handle, &w.desc, x.data(), x.data(), x.data(), o.data()), FA_OK) << fa_last_error(handle);

@@ -50,8 +50,7 @@ TEST(Dropout, MaskFollowsTheFormula) {
             << fa_last_error(nullptr);
         for (int64_t r = 0; r < c.rows; r++)
             for (int64_t k = 0; k < c.keys; k++)
-                EXPECT_EQ(keep[static_cast<size_t>(r * c.keys + k)],
-                          keeps(c.p, c.seed, c.offset, c.batch_head, c.row + r, c.key + k));
+                EXPECT_EQ(keep[static_cast<size_t>(r * c.keys + k)], keeps(c.p, c.seed, c.offset, c.batch_head, c.row + r, c.key + k));
         EXPECT_EQ(keep.back(), 7);
     }
 }
@@ -161,7 +160,8 @@ TEST(Names, OfTypesAndTheirUnits) {
     const struct {
         int32_t dtype;
         int64_t elements, bytes;
-    } units[] = {{FA_F32, 1, 4}, {FA_BF16, 1, 2}, {FA_E4M3, 1, 1}, {FA_I4, 2, 1}, {FA_BIT, 8, 1}, {FA_Q4_0, 32, 18}, {FA_Q5_1, 32, 24}, {FA_Q8_0, 32, 34}};
+    } units[] = {{FA_F32, 1, 4}, {FA_BF16, 1, 2},   {FA_E4M3, 1, 1},   {FA_I4, 2, 1},
+                 {FA_BIT, 8, 1}, {FA_Q4_0, 32, 18}, {FA_Q5_1, 32, 24}, {FA_Q8_0, 32, 34}};
     for (const auto& unit : units) {
         int64_t elements = 0, bytes = 0;
         EXPECT_EQ(fa_dtype_unit(unit.dtype, &elements, &bytes), FA_OK);

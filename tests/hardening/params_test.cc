@@ -37,7 +37,7 @@ TEST_F(Params, BoundsHold) {
         }
         for (const int64_t inside : {min, value, max}) {
             const fa_status_t status = fa_param_set(handle, key, inside);
-            if (key == FA_PARAM_MAX_ISA && status == FA_UNSUPPORTED) continue;                // this CPU lacks it
+            if (key == FA_PARAM_MAX_ISA && status == FA_UNSUPPORTED) continue;           // this CPU lacks it
             if (key == FA_PARAM_THREAD_POOL && status == FA_INVALID_ARGUMENT) continue;  // this handle has no parallel_for
             EXPECT_EQ(status, FA_OK) << fa_last_error(handle);
             ASSERT_EQ(fa_param_get(handle, key, &now), FA_OK);

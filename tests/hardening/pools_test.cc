@@ -221,7 +221,8 @@ TEST(Pools, ForkWhileOthersAreAtWork) {
             fa_destroy(handle);
         });
 #ifdef __SANITIZE_ADDRESS__
-    while (started < 2) std::this_thread::yield();  // this sanitizer's allocator keeps its locks over fork(), too: no call after the first allocates
+    while (started < 2)
+        std::this_thread::yield();  // this sanitizer's allocator keeps its locks over fork(), too: no call after the first allocates
 #endif
     Workload mine(Op::forward, kPoolRows);
     for (int i = 0; i < 20; i++)

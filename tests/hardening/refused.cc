@@ -1,5 +1,5 @@
-// A process to which the system refuses threads, or stacks for them (OMP_STACKSIZE, set by whoever starts this): calls go on with those that
-// there are. An OpenMP runtime on its own ends the process.
+// A process to which the system refuses threads, or stacks for them (OMP_STACKSIZE, set by whoever starts this): calls go on with those
+// that there are. An OpenMP runtime on its own ends the process.
 //
 //     hardening_refused LIMIT     how many threads the system allows in all; 0: as many as usual
 #include <flashattn.h>
@@ -54,8 +54,7 @@ int main(int, char** arguments) {
     const std::vector<float> expected = result_of(FA_POOL_OWN, 1);
     for (const int64_t pool : {FA_POOL_AUTO, FA_POOL_OPENMP, FA_POOL_OWN})
         for (const int64_t threads : {0, 2, 6, 3, 6}) {
-            if (result_of(pool, threads) != expected)
-                return printf("pool %d, %d threads: other bits\n", int(pool), int(threads)), 1;
+            if (result_of(pool, threads) != expected) return printf("pool %d, %d threads: other bits\n", int(pool), int(threads)), 1;
             if (limit > 0 && hardening::os_threads() > int(limit)) return printf("%d threads\n", hardening::os_threads()), 1;
         }
     return 0;

@@ -39,14 +39,10 @@ Workload::Workload(Op op, int64_t rows) : kind_(op) {
 
 int32_t Workload::op() const {
     switch (kind_) {
-        case Op::merge:
-            return FA_OP_MERGE;
-        case Op::append_kv:
-            return FA_OP_APPEND_KV;
-        case Op::rotary:
-            return FA_OP_ROTARY;
-        default:
-            return FA_OP_FORWARD;
+        case Op::merge: return FA_OP_MERGE;
+        case Op::append_kv: return FA_OP_APPEND_KV;
+        case Op::rotary: return FA_OP_ROTARY;
+        default: return FA_OP_FORWARD;
     }
 }
 

@@ -1,6 +1,7 @@
 // libamdhip64 for machines without an AMD GPU, as of ROCm FAKE_ROCM (5, 6 or 7, whose structs and values differ): as many devices as
 // FAKE_GPUS names (gfx90a:sramecc+:xnack-,gfx1036), memory that is the host's, and launches that only check what they are given.
-// Written from AMD's manuals, without the module's own declarations. It ends the process where ROCm 5 would: when a fat binary is registered.
+// Written from AMD's manuals, without the module's own declarations. It ends the process where ROCm 5 would: when a fat binary is
+// registered.
 //
 // FAKE_FAULT = driver, malloc, launch or load makes those calls fail. FAKE_LOG names a file to which launches are written. FAKE_MEMORY =
 // host, peer or pageable is what every pointer is said to be; managed memory without it. FAKE_LAUNCHER names a library that runs kernels
@@ -249,8 +250,8 @@ hipError_t hipModuleGetFunction(void** f, void* module, const char* name) {
     *f = new Kernel{elf, name, devices()[size_t(current)]};
     return hipSuccess;
 }
-hipError_t hipModuleLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                                 unsigned shared, hipStream_t, void** arguments, void** extra) {
+hipError_t hipModuleLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                                 hipStream_t, void** arguments, void** extra) {
     if (faulty("launch")) return hipErrorLaunchFailure;
     const bool fits = uint64_t(gx) * bx <= UINT32_MAX && gy <= UINT16_MAX && gz == 1 && bx <= 1024 && by == 1 && bz == 1;
     if (!fits || gx == 0 || gy == 0 || shared > kSharedPerBlock || !arguments || !arguments[0] || extra)
@@ -260,8 +261,8 @@ hipError_t hipModuleLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz,
     const char* const launcher = getenv("FAKE_LAUNCHER");
     if (!launcher) return hipSuccess;
     static void* const library = dlopen(launcher, RTLD_NOW);
-    using Launch = int (*)(const void* elf, const char* target, const char* kernel, unsigned gx, unsigned gy, unsigned threads, unsigned shared,
-                           void** arguments);
+    using Launch = int (*)(const void* elf, const char* target, const char* kernel, unsigned gx, unsigned gy, unsigned threads,
+                           unsigned shared, void** arguments);
     const auto launch = library ? reinterpret_cast<Launch>(dlsym(library, "launch_kernel")) : nullptr;
     if (!launch) return fprintf(stderr, "FAKE_LAUNCHER: %s\n", dlerror()), hipErrorLaunchFailure;
     const Kernel& k = *static_cast<Kernel*>(f);

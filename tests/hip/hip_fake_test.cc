@@ -78,8 +78,7 @@ TEST_F(Fake, LoadedRuntimeIsTaken) {
     const std::string other = name() == "Fake 6" ? "5" : "6";
     ASSERT_TRUE(dlopen((HIP_FAKES "/" + other + "/libamdhip64.so." + other).c_str(), RTLD_NOW)) << dlerror();
     EXPECT_EQ(create("gfx1036"), FA_BACKEND_INCOMPATIBLE);
-    EXPECT_EQ(std::string(fa_last_error(nullptr)),
-              "this build of the hip backend has no code for Fake " + other + " (gfx1036): no code");
+    EXPECT_EQ(std::string(fa_last_error(nullptr)), "this build of the hip backend has no code for Fake " + other + " (gfx1036): no code");
 }
 
 // What a pointer's attributes say has other values in each version.
@@ -171,22 +170,22 @@ TEST_F(Fake, EveryKernelIsFound) {
         const fa_conversion_t copy{x, out, {1, 1, 1, 4}, {0, 0, 0, 1}, {0, 0, 0, 1}, FA_F32, FA_F32, 0};
         EXPECT_EQ(fa_convert(handle, &copy, 1, 0, nullptr), FA_OK) << fa_last_error(handle);
         all += log();
-        for (const char* kernel :
-             {"forward_simtILi4ELi4EE", "forward_simtILi1ELi4EE", "forward_simtILi4ELi8EE", "forward_simtILi1ELi8EE",
-              "forward_simtILi2ELi16EE", "forward_simtILi1ELi16EE", "merge_splits", "merge_split_rows", "merge_split_states",
-              "write_scores", "merge_rows", "append_rows", "rotate_rows", "convert_tensors"})
+        for (const char* kernel : {"forward_simtILi4ELi4EE", "forward_simtILi1ELi4EE", "forward_simtILi4ELi8EE", "forward_simtILi1ELi8EE",
+                                   "forward_simtILi2ELi16EE", "forward_simtILi1ELi16EE", "merge_splits", "merge_split_rows",
+                                   "merge_split_states", "write_scores", "merge_rows", "append_rows", "rotate_rows", "convert_tensors"})
             EXPECT_NE(all.find(kernel), std::string::npos) << kernel << " was not launched:\n" << all;
     }
 }
 
-// Matrix cores serve f16, but on CDNA 2, and bf16, and such queries beside k and v of 8 bits, and on CDNA f32, where the device has them in a form that kernels are written for, and
-// the SIMT kernel elsewhere.
+// Matrix cores serve f16, but on CDNA 2, and bf16, and such queries beside k and v of 8 bits, and on CDNA f32, where the device has them in
+// a form that kernels are written for, and the SIMT kernel elsewhere.
 TEST_F(Fake, MatrixKernelsAreLaunched) {
     std::istringstream targets(HIP_TARGETS);
     int with_matrix = 0, device = 0;
     for (std::string target; std::getline(targets, target, ','); device++) {
         ASSERT_EQ(create(HIP_TARGETS, device), FA_OK) << fa_last_error(nullptr);
-        const bool cdna2 = target == "gfx90a", mfma = cdna2 || target == "gfx942" || target == "gfx950", wmma = target.find("gfx11") == 0 || target.find("gfx12") == 0;
+        const bool cdna2 = target == "gfx90a", mfma = cdna2 || target == "gfx942" || target == "gfx950",
+                   wmma = target.find("gfx11") == 0 || target.find("gfx12") == 0;
         const char* const instruction = mfma ? "Mfma" : target.find("gfx12") == 0 ? "WmmaGfx12" : "WmmaGfx11";
         with_matrix += mfma || wmma;
         for (const int32_t dtype : {FA_F16, FA_BF16, FA_F32})
@@ -206,14 +205,14 @@ TEST_F(Fake, MatrixKernelsAreLaunched) {
                     log();
                     ASSERT_EQ(f.run(handle), FA_OK) << fa_last_error(handle);
                     const std::string launched = log();
-                    const bool matrix = dtype == FA_F32 ? mfma && !bytes : (mfma || wmma) && !(cdna2 && dtype == FA_F16) && (!bytes || dim <= 128 || dtype == FA_BF16);
-                    EXPECT_EQ(launched.find("forward_mma") != std::string::npos, matrix)
+                    const bool matrix = dtype == FA_F32
+                                            ? mfma && !bytes
+                                            : (mfma || wmma) && !(cdna2 && dtype == FA_F16) && (!bytes || dim <= 128 || dtype == FA_BF16);
+                    EXPECT_EQ(launched.find("forward_mma") != std::string::npos, matrix) << target << " dim " << dim << ": " << launched;
+                    EXPECT_EQ(launched.find("MmaTransposedByte") != std::string::npos, matrix && bytes)
                         << target << " dim " << dim << ": " << launched;
-                    EXPECT_EQ(launched.find("MmaTransposedByte") != std::string::npos, matrix && bytes) << target << " dim " << dim << ": " << launched;
-                    EXPECT_EQ(launched.find(instruction) != std::string::npos, matrix)
-                        << target << " dim " << dim << ": " << launched;
-                    EXPECT_EQ(launched.find("forward_simt") != std::string::npos, !matrix)
-                        << target << " dim " << dim << ": " << launched;
+                    EXPECT_EQ(launched.find(instruction) != std::string::npos, matrix) << target << " dim " << dim << ": " << launched;
+                    EXPECT_EQ(launched.find("forward_simt") != std::string::npos, !matrix) << target << " dim " << dim << ": " << launched;
                 }
     }
     EXPECT_GT(with_matrix, 0) << "none of " HIP_TARGETS " has matrix kernels";
@@ -225,7 +224,8 @@ TEST_F(Fake, MatrixKernelsOfTheBackwardAreLaunched) {
     int device = 0;
     for (std::string target; std::getline(targets, target, ','); device++) {
         ASSERT_EQ(create(HIP_TARGETS, device), FA_OK) << fa_last_error(nullptr);
-        const bool cdna2 = target == "gfx90a", mfma = cdna2 || target == "gfx942" || target == "gfx950", wmma = target.find("gfx11") == 0 || target.find("gfx12") == 0;
+        const bool cdna2 = target == "gfx90a", mfma = cdna2 || target == "gfx942" || target == "gfx950",
+                   wmma = target.find("gfx11") == 0 || target.find("gfx12") == 0;
         for (const int32_t dtype : {FA_F32, FA_F16, FA_BF16})
             for (const int64_t dim : {64, 128, 256}) {
                 Backward b;
@@ -240,7 +240,8 @@ TEST_F(Fake, MatrixKernelsOfTheBackwardAreLaunched) {
                 ASSERT_EQ(b.run(handle), FA_OK) << fa_last_error(handle);
                 const std::string launched = log();
                 const bool matrix = mfma ? !(cdna2 && dtype == FA_F16) : wmma && dtype != FA_F32 && dim <= 128;
-                EXPECT_EQ(launched.find("backward_transposed") != std::string::npos, matrix) << target << " dim " << dim << ": " << launched;
+                EXPECT_EQ(launched.find("backward_transposed") != std::string::npos, matrix)
+                    << target << " dim " << dim << ": " << launched;
                 EXPECT_EQ(launched.find("backward_simt") != std::string::npos, !matrix) << target << " dim " << dim << ": " << launched;
             }
     }
@@ -272,8 +273,8 @@ TEST_F(Fake, MoreBlocksThanARowOfTheGridHolds) {
     EXPECT_EQ(std::string(fa_last_error(handle)), "rotate_rows: error");
 }
 
-// Of a GPU of several dies, to which the blocks of a grid's row go in turn, each gets whole heads' blocks: they are a column. Where that would
-// give one the long tiles and another the short ones of a causal mask, or shares are not equal, the order is the usual one.
+// Of a GPU of several dies, to which the blocks of a grid's row go in turn, each gets whole heads' blocks: they are a column. Where that
+// would give one the long tiles and another the short ones of a causal mask, or shares are not equal, the order is the usual one.
 TEST_F(Fake, DiesGetNeighbouringBlocks) {
     for (const char* dies : {"8", "6", "1"}) {
         setenv("FAKE_DIES", dies, 1);

@@ -1,4 +1,5 @@
-// The module alone, and with the real runtime on a machine without an AMD GPU: each reason for not being usable has its status and sentence.
+// The module alone, and with the real runtime on a machine without an AMD GPU: each reason for not being usable has its status and
+// sentence.
 #include <flashattn.h>
 #include <cstdio>
 #include <fstream>

@@ -47,7 +47,8 @@ TEST(Pages, LinksLeadSomewhere) {
 // Recipes and pages of today's design name files and folders that exist.
 TEST(Pages, NameFilesThatExist) {
     const std::regex path("`((bench|bindings|cli|cmake|docs|examples|include|src|tests|tools)/[^`* ]+)[^`*]*`");
-    for (const char* page : {"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md", "docs/gpu.md", "docs/hopper.md", "docs/install.md", "docs/support.md", "docs/SPEC.md"}) {
+    for (const char* page : {"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md", "docs/gpu.md", "docs/hopper.md",
+                             "docs/install.md", "docs/support.md", "docs/SPEC.md"}) {
         const std::string text = read(page);
         for (std::sregex_iterator at(text.begin(), text.end(), path), end; at != end; ++at)
             EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(SOURCE_DIR) / (*at)[1].str())) << page << ": " << (*at)[1];

@@ -12,8 +12,8 @@ namespace {
 
 // What the probe prints under `environment` (NAME=value …).
 std::string probe(const std::string& environment, const std::string& arguments, const std::string& program = FA_PROBE) {
-    const std::string command = "env -u FLASHATTN_BACKEND_DIR -u FLASHATTN_LOG -u FLASHATTN_LOG_FILE -u FLASHATTN_MAX_ISA " +
-                                environment + " " + program + " " + arguments;
+    const std::string command = "env -u FLASHATTN_BACKEND_DIR -u FLASHATTN_LOG -u FLASHATTN_LOG_FILE -u FLASHATTN_MAX_ISA " + environment +
+                                " " + program + " " + arguments;
     FILE* pipe = popen(command.c_str(), "r");
     if (pipe == nullptr) return "";
     std::string text;
@@ -32,8 +32,7 @@ std::string probe(const std::string& environment, const std::string& arguments, 
 class Places : public ::testing::Test {
   protected:
     void SetUp() override {
-        if (std::filesystem::exists(std::string(FA_BACKEND_DIR) + "/" + kCuda))
-            GTEST_SKIP() << "a module is installed in " FA_BACKEND_DIR;
+        if (std::filesystem::exists(std::string(FA_BACKEND_DIR) + "/" + kCuda)) GTEST_SKIP() << "a module is installed in " FA_BACKEND_DIR;
         folder.put(FA_LIBRARY, FA_LIBRARY_NAME);
     }
     std::string run(const std::string& environment, const std::string& arguments) const {
@@ -48,8 +47,7 @@ TEST_F(Places, MissingEverywhere) {
     const std::string out = run("", "2");
     EXPECT_TRUE(holds(out, "create: " + sentence + places));
     EXPECT_TRUE(holds(out, "status: " + sentence + places));
-    EXPECT_TRUE(
-        holds(run("FLASHATTN_BACKEND_DIR=/nowhere", "2 /nor/here"), "create: " + sentence + "/nor/here, /nowhere, " + places));
+    EXPECT_TRUE(holds(run("FLASHATTN_BACKEND_DIR=/nowhere", "2 /nor/here"), "create: " + sentence + "/nor/here, /nowhere, " + places));
 }
 
 TEST_F(Places, AutoEndsAtTheCpu) {
@@ -75,8 +73,8 @@ TEST_F(Places, TheFirstPlaceThatHasTheFileDecides) {
     Folder broken, refusing;
     broken.put(built("wrong_abi"), kCuda);
     refusing.put(built("refuses"), kCuda);
-    EXPECT_TRUE(holds(run("FLASHATTN_BACKEND_DIR=" + broken.path(), "2"),
-                      "create: FA_BACKEND_INCOMPATIBLE: " + broken.path(kCuda) + " is of"));
+    EXPECT_TRUE(
+        holds(run("FLASHATTN_BACKEND_DIR=" + broken.path(), "2"), "create: FA_BACKEND_INCOMPATIBLE: " + broken.path(kCuda) + " is of"));
     EXPECT_TRUE(holds(run("FLASHATTN_BACKEND_DIR=" + broken.path(), "2 " + refusing.path()),
                       "create: FA_BACKEND_INCOMPATIBLE: " + refusing.path(kCuda) + " refuses"));
     EXPECT_TRUE(holds(run("FLASHATTN_BACKEND_DIR=" + broken.path(), "0"), "passed over cuda: " + broken.path(kCuda)));
@@ -106,8 +104,7 @@ TEST_F(Places, ExecutablesFolderIsNoPlace) {
     folder.put(built("good"), "flashattn/" + std::string(kCuda));
     EXPECT_TRUE(holds(probe("", "2", program),
                       "create: FA_BACKEND_MISSING: libflashattn-cuda.so is not installed; searched: " FA_BACKEND_DIR "\n"));
-    EXPECT_TRUE(holds(probe("", "2 " + folder.path("flashattn"), program), "backend: 2\n"))
-        << "a static host is served by its own folder";
+    EXPECT_TRUE(holds(probe("", "2 " + folder.path("flashattn"), program), "backend: 2\n")) << "a static host is served by its own folder";
 }
 
 TEST_F(Places, CurrentFolderIsNoPlace) {

@@ -77,8 +77,7 @@ fa_status_t get(Context* c, int32_t key, int64_t* value, Message* m) {
 }
 
 fa_status_t plan(const Context*, Plan* plan, Message* m) {
-    if (plan->op != FA_OP_FORWARD)
-        return fail(m, FA_UNSUPPORTED, "the fake backend only pretends to go forward, not op %d", plan->op);
+    if (plan->op != FA_OP_FORWARD) return fail(m, FA_UNSUPPORTED, "the fake backend only pretends to go forward, not op %d", plan->op);
     plan->workspace = kWorkspace;
     return FA_OK;
 }

@@ -247,13 +247,12 @@ TEST_P(Broken, HasItsOwnStatusAndSentence) {
 
 INSTANTIATE_TEST_SUITE_P(
     Modules, Broken,
-    ::testing::Values(
-        std::make_tuple("wrong_abi", FA_BACKEND_INCOMPATIBLE, "is of another version: it has interface 77, this library"),
-        std::make_tuple("wrong_id", FA_BACKEND_INCOMPATIBLE, "holds backend 3 instead of 2, cuda"),
-        std::make_tuple("no_entry", FA_BACKEND_INCOMPATIBLE, "has no function flashattn_backend_v1"),
-        std::make_tuple("refuses", FA_BACKEND_INCOMPATIBLE, "refuses to serve: this module wants a host younger than"),
-        std::make_tuple("no_device", FA_NO_DEVICE, "the fake backend says no to usable"),
-        std::make_tuple("create_fails", FA_DEVICE_ERROR, "the fake backend says no to create")),
+    ::testing::Values(std::make_tuple("wrong_abi", FA_BACKEND_INCOMPATIBLE, "is of another version: it has interface 77, this library"),
+                      std::make_tuple("wrong_id", FA_BACKEND_INCOMPATIBLE, "holds backend 3 instead of 2, cuda"),
+                      std::make_tuple("no_entry", FA_BACKEND_INCOMPATIBLE, "has no function flashattn_backend_v1"),
+                      std::make_tuple("refuses", FA_BACKEND_INCOMPATIBLE, "refuses to serve: this module wants a host younger than"),
+                      std::make_tuple("no_device", FA_NO_DEVICE, "the fake backend says no to usable"),
+                      std::make_tuple("create_fails", FA_DEVICE_ERROR, "the fake backend says no to create")),
     [](const auto& row) { return std::string(std::get<0>(row.param)); });
 
 TEST(Untrusted, TextFileIsNoLibrary) {
@@ -267,8 +266,7 @@ TEST(Untrusted, FileThatOthersMayWrite) {
     for (const mode_t mode : {0757, 0775}) {
         Folder folder;
         folder.put(built("good"), kCuda, mode);
-        expect_refused(folder.path(), FA_BACKEND_INCOMPATIBLE,
-                       folder.path(kCuda) + " is not trusted: its group or others may write to it");
+        expect_refused(folder.path(), FA_BACKEND_INCOMPATIBLE, folder.path(kCuda) + " is not trusted: its group or others may write to it");
     }
 }
 

@@ -7,7 +7,8 @@
 namespace oracle {
 namespace {
 
-// Does the device's matrix unit take subnormal numbers for 0? That of the emulated CDNA 2 does: of P, which is kept times 2^-24, and of sums with it.
+// Does the device's matrix unit take subnormal numbers for 0? That of the emulated CDNA 2 does: of P, which is kept times 2^-24, and of
+// sums with it.
 bool flushes_subnormals(int32_t p_dtype) {
     const char* const matrix = std::getenv("FLASHATTN_EMU_MATRIX");
     return p_dtype == FA_BF16 && matrix && std::strcmp(matrix, "mfma_gfx90a") == 0;
@@ -35,12 +36,11 @@ void each_row(const Reading& r, const Attention& want, Visit visit) {
 
 void judge(Verdict& verdict, const Element& at, double got, double want, double limit) {
     verdict.compared++;
-    if (limit > 0 && std::isfinite(got) && std::isfinite(want))
-        verdict.worst = std::fmax(verdict.worst, std::fabs(got - want) / limit);
+    if (limit > 0 && std::isfinite(got) && std::isfinite(want)) verdict.worst = std::fmax(verdict.worst, std::fabs(got - want) / limit);
     if (agrees(got, want, limit) || !verdict.fault.empty()) return;
     char text[256];
-    std::snprintf(text, sizeof text, "%s: sequence %lld, head %lld, row %lld, index %lld is %.9g, expected %.9g within %.3g",
-                  at.what, (long long)at.b, (long long)at.h, (long long)at.i, (long long)at.c, got, want, limit);
+    std::snprintf(text, sizeof text, "%s: sequence %lld, head %lld, row %lld, index %lld is %.9g, expected %.9g within %.3g", at.what,
+                  (long long)at.b, (long long)at.h, (long long)at.i, (long long)at.c, got, want, limit);
     verdict.fault = text;
 }
 
@@ -51,16 +51,11 @@ double forgive_overflow(double got, double want, double limit, int32_t dtype) {
 
 double unit_roundoff(int32_t dtype) {
     switch (dtype) {
-        case FA_F16:
-            return 0x1p-11;
-        case FA_BF16:
-            return 0x1p-8;
-        case FA_E4M3:
-            return 0x1p-4;
-        case FA_E5M2:
-            return 0x1p-3;
-        default:
-            return 0x1p-24;
+        case FA_F16: return 0x1p-11;
+        case FA_BF16: return 0x1p-8;
+        case FA_E4M3: return 0x1p-4;
+        case FA_E5M2: return 0x1p-3;
+        default: return 0x1p-24;
     }
 }
 
@@ -79,16 +74,11 @@ double relative_norm(const std::vector<double>& got, const std::vector<double>& 
 
 double norm_limit(int32_t dtype) {
     switch (dtype) {
-        case FA_F16:
-            return 5e-4;
-        case FA_BF16:
-            return 4e-3;
-        case FA_E4M3:
-            return 5e-2;
-        case FA_E5M2:
-            return 1e-1;
-        default:
-            return 4e-6;
+        case FA_F16: return 5e-4;
+        case FA_BF16: return 4e-3;
+        case FA_E4M3: return 5e-2;
+        case FA_E5M2: return 1e-1;
+        default: return 4e-6;
     }
 }
 
@@ -160,7 +150,8 @@ Verdict compare_lse(const Reading& r, const Attention& want, double qk_roundoff)
 
 Verdict compare_scores(const Reading& r, const Attention& want) {
     Verdict verdict;
-    // For 16 bits a GPU's tanh is within 2^-22, of whatever size: the score is off by so much of the cap, and so is what it is compared with.
+    // For 16 bits a GPU's tanh is within 2^-22, of whatever size: the score is off by so much of the cap, and so is what it is compared
+    // with.
     const double bent = size_of(r.q_dtype) == 2 ? 0x1p-21 * double(r.d.softcap) : 0;
     const std::vector<double>& stage = want.scores[size_t(r.d.scores_stage)];
     for (int64_t b = 0; b < r.d.batch; b++)

@@ -7,8 +7,8 @@
 namespace oracle {
 
 double unit_roundoff(int32_t dtype);
-double smallest_step(int32_t dtype);  // η: what underflow of the stored type may cost
-double faint_weight(int32_t p_dtype); // φ: what may be lost of a weight, as a part of its row's largest
+double smallest_step(int32_t dtype);   // η: what underflow of the stored type may cost
+double faint_weight(int32_t p_dtype);  // φ: what may be lost of a weight, as a part of its row's largest
 
 // Line 1. |got − want| / |want| over all elements, and the most it may be.
 double relative_norm(const std::vector<double>& got, const std::vector<double>& want);
@@ -18,11 +18,10 @@ double norm_limit(int32_t coarsest_dtype);
 // grows with the values they would have carried, up to `reach` of all together.
 // qk_roundoff: what the score of a row may be off by, as a part of κ.
 constexpr double kQkRoundoff = 0x1p-24;
-double short_qk_roundoff(int64_t dim_qk);  // of 8-bit q and k where a matrix unit sums their products in few bits
-double rounded_qk_roundoff(bool rounds_k);     // of a q that is rounded to bf16, and of k, too
-double bytes_qk_roundoff();                    // of blocks of q that are rounded to 8 bits, of their largest values
-double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach,
-                     double qk_roundoff = kQkRoundoff);
+double short_qk_roundoff(int64_t dim_qk);   // of 8-bit q and k where a matrix unit sums their products in few bits
+double rounded_qk_roundoff(bool rounds_k);  // of a q that is rounded to bf16, and of k, too
+double bytes_qk_roundoff();                 // of blocks of q that are rounded to 8 bits, of their largest values
+double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach, double qk_roundoff = kQkRoundoff);
 double lse_limit(double lse, double kappa, double qk_roundoff = kQkRoundoff);
 
 // |got − want| <= limit; equal infinities agree; NaN agrees with NaN alone.

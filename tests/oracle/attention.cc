@@ -40,7 +40,8 @@ void compute_row(const Reading& r, const Row& row, const Cache& cache, bool keep
     }
 }
 
-// P times a block's factor is rounded to a 127th of the largest of up to 32 neighbouring keys, and meets an integer that the block could hold.
+// P times a block's factor is rounded to a 127th of the largest of up to 32 neighbouring keys, and meets an integer that the block could
+// hold.
 void add_rounding(const Reading& r, const Row& row, const Cache& cache, Attention& out) {
     constexpr size_t kNeighbours = 32;
     const double kept = 1 - double(r.d.dropout_p);
@@ -80,14 +81,17 @@ Attention attention(const Reading& r, AttentionOptions options) {
     for (int stage = 0; stage < 4; stage++) out.scores[size_t(stage)].assign(pairs, stage == FA_SCORES_BIASED ? kNever : 0);
     out.score_kappa.assign(pairs, 0);
 
-    each_head(r, [&](int64_t b, int64_t h, const Cache& cache) {
-        for (int64_t i = 0; i < r.rows(b); i++)
-            if (i % options.row_step == 0 || i == r.rows(b) - 1) {
-                const Row row = load_row(r, b, h, i, cache, options.bytes);
-                compute_row(r, row, cache, options.scores, out);
-                if (options.bytes) add_rounding(r, row, cache, out);
-            }
-    }, options.bytes);
+    each_head(
+        r,
+        [&](int64_t b, int64_t h, const Cache& cache) {
+            for (int64_t i = 0; i < r.rows(b); i++)
+                if (i % options.row_step == 0 || i == r.rows(b) - 1) {
+                    const Row row = load_row(r, b, h, i, cache, options.bytes);
+                    compute_row(r, row, cache, options.scores, out);
+                    if (options.bytes) add_rounding(r, row, cache, out);
+                }
+        },
+        options.bytes);
     return out;
 }
 

@@ -41,8 +41,7 @@ class Lister {
             for (int64_t h = 0; h < r.d.heads_q; h++)
                 for (int64_t i = 0; i < r.padded_rows(b); i++)
                     for (int64_t c = 0; c < r.d.dim_qk; c++)
-                        put(t, {t.name, b, h, i, c}, r.dq(b, h, i) + c, want.q,
-                            i < r.rows(b) ? want.row(b, h, i) * r.d.dim_qk + c : -1);
+                        put(t, {t.name, b, h, i, c}, r.dq(b, h, i) + c, want.q, i < r.rows(b) ? want.row(b, h, i) * r.d.dim_qk + c : -1);
         all.push_back(std::move(t));
     }
 

@@ -1,5 +1,6 @@
-// Blocks of 32 values that share a factor, from the table in flashattn.h; and how they are quantised, from ggml's rule. That is said in f32:
-// here each operation is done in double and then rounded to float, which is the same, for a double has more than twice a float's digits.
+// Blocks of 32 values that share a factor, from the table in flashattn.h; and how they are quantised, from ggml's rule. That is said in
+// f32: here each operation is done in double and then rounded to float, which is the same, for a double has more than twice a float's
+// digits.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -19,16 +20,11 @@ struct Block {
 
 Block block_of(int32_t dtype) {
     switch (dtype) {
-        case FA_Q4_0:
-            return {4, false, 0, 2};
-        case FA_Q4_1:
-            return {4, true, 0, 4};
-        case FA_Q5_0:
-            return {5, false, 2, 6};
-        case FA_Q5_1:
-            return {5, true, 4, 8};
-        default:
-            return {8, false, 0, 2};
+        case FA_Q4_0: return {4, false, 0, 2};
+        case FA_Q4_1: return {4, true, 0, 4};
+        case FA_Q5_0: return {5, false, 2, 6};
+        case FA_Q5_1: return {5, true, 4, 8};
+        default: return {8, false, 0, 2};
     }
 }
 
@@ -73,7 +69,8 @@ bool has_finite_factors(const void* base, int64_t row, int64_t dim, int32_t dtyp
 double largest_of_block(const void* base, int64_t row, int64_t dim, int32_t dtype) {
     const unsigned char* const bytes = static_cast<const unsigned char*>(base) + (row + dim / kValues) * size_of(dtype);
     const Block b = block_of(dtype);
-    return std::fabs(load_block_word(bytes, 0)) * std::ldexp(1, b.bits - 1) * (b.offset ? 2 : 1) + (b.offset ? std::fabs(load_block_word(bytes, 1)) : 0);
+    return std::fabs(load_block_word(bytes, 0)) * std::ldexp(1, b.bits - 1) * (b.offset ? 2 : 1) +
+           (b.offset ? std::fabs(load_block_word(bytes, 1)) : 0);
 }
 
 std::vector<unsigned char> quantised(const double* values, int32_t dtype) {

@@ -225,9 +225,7 @@ std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv
                     to.descale = !(desc.operands & (is_k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE)) ? nullptr
                                  : is_k                                                                  ? a.k_descale
                                                                                                          : a.v_descale;
-                    to.shift = !(desc.operands & (is_k ? FA_OPERAND_K_SHIFT : FA_OPERAND_V_SHIFT)) ? nullptr
-                               : is_k                                                              ? a.k_shift
-                                                                                                   : a.v_shift;
+                    to.shift = !(desc.operands & (is_k ? FA_OPERAND_K_SHIFT : FA_OPERAND_V_SHIFT)) ? nullptr : is_k ? a.k_shift : a.v_shift;
                     to.factor_dtype = factors.dtype;
                     to.factor = is_k ? r.k_descale(b, head, slot) : r.v_descale(b, head, slot);
                     to.factor_step = factors.tensor.stride[3];

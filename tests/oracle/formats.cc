@@ -20,8 +20,7 @@ struct Format {
         const int finite = infinity ? ((1 << exponent_bits) - 1) * mantissas : (1 << exponent_bits) * mantissas - 1;
         for (int code = 0; code <= finite; code++) {
             const int e = code / mantissas, m = code % mantissas;
-            const double value =
-                e == 0 ? std::ldexp(m, 1 - bias - mantissa_bits) : std::ldexp(mantissas + m, e - bias - mantissa_bits);
+            const double value = e == 0 ? std::ldexp(m, 1 - bias - mantissa_bits) : std::ldexp(mantissas + m, e - bias - mantissa_bits);
             if (code < finite) values.push_back(value);
             beyond = value;
         }

@@ -11,7 +11,7 @@ int64_t elements_of(int32_t dtype);  // of a unit
 bool is_block(int32_t dtype);
 bool is_nibble(int32_t dtype);  // two values in a byte: an index counts values, not bytes
 int64_t byte_at(int64_t index, int32_t dtype);
-double largest(int32_t dtype);   // largest finite value
+double largest(int32_t dtype);  // largest finite value
 double load(const void* base, int64_t index, int32_t dtype);
 // Element `dim` of a row that begins with unit `row`: the only way to look into a block.
 double load_dim(const void* base, int64_t row, int64_t dim, int32_t dtype);

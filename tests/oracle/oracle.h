@@ -32,11 +32,11 @@ class Reading {
     int64_t heads_k, heads_v, dim_v;
     int64_t own_q, own_k;  // dims that lie in q and in k; those behind them lie in the tails
     double scale;
-    Tensor q_tensor, k_tensor, v_tensor{}, o_tensor;              // outer: batch, sequence of the cache, or page; 1 when packed
-    Tensor lse_tensor;                                            // (batch, head, row, 1)
-    Tensor bias_tensor, mask_tensor, scores_tensor;               // (batch, head, row, key)
-    Tensor list_tensor, list_count_tensor;  // (batch, list head, block of rows, entry; or 1); one batch when packed
-    Tensor key_range_tensor;                // (batch, head, row, interval), of pairs; one batch when packed
+    Tensor q_tensor, k_tensor, v_tensor{}, o_tensor;  // outer: batch, sequence of the cache, or page; 1 when packed
+    Tensor lse_tensor;                                // (batch, head, row, 1)
+    Tensor bias_tensor, mask_tensor, scores_tensor;   // (batch, head, row, key)
+    Tensor list_tensor, list_count_tensor;            // (batch, list head, block of rows, entry; or 1); one batch when packed
+    Tensor key_range_tensor;                          // (batch, head, row, interval), of pairs; one batch when packed
     Tensor q_tail_tensor{}, k_tail_tensor{};
     // Factors, and shifts: (sequence, cache sequence or page; block of rows; head; block of dims).
     struct Factors {
@@ -51,10 +51,10 @@ class Reading {
 
     bool has(uint64_t operand) const { return (d.operands & operand) != 0; }
     bool of_slots() const { return d.list_space == FA_LIST_SLOTS; }  // each slot of the cache is then a key of every sequence
-    bool v_in_k() const { return (d.flags & FA_V_IN_K) != 0; }  // v has then no tensor of its own
-    int64_t rows(int64_t b) const;      // valid rows of sequence b
-    int64_t keys(int64_t b) const;      // valid keys, left padding excluded
-    int64_t diagonal(int64_t b) const;  // row i stands on key i + diagonal
+    bool v_in_k() const { return (d.flags & FA_V_IN_K) != 0; }       // v has then no tensor of its own
+    int64_t rows(int64_t b) const;                                   // valid rows of sequence b
+    int64_t keys(int64_t b) const;                                   // valid keys, left padding excluded
+    int64_t diagonal(int64_t b) const;                               // row i stands on key i + diagonal
 
     // Does row i of head h see key j at all? Every mask, key by key.
     bool attends(int64_t b, int64_t h, int64_t i, int64_t j) const;
@@ -106,15 +106,15 @@ class Reading {
 };
 
 struct Attention {
-    int64_t heads, rows, keys, dim_v;  // of the arrays below: heads_q, seqlen_q, seqlen_k, dim_v
-    std::vector<double> o;             // [batch][heads][rows][dim_v]; 0 in rows without keys and beyond the length
-    std::vector<double> spread;        // Σ_j P |v|, the same shape: what the error of o is measured by
-    std::vector<double> reach;         // max_j |v| / (1 − p) over attended keys: what each underflowing weight is measured by
-    std::vector<double> rounding;      // what P in 8 bits may cost, the same shape; when asked for
-    std::vector<double> lse;           // [batch][heads][rows]
-    std::vector<double> kappa;         // max_j (|scale| Σ|q·k| + |bias| + |ALiBi|) over attended keys, and |sink|
-    std::vector<int64_t> attended;     // keys left
-    std::vector<uint8_t> computed;     // 0 where row_step passed over the row
+    int64_t heads, rows, keys, dim_v;           // of the arrays below: heads_q, seqlen_q, seqlen_k, dim_v
+    std::vector<double> o;                      // [batch][heads][rows][dim_v]; 0 in rows without keys and beyond the length
+    std::vector<double> spread;                 // Σ_j P |v|, the same shape: what the error of o is measured by
+    std::vector<double> reach;                  // max_j |v| / (1 − p) over attended keys: what each underflowing weight is measured by
+    std::vector<double> rounding;               // what P in 8 bits may cost, the same shape; when asked for
+    std::vector<double> lse;                    // [batch][heads][rows]
+    std::vector<double> kappa;                  // max_j (|scale| Σ|q·k| + |bias| + |ALiBi|) over attended keys, and |sink|
+    std::vector<int64_t> attended;              // keys left
+    std::vector<uint8_t> computed;              // 0 where row_step passed over the row
     std::array<std::vector<double>, 4> scores;  // by stage, [batch][heads][rows][keys]; when asked for
     std::vector<double> score_kappa;            // |scale| Σ|q·k| + |bias| + |ALiBi| of each pair
     int64_t row(int64_t b, int64_t h, int64_t i) const { return (b * heads + h) * rows + i; }
@@ -123,7 +123,8 @@ struct Attention {
 struct AttentionOptions {
     bool scores = false;
     int64_t row_step = 1;  // compute rows 0, step, 2 · step, … and the last one
-    bool bytes = false;    // blocks of q are rounded to 8 bits, and so is P times a block's factor: κ is by q's largest value of each block then
+    bool bytes =
+        false;  // blocks of q are rounded to 8 bits, and so is P times a block's factor: κ is by q's largest value of each block then
 };
 
 Attention attention(const Reading& r, AttentionOptions options = {});

@@ -11,8 +11,7 @@ std::array<uint32_t, 4> philox(uint64_t key, std::array<uint32_t, 4> x) {
     for (int round = 0; round < 10; round++) {
         const uint64_t first = multiplier[0] * x[0], second = multiplier[1] * x[2];
         const uint32_t high1 = uint32_t(second / (uint64_t(1) << 32)), high0 = uint32_t(first / (uint64_t(1) << 32));
-        x = {high1 ^ x[1] ^ k[0], uint32_t(second % (uint64_t(1) << 32)), high0 ^ x[3] ^ k[1],
-             uint32_t(first % (uint64_t(1) << 32))};
+        x = {high1 ^ x[1] ^ k[0], uint32_t(second % (uint64_t(1) << 32)), high0 ^ x[3] ^ k[1], uint32_t(first % (uint64_t(1) << 32))};
         for (int w = 0; w < 2; w++) k[w] += weyl[w];
     }
     return x;

@@ -42,7 +42,8 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
     own_q = d.dim_qk - (has(FA_OPERAND_Q_TAIL) ? d.dim_tail : 0);
     own_k = d.dim_qk - (has(FA_OPERAND_K_TAIL) ? d.dim_tail : 0);
 
-    const bool packed_q = has(FA_OPERAND_CU_SEQLENS_Q), packed_k = has(FA_OPERAND_CU_SEQLENS_K), paged = has(FA_OPERAND_PAGE_TABLE) || of_slots();
+    const bool packed_q = has(FA_OPERAND_CU_SEQLENS_Q), packed_k = has(FA_OPERAND_CU_SEQLENS_K),
+               paged = has(FA_OPERAND_PAGE_TABLE) || of_slots();
     const int64_t q_outer = packed_q ? 1 : d.batch, q_rows = packed_q ? d.total_q : d.seqlen_q;
     const int64_t cached = has(FA_OPERAND_KV_BATCH_IDX) ? d.kv_batch : d.batch;
     const int64_t k_outer = paged ? d.num_pages : packed_k ? 1 : cached;
@@ -59,7 +60,7 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
         k_tail_tensor = tensor({k_outer, k_rows, heads_k, d.dim_tail}, d.strided & FA_STRIDED_K_TAIL, literal(d.k_tail_stride));
     lse_tensor = tensor({q_outer, d.heads_q, q_rows, 1}, d.strided & FA_STRIDED_LSE, literal(d.lse_stride));
     const Quad pairs = {d.batch, d.heads_q, d.seqlen_q, d.seqlen_k};
-    const auto repeating = [&](const int64_t(&period)[2]) {
+    const auto repeating = [&](const int64_t (&period)[2]) {
         Quad n = pairs;
         for (size_t axis = 0; axis < 2; axis++)
             if (period[axis] != 0 && period[axis] < n[axis]) n[axis] = period[axis];
@@ -70,14 +71,13 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
     if (d.mask_keys > 0 && d.seqlen_k > 0) mask_tensor.count[3] = d.mask_keys;
     if (d.mask_dtype == FA_BIT) mask_tensor.count[3] = (mask_tensor.count[3] + 7) / 8;
     scores_tensor = {pairs, literal(d.scores_stride)};
-    const Quad lists = {q_outer, d.list_heads != 0 ? d.list_heads : d.heads_q, (q_rows + list_rows() - 1) / list_rows(),
-                        d.list_max};
+    const Quad lists = {q_outer, d.list_heads != 0 ? d.list_heads : d.heads_q, (q_rows + list_rows() - 1) / list_rows(), d.list_max};
     list_tensor = {lists, literal(d.list_stride)};
     list_count_tensor = {{lists[0], lists[1], lists[2], 1}, literal(d.list_count_stride)};
     key_range_tensor = {{q_outer, d.heads_q, q_rows, d.key_range_max != 0 ? d.key_range_max : 1}, literal(d.key_range_stride)};
     const int64_t factor_outer = packed_k ? d.batch : k_outer;
-    const auto factors = [](int32_t dtype, const int64_t(&block)[2], const int64_t(&stride)[4], int64_t outer, int64_t rows, int64_t heads,
-                            int64_t dims) {
+    const auto factors = [](int32_t dtype, const int64_t (&block)[2], const int64_t (&stride)[4], int64_t outer, int64_t rows,
+                            int64_t heads, int64_t dims) {
         const int64_t all = std::max<int64_t>(dims, 1);  // a merge's descriptor need not say dim_qk
         Factors f{{}, dtype != 0 ? dtype : int32_t(FA_F32), block[0] != 0 ? block[0] : 1, block[1] != 0 ? block[1] : all};
         const int64_t row_blocks = rows / f.rows + (rows % f.rows != 0), dim_blocks = dims / f.dims + (dims % f.dims != 0);
@@ -93,7 +93,8 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
 }
 
 bool Reading::q_factor_of_rows() const {
-    return has(FA_OPERAND_Q_DESCALE) && !has(FA_OPERAND_Q_TAIL) && q_factors.dtype == FA_F32 && q_factors.rows == 1 && q_factors.dims >= own_q;
+    return has(FA_OPERAND_Q_DESCALE) && !has(FA_OPERAND_Q_TAIL) && q_factors.dtype == FA_F32 && q_factors.rows == 1 &&
+           q_factors.dims >= own_q;
 }
 bool Reading::k_factor_of_heads() const {
     return has(FA_OPERAND_K_DESCALE) && !has(FA_OPERAND_K_TAIL | FA_OPERAND_K_SHIFT) && !is_nibble(k_dtype) && k_factors.dtype == FA_F32 &&
@@ -116,12 +117,9 @@ int64_t Reading::keys(int64_t b) const {
 
 int64_t Reading::diagonal(int64_t b) const {
     switch (d.alignment) {
-        case FA_ALIGN_BOTTOM_RIGHT:
-            return keys(b) - rows(b);
-        case FA_ALIGN_EXPLICIT:
-            return a.causal_offset[b];
-        default:
-            return 0;
+        case FA_ALIGN_BOTTOM_RIGHT: return keys(b) - rows(b);
+        case FA_ALIGN_EXPLICIT: return a.causal_offset[b];
+        default: return 0;
     }
 }
 
@@ -130,8 +128,7 @@ bool Reading::attends(int64_t b, int64_t h, int64_t i, int64_t j) const {
     if (has(FA_OPERAND_BIAS) && load(a.bias, bias(b, h, i, j), bias_dtype) == -INFINITY) return false;
     if (!has(FA_OPERAND_KEY_LIST) && !has(FA_OPERAND_FULL_LIST)) return in_masks(b, h, i, j);
     const auto given = [&](uint32_t operand, const int32_t* counts) { return has(operand) ? counts : nullptr; };
-    if (has(FA_OPERAND_FULL_LIST) && in_list(a.full_list, given(FA_OPERAND_FULL_LIST_COUNT, a.full_list_count), b, h, i, j))
-        return true;
+    if (has(FA_OPERAND_FULL_LIST) && in_list(a.full_list, given(FA_OPERAND_FULL_LIST_COUNT, a.full_list_count), b, h, i, j)) return true;
     return has(FA_OPERAND_KEY_LIST) && in_list(a.key_list, given(FA_OPERAND_KEY_LIST_COUNT, a.key_list_count), b, h, i, j) &&
            in_masks(b, h, i, j);
 }

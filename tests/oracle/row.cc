@@ -14,7 +14,8 @@ struct Product {
 };
 
 // Four sums at a time, which a compiler may hold in vectors.
-Product multiply(const std::vector<double>& q, const std::vector<double>& k, const std::vector<double>& q_size, const std::vector<double>& k_size) {
+Product multiply(const std::vector<double>& q, const std::vector<double>& k, const std::vector<double>& q_size,
+                 const std::vector<double>& k_size) {
     constexpr size_t kLanes = 4;
     double sum[kLanes] = {}, size[kLanes] = {};
     const size_t whole = q.size() / kLanes * kLanes;
@@ -148,7 +149,8 @@ double Row::weight(double score) const { return empty() ? 0 : std::exp(score - t
 
 Row load_row(const Reading& r, int64_t b, int64_t h, int64_t i, const Cache& cache, bool bytes) {
     std::vector<double> q = widen(r.a.q, r.q(b, h, i), r.own_q, r.q_dtype);
-    descale(q, given(r, FA_OPERAND_Q_DESCALE, r.a.q_descale), nullptr, r.q_factors.dtype, [&](int64_t c) { return r.q_descale(b, h, i, c); });
+    descale(q, given(r, FA_OPERAND_Q_DESCALE, r.a.q_descale), nullptr, r.q_factors.dtype,
+            [&](int64_t c) { return r.q_descale(b, h, i, c); });
     if (r.q_factor_of_rows() && std::isinf(load(r.a.q_descale, r.q_descale(b, h, i), FA_F32))) q[0] = kNaN;
     if (r.has(FA_OPERAND_Q_TAIL)) append(q, widen(r.a.q_tail, r.q_tail(b, h, i), r.d.dim_tail, r.q_tail_dtype));
     Row row{b, h, i, q, bytes ? largest_of_blocks(q) : q, {}, -kInfinity, 0, 0, 0, 0};

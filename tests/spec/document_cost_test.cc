@@ -36,11 +36,9 @@ Cost by_formula(const std::string& algorithm, const Shape& s, const Blocks& b) {
     if (algorithm == "two-passes")
         return {14 * n * n * d, 4 * n, e * (3 * n * d + tr * 2 * n * d) + 4 * n + e * (2 * n * d + tc * 2 * n * d) + tc * 8 * n,
                 e * n * d + 4 * n + e * 2 * n * d};
-    if (algorithm == "standard")
-        return {flops, e * tr * b.rows * n, e * (n * d + tr * 2 * n * d + 2 * n * n), e * (n * d + 2 * n * n)};
+    if (algorithm == "standard") return {flops, e * tr * b.rows * n, e * (n * d + tr * 2 * n * d + 2 * n * n), e * (n * d + 2 * n * n)};
     if (algorithm == "flash1")
-        return {flops, 8 * tr * b.rows, e * (2 * n * d + tc * 2 * n * d + n * d) + 8 * tc * n,
-                e * (tc * n * d + n * d) + 8 * tc * n};
+        return {flops, 8 * tr * b.rows, e * (2 * n * d + tc * 2 * n * d + n * d) + 8 * tc * n, e * (tc * n * d + n * d) + 8 * tc * n};
     return {flops, 0, e * (n * d + tr * 2 * n * d), e * n * d};
 }
 

@@ -109,8 +109,7 @@ void check_attention(Example& e) {
         for (int64_t h = 0; h < heads; h++) {
             vector<double> scores(rows), values(rows);
             for (int64_t j = 0; j < rows; j++)
-                for (int64_t c = h * d; c < (h + 1) * d; c++)
-                    scores[j] += q[i * width + c] * k[j * width + c] / std::sqrt(double(d));
+                for (int64_t c = h * d; c < (h + 1) * d; c++) scores[j] += q[i * width + c] * k[j * width + c] / std::sqrt(double(d));
             for (int64_t c = h * d; c < (h + 1) * d; c++) {
                 for (int64_t j = 0; j < rows; j++) values[j] = v[j * width + c];
                 const Partial got = library_row(scores, values);
@@ -221,9 +220,7 @@ void check_row(Example& e) {
     e.expect("lse", {fa::log_sum_exp(got.state)}, kSlack);
 }
 
-fa::MaskRule rule_of(Example& e) {
-    return {e.integer("off", 0), e.integer("left", -1), e.integer("right", -1), e.integer("chunk", 0)};
-}
+fa::MaskRule rule_of(Example& e) { return {e.integer("off", 0), e.integer("left", -1), e.integer("right", -1), e.integer("chunk", 0)}; }
 
 // Key by key, as the public header words the masks.
 bool keeps(const fa::MaskRule& r, int64_t i, int64_t j) {
@@ -256,8 +253,7 @@ void check_ranges(Example& e) {
     vector<string> by_rule, by_bits;
     for (const string& range : e.words("ranges")) {
         const size_t dash = range.find('-');
-        const int64_t i = int64_t(by_rule.size()), begin = std::stoll(range.substr(0, dash)),
-                      end = std::stoll(range.substr(dash + 1));
+        const int64_t i = int64_t(by_rule.size()), begin = std::stoll(range.substr(0, dash)), end = std::stoll(range.substr(dash + 1));
         const fa::KeyBand band = fa::key_band(rule, i, keys);
         const uint64_t bits = fa::key_bits(band.begin, band.end, 0) & fa::key_bits(begin, end, 0);
         by_rule.emplace_back(), by_bits.emplace_back();
@@ -425,21 +421,28 @@ struct Check {
     friend std::ostream& operator<<(std::ostream& out, const Check& check) { return out << check.kind; }
 };
 const Check kChecks[] = {
-    {"scores", check_scores},     {"attention", check_attention},
-    {"softmax", check_softmax},   {"online", check_online},
-    {"merge_of_two", check_merge_of_two},         {"lse", check_lse},
-    {"merge", check_merge},       {"row", check_row},
-    {"band", check_band},         {"tiles", check_tiles},
+    {"scores", check_scores},
+    {"attention", check_attention},
+    {"softmax", check_softmax},
+    {"online", check_online},
+    {"merge_of_two", check_merge_of_two},
+    {"lse", check_lse},
+    {"merge", check_merge},
+    {"row", check_row},
+    {"band", check_band},
+    {"tiles", check_tiles},
     {"ranges", check_ranges},
-    {"splits", check_splits},     {"dropout", check_dropout},
+    {"splits", check_splits},
+    {"dropout", check_dropout},
     {"nibbles", check_nibbles},
-    {"formats", check_formats},   {"descale", check_descale},
-    {"quantise", check_quantise}, {"blocks", check_blocks},
+    {"formats", check_formats},
+    {"descale", check_descale},
+    {"quantise", check_quantise},
+    {"blocks", check_blocks},
 };
 
 class SpecDocument : public testing::TestWithParam<Check> {};
-INSTANTIATE_TEST_SUITE_P(Example, SpecDocument, testing::ValuesIn(kChecks),
-                         [](const auto& info) { return string(info.param.kind); });
+INSTANTIATE_TEST_SUITE_P(Example, SpecDocument, testing::ValuesIn(kChecks), [](const auto& info) { return string(info.param.kind); });
 
 TEST_P(SpecDocument, Holds) { check_examples(GetParam().kind, GetParam().run); }
 

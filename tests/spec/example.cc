@@ -40,8 +40,7 @@ std::vector<Example> read_document() {
         } else if (inside) {
             const size_t equals = line.find('=');
             const std::string name = trimmed(line.substr(0, equals));
-            if (equals == std::string::npos || all.back().has(name))
-                ADD_FAILURE() << SPEC_DOCUMENT << ":" << number << ": " << line;
+            if (equals == std::string::npos || all.back().has(name)) ADD_FAILURE() << SPEC_DOCUMENT << ":" << number << ": " << line;
             else all.back().add(name, trimmed(line.substr(equals + 1)));
         }
     }
@@ -94,15 +93,12 @@ void Example::expect(const std::string& name, const std::vector<double>& compute
             const double tolerance = half_digit(printed[i]) * (1 + 1e-9) + slack * std::max(1.0, std::fabs(want));
             EXPECT_NEAR(values[i], want, tolerance) << name << ", number " << i + 1;
         } else {
-            EXPECT_TRUE(std::isnan(want) ? std::isnan(values[i]) : values[i] == want)
-                << name << ", number " << i + 1 << " is " << want;
+            EXPECT_TRUE(std::isnan(want) ? std::isnan(values[i]) : values[i] == want) << name << ", number " << i + 1 << " is " << want;
         }
     }
 }
 
-void Example::expect_words(const std::string& name, const std::vector<std::string>& computed) {
-    EXPECT_EQ(words(name), computed) << name;
-}
+void Example::expect_words(const std::string& name, const std::vector<std::string>& computed) { EXPECT_EQ(words(name), computed) << name; }
 
 std::vector<std::string> Example::unused() const {
     std::vector<std::string> list;

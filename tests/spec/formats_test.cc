@@ -33,14 +33,11 @@ struct Format {
 };
 
 const Format kFormats[] = {
-    {"f16", 16, 10, 15, true, false, [](uint32_t x) { return f16_to_f32(uint16_t(x)); },
-     [](float f) { return uint32_t(f32_to_f16(f)); }},
+    {"f16", 16, 10, 15, true, false, [](uint32_t x) { return f16_to_f32(uint16_t(x)); }, [](float f) { return uint32_t(f32_to_f16(f)); }},
     {"bf16", 16, 7, 127, true, false, [](uint32_t x) { return bf16_to_f32(uint16_t(x)); },
      [](float f) { return uint32_t(f32_to_bf16(f)); }},
-    {"e4m3", 8, 3, 7, false, true, [](uint32_t x) { return e4m3_to_f32(uint8_t(x)); },
-     [](float f) { return uint32_t(f32_to_e4m3(f)); }},
-    {"e5m2", 8, 2, 15, true, true, [](uint32_t x) { return e5m2_to_f32(uint8_t(x)); },
-     [](float f) { return uint32_t(f32_to_e5m2(f)); }},
+    {"e4m3", 8, 3, 7, false, true, [](uint32_t x) { return e4m3_to_f32(uint8_t(x)); }, [](float f) { return uint32_t(f32_to_e4m3(f)); }},
+    {"e5m2", 8, 2, 15, true, true, [](uint32_t x) { return e5m2_to_f32(uint8_t(x)); }, [](float f) { return uint32_t(f32_to_e5m2(f)); }},
 };
 
 class Formats : public testing::TestWithParam<Format> {};
@@ -191,8 +188,7 @@ TEST(Spec, Nibbles) {
                 EXPECT_TRUE(!tie || t.narrow(x) % 2 == 0) << x;
             }
         }
-        for (uint32_t code = 0; code < 16; code++)
-            EXPECT_TRUE(t.widen(code) < t.least || t.narrow(t.widen(code)) == code) << code;
+        for (uint32_t code = 0; code < 16; code++) EXPECT_TRUE(t.widen(code) < t.least || t.narrow(t.widen(code)) == code) << code;
         EXPECT_EQ(t.narrow(NAN), 0u);
         EXPECT_EQ(t.widen(t.narrow(kPosInf)), t.most);
         EXPECT_EQ(t.widen(t.narrow(kNegInf)), t.least);

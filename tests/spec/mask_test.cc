@@ -26,8 +26,7 @@ void expect_band(const MaskRule& r, int64_t row, int64_t seqlen_k) {
     const KeyBand band = key_band(r, row, seqlen_k);
     for (int64_t j = 0; j < seqlen_k; j++)
         ASSERT_EQ(j >= band.begin && j < band.end, keeps(r, row, j, seqlen_k))
-            << "off " << r.off << " left " << r.left << " right " << r.right << " chunk " << r.chunk << " row " << row << " key "
-            << j;
+            << "off " << r.off << " left " << r.left << " right " << r.right << " chunk " << r.chunk << " row " << row << " key " << j;
 }
 
 TEST(MaskSpec, FloorDivRoundsDown) {
@@ -87,8 +86,8 @@ TEST(MaskSpec, TileClassesAreExact) {
             for (int j = key; j < key + keys; j++) kept += keeps(r, i, j, seqlen_k);
         const TileClass want = kept == 0 ? TileClass::empty : kept == rows * keys ? TileClass::full : TileClass::partial;
         ASSERT_EQ(int(tile_class(r, row, rows, key, keys, seqlen_k)), int(want))
-            << "off " << r.off << " left " << r.left << " right " << r.right << " chunk " << r.chunk << " rows " << row << "+"
-            << rows << " keys " << key << "+" << keys << " of " << seqlen_k;
+            << "off " << r.off << " left " << r.left << " right " << r.right << " chunk " << r.chunk << " rows " << row << "+" << rows
+            << " keys " << key << "+" << keys << " of " << seqlen_k;
         seen[int(want)]++;
     }
     for (int count : seen) EXPECT_GT(count, 10000) << "the draw must reach every class";
@@ -99,8 +98,7 @@ TEST(MaskSpec, WordsHoldTheKeysOfAnInterval) {
         for (int64_t end = begin - 3; end <= 200; end += 5)
             for (const int64_t key : {int64_t(0), int64_t(64), int64_t(101)}) {
                 const uint64_t bits = key_bits(begin, end, key);
-                for (int j = 0; j < kWordKeys; j++)
-                    ASSERT_EQ(bits >> j & 1, key + j >= begin && key + j < end) << begin << " " << end;
+                for (int j = 0; j < kWordKeys; j++) ASSERT_EQ(bits >> j & 1, key + j >= begin && key + j < end) << begin << " " << end;
             }
     EXPECT_EQ(low_bits(INT64_MIN), 0u);
     EXPECT_EQ(low_bits(INT64_MAX), ~uint64_t(0));

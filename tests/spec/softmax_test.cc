@@ -240,8 +240,7 @@ TEST_F(SoftmaxSpec, SinkIsOneMoreLogit) {
 
 // exp(−inf) = 0: such a sink takes no part, wherever the row's own scores lie.
 TEST_F(SoftmaxSpec, SinkOfMinusInfinityIsNone) {
-    for (const float m : {-500.f, -5.f, 0.f, 5.f, 500.f})
-        expect_same(join({{m, 2.f}, 3.f}, {sink_state(kNegInf), 0.f}), {{m, 2.f}, 3.f});
+    for (const float m : {-500.f, -5.f, 0.f, 5.f, 500.f}) expect_same(join({{m, 2.f}, 3.f}, {sink_state(kNegInf), 0.f}), {{m, 2.f}, 3.f});
     EXPECT_EQ(log_sum_exp(merge(empty_row(), sink_state(kNegInf)).state), kNegInf);
     EXPECT_TRUE(std::isnan(merge({1.f, 1.f}, sink_state(NAN)).state.l));
     EXPECT_TRUE(std::isnan(merge({1.f, 1.f}, sink_state(kPosInf)).state.l));

@@ -27,7 +27,7 @@ class BackwardCase {
     fa_status_t run_forward(fa_handle_t handle) { return c.run(handle); }
     void bind(Rng& rng);
     oracle::BackwardReading reading() const { return {c.d, args()}; }
-    fa_backward_args_t args() const;  // a, pointing to the forward's
+    fa_backward_args_t args() const;         // a, pointing to the forward's
     void set_dout(const Case::Pick& value);  // (b, head, row, element)
     void set_dlse(const std::function<double(int64_t b, int64_t head, int64_t row)>& value);
     void fill_normal(Rng& rng, double size = 1);

@@ -53,8 +53,8 @@ const std::vector<BufferOperand>& buffer_operands() {
     const auto count_bytes = [](R r) { return r.list_count_tensor.extent() * int64_t(sizeof(int32_t)); };
     static const std::vector<BufferOperand> all = {
         {FA_OPERAND_LSE, offsetof(Args, lse), &Case::lse, [](R r) { return r.lse_tensor.extent() * kFloat; }, true},
-        {FA_OPERAND_BIAS, offsetof(Args, bias), &Case::bias,
-         [](R r) { return r.bias_tensor.extent() * oracle::size_of(r.bias_dtype); }, false},
+        {FA_OPERAND_BIAS, offsetof(Args, bias), &Case::bias, [](R r) { return r.bias_tensor.extent() * oracle::size_of(r.bias_dtype); },
+         false},
         {FA_OPERAND_BIAS_SCALE, offsetof(Args, bias_scale), &Case::bias_scale, [](R r) { return r.d.heads_q * kFloat; }, false},
         {FA_OPERAND_MASK, offsetof(Args, mask), &Case::mask, [](R r) { return r.mask_tensor.extent(); }, false},
         {FA_OPERAND_KEY_RANGES, offsetof(Args, key_ranges), &Case::key_ranges,
@@ -77,18 +77,18 @@ const std::vector<BufferOperand>& buffer_operands() {
         {FA_OPERAND_V_SHIFT, offsetof(Args, v_shift), &Case::v_shift, [](R r) { return bytes_of_factors(r.v_factors); }, false},
         {FA_OPERAND_O_SCALE, offsetof(Args, o_scale), &Case::o_scale, [](R) { return kFloat; }, false},
         {FA_OPERAND_SCORES, offsetof(Args, scores), &Case::scores, [](R r) { return r.scores_tensor.extent() * kFloat; }, true},
-        {FA_OPERAND_RNG_STATE, offsetof(Args, rng_state), &Case::rng_state, [](R) { return int64_t(2 * sizeof(uint64_t)); },
-         false},
+        {FA_OPERAND_RNG_STATE, offsetof(Args, rng_state), &Case::rng_state, [](R) { return int64_t(2 * sizeof(uint64_t)); }, false},
         {FA_OPERAND_DEVICE_STATUS, offsetof(Args, device_status), &Case::device_status, [](R) { return int64_t(sizeof(uint32_t)); }, true}};
     return all;
 }
 
 const std::vector<MetadataOperand>& metadata_operands() {
-#define METADATA(BIT, field) MetadataOperand{FA_OPERAND_##BIT, offsetof(fa_forward_args_t, field), &Metadata::field, #field}
-    static const std::vector<MetadataOperand> all = {
-        METADATA(CAUSAL_OFFSET, causal_offset), METADATA(CU_SEQLENS_Q, cu_seqlens_q), METADATA(CU_SEQLENS_K, cu_seqlens_k),
-        METADATA(SEQUSED_Q, seqused_q),         METADATA(SEQUSED_K, seqused_k),       METADATA(LEFTPAD_K, leftpad_k),
-        METADATA(KV_BATCH_IDX, kv_batch_idx),   METADATA(PAGE_TABLE, page_table)};
+#define METADATA(BIT, field) \
+    MetadataOperand { FA_OPERAND_##BIT, offsetof(fa_forward_args_t, field), &Metadata::field, #field }
+    static const std::vector<MetadataOperand> all = {METADATA(CAUSAL_OFFSET, causal_offset), METADATA(CU_SEQLENS_Q, cu_seqlens_q),
+                                                     METADATA(CU_SEQLENS_K, cu_seqlens_k),   METADATA(SEQUSED_Q, seqused_q),
+                                                     METADATA(SEQUSED_K, seqused_k),         METADATA(LEFTPAD_K, leftpad_k),
+                                                     METADATA(KV_BATCH_IDX, kv_batch_idx),   METADATA(PAGE_TABLE, page_table)};
 #undef METADATA
     return all;
 }
@@ -169,8 +169,7 @@ void Case::set_bias(const Pick& value) {
     for (int64_t b = 0; b < d.batch; b++)
         for (int64_t h = 0; h < d.heads_q; h++)
             for (int64_t i = 0; i < r.rows(b); i++)
-                for (int64_t j = 0; j < r.keys(b); j++)
-                    oracle::store(bias.as(), r.bias(b, h, i, j), r.bias_dtype, value(b, h, i, j));
+                for (int64_t j = 0; j < r.keys(b); j++) oracle::store(bias.as(), r.bias(b, h, i, j), r.bias_dtype, value(b, h, i, j));
 }
 
 void Case::set_mask(const std::function<bool(int64_t, int64_t, int64_t, int64_t)>& attend) {
@@ -298,8 +297,7 @@ std::string Case::check_untouched() const {
     for (const Output& out : {Output{"o", o, o_owned, oracle::size_of(r.o_dtype)}, Output{"lse", lse, lse_owned, 4},
                               Output{"scores", scores, scores_owned, 4}}) {
         const int64_t stray = first_stray(out.buffer, out.owned, out.size);
-        if (stray >= 0)
-            return std::string(out.name) + " was written at element " + std::to_string(stray) + ", which belongs to no row";
+        if (stray >= 0) return std::string(out.name) + " was written at element " + std::to_string(stray) + ", which belongs to no row";
     }
     return "";
 }
@@ -309,8 +307,8 @@ std::string check_against_oracle(const Case& c, int32_t p_dtype, int64_t row_ste
     const oracle::Attention want = oracle::attention(r, {r.has(FA_OPERAND_SCORES), row_step, c.rounded_to_bytes});
     const double qk_roundoff = c.short_products     ? oracle::short_qk_roundoff(r.d.dim_qk)
                                : c.rounded_to_bytes ? oracle::bytes_qk_roundoff()
-                               : c.rounded_q        ? oracle::rounded_qk_roundoff(oracle::is_block(r.k_dtype) || r.has(FA_OPERAND_K_DESCALE))
-                                                : oracle::kQkRoundoff;
+                               : c.rounded_q ? oracle::rounded_qk_roundoff(oracle::is_block(r.k_dtype) || r.has(FA_OPERAND_K_DESCALE))
+                                             : oracle::kQkRoundoff;
     std::string fault = oracle::compare_o(r, want, p_dtype, qk_roundoff).fault;
     if (fault.empty() && r.has(FA_OPERAND_LSE)) fault = oracle::compare_lse(r, want, qk_roundoff).fault;
     if (fault.empty() && r.has(FA_OPERAND_SCORES)) fault = oracle::compare_scores(r, want).fault;

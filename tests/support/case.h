@@ -22,11 +22,11 @@ class Case {
   public:
     using Pick = std::function<double(int64_t b, int64_t head, int64_t position, int64_t element)>;
 
-    uint64_t seed = 0;    // of the generator; 0: written by hand
-    int32_t p_dtype = 0;  // of the weights in the last run
-    bool short_products = false;  // were 8-bit products summed in a matrix unit's short accumulator?
-    bool p_of_8_bits = false;     // and P in 8 bits, too?
-    bool rounded_q = false;       // was q rounded to bf16, and values of block types?
+    uint64_t seed = 0;              // of the generator; 0: written by hand
+    int32_t p_dtype = 0;            // of the weights in the last run
+    bool short_products = false;    // were 8-bit products summed in a matrix unit's short accumulator?
+    bool p_of_8_bits = false;       // and P in 8 bits, too?
+    bool rounded_q = false;         // was q rounded to bf16, and values of block types?
     bool rounded_to_bytes = false;  // were blocks of q, and of P, rounded to 8 bits?
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
@@ -81,14 +81,14 @@ std::string describe(const fa_attention_desc_t& d);
 struct BufferOperand {
     uint64_t bit;
     size_t pointer;
-    Buffer Case::*buffer;
+    Buffer Case::* buffer;
     int64_t (*bytes)(const oracle::Reading& r);
     bool output;
 };
 struct MetadataOperand {
     uint64_t bit;
     size_t pointer;
-    std::vector<int32_t> Metadata::*values;
+    std::vector<int32_t> Metadata::* values;
     const char* name;
 };
 const std::vector<BufferOperand>& buffer_operands();

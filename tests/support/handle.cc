@@ -85,8 +85,7 @@ bool rounds_to_bytes(fa_handle_t handle, const fa_attention_desc_t& d) {
 
 bool rounds_p_to_8_bits(fa_handle_t handle, const fa_attention_desc_t& d) {
     char text[256] = "";
-    return sums_short_products(handle, d) && fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK &&
-           strstr(text, "_p8");
+    return sums_short_products(handle, d) && fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK && strstr(text, "_p8");
 }
 
 bool sums_short_products(fa_handle_t handle, const fa_attention_desc_t& d) {

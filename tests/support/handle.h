@@ -18,7 +18,9 @@ class Handle {
     int64_t get(int32_t key) const;
     bool set(int32_t key, int64_t value) const { return fa_param_set(handle_, key, value) == FA_OK; }
     // So many threads, also of a machine with two CPUs: of the library's own pool no more would be at work than these.
-    bool set_threads(int64_t n) const { return set(FA_PARAM_THREAD_POOL, n > 2 ? FA_POOL_OPENMP : FA_POOL_OWN) && set(FA_PARAM_THREADS, n); }
+    bool set_threads(int64_t n) const {
+        return set(FA_PARAM_THREAD_POOL, n > 2 ? FA_POOL_OPENMP : FA_POOL_OWN) && set(FA_PARAM_THREADS, n);
+    }
 
   private:
     fa_handle_t handle_;
@@ -27,7 +29,7 @@ class Handle {
 int32_t backend_under_test();
 inline bool testing_the_cpu() { return backend_under_test() == FA_BACKEND_CPU; }
 Handle make_handle();
-Handle make_handle(fa_create_info_t info);  // the backend and memory fields are filled in
+Handle make_handle(fa_create_info_t info);      // the backend and memory fields are filled in
 Handle make_device_handle(int32_t device = 0);  // whose pointers are fa_malloc's, filled and read by fa_copy
 
 // Instruction sets to test with: all that the backend knows, and those of them that this machine has. {0}: the backend's own choice.

@@ -15,15 +15,17 @@ inline Case latent_bytes(const LatentForm& f, int64_t batch, int64_t heads, int6
     c.d.dim_tail = f.tail, c.d.k_tail_dtype = FA_BF16, c.d.k_descale_dtype = f.factor_dtype;
     c.d.k_descale_block[0] = 1, c.d.k_descale_block[1] = f.dims_of_factor;
     const int64_t parts = f.dims_of_factor ? (f.own + f.dims_of_factor - 1) / f.dims_of_factor : 1;
-    int64_t(&stride)[4] = c.d.k_descale_stride;
+    int64_t (&stride)[4] = c.d.k_descale_stride;
     stride[3] = f.dims_of_factor ? 1 : 0, stride[2] = parts, stride[1] = heads_k * parts, stride[0] = keys * stride[1];
     return c;
 }
 
-// Tokens of 656 bytes: 512 of e4m3, four factors of f32, 64 dims of bf16. On the host each of the three lies where it would, in memory of its own.
+// Tokens of 656 bytes: 512 of e4m3, four factors of f32, 64 dims of bf16. On the host each of the three lies where it would, in memory of
+// its own.
 constexpr int64_t kTokenDims = 512, kTokenFactorBytes = 16, kTokenBytes = kTokenDims + kTokenFactorBytes + 2 * 64;
 inline bool has_whole_tokens(const fa_attention_desc_t& d) {
-    return d.strided & FA_STRIDED_K_TAIL && d.k_stride[1] == kTokenBytes && 2 * d.k_tail_stride[1] == kTokenBytes && 4 * d.k_descale_stride[1] == kTokenBytes;
+    return d.strided & FA_STRIDED_K_TAIL && d.k_stride[1] == kTokenBytes && 2 * d.k_tail_stride[1] == kTokenBytes &&
+           4 * d.k_descale_stride[1] == kTokenBytes;
 }
 // rows: of a sequence, or of a page.
 inline void make_tokens_whole(Case& c, int64_t rows) {

@@ -135,18 +135,10 @@ class Generator {
         if (heads_v != heads_k || (!v_in_k() && rng.chance(0.1))) d.heads_v = heads_v;
         d.batch = rng.chance(0.01) ? 0 : rng.between(1, 4);
         switch (rng.between(0, 4)) {
-            case 0:
-                d.seqlen_q = rng.between(0, 4), d.seqlen_k = rng.between(0, 400);
-                break;  // decoding
-            case 1:
-                d.seqlen_q = rng.between(0, 150), d.seqlen_k = rng.between(0, 150);
-                break;  // across tiles
-            case 2:
-                d.seqlen_q = rng.between(0, 90), d.seqlen_k = rng.between(0, 8);
-                break;  // few keys
-            default:
-                d.seqlen_q = rng.between(0, 24), d.seqlen_k = rng.between(0, 40);
-                break;
+            case 0: d.seqlen_q = rng.between(0, 4), d.seqlen_k = rng.between(0, 400); break;    // decoding
+            case 1: d.seqlen_q = rng.between(0, 150), d.seqlen_k = rng.between(0, 150); break;  // across tiles
+            case 2: d.seqlen_q = rng.between(0, 90), d.seqlen_k = rng.between(0, 8); break;     // few keys
+            default: d.seqlen_q = rng.between(0, 24), d.seqlen_k = rng.between(0, 40); break;
         }
         const int64_t dims = d.dim_qk + (d.dim_v ? d.dim_v : d.dim_qk);
         auto too_big = [&] {
@@ -309,8 +301,8 @@ class Generator {
         want(0.1, FA_OPERAND_DEVICE_STATUS);
         if (rng.chance(0.05)) d.reserve_units = int32_t(rng.between(1, 8));
         const oracle::Reading r = c.reading();
-        if (r.q_dtype == FA_F32 && r.k_dtype == FA_F32 && r.v_dtype == FA_F32 && r.o_dtype == FA_F32 && !family.differentiable && !of_slots() &&
-            rng.chance(0.3)) {
+        if (r.q_dtype == FA_F32 && r.k_dtype == FA_F32 && r.v_dtype == FA_F32 && r.o_dtype == FA_F32 && !family.differentiable &&
+            !of_slots() && rng.chance(0.3)) {
             d.algorithm = rng.pick<int32_t>({FA_ALGORITHM_STANDARD, FA_ALGORITHM_FLASH1});  // these do not split keys
             return;
         }
@@ -449,8 +441,7 @@ class Generator {
             c.set_mask([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(density); });
         }
         if (has(FA_OPERAND_KEY_RANGES)) c.set_key_ranges([&](int64_t, int64_t, int64_t i) { return random_ranges(i); });
-        if (has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST))
-            c.set_key_lists([&](int64_t, int64_t, int64_t) { return random_lists(); });
+        if (has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST)) c.set_key_lists([&](int64_t, int64_t, int64_t) { return random_lists(); });
         for (int64_t b = 0; b < d.batch && has(FA_OPERAND_ALIBI); b++)
             for (int64_t h = 0; h < d.heads_q; h++) c.alibi.as<float>()[b * d.alibi_batch_stride + h] = float(rng.uniform(-0.1, 1));
         for (int64_t h = 0; h < d.heads_q && has(FA_OPERAND_BIAS_SCALE); h++)

@@ -22,14 +22,14 @@ class Watched {
             const int64_t size = oracle::size_of(w.dtype);
             for (auto& [buffer, bytes] : before_)
                 if (buffer->as() == w.base)
-                    memcpy(bytes.data() + oracle::byte_at(w.index, w.dtype), static_cast<char*>(w.base) + oracle::byte_at(w.index, w.dtype), size_t(size));
+                    memcpy(bytes.data() + oracle::byte_at(w.index, w.dtype), static_cast<char*>(w.base) + oracle::byte_at(w.index, w.dtype),
+                           size_t(size));
         }
         for (auto& [buffer, bytes] : before_) {
             const unsigned char* now = buffer->as<unsigned char>();
             for (size_t n = 0; n < bytes.size(); n++)
                 if (now[n] != bytes[n])
-                    return "byte " + std::to_string(n) + " of " + std::to_string(bytes.size()) +
-                           " was written, and belongs to no row";
+                    return "byte " + std::to_string(n) + " of " + std::to_string(bytes.size()) + " was written, and belongs to no row";
             if (!buffer->intact()) return "bytes beside a buffer were written";
         }
         return "";

@@ -1,5 +1,5 @@
-// FLASH_ATTN_EXT by libflashattn, on the CPU and on a GPU if there is one, against ggml's own CPU backend, call by call, and as ggml's scheduler
-// divides a graph between the two.
+// FLASH_ATTN_EXT by libflashattn, on the CPU and on a GPU if there is one, against ggml's own CPU backend, call by call, and as ggml's
+// scheduler divides a graph between the two.
 #include <ggml-alloc.h>
 #include <ggml-backend.h>
 #include <ggml-cpp.h>
@@ -48,8 +48,8 @@ struct Graph {
         v = tensor(v_type, s.dim_v, s.keys, s.heads_k);
         if (o.mask) mask = ggml_new_tensor_4d(c, GGML_TYPE_F16, s.keys, s.rows, o.mask_heads, s.batch);
         if (o.sinks) sinks = ggml_new_tensor_1d(c, GGML_TYPE_F32, s.heads_q);
-        attention = ggml_flash_attn_ext(c, ordered(ggml_scale(c, q, 2)), ordered(k), ordered(v), mask,
-                                        1 / std::sqrt(float(s.dim_qk)), o.max_bias, o.softcap);
+        attention = ggml_flash_attn_ext(c, ordered(ggml_scale(c, q, 2)), ordered(k), ordered(v), mask, 1 / std::sqrt(float(s.dim_qk)),
+                                        o.max_bias, o.softcap);
         if (sinks) ggml_flash_attn_ext_add_sinks(attention, sinks);
         out = ggml_add(c, attention, attention);
         graph = ggml_new_graph(c);
@@ -76,8 +76,7 @@ struct Graph {
         }
         if (!mask) return;
         std::vector<ggml_fp16_t> values(size_t(ggml_nelements(mask)));
-        for (size_t n = 0; n < values.size(); n++)
-            values[n] = ggml_fp32_to_fp16(generator() % 3 ? 0.5f * normal(generator) : -INFINITY);
+        for (size_t n = 0; n < values.size(); n++) values[n] = ggml_fp32_to_fp16(generator() % 3 ? 0.5f * normal(generator) : -INFINITY);
         ggml_backend_tensor_set(mask, values.data(), 0, values.size() * sizeof values[0]);
     }
 };
@@ -108,19 +107,17 @@ struct Pair {
 
     void compare(const Shape& s, ggml_type k_type, ggml_type v_type, const Options& o, bool ours_computes = true) const {
         char name[256];
-        snprintf(
-            name, sizeof name,
-            "%s %s, dims %d %d, heads %d %d, %d rows, %d keys, batch %d, mask %d, sinks %d, permuted %d, softcap %g, max_bias %g",
-            ggml_type_name(k_type), ggml_type_name(v_type), int(s.dim_qk), int(s.dim_v), int(s.heads_q), int(s.heads_k),
-            int(s.rows), int(s.keys), int(s.batch), o.mask, o.sinks, o.permuted, double(o.softcap), double(o.max_bias));
+        snprintf(name, sizeof name,
+                 "%s %s, dims %d %d, heads %d %d, %d rows, %d keys, batch %d, mask %d, sinks %d, permuted %d, softcap %g, max_bias %g",
+                 ggml_type_name(k_type), ggml_type_name(v_type), int(s.dim_qk), int(s.dim_v), int(s.heads_q), int(s.heads_k), int(s.rows),
+                 int(s.keys), int(s.batch), o.mask, o.sinks, o.permuted, double(o.softcap), double(o.max_bias));
         const unsigned seed = unsigned(compared + 1);
         const char *ours_at, *cpu_at;
         const std::vector<float> got = computed(Graph(s, k_type, v_type, o), {ours.get(), cpu.get()}, seed, &ours_at);
         const std::vector<float> want = computed(Graph(s, k_type, v_type, o), {cpu.get()}, seed, &cpu_at);
         EXPECT(strcmp(ours_at, ours_computes ? ggml_backend_name(ours.get()) : "CPU") == 0, "%s ran on %s", name, ours_at);
         double error = 0, norm = 0;
-        for (size_t n = 0; n < want.size(); n++)
-            error += std::pow(double(got[n]) - want[n], 2), norm += std::pow(double(want[n]), 2);
+        for (size_t n = 0; n < want.size(); n++) error += std::pow(double(got[n]) - want[n], 2), norm += std::pow(double(want[n]), 2);
         // ggml's bound of its own backends: it rounds q to the type of k, and sums over f16 values in f16.
         EXPECT(error <= 5e-4 * norm && std::isfinite(norm), "%s: error %g of norm %g", name, error, norm);
         ours_computes ? compared++ : refused++;
@@ -136,11 +133,9 @@ void compare_all(const Pair& pair, const std::vector<int64_t>& dims) {
             for (const int64_t rows : {1, 3, 35})
                 for (const bool permuted : {false, true})
                     for (const bool mask : {false, true})
-                        pair.compare({dim, dim, 8, 2, rows, 113, 2}, type, type,
-                                     {mask, rows == 3, permuted, rows == 35 ? 10.f : 0.f});
+                        pair.compare({dim, dim, 8, 2, rows, 113, 2}, type, type, {mask, rows == 3, permuted, rows == 35 ? 10.f : 0.f});
     for (const ggml_type k_type : kTypes)
-        for (const ggml_type v_type : {GGML_TYPE_F16, GGML_TYPE_Q8_0})
-            pair.compare({96, 64, 4, 4, 5, 77, 1}, k_type, v_type, {true});
+        for (const ggml_type v_type : {GGML_TYPE_F16, GGML_TYPE_Q8_0}) pair.compare({96, 64, 4, 4, 5, 77, 1}, k_type, v_type, {true});
     pair.compare({72, 40, 6, 3, 9, 50, 1}, GGML_TYPE_F16, GGML_TYPE_F16, {true, true});
     pair.compare({576, 512, 16, 1, 2, 300, 1}, GGML_TYPE_F16, GGML_TYPE_F16, {true});
     pair.compare({64, 64, 1, 1, 1, 1, 1}, GGML_TYPE_F32, GGML_TYPE_F32, {});
@@ -148,7 +143,8 @@ void compare_all(const Pair& pair, const std::vector<int64_t>& dims) {
         for (const float max_bias : {0.f, 8.f, 4.f})
             for (const int64_t mask_heads : {int64_t(1), heads / 2, heads})
                 if (mask_heads > 0)
-                    pair.compare({64, 64, heads, heads, 5, 40, 2}, GGML_TYPE_F16, GGML_TYPE_Q8_0, {true, true, false, 0, max_bias, mask_heads});
+                    pair.compare({64, 64, heads, heads, 5, 40, 2}, GGML_TYPE_F16, GGML_TYPE_Q8_0,
+                                 {true, true, false, 0, max_bias, mask_heads});
     // What is not ours stays ggml's.
     pair.compare({64, 64, 4, 4, 5, 40, 1}, GGML_TYPE_IQ4_NL, GGML_TYPE_IQ4_NL, {true}, false);
 }

@@ -79,13 +79,13 @@ void worker_loop(void* arg, int64_t worker) {
         }
         const int64_t to = (i / job.of_sequence + 1) * job.of_sequence;
         int64_t next = job.next.load(std::memory_order_relaxed);
-        while (next < to && !job.next.compare_exchange_weak(next, to, std::memory_order_relaxed)) {}
+        while (next < to && !job.next.compare_exchange_weak(next, to, std::memory_order_relaxed)) {
+        }
     }
 }
 
 // All query tiles against one block of keys, whose dk and dv are then complete.
-void backward_block(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq,
-                    BackwardScratch& x) {
+void backward_block(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq, BackwardScratch& x) {
     const Call& c = g.c;
     QueryTile t;
     t.seq = sequence_of(c.sequences, batch);
@@ -119,8 +119,8 @@ void finish_tiles(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t
 
 DqAcc chunk_dq_acc(const BackwardJob& job, int64_t head, int64_t chunk) {
     const int64_t index = (head * job.s->chunks + chunk) * job.s->tiles, floats = dq_floats(*job.g);
-    return {reinterpret_cast<float*>(job.shared) + index * floats,
-            reinterpret_cast<bool*>(job.shared + job.s->initialized_offset) + index, floats};
+    return {reinterpret_cast<float*>(job.shared) + index * floats, reinterpret_cast<bool*>(job.shared + job.s->initialized_offset) + index,
+            floats};
 }
 
 float* chunk_deltas(const BackwardJob& job, int64_t head) {
@@ -149,8 +149,7 @@ void backward_chunk(const BackwardJob& job, int64_t index, BackwardScratch& x) {
     for (int64_t key = chunk * s.chunk_keys; key < end; key += s.block_keys)
         backward_block(g, batch, kv_head, key, int(min_of(s.block_keys, end - key)), dq, x);
     if (chunk == 0) write_dkv_padding(g, batch, kv_head, x);
-    for (int64_t tile = 0; g.a->dq && s.chunks == 1 && tile < s.tiles; tile++)
-        finish_tiles(g, batch, kv_head, tile, dq.tile(tile), x);
+    for (int64_t tile = 0; g.a->dq && s.chunks == 1 && tile < s.tiles; tile++) finish_tiles(g, batch, kv_head, tile, dq.tile(tile), x);
 }
 
 // dq of one query tile from the accumulators of all chunks, in ascending order.
@@ -182,8 +181,7 @@ struct BackwardRun {
     fa_status_t status;
     BackwardJob job;
 
-    BackwardRun(const Threads* threads_, int64_t workers_, Message* m_)
-        : threads(threads_), workers(workers_), m(m_), status(FA_OK) {}
+    BackwardRun(const Threads* threads_, int64_t workers_, Message* m_) : threads(threads_), workers(workers_), m(m_), status(FA_OK) {}
     void all(int64_t count, void (*step)(const BackwardJob&, int64_t, BackwardScratch&), int64_t of_sequence = 0) {
         if (status != FA_OK) return;
         job.of_sequence = of_sequence;
@@ -237,8 +235,8 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     return s;
 }
 
-fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s,
-                         const Threads& threads, int64_t workers, char* memory, Message* m) {
+fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s, const Threads& threads,
+                         int64_t workers, char* memory, Message* m) {
     BackwardCall g;
     g.inputs = *a.forward;
     g.c = make_call(plan_call(p, k, tile_method(p, k), Method{}, false), p, g.inputs);

@@ -25,8 +25,8 @@ struct BackwardSchedule {
 };
 
 BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k);
-fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s,
-                         const Threads& threads, int64_t workers, char* memory, Message* m);
+fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s, const Threads& threads,
+                         int64_t workers, char* memory, Message* m);
 
 }  // namespace cpu
 }  // namespace fa

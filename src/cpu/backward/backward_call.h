@@ -98,8 +98,7 @@ static inline bool has_no_keys(float lse) { return from_lse(lse).l == 0.f; }
 // Δ − dlse of one row; two lines of scratch.
 float row_delta(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* lines);
 // Of rows [begin, end) of a sequence and kv head, group-major.
-void compute_deltas(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
-                    BackwardScratch& x);
+void compute_deltas(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas, BackwardScratch& x);
 // Loads the tile's q, dout, lse and delta.
 void load_rows(const BackwardCall& g, QueryTile& t, BackwardScratch& x);
 // dq of the tile's rows from its accumulators; of those beyond the sequence's length in this block.

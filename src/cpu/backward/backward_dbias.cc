@@ -6,7 +6,8 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// What a block covers: every batch_step-th sequence and head_step-th kv head from the first on, which share elements, of keys a range or all.
+// What a block covers: every batch_step-th sequence and head_step-th kv head from the first on, which share elements, of keys a range or
+// all.
 struct DbiasBlock {
     int64_t batch_begin, batch_step, head_begin, head_step, key_begin, key_end;
 };

@@ -66,8 +66,7 @@ static void pack_keys(const BackwardCall& g, const QueryTile& t, int64_t key, in
         const int64_t first = key + step * kKeyBlock, k_at = step * step_values(qk.dim_qk), v_at = step * step_values(v.dim_v);
         const int count = int(min_of(kKeyBlock, keys - step * kKeyBlock));
         locate_kv_rows(g.c, t, KvOperand::k, t.kv_head, first, count, rows);
-        for (int half = 0; half < 2; half++)
-            mk.pack_q(qk, values_of(rows + half * kRowBlock), m.k + k_at + half * qk.q_bytes() / 2);
+        for (int half = 0; half < 2; half++) mk.pack_q(qk, values_of(rows + half * kRowBlock), m.k + k_at + half * qk.q_bytes() / 2);
         mk.pack_k(qk, values_of(rows), m.packed);
         mk.transpose_k(qk, m.packed, m.k_transposed + k_at);
         locate_kv_rows(g.c, t, KvOperand::v, t.kv_head, first, count, rows);
@@ -109,8 +108,7 @@ static MatrixGemm score_gemm(int64_t step, const uint16_t* keys, const uint16_t*
 
 static void gemm_scores_dp(const BackwardCall& g, int64_t step, BackwardScratch& x) {
     const MatrixOperands& m = x.matrix;
-    const MatrixGemm both[] = {score_gemm(step, m.k, m.q, g.c.p->d.dim_qk, x.w.s),
-                               score_gemm(step, m.v, m.dout, g.c.p->d.dim_v, x.dp)};
+    const MatrixGemm both[] = {score_gemm(step, m.k, m.q, g.c.p->d.dim_qk, x.w.s), score_gemm(step, m.v, m.dout, g.c.p->d.dim_v, x.dp)};
     g.c.k->matrix->gemm(both, 2);
 }
 
@@ -250,8 +248,8 @@ LiveRange live_range(int count, const Live& live, const At& at, const BackwardSc
 }
 
 // dk or dv of one step, over the live tiles of the panel: (P or dS) × rows, added to the block's `acc`.
-MatrixGemm key_gemm(const Panel& panel, int step, const LiveRange& run, const uint16_t* p_or_ds, const uint16_t* rows,
-                    int64_t columns, float* acc) {
+MatrixGemm key_gemm(const Panel& panel, int step, const LiveRange& run, const uint16_t* p_or_ds, const uint16_t* rows, int64_t columns,
+                    float* acc) {
     const int64_t pairs = operand_shape(columns).depth, stride = 32 * pairs, values = step_values(columns);
     return {.a = p_or_ds + tile_offset(step, run.first),
             .a_m_stride = 16 * kMaxRows,
@@ -297,15 +295,15 @@ void gemm_dqkv(const BackwardCall& g, const Panel& panel, int64_t first_tile, co
     MatrixGemm products[2 * kMaxSteps + kBackwardPanel];
     int count = 0;
     for (int step = 0; step < panel.steps; step++) {
-        const LiveRange run = live_range(
-            panel.tiles, [&](int i) { return panel.live[step][i]; }, [&](int i) { return tile_offset(step, i); }, x);
+        const LiveRange run =
+            live_range(panel.tiles, [&](int i) { return panel.live[step][i]; }, [&](int i) { return tile_offset(step, i); }, x);
         if (run.count == 0) continue;
         if (g.a->dv) products[count++] = key_gemm(panel, step, run, m.p, m.dout_rows, dim_v, x.dv);
         if (g.a->dk) products[count++] = key_gemm(panel, step, run, m.ds, m.q_rows, dim, x.dk);
     }
     for (int i = 0; g.a->dq && i < panel.tiles; i++) {
-        const LiveRange run = live_range(
-            panel.steps, [&](int step) { return panel.live[step][i]; }, [&](int step) { return tile_offset(step, i); }, x);
+        const LiveRange run =
+            live_range(panel.steps, [&](int step) { return panel.live[step][i]; }, [&](int step) { return tile_offset(step, i); }, x);
         if (run.count > 0) products[count++] = query_gemm(panel, i, run, m, dim, dq.tile(first_tile + i));
     }
     g.c.k->matrix->gemm(products, count);
@@ -320,8 +318,7 @@ void backward_block_matrix(const BackwardCall& g, int64_t batch, int64_t kv_head
     for (int64_t n = 0; init_rows(g, batch, kv_head, n, &panel.tile[0]); n += kBackwardPanel) {
         if (n == 0) pack_keys(g, panel.tile[0], key, keys, x);
         panel.tiles = 1;
-        while (panel.tiles < kBackwardPanel && init_rows(g, batch, kv_head, n + panel.tiles, &panel.tile[panel.tiles]))
-            panel.tiles++;
+        while (panel.tiles < kBackwardPanel && init_rows(g, batch, kv_head, n + panel.tiles, &panel.tile[panel.tiles])) panel.tiles++;
         if (!load_panel(g, block, panel, x)) continue;
         const int steps = int(ceil_div(keys, kKeyBlock));
         for (panel.first = 0; panel.first < steps; panel.first += kMaxSteps) {

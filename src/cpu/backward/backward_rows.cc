@@ -76,8 +76,7 @@ float row_delta(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t
     return float(g.a->dlse ? sum - double(g.a->dlse[lse_index(p, g.a->dlse_stride, s, batch, position, head)]) : sum);
 }
 
-void compute_deltas(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
-                    BackwardScratch& x) {
+void compute_deltas(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas, BackwardScratch& x) {
     const Sequence s = sequence_of(g.c.sequences, batch);
     const int64_t group = g.c.p->group;
     for (int64_t r = begin; r < min_of(end, s.q_len * group); r++)
@@ -93,8 +92,8 @@ struct RowsF32 {
     int64_t stride;
 };
 
-RowsF32 gather_rows(const BackwardCall& g, const QueryTile& t, const void* from, const int64_t stride[4], int64_t dim,
-                    const float* factor, bool scaled, BackwardScratch& x) {
+RowsF32 gather_rows(const BackwardCall& g, const QueryTile& t, const void* from, const int64_t stride[4], int64_t dim, const float* factor,
+                    bool scaled, BackwardScratch& x) {
     const Problem& p = *g.c.p;
     bool in_place = p.d.q_dtype == FA_F32 && p.group == 1 && t.rows == t.width && !scaled;
     for (int lane = 0; lane < t.rows; lane++) in_place &= factor[lane] != 0.f;

@@ -17,8 +17,8 @@ bool softmax_backward_tile(const BackwardCall& g, const QueryTile& t, KeyBlock& 
 }
 
 // acc[key][columns] += Σ_row p_or_ds[key][row] · rows[row][columns]
-static void accumulate_keys(const BackwardCall& g, const QueryTile& t, const float* p_or_ds, int64_t columns, float* rows,
-                            int64_t first, int keys, float* acc) {
+static void accumulate_keys(const BackwardCall& g, const QueryTile& t, const float* p_or_ds, int64_t columns, float* rows, int64_t first,
+                            int keys, float* acc) {
     const PanelLayout from = query_panels(g, columns), to = key_panels(g, columns);
     for (int64_t column = 0; column < columns; column += from.widest)
         g.c.k->gemm_nn(p_or_ds, t.width, keys, from.at(rows, column, 0), from.vectors(column), t.rows, to.at(acc, column, first));

@@ -37,14 +37,15 @@ int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return round_up
 
 // What the method implements, and what it does by matrix instructions.
 constexpr uint64_t kScaledOperands = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
-constexpr Implements kDecode = {FA_OPERAND_LSE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | kScaledOperands |
-                                    FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS |
-                                    kSequenceOperands | kRowSetOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
-                                option::list_space | option::bands | option::schedule | FA_V_IN_K | option::v_dtype | option::heads_v | option::scale |
-                                    option::softcap | option::dropout_p | option::bias_period | option::mask_period | option::mask_dtype |
-                                    option::mask_keys | option::factors};
-constexpr Implements kMatrixDecode = {kDecode.operands & ~kScaledOperands,
-                                      (kDecode.options & ~(option::factors | option::v_dtype | option::heads_v | option::scale)) | option::q_descale_stride};
+constexpr Implements kDecode = {FA_OPERAND_LSE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE |
+                                    kScaledOperands | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI |
+                                    FA_OPERAND_SINKS | kSequenceOperands | kRowSetOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
+                                option::list_space | option::bands | option::schedule | FA_V_IN_K | option::v_dtype | option::heads_v |
+                                    option::scale | option::softcap | option::dropout_p | option::bias_period | option::mask_period |
+                                    option::mask_dtype | option::mask_keys | option::factors};
+constexpr Implements kMatrixDecode = {
+    kDecode.operands & ~kScaledOperands,
+    (kDecode.options & ~(option::factors | option::v_dtype | option::heads_v | option::scale)) | option::q_descale_stride};
 
 bool is_matrix_type(int32_t dtype) {
     return dtype == FA_BF16 || is_byte_type(dtype) || (is_block_type(dtype) && !block_format(dtype).has_min);
@@ -53,9 +54,12 @@ bool is_matrix_type(int32_t dtype) {
 // The matrix instructions for tiles of so many rows; NULL: none.
 const DecodeMatrixKernels* matrix_kernels(const Problem& p, const Kernels& k, int64_t rows) {
     const fa_attention_desc_t& d = p.d;
-    if (!k.matrix || !p.within(kMatrixDecode) || !(d.q_dtype == FA_BF16 || rounds_q_to_bf16(d)) || !is_matrix_type(d.k_dtype)) return nullptr;
+    if (!k.matrix || !p.within(kMatrixDecode) || !(d.q_dtype == FA_BF16 || rounds_q_to_bf16(d)) || !is_matrix_type(d.k_dtype))
+        return nullptr;
     for (const DecodeMatrixKernels* decode : k.matrix->decode)
-        if (decode && (d.precision == FA_PRECISION_NATIVE || !decode->rounds_to_8_bits) && decode->takes(d.k_dtype, rows, d.dim_qk, d.dim_v)) return decode;
+        if (decode && (d.precision == FA_PRECISION_NATIVE || !decode->rounds_to_8_bits) &&
+            decode->takes(d.k_dtype, rows, d.dim_qk, d.dim_v))
+            return decode;
     return nullptr;
 }
 bool use_matrix(const Problem& p, const Kernels& k) { return matrix_kernels(p, k, min_of(rows_together(p), kDecodeRows)); }
@@ -111,16 +115,16 @@ const DecodeMatrixKernels* matrix_kernels(const Call& c, const QueryTile& t) {
     return t.method->matrix ? matrix_kernels(*c.p, *c.k, t.rows) : nullptr;
 }
 
-void pack_matrix_q(const Call& c, const QueryTile& t, int panel_index, const DecodeMatrixKernels& decode, const DecodeScratch& scratch, Scratch& w) {
+void pack_matrix_q(const Call& c, const QueryTile& t, int panel_index, const DecodeMatrixKernels& decode, const DecodeScratch& scratch,
+                   Scratch& w) {
     const Problem& p = *c.p;
     const char* rows[kDecodeRows];
     q_pointers(c, t, rows);
     if (t.method->rounds_q) round_q_to_bf16(c, t, rows, scratch.matrix.converted, w);
     const uint16_t* const* const values = reinterpret_cast<const uint16_t* const*>(rows);
-    scratch.has_limbs[panel_index] = use_int8_limbs(p, decode, t.rows) && decode.pack_limbs(values, t.rows, int(p.d.dim_qk),
-                                                                                    scratch.limbs + panel_index * limb_bytes(p));
-    if (!scratch.has_limbs[panel_index])
-        decode.pack_q(values, t.rows, p.d.k_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
+    scratch.has_limbs[panel_index] = use_int8_limbs(p, decode, t.rows) &&
+                                     decode.pack_limbs(values, t.rows, int(p.d.dim_qk), scratch.limbs + panel_index * limb_bytes(p));
+    if (!scratch.has_limbs[panel_index]) decode.pack_q(values, t.rows, p.d.k_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
     for (int r = 0; r < t.rows; r++)
         scratch.factor[panel_index * kDecodeRows + r] = q_factor(c, t, t.position(r, p.group), t.head(r, p.group));
 }
@@ -167,8 +171,8 @@ void mask_keys(const Call& c, const QueryTile& t, const KeyBand& common, int64_t
 }
 
 // Turns scores of the block at `key`, once multiplied by `factor`, into P.
-void softmax_block(const Call& c, const QueryTile& t, const KeyBand& common, int64_t key, int to, float factor, PartialState& state, float* s,
-                   float* rescale, const DecodeScratch& scratch) {
+void softmax_block(const Call& c, const QueryTile& t, const KeyBand& common, int64_t key, int to, float factor, PartialState& state,
+                   float* s, float* rescale, const DecodeScratch& scratch) {
     if (factor != 1.f) c.k->scale_scores(s, factor, t.rows * kTileKeys);
     if (c.factor.product != 1.f) c.k->scale_scores(s, c.factor.product, t.rows * kTileKeys);
     const bool addend = c.has_addend && (c.p->has(FA_OPERAND_BIAS | FA_OPERAND_ALIBI) || masks_keys(c, t, key, to));
@@ -189,12 +193,12 @@ struct DecodePanel {
     KeyBand visible[kMaxPanel], common[kMaxPanel];  // keys that any row sees, and that all rows do
     int chunk_keys;
     int far_chunks, far_tiles;  // chunks of keys, and tiles, to what is prefetched for the second-level cache
-    int64_t start, last;  // of a run: the first block's begin, and the end of its keys
+    int64_t start, last;        // of a run: the first block's begin, and the end of its keys
     int64_t at(int64_t key) const { return (key - start) % kLookupKeys; }  // in the lists of addresses
     DecodeScratch scratch;
-    const DecodeMatrixKernels* matrix;               // NULL: vectors
-    mutable bool limbs;                              // tile registers are configured for products of integers
-    int rows;                                        // there is room for in a tile
+    const DecodeMatrixKernels* matrix;  // NULL: vectors
+    mutable bool limbs;                 // tile registers are configured for products of integers
+    int rows;                           // there is room for in a tile
     int from(int i, int64_t key) const { return int(max_of(visible[i].begin - key, 0)); }
     int to(int i, int64_t key) const { return int(min_of(visible[i].end - key, kTileKeys)); }
     // S and P of one block lie beside those of the next (two stages).
@@ -274,7 +278,8 @@ void pv_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
         const float* const rescale = already_rescaled ? ones : panel.rescale(i, key);
         if (panel.matrix) {
             const DecodeChunk chunk{c.p->d.k_dtype, false, rows, to - from};
-            panel.o(i) = panel.matrix->pv(p, t.rows, chunk, panel.v.dim, already_rescaled ? nullptr : rescale, panel.scratch.matrix, o, panel.spare());
+            panel.o(i) = panel.matrix->pv(p, t.rows, chunk, panel.v.dim, already_rescaled ? nullptr : rescale, panel.scratch.matrix, o,
+                                          panel.spare());
             if (panel.o(i) != o) panel.spare() = o;
             continue;
         }
@@ -336,8 +341,7 @@ int64_t end_of_run(const DecodePanel& panel, int64_t key, int64_t begin, int64_t
     return min_of(key, end);
 }
 
-void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states,
-                     Scratch& w) {
+void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& w) {
     const Problem& p = *c.p;
     DecodePanel panel{};
     panel.c = &c;

@@ -16,7 +16,9 @@ bool all_in_range(const float* factors, int n) {
 
 }  // namespace
 
-const DecodeKernels& decode_kernels(const Kernels& k, int32_t dtype) { return k.decode[is_nibble_type(dtype) ? int(FA_F32) : type_index(dtype)]; }
+const DecodeKernels& decode_kernels(const Kernels& k, int32_t dtype) {
+    return k.decode[is_nibble_type(dtype) ? int(FA_F32) : type_index(dtype)];
+}
 
 void to_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64_t dim, float* to, int64_t step) {
     const int64_t lanes = k.lanes, pair = 2 * lanes;

@@ -51,8 +51,8 @@ KvSource make_source(const Call& c, KvOperand operand, const QueryTile* tiles, i
 // Addresses for keys [key, key + kLookupKeys), as far as they lie before `end`, and of the block behind them; up to whole blocks,
 // the last one stands for those that are missing.
 void look_up_rows(const Call& c, const QueryTile& t, int64_t key, int64_t end, const KvSource& source);
-// The `keys` keys from `key` on of a tile's head. Those that the kernel cannot read as they are stored are converted to f32, and multiplied by
-// their factors where these are not the head's.
+// The `keys` keys from `key` on of a tile's head. Those that the kernel cannot read as they are stored are converted to f32, and multiplied
+// by their factors where these are not the head's.
 void locate_chunk(const Call& c, const QueryTile& t, const KvSource& source, const KvHead& head, const KvRows& rows, int64_t key, int keys,
                   float* widened, ChunkOperands& chunk, Scratch& w);
 

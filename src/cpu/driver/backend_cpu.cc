@@ -209,8 +209,7 @@ void explain_forward(const Context& c, const ForwardPlan& plan, char* text, uint
     snprintf(text, n, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys%s%s, up to %lld split%s%s, %s", names[plan.problem.d.algorithm],
              s.method.matrix ? "decode_matrix" : s.method.name, plan.call.k->name, s.method.rows, kTileKeys,
              some_decode ? ", few rows by decode_matrix" : "", products, (long long)s.max_splits, s.max_splits == 1 ? "" : "s",
-             s.parallel_splits ? " side by side" : "",
-             threads_text(c.threads, forward_workers(c, s, worker_count)).text);
+             s.parallel_splits ? " side by side" : "", threads_text(c.threads, forward_workers(c, s, worker_count)).text);
 }
 
 fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
@@ -218,8 +217,7 @@ fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
     // Accumulators of dq for all rows of a head are the only memory that can outgrow the machine's address space.
     constexpr double kMaxDqBytes = double(int64_t(1) << 48);
     if (double(p.d.seqlen_q) * double(p.group) * double(p.d.dim_qk) * sizeof(float) > kMaxDqBytes)
-        return fail(m, FA_UNSUPPORTED,
-                    "seqlen_q is %lld, with %lld query heads to a kv head: too many rows for the backward to hold dq of",
+        return fail(m, FA_UNSUPPORTED, "seqlen_q is %lld, with %lld query heads to a kv head: too many rows for the backward to hold dq of",
                     (long long)p.d.seqlen_q, (long long)p.group);
     plan->kernels = c.kernels;
     plan->schedule = make_backward_schedule(p, *c.kernels);
@@ -229,8 +227,8 @@ fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
 
 void explain_backward(const Context& c, const BackwardPlan& plan, char* text, uint64_t n) {
     const BackwardSchedule& s = plan.schedule;
-    snprintf(text, n, "kernel cpu_backward_%s, tiles of %d rows x %d keys, blocks of %d keys, %lld part%s of dq, %s",
-             plan.kernels->name, plan.kernels->rows, kTileKeys, s.block_keys, (long long)s.chunks, s.chunks == 1 ? "" : "s",
+    snprintf(text, n, "kernel cpu_backward_%s, tiles of %d rows x %d keys, blocks of %d keys, %lld part%s of dq, %s", plan.kernels->name,
+             plan.kernels->rows, kTileKeys, s.block_keys, (long long)s.chunks, s.chunks == 1 ? "" : "s",
              threads_text(c.threads, backward_workers(c, s, worker_count)).text);
 }
 
@@ -263,8 +261,7 @@ char* workspace(Context* c, void* given, uint64_t bytes) {
 // The memory of `workers` workers, or of as many as fit the caller's workspace: more threads may be allowed now than when it was
 // sized.
 template <class AnySchedule>
-fa_status_t take_workspace(Context* c, const AnySchedule& s, void* given, uint64_t size, int64_t* workers, char** memory,
-                           Message* m) {
+fa_status_t take_workspace(Context* c, const AnySchedule& s, void* given, uint64_t size, int64_t* workers, char** memory, Message* m) {
     const uint64_t bytes = workspace_bytes(s, *workers);
     if (given && bytes > size) *workers = (int64_t(size) - s.shared_bytes) / s.worker_bytes;
     *memory = workspace(c, given, bytes);

@@ -22,8 +22,8 @@ struct Scratch;
 // kernel table alone, since bits depend on it; the rest of this backend does not affect bits.
 struct Method {
     const char* name = nullptr;
-    int rows = 0;   // of a full tile, at most kMaxRows
-    int panel = 0;  // query tiles that a worker takes at once, to load each block of k and v once for all of them: no bits
+    int rows = 0;                 // of a full tile, at most kMaxRows
+    int panel = 0;                // query tiles that a worker takes at once, to load each block of k and v once for all of them: no bits
     bool panel_of_heads = false;  // a panel is of neighbouring kv heads, whose tiles hold all their rows; else of one head's tiles
     int64_t method_bytes = 0;     // scratch of the method, for each worker
     bool o_row_major = false;     // PartialState.acc is [row][dim_v], not [dim_v][width]
@@ -39,9 +39,9 @@ struct Method {
     // Where the accumulators may stay with the method: mainloop() leaves them there for a PartialState whose acc is NULL, and this
     // writes the tile's rows of o, `factor` and `scale` being those of Kernels.finish_o_row(). NULL where they may not.
     void (*write_o)(const Call&, const QueryTile&, const float* factor, float scale, char* const* to, Scratch&) = nullptr;
-    double speed = 1;     // a multiple of the f32 tiles' flops by the second: about, to tell whether a call is worth a team
-    bool matrix = false;  // of `decode`: by matrix instructions
-    bool rounds_q = false;  // q of a finer type is rounded to bf16, as are values of block types
+    double speed = 1;               // a multiple of the f32 tiles' flops by the second: about, to tell whether a call is worth a team
+    bool matrix = false;            // of `decode`: by matrix instructions
+    bool rounds_q = false;          // q of a finer type is rounded to bf16, as are values of block types
     bool rounds_to_8_bits = false;  // of `decode`: blocks of q and of P
 };
 
@@ -91,8 +91,8 @@ struct QueryTile {
     int64_t batch, kv_head;
     int64_t first;  // group-major index of lane 0
     int rows, vectors, width;
-    int panel_index;  // which tile of the panel
-    float* q;         // packed as the method wants it; by pack_q(): [dim_qk][width]
+    int panel_index;                 // which tile of the panel
+    float* q;                        // packed as the method wants it; by pack_q(): [dim_qk][width]
     const int32_t* slots = nullptr;  // of the cache, of each key; NULL: keys have positions
     int64_t position(int lane, int64_t group) const { return (first + lane) / group; }
     int64_t head(int lane, int64_t group) const { return kv_head * group + (first + lane) % group; }
@@ -186,8 +186,8 @@ struct KvRowsF32 {
 KvRowsF32 load_k(const Call& c, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w);
 KvRowsF32 load_v(const Call& c, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w);
 
-// Addresses of rows of keys [key, key + keys) as they are stored, of one of the operand's own heads; the de-scale factors of the tile's, where
-// rows are plain.
+// Addresses of rows of keys [key, key + keys) as they are stored, of one of the operand's own heads; the de-scale factors of the tile's,
+// where rows are plain.
 void locate_kv_rows(const Call& c, const QueryTile& t, KvOperand operand, int64_t head, int64_t key, int keys, const char** rows);
 void load_descales(const Call& c, const QueryTile& t, KvOperand operand, int64_t key, int keys, float* factors);
 
@@ -259,8 +259,8 @@ bool score_tile(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key,
 // bias − slope · |i + off − j|, or −inf where the boolean mask or the band removes the key, for every row and key of the tile, so
 // many elements apart.
 void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend);
-// Is there a boolean mask that keeps none of keys [key, key + keys), all of which the bands leave all of the tile's rows? Not where that would
-// take long to see.
+// Is there a boolean mask that keeps none of keys [key, key + keys), all of which the bands leave all of the tile's rows? Not where that
+// would take long to see.
 bool mask_removes_all(const Call& c, const QueryTile& t, int64_t key, int keys);
 // Does a mask have columns for some of these keys? One of the last keys keeps those before them.
 bool masks_keys(const Call& c, const QueryTile& t, int64_t key, int keys);

@@ -38,7 +38,7 @@ struct Level {
 };
 const Level kLevels[] = {
 #define FA_CPU_ISA(architecture, table, word, isa) FA_CPU_TABLE(architecture, table, isa)
-#define FA_CPU_TABLE(architecture, table, isa) FA_ON_##architecture({isa, &kKernels_##table},)
+#define FA_CPU_TABLE(architecture, table, isa) FA_ON_##architecture({isa, &kKernels_##table}, )
 #include "backend/isa.def"
 };
 
@@ -75,8 +75,7 @@ bool detect(const Kernels& k) {
         return false;
     if (k.isa == FA_ISA_AVX512_BF16) return true;
     if ((state & 0x60000) != 0x60000) return false;
-    if ((d7 & (amx_bf16 | amx_tile | amx_int8)) != (amx_bf16 | amx_tile | amx_int8) ||
-        (k.isa == FA_ISA_AMX_FP16 && !(a71 & amx_fp16)))
+    if ((d7 & (amx_bf16 | amx_tile | amx_int8)) != (amx_bf16 | amx_tile | amx_int8) || (k.isa == FA_ISA_AMX_FP16 && !(a71 & amx_fp16)))
         return false;
     return permit_tiles();
 }

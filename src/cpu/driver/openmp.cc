@@ -101,8 +101,7 @@ bool built_with_openmp() { return true; }
 bool openmp_usable() {
     const int self = getpid();
     int asked = owner.load(std::memory_order_relaxed);
-    return asked == self ||
-           (asked == 0 && (owner.compare_exchange_strong(asked, self, std::memory_order_relaxed) || asked == self));
+    return asked == self || (asked == 0 && (owner.compare_exchange_strong(asked, self, std::memory_order_relaxed) || asked == self));
 }
 
 int64_t openmp_limit() {

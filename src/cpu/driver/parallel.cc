@@ -21,9 +21,7 @@ namespace {
 constexpr double kSmallWork = 2e6;
 
 // The most threads of a call; those of every OpenMP team, unless a call has more workers.
-int64_t team_size(const Threads& threads) {
-    return min_of(threads.wanted != 0 ? threads.wanted : openmp_limit(), available_threads());
-}
+int64_t team_size(const Threads& threads) { return min_of(threads.wanted != 0 ? threads.wanted : openmp_limit(), available_threads()); }
 
 // What other people's threads are given to run.
 struct CallerBodies {
@@ -45,8 +43,8 @@ fa_status_t run_callers(const Threads& threads, int64_t n, CallerBodies& bodies,
     const int64_t ran = bodies.ran.load(std::memory_order_relaxed);
     if (ran == n) return FA_OK;
     return fail(m, FA_INVALID_ARGUMENT,
-                "parallel_for returned FA_OK and ran %lld of %lld bodies: expected all of them; the outputs are undefined",
-                (long long)ran, (long long)n);
+                "parallel_for returned FA_OK and ran %lld of %lld bodies: expected all of them; the outputs are undefined", (long long)ran,
+                (long long)n);
 }
 
 }  // namespace

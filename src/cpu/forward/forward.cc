@@ -94,7 +94,8 @@ bool claim(IndexRange& range, int64_t* index) {
 // No index before this one is claimed any more.
 void pass_over(IndexRange& range, int64_t to) {
     int64_t next = range.next.load(std::memory_order_relaxed);
-    while (next < to && !range.next.compare_exchange_weak(next, to, std::memory_order_relaxed)) {}
+    while (next < to && !range.next.compare_exchange_weak(next, to, std::memory_order_relaxed)) {
+    }
 }
 
 // Of packed sequences most may have no row, and then there are more of them, times heads, than memory that a call could touch.
@@ -184,8 +185,8 @@ void run_split(const ForwardJob& job, int64_t index, char*, Scratch& w) {
     const int count = init_tiles(c, item, tiles, w);
     if (count == 0 || split >= split_count(tiles[0].seq.k_len, job.s->num_splits, job.s->split_size)) return;
     for (int n = 0; n < count; n++)
-        states[n] = locate_state(*c.p, c.method,
-                                 split_states(c, item, n, job.s->max_splits, job.shared) + split * state_bytes(*c.p, c.method));
+        states[n] =
+            locate_state(*c.p, c.method, split_states(c, item, n, job.s->max_splits, job.shared) + split * state_bytes(*c.p, c.method));
     run_split_mainloop(c, *job.s, tiles, count, split, states, w);
 }
 
@@ -340,8 +341,9 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     s.split_size = d.split_size;
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v);
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
-    const double bytes = double(d.batch) * double(d.seqlen_k) *
-                         (double(d.heads_k) * double(row_bytes(d.k_dtype, p.k_dims())) + double(d.heads_v) * double(row_bytes(d.v_dtype, p.v_dims())));
+    const double bytes =
+        double(d.batch) * double(d.seqlen_k) *
+        (double(d.heads_k) * double(row_bytes(d.k_dtype, p.k_dims())) + double(d.heads_v) * double(row_bytes(d.v_dtype, p.v_dims())));
     s.flops /= s.method.speed;
     if (s.flops < kFlopsOfByte * bytes) s.flops = kFlopsOfByte * bytes;
     s.worker_bytes = scratch_bytes(p, s.method, s.decode);
@@ -367,8 +369,7 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     return s;
 }
 
-fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters,
-                        Message* m) {
+fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters, Message* m) {
     ForwardRun run;
     if (s.method.shared_bytes > 0) c.shared = memory;
     c.sets.lists = key_lists(*c.p, memory + s.shared_bytes - s.list_bytes);

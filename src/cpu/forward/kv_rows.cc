@@ -73,11 +73,28 @@ KvTensor kv_tensor(const Call& c, KvOperand operand) {
     const fa_attention_desc_t& d = p.d;
     const fa_forward_args_t& a = *c.a;
     if (operand == KvOperand::k)
-        return {a.k, d.k_dtype, c.k->widen_k[type_index(d.k_dtype)], d.k_stride, k_factors(p, a.k_descale, a.k_shift),
-                p.has(FA_OPERAND_K_DESCALE) && p.plain_k() && !(p.options & option::k_descale_stride), d.dim_qk, p.k_dims(), a.k_tail,
-                d.k_tail_dtype, d.k_tail_stride};
-    return {a.v, d.v_dtype, c.k->widen[type_index(d.v_dtype)], d.v_stride, v_factors(p, a.v_descale, a.v_shift), false, d.dim_v, p.v_dims(),
-            a.k_tail, d.k_tail_dtype, d.k_tail_stride};
+        return {a.k,
+                d.k_dtype,
+                c.k->widen_k[type_index(d.k_dtype)],
+                d.k_stride,
+                k_factors(p, a.k_descale, a.k_shift),
+                p.has(FA_OPERAND_K_DESCALE) && p.plain_k() && !(p.options & option::k_descale_stride),
+                d.dim_qk,
+                p.k_dims(),
+                a.k_tail,
+                d.k_tail_dtype,
+                d.k_tail_stride};
+    return {a.v,
+            d.v_dtype,
+            c.k->widen[type_index(d.v_dtype)],
+            d.v_stride,
+            v_factors(p, a.v_descale, a.v_shift),
+            false,
+            d.dim_v,
+            p.v_dims(),
+            a.k_tail,
+            d.k_tail_dtype,
+            d.k_tail_stride};
 }
 
 int64_t own_head(const Call& c, const QueryTile& t, KvOperand operand) {

@@ -7,9 +7,7 @@ namespace cpu {
 namespace {
 
 // Whether a tile's rows of q or o are floats at equal distances, and as many as lanes: then they are transposed in place of a copy.
-bool evenly_spaced(const Problem& p, const QueryTile& t, int32_t dtype) {
-    return dtype == FA_F32 && p.group == 1 && t.rows == t.width;
-}
+bool evenly_spaced(const Problem& p, const QueryTile& t, int32_t dtype) { return dtype == FA_F32 && p.group == 1 && t.rows == t.width; }
 
 const float* q_row(const Call& c, const QueryTile& t, int64_t position) {
     return static_cast<const float*>(c.a->q) + query_index(*c.p, c.p->d.q_stride, t.seq, t.batch, position, t.kv_head);
@@ -134,9 +132,8 @@ void q_pointers(const Call& c, const QueryTile& t, const char** rows) {
     const Problem& p = *c.p;
     RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next())
-        rows[lane] =
-            element(static_cast<const char*>(c.a->q),
-                    query_index(p, p.d.q_stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head), p.d.q_dtype);
+        rows[lane] = element(static_cast<const char*>(c.a->q),
+                             query_index(p, p.d.q_stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head), p.d.q_dtype);
 }
 
 // Types of k and v that are multiplied as bf16 then: those of 8 bits hold no value that this would round.

@@ -69,8 +69,7 @@ int gather_masks(const Call& c, const QueryTile& t, int64_t key, int keys, float
 
 bool mask_removes_all(const Call& c, const QueryTile& t, int64_t key, int keys) {
     const Problem& p = *c.p;
-    if (!p.has(FA_OPERAND_MASK) || p.has(FA_OPERAND_FULL_LIST) || !unit_key_stride(p) ||
-        classify(c, t, key, keys) != TileClass::full)
+    if (!p.has(FA_OPERAND_MASK) || p.has(FA_OPERAND_FULL_LIST) || !unit_key_stride(p) || classify(c, t, key, keys) != TileClass::full)
         return false;
     const uint8_t* masks[kMaxRows];
     locate_masks(c, t, key, keys, masks);

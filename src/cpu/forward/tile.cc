@@ -9,19 +9,16 @@ namespace {
 
 float bias_value(const Problem& p, const void* bias, int64_t index) {
     switch (p.d.bias_dtype) {
-        case FA_F16:
-            return f16_to_f32(static_cast<const uint16_t*>(bias)[index]);
-        case FA_BF16:
-            return bf16_to_f32(static_cast<const uint16_t*>(bias)[index]);
-        default:
-            return static_cast<const float*>(bias)[index];
+        case FA_F16: return f16_to_f32(static_cast<const uint16_t*>(bias)[index]);
+        case FA_BF16: return bf16_to_f32(static_cast<const uint16_t*>(bias)[index]);
+        default: return static_cast<const float*>(bias)[index];
     }
 }
 
 constexpr int kMaxVectors = 4;  // of a tile
 
-// How many of a tile's keys some row of each vector sees, from the first key on. What lies behind is neither multiplied nor, as P, added: a band
-// that ends with the row's own key leaves the tiles on the diagonal three eighths less to do.
+// How many of a tile's keys some row of each vector sees, from the first key on. What lies behind is neither multiplied nor, as P, added: a
+// band that ends with the row's own key leaves the tiles on the diagonal three eighths less to do.
 struct SeenKeys {
     int of_vector[kMaxVectors];
     // visit(first vector, vectors, keys) for neighbours that see equally many.
@@ -117,7 +114,8 @@ void apply_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, c
 }
 
 // score_tile(), which also says of which keys.
-static bool score_seen_keys(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope, SeenKeys* seen) {
+static bool score_seen_keys(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope,
+                            SeenKeys* seen) {
     TileScoreMod task;
     if (!prepare_score_mod(c, t, key, keys, w, &task)) return false;
     if (!block.k.data) block.k = load_k(c, t, block.key, block.keys, w.k, w);

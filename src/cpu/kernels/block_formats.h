@@ -1,5 +1,5 @@
-// The block formats (FA_Q4_0 … FA_Q8_0) as decode_kernels.h reads them: a unit is a block, of kParts VecPairs, and each is widened by itself.
-// The instruction set's formats.h has for them
+// The block formats (FA_Q4_0 … FA_Q8_0) as decode_kernels.h reads them: a unit is a block, of kParts VecPairs, and each is widened by
+// itself. The instruction set's formats.h has for them
 //     read_bytes(at), read_signed_bytes(at)   kLanes bytes as integers
 //     to_floats(x)                            the integers as floats
 //     splat_half(at)                          the f16 at `at`, low byte first, in every lane
@@ -20,7 +20,8 @@ struct Block {
     // kScaledDots: few rows multiply their sums and their P by d, and not every value.
     static constexpr bool kBlock = true, kScaledDots = !HasMin, kDeinterleaved = false, kNoNan = false;
     static constexpr float kDescale = 1;
-    static constexpr bool kByTable = FloatTable<Lanes>::kExists && Bits < 8;  // a nibble picks one of the 16 values there are without a fifth bit
+    static constexpr bool kByTable =
+        FloatTable<Lanes>::kExists && Bits < 8;  // a nibble picks one of the 16 values there are without a fifth bit
 
     static V nibble_values() {
         V table;
@@ -45,9 +46,8 @@ struct Block {
         VI value = dim < 16 ? bytes & 15 : bytes >> 4;
         if constexpr (Bits == 5) {
             const uint32_t bits = load_le<uint32_t>(x);
-            alignas(64) static constexpr int32_t kLaneBits[] = {1,       1 << 1,  1 << 2,  1 << 3, 1 << 4,  1 << 5,
-                                                                1 << 6,  1 << 7,  1 << 8,  1 << 9, 1 << 10, 1 << 11,
-                                                                1 << 12, 1 << 13, 1 << 14, 1 << 15};
+            alignas(64) static constexpr int32_t kLaneBits[] = {1,      1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
+                                                                1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15};
             VI lane_bit;
             memcpy(&lane_bit, kLaneBits, sizeof lane_bit);
             const VI clear = ((VI{} + int32_t(bits >> dim)) & lane_bit) == 0;  // −1 where bit 4 of the x is 0
@@ -104,8 +104,8 @@ using Q5_1 = Block<5, true>;
 using Q8_0 = Block<8, false>;
 constexpr void (*kWidenBlocks[])(const void*, int64_t, float*) = {widen_blocks<Q4_0>, widen_blocks<Q4_1>, widen_blocks<Q5_0>,
                                                                   widen_blocks<Q5_1>, widen_blocks<Q8_0>};
-constexpr void (*kWidenBlocksOfK[])(const void*, int64_t, float*) = {widen_blocks<Q4_0, true>, widen_blocks<Q4_1, true>, widen_blocks<Q5_0, true>,
-                                                                     widen_blocks<Q5_1, true>, widen_blocks<Q8_0, true>};
+constexpr void (*kWidenBlocksOfK[])(const void*, int64_t, float*) = {
+    widen_blocks<Q4_0, true>, widen_blocks<Q4_1, true>, widen_blocks<Q5_0, true>, widen_blocks<Q5_1, true>, widen_blocks<Q8_0, true>};
 constexpr void (*kNarrowBlocks[])(const float*, int64_t, void*) = {narrow_blocks<Q4_0>, narrow_blocks<Q4_1>, narrow_blocks<Q5_0>,
                                                                    narrow_blocks<Q5_1>, narrow_blocks<Q8_0>};
 

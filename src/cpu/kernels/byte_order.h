@@ -1,5 +1,5 @@
-// Numbers within what is defined by its bytes, as blocks are: low byte first on every machine. Arrays of scalars are in the machine's order and
-// need nothing of this.
+// Numbers within what is defined by its bytes, as blocks are: low byte first on every machine. Arrays of scalars are in the machine's order
+// and need nothing of this.
 #pragma once
 #include <stdint.h>
 #include <string.h>

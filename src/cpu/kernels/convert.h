@@ -64,9 +64,9 @@ static void narrow_nibbles(const float* x, int64_t count, void* to) {
 
 // By type_index().
 constexpr void (*kWiden[kSingleTypes])(const void*, int64_t, float*) = {nullptr,    widen_f32,  widen_f16, widen_bf16,
-                                                                  widen_e4m3, widen_e5m2, widen_i8};
+                                                                        widen_e4m3, widen_e5m2, widen_i8};
 constexpr void (*kNarrow[kSingleTypes])(const float*, int64_t, void*) = {nullptr,     narrow_f32,  narrow_f16, narrow_bf16,
-                                                                   narrow_e4m3, narrow_e5m2, narrow_i8};
+                                                                         narrow_e4m3, narrow_e5m2, narrow_i8};
 // Values of an 8-bit type as FA_BF16 or FA_F16 has them, exactly.
 static inline void convert_bytes(int32_t from_type, const void* from, int count, int32_t type, uint16_t* to) {
     float values[64];

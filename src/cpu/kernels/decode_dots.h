@@ -1,7 +1,7 @@
-// Decoding by dots of bf16 pairs and by products of integers, written over primitives of ARM's instruction sets: what decode_kernels.h does in
-// f32, for queries of bf16. Scores are dots along a head, O of pairs of keys, whose rows are interleaved in registers. Bytes become bf16, exactly,
-// by way of f32. Scores of int8 keys are sums of integers, q being split into four limbs of a byte each, where it has such a form. An isa's
-// dots.h has
+// Decoding by dots of bf16 pairs and by products of integers, written over primitives of ARM's instruction sets: what decode_kernels.h does
+// in f32, for queries of bf16. Scores are dots along a head, O of pairs of keys, whose rows are interleaved in registers. Bytes become
+// bf16, exactly, by way of f32. Scores of int8 keys are sums of integers, q being split into four limbs of a byte each, where it has such a
+// form. An isa's dots.h has
 //     Halves                         a vector of 2 · kLanes values of 16 bits
 //     dot(sum, a, b)                 each lane plus the products of its pairs of bf16
 //     splat_pair(at)                 two values in all lanes
@@ -77,7 +77,8 @@ void pack_dot_q(const uint16_t* const* rows, int count, int32_t type, int dim, u
 }
 
 inline void prefetch_line(const KvRows& rows, int j, int64_t at, int64_t bytes) {
-    if (at % 64 < bytes) __builtin_prefetch(reinterpret_cast<const char*>(uintptr_t(rows.far_row[j]) + uintptr_t(rows.far_offset + at)), 0, 2);
+    if (at % 64 < bytes)
+        __builtin_prefetch(reinterpret_cast<const char*>(uintptr_t(rows.far_row[j]) + uintptr_t(rows.far_offset + at)), 0, 2);
 }
 
 // 16 scores at once: of 16 / R keys and R rows. A row's sums are the same whatever R is.
@@ -115,8 +116,8 @@ template <class T, int R>
 
 constexpr int kDimsAtOnce = 4 * kLanes;  // of a key: two vectors of two keys' eights
 
-// [dim / kHalves][row][pair of limbs][eight of dims][limb of the pair][8], and behind 16 · dim bytes a unit for each row. False where q is not of so
-// many limbs, or not finite.
+// [dim / kHalves][row][pair of limbs][eight of dims][limb of the pair][8], and behind 16 · dim bytes a unit for each row. False where q is
+// not of so many limbs, or not finite.
 bool pack_limbs(const uint16_t* const* rows, int count, int dim, char* to) {
     char* const units = to + int64_t(16) * dim;
     for (int r = 0; r < count; r++) {
@@ -188,9 +189,7 @@ void decode_limb_qk(const char* q, int rows, const float* factor, const DecodeCh
         memcpy(&unit, q + int64_t(16) * dim + r * sizeof unit, sizeof unit);
         scale[r] = factor[r] * unit;
     }
-    for_row_blocks(rows, [&](int r, auto block) {
-        limb_qk<block>(q + r * kLimbs * kHalves, rows, scale + r, b, dim, s + r * kTileKeys);
-    });
+    for_row_blocks(rows, [&](int r, auto block) { limb_qk<block>(q + r * kLimbs * kHalves, rows, scale + r, b, dim, s + r * kTileKeys); });
 }
 
 void decode_dot_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch&, float* s) {
@@ -202,8 +201,8 @@ void decode_dot_qk(const uint16_t* q, int rows, const float* factor, const Decod
 
 // o[R rows][C vectors of columns] = o · rescale + P v
 template <class T, int R, int C>
-[[gnu::noinline]] void dot_pv_block(const uint16_t* p, const DecodeChunk& b, const char* zeros, int64_t column, int dim, const float* rescale,
-                                    float* o) {
+[[gnu::noinline]] void dot_pv_block(const uint16_t* p, const DecodeChunk& b, const char* zeros, int64_t column, int dim,
+                                    const float* rescale, float* o) {
     constexpr int kBytes = kHalves * T::kBytes;
     V acc[R][2 * C];
 #pragma GCC unroll 4
@@ -246,8 +245,8 @@ void dot_pv(const uint16_t* p, const DecodeChunk& b, const char* zeros, int dim,
     for (; x < dim; x += kHalves) dot_pv_block<T, R, 1>(p, b, zeros, x * T::kBytes, dim, rescale, o + x);
 }
 
-float* decode_dot_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory, float* o,
-                     float*) {
+float* decode_dot_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory,
+                     float* o, float*) {
     const char* const zeros = reinterpret_cast<const char*>(memory.zeros);
     for (int r = 0; r < rows; r++) {
         float scaled[kDecodeChunkKeys] = {};

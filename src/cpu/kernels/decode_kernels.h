@@ -148,9 +148,8 @@ __attribute__((always_inline)) static inline void fma_block(const float* q, cons
 // Scores of M = kLanes / R keys and R rows over pairs [first, end) of dims, and the elements behind the last whole pair where
 // `last` counts some: M · R accumulators, and so one vector of scores. Meanwhile it prefetches rows from number `first_ahead` on.
 template <class T, int R>
-__attribute__((always_inline)) static inline V qk_block(const float* q, const char* const* k, int64_t offset,
-                                                        const PrefetchRows& ahead, int first_ahead, int first, int end,
-                                                        int last) {
+__attribute__((always_inline)) static inline V qk_block(const float* q, const char* const* k, int64_t offset, const PrefetchRows& ahead,
+                                                        int first_ahead, int first, int end, int last) {
     // Bytes take longer to convert than to load, so more keys share a load of q; of wider types memory delivers two rows sooner
     // than four.
     constexpr bool many = kLanes == 16 || ((T::kBlock || T::kUnitBytes == kVecPair) && R <= 2);
@@ -245,8 +244,8 @@ static inline void opaque(const char*& a) { __asm__("" : "+r"(a)); }
 // o[R rows][C vector pairs of columns] = o · rescale + Σ_key p · v. The columns begin with a part of the unit at byte `column` of a row.
 // Inlined, blocks of several shapes would compete for registers.
 template <class T, int R, int C, bool Tail, int Part = 0>
-[[gnu::noinline]] static void pv_block(const float* p, const KvRows& rows, int keys, int64_t column, int count,
-                                       const float* rescale, float* o, int64_t stride) {
+[[gnu::noinline]] static void pv_block(const float* p, const KvRows& rows, int keys, int64_t column, int count, const float* rescale,
+                                       float* o, int64_t stride) {
     const char* const* const v = rows.row;
     const int64_t offset = rows.offset;
     const PrefetchRows ahead = prefetched(rows);
@@ -456,17 +455,17 @@ constexpr DecodeKernels decode_kernels() {
     return {decode_qk<T>, decode_pv<T>, T::kNoNan ? e4m3_without_nan : nullptr, T::kDeinterleaved};
 }
 constexpr DecodeKernels kDecode[kDecodeTypes] = {{},
-                                           decode_kernels<F32>(),
-                                           decode_kernels<F16>(),
-                                           decode_kernels<Bf16>(),
-                                           decode_kernels<E4m3>(),
-                                           decode_kernels<E5m2>(),
-                                           decode_kernels<I8>(),
-                                           decode_kernels<Q4_0>(),
-                                           decode_kernels<Q4_1>(),
-                                           decode_kernels<Q5_0>(),
-                                           decode_kernels<Q5_1>(),
-                                           decode_kernels<Q8_0>()};
+                                                 decode_kernels<F32>(),
+                                                 decode_kernels<F16>(),
+                                                 decode_kernels<Bf16>(),
+                                                 decode_kernels<E4m3>(),
+                                                 decode_kernels<E5m2>(),
+                                                 decode_kernels<I8>(),
+                                                 decode_kernels<Q4_0>(),
+                                                 decode_kernels<Q4_1>(),
+                                                 decode_kernels<Q5_0>(),
+                                                 decode_kernels<Q5_1>(),
+                                                 decode_kernels<Q8_0>()};
 
 }  // namespace
 }  // namespace cpu

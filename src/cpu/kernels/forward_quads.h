@@ -1,5 +1,5 @@
-// The forward by products of bf16 of ARM's instruction sets: what matrix_table.h asks of a mainloop, with operands packed in a way of its own. Of
-// each 16 bytes an instruction multiplies two rows of four values with two others (BFMMLA):
+// The forward by products of bf16 of ARM's instruction sets: what matrix_table.h asks of a mainloop, with operands packed in a way of its
+// own. Of each 16 bytes an instruction multiplies two rows of four values with two others (BFMMLA):
 //     q   [row pairs][quads of dims][2][4]
 //     k   [quads of dims][key pairs][2][4]
 //     P   [row pairs][quads of keys][2][4]
@@ -58,10 +58,11 @@ void pack_v(const MatrixShape& shape, const uint16_t* const* rows, uint16_t* to)
 }
 // ---- products
 
-// c[row pairs][pairs][2][2] = or += a · b: R row pairs by N vectors of pairs; a's row pairs are `quads` quads apart, b's quads `across` pairs, and
-// c's row pairs `down` floats.
+// c[row pairs][pairs][2][2] = or += a · b: R row pairs by N vectors of pairs; a's row pairs are `quads` quads apart, b's quads `across`
+// pairs, and c's row pairs `down` floats.
 template <int R, int N>
-[[gnu::noinline]] void multiply_block(const uint16_t* a, int quads, const uint16_t* b, int64_t across, bool accumulate, float* c, int64_t down) {
+[[gnu::noinline]] void multiply_block(const uint16_t* a, int quads, const uint16_t* b, int64_t across, bool accumulate, float* c,
+                                      int64_t down) {
     V sum[R][N];
 #pragma GCC unroll 4
     for (int r = 0; r < R; r++)
@@ -88,12 +89,13 @@ void multiply_rows(const uint16_t* a, int quads, const uint16_t* b, int pairs, b
     static_assert(kRowPairs % R == 0 && kKeyPairs % (N * kPairs) == 0 && 16 % (N * kPairs) == 0, "v has a multiple of 16 column pairs");
     for (int pair = 0; pair < pairs; pair += N * kPairs)
         for (int r = 0; r < kRowPairs; r += R)
-            multiply_block<R, N>(a + r * quads * 8, quads, b + pair * 8, pairs, accumulate, c + (int64_t(r) * pairs + pair) * 4, int64_t(pairs) * 4);
+            multiply_block<R, N>(a + r * quads * 8, quads, b + pair * 8, pairs, accumulate, c + (int64_t(r) * pairs + pair) * 4,
+                                 int64_t(pairs) * 4);
 }
 
 // S and P of a step.
 struct QuadStage {
-    float* s;     // [kRowBlock][kKeyBlock]
+    float* s;  // [kRowBlock][kKeyBlock]
     uint16_t* p;
     explicit QuadStage(char* memory) : s(reinterpret_cast<float*>(memory)), p(reinterpret_cast<uint16_t*>(s + 2 * kRowBlock * kKeyBlock)) {}
 };
@@ -121,7 +123,8 @@ KeptKeys classify_keys(const MatrixTask& t, const MatrixRow* rows, int64_t key, 
         const uint64_t kept = kept_keys(t, rows[r], key, visible_keys(rows, r, key, given));
         all &= kept == ~uint64_t(0);
         some |= kept != 0 && !t.bias;
-        for (int j = 0; j < kKeyBlock && t.bias && !some; j++) some = kept >> j & 1 && bias_element(t, rows[r].bias + (key + j) * t.bias_step) != kNegInf;
+        for (int j = 0; j < kKeyBlock && t.bias && !some; j++)
+            some = kept >> j & 1 && bias_element(t, rows[r].bias + (key + j) * t.bias_step) != kNegInf;
     }
     return !some ? KeptKeys::none : all ? KeptKeys::all : KeptKeys::some;
 }
@@ -200,7 +203,8 @@ bool lags(V sum) {
     for (const float x : lane) within &= x <= kQuadPScale * kMostShare;
     return !within;
 }
-// Lazy rescale: row_ref may lag behind its row's maximum. Rows where it lags by more get a new row_ref and their P again; others keep their bits.
+// Lazy rescale: row_ref may lag behind its row's maximum. Rows where it lags by more get a new row_ref and their P again; others keep their
+// bits.
 void softmax_step(const MatrixTask& t, RowBlock& block, const QuadStage& stage) {
     const int pairs = column_pairs(t.shape);
     if (block.ref_unset) {

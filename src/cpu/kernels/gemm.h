@@ -36,8 +36,7 @@ template <int M, int N>
 }
 
 template <Gemm F, int M, int N, int W>
-static inline void gemm_block(const float* a, int64_t stride, const float* b, int depth, bool accumulate, const float* rescale,
-                              float* c) {
+static inline void gemm_block(const float* a, int64_t stride, const float* b, int depth, bool accumulate, const float* rescale, float* c) {
     constexpr int width = W * kLanes, kAtOnce = 4;  // of rows; columns, whose addresses are a stride apart, are faster one by one
     const int64_t row = F == Gemm::nn ? stride : 1, step = F == Gemm::nn ? 1 : stride;
     V acc[M][N], x[N];
@@ -78,8 +77,8 @@ static inline void gemm_block(const float* a, int64_t stride, const float* b, in
 constexpr int kChain = 32;
 
 template <Gemm F, int M, int N, int W>
-static inline void gemm_chains(const float* a, int64_t stride, const float* b, int depth, int chain, bool accumulate,
-                               const float* rescale, float* c) {
+static inline void gemm_chains(const float* a, int64_t stride, const float* b, int depth, int chain, bool accumulate, const float* rescale,
+                               float* c) {
     if (F != Gemm::nn) return gemm_block<F, M, N, W>(a, stride, b, depth, true, rescale, c);
     for (int k = 0; k < depth; k += chain) {
         const int chunk = depth - k < chain ? depth - k : chain;
@@ -88,8 +87,8 @@ static inline void gemm_chains(const float* a, int64_t stride, const float* b, i
 }
 
 template <Gemm F, int N, int W = N>
-static void gemm(const float* a, int64_t stride, int rows, const float* b, int depth, int chain, bool accumulate,
-                 const float* rescale, float* c) {
+static void gemm(const float* a, int64_t stride, int rows, const float* b, int depth, int chain, bool accumulate, const float* rescale,
+                 float* c) {
     constexpr int width = W * kLanes, M = kGemmRows[N];
     const int64_t step = F == Gemm::nn ? stride : 1;
     int r = 0;

@@ -69,8 +69,8 @@ struct Kernels {
     int lanes;    // floats of a vector
     int rows;     // of a full tile. A tile is up to so many rows' vectors wide: width = vectors · lanes
 
-    // s[key][width] = Σ_c q[c][width] · k[key · stride + c], of the first `vectors` of `width`, which counts vectors, too: all of them, or some of
-    // a full tile's.
+    // s[key][width] = Σ_c q[c][width] · k[key · stride + c], of the first `vectors` of `width`, which counts vectors, too: all of them, or
+    // some of a full tile's.
     void (*qk)(const float* q, int vectors, int width, const float* k, int64_t stride, int keys, int dim, float* s);
     // s = s · factor
     void (*scale_scores)(float* s, float factor, int count);
@@ -119,7 +119,8 @@ struct Kernels {
     // Storage formats by type_index(), to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ±
     // 127.
     void (*widen[kTypes])(const void* from, int64_t count, float* to);
-    void (*widen_k[kTypes])(const void* from, int64_t count, float* to);  // the same of k: a factor that is infinite leaves NaN in its block
+    void (*widen_k[kTypes])(const void* from, int64_t count,
+                            float* to);  // the same of k: a factor that is infinite leaves NaN in its block
     void (*narrow[kTypes])(const float* from, int64_t count, void* to);
 
     // online_softmax() for scores [row][kTileKeys].

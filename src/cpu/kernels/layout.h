@@ -24,7 +24,8 @@ struct Zip<Half, 0, I...> {
 
 // A square of kLanes rows. Each round moves one bit of an element's address (row, lane) from the row's top to the lane's bottom.
 // Inlined, or gcc forgets behind the call that upper halves of registers are in use.
-static inline __attribute__((always_inline)) void transpose_square(const float* from, int64_t from_stride, V factor, float* to, int64_t to_stride) {
+static inline __attribute__((always_inline)) void transpose_square(const float* from, int64_t from_stride, V factor, float* to,
+                                                                   int64_t to_stride) {
     Floats x[kLanes], y[kLanes];
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; i++) memcpy(&x[i], from + i * from_stride, sizeof(V));
@@ -58,8 +59,7 @@ static void transpose(const float* from, int64_t from_stride, int64_t rows, int6
             }
             const int64_t high = rows - r < kLanes ? rows - r : kLanes, wide = columns - c < kLanes ? columns - c : kLanes;
             for (int64_t x = 0; x < wide; x++)
-                for (int64_t y = 0; y < high; y++)
-                    out[x * to_stride + y] = square[y * from_stride + x] * (factor ? factor[r + y] : 1.f);
+                for (int64_t y = 0; y < high; y++) out[x * to_stride + y] = square[y * from_stride + x] * (factor ? factor[r + y] : 1.f);
         }
 }
 

@@ -1,7 +1,8 @@
-// What rows of a matrix mainloop's step are by the rules that all instruction sets share: which keys a row sees, and the row_ref that its scores are
-// measured from. Besides what vector_math.h asks of it, the including header defines
+// What rows of a matrix mainloop's step are by the rules that all instruction sets share: which keys a row sees, and the row_ref that its
+// scores are measured from. Besides what vector_math.h asks of it, the including header defines
 //     find_neg_ref(task, block, row, s)             the row's −row_ref by its scores in this step, in the unit that P is kept in
-//     apply_score_mod(task, step, s, first, end)    turns the step's rows [first, end) from products into scores that P is computed of, and masks keys
+//     apply_score_mod(task, step, s, first, end)    turns the step's rows [first, end) from products into scores that P is computed of, and
+//     masks keys
 #pragma once
 #include "cpu/kernels/matrix_table.h"
 #include "cpu/kernels/vector_math.h"
@@ -10,7 +11,7 @@ namespace fa {
 namespace cpu {
 namespace {
 
-constexpr float kUnsetNegRef = FLT_MAX;  // RowBlock.neg_ref of a row_ref below every score, of rows that have seen none
+constexpr float kUnsetNegRef = FLT_MAX;   // RowBlock.neg_ref of a row_ref below every score, of rows that have seen none
 constexpr float kMaxFusedScore = 8192.f;  // of log2 scores
 
 float find_neg_ref(const MatrixTask& t, const RowBlock& block, int row, const float* s);

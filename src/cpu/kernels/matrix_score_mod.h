@@ -43,8 +43,8 @@ KeptKeys classify_keys(const MatrixTask& t, const MatrixRow* rows, int64_t key, 
         some |= visible != 0 && !t.bias;
         for (int j = 0; j < kKeyBlock && t.bias && !some; j += 16) {
             const __mmask16 part = __mmask16(visible >> j);
-            some = part && _mm512_mask_cmp_ps_mask(part, load_bias(t, rows[r].bias + (key + j) * t.bias_step, part), splat(kNegInf),
-                                                   _CMP_NEQ_UQ);
+            some = part &&
+                   _mm512_mask_cmp_ps_mask(part, load_bias(t, rows[r].bias + (key + j) * t.bias_step, part), splat(kNegInf), _CMP_NEQ_UQ);
         }
     }
     return !some ? KeptKeys::none : all ? KeptKeys::all : KeptKeys::some;
@@ -57,9 +57,7 @@ struct RowScoreMod {
                           // ALiBi has many of them.
 };
 
-inline V flush_small(V x, float limit) {
-    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, splat(limit), _CMP_LT_OQ), splat(kNegInf));
-}
+inline V flush_small(V x, float limit) { return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, splat(limit), _CMP_LT_OQ), splat(kNegInf)); }
 
 // `distance` is that of the first key.
 inline void add_alibi(const RowScoreMod& e, float distance, float* s) {
@@ -72,8 +70,8 @@ inline void add_alibi(const RowScoreMod& e, float distance, float* s) {
 
 // All other score mods, bias for the keys of `visible`.
 template <bool Capped>
-__attribute__((noinline)) void score_mod_row(const MatrixTask& t, const MatrixRow& row, int64_t key, const RowScoreMod& e,
-                                             uint64_t visible, float* s) {
+__attribute__((noinline)) void score_mod_row(const MatrixTask& t, const MatrixRow& row, int64_t key, const RowScoreMod& e, uint64_t visible,
+                                             float* s) {
     const V steps = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, none = splat(kNegInf);
     const bool invertible = t.cap > kMinInvertible && t.cap < kMaxInvertible;
     const float factor = Capped && invertible ? e.factor / t.cap : e.factor, distance = float(key - row.diagonal);
@@ -97,8 +95,7 @@ __attribute__((noinline)) void apply_score_mod(const MatrixTask& t, const Mainlo
     const float factor = t.cap > 0 ? t.scale : t.scale * kLog2e;
     for (int r = first; r < end; r++, s += kKeyBlock) {
         const MatrixRow& row = step.block->rows[r];
-        const uint64_t kept =
-            all ? ~uint64_t(0) : kept_keys(t, row, step.key, visible_keys(step.block->rows, r, step.key, step.visible));
+        const uint64_t kept = all ? ~uint64_t(0) : kept_keys(t, row, step.key, visible_keys(step.block->rows, r, step.key, step.visible));
         const RowScoreMod e{factor, row.slope, kMinLog2Normal - step.block->neg_ref[r]};
         if (distances_alone) add_alibi(e, float(step.key - row.diagonal), s);
         else if (t.cap > 0) score_mod_row<true>(t, row, step.key, e, kept, s);

@@ -52,8 +52,7 @@ inline V exp2_poly(V x) {
 // NaN may become something else, but not the row sum.
 inline __m512i narrow_interleaved(V a, V b) {
     const __m512i half = _mm512_set1_epi32(0x8000), high = _mm512_set4_epi32(0x0f0e, 0x0b0a, 0x0706, 0x0302);
-    return _mm512_mask_shuffle_epi8(_mm512_add_epi32((__m512i)b, half), 0x3333333333333333, _mm512_add_epi32((__m512i)a, half),
-                                    high);
+    return _mm512_mask_shuffle_epi8(_mm512_add_epi32((__m512i)b, half), 0x3333333333333333, _mm512_add_epi32((__m512i)a, half), high);
 }
 
 // Computes P of a row tile, a few rows at a time, between the products. Its address must not escape: it lives in registers, which
@@ -79,8 +78,7 @@ struct SoftmaxRows {
             if (T == FA_BF16) {
                 _mm512_storeu_si512(to + j, narrow_interleaved(a, b));
             } else {
-                _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j),
-                                    _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+                _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
                 _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j + 16),
                                     _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
             }
@@ -170,8 +168,8 @@ inline bool exceeds_threshold(int32_t type, __m512i largest) {
 // Lazy rescale: row_ref may lag behind its row's maximum by some 4 (P up to 2^4). Rows of the tile where it lags by more get a new
 // row_ref and their P again; others keep all their bits. `rescale` says whether block.rescale is set.
 template <int32_t T, Exp2Accuracy E, int PRow>
-__attribute__((noinline, cold)) void lazy_rescale(const MatrixTask& t, RowBlock& block, const ScoreTile& part, int tile,
-                                                  int l_index, bool& rescale) {
+__attribute__((noinline, cold)) void lazy_rescale(const MatrixTask& t, RowBlock& block, const ScoreTile& part, int tile, int l_index,
+                                                  bool& rescale) {
     SoftmaxRows<T, E, PRow> w = softmax_rows<T, E, PRow>(block, part, tile, l_index);
     if (!rescale)
         for (int row = 0; row < kRowBlock; row++) block.rescale[row] = 1.f;
@@ -244,8 +242,7 @@ inline bool write_row(const MatrixShape& shape, const float* from, V acc_factor,
     return others == 0;
 }
 
-void write_o(const MatrixShape& shape, const RowBlock& block, int rows, float scale, const float* factor, float o_scale,
-             char* const* to) {
+void write_o(const MatrixShape& shape, const RowBlock& block, int rows, float scale, const float* factor, float o_scale, char* const* to) {
     for (int row = 0; row < rows; row++) {
         const float* from = acc_row(shape, block, row);
         const bool empty = _mm512_cmp_ps_mask(load(block.l[block.l_index] + row * 16), V{}, _CMP_NEQ_UQ) == 0;

@@ -32,8 +32,8 @@ struct MatrixRow {
     int64_t begin, end;  // keys that the band leaves the row
     int64_t bias, mask;  // element index of key 0
     float bias_scale;
-    float slope;         // ALiBi's, in log2 units
-    int64_t diagonal;    // the key at distance 0
+    float slope;       // ALiBi's, in log2 units
+    int64_t diagonal;  // the key at distance 0
 };
 
 // The state of 32 rows during the mainloop. Scores are measured from row_ref, the lazily moved row maximum (lazy rescale).
@@ -53,8 +53,8 @@ struct RowBlock {
 struct MainloopStep {
     RowBlock* block;
     const uint16_t *k, *v;
-    int64_t key;  // the first
-    bool masked;  // a band or a mask removes some key of some row
+    int64_t key;              // the first
+    bool masked;              // a band or a mask removes some key of some row
     const uint64_t* visible;  // [32]: the step's keys, a bit for each that the row sees before masks; NULL: those of its band
 };
 
@@ -160,7 +160,8 @@ struct DecodeMatrixKernels {
     bool (*pack_limbs)(const uint16_t* const* rows, int count, int dim, char* to) = nullptr;
     void (*qk)(const uint16_t* q, int rows, const float* factor, const DecodeChunk&, int dim, const DecodeMatrixScratch&, float* s);
     // o · rescale + P v; a rescale of NULL is 1 for all. Returns where it is: o or `spare`, of which the other has nothing then.
-    float* (*pv)(const float* p, int rows, const DecodeChunk&, int dim, const float* rescale, const DecodeMatrixScratch&, float* o, float* spare);
+    float* (*pv)(const float* p, int rows, const DecodeChunk&, int dim, const float* rescale, const DecodeMatrixScratch&, float* o,
+                 float* spare);
     void (*finish)(const float* o, int32_t type, int dim, float factor, float* to);  // a row, in kHeadroomUnit
 };
 
@@ -184,8 +185,7 @@ struct MatrixKernels {
     // The state of the block's first rows as PartialState has it, o times `scale`, unless it is NULL.
     void (*finish_state)(const MatrixShape&, const RowBlock&, int rows, float scale, float* o, float* m, float* l);
     // The table's finish_o_row() of that o, as bf16, row by row.
-    void (*write_o)(const MatrixShape&, const RowBlock&, int rows, float scale, const float* factor, float o_scale,
-                    char* const* to);
+    void (*write_o)(const MatrixShape&, const RowBlock&, int rows, float scale, const float* factor, float o_scale, char* const* to);
 
     const DecodeMatrixKernels* decode[5];  // of those that take a call, the first does; NULL: none
 

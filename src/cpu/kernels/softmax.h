@@ -106,8 +106,7 @@ static void softmax_backward(float* s, float* dp, int vectors, int keys, float f
     const V none = splat(kNegInf), zero = V{}, f = splat(factor);
     for (int n = 0; n < width; n += kLanes) {
         // With 0 for its LSE, a lane without keys has a finite P, which is then replaced by 0.
-        const V given = load(lse + n), from = given == -none ? zero : given, kept = given == -none ? zero : splat(1.f),
-                d = load(delta + n);
+        const V given = load(lse + n), from = given == -none ? zero : given, kept = given == -none ? zero : splat(1.f), d = load(delta + n);
         for (int j = 0; j < keys; j++) {
             const int at = j * width + n;
             const V x = load(s + at), above = fma_v(x, f, -from), exponent = above > zero ? zero : above;  // see exponent_below()

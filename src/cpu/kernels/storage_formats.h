@@ -27,7 +27,7 @@ struct StorageFormat {
     static constexpr bool kBlock = false, kScaledDots = false;
     static constexpr int kUnitBytes = 2 * kLanes * Bytes, kParts = 1;
     static constexpr bool kDeinterleaved =
-        Deinterleaved;  // a has the even elements, b the odd ones: that is cheaper; otherwise a has the first half
+        Deinterleaved;                          // a has the even elements, b the odd ones: that is cheaper; otherwise a has the first half
     static constexpr float kDescale = Descale;  // read() gives 1 / kDescale of the value: a power of two
     static constexpr bool kNoNan = NoNan;       // read() does not convert the type's NaN
 };

@@ -18,9 +18,7 @@ static inline int type_index(int32_t dtype) {
 static inline const char* element(const void* base, int64_t index, int32_t dtype) {
     return static_cast<const char*>(base) + index * type_bytes(dtype);
 }
-static inline char* element(void* base, int64_t index, int32_t dtype) {
-    return static_cast<char*>(base) + index * type_bytes(dtype);
-}
+static inline char* element(void* base, int64_t index, int32_t dtype) { return static_cast<char*>(base) + index * type_bytes(dtype); }
 
 }  // namespace cpu
 }  // namespace fa

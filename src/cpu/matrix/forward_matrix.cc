@@ -25,8 +25,8 @@ MatrixShape shape_of(const Problem& p) {
 }
 
 // Key blocks of a chunk, whose k and v stay in the second-level cache: with heads of 128 dims 512 KB of 1 MB (Zen) or of 2 MB, of which a
-// neighbour's hyperthread may have half (AMX). At each end of a chunk a row block's accumulators go to memory and come back, and products of tiles
-// have no softmax interleaved.
+// neighbour's hyperthread may have half (AMX). At each end of a chunk a row block's accumulators go to memory and come back, and products
+// of tiles have no softmax interleaved.
 constexpr int64_t kChunkSteps = 16;
 
 // A worker's memory, of which this is the beginning.
@@ -77,8 +77,8 @@ using Widen = void (*)(const void*, int64_t, float*);
 
 // Packs `count` rows of a storage type; those with a NULL pointer are zeros. `widen`: by type, for those of another than the
 // shape's.
-void pack_rows(const Call& c, const MatrixShape& s, Pack pack, const Widen* widen, int32_t dtype, const char* const* rows, int count, int64_t dim,
-               uint16_t* to, Scratch& w) {
+void pack_rows(const Call& c, const MatrixShape& s, Pack pack, const Widen* widen, int32_t dtype, const char* const* rows, int count,
+               int64_t dim, uint16_t* to, Scratch& w) {
     const uint16_t* values[kKeyBlock];
     for (int i = 0; i < count; i++) {
         values[i] = reinterpret_cast<const uint16_t*>(rows[i]);
@@ -203,8 +203,7 @@ MatrixTask task_of(const Call& c, const QueryTile& t, const MatrixScratch& scrat
     const Problem& p = *c.p;
     MatrixTask task{};
     task.shape = scratch.shape;
-    task.scale =
-        finite_or_nan(p.d.scale * head_descale(p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, t));
+    task.scale = finite_or_nan(p.d.scale * head_descale(p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, t));
     task.factor = task.scale * kLog2e;
     task.cap = p.d.softcap;
     task.bias = p.has(FA_OPERAND_BIAS) ? c.a->bias : nullptr;
@@ -250,11 +249,10 @@ TileClass class_of_step(const Call& c, const QueryTile& t, const VisibleKeys& vi
 }
 
 // The steps of a row block within a chunk, whose operands begin at `packed`.
-int64_t list_steps(const Call& c, const QueryTile& t, const MatrixTask& task, const VisibleKeys& visible, RowBlock* block,
-                   int64_t chunk, int64_t steps, const uint16_t* packed, MainloopStep* to, uint64_t* words) {
+int64_t list_steps(const Call& c, const QueryTile& t, const MatrixTask& task, const VisibleKeys& visible, RowBlock* block, int64_t chunk,
+                   int64_t steps, const uint16_t* packed, MainloopStep* to, uint64_t* words) {
     const MatrixShape& shape = task.shape;
-    const int64_t first = max_of(visible.some.begin / kKeyBlock, chunk),
-                  end = min_of(ceil_div(visible.some.end, kKeyBlock), chunk + steps);
+    const int64_t first = max_of(visible.some.begin / kKeyBlock, chunk), end = min_of(ceil_div(visible.some.end, kKeyBlock), chunk + steps);
     int64_t n = 0;
     if (visible.some.begin >= visible.some.end) return n;
     for (int64_t step = first; step < end; step++) {
@@ -312,8 +310,7 @@ bool is_masked(const VisibleKeys& visible) {
     return begin < visible.all.begin || end > visible.all.end;
 }
 
-void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states,
-                     Scratch& w) {
+void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& w) {
     const MatrixScratch& scratch = scratch_of(w);
     const MatrixShape& shape = scratch.shape;
     const MatrixTask task = task_of(c, tiles[0], scratch);
@@ -344,11 +341,10 @@ void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
 }
 
 // What the method implements; with values rounded to bf16 v's type is its own.
-constexpr Implements kMatrix = {
-    FA_OPERAND_LSE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE |
-        FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | kSequenceOperands | kRowSetOperands | FA_OPERAND_PAGE_TABLE |
-        FA_OPERAND_RNG_STATE,
-    option::bands | option::schedule | FA_V_IN_K | option::softcap | option::bias_period | option::mask_period};
+constexpr Implements kMatrix = {FA_OPERAND_LSE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_BIAS |
+                                    FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | kSequenceOperands |
+                                    kRowSetOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
+                                option::bands | option::schedule | FA_V_IN_K | option::softcap | option::bias_period | option::mask_period};
 constexpr Implements kMatrixOfOwnV = {kMatrix.operands, kMatrix.options | option::v_dtype};
 
 }  // namespace

@@ -68,8 +68,8 @@ struct MergedRow {
         const float of_part = f.scale_b / kHeadroomFactor;
         for (int64_t c = 0; c < dim; c++) acc[c] = acc[c] * f.scale_a + part[c] * of_part;
     }
-    // Rounded to f32. An average of finite values is finite, though its sum times the factor may not be: a rare row, for whose sake the others'
-    // loop has no branch.
+    // Rounded to f32. An average of finite values is finite, though its sum times the factor may not be: a rare row, for whose sake the
+    // others' loop has no branch.
     void normalise(float factor, float scale) {
         float sum[kMaxDim];
         bool infinite = false;
@@ -252,8 +252,8 @@ void rotary_row(const void* context, int64_t index) {
     const float* sin = a.sin + position * (a.rotary_dim / 2);
     for (int64_t h = 0; h < d.heads_q; h++) {
         float line[kMaxDim];
-        x.k.widen[type_index(d.q_dtype)](element(a.x, batch * d.q_stride[0] + row * d.q_stride[1] + h * d.q_stride[2], d.q_dtype),
-                                         d.dim_qk, line);
+        x.k.widen[type_index(d.q_dtype)](element(a.x, batch * d.q_stride[0] + row * d.q_stride[1] + h * d.q_stride[2], d.q_dtype), d.dim_qk,
+                                         line);
         rotate(line + a.rotary_begin, cos, sin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0);
         const int64_t to = batch * a.out_stride[0] + row * a.out_stride[1] + h * a.out_stride[2];
         x.k.narrow[type_index(d.q_dtype)](line, d.dim_qk, element(a.out, to, d.q_dtype));
@@ -281,7 +281,8 @@ fa_status_t run_merge(const Problem& p, const fa_merge_args_t& a, const Kernels&
 fa_status_t run_append_kv(const Problem& p, const fa_append_kv_args_t& a, const Kernels& k, const Threads& threads, Message* m) {
     const Append x{p, a, k};
     const int64_t rows = rows_of(a.cu_seqlens_new, p.d.batch, a.seqlen_new);
-    return for_rows(threads, rows, 4.0 * double(rows) * (double(p.d.heads_k * p.d.dim_qk) + double(p.d.heads_v * p.d.dim_v)), append_row, &x, m);
+    return for_rows(threads, rows, 4.0 * double(rows) * (double(p.d.heads_k * p.d.dim_qk) + double(p.d.heads_v * p.d.dim_v)), append_row,
+                    &x, m);
 }
 
 fa_status_t run_rotary(const Problem& p, const fa_rotary_args_t& a, const Kernels& k, const Threads& threads, Message* m) {

@@ -15,8 +15,8 @@ fa_status_t run_rotary(const Problem& p, const fa_rotary_args_t& a, const Kernel
 constexpr int64_t kMaxDim = 1024;
 
 // Runs row(context, i) for i < count, in chunks, on as many workers as `bytes` of traffic deserve.
-fa_status_t for_rows(const Threads& threads, int64_t count, double bytes, void (*row)(const void* context, int64_t i),
-                     const void* context, Message* m);
+fa_status_t for_rows(const Threads& threads, int64_t count, double bytes, void (*row)(const void* context, int64_t i), const void* context,
+                     Message* m);
 
 }  // namespace cpu
 }  // namespace fa

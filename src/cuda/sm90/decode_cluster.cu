@@ -33,7 +33,7 @@ struct ClusterLaunch {
 
 bool cluster_fits(const rt::Device& device, const Instance& one, int64_t tiles, int64_t splits) {
     if (!device.sm90 || one.key_warps == 1 || tiles == 0) return false;  // the query fails for a call without rows
-    if (rt::compiles_kernels()) return false;  // the query loads kernels, and this may be but a question
+    if (rt::compiles_kernels()) return false;                            // the query loads kernels, and this may be but a question
     if (tiles * splits > int64_t(device.multiprocessors) * one.resident) return false;
     const ClusterLaunch launch(tiles * splits, one.threads, uint64_t(one.shared_bytes(0)), splits, nullptr, false);
     for (void (*const kernel)(MmaForwardParams) : {one.plain, one.paged}) {
@@ -46,7 +46,7 @@ bool cluster_fits(const rt::Device& device, const Instance& one, int64_t tiles, 
 }
 
 rt::Status launch_cluster(void (*kernel)(MmaForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream stream,
-                           const MmaForwardParams& x, bool early) {
+                          const MmaForwardParams& x, bool early) {
     const ClusterLaunch launch(blocks, threads, shared, x.splits, stream, early);
     const rt::Status s = rt::prepare_kernel(reinterpret_cast<const void*>(kernel));
     if (s != rt::kSuccess) return s;

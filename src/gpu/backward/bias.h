@@ -18,7 +18,8 @@ FA_FN BiasBlocks bias_blocks(const SimtBackwardParams& x) {
     return {{s[0] ? x.bias_period[0] : 1, s[1] ? x.bias_period[1] : 1, s[2] ? ceil_div(rows, kTile) : 1, s[3] ? ceil_div(keys, kTile) : 1}};
 }
 
-FA_DEVICE void add_bias_tiles(const SimtBackwardParams& x, int64_t batch, int64_t head, const int64_t begin[4], const int64_t end[4], float sum[4][4]) {
+FA_DEVICE void add_bias_tiles(const SimtBackwardParams& x, int64_t batch, int64_t head, const int64_t begin[4], const int64_t end[4],
+                              float sum[4][4]) {
     const BackwardTile& t = *backward_shared().tile;
     rt::barrier();  // behind the last use of another sequence
     if (rt::thread() == 0) init_sequence(x, batch);

@@ -38,7 +38,8 @@ struct BackwardShape<MmaSync<T>, 512> {
     template <int rows, bool by_rows>
     using General = MmaBackwardBlock<MmaSync<T>, 512, 2, 4, rows, 1, 1, by_rows, false, 1>;
     using Plain = void;
-    static_assert(General<32, false>::kSharedBytes <= 163 << 10 && General<16, false>::kSharedBytes <= 99 << 10, "sm_80; sm_86, sm_89 and sm_120");
+    static_assert(General<32, false>::kSharedBytes <= 163 << 10 && General<16, false>::kSharedBytes <= 99 << 10,
+                  "sm_80; sm_86, sm_89 and sm_120");
 };
 template <>
 struct BackwardShape<MmaTf32, 64> {

@@ -117,8 +117,7 @@ struct MmaBackward {
     // Adds P or dS of the owned rows, from shared memory, times the streamed rows.
     FA_MEMBER static void gemm_columns(const char* left_tile, const char* streamed, const Warp& w, Columns& acc) {
         const auto own = Mma::template q_ptr<M::kProbRowBytes>(left_tile, rt::opaque(w.own0), lane_anew());
-        const auto pass =
-            Mma::advance(Mma::template v_ptr<M::kRowBytes, M::stream_rows>(streamed, rt::opaque(0), lane_anew()), w.step0);
+        const auto pass = Mma::advance(Mma::template v_ptr<M::kRowBytes, M::stream_rows>(streamed, rt::opaque(0), lane_anew()), w.step0);
         gemm<M::stream_rows / kTile>(
             acc, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, kTile * m * M::kProbRowBytes, step); },
             [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes, M::stream_rows>(b, pass, step, c); });
@@ -159,7 +158,8 @@ struct MmaBackward {
             FA_UNROLL_FOR (int c = 0; c < M::kDqPassSteps; c++)
                 FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
                     const float* const of = acc[m][c].x + 2 * r;
-                    rt::red_add4(to + dq_acc_index(16 * m + 8 * r, 16 * c, M::columns), of[0] * factor, of[1] * factor, of[4] * factor, of[5] * factor);
+                    rt::red_add4(to + dq_acc_index(16 * m + 8 * r, 16 * c, M::columns), of[0] * factor, of[1] * factor, of[4] * factor,
+                                 of[5] * factor);
                 }
     }
 
@@ -169,8 +169,7 @@ struct MmaBackward {
     struct ScorePosition {
         Warp w;
         int own0, stream0, stage;
-        FA_MEMBER explicit ScorePosition(const Part& part)
-            : own0(M::shared().tile.first), stream0(part.stream0), stage(part.stage) {}
+        FA_MEMBER explicit ScorePosition(const Part& part) : own0(M::shared().tile.first), stream0(part.stream0), stage(part.stage) {}
         FA_MEMBER int own_at(int m, int e) const { return w.own0 + kTile * m + Acc::row(Acc::lane_row(e)); }
         FA_MEMBER int stream_at(int n, int e) const { return w.share0 + kTile * n + Acc::column(e); }
         FA_MEMBER int row(int m, int n, int e) const { return M::by_rows ? own0 + own_at(m, e) : stream0 + stream_at(n, e); }
@@ -198,8 +197,7 @@ struct MmaBackward {
         const uint8_t* const mask = x.mask + t.batch * stride[0] + (t.head0 + part.head) * stride[1];
         for (int i = 0; i < M::kShareTiles * Acc::kElements; i++) {
             const int n = i / Acc::kElements, e = i % Acc::kElements;
-            if ((visible >> i & 1) && !mask[position.row(m, n, e) * stride[2] + position.key(m, n, e) * stride[3]])
-                visible &= ~(1u << i);
+            if ((visible >> i & 1) && !mask[position.row(m, n, e) * stride[2] + position.key(m, n, e) * stride[3]]) visible &= ~(1u << i);
         }
         return visible;
     }
@@ -232,8 +230,7 @@ struct MmaBackward {
             const float bias = load_bias(x, t.batch * stride[0] + head * stride[1] + row * stride[2] + key * stride[3]);
             score = bias == kNegInf ? kNegInf : score + bias;
         }
-        if (t.features & kAlibi)
-            score -= x.alibi_slopes[t.batch * x.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
+        if (t.features & kAlibi) score -= x.alibi_slopes[t.batch * x.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
         return score * kLog2e;
     }
     // Products of q and k become probabilities, those of dout and v the gradients of scores.
@@ -263,8 +260,8 @@ struct MmaBackward {
                         p = rt::exp2_fast(fmaf(p, to_log2, Mma::kProbExponent - lse));
                         g = p * fmaf(g, of_dp, -delta * of_delta);
                     } else {
-                        const float final_score = apply_score_mods(x, t, p, t.head0 + part.head, position.row(m, n, e),
-                                                                   position.key(m, n, e), is_visible, slope);
+                        const float final_score =
+                            apply_score_mods(x, t, p, t.head0 + part.head, position.row(m, n, e), position.key(m, n, e), is_visible, slope);
                         const bool is_kept = kept[m] >> i & 1;
                         p = rt::exp2_fast(Mma::kProbExponent + exponent_below(final_score, lse));
                         g = p * slope * fmaf(is_kept ? g : 0.f, of_dp, -delta * of_delta);
@@ -318,8 +315,7 @@ FA_DEVICE void process_tile(const MmaBackwardParams& x, const typename MmaBackwa
     };
     if (M::kLate && first_half) add_prev();
     char *const stream0 = M::streamed(stage, 0), *const stream1 = M::streamed(stage, 1);
-    if (M::by_rows ? i == 0 && M::zero_empty_rows(0, M::owned(0), M::owned(1)) : M::zero_empty_rows(stage, stream0, stream1))
-        rt::barrier();
+    if (M::by_rows ? i == 0 && M::zero_empty_rows(0, M::owned(0), M::owned(1)) : M::zero_empty_rows(stage, stream0, stream1)) rt::barrier();
 
     typename G::Scores score, grad;
     G::gemm_rows(M::owned(0), stream0, w, score);
@@ -357,7 +353,7 @@ FA_DEVICE void process_tile(const MmaBackwardParams& x, const typename MmaBackwa
 // The mainloop over the streamed tiles. With two stages a tile is loaded while the one before it is processed.
 template <class M>
 FA_DEVICE void backward_mainloop(const MmaBackwardParams& x, typename MmaBackward<M>::Columns& acc_ds,
-                         typename MmaBackward<M>::Columns& acc_p) {
+                                 typename MmaBackward<M>::Columns& acc_p) {
     const typename M::Tile& t = M::shared().tile;  // read each time: registers are scarce
     constexpr bool prefetches = M::stages == 2;
     M::load_owned(x);
@@ -365,9 +361,7 @@ FA_DEVICE void backward_mainloop(const MmaBackwardParams& x, typename MmaBackwar
     const auto part_of = [&](int head, int tile, int stage) {
         return Part{tile * M::stream_rows, head, M::by_rows ? 0 : stage, tile >= t.full_begin && tile < t.full_end};
     };
-    const auto prev_of = [&](int head, int tile) {
-        return tile == t.begin ? part_of(head - 1, t.end - 1, 0) : part_of(head, tile - 1, 0);
-    };
+    const auto prev_of = [&](int head, int tile) { return tile == t.begin ? part_of(head - 1, t.end - 1, 0) : part_of(head, tile - 1, 0); };
     const auto next = [&](int& head, int& tile) {
         const bool wraps = tile + 1 == t.end;
         tile = wraps ? t.begin : tile + 1;

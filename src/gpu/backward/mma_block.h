@@ -12,14 +12,15 @@ namespace fa {
 namespace gpu {
 
 // OwnTiles: tiles of rows that a warp owns; each streamed fragment is used for all of them.
-template <class Mma, int D, int OwnWarps, int ColumnWarps, int StreamRows, int Stages, int Resident, bool ByRows, bool Plain, int OwnTiles = 2>
+template <class Mma, int D, int OwnWarps, int ColumnWarps, int StreamRows, int Stages, int Resident, bool ByRows, bool Plain,
+          int OwnTiles = 2>
 struct MmaBackwardBlock {
     using Policy = Mma;
     using Element = typename Mma::Element;
     using Acc = typename Mma::Acc;
-    static constexpr int kTile = Mma::kTile, kOwnTiles = OwnTiles, threads = Mma::kLanes * OwnWarps * ColumnWarps, warps = OwnWarps * ColumnWarps;
-    static constexpr int own = kTile * kOwnTiles * OwnWarps, stream_rows = StreamRows, stages = Stages, resident = Resident,
-                         columns = D;
+    static constexpr int kTile = Mma::kTile, kOwnTiles = OwnTiles, threads = Mma::kLanes * OwnWarps * ColumnWarps,
+                         warps = OwnWarps * ColumnWarps;
+    static constexpr int own = kTile * kOwnTiles * OwnWarps, stream_rows = StreamRows, stages = Stages, resident = Resident, columns = D;
     static constexpr bool by_rows = ByRows, plain = Plain;
     // A warp's part of the probabilities is its own rows times a share of the streamed ones; of the owned gradients, its rows and a
     // share of the columns. Where a streamed tile has fewer tiles than warps, several compute the same share, which takes them no
@@ -41,13 +42,15 @@ struct MmaBackwardBlock {
     static constexpr int kRows = ByRows ? own : StreamRows, kRowStages = ByRows ? 1 : Stages;  // rows whose numbers are there at once
     static_assert(kShareTiles * Acc::kElements <= 32, "a bit for each score of a tile of rows");
     static_assert(threads % (D / 4) == 0 && own % kVec4Rows == 0, "");
-    static_assert(threads % kRowVecs == 0 && own % kRowsAtOnce == 0 && StreamRows % kRowsAtOnce == 0 && warps % kDqWarps == 0 && kDqSteps % kDqPassSteps == 0, "");
+    static_assert(threads % kRowVecs == 0 && own % kRowsAtOnce == 0 && StreamRows % kRowsAtOnce == 0 && warps % kDqWarps == 0 &&
+                      kDqSteps % kDqPassSteps == 0,
+                  "");
 
     struct Source {
-        const char* base;    // of the first row or key, for streamed rows those of the first head
-        int64_t head, row;   // bytes between heads, and between rows
-        int32_t bytes;       // of a row
-        int32_t width;       // 16: rows are whole, aligned 16-byte vectors; 4: of words; else those of an element
+        const char* base;   // of the first row or key, for streamed rows those of the first head
+        int64_t head, row;  // bytes between heads, and between rows
+        int32_t bytes;      // of a row
+        int32_t width;      // 16: rows are whole, aligned 16-byte vectors; 4: of words; else those of an element
     };
     struct Tile {
         Sequence seq;
@@ -84,7 +87,9 @@ struct MmaBackwardBlock {
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory()); }
     FA_MEMBER static char* owned(int i) { return rt::shared_memory() + kHeader + i * kOwnedBytes; }
     FA_MEMBER static char* streamed(int stage, int i) { return owned(Mma::kHoldsOwned ? 0 : 2) + (2 * stage + i) * kStreamBytes; }
-    FA_MEMBER static char* ds_tile(int buffer) { return streamed(Stages, 0) + (kLate ? buffer * kProbTileBytes : 0); }  // of even tiles, or odd ones
+    FA_MEMBER static char* ds_tile(int buffer) {
+        return streamed(Stages, 0) + (kLate ? buffer * kProbTileBytes : 0);
+    }  // of even tiles, or odd ones
     FA_MEMBER static char* p_tile() { return ds_tile(1) + kProbTileBytes; }
 
     // ---- loading
@@ -238,19 +243,15 @@ struct MmaBackwardBlock {
     // Sums of the owned rows to a gradient, by way of shared memory that nothing else needs any more. Four columns of a row stay
     // together, and those of neighbouring rows lie in different banks.
     static_assert(Mma::kHoldsProbs || own * D * 4 <= kSharedBytes - kHeader, "sums of a gradient fit");
-    FA_MEMBER static float* staged(int row, int column) {
-        return reinterpret_cast<float*>(owned(0)) + row * D + (column ^ (row & 3) << 3);
-    }
+    FA_MEMBER static float* staged(int row, int column) { return reinterpret_cast<float*>(owned(0)) + row * D + (column ^ (row & 3) << 3); }
     FA_MEMBER static void stage_acc(float factor, int own0, int column0, const Acc (&acc)[kOwnTiles][kColumnSteps]) {
         FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL_FOR (int c = 0; c < kColumnSteps; c++)
                 FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
-                    *staged(own0 + kTile * m + Acc::row(Acc::lane_row(e)), column0 + Mma::output_column(c, e)) =
-                        acc[m][c].x[e] * factor;
+                    *staged(own0 + kTile * m + Acc::row(Acc::lane_row(e)), column0 + Mma::output_column(c, e)) = acc[m][c].x[e] * factor;
     }
     // first: the index of the first owned row's first element.
-    FA_MEMBER static void store_acc(const MmaBackwardParams& x, void* base, const RowStrides& strides, int64_t dim,
-                                    int64_t first) {
+    FA_MEMBER static void store_acc(const MmaBackwardParams& x, void* base, const RowStrides& strides, int64_t dim, int64_t first) {
         if (x.accumulate || dim % 4 != 0 || !vec4_aligned(base, strides, x.q_dtype))
             return store_singly(x, base, first, strides.row, int(dim));
         const int own_row = rt::opaque(rt::thread()) / (D / 4), column = rt::opaque(rt::thread()) % (D / 4) * 4,

@@ -8,8 +8,7 @@ namespace fa {
 namespace gpu {
 
 // A block takes kPaddedRows rows of a head, or so many of its keys: 16 threads a row, which have several rows under way at once.
-constexpr int kPrepareThreads = 256, kRowLanes = 16, kRowsAtOnce = kPrepareThreads / kRowLanes,
-              kRowRounds = int(kPaddedRows) / kRowsAtOnce;
+constexpr int kPrepareThreads = 256, kRowLanes = 16, kRowsAtOnce = kPrepareThreads / kRowLanes, kRowRounds = int(kPaddedRows) / kRowsAtOnce;
 
 // dk and dv of slots that hold no key of their sequence are 0.
 FA_DEVICE void zero_unused_keys(const BackwardRowParams& x, int64_t index) {
@@ -43,9 +42,7 @@ struct BlockRows {
         seq = bounded_sequence(x.sequences, batch);
         valid = seq.q_len - first;
     }
-    FA_MEMBER int64_t at(const RowStrides& strides, int64_t row) const {
-        return query_index(strides, seq, batch, first + row, head);
-    }
+    FA_MEMBER int64_t at(const RowStrides& strides, int64_t row) const { return query_index(strides, seq, batch, first + row, head); }
     FA_MEMBER int64_t padded_row(const BackwardRowParams& x) const {
         return head * x.padded_rows + padded_row0(x.sequences, seq, batch) + first;
     }
@@ -109,7 +106,7 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) backward_preprocess(FA_PARAM Backwa
     rt::fetch_parameters(x);
     if (rt::block() >= x.row_blocks) return zero_unused_keys(x, rt::block() - x.row_blocks);
     const BlockRows rows(x, uint32_t(rt::block()));
-    if (x.sequences.q.packed() && rows.valid <= 0) return;                                    // rows of other sequences begin here
+    if (x.sequences.q.packed() && rows.valid <= 0) return;                            // rows of other sequences begin here
     const int64_t own = rows.own + rows.lane * kRowsAtOnce, to = rows.padded_row(x);  // the row that a thread keeps
     float lse = kPosInf, delta = 0.f;
     if (rows.lane < kRowRounds && own < rows.valid) {
@@ -133,8 +130,7 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) backward_preprocess(FA_PARAM Backwa
     if (x.sequences.q.packed() || !x.dq || x.accumulate) return;
     const int64_t end = min_of(kPaddedRows, x.sequences.q.seqlen - rows.first);
     for (int64_t row = max_of(rows.valid, 0) + rows.own; row < end; row += kRowsAtOnce)
-        for (int64_t c = rows.lane; c < x.dim_qk; c += kRowLanes)
-            store_element(x.dq, rows.at(x.dq_strides, row) + c, x.q_dtype, 0.f);
+        for (int64_t c = rows.lane; c < x.dim_qk; c += kRowLanes) store_element(x.dq, rows.at(x.dq_strides, row) + c, x.q_dtype, 0.f);
 }
 
 // dq from its sums, element by element.
@@ -156,8 +152,7 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) finish_dq(FA_PARAM BackwardRowParam
     rt::fetch_parameters(x);
     const BlockRows rows(x, uint32_t(rt::block()));
     if (rows.valid <= 0) return;
-    if (x.accumulate || x.dim_qk % 8 != 0 || copy_width(x.dq, x.dq_strides, x.dim_qk, x.q_dtype) != 16)
-        return finish_any_rows(x, rows);
+    if (x.accumulate || x.dim_qk % 8 != 0 || copy_width(x.dq, x.dq_strides, x.dim_qk, x.q_dtype) != 16) return finish_any_rows(x, rows);
     constexpr int kInFlight = 4, kMostLanes = 32;  // of a row: those of eight rows lie at a fixed distance from the next eight's
     const int lanes = int(min_of(x.dq_acc_columns / 8, kMostLanes)), rows_at_once = kPrepareThreads / lanes;
     const int valid = int(min_of(rows.valid, kPaddedRows)), step = int(dq_acc_index(rows_at_once, 0, x.dq_acc_columns));

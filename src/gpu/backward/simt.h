@@ -27,7 +27,7 @@ struct BackwardTile {
     int64_t q_at[kTile], dout_at[kTile], k_at[kTile], v_at[kTile];  // where rows lie; −1: not there, or without keys
     float lse_log2[kTile], delta[kTile];
     uint64_t visible[kTile], unmasked[kTile];  // keys that a row sees, and those where masks do not act, as bits
-    uint8_t kept[kTile][kTile / 4];                                 // by dropout: a bit for each of four keys
+    uint8_t kept[kTile][kTile / 4];            // by dropout: a bit for each of four keys
     alignas(16) bool plain;
 };
 static_assert(sizeof(BackwardTile) % 16 == 0, "rows of floats behind it are read 16 bytes at a time");
@@ -237,8 +237,8 @@ FA_COLD void softmax_backward_any(const SimtBackwardParams& x, bool through_cap)
         score = cap_score(x, score, &slope);
         if (!through_cap) slope = 1.f;
         if (x.score_mod && visible)
-            score = kLog2e * apply_score_mod(x, t.rule.off, t.seq.k_len, t.batch, t.head, t.row0 + row, key,
-                                             !(t.unmasked[row] >> j & 1), score);
+            score = kLog2e *
+                    apply_score_mod(x, t.rule.off, t.seq.k_len, t.batch, t.head, t.row0 + row, key, !(t.unmasked[row] >> j & 1), score);
         if (x.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.dropout_scale : 0.f;
         if (!visible) score = kNegInf;
         softmax_backward(t.lse_log2[row], t.delta[row], kept, slope, &score, &ds);
@@ -304,9 +304,8 @@ struct SimtBackward {
         }
     }
 
-    FA_MEMBER static void write(const SimtBackwardParams& x, void* to, const RowStrides& strides, int32_t dtype, int64_t outer,
-                                int64_t row, int64_t count, int64_t head, int64_t column0, int64_t dim, float factor,
-                                const float sum[4][TV]) {
+    FA_MEMBER static void write(const SimtBackwardParams& x, void* to, const RowStrides& strides, int32_t dtype, int64_t outer, int64_t row,
+                                int64_t count, int64_t head, int64_t column0, int64_t dim, float factor, const float sum[4][TV]) {
         static_assert(kThreads * 4 * TV <= 3 * kKvFloats, "the buffers have room");
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         float* const own = backward_shared().left + rt::thread();  // each thread's: what stores an element is compiled once for all of them
@@ -389,8 +388,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM SimtBackwardPa
         compute_p_ds<false>(x, true, true);
         B::add_product(s.ds, rows_of_k(x, t), min_of(t.seq.k_len - t.key0, kTile), t.column0, dq);
     }
-    B::write(x, x.dq, x.dq_strides, x.q_dtype, t.batch, t.seq.q_begin + t.own0, rows(), t.own_head, t.column0, x.dim_qk, x.scale,
-             dq);
+    B::write(x, x.dq, x.dq_strides, x.q_dtype, t.batch, t.seq.q_begin + t.own0, rows(), t.own_head, t.column0, x.dim_qk, x.scale, dq);
 }
 
 }  // namespace gpu

@@ -27,13 +27,13 @@ FA_DEVICE RowOutput finalize_row(const RowParams& x, const Sequence& seq, int64_
     return {state, scale * normaliser(state) * kHeadroomFactor};
 }
 
-FA_COLD RowOutput finalize_row_cold(const RowParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row,
-                                    RowState part, bool first) {
+FA_COLD RowOutput finalize_row_cold(const RowParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row, RowState part,
+                                    bool first) {
     return finalize_row(x, seq, batch, head, row, part, first);
 }
 
 FA_DEVICE float normalized(float sum, float factor) {
-    const float average = sum * factor + 0.f;                                        // −0 becomes 0: the sign of a sum without keys never shows
+    const float average = sum * factor + 0.f;  // −0 becomes 0: the sign of a sum without keys never shows
     return isinf(average) && isfinite(sum) ? copysignf(FLT_MAX, average) : average;  // an average of finite values is finite
 }
 template <class Params>

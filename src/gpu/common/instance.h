@@ -13,16 +13,17 @@ namespace gpu {
 enum class StoredFormat { none, q4_1, q5_0, q5_1, i8, e4m3, e2m1, e2m1_halves, int4 };
 
 struct Instance {
-    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, _fp8, _blocks, _scaled, _stored, _latent or _byte_latent, fwd_mfma, fwd_mfma_byte, fwd_wmma, fwd_wmma_byte
+    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, _fp8, _blocks, _scaled, _stored, _latent or _byte_latent, fwd_mfma,
+                         // fwd_mfma_byte, fwd_wmma, fwd_wmma_byte
     int rows, columns;   // of a tile: group-major query rows; the widest head dimension of v
     int dims;            // and of q and k, where these may be more
     int keys;            // of a tile
     int threads;
-    int key_warps;       // warps that share a row tile's keys
-    bool scaled;         // reads k and v as scaled_pipe.h does, or
-    StoredFormat stored; // as stored_pipe.h does, and takes such calls alone as stored_format() says
-    bool gathers;        // lists of keys
-    int resident;        // blocks that a multiprocessor holds at once
+    int key_warps;                    // warps that share a row tile's keys
+    bool scaled;                      // reads k and v as scaled_pipe.h does, or
+    StoredFormat stored;              // as stored_pipe.h does, and takes such calls alone as stored_format() says
+    bool gathers;                     // lists of keys
+    int resident;                     // blocks that a multiprocessor holds at once
     void (*simt)(SimtForwardParams);  // NULL: an mma kernel, of which there is one for each Kind of mma/block.h
     void (*general)(MmaForwardParams);
     void (*plain)(MmaForwardParams);
@@ -88,7 +89,7 @@ template <class T>
 struct MmaLatentByte;  // the same beside k of e4m3 with a tail
 template <class T>
 struct MmaLatentMixed;  // which v has, too
-struct MmaFp8;   // of 8 bits, as k and v
+struct MmaFp8;          // of 8 bits, as k and v
 // On AMD's devices, of an instruction's family.
 template <int generation, class T>
 struct MfmaKernels;  // of CDNA, 3 for CDNA 2, too
@@ -112,7 +113,9 @@ template <class Mma, int width>
 BackwardInstances mma_backward_instances();
 
 template <>
-inline BackwardInstances mma_backward_instances<MmaTf32, 256>() { return {}; }  // a block has no room for such tiles
+inline BackwardInstances mma_backward_instances<MmaTf32, 256>() {
+    return {};
+}  // a block has no room for such tiles
 
 // Wide heads: those of 16 bits alone have kernels for them.
 template <class Mma>
@@ -131,7 +134,9 @@ InstanceLists lists_of() {
 }
 // Those of latent attention are of one width.
 template <class Mma, int width = 576>
-InstanceLists latent_lists() { return {{mma_instances<Mma, width>(), {}, {}, {}, {}}}; }
+InstanceLists latent_lists() {
+    return {{mma_instances<Mma, width>(), {}, {}, {}, {}}};
+}
 struct BackwardLists {
     BackwardInstances width[4];
 };

@@ -13,7 +13,9 @@ enum class MatrixUnit {
     wmma_gfx11,   // RDNA 3
     wmma_gfx12,   // RDNA 4
 };
-constexpr bool is_mfma(MatrixUnit unit) { return unit == MatrixUnit::mfma_gfx90a || unit == MatrixUnit::mfma || unit == MatrixUnit::mfma_gfx950; }
+constexpr bool is_mfma(MatrixUnit unit) {
+    return unit == MatrixUnit::mfma_gfx90a || unit == MatrixUnit::mfma || unit == MatrixUnit::mfma_gfx950;
+}
 
 }  // namespace gpu
 }  // namespace fa

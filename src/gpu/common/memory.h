@@ -10,12 +10,24 @@ namespace fa {
 namespace gpu {
 
 // The storage types as C++ types, and four of them as one load.
-struct F32 { float x; };
-struct F16 { uint16_t x; };
-struct Bf16 { uint16_t x; };
-struct E4m3 { uint8_t x; };
-struct E5m2 { uint8_t x; };
-struct I8 { int8_t x; };
+struct F32 {
+    float x;
+};
+struct F16 {
+    uint16_t x;
+};
+struct Bf16 {
+    uint16_t x;
+};
+struct E4m3 {
+    uint8_t x;
+};
+struct E5m2 {
+    uint8_t x;
+};
+struct I8 {
+    int8_t x;
+};
 FA_FN float to_f32(F32 v) { return v.x; }
 FA_FN float to_f32(F16 v) { return f16_to_f32(v.x); }
 FA_FN float to_f32(Bf16 v) { return bf16_to_f32(v.x); }
@@ -49,8 +61,8 @@ FA_FN int32_t block_copy_width(const void* base, const RowStrides& strides, int6
 
 // Bytes of the largest pieces, up to 16, that rows consist of and begin with.
 FA_FN int32_t piece_width(const void* base, const RowStrides& strides, int64_t dim, int32_t dtype) {
-    const int64_t bits =
-        int64_t(reinterpret_cast<uintptr_t>(base)) | (strides.batch | strides.row | strides.head) * type_bytes(dtype) | row_bytes(dtype, dim) | 16;
+    const int64_t bits = int64_t(reinterpret_cast<uintptr_t>(base)) | (strides.batch | strides.row | strides.head) * type_bytes(dtype) |
+                         row_bytes(dtype, dim) | 16;
     return int32_t(bits & -bits);
 }
 
@@ -76,8 +88,8 @@ FA_DEVICE float load_dim(const void* base, int64_t row, int64_t dim, int32_t dty
     return block_value(block, block_format(dtype), int(dim % kBlockDims));
 }
 
-// Four neighbouring values of a block, from dim `first` on, a multiple of 4: as they are stored, and as f32. Loads of every format are the same
-// but for their addresses, so that those of several quads can be under way at once; what a format has not is not used.
+// Four neighbouring values of a block, from dim `first` on, a multiple of 4: as they are stored, and as f32. Loads of every format are the
+// same but for their addresses, so that those of several quads can be under way at once; what a format has not is not used.
 struct BlockQuad {
     uint32_t x;  // a byte each
     uint16_t d, m;
@@ -150,7 +162,8 @@ struct ScaledRows {
     int32_t tail_dtype;
 };
 // Dim c of the row that begins with unit `at` of the tensor itself.
-FA_DEVICE float scaled_dim(const ScaledRows& r, const void* data, int32_t dtype, int64_t at, int64_t outer, int64_t row, int64_t head, int64_t c) {
+FA_DEVICE float scaled_dim(const ScaledRows& r, const void* data, int32_t dtype, int64_t at, int64_t outer, int64_t row, int64_t head,
+                           int64_t c) {
     if (c >= r.dims) return load_element(r.tail, r.tail_strides.index(outer, row, head) + c - r.dims, r.tail_dtype);
     const float x = load_dim(data, at, c, dtype);
     if (!r.factors.factor) return x;

@@ -137,8 +137,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM SplitMergeParam
         }
         if (thread >= columns) continue;
         const RowOutput f = finalize_row(x, seq, batch, head, row, state, column0 + thread == 0 && !dry_run);
-        if (column0 + thread < dim && !dry_run)
-            store_element_cold(x.o, at + thread, x.o_dtype, output_value(x, total, f.factor));
+        if (column0 + thread < dim && !dry_run) store_element_cold(x.o, at + thread, x.o_dtype, output_value(x, total, f.factor));
     }
 }
 

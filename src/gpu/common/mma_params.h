@@ -44,21 +44,21 @@ struct MmaForwardParams : MmaCallParams<RowParams>, SplitParams {
     int64_t section;             // kv heads of the batch whose tiles are taken longest first; 0: in any order
     int64_t uniform_split_keys;  // keys of a split, with uniform_lengths
     int32_t k_dtype;
-    int32_t q_width;     // as RowSource.width; 0: q is rounded, or widened, to the kernel's type
-    bool mask_vec16;     // rows of the mask consist of aligned 16-byte vectors
-    bool cluster_merge;  // the blocks of a tile's splits are a cluster, and merge among themselves
-    bool o_plain;        // o has the kernel's type, and rows may be written four elements at a time as they come
-    int32_t q_dtype;     // of a q that is rounded or widened
+    int32_t q_width;        // as RowSource.width; 0: q is rounded, or widened, to the kernel's type
+    bool mask_vec16;        // rows of the mask consist of aligned 16-byte vectors
+    bool cluster_merge;     // the blocks of a tile's splits are a cluster, and merge among themselves
+    bool o_plain;           // o has the kernel's type, and rows may be written four elements at a time as they come
+    int32_t q_dtype;        // of a q that is rounded or widened
     bool q_factors_differ;  // among a tile's rows, those of several heads
     // Of k and v that scaled_pipe.h reads, and of k that latent/forward.h does.
     Factors k_factors, v_factors;
     int32_t v_dtype;
-    float v_unit;  // what v's factors are multiplied by
+    float v_unit;    // what v's factors are multiplied by
     int32_t k_dims;  // with a tail, whose place is v's: those before it
     FactorPieces k_pieces, v_pieces;
     bool by_location;  // keys lie in pages, or are gathered
     GatheredLists gathered;
-    RowTiles tiles;    // of rows that gather
+    RowTiles tiles;  // of rows that gather
 };
 
 // Does no length, offset or start of a sequence lie in device memory?
@@ -69,8 +69,8 @@ FA_FN bool has_uniform_lengths(const Problem& p) {
 
 FA_FN uint32_t features_of(const Problem& p, bool score_mod, bool unaligned) {
     uint32_t features = (p.paged() ? kPaged : 0) | (p.d.dropout_p > 0 ? kDropout : 0) | (p.d.softcap > 0 ? kSoftcap : 0) |
-                        (score_mod ? kScoreMod : 0) | (p.has(FA_OPERAND_BIAS) ? kBias : 0) |
-                        (p.has(FA_OPERAND_ALIBI) ? kAlibi : 0) | (p.has(FA_OPERAND_MASK) ? kMask : 0);
+                        (score_mod ? kScoreMod : 0) | (p.has(FA_OPERAND_BIAS) ? kBias : 0) | (p.has(FA_OPERAND_ALIBI) ? kAlibi : 0) |
+                        (p.has(FA_OPERAND_MASK) ? kMask : 0);
     if (features & (kBias | kSoftcap) || (score_mod && (p.has(FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE) || !(p.d.scale > kSmallScale))))
         features |= kBaseE;
     return features | (unaligned ? kUnalignedRows : 0);

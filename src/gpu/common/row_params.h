@@ -1,7 +1,8 @@
 // What kernels of every family read of a call: lengths of sequences and heads, where rows of o and LSE go, and what those that cut keys
-// into splits read of these. Each family's struct of parameters is made of them and of what it reads besides: SimtForwardParams (simt_params.h)
-// and MmaForwardParams (mma_params.h) of the portable kernels, SplitMergeParams of what merges splits, Sm90ForwardParams and LatentParams of
-// Hopper's. What follows from the descriptor is filled in when the call is planned; pointers, and lengths behind pointers, when it is made.
+// into splits read of these. Each family's struct of parameters is made of them and of what it reads besides: SimtForwardParams
+// (simt_params.h) and MmaForwardParams (mma_params.h) of the portable kernels, SplitMergeParams of what merges splits, Sm90ForwardParams
+// and LatentParams of Hopper's. What follows from the descriptor is filled in when the call is planned; pointers, and lengths behind
+// pointers, when it is made.
 #pragma once
 #include "gpu/common/memory.h"
 #include "spec/online_softmax.h"

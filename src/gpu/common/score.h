@@ -54,8 +54,8 @@ FA_DEVICE float reciprocal_of_softcap(const ScoreModParams& x) {
 // band, or where masks do not act (masked: they do). It is given all of a kernel's parameters, as other functions that are not inlined
 // are: the address of a part of them would take registers of its own.
 template <class Params>
-FA_COLD float apply_score_mod(const Params& x, int64_t off, int64_t seqlen_k, int64_t batch, int64_t head, int64_t row,
-                              int64_t key, bool masked, float s) {
+FA_COLD float apply_score_mod(const Params& x, int64_t off, int64_t seqlen_k, int64_t batch, int64_t head, int64_t row, int64_t key,
+                              bool masked, float s) {
     if (x.mask && masked) {
         const uint8_t* const begin = x.mask + pair_row(x.mask_period, x.mask_stride, batch, head, row);
         if (!mask_keeps(begin, x.mask_stride[3], x.mask_bits, key - first_masked_key(x.mask_keys, seqlen_k))) return kNegInf;
@@ -73,8 +73,8 @@ FA_COLD float apply_score_mod(const Params& x, int64_t off, int64_t seqlen_k, in
     return s;
 }
 
-// The mask of a sequence, with the place of its first row, key and head in it: what draws needs no parameters beside. Both a place and a length are
-// below 2^31, so rows and keys of the whole are below 2^32.
+// The mask of a sequence, with the place of its first row, key and head in it: what draws needs no parameters beside. Both a place and a
+// length are below 2^31, so rows and keys of the whole are below 2^32.
 struct SequenceDropout : Dropout {
     uint32_t row, key;
     int64_t batch_head;

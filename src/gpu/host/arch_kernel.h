@@ -11,8 +11,8 @@ namespace gpu {
 
 struct ArchKernel {
     const char* name;
-    int rows, keys;    // of a tile
-    const void* impl;  // the backend's own description
+    int rows, keys;            // of a tile
+    const void* impl;          // the backend's own description
     bool splits_keys = false;  // cuts the keys itself, where rows leave multiprocessors idle
 };
 

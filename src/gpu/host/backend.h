@@ -66,8 +66,8 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
     if (rt::out_of_memory(s)) return device_failed(m, s, "loading the kernels");
     if (s != rt::kSuccess) {
         rt::clear_error();
-        return fail(m, FA_BACKEND_INCOMPATIBLE, "this build of the %s backend has no code for %s (%s): %s", rt::kName, d.name,
-                    d.arch, rt::text(s));
+        return fail(m, FA_BACKEND_INCOMPATIBLE, "this build of the %s backend has no code for %s (%s): %s", rt::kName, d.name, d.arch,
+                    rt::text(s));
     }
     Context* c = static_cast<Context*>(host->allocate(sizeof(Context), 64));
     if (!c) return fail(m, FA_OUT_OF_MEMORY, "no memory for a %s handle", rt::kName);
@@ -205,7 +205,7 @@ constexpr Backend kBackendTable = backend_table();
 #endif
 extern "C" __attribute__((visibility("default"))) const fa::Backend* FA_BACKEND_ENTRY(uint32_t host_abi, fa::Message* m) {
     if (host_abi == fa::kBackendAbi) return &fa::gpu::kBackendTable;
-    fa::fail(m, FA_BACKEND_INCOMPATIBLE, "the %s module speaks version %u of the backend interface, the library version %u",
-             fa::rt::kName, fa::kBackendAbi, host_abi);
+    fa::fail(m, FA_BACKEND_INCOMPATIBLE, "the %s module speaks version %u of the backend interface, the library version %u", fa::rt::kName,
+             fa::kBackendAbi, host_abi);
     return nullptr;
 }

@@ -134,8 +134,8 @@ fa_status_t plan_backward(const rt::Device& device, BackwardPlan* plan, Message*
 void explain_backward(const Context& c, const BackwardPlan& plan, char* text, uint64_t n) {
     const BackwardLaunch& b = plan.launch[kArchKernelTensors];
     if (!b.instance)
-        snprintf(text, n, "kernel %s on %s (%s), tiles of %d rows x %d keys, %lld blocks", plan.arch.kernel->name,
-                 c.properties.name, c.properties.arch, plan.arch.kernel->rows, plan.arch.kernel->keys, (long long)plan.arch.blocks);
+        snprintf(text, n, "kernel %s on %s (%s), tiles of %d rows x %d keys, %lld blocks", plan.arch.kernel->name, c.properties.name,
+                 c.properties.arch, plan.arch.kernel->rows, plan.arch.kernel->keys, (long long)plan.arch.blocks);
     else
         snprintf(text, n, "kernel %s_%d on %s (%s), tiles of %d rows x %d keys, %s%s", b.instance->family, b.instance->columns,
                  c.properties.name, c.properties.arch, b.instance->rows, b.instance->keys,
@@ -151,7 +151,7 @@ fa_status_t check_gradients(const Context& c, const Problem& p, const fa_backwar
         const void* pointer;
         const char* name;
         int64_t rows;
-    } tensors[] = {{f.q, "q", queries}, {f.k, "k", keys}, {f.v, "v", keys}, {f.o, "o", queries}, {f.lse, "lse", queries},
+    } tensors[] = {{f.q, "q", queries},       {f.k, "k", keys},      {f.v, "v", keys},   {f.o, "o", queries}, {f.lse, "lse", queries},
                    {a.dout, "dout", queries}, {a.dq, "dq", queries}, {a.dk, "dk", keys}, {a.dv, "dv", keys}};
     for (const auto& t : tensors) {
         const fa_status_t status = t.rows > 0 ? check_pointer(c, t.pointer, t.name, m) : FA_OK;
@@ -275,7 +275,8 @@ fa_status_t launch_backward(const BackwardCall& c, void* memory, rt::Stream stre
     fa_status_t status = launch_blocks(backward_preprocess, blocks, kPrepareThreads, 0, stream, rows, "backward_preprocess", m);
     if constexpr (rt::kArchKernels)
         if (status == FA_OK && !b.instance)
-            status = launched(m, launch_arch_backward(plan.arch, plan.problem, *c.args.forward, rows, memory, stream), plan.arch.kernel->name);
+            status =
+                launched(m, launch_arch_backward(plan.arch, plan.problem, *c.args.forward, rows, memory, stream), plan.arch.kernel->name);
     // The sums below read rows as backward_preprocess leaves them.
     if constexpr (rt::kArchKernels)
         if (status == FA_OK && !b.instance && plan.arch.kernel->own_lse && (c.args.dbias || rows.dsinks)) {
@@ -300,8 +301,8 @@ Tensors tensors_of(const Problem& p, const fa_backward_args_t& a) {
     const fa_forward_args_t& f = *a.forward;
     const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
     const int64_t dout_bytes = (a.dout_stride[0] | a.dout_stride[1] | a.dout_stride[2]) * type_bytes(p.d.q_dtype);
-    const uintptr_t all = address(f.q) | address(f.k) | address(f.v) | address(f.o) | address(a.dout) | address(a.dq) |
-                          address(a.dk) | address(a.dv) | uintptr_t(dout_bytes);
+    const uintptr_t all = address(f.q) | address(f.k) | address(f.v) | address(f.o) | address(a.dout) | address(a.dq) | address(a.dk) |
+                          address(a.dv) | uintptr_t(dout_bytes);
     if (all % 16 != 0) return kAnyTensors;
     if constexpr (rt::kArchKernels)
         if (arch_backward_reads(p, a)) return kArchKernelTensors;

@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kCopyRows = 128;
 
 // Of a tensor, without its pointers; of one that is bf16 as it is, or that is larger than a copy may be, none.
-Bf16Copy bf16_copy(int32_t dtype, const RowStrides& strides, int64_t sequences, int64_t rows, int64_t heads, int64_t dim, const Factors& factors,
-                   bool has_factors) {
+Bf16Copy bf16_copy(int32_t dtype, const RowStrides& strides, int64_t sequences, int64_t rows, int64_t heads, int64_t dim,
+                   const Factors& factors, bool has_factors) {
     constexpr double most = double(int64_t(1) << 29);  // dims: a copy of a GiB
     Bf16Copy x{};
     if ((dtype == FA_BF16 && !has_factors) || double(sequences) * double(rows) * double(heads * dim) > most) return x;
@@ -32,27 +32,30 @@ Bf16Copies bf16_copies(const Problem& p) {
                        k_factors(p, nullptr, nullptr), p.has(FA_OPERAND_K_DESCALE)),
              bf16_copy(d.v_dtype, row_strides(d.v_stride, p.packed_k()), sequences_of_k(p), rows_of_k(p), d.heads_v, d.dim_v,
                        v_factors(p, nullptr, nullptr), p.has(FA_OPERAND_V_DESCALE)),
-             bf16_copy(d.q_dtype, row_strides(d.q_stride, p.packed_q()), sequences_of_q(p), rows_of_q(p), d.heads_q, d.dim_qk, Factors{}, false)}};
+             bf16_copy(d.q_dtype, row_strides(d.q_stride, p.packed_q()), sequences_of_q(p), rows_of_q(p), d.heads_q, d.dim_qk, Factors{},
+                       false)}};
 }
 
 // Are k and v other than stored numbers of one type, times a factor of each head?
 bool has_parts(const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const auto parts = [](int32_t dtype) { return is_block_type(dtype) || is_nibble_type(dtype); };
-    return parts(d.k_dtype) || parts(d.v_dtype) || p.has(FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT) || (p.options & (option::kv_factors | option::v_dtype)) != 0;
+    return parts(d.k_dtype) || parts(d.v_dtype) || p.has(FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT) ||
+           (p.options & (option::kv_factors | option::v_dtype)) != 0;
 }
 
-// By permission alone, and where k or v is of blocks, of 4 bits or with such factors: no copy of other types is worth its time. Probabilities as an output are computed from q
-// itself, and would not be these. Not if the call reads little of a pool of pages.
+// By permission alone, and where k or v is of blocks, of 4 bits or with such factors: no copy of other types is worth its time.
+// Probabilities as an output are computed from q itself, and would not be these. Not if the call reads little of a pool of pages.
 bool may_copy(const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const auto rounds = [](int32_t dtype) { return dtype == FA_BF16 || is_scaled_type(dtype); };
     constexpr uint64_t rows_in_parts = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL;
     // Of packed sequences each may have factors of its own, which a row of the tensor does not know.
-    const bool own = p.packed_k() && ((p.has(FA_OPERAND_K_DESCALE) && d.k_descale_stride[0] != 0) || (p.has(FA_OPERAND_V_DESCALE) && d.v_descale_stride[0] != 0));
+    const bool own = p.packed_k() && ((p.has(FA_OPERAND_K_DESCALE) && d.k_descale_stride[0] != 0) ||
+                                      (p.has(FA_OPERAND_V_DESCALE) && d.v_descale_stride[0] != 0));
     return d.precision == FA_PRECISION_NATIVE && has_parts(p) && !own && rounds(d.k_dtype) && rounds(d.v_dtype) &&
-           (d.q_dtype == FA_F32 || d.q_dtype == FA_F16 || d.q_dtype == FA_BF16) && !p.has(rows_in_parts | FA_OPERAND_SCORES) && !p.v_in_k() &&
-           !p.slots() && (d.dim_qk | d.dim_v) % 8 == 0 && d.seqlen_q * p.group >= kCopyRows &&
+           (d.q_dtype == FA_F32 || d.q_dtype == FA_F16 || d.q_dtype == FA_BF16) && !p.has(rows_in_parts | FA_OPERAND_SCORES) &&
+           !p.v_in_k() && !p.slots() && (d.dim_qk | d.dim_v) % 8 == 0 && d.seqlen_q * p.group >= kCopyRows &&
            sequences_of_k(p) * rows_of_k(p) <= 2 * d.batch * round_up(d.seqlen_k, 64);
 }
 
@@ -79,8 +82,8 @@ Problem copied_problem(const Problem& p, const Bf16Copies& copies) {
 bool is_bf16(const fa_attention_desc_t& d) { return d.q_dtype == FA_BF16 && d.k_dtype == FA_BF16 && d.v_dtype == FA_BF16; }
 
 // Makes copies at `memory`, and args of those that read them.
-fa_status_t launch_copies(const Problem& p, Bf16Copies x, const fa_forward_args_t& a, char* memory, fa_forward_args_t* copied, rt::Stream stream,
-                          Message* m) {
+fa_status_t launch_copies(const Problem& p, Bf16Copies x, const fa_forward_args_t& a, char* memory, fa_forward_args_t* copied,
+                          rt::Stream stream, Message* m) {
     const void* const from[] = {a.k, a.v, a.q};
     const void** const to[] = {&copied->k, &copied->v, &copied->q};
     // Others than those of the batch's own sequences may be wanted for longer, or lie in pages.

@@ -156,7 +156,7 @@ inline ArrayChecks array_checks(const Problem& p, const fa_append_kv_args_t& a) 
     x.sequences = sequence_table(p, of_cache);
     x.pages = pages_of(p, a.page_table);
     x.appends = true;
-    x.fresh = {a.cu_seqlens_new, a.seqused_new, a.positions, a.seqlen_new, a.total_new, a.cu_seqlens_new ? 0 : a.seqlen_new,
+    x.fresh = {a.cu_seqlens_new,           a.seqused_new, a.positions, a.seqlen_new, a.total_new, a.cu_seqlens_new ? 0 : a.seqlen_new,
                a.cos ? a.max_position : -1};
     return x;
 }

@@ -16,8 +16,8 @@ int64_t latent_row_bytes(const Problem& p) {
     return row_bytes(p.d.k_dtype, p.k_dims()) + (p.d.dim_qk - p.k_dims()) * type_bytes(p.d.k_tail_dtype);
 }
 
-// What mma kernels take k and v of: q's type, one of 8 bits, or blocks without a smallest value; or, each by itself, of any type of 8 bits or fewer.
-// Of latent attention those of q's type, and e4m3 with a tail.
+// What mma kernels take k and v of: q's type, one of 8 bits, or blocks without a smallest value; or, each by itself, of any type of 8 bits
+// or fewer. Of latent attention those of q's type, and e4m3 with a tail.
 enum class CacheType { like_q, bytes, blocks, scaled, latent, latent_bytes, latent_mixed, other };
 CacheType cache_type(int32_t k_dtype, int32_t q_dtype) {
     if (is_block_type(k_dtype)) return block_format(k_dtype).has_min ? CacheType::other : CacheType::blocks;
@@ -35,8 +35,9 @@ bool is_scaled_cache(const Problem& p) {
            reads(d.v_dtype, d.dim_v, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_block);
 }
 
-// Of such a cache: how stored_pipe.h reads it. k and v are of one type, a row's factors, and shifts, which integers of 4 bits alone have, lie one
-// behind the other in a vector of 16 bytes, and where halves have factors of their own, all have, and their products with numbers are exact.
+// Of such a cache: how stored_pipe.h reads it. k and v are of one type, a row's factors, and shifts, which integers of 4 bits alone have,
+// lie one behind the other in a vector of 16 bytes, and where halves have factors of their own, all have, and their products with numbers
+// are exact.
 StoredFormat stored_format(const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!is_scaled_cache(p) || d.k_dtype != d.v_dtype || p.has_score_mod() || !(d.scale > 0 && plain_scale(d.scale)) || d.dropout_p > 0)
@@ -71,12 +72,14 @@ bool widens_q(const rt::Device& device, const fa_attention_desc_t& d) {
     return device.matrix == MatrixUnit::mma_sync && is_fp8(d.q_dtype) && is_byte_type(d.k_dtype);
 }
 
-// The type that mma kernels compute with: q's, or f16 where it has 8 bits or, by permission, bf16, where with q's there are none for such a k. Not
-// where probabilities are an output: those are computed from q itself, and would not be these.
+// The type that mma kernels compute with: q's, or f16 where it has 8 bits or, by permission, bf16, where with q's there are none for such a
+// k. Not where probabilities are an output: those are computed from q itself, and would not be these.
 int32_t mma_type(const rt::Device& device, const fa_attention_desc_t& d) {
     if (widens_q(device, d)) return FA_F16;
-    const bool finer = d.q_dtype == FA_F32 ? d.k_dtype == FA_BF16 || is_scaled_type(d.k_dtype) : d.q_dtype == FA_F16 && d.k_dtype == FA_BF16;
-    const bool rounds = finer && d.precision == FA_PRECISION_NATIVE && device.matrix == MatrixUnit::mma_sync && !(d.operands & FA_OPERAND_SCORES);
+    const bool finer =
+        d.q_dtype == FA_F32 ? d.k_dtype == FA_BF16 || is_scaled_type(d.k_dtype) : d.q_dtype == FA_F16 && d.k_dtype == FA_BF16;
+    const bool rounds =
+        finer && d.precision == FA_PRECISION_NATIVE && device.matrix == MatrixUnit::mma_sync && !(d.operands & FA_OPERAND_SCORES);
     return rounds ? int32_t(FA_BF16) : d.q_dtype;
 }
 
@@ -108,12 +111,15 @@ Lists amd_lists(MatrixUnit unit, Pass lists) {
 template <class Lists, class Pass>
 Lists amd_lists_of(const rt::Device& device, int32_t q_dtype, Pass lists) {
     if (q_dtype == FA_F16 && device.matrix == MatrixUnit::mfma_gfx90a) return {};
-    return q_dtype == FA_F16 ? amd_lists<Lists, F16>(device.matrix, lists) : q_dtype == FA_BF16 ? amd_lists<Lists, Bf16>(device.matrix, lists) : Lists{};
+    return q_dtype == FA_F16    ? amd_lists<Lists, F16>(device.matrix, lists)
+           : q_dtype == FA_BF16 ? amd_lists<Lists, Bf16>(device.matrix, lists)
+                                : Lists{};
 }
 InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, CacheType cache) {
     if (cache == CacheType::other) return {};
     if (device.matrix == MatrixUnit::mma_sync) switch (q_dtype) {
-            case FA_F16: return cache == CacheType::latent_bytes || cache == CacheType::latent_mixed ? InstanceLists{} : mma_sync_lists<F16>(cache);
+            case FA_F16:
+                return cache == CacheType::latent_bytes || cache == CacheType::latent_mixed ? InstanceLists{} : mma_sync_lists<F16>(cache);
             case FA_BF16:
                 return cache == CacheType::latent_bytes   ? latent_lists<MmaLatentByte<Bf16>>()
                        : cache == CacheType::latent_mixed ? latent_lists<MmaLatentMixed<Bf16>, 512>()
@@ -125,7 +131,8 @@ InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, CacheT
         }
     if constexpr (rt::kAmdKernels) {
         if (cache != CacheType::like_q && cache != CacheType::bytes) return {};
-        if (q_dtype == FA_F32) return cache == CacheType::like_q && is_mfma(device.matrix) ? lists_of<MfmaKernels<3, F32>>() : InstanceLists{};
+        if (q_dtype == FA_F32)
+            return cache == CacheType::like_q && is_mfma(device.matrix) ? lists_of<MfmaKernels<3, F32>>() : InstanceLists{};
         return amd_lists_of<InstanceLists>(device, q_dtype, [&](auto tag) {
             using Kernels = typename decltype(tag)::Kernels;
             return cache == CacheType::bytes ? lists_of<ByteKernels<Kernels>>() : lists_of<Kernels>();
@@ -137,9 +144,9 @@ InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, CacheT
 // What mma kernels implement: the forward's, with k and v of q's type or in blocks, or of 8 bits, and the backward's.
 constexpr uint64_t kMmaScoreOperands = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_RNG_STATE;
 constexpr uint64_t kMmaOptions = option::bands | option::schedule | option::softcap | option::dropout_p;
-constexpr Implements kMmaForward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
-                                        FA_OPERAND_SCORES,
-                                    kMmaOptions | FA_V_IN_K | option::precision};
+constexpr Implements kMmaForward = {
+    FA_OPERAND_LSE | kMmaScoreOperands | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE | FA_OPERAND_SCORES,
+    kMmaOptions | FA_V_IN_K | option::precision};
 constexpr Implements kMmaByteForward = {kMmaForward.operands | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE, kMmaForward.options};
 constexpr Implements kMmaScaledForward = {kMmaByteForward.operands | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT,
                                           (kMmaForward.options & ~uint64_t(FA_V_IN_K)) | option::v_dtype | option::kv_factors};
@@ -148,31 +155,34 @@ constexpr Implements kMmaFp8Forward = {kMmaByteForward.operands | FA_OPERAND_Q_D
 constexpr Implements kPlainScores = {kMmaFp8Forward.operands & ~(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI),
                                      kMmaForward.options & ~(option::score_mods | option::dropout_p)};
 // Of latent attention with a tile for k and v (latent/policies.h).
-constexpr Implements kLatentForward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
-                                           FA_OPERAND_SCORES,
-                                       option::bands | option::schedule | FA_V_IN_K};
+constexpr Implements kLatentForward = {
+    FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE | FA_OPERAND_SCORES,
+    option::bands | option::schedule | FA_V_IN_K};
 constexpr Implements kLatentByteForward = {kLatentForward.operands | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_TAIL,
                                            kLatentForward.options | option::kv_factors};
 constexpr Implements kMmaBackward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequenceOperands | FA_OPERAND_O_SCALE, kMmaOptions};
 
-// The kernels of latent attention for a call; other: none, or those of narrow heads are as good. Dims that a warp has, or half of them, share a factor.
+// The kernels of latent attention for a call; other: none, or those of narrow heads are as good. Dims that a warp has, or half of them,
+// share a factor.
 CacheType latent_type(const Problem& p, int32_t type) {
     constexpr int64_t kNarrow = 256, kWidest = 512, kOwnDims = 128, kTail = 64;
     const fa_attention_desc_t& d = p.d;
     if (!p.v_in_k() || d.dim_v <= kNarrow || d.dim_v > kWidest || !(d.scale > 0 && plain_scale(d.scale))) return CacheType::other;
     if (p.within(kLatentForward)) return d.k_dtype == type && d.dim_qk <= kWidest + kTail ? CacheType::latent : CacheType::other;
-    if (!p.within(kLatentByteForward) || !p.has(FA_OPERAND_K_TAIL) || d.k_dtype != FA_E4M3 || d.k_tail_dtype != FA_BF16 || type != FA_BF16) return CacheType::other;
+    if (!p.within(kLatentByteForward) || !p.has(FA_OPERAND_K_TAIL) || d.k_dtype != FA_E4M3 || d.k_tail_dtype != FA_BF16 || type != FA_BF16)
+        return CacheType::other;
     const auto shares = [&](int64_t dims) {
         return !p.has(FA_OPERAND_K_DESCALE) || d.k_descale_block[1] % dims == 0 || d.k_descale_block[1] >= p.k_dims();
     };
-    if (d.dim_v <= p.k_dims()) return d.dim_tail <= kTail && p.k_dims() <= kWidest && shares(kOwnDims) ? CacheType::latent_bytes : CacheType::other;
+    if (d.dim_v <= p.k_dims())
+        return d.dim_tail <= kTail && p.k_dims() <= kWidest && shares(kOwnDims) ? CacheType::latent_bytes : CacheType::other;
     return d.dim_tail == kTail && p.k_dims() == kWidest - kTail && shares(kTail) ? CacheType::latent_mixed : CacheType::other;
 }
 
-// Lists of single keys, or of slots, that query heads of a kv head share, with nothing else that says which keys a row sees: rows of 16 bits gather
-// what theirs names.
-constexpr Implements kGather = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE | FA_OPERAND_KEY_LIST |
-                                    FA_OPERAND_KEY_LIST_COUNT,
+// Lists of single keys, or of slots, that query heads of a kv head share, with nothing else that says which keys a row sees: rows of 16
+// bits gather what theirs names.
+constexpr Implements kGather = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
+                                    FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT,
                                 option::schedule | option::list_space | FA_V_IN_K};
 // And of blocks of keys that are whole tiles, with bands and full lists. kListedTile: keys of the widest tile.
 constexpr int64_t kListedTile = 128;
@@ -181,16 +191,18 @@ constexpr Implements kGatherBlocks = {kGather.operands | FA_OPERAND_FULL_LIST | 
 bool gathers(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int32_t type = mma_type(device, d);
-    if (device.matrix != MatrixUnit::mma_sync || !p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST) || d.k_dtype != type || type == FA_F32) return false;
-    const bool blocks = (d.list_keys % kListedTile == 0 || (d.list_keys % 64 == 0 && max_of(d.dim_qk, d.dim_v) > 64)) && d.split_size % kListedTile == 0;
+    if (device.matrix != MatrixUnit::mma_sync || !p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST) || d.k_dtype != type || type == FA_F32)
+        return false;
+    const bool blocks =
+        (d.list_keys % kListedTile == 0 || (d.list_keys % 64 == 0 && max_of(d.dim_qk, d.dim_v) > 64)) && d.split_size % kListedTile == 0;
     if (!p.within(blocks ? kGatherBlocks : kGather) || (d.list_keys > 1 && !blocks)) return false;
     const bool one_list = d.list_stride[1] == 0 && d.list_count_stride[1] == 0;
     return p.kv_heads == d.heads_k && (one_list || p.kv_heads % d.list_heads == 0) && d.scale > 0 && plain_scale(d.scale);
 }
 
 // The mma kernels that take a call; none: it has what they do not implement, other types of k or v, wide heads, sizes
-// beyond 2^31, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or coarse values below them are 0,
-// an output of wider range than the probabilities shows what has become of the small ones.
+// beyond 2^31, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or coarse values below them are
+// 0, an output of wider range than the probabilities shows what has become of the small ones.
 InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t limit = int64_t(1) << 31;
@@ -203,15 +215,17 @@ InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     if (latent != CacheType::other) return mma_instances_of(device, type, latent);
     constexpr int64_t kStoredRows = 16;
     const bool decodes = rows_together(p) <= kStoredRows && max_of(d.dim_qk, d.dim_v) <= 128 && d.split_size == 0;
-    if (d.k_dtype == FA_Q5_0 && decodes && stored_format(p) == StoredFormat::q5_0 && p.within(kMmaScaledForward)) return mma_instances_of(device, type, CacheType::scaled);
+    if (d.k_dtype == FA_Q5_0 && decodes && stored_format(p) == StoredFormat::q5_0 && p.within(kMmaScaledForward))
+        return mma_instances_of(device, type, CacheType::scaled);
     const bool narrow = (drops || bytes) && cache != CacheType::blocks && type == FA_F16 && d.o_dtype != FA_F16;
-    if (cache != CacheType::other && !narrow && p.within(bytes ? kMmaByteForward : kMmaForward)) return mma_instances_of(device, type, cache);
+    if (cache != CacheType::other && !narrow && p.within(bytes ? kMmaByteForward : kMmaForward))
+        return mma_instances_of(device, type, cache);
     if (is_scaled_cache(p) && p.within(kMmaScaledForward)) return mma_instances_of(device, type, CacheType::scaled);
     return {};
 }
 
-// Of q8_0, most of which is bytes, tiles of 16 rows have half as many blocks on a multiprocessor and twice their stages, which takes .91 of the time
-// where these are always occupied, but 1.06 of it where tiles are few.
+// Of q8_0, most of which is bytes, tiles of 16 rows have half as many blocks on a multiprocessor and twice their stages, which takes .91 of
+// the time where these are always occupied, but 1.06 of it where tiles are few.
 bool prefers_stages(const rt::Device& device, const Problem& p, const Instance& low) {
     return low.rows == 8 && p.d.k_dtype == FA_Q8_0 && 10 * p.d.batch * p.kv_heads >= int64_t(device.multiprocessors) * low.resident * 9;
 }
@@ -232,7 +246,9 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
             const Instance& one = list.list[i];
             if (gathered && !one.gathers) continue;
             if (one.stored != StoredFormat::none && one.stored != stored) continue;
-            if (one.dims < p.d.dim_qk || one.columns < p.d.dim_v || (best && one.dims != best->dims) || one.shared_bytes(0) > int64_t(device.shared_per_block)) continue;
+            if (one.dims < p.d.dim_qk || one.columns < p.d.dim_v || (best && one.dims != best->dims) ||
+                one.shared_bytes(0) > int64_t(device.shared_per_block))
+                continue;
             const int64_t room = int64_t(device.multiprocessors) * one.resident, waves = ceil_div(heads * ceil_div(rows, one.rows), room);
             const double time = double(waves) * one.rows * one.resident * (tallest ? kLowTiles : 1);
             if (!tallest) tallest = &one;
@@ -317,9 +333,9 @@ struct Splits {
 
 // The number of splits that should take the least time, in microseconds on an H200: what matters is their proportion. A block takes
 // kStart and, for each tile of keys, what memory needs for it while it serves all blocks that run at once, but no less than one
-// takes by itself, which is the more where values are widened, of whatever size, nor than arithmetic. Short blocks begin early where resources are
-// free, and slow each other down. Merging costs a kernel, something for each row, and the traffic of the partial sums. Blocks of
-// one length run in waves; in decode with lengths known to the device alone, the longest runs on for a while after the others have
+// takes by itself, which is the more where values are widened, of whatever size, nor than arithmetic. Short blocks begin early where
+// resources are free, and slow each other down. Merging costs a kernel, something for each row, and the traffic of the partial sums. Blocks
+// of one length run in waves; in decode with lengths known to the device alone, the longest runs on for a while after the others have
 // filled the machine.
 Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
     constexpr double kStart = 3.3, kShortStart = 1.5, kFullStart = 2.75, kCrowding = 0.2, kMergeStart = 2.5, kMergeSplit = 0.01,
@@ -332,11 +348,11 @@ Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const In
     const bool widened = is_scaled_type(d.k_dtype);
     const double room = double(device.multiprocessors) * kernel.resident, rows = double(d.batch * d.heads_q * d.seqlen_q);
     const bool latent = latent_type(p, mma_type(device, d)) != CacheType::other && !kernel.simt;  // reads no v
-    const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = double(keys * (latent ? latent_row_bytes(p) : kv_row_bytes(p)));
+    const double elements = double(keys) * double(d.dim_qk + d.dim_v),
+                 bytes = double(keys * (latent ? latent_row_bytes(p) : kv_row_bytes(p)));
     const double alone = widened ? elements * device.multiprocessors / (kBytesPerUs * kAloneWidened)
                                  : bytes * device.multiprocessors / (kBytesPerUs * kAlone);
-    const double arithmetic = room * elements * 2 * kernel.rows / kFlopsPerUs,
-                 min_tile_time = alone > arithmetic ? alone : arithmetic;
+    const double arithmetic = room * elements * 2 * kernel.rows / kFlopsPerUs, min_tile_time = alone > arithmetic ? alone : arithmetic;
     // Over pages a multiprocessor's memory is busy only while several blocks wait for it: 64k keys of 8 heads in pages of 64 and 16
     // took 91 and 99 us in 128 blocks, 70 and 74 in 256.
     const bool suffices = !p.paged();
@@ -367,13 +383,13 @@ double mma_time(const rt::Device& device, const Problem& p) {
     return num_splits_heuristic(device, p, kernel, p.d.batch * p.kv_heads * ceil_div(p.d.seqlen_q * p.group, kernel.rows)).time;
 }
 
-// Of an arch kernel: what a tile of so many rows computes, how long one takes to start, what a multiprocessor computes in a microsecond while others
-// are idle, and how much less another kernel's time must be to be taken for less.
+// Of an arch kernel: what a tile of so many rows computes, how long one takes to start, what a multiprocessor computes in a microsecond
+// while others are idle, and how much less another kernel's time must be to be taken for less.
 double arch_tile_flops(const Problem& p, int64_t rows) { return double(rows * p.d.seqlen_k) * double(2 * (p.d.dim_qk + p.d.dim_v)); }
 constexpr double kArchStart = 3, kArchFlopsPerUs = 6.7e6, kArchMargin = 1.1;
 
-// Does an mma kernel take less time than an arch kernel that has `tiles` of more rows than a head has? Its multiprocessors, where all are busy, draw
-// so much power that their clocks fall.
+// Does an mma kernel take less time than an arch kernel that has `tiles` of more rows than a head has? Its multiprocessors, where all are
+// busy, draw so much power that their clocks fall.
 bool prefers_low_tiles(const rt::Device& device, const Problem& p, int64_t rows, int64_t tiles) {
     constexpr double kFullFlopsPerUs = 5e6, kBytesPerUs = 3e6;
     const double waves = double(ceil_div(tiles, device.multiprocessors)),
@@ -401,10 +417,11 @@ bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows, in
 bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t splits) {
     constexpr int64_t kMaxBytes = 64 << 10, kMaxRounds = 2;
     const fa_attention_desc_t& d = p.d;
-    if (!rt::kArchKernels || kernel.columns > 256 || kernel.plain == kernel.general || splits < 2 || splits > kMaxClusterSplits || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
+    if (!rt::kArchKernels || kernel.columns > 256 || kernel.plain == kernel.general || splits < 2 || splits > kMaxClusterSplits ||
+        d.split_size > 0 || p.has(FA_OPERAND_SCORES))
+        return false;
     const int64_t bytes = split_keys(d.seqlen_k, splits, 0) * kv_row_bytes(p);
-    const int64_t items = min_of(d.seqlen_q * p.group, kernel.rows) * kernel.columns / 4,
-                  teams = kernel.threads / kMaxClusterSplits;
+    const int64_t items = min_of(d.seqlen_q * p.group, kernel.rows) * kernel.columns / 4, teams = kernel.threads / kMaxClusterSplits;
     return bytes <= kMaxBytes && items <= kMaxRounds * splits * teams;
 }
 

@@ -108,8 +108,8 @@ fa_status_t check_pointer(const Context& c, const void* p, const char* name, Mes
     if (s != rt::kSuccess) return device_failed(m, s, name);
     if (readable) return known = p, FA_OK;
     return fail(m, FA_INVALID_ARGUMENT,
-                "%s is %p: device %d cannot read that address; give memory of that device, or make the handle with FA_MEMORY_HOST",
-                name, p, c.device);
+                "%s is %p: device %d cannot read that address; give memory of that device, or make the handle with FA_MEMORY_HOST", name, p,
+                c.device);
 }
 
 // A tensor without elements may lie anywhere.
@@ -128,9 +128,7 @@ fa_status_t check_tensors(const Context& c, const Problem& p, const fa_forward_a
     return FA_OK;
 }
 
-fa_status_t launched(Message* m, rt::Status s, const char* kernel) {
-    return s == rt::kSuccess ? FA_OK : device_failed(m, s, kernel);
-}
+fa_status_t launched(Message* m, rt::Status s, const char* kernel) { return s == rt::kSuccess ? FA_OK : device_failed(m, s, kernel); }
 
 constexpr char kCompiledAtFirst[] = ", compiled from PTX when first called";  // what fa_explain says where there is no machine code
 
@@ -154,8 +152,7 @@ fa_status_t launch_checks(Context* c, const Problem& p, const Args& a, uint32_t 
 
 fa_status_t launch_lists(const Problem& p, const fa_forward_args_t& a, const KeyLists& lists, rt::Stream stream, Message* m) {
     if (lists.count == 0) return FA_OK;
-    return launched(m, rt::launch(expand_lists, lists.count, kListThreads, 0, stream, ListParams{list_table(p, a), lists}),
-                    "expand_lists");
+    return launched(m, rt::launch(expand_lists, lists.count, kListThreads, 0, stream, ListParams{list_table(p, a), lists}), "expand_lists");
 }
 
 // What follows from the problem alone, and, by the functions of tensors, what the args add.

@@ -12,8 +12,8 @@ namespace gpu {
 namespace {
 
 struct ForwardPlan : Plan {
-    Problem computed;   // what kernels compute: the problem, or that of its copies
-    Bf16Copies copies;  // at the workspace's begin
+    Problem computed;          // what kernels compute: the problem, or that of its copies
+    Bf16Copies copies;         // at the workspace's begin
     ArchPlan arch;             // for calls whose tensors all begin at multiples of 16 bytes
     const Instance* instance;  // takes the others, with what follows
     SplitParams split;
@@ -31,8 +31,8 @@ struct ForwardPlan : Plan {
     int32_t merge_columns;  // of o, for each of the blocks that merge a row's splits, whoever made them; 0: rows are many
 };
 
-// What v's factors are multiplied by, lest sums of the largest over all keys overflow: no smaller than that needs, so that the product of a small
-// one and a probability is still one that bf16 holds.
+// What v's factors are multiplied by, lest sums of the largest over all keys overflow: no smaller than that needs, so that the product of a
+// small one and a probability is still one that bf16 holds.
 float v_unit(const Problem& p) {
     const int32_t factors = p.d.v_descale_dtype;
     if (!p.has(FA_OPERAND_V_DESCALE) || factors == FA_F16 || factors == FA_E4M3) return 1.f;
@@ -90,8 +90,8 @@ void set_mma_forward(const Problem& p, int rows, bool gathers, const SplitParams
     x->q_factors_differ = p.has(FA_OPERAND_Q_DESCALE) && p.group > 1 && d.q_descale_stride[2] != 0;
 }
 
-// Dies that each take an equal share of neighbouring blocks, so that a head's keys and values come to one second-level cache; 1: blocks go where
-// they come to. With a causal mask a part of a head may be its long tiles or its short ones: heads stay whole there.
+// Dies that each take an equal share of neighbouring blocks, so that a head's keys and values come to one second-level cache; 1: blocks go
+// where they come to. With a causal mask a part of a head may be its long tiles or its short ones: heads stay whole there.
 int dies_of(const rt::Device& d, const Problem& p, int64_t blocks) {
     const int all = rt::dies(d);
     return blocks % all || (p.causal() && p.d.batch * p.kv_heads % all) ? 1 : all;
@@ -127,7 +127,8 @@ fa_status_t plan_forward(const rt::Device& device, ForwardPlan* plan, Message* m
     x.rows = d.seqlen_q * p.group;
     plan->gathers = !kernel.simt && gathers(device, p);
     const Problem counted = of_entries(p, plan->gathers);
-    const int64_t tiles = d.batch * p.kv_heads * tile_count(row_tiles(p, kernel.rows, p.slots() || plan->gathers), x.rows) * ceil_div(d.dim_v, kernel.columns),
+    const int64_t tiles = d.batch * p.kv_heads * tile_count(row_tiles(p, kernel.rows, p.slots() || plan->gathers), x.rows) *
+                          ceil_div(d.dim_v, kernel.columns),
                   all = d.batch * p.kv_heads * x.rows;
     x.split_size = d.split_size;
     // Unaligned tensors must not need more workspace than aligned ones.
@@ -170,7 +171,8 @@ void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_
                           f.arch.widened > 0 ? ", after 8-bit k or v has been copied to 16 bits" : "");
     else
         length = snprintf(text, n, "kernel %s_%dx%d on %s (%s), tiles of %d rows x %d keys", f.instance->family, f.instance->rows,
-                          int(max_of(f.instance->dims, f.instance->columns)), c.properties.name, c.properties.arch, f.instance->rows, f.instance->keys);
+                          int(max_of(f.instance->dims, f.instance->columns)), c.properties.name, c.properties.arch, f.instance->rows,
+                          f.instance->keys);
     const auto say = [&](const char* more) {
         if (uint64_t(length) < n) length += snprintf(text + length, n - uint64_t(length), "%s", more);
     };
@@ -180,7 +182,9 @@ void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_
     if (!arch && rt::compiles_kernels()) say(kCompiledAtFirst);
     if (uint64_t(length) >= n || (arch && !arch->splits_keys)) return;
     text += length, n -= uint64_t(length);
-    const char* const merged = arch && f.arch.merge ? f.arch.merge : !arch && f.cluster_merge ? "their cluster" : merge_name(f.merge_columns);
+    const char* const merged = arch && f.arch.merge       ? f.arch.merge
+                               : !arch && f.cluster_merge ? "their cluster"
+                                                          : merge_name(f.merge_columns);
     if (splits == 1) snprintf(text, n, ", up to 1 split");
     else snprintf(text, n, ", up to %lld splits, merged by %s", (long long)splits, merged);
 }
@@ -192,8 +196,12 @@ bool kv_offsets_fit(const Problem& p, const MmaForwardParams& x, int columns) {
                   paged_limit = (vec << 32) / bytes;
     const auto fits = [&](const int64_t stride[4]) {
         if (!x.by_location) return stride[1] < limit && stride[1] > -limit;
-        const int64_t outer = p.paged() ? d.num_pages : p.packed_k() ? 0 : max_of(d.batch, d.kv_batch),
-                      rows = p.paged() ? d.page_size : p.packed_k() ? d.total_k : d.seqlen_k;
+        const int64_t outer = p.paged()      ? d.num_pages
+                              : p.packed_k() ? 0
+                                             : max_of(d.batch, d.kv_batch),
+                      rows = p.paged()      ? d.page_size
+                             : p.packed_k() ? d.total_k
+                                            : d.seqlen_k;
         return rows < limit && stride[0] >= 0 && stride[1] >= 0 && outer * stride[0] + rows * stride[1] < paged_limit;
     };
     return x.k.width == 16 && x.v.width == 16 && fits(d.k_stride) && fits(d.v_stride);
@@ -276,8 +284,10 @@ rt::Status launch_instance(const ForwardPlan& f, const fa_forward_args_t& a, cha
     const bool general = scores || !offsets_fit || other_type || (f.gathers && d.list_keys > 1);
     x->features = features_of(p, needs_score_mod(p), x->by_location || !offsets_fit) | (x->by_location ? kPaged : 0);
     if (one.scaled)
-        x->features |= scaled_features(d.k_dtype, x->k_factors, kKeyOffsets, kKeyHalves) | scaled_features(d.v_dtype, x->v_factors, kValueOffsets, kValueHalves);
-    if (one.stored != StoredFormat::none) x->k_pieces = factor_pieces(x->k_factors, d.dim_qk), x->v_pieces = factor_pieces(x->v_factors, d.dim_v);
+        x->features |= scaled_features(d.k_dtype, x->k_factors, kKeyOffsets, kKeyHalves) |
+                       scaled_features(d.v_dtype, x->v_factors, kValueOffsets, kValueHalves);
+    if (one.stored != StoredFormat::none)
+        x->k_pieces = factor_pieces(x->k_factors, d.dim_qk), x->v_pieces = factor_pieces(x->v_factors, d.dim_v);
     x->cluster_merge = f.cluster_merge && !general;
     void (*const kernel)(MmaForwardParams) = general ? one.general : x->by_location ? one.paged : one.plain;
     if constexpr (rt::kArchKernels)
@@ -307,8 +317,7 @@ fa_status_t launch_portable(const ForwardPlan& f, const fa_forward_args_t& a, ch
 }
 
 // The architecture's kernel, and what merges its splits.
-fa_status_t launch_arch(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, bool zeroed, rt::Stream stream,
-                        Message* m) {
+fa_status_t launch_arch(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, bool zeroed, rt::Stream stream, Message* m) {
     if constexpr (rt::kArchKernels) {
         const ArchPlan& arch = f.arch;
         rt::Status s = launch_arch_kernel(arch, f.computed, a, memory, zeroed, stream);

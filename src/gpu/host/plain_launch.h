@@ -1,5 +1,5 @@
-// What host text asks of a backend, and rt_hip.h answers for AMD's GPUs, on others: one die, and no library of markers. The including file has
-// defined the names of rt_cuda.h or rt_emu.h.
+// What host text asks of a backend, and rt_hip.h answers for AMD's GPUs, on others: one die, and no library of markers. The including file
+// has defined the names of rt_cuda.h or rt_emu.h.
 #pragma once
 #include "backend/backend.h"
 
@@ -15,7 +15,8 @@ struct Range {
 inline int dies(const Device&) { return 1; }
 // The blocks of a forward, of which `early` ones begin as by launch_after.
 template <class Params>
-Status launch_tiles(void (*kernel)(Params), int64_t blocks, int /*dies*/, bool early, int threads, uint64_t shared, Stream stream, const Params& params) {
+Status launch_tiles(void (*kernel)(Params), int64_t blocks, int /*dies*/, bool early, int threads, uint64_t shared, Stream stream,
+                    const Params& params) {
     return early ? launch_after(kernel, blocks, threads, shared, stream, params) : launch(kernel, blocks, threads, shared, stream, params);
 }
 

@@ -36,8 +36,8 @@ void explain_rows(const Context& c, const RowsPlan& plan, char* text, uint64_t n
 
 // On the stream that the call names, for kernels whose grid covers rows.
 template <class Args, class Params>
-fa_status_t launch_rows(Context* c, const Plan& plan, const Args& a, void (*kernel)(Params), int64_t rows, int rows_per_block,
-                        int threads, const Params& x, Message* m) {
+fa_status_t launch_rows(Context* c, const Plan& plan, const Args& a, void (*kernel)(Params), int64_t rows, int rows_per_block, int threads,
+                        const Params& x, Message* m) {
     OnDevice on(*c);
     rt::Stream stream;
     const fa_status_t status = stream_of(c, a.flags, a.stream, &stream, m);
@@ -58,8 +58,7 @@ fa_status_t append_kv(Context* c, const Plan* plan, const fa_append_kv_args_t* a
     fa_status_t status = check_rows(rows, kTeams / 2, rows_kernel_name(plan->op), m);
     OnDevice on(*c);
     if (status == FA_OK) status = launch_checks(c, p, *a, a->flags, a->stream, m);
-    return status != FA_OK ? status
-                           : launch_rows(c, *plan, *a, append_rows, rows, kTeams / 2, kMoveThreads, append_params(p, *a), m);
+    return status != FA_OK ? status : launch_rows(c, *plan, *a, append_rows, rows, kTeams / 2, kMoveThreads, append_params(p, *a), m);
 }
 
 fa_status_t rotary(Context* c, const Plan* plan, const fa_rotary_args_t* a, Message* m) {

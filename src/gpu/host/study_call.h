@@ -50,8 +50,8 @@ fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* m) {
     const Problem& p = s->problem;
     const fa_attention_desc_t& d = p.d;
     if (d.num_splits > 1 || d.split_size > 0)
-        return fail(m, FA_UNSUPPORTED, "num_splits is %d and split_size %lld: the study baselines do not split keys",
-                    d.num_splits, (long long)d.split_size);
+        return fail(m, FA_UNSUPPORTED, "num_splits is %d and split_size %lld: the study baselines do not split keys", d.num_splits,
+                    (long long)d.split_size);
     s->params = StudyParams{};
     s->instance = &kStudyInstances[d.dim_v > kStudyInstances[0].columns];
     SimtForwardParams& x = s->params.x;
@@ -65,7 +65,8 @@ fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* m) {
     const int64_t all = s->heads * x.rows;
     constexpr int64_t limit = int64_t(1) << 31;
     if (all >= limit || s->heads * x.blocks >= limit / x.value_parts)
-        return fail(m, FA_UNSUPPORTED, "batch is %lld, heads_q %lld and seqlen_q %lld: a launch holds fewer than 2^31 rows; use a smaller batch",
+        return fail(m, FA_UNSUPPORTED,
+                    "batch is %lld, heads_q %lld and seqlen_q %lld: a launch holds fewer than 2^31 rows; use a smaller batch",
                     (long long)d.batch, (long long)d.heads_q, (long long)d.seqlen_q);
     const bool standard = d.algorithm == FA_ALGORITHM_STANDARD;
     s->states_bytes = uint64_t(round_up((standard ? 1 : x.value_parts) * all * int64_t(sizeof(RowState)), 256));
@@ -80,16 +81,15 @@ fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* m) {
 void explain_study(const Context& c, const StudyPlan& s, char* text, uint64_t n) {
     const bool standard = s.problem.d.algorithm == FA_ALGORITHM_STANDARD;
     snprintf(text, n, "kernel study_%s_%dx%d on %s (%s), tiles of %d rows x %d keys, %lld of %lld heads at a time",
-             standard ? "standard" : "flash1", kStudyRows, s.instance->columns, c.properties.name, c.properties.arch, kStudyRows,
-             kKeys, (long long)s.heads_at_once, (long long)s.heads);
+             standard ? "standard" : "flash1", kStudyRows, s.instance->columns, c.properties.name, c.properties.arch, kStudyRows, kKeys,
+             (long long)s.heads_at_once, (long long)s.heads);
 }
 
 // The three passes, for as many heads as the matrix holds, then for the next.
 fa_status_t launch_standard(const StudyPlan& s, StudyParams y, rt::Stream stream, Message* m) {
     const uint64_t shared = uint64_t(s.instance->shared_bytes(y.x.q_dims));
     for (; y.first_head < s.heads; y.first_head += s.heads_at_once) {
-        const int64_t heads = min_of(s.heads_at_once, s.heads - y.first_head), tiles = heads * y.x.blocks,
-                      key_tiles = y.pitch / kKeys;
+        const int64_t heads = min_of(s.heads_at_once, s.heads - y.first_head), tiles = heads * y.x.blocks, key_tiles = y.pitch / kKeys;
         rt::Status done = key_tiles ? rt::launch(standard_scores, tiles * key_tiles, kThreads, shared, stream, y) : rt::kSuccess;
         if (done != rt::kSuccess) return device_failed(m, done, "standard_scores");
         done = rt::launch(standard_softmax, heads * y.x.rows, kMergeThreads, kMergeThreads / 16 * 4, stream, y);

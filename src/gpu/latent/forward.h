@@ -1,10 +1,11 @@
-// The mainloop of latent attention: mma/forward.h's kernel where v is the first 512 dims of k (latent/policies.h). The four warps that share rows have 128
-// dims each, of k as of v. A warp multiplies its own dims, of all keys of a tile, with its part of q, which it keeps in registers; the four sums
-// meet in shared memory, from where each warp takes the scores, computes the same probabilities, and multiplies them with its dims as v. So each
-// value of a tile is read twice and widened twice, by the same warp, and no score is computed twice but for its exponential.
+// The mainloop of latent attention: mma/forward.h's kernel where v is the first 512 dims of k (latent/policies.h). The four warps that
+// share rows have 128 dims each, of k as of v. A warp multiplies its own dims, of all keys of a tile, with its part of q, which it keeps in
+// registers; the four sums meet in shared memory, from where each warp takes the scores, computes the same probabilities, and multiplies
+// them with its dims as v. So each value of a tile is read twice and widened twice, by the same warp, and no score is computed twice but
+// for its exponential.
 //
-// Stored bytes have a factor for each key and 128 dims, a warp's own, or 64: it multiplies the warp's sum, and the probabilities before they are
-// rounded.
+// Stored bytes have a factor for each key and 128 dims, a warp's own, or 64: it multiplies the warp's sum, and the probabilities before
+// they are rounded.
 #pragma once
 #include "gpu/latent/tile.h"
 

@@ -1,7 +1,7 @@
-// The mainloop of latent attention over 8 bits for few rows: latent/forward.h's with roles. Score warps own 16 keys of a tile each, of which they have all
-// dims: no sum needs another warp. They agree on the rows' maxima through shared memory and leave probabilities there, times the factors of each part
-// of the dims, as column warps multiply them, each with its own dims of the tile before. So each exponential is computed once, and a value is widened
-// twice, in the way that is cheapest for each product.
+// The mainloop of latent attention over 8 bits for few rows: latent/forward.h's with roles. Score warps own 16 keys of a tile each, of
+// which they have all dims: no sum needs another warp. They agree on the rows' maxima through shared memory and leave probabilities there,
+// times the factors of each part of the dims, as column warps multiply them, each with its own dims of the tile before. So each exponential
+// is computed once, and a value is widened twice, in the way that is cheapest for each product.
 //
 //     step j:   score warps:    S of tile j | maxima | P of tile j
 //               column warps:   O += P v of tile j - 1, its first half | its second half
@@ -21,8 +21,10 @@ struct LatentRoles : LatentTile<M> {
     using FragmentA = typename Mma::FragmentA;
     using FragmentB = typename Mma::FragmentB;
     using Place = typename Tile::Place;
-    using Tile::kMixed, Tile::kRowBytes, Tile::kTailRowBytes, Tile::kParts, Tile::keys, Tile::stages, Tile::threads, Tile::is_tail, Tile::tail_tile, Tile::factor_of;
-    static constexpr int kLanes = Mma::kLanes, kScoreKeys = 16, kScoreWarps = M::score_warps, kColumnWarps = M::column_warps, kRows = M::rows;
+    using Tile::kMixed, Tile::kRowBytes, Tile::kTailRowBytes, Tile::kParts, Tile::keys, Tile::stages, Tile::threads, Tile::is_tail,
+        Tile::tail_tile, Tile::factor_of;
+    static constexpr int kLanes = Mma::kLanes, kScoreKeys = 16, kScoreWarps = M::score_warps, kColumnWarps = M::column_warps,
+                         kRows = M::rows;
     // Parts of the dims that have factors of their own, those of bytes; k16 steps of all bytes, of a part and of the tail.
     static constexpr int kAllParts = kColumnWarps * kParts, kByteParts = kAllParts - (kMixed ? 1 : 0), kPartDims = kLatentDims / kAllParts,
                          kPartPieces = kPartDims / 32, kByteSteps = kByteParts * kPartDims / M::kTile, kTailSteps = kLatentTail / M::kTile;
@@ -71,7 +73,8 @@ struct LatentRoles : LatentTile<M> {
             float largest = size <= kMaxFloat ? size : 0.f;
             FA_UNROLL_FOR (int mask = 1; mask < kLanes; mask *= 2) largest = max_fn(largest, rt::shuffle_xor32(largest, mask));
             if (rt::thread() % kLanes == 0)
-                e.largest[j % kFactorTiles][part][key / kLanes] = j == 0 ? largest : max_fn(largest, e.largest[(j - 1) % kFactorTiles][part][key / kLanes]);
+                e.largest[j % kFactorTiles][part][key / kLanes] =
+                    j == 0 ? largest : max_fn(largest, e.largest[(j - 1) % kFactorTiles][part][key / kLanes]);
         }
     }
     FA_MEMBER static float largest_factor(int j, int part) {
@@ -88,7 +91,8 @@ struct LatentRoles : LatentTile<M> {
         bool f16;       // the former are f16, as bytes then are
     };
     // It lies in the last stage first, row by row, and takes its form there, in loops: what runs once costs the fetch of its instructions.
-    static constexpr int kOwnDims = kByteParts * kPartDims, kQWords = (kOwnDims + kLatentTail) / 2, kQPitch = kQWords + 4, kQVecs = kQWords / 4;
+    static constexpr int kOwnDims = kByteParts * kPartDims, kQWords = (kOwnDims + kLatentTail) / 2, kQPitch = kQWords + 4,
+                         kQVecs = kQWords / 4;
     static_assert(kRows * kQPitch * 4 <= M::kStageBytes, "");
     FA_MEMBER static uint32_t* staged_q(int r) { return reinterpret_cast<uint32_t*>(M::stage_tile(stages - 1)) + r * kQPitch; }
     FA_MEMBER static void stage_q(const MmaForwardParams& x) {
@@ -97,7 +101,8 @@ struct LatentRoles : LatentTile<M> {
             FA_UNROLL_BY(1)
             for (int i = rt::thread(); i < kRows * kQVecs; i += threads) {
                 const int r = i / kQVecs, vec = i % kQVecs;
-                rt::cp_async16(rt::smem_addr(staged_q(r) + 4 * vec), M::q_row(x, r < valid ? r : 0) + 16 * vec, r < valid && 8 * vec < dims);
+                rt::cp_async16(rt::smem_addr(staged_q(r) + 4 * vec), M::q_row(x, r < valid ? r : 0) + 16 * vec,
+                               r < valid && 8 * vec < dims);
             }
         } else {
             FA_UNROLL_BY(1)
@@ -111,7 +116,8 @@ struct LatentRoles : LatentTile<M> {
         }
         rt::cp_async_commit();
     }
-    // A warp's rows: the exponent of each one's largest dim beside bytes, and whether f16, times a power of two, has them all (see narrow()).
+    // A warp's rows: the exponent of each one's largest dim beside bytes, and whether f16, times a power of two, has them all (see
+    // narrow()).
     template <class Row>
     FA_MEMBER static void each_row(Row row) {
         FA_UNROLL_BY(1)
@@ -123,7 +129,8 @@ struct LatentRoles : LatentTile<M> {
             uint32_t largest = 0;
             FA_UNROLL_BY(1)
             for (int i = lane; i < kOwnDims / 2; i += kLanes) largest = max_of(largest, Tile::largest_exponent(staged_q(r)[i]));
-            FA_UNROLL_FOR (int mask = 1; mask < kLanes; mask *= 2) largest = max_of(largest, bits_of(rt::shuffle_xor32(float_of(largest), mask)));
+            FA_UNROLL_FOR (int mask = 1; mask < kLanes; mask *= 2)
+                largest = max_of(largest, bits_of(rt::shuffle_xor32(float_of(largest), mask)));
             largest = max_of(largest, Tile::kLeastExponent);
             bool exact = true;
             FA_UNROLL_BY(1)
@@ -152,7 +159,8 @@ struct LatentRoles : LatentTile<M> {
             const uint32_t* const row = staged_q(Acc::row(half));
             FA_UNROLL_FOR (int i = 0; i < 2; i++) {
                 FA_UNROLL_FOR (int step = 0; step < kByteSteps; step++) q.r[step].r[half + 2 * i] = row[8 * step + 2 * t + i];
-                FA_UNROLL_FOR (int step = 0; step < kTailSteps; step++) q.tail[step].r[half + 2 * i] = row[8 * (kByteSteps + step) + t + 4 * i];
+                FA_UNROLL_FOR (int step = 0; step < kTailSteps; step++)
+                    q.tail[step].r[half + 2 * i] = row[8 * (kByteSteps + step) + t + 4 * i];
             }
             q.unit[half] = f16 ? Tile::narrow_unit(uint32_t(exchange().q_exponent[Acc::row(half)])) : 1.f;
         }
@@ -214,7 +222,8 @@ struct LatentRoles : LatentTile<M> {
                 if (part < kByteParts) f[i] *= LatentFactors::power(Mma::kValueLog2 - LatentFactors::kPScaleLog2);
             }
             float pair[4];
-            FA_UNROLL_FOR (int i = 0; i < 4; i++) pair[i] = float_of(rt::pack_bf16(p.x[2 * i] * f[factor_of(2 * i)], p.x[2 * i + 1] * f[factor_of(2 * i + 1)]));
+            FA_UNROLL_FOR (int i = 0; i < 4; i++)
+                pair[i] = float_of(rt::pack_bf16(p.x[2 * i] * f[factor_of(2 * i)], p.x[2 * i + 1] * f[factor_of(2 * i + 1)]));
             rt::store4(e.probs[j % 2][part][warp][rt::thread() % kLanes], pair);
         }
     }
@@ -242,7 +251,8 @@ struct LatentRoles : LatentTile<M> {
                 FA_UNROLL_FOR (int piece = 0; piece < Tile::kPieces; piece++) {
                     FragmentB right[Tile::kPieceSteps];
                     Tile::load_v(right, ptr, n, part * Tile::kPieces + piece);
-                    FA_UNROLL_FOR (int c = 0; c < Tile::kPieceSteps; c++) Mma::mma(o[part * Tile::kPartSteps + Tile::kPieceSteps * piece + c], left, right[c]);
+                    FA_UNROLL_FOR (int c = 0; c < Tile::kPieceSteps; c++)
+                        Mma::mma(o[part * Tile::kPartSteps + Tile::kPieceSteps * piece + c], left, right[c]);
                 }
             }
     }
@@ -341,10 +351,12 @@ struct LatentRoles : LatentTile<M> {
             const typename M::Shared& s = M::shared();
             multiply_q(q, tile, key0, j, score[0][0]);
             const bool full = key >= w.full_begin && key < w.full_end, has_missing = s.missing[j % M::kLocationTiles] == j;
-            if (!full || has_missing) M::mask_scores(w.row0, key + key0, has_missing ? s.location[j % M::kLocationTiles] + key0 : nullptr, score);
+            if (!full || has_missing)
+                M::mask_scores(w.row0, key + key0, has_missing ? s.location[j % M::kLocationTiles] + key0 : nullptr, score);
             PerRow row_max;
             M::max_of_scores(score, m, row_max);
-            if (Acc::first_of_row()) FA_UNROLL_FOR (int r = 0; r < 2; r++) exchange().row_max[warp][Acc::row(r)] = row_max[0][r];
+            if (Acc::first_of_row())
+                FA_UNROLL_FOR (int r = 0; r < 2; r++) exchange().row_max[warp][Acc::row(r)] = row_max[0][r];
         }
         FA_MEMBER void behind_maxima(int j, bool now, bool, const char*) {
             if (!now) return;
@@ -409,7 +421,8 @@ struct LatentRoles : LatentTile<M> {
             const int row = Acc::row(r);
             m[0][r] = exchange().final_max[row];
             l[0][r] = 0.f;
-            if (Acc::first_of_row()) FA_UNROLL_FOR (int i = 0; i < kScoreWarps; i++) l[0][r] += exchange().row_sum[i][row];
+            if (Acc::first_of_row())
+                FA_UNROLL_FOR (int i = 0; i < kScoreWarps; i++) l[0][r] += exchange().row_sum[i][row];
         }
         return unit;
     }

@@ -1,5 +1,5 @@
-// Mma policies of latent attention, whose v is the first dims of k: a tile of keys lies in shared memory once, and both products read it. k of q's
-// type, or of e4m3 with factors of blocks of dims beside a tail of q's type. latent/forward.h has their mainloop.
+// Mma policies of latent attention, whose v is the first dims of k: a tile of keys lies in shared memory once, and both products read it. k
+// of q's type, or of e4m3 with factors of blocks of dims beside a tail of q's type. latent/forward.h has their mainloop.
 //
 // In shared memory a tile is rows of 512 dims, and behind them rows of the last 64, which v has not.
 #pragma once
@@ -36,8 +36,8 @@ struct MmaLatentByte : MmaByte<T> {
     FA_MEMBER static void mma_f16(typename MmaByte<T>::Acc& d, const FragmentA& a, const FragmentB& b) {
         FA_UNROLL_FOR (int half = 0; half < 2; half++) rt::mma_m16n8k16_f16(d.x + 4 * half, a.r, b.r + 2 * half);
     }
-    // v: a byte's exponent and fraction at their places in bf16, which makes its value 2^-kValueLog2 times as large, down to the smallest; P makes up
-    // for it. Not a number becomes 480: where v is none, k is none, and so is P.
+    // v: a byte's exponent and fraction at their places in bf16, which makes its value 2^-kValueLog2 times as large, down to the smallest;
+    // P makes up for it. Not a number becomes 480: where v is none, k is none, and so is P.
     static constexpr int kValueLog2 = 120;
     FA_MEMBER static uint32_t place(uint32_t bytes, uint32_t selector) { return rt::prmt_signed(bytes, selector) << 4 & 0x87f087f0u; }
     FA_MEMBER static void widen_in_place(FragmentB (&to)[2], const PackedB& from) {

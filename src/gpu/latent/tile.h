@@ -1,5 +1,5 @@
-// Of latent attention: a tile of keys that serves as k and as v, on its way to shared memory and as operands of products (latent/policies.h), and its factors.
-// latent/forward.h and latent/forward_bytes.h have the mainloops.
+// Of latent attention: a tile of keys that serves as k and as v, on its way to shared memory and as operands of products
+// (latent/policies.h), and its factors. latent/forward.h and latent/forward_bytes.h have the mainloops.
 #pragma once
 #include "gpu/mma/forward.h"
 #include "gpu/latent/policies.h"
@@ -7,9 +7,9 @@
 namespace fa {
 namespace gpu {
 
-// Factors of a warp's dims, as powers of two and what is left: 2^e is the power of two of the largest so far, and o is a sum of P · f · 2^(kPScaleLog2 − e).
-// So products stay in bf16's range and sums in f32's, whatever factors are, and weights far below 2^-126 of the largest count. e is at least -kPScaleLog2,
-// for 2^(kPScaleLog2 - e) to be a number.
+// Factors of a warp's dims, as powers of two and what is left: 2^e is the power of two of the largest so far, and o is a sum of P · f ·
+// 2^(kPScaleLog2 − e). So products stay in bf16's range and sums in f32's, whatever factors are, and weights far below 2^-126 of the
+// largest count. e is at least -kPScaleLog2, for 2^(kPScaleLog2 - e) to be a number.
 struct LatentFactors {
     static constexpr int kPScaleLog2 = 60, kHeadroom = 32;  // the latter as kHeadroomUnit
     int exponent = -kPScaleLog2;
@@ -22,7 +22,9 @@ struct LatentFactors {
         return power(before - exponent);
     }
     // `own`: of v with its value, as the tail has it, not of bytes in place.
-    FA_MEMBER float output_unit(float sum, bool own) const { return sum * power(own ? -kPScaleLog2 - kHeadroom : -kHeadroom) * power(exponent); }
+    FA_MEMBER float output_unit(float sum, bool own) const {
+        return sum * power(own ? -kPScaleLog2 - kHeadroom : -kHeadroom) * power(exponent);
+    }
 };
 
 template <class M>
@@ -38,11 +40,14 @@ struct LatentTile {
     static constexpr bool kBytes = Mma::kKv8bit, kMixed = kLatentParts<Mma> > 1;
     static constexpr int kWarps = M::column_warps, kKeyTiles = M::kKeyTiles, keys = M::keys, stages = M::stages, threads = M::threads,
                          copy_threads = threads - M::score_warps * Mma::kLanes;
-    static constexpr int kRowBytes = kLatentDims * int(sizeof(typename Mma::Key)), kTailRowBytes = kLatentTail * int(sizeof(typename Mma::Element)),
-                         kWarpBytes = kRowBytes / kWarps, kWarpSteps = kLatentDims / kWarps / M::kTile;
+    static constexpr int kRowBytes = kLatentDims * int(sizeof(typename Mma::Key)),
+                         kTailRowBytes = kLatentTail * int(sizeof(typename Mma::Element)), kWarpBytes = kRowBytes / kWarps,
+                         kWarpSteps = kLatentDims / kWarps / M::kTile;
     // Parts of a warp's dims, with factors of their own.
     static constexpr int kParts = kLatentParts<Mma>, kPartSteps = kWarpSteps / kParts;
-    static_assert(kLatentTail == kWarps * M::kTile && kWarpSteps == M::kColumnSteps && (!kBytes || (keys % Mma::kLanes == 0 && M::row_tiles == 1)) && keys <= threads, "");
+    static_assert(kLatentTail == kWarps * M::kTile && kWarpSteps == M::kColumnSteps &&
+                      (!kBytes || (keys % Mma::kLanes == 0 && M::row_tiles == 1)) && keys <= threads,
+                  "");
 
     // Behind the stages: sums of the warps' dims, where tiles' rows lie, and factors of two tiles.
     struct Place {
@@ -84,7 +89,7 @@ struct LatentTile {
     };
     // The order of dims within 16 is that in which k's bytes widen.
     FA_MEMBER static void load_q(const MmaForwardParams& x, const WarpPart<M>& w, Query& query) {
-        FragmentA (&q)[M::row_tiles][kWarpSteps + 1] = query.r;
+        FragmentA(&q)[M::row_tiles][kWarpSteps + 1] = query.r;
         const int t = rt::thread() % 4, dims = int(x.dim_qk), own_end = kBytes ? min_of(x.k_dims, kLatentDims) : min_of(dims, kLatentDims),
                   own = w.column_warp * (kLatentDims / kWarps), tail = own_end + w.column_warp * M::kTile;
         FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++)
@@ -96,16 +101,18 @@ struct LatentTile {
                 FA_UNROLL_FOR (int step = 0; step < kWarpSteps; step++)
                     FA_UNROLL_FOR (int i = 0; i < 2; i++) {
                         const bool as_stored = !kBytes || is_tail(w, step / kPartSteps);
-                        q[m][step].r[half + 2 * i] = q_pair(x, row, index, own + M::kTile * step + (as_stored ? 2 * t + 8 * i : 4 * t + 2 * i),
-                                                            is_tail(w, step / kPartSteps) ? dims : own_end);
+                        q[m][step].r[half + 2 * i] =
+                            q_pair(x, row, index, own + M::kTile * step + (as_stored ? 2 * t + 8 * i : 4 * t + 2 * i),
+                                   is_tail(w, step / kPartSteps) ? dims : own_end);
                     }
                 FA_UNROLL_FOR (int i = 0; i < 2; i++)
                     q[m][kWarpSteps].r[half + 2 * i] = kMixed ? 0 : q_pair(x, row, index, tail + 2 * t + 8 * i, dims);
             }
         if constexpr (kBytes) query.f16 = narrow_rows(q[0], is_tail(w, 1) ? kPartSteps : kWarpSteps, query.unit[0]);
     }
-    // Rows of q as f16, times a power of two for each row, where none of a row's dims is 2^28 times smaller than its largest, so that f16 has each
-    // exactly: of bytes it makes two numbers at once, of bf16 it takes four times the instructions. The largest becomes 2^14; `exponent`: its bits.
+    // Rows of q as f16, times a power of two for each row, where none of a row's dims is 2^28 times smaller than its largest, so that f16
+    // has each exactly: of bytes it makes two numbers at once, of bf16 it takes four times the instructions. The largest becomes 2^14;
+    // `exponent`: its bits.
     static constexpr uint32_t kLeastExponent = 29;  // else the power were none of f32's
     FA_MEMBER static uint32_t largest_exponent(uint32_t pair) { return max_of(pair >> 7 & 0xff, pair >> 23 & 0xff); }
     FA_MEMBER static bool is_exact(uint32_t pair, uint32_t exponent) {
@@ -118,7 +125,9 @@ struct LatentTile {
     }
     FA_MEMBER static float narrow_power(uint32_t exponent) { return float_of((268 - exponent) << 23); }
     FA_MEMBER static float narrow_unit(uint32_t exponent) { return float_of((exponent - 14) << 23); }  // takes products to their value
-    FA_MEMBER static uint32_t narrow(uint32_t pair, float power) { return rt::pack_f16(float_of(pair << 16) * power, float_of(pair & 0xffff0000u) * power); }
+    FA_MEMBER static uint32_t narrow(uint32_t pair, float power) {
+        return rt::pack_f16(float_of(pair << 16) * power, float_of(pair & 0xffff0000u) * power);
+    }
     // The first `used` steps of a lane's two rows, if all lanes' are exact.
     template <int steps>
     FA_MEMBER static bool narrow_rows(FragmentA (&q)[steps], int used, float (&unit)[2]) {
@@ -127,7 +136,8 @@ struct LatentTile {
         FA_UNROLL_FOR (int half = 0; half < 2; half++) {
             FA_UNROLL_FOR (int i = 0; i < 2 * steps; i++)
                 if (i / 2 < used) largest[half] = max_of(largest[half], largest_exponent(q[i / 2].r[half + i % 2 * 2]));
-            FA_UNROLL_FOR (int mask = 1; mask <= 2; mask *= 2) largest[half] = max_of(largest[half], bits_of(rt::shuffle_xor16(float_of(largest[half]), mask)));
+            FA_UNROLL_FOR (int mask = 1; mask <= 2; mask *= 2)
+                largest[half] = max_of(largest[half], bits_of(rt::shuffle_xor16(float_of(largest[half]), mask)));
             largest[half] = max_of(largest[half], kLeastExponent);
             FA_UNROLL_FOR (int i = 0; i < 2 * steps; i++)
                 if (i / 2 < used) exact &= is_exact(q[i / 2].r[half + i % 2 * 2], largest[half]);
@@ -174,7 +184,8 @@ struct LatentTile {
         bool aligned, k_in_row, tail_in_row;
         FA_MEMBER Reader() {
             const Source &from = M::shared().tile.k, &of_tail = tail_source();
-            const int k_byte = rt::thread() % (kRowBytes / 16) * 16, tail_byte = (kBytes ? 0 : kRowBytes) + rt::thread() % (kTailRowBytes / 16) * 16;
+            const int k_byte = rt::thread() % (kRowBytes / 16) * 16,
+                      tail_byte = (kBytes ? 0 : kRowBytes) + rt::thread() % (kTailRowBytes / 16) * 16;
             k = from.base + k_byte;
             tail = of_tail.base + tail_byte;
             aligned = from.width == 16 && of_tail.width == 16;
@@ -188,7 +199,8 @@ struct LatentTile {
             const Place* const place = exchange().place[j % M::kLocationTiles];
             if (from.aligned) {
                 copy_rows<kRowBytes>(M::stage_tile(i), [&](int r) { return place[r].k; }, from.k, from.k_in_row);
-                copy_rows<kTailRowBytes>(M::stage_tile(i) + keys * kRowBytes, [&](int r) { return place[r].tail; }, from.tail, from.tail_in_row);
+                copy_rows<kTailRowBytes>(
+                    M::stage_tile(i) + keys * kRowBytes, [&](int r) { return place[r].tail; }, from.tail, from.tail_in_row);
             } else {
                 load_elements(place, i);
             }
@@ -197,7 +209,8 @@ struct LatentTile {
     }
     template <int row_bytes, class Offset>
     FA_MEMBER static void copy_rows(char* to, Offset offset, const char* from, bool in_row) {
-        constexpr int across = row_bytes / 16, down = copy_threads / across, at_once = M::score_warps ? 4 : 1;  // to wait once for where they lie
+        constexpr int across = row_bytes / 16, down = copy_threads / across,
+                      at_once = M::score_warps ? 4 : 1;  // to wait once for where they lie
         static_assert(keys % down == 0 && (down >= 8 ? down % 8 == 0 : 8 % down == 0), "a row's swizzle is its first row's, changed");
         const int row = rt::thread() / across, vec = rt::thread() % across;
         const uint32_t at = rt::smem_addr(to) + uint32_t(swizzle_offset<row_bytes>(row, vec));
@@ -247,7 +260,8 @@ struct LatentTile {
     FA_MEMBER static float factor_value(const Factors& f, int64_t column, uint32_t raw) {
         return column < 0 ? 1.f : f.dtype == FA_F32 ? float_of(raw) : load_factor(&raw, 0, f.dtype);
     }
-    FA_MEMBER static void load_factors(const MmaForwardParams& x, const int64_t (&column)[kParts], int j, uint32_t (&raw)[kParts][kLaneKeys]) {
+    FA_MEMBER static void load_factors(const MmaForwardParams& x, const int64_t (&column)[kParts], int j,
+                                       uint32_t (&raw)[kParts][kLaneKeys]) {
         const Factors& f = x.k_factors;
         FA_UNROLL_FOR (int i = 0; i < kLaneKeys; i++) {
             const int64_t location = M::shared().location[j % M::kLocationTiles][rt::thread() % Mma::kLanes + Mma::kLanes * i];
@@ -261,7 +275,8 @@ struct LatentTile {
         }
     }
     // As f32, for tile j; returned is the largest.
-    FA_MEMBER static float store_factors(const MmaForwardParams& x, const WarpPart<M>& w, int64_t column, int part, int j, const uint32_t (&raw)[kLaneKeys]) {
+    FA_MEMBER static float store_factors(const MmaForwardParams& x, const WarpPart<M>& w, int64_t column, int part, int j,
+                                         const uint32_t (&raw)[kLaneKeys]) {
         float largest = 0.f;
         FA_UNROLL_FOR (int i = 0; i < kLaneKeys; i++) {
             const float factor = factor_value(x.k_factors, column, raw[i]);
@@ -285,7 +300,8 @@ struct LatentTile {
     static constexpr int kPieceSteps = kBytes ? 2 : 1, kPieces = kPartSteps / kPieceSteps;  // of a part
     // Piece i of part `part` of key tile n, times q.
     template <bool f16>
-    FA_MEMBER static void multiply_piece(const Query& q, const SwizzledPtr& ptr, int part, int i, int n, Acc (&sum)[M::row_tiles][kKeyTiles]) {
+    FA_MEMBER static void multiply_piece(const Query& q, const SwizzledPtr& ptr, int part, int i, int n,
+                                         Acc (&sum)[M::row_tiles][kKeyTiles]) {
         FragmentB right[kPieceSteps];
         if constexpr (kBytes) {
             typename Mma::PackedB packed[1];
@@ -363,7 +379,8 @@ struct LatentTile {
         FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++)
             FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++)
                 FA_UNROLL_FOR (int half = 0; half < 2; half++)
-                    rt::store4(exchange().sum[j % 2][row_warp(w)][w.column_warp][m][n][half][rt::thread() % Mma::kLanes], total[m][n].x + 4 * half);
+                    rt::store4(exchange().sum[j % 2][row_warp(w)][w.column_warp][m][n][half][rt::thread() % Mma::kLanes],
+                               total[m][n].x + 4 * half);
     }
     // The scores, of all dims: in one order, so that the warps that share them have the same.
     FA_MEMBER static void add_up(const WarpPart<M>& w, int j, Scores score) {
@@ -373,11 +390,13 @@ struct LatentTile {
                     float part[kWarps][4];
                     FA_UNROLL_FOR (int i = 0; i < kWarps; i++)
                         rt::load4(exchange().sum[j % 2][row_warp(w)][i][m][n][half][rt::thread() % Mma::kLanes], part[i]);
-                    FA_UNROLL_FOR (int e = 0; e < 4; e++) score[m][n].x[4 * half + e] = (part[0][e] + part[1][e]) + (part[2][e] + part[3][e]);
+                    FA_UNROLL_FOR (int e = 0; e < 4; e++)
+                        score[m][n].x[4 * half + e] = (part[0][e] + part[1][e]) + (part[2][e] + part[3][e]);
                 }
     }
     // Probabilities of key tile n, times the factors of a part, as they are multiplied with it.
-    FA_MEMBER static void round_probs(const WarpPart<M>& w, int part, int j, int n, float p_scale, const Scores score, FragmentA (&left)[M::row_tiles]) {
+    FA_MEMBER static void round_probs(const WarpPart<M>& w, int part, int j, int n, float p_scale, const Scores score,
+                                      FragmentA (&left)[M::row_tiles]) {
         if constexpr (kBytes) {
             float f[4];
             read_factors(w, part, j, n, f);
@@ -387,14 +406,16 @@ struct LatentTile {
             }
             FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++)
                 FA_UNROLL_FOR (int e = 0; e < 4; e++)
-                    left[i].r[e] = rt::pack_bf16(score[i][n].x[2 * e] * f[factor_of(2 * e)], score[i][n].x[2 * e + 1] * f[factor_of(2 * e + 1)]);
+                    left[i].r[e] =
+                        rt::pack_bf16(score[i][n].x[2 * e] * f[factor_of(2 * e)], score[i][n].x[2 * e + 1] * f[factor_of(2 * e + 1)]);
         } else {
             FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) Mma::round_probs(left[i], score[i][n]);
         }
     }
     // Online softmax of a tile's scores, and its product with the warp's dims. `largest`: of each part's factors.
-    FA_MEMBER static void softmax_and_pv(const WarpPart<M>& w, float unit, Scores score, const char* tile, int j, const float (&largest)[kParts],
-                                         LatentFactors (&factors)[kParts], PerRow& m, PerRow& l, Acc (&o)[M::row_tiles][M::kColumnSteps]) {
+    FA_MEMBER static void softmax_and_pv(const WarpPart<M>& w, float unit, Scores score, const char* tile, int j,
+                                         const float (&largest)[kParts], LatentFactors (&factors)[kParts], PerRow& m, PerRow& l,
+                                         Acc (&o)[M::row_tiles][M::kColumnSteps]) {
         PerRow factor, exp2_offset;
         float raised[kParts];
         M::update_row_max(0.f, unit, score, m, factor, exp2_offset);
@@ -436,7 +457,8 @@ struct LatentTile {
                     FragmentB right[kPieceSteps];
                     load_v(right, ptr, n, part * kPieces + piece);
                     FA_UNROLL_FOR (int c = 0; c < kPieceSteps; c++)
-                        FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) Mma::mma(o[i][part * kPartSteps + kPieceSteps * piece + c], left[i], right[c]);
+                        FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++)
+                            Mma::mma(o[i][part * kPartSteps + kPieceSteps * piece + c], left[i], right[c]);
                 }
             }
         }

@@ -8,8 +8,8 @@ namespace fa {
 namespace gpu {
 
 // What a compiled kernel takes. plain: no score mod but a band, no dropout, and k and v in rows of aligned 16-byte vectors, or what
-// takes their place in rows of blocks (kVecBytes), less than 2^31 bytes apart. paged: the same over pages, of which no key lies 2^32 of these
-// from the tensor's begin. general: all.
+// takes their place in rows of blocks (kVecBytes), less than 2^31 bytes apart. paged: the same over pages, of which no key lies 2^32 of
+// these from the tensor's begin. general: all.
 enum class Kind { general, plain, paged };
 
 // Rows of a tile: as many as keys, but for policies that say otherwise.
@@ -33,34 +33,42 @@ struct MmaBlock {
     using Key = typename Mma::Key;
     using Acc = typename Mma::Acc;
     static constexpr int row_warps = RowWarps, row_tiles = RowTiles, key_warps = KeyWarps, keys = Keys, stages = Stages;
-    // The outputs of wide heads are more than a warp's registers hold: two warps compute the same scores, and have half of the columns each.
+    // The outputs of wide heads are more than a warp's registers hold: two warps compute the same scores, and have half of the columns
+    // each.
     static constexpr bool kLatent = kLatentKeyBytes<Mma> > 0;
     static constexpr int column_warps = kLatent ? 4 : D > 256 ? 2 : 1;
     // Beside those, warps that compute nothing but probabilities (latent/forward_bytes.h).
     static constexpr int score_warps = kLatent && sizeof(Key) == 1 && Keys == 64 ? 4 : 0;
     // Of q and k; v has 512 at most.
     static constexpr int dims = D, columns = D > 512 ? 512 : D;
-    static constexpr int kTile = Mma::kTile, kTileRows = kRowsOfTile<Mma>, threads = Mma::kLanes * (RowWarps * KeyWarps * column_warps + score_warps),
-                         rows = kTileRows * RowTiles * RowWarps;
+    static constexpr int kTile = Mma::kTile, kTileRows = kRowsOfTile<Mma>,
+                         threads = Mma::kLanes * (RowWarps * KeyWarps * column_warps + score_warps), rows = kTileRows * RowTiles * RowWarps;
     static constexpr int resident = Resident;  // blocks that a multiprocessor should hold at once
-    // Of k and v: bytes between rows in shared memory, and a piece of a row that a thread copies at once, of which so many threads have a row.
-    static constexpr int kRowBytes = Mma::kScaled ? scaled_pitch(D) : Mma::kQuantised ? block_pitch(D) : D * int(sizeof(Key)), kVecBytes = Mma::kQuantised ? D / 16 : 16,
-                         kRowVecs = Mma::kQuantised ? 16 : columns * int(sizeof(Key)) / 16, kRowsAtOnce = threads / kRowVecs;
-    static constexpr int kTailVecs = (D - columns) * int(sizeof(Key)) / 16;  // behind kRowVecs: each a row's eighth, of threads of their own
+    // Of k and v: bytes between rows in shared memory, and a piece of a row that a thread copies at once, of which so many threads have a
+    // row.
+    static constexpr int kRowBytes = Mma::kScaled      ? scaled_pitch(D)
+                                     : Mma::kQuantised ? block_pitch(D)
+                                                       : D * int(sizeof(Key)),
+                         kVecBytes = Mma::kQuantised ? D / 16 : 16, kRowVecs = Mma::kQuantised ? 16 : columns * int(sizeof(Key)) / 16,
+                         kRowsAtOnce = threads / kRowVecs;
+    static constexpr int kTailVecs =
+        (D - columns) * int(sizeof(Key)) / 16;  // behind kRowVecs: each a row's eighth, of threads of their own
     static constexpr int kQRowBytes = D * int(sizeof(Element)), kQRowVecs = kQRowBytes / 16;
     static constexpr int kKeyTiles = Keys / kTile / KeyWarps, kSteps = D / kTile, kColumnSteps = columns / kTile / column_warps;
     static constexpr int kAccs = kColumnSteps + [] {
         if constexpr (kStored<Mma>) return Mma::Type::kOffsets ? kSteps / 4 : 0;
         else return 0;
     }();
-    static constexpr int kLocationTiles = kLatent ? Stages + 1 : Stages / 2 + 1;  // key tiles whose locations are kept: from the lookup to the mask
+    static constexpr int kLocationTiles =
+        kLatent ? Stages + 1 : Stages / 2 + 1;  // key tiles whose locations are kept: from the lookup to the mask
     // All stages before the first tile: others have no registers for it.
     static constexpr bool kFillAllStages = Mma::kAsyncCopies && (KeyWarps > 1 || RowTiles * D <= 64);
     // Fragments that are read before their use; the products with one of f32 take as long as reads do.
     static constexpr int kPrefetch = Mma::kAsyncCopies || (KeyWarps == 1 && sizeof(Element) < 4) ? 2 : 1;
     static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
     // Do its rows gather lists of keys? Those of k and v have 16 bits then; with two tiles a warp has no registers for it.
-    static constexpr bool kGathers = Mma::kAsyncCopies && sizeof(Element) == 2 && RowTiles == 1 && !Mma::kWidens && !Mma::kQuantised && !kLatent;
+    static constexpr bool kGathers =
+        Mma::kAsyncCopies && sizeof(Element) == 2 && RowTiles == 1 && !Mma::kWidens && !Mma::kQuantised && !kLatent;
     static constexpr bool kHoldQ =
         !Mma::kQInShared || (!Mma::kSplitTf32 && !Mma::kScaled && RowTiles * kTileRows * D <= 128 * kTile);  // q stays in registers
     static_assert((kLatent || Stages % 2 == 0) && Keys % (kTile * KeyWarps) == 0 && threads % kRowVecs == 0 && Keys % kRowsAtOnce == 0 &&
@@ -103,10 +111,17 @@ struct MmaBlock {
         float q_factor[Mma::kWidensQ ? rows : 1];
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
-    static constexpr int kQBytes = Mma::kQInShared ? rows * kQRowBytes : 0,
-                         kStageBytes = Keys * (kLatent ? kLatentKeyBytes<Mma> : Mma::kScaled ? stored_pitch(D) : kRowBytes);
-    static constexpr int kExchangeBytes = score_warps ? kLatentParts<Mma> * Keys * 4 * (64 + 12) + kLocationTiles * Keys * 16 + 1024 : kLatent ? RowWarps * column_warps * (RowTiles * kKeyTiles * 2048 + 12 * kLatentParts<Mma> * Keys) + kLocationTiles * Keys * 16 : 0;
-    static constexpr int kTileBytes = kQBytes + Stages * kStageBytes + kExchangeBytes + (Mma::kScaled ? Keys * kRowBytes : kStored<Mma> ? Keys * 32 : 0);
+    static constexpr int kQBytes = Mma::kQInShared ? rows * kQRowBytes : 0, kStageBytes = Keys * (kLatent        ? kLatentKeyBytes<Mma>
+                                                                                                  : Mma::kScaled ? stored_pitch(D)
+                                                                                                                 : kRowBytes);
+    static constexpr int kExchangeBytes =
+        score_warps ? kLatentParts<Mma> * Keys * 4 * (64 + 12) + kLocationTiles * Keys * 16 + 1024
+        : kLatent   ? RowWarps * column_warps * (RowTiles * kKeyTiles * 2048 + 12 * kLatentParts<Mma> * Keys) + kLocationTiles * Keys * 16
+                    : 0;
+    static constexpr int kTileBytes = kQBytes + Stages * kStageBytes + kExchangeBytes +
+                                      (Mma::kScaled   ? Keys * kRowBytes
+                                       : kStored<Mma> ? Keys * 32
+                                                      : 0);
     // Outputs leave by way of the tiles' memory: all columns at once, or, where that is small, some at a time.
     static constexpr int output_columns(int columns) {
         const bool fits = !(Mma::kOutputInPasses || column_warps > 1) || columns <= 32 || KeyWarps * rows * columns * 4 <= kTileBytes;
@@ -238,7 +253,7 @@ struct MmaBlock {
         if (threads % kQRowVecs != 0 && rt::thread() >= threads / kQRowVecs * kQRowVecs) return;
         for (int r = rt::thread() / kQRowVecs; r < rows; r += threads / kQRowVecs)
             rt::cp_async16(rt::smem_addr(q_tile()) + uint32_t(swizzle_offset<kQRowBytes>(r, vec)), q_row(x, r) + 16 * vec,
-                       in_row && r < shared().tile.valid);
+                           in_row && r < shared().tile.valid);
     }
 
     // Where the keys of tile j lie. Thread i has key i: find_location reads the page table, store_location stores the result in
@@ -314,7 +329,8 @@ struct MmaBlock {
             const int64_t p = x.by_location                     ? location[n * kRowsAtOnce]
                               : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce
                                                                 : -1;
-            rt::cp_async16(at + uint32_t(swizzle_offset<kRowBytes>(first + n * kRowsAtOnce, vec)), row_address(from, p) + 16 * vec, in_row && p >= 0);
+            rt::cp_async16(at + uint32_t(swizzle_offset<kRowBytes>(first + n * kRowsAtOnce, vec)), row_address(from, p) + 16 * vec,
+                           in_row && p >= 0);
         }
         load_tail(source, to, [&](int r) {
             const int64_t p = x.by_location ? shared().location[j % kLocationTiles][r] : r < count ? key + r : -1;
@@ -427,9 +443,9 @@ struct MmaBlock {
             if (x.gathered.any()) GatheredKeys<MmaBlock>::init_tile(x, block);
         const auto source = [&](const RowSource& from) {
             const ByteStrides& bytes = from.bytes;
-            const int64_t at =
-                (x.by_location ? 0 : t.seq.kv_index * bytes.outer + t.seq.k_begin * bytes.row) + kv_head * bytes.head;
-            return Source{static_cast<const char*>(from.base) + at, x.by_location ? bytes.outer : 0, bytes.row, bytes.row_bytes, from.width};
+            const int64_t at = (x.by_location ? 0 : t.seq.kv_index * bytes.outer + t.seq.k_begin * bytes.row) + kv_head * bytes.head;
+            return Source{static_cast<const char*>(from.base) + at, x.by_location ? bytes.outer : 0, bytes.row, bytes.row_bytes,
+                          from.width};
         };
         t.k = source(x.k);
         t.v = source(x.v);
@@ -453,7 +469,8 @@ struct MmaBlock {
             const KeyBand band = key_band(t.rule, position, t.seq.k_len);
             const int head = int(t.kv_head) * group + row % group;
             s.row[r] = {position, head, int(clamp(band.begin, begin, end)), int(clamp(band.end, begin, end)), 0.f};
-            if constexpr (Mma::kWidensQ) s.q_factor[r] = x.q_descale.data ? x.q_descale.data[x.q_descale.strides.index(t.batch, 0, head)] : 1.f;
+            if constexpr (Mma::kWidensQ)
+                s.q_factor[r] = x.q_descale.data ? x.q_descale.data[x.q_descale.strides.index(t.batch, 0, head)] : 1.f;
             if (!x.alibi_slopes) continue;
             const float slope = log2_slope(x.alibi_slopes[t.batch * x.alibi_batch_stride + head]);
             s.row[r].slope = slope;

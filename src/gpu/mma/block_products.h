@@ -12,8 +12,8 @@ struct MmaBlockProducts : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, 
     using Block::kColumnSteps, Block::kHoldQ, Block::kKeyTiles, Block::kRowBytes, Block::kSteps, Block::kTile, Block::shared;
 
     template <class Type, class QPtr>
-    FA_MEMBER static void add_block_scores(Type type, const typename Mma::FragmentA (&held)[RowTiles][kHoldQ ? kSteps : 1], const QPtr& q_ptr,
-                                           const char* k, int key0, Acc score[RowTiles][kKeyTiles]) {
+    FA_MEMBER static void add_block_scores(Type type, const typename Mma::FragmentA (&held)[RowTiles][kHoldQ ? kSteps : 1],
+                                           const QPtr& q_ptr, const char* k, int key0, Acc score[RowTiles][kKeyTiles]) {
         const auto k_ptr = Mma::template k_ptr<kRowBytes>(k, key0);
         const char* const factors = Mma::template factor_ptr<kRowBytes>(k, key0);
         typename Mma::FragmentA q[RowTiles][kHoldQ ? 1 : 2];
@@ -22,7 +22,9 @@ struct MmaBlockProducts : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, 
                 FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
                     FA_UNROLL_FOR (int c = 0; c < 2; c++) Block::load_q_tile(q[m][c], q_ptr, m, 2 * block + c);
             }
-            const auto q_tile = [&](int m, int c) -> const auto& { return kHoldQ ? held[m][kHoldQ ? 2 * block + c : 0] : q[m][kHoldQ ? 0 : c]; };
+            const auto q_tile = [&](int m, int c) -> const auto& {
+                return kHoldQ ? held[m][kHoldQ ? 2 * block + c : 0] : q[m][kHoldQ ? 0 : c];
+            };
             FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++)
                 Mma::in_loop(type, [&](auto known) {
                     typename Mma::FragmentB right[2];
@@ -76,7 +78,8 @@ struct MmaBlockProducts : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, 
                 Mma::template load_factors<decltype(known), kRowBytes>(factor, factors + kTile * n * kRowBytes, block);
                 if constexpr (Mma::kScaled)
                     if (shared().tile.features & kValueOffsets) {
-                        FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::add_both_parts(o[i] + 2 * block, score[i][n], factor, right[0], right[1]);
+                        FA_UNROLL_FOR (int i = 0; i < RowTiles; i++)
+                            Mma::add_both_parts(o[i] + 2 * block, score[i][n], factor, right[0], right[1]);
                         const typename Mma::FragmentB ones = Mma::template ones<Bf16>();
                         Mma::template load_offsets<kRowBytes>(factor, factors + kTile * n * kRowBytes, block);
                         FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::add_both_parts(o[i] + 2 * block, score[i][n], factor, ones, ones);

@@ -30,8 +30,7 @@ struct ClusterMerge {
         const typename M::Shared& s = M::shared();
         const typename M::Tile& t = s.tile;
         constexpr int teams = M::threads / kMaxClusterSplits;
-        const int lane = rt::thread() % kMaxClusterSplits, splits = int(x.splits), items = t.valid * kAcross,
-                  group = int(x.group);
+        const int lane = rt::thread() % kMaxClusterSplits, splits = int(x.splits), items = t.valid * kAcross, group = int(x.group);
         for (int first = rank * teams; first < items; first += splits * teams) {
             const int item = first + rt::thread() / kMaxClusterSplits, i = min_of(item, items - 1), r = i / kAcross,
                       column = i % kAcross * 4;

@@ -25,8 +25,8 @@ FA_FN constexpr int block_pitch(int dims) { return (dims / kBlockDims * block_by
 // Rows that scaled_pipe.h widens: bytes between those of numbers, an odd multiple of 16, and the dims of such rows.
 FA_FN constexpr int scaled_pitch(int dims) { return dims * 2 + dims / kBlockDims * 8 + 16; }
 FA_FN constexpr int scaled_dims(int pitch) { return (pitch - 16) * 4 / 9; }
-// And as they are stored: their bytes, which blocks of q8_0 have most of, then for each 32 dims the words that hold a factor and a shift, and a byte
-// that says where in these they begin.
+// And as they are stored: their bytes, which blocks of q8_0 have most of, then for each 32 dims the words that hold a factor and a shift,
+// and a byte that says where in these they begin.
 FA_FN constexpr int stored_bytes(int dims) { return dims / kBlockDims * block_bytes({8, false}); }
 FA_FN constexpr int stored_pitch(int dims) { return (stored_bytes(dims) + dims / kBlockDims * 9 + 15) / 32 * 32 + 16; }
 

@@ -1,6 +1,6 @@
-// The forward kernel on matrix cores (mma.sync): f16, bf16 and f32, k and v of 8 bits or in blocks beside f16 and bf16 queries, all of 8 bits, head
-// dimensions up to 512, every option. This file has the mainloop; mma/block.h what surrounds it, mma/scores.h masks and score mods, mma_sync.h
-// the products.
+// The forward kernel on matrix cores (mma.sync): f16, bf16 and f32, k and v of 8 bits or in blocks beside f16 and bf16 queries, all of 8
+// bits, head dimensions up to 512, every option. This file has the mainloop; mma/block.h what surrounds it, mma/scores.h masks and score
+// mods, mma_sync.h the products.
 //
 // A block takes `rows` group-major query rows (the heads that share a kv head share a tile) and iterates over the keys, `Keys` at a
 // time. Its warps form a grid: a row warp owns RowTiles tiles of rows, a key warp its share of each tile of keys, with a partial state
@@ -24,9 +24,9 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     using Block = MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     using Acc = typename Block::Acc;
     using PerRow = typename Block::PerRow;
-    using Block::apply_exp2, Block::apply_exp2_to_row, Block::column_warps, Block::kAccs, Block::kColumnSteps, Block::kHoldQ, Block::kKeyTiles,
-        Block::kPrefetch, Block::kRowBytes, Block::kSteps, Block::kTile, Block::kWidened,
-        Block::remove_scores, Block::shared, Block::update_row_max;
+    using Block::apply_exp2, Block::apply_exp2_to_row, Block::column_warps, Block::kAccs, Block::kColumnSteps, Block::kHoldQ,
+        Block::kKeyTiles, Block::kPrefetch, Block::kRowBytes, Block::kSteps, Block::kTile, Block::kWidened, Block::remove_scores,
+        Block::shared, Block::update_row_max;
 
     // `type`: that of k and v that are widened, as a C++ type or, to keep one loop for all of them, as a number.
     template <Kind kind, class Type>
@@ -95,8 +95,7 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
                 }
             };
             const auto load = [&](int i) {
-                Mma::template load_k<kRowBytes>(right[i % (kPrefetch + 1)], k_ptr, kTile * (i % kKeyTiles) * kRowBytes,
-                                                i / kKeyTiles);
+                Mma::template load_k<kRowBytes>(right[i % (kPrefetch + 1)], k_ptr, kTile * (i % kKeyTiles) * kRowBytes, i / kKeyTiles);
             };
             if constexpr (!kHoldQ) load_step(0);
             FA_UNROLL_FOR (int i = 0; i < kPrefetch && i < all; i++) load(i);
@@ -115,8 +114,8 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     // products of one tile of keys overlap the exponentials of the next.
     template <class Type>
     FA_MEMBER static void softmax_and_pv(Type type, float lag, float unit, Acc score[RowTiles][kKeyTiles], bool drop,
-                                         const uint32_t (&kept)[RowTiles], const char* v, int key0, int column_warp,
-                                         PerRow& m, PerRow& l, Acc o[RowTiles][kAccs]) {
+                                         const uint32_t (&kept)[RowTiles], const char* v, int key0, int column_warp, PerRow& m, PerRow& l,
+                                         Acc o[RowTiles][kAccs]) {
         PerRow factor, exp2_offset;
         if (update_row_max(lag, unit, score, m, factor, exp2_offset)) {
             // Beside blocks, whose factors take the instructions, O is multiplied only where a maximum has moved: by 1 otherwise.
@@ -171,8 +170,7 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             typename Mma::PackedB packed[2][kWidened];
             const auto load = [&](int j) {
                 FA_UNROLL_FOR (int c = 0; c < kWidened; c++)
-                    Mma::template load_v<kRowBytes, Keys>(packed[j % 2][c], ptr, j * steps / kSteps,
-                                                          j * kWidened % (kSteps / 2) + c);
+                    Mma::template load_v<kRowBytes, Keys>(packed[j % 2][c], ptr, j * steps / kSteps, j * kWidened % (kSteps / 2) + c);
             };
             load(0);
             compute_probs(0);
@@ -218,8 +216,8 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
 };
 
 // How tiles of k and v come to the stages of shared memory while a block computes: load(value, j, i) begins to load tile j of k, or of
-// v, into stage i, and tile(value, i) is where it then lies; wait<n>() returns when all but the n latest loads of this thread have arrived, and
-// those of others have behind a barrier. See async_pipe.h, mma/cache/blocks_pipe.h, scaled_pipe.h and register_pipe.h.
+// v, into stage i, and tile(value, i) is where it then lies; wait<n>() returns when all but the n latest loads of this thread have arrived,
+// and those of others have behind a barrier. See async_pipe.h, mma/cache/blocks_pipe.h, scaled_pipe.h and register_pipe.h.
 template <class M, Kind kind, class Type, Copies copies = M::Policy::kCopies>
 struct KvPipe;
 // The mainloop of latent attention (latent/forward.h), and what merges the splits of a cluster (mma/cluster.h).
@@ -228,11 +226,11 @@ struct LatentLoop;
 template <class M>
 struct ClusterMerge;
 
-// The mainloop over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what takes m there.
+// The mainloop over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what takes m
+// there.
 template <class M, Kind kind, class Type>
-FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit,
-                               float k_factor, typename M::PerRow& m, typename M::PerRow& l,
-                               typename M::Acc (&o)[M::row_tiles][M::kAccs]) {
+FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit, float k_factor,
+                                 typename M::PerRow& m, typename M::PerRow& l, typename M::Acc (&o)[M::row_tiles][M::kAccs]) {
     using Mma = typename M::Policy;
     constexpr bool general = kind == Kind::general;
     const typename M::Shared& s = M::shared();
@@ -253,12 +251,11 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         rt::barrier();
     }
     FA_UNROLL_FOR (int i = 0; i < M::stages - !M::kFillAllStages; i++) pipe.load(i % 2, i / 2, i);
-    // k's descale factor, and q's where a tile has one, is multiplied into the unit, unless products must have their value first: for score mods, or where the
-    // factor, which only device memory has, is not positive or leaves f32's range.
+    // k's descale factor, and q's where a tile has one, is multiplied into the unit, unless products must have their value first: for score
+    // mods, or where the factor, which only device memory has, is not positive or leaves f32's range.
     float before = 1.f;
     if constexpr (Mma::kKv8bit) {
-        const bool base_e = general && s.tile.features & kBaseE,
-                   mergeable = unit * k_factor > 0 && unit * k_factor < kPosInf;
+        const bool base_e = general && s.tile.features & kBaseE, mergeable = unit * k_factor > 0 && unit * k_factor < kPosInf;
         if (mergeable && !base_e) unit *= k_factor;
         else before = k_factor;
     }
@@ -308,7 +305,8 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
             const bool has_missing = paged && s.missing[j % M::kLocationTiles] == j;
             if (!full || has_missing) {
                 const int at = first_key(j, key);
-                M::mask_scores(w.row0, at + w.key0, has_missing ? s.location[j % M::kLocationTiles] + w.key0 : nullptr, score, !listed() || at >= 0);
+                M::mask_scores(w.row0, at + w.key0, has_missing ? s.location[j % M::kLocationTiles] + w.key0 : nullptr, score,
+                               !listed() || at >= 0);
             }
         }
         if (paged) {
@@ -362,7 +360,8 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
     const bool gathered = M::kGathers && kind != Kind::plain && x.gathered.any();
     const bool listed = gathered && x.gathered.blocks();
     const int64_t size = x.uniform_lengths || gathered ? x.uniform_split_keys : split_keys(t.seq.k_len, x.num_splits, x.split_size),
-                  split_begin = split * size, split_end = max_of(min_of(split_begin + size, gathered ? t.entries : t.seq.k_len), gathered ? split_begin : 0),
+                  split_begin = split * size,
+                  split_end = max_of(min_of(split_begin + size, gathered ? t.entries : t.seq.k_len), gathered ? split_begin : 0),
                   first_key = listed ? 0 : split_begin, last_key = listed ? t.keys : split_end;
     const bool idle = t.valid <= 0 || (split > 0 && split_begin >= t.seq.k_len && !gathered);
     if constexpr (M::key_warps > 1) {
@@ -385,7 +384,8 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
         return;
     }
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
-    const int begin = listed ? int(split_begin) : rt::warp_uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
+    const int begin =
+        listed ? int(split_begin) : rt::warp_uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
     const int end = rt::warp_uniform(listed ? int(split_end) : s.row[t.valid - 1].end);
     const WarpPart<M> w;
     M::load_q(x);
@@ -434,9 +434,10 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
 
 // Blocks that a multiprocessor holds at once: where three would leave too few registers, two.
 template <class M, Kind kind>
-constexpr int kBlocksHeld = M::resident > 2 && ((kind == Kind::general && !M::Policy::kScaled) || (kStored<typename M::Policy> && rt::kScarceRegisters))
-                                ? 2
-                                : M::resident;
+constexpr int kBlocksHeld =
+    M::resident > 2 && ((kind == Kind::general && !M::Policy::kScaled) || (kStored<typename M::Policy> && rt::kScarceRegisters))
+        ? 2
+        : M::resident;
 
 template <class M, Kind kind>
 FA_KERNEL void FA_BOUNDS(M::threads, (kBlocksHeld<M, kind>)) forward_mma(FA_PARAM MmaForwardParams x) {

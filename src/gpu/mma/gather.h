@@ -1,6 +1,6 @@
-// Lists of keys, slots and blocks of keys for the forward's mma kernels: a tile's rows share a list, and its entries, one behind the other, take the
-// place of keys. Where the key of an entry lies is found as for pages, a tile before it is needed (mma/block.h). Lists of blocks keep their bands: of
-// a tile of theirs, whose keys are neighbours, the first one is kept as well.
+// Lists of keys, slots and blocks of keys for the forward's mma kernels: a tile's rows share a list, and its entries, one behind the other,
+// take the place of keys. Where the key of an entry lies is found as for pages, a tile before it is needed (mma/block.h). Lists of blocks
+// keep their bands: of a tile of theirs, whose keys are neighbours, the first one is kept as well.
 #pragma once
 #include "gpu/mma/block.h"
 
@@ -35,7 +35,8 @@ struct GatheredKeys {
         if (at >= t.entries) return kNoKey;
         const uint32_t size = uint32_t(x.gathered.block), block = uint32_t(at) / size, full = uint32_t(t.full_blocks);
         const ListSource& list = block < full ? t.full : t.list;
-        const int64_t entry = list.entries[int64_t(block < full ? block : block - full) * list.step], key = entry * size + uint32_t(at) % size;
+        const int64_t entry = list.entries[int64_t(block < full ? block : block - full) * list.step],
+                      key = entry * size + uint32_t(at) % size;
         return entry < 0 || key >= t.keys ? kNoKey : block < full ? ~int(key) : int(key);
     }
     // Of the tile that begins with entry `at`.

@@ -13,8 +13,8 @@ struct Instantiate {
     using Usual = MmaForward<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     static constexpr bool shrinks = KeyWarps == 1 && (!Mma::kAsyncCopies || Mma::kWidens || Mma::kSplitTf32 || RowTiles > 1 || D > 128);
     static constexpr int keys = !shrinks ? Keys : Keys > 32 ? 32 : 16;
-    using General = MmaForward<typename Mma::General, D, RowWarps, RowTiles * kRowsOfTile<Mma> / kRowsOfTile<typename Mma::General>, KeyWarps, keys,
-                               (keys < Keys && !Mma::kSplitTf32 && Mma::kAsyncCopies ? 2 * Stages : Stages), Resident>;
+    using General = MmaForward<typename Mma::General, D, RowWarps, RowTiles * kRowsOfTile<Mma> / kRowsOfTile<typename Mma::General>,
+                               KeyWarps, keys, (keys < Keys && !Mma::kSplitTf32 && Mma::kAsyncCopies ? 2 * Stages : Stages), Resident>;
 };
 template <class M>
 constexpr Instance describe_instance(void (*general)(MmaForwardParams), void (*plain)(MmaForwardParams), void (*paged)(MmaForwardParams)) {
@@ -97,10 +97,11 @@ constexpr Instance stored_entry() {
 }
 template <class Mma, int width>
 struct List {
-    static constexpr bool k32 = sizeof(typename Mma::Element) == 4, kLatent = kLatentKeyBytes<Mma> > 0, k16 = !k32 && !Mma::kWidens && !kLatent;
+    static constexpr bool k32 = sizeof(typename Mma::Element) == 4, kLatent = kLatentKeyBytes<Mma> > 0,
+                          k16 = !k32 && !Mma::kWidens && !kLatent;
     static constexpr bool worth = width <= 128 || !kIsF16<typename Mma::Element>;  // wide heads under f16 are not worth their code
-    static constexpr bool kFp8 = Mma::kWidensQ, k8 = Mma::kKv8bit && worth && !kLatent && !kFp8, kQuantised = Mma::kQuantised && !Mma::kScaled && worth,
-                          kScaled = Mma::kScaled && worth;
+    static constexpr bool kFp8 = Mma::kWidensQ, k8 = Mma::kKv8bit && worth && !kLatent && !kFp8,
+                          kQuantised = Mma::kQuantised && !Mma::kScaled && worth, kScaled = Mma::kScaled && worth;
     static constexpr Instance list[] = {
 #define FA_MMA_16BIT(D, ...) entry<k16 && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_8BIT(D, ...) entry<k8 && D == width, Mma, D, __VA_ARGS__>(),
@@ -108,14 +109,14 @@ struct List {
 #define FA_MMA_BLOCKS(D, ...) entry<kQuantised && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_BLOCKS_DECODE(D, ...) entry<kQuantised && D == width, typename DecodeOf<Mma>::Policy, D, __VA_ARGS__>(),
 #define FA_MMA_SCALED(D, ...) entry<kScaled && D == width, Mma, D, __VA_ARGS__>(),
-#define FA_MMA_SCALED_DECODE(D, ...)                                                          \
-    stored_entry<kScaled && D == width, Mma, StoredBlocks<FA_Q4_1>, D, __VA_ARGS__>(),        \
-        stored_entry<kScaled && D == width, Mma, StoredBlocks<FA_Q5_0>, D, __VA_ARGS__>(),    \
-        stored_entry<kScaled && D == width, Mma, StoredBlocks<FA_Q5_1>, D, __VA_ARGS__>(),    \
-        stored_entry<kScaled && D == width, Mma, StoredBytes<I8>, D, __VA_ARGS__>(),          \
-        stored_entry<kScaled && D == width, Mma, StoredBytes<E4m3>, D, __VA_ARGS__>(),        \
-        stored_entry<kScaled && D == width, Mma, StoredE2m1<false>, D, __VA_ARGS__>(),        \
-        stored_entry<kScaled && D == width, Mma, StoredE2m1<true>, D, __VA_ARGS__>(),         \
+#define FA_MMA_SCALED_DECODE(D, ...)                                                       \
+    stored_entry<kScaled && D == width, Mma, StoredBlocks<FA_Q4_1>, D, __VA_ARGS__>(),     \
+        stored_entry<kScaled && D == width, Mma, StoredBlocks<FA_Q5_0>, D, __VA_ARGS__>(), \
+        stored_entry<kScaled && D == width, Mma, StoredBlocks<FA_Q5_1>, D, __VA_ARGS__>(), \
+        stored_entry<kScaled && D == width, Mma, StoredBytes<I8>, D, __VA_ARGS__>(),       \
+        stored_entry<kScaled && D == width, Mma, StoredBytes<E4m3>, D, __VA_ARGS__>(),     \
+        stored_entry<kScaled && D == width, Mma, StoredE2m1<false>, D, __VA_ARGS__>(),     \
+        stored_entry<kScaled && D == width, Mma, StoredE2m1<true>, D, __VA_ARGS__>(),      \
         stored_entry<kScaled && D == width, Mma, StoredInt4, D, __VA_ARGS__>(),
 #define FA_MMA_LATENT(...) latent_entry<kLatent && !Mma::kKv8bit, Mma, width, __VA_ARGS__>(),
 #define FA_MMA_LATENT_8BIT(...) latent_entry<kLatent && Mma::kKv8bit, Mma, width, __VA_ARGS__>(),

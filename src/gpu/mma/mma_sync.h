@@ -15,7 +15,9 @@ struct SwizzledPtr {
         FA_UNROLL_FOR (int i = 0; i < 4; i++) at[i] = first ^ uint32_t(32 * i);
     }
     FA_MEMBER uint32_t pair(int i) const { return at[uint32_t(i) % 4] + 128 * (uint32_t(i) / 4); }
-    FA_MEMBER SwizzledPtr advance(int i) const { return SwizzledPtr((at[0] ^ uint32_t(32 * (i % 4))) + uint32_t(128 * (i / 4))); }  // i: any number
+    FA_MEMBER SwizzledPtr advance(int i) const {
+        return SwizzledPtr((at[0] ^ uint32_t(32 * (i % 4))) + uint32_t(128 * (i / 4)));
+    }  // i: any number
 };
 
 // The same for even rows or vectors, and for odd ones.
@@ -87,20 +89,27 @@ struct MmaSync {
     static constexpr int kLanes = 32, kTile = 16;  // of a wave; rows, columns and depth of a tile
     static constexpr const char* kFamily = "fwd_mma";
     static constexpr bool kAsyncCopies = true, kClusters = true, kQInShared = true, kOutputInPasses = false, kAvailable = rt::kHasMma;
-    struct alignas(8) Pairs { uint32_t low, high; };
-    struct FragmentA { uint32_t r[4]; };   // 16 rows × 16 deep
-    struct FragmentB { uint32_t r[4]; };  // 16 deep × 16 columns
-    using General = MmaSync;                              // the policy of general kernels, in whose rows others' are whole tiles
-    static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kWidensQ = false;  // k and v are stored as q is
+    struct alignas(8) Pairs {
+        uint32_t low, high;
+    };
+    struct FragmentA {
+        uint32_t r[4];
+    };  // 16 rows × 16 deep
+    struct FragmentB {
+        uint32_t r[4];
+    };  // 16 deep × 16 columns
+    using General = MmaSync;  // the policy of general kernels, in whose rows others' are whole tiles
+    static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false,
+                          kWidensQ = false;  // k and v are stored as q is
     static constexpr Copies kCopies = Copies::async;
-    static constexpr bool kRoundsQ = !kIsF16<T>;            // may q be of a finer type?
-    static constexpr bool kSplitTf32 = false;               // long chains of products are accurate enough for probabilities of this type
-    static constexpr float kExponent = kIsF16<T> ? 15.f : 0.f;         // log2 of what exponentials are computed too large by
-    static constexpr float kRowSumUnit = kIsF16<T> ? 0x1p-47f : 0x1p-32f;    // takes their sums to the units of kHeadroomUnit
-    static constexpr float kOutputUnit = kIsF16<T> ? 0x1p-47f : 0x1p-8f;  // and the sums of probabilities times v
-    static constexpr float kLag = 0.f;                                    // by how much m may be behind a row's maximum
-    static constexpr float kScoreUnit = 1.f;                              // takes products of q and k to their value
-    static constexpr bool kModsAtOnce = true;                             // score mods without a branch for each score: see mma/scores.h
+    static constexpr bool kRoundsQ = !kIsF16<T>;  // may q be of a finer type?
+    static constexpr bool kSplitTf32 = false;     // long chains of products are accurate enough for probabilities of this type
+    static constexpr float kExponent = kIsF16<T> ? 15.f : 0.f;             // log2 of what exponentials are computed too large by
+    static constexpr float kRowSumUnit = kIsF16<T> ? 0x1p-47f : 0x1p-32f;  // takes their sums to the units of kHeadroomUnit
+    static constexpr float kOutputUnit = kIsF16<T> ? 0x1p-47f : 0x1p-8f;   // and the sums of probabilities times v
+    static constexpr float kLag = 0.f;                                     // by how much m may be behind a row's maximum
+    static constexpr float kScoreUnit = 1.f;                               // takes products of q and k to their value
+    static constexpr bool kModsAtOnce = true;                              // score mods without a branch for each score: see mma/scores.h
     FA_MEMBER static int output_column(int c, int i) { return kTile * c + Acc::column(i); }  // of element i of the c-th product with v
 
     // Where a lane reads, in a tile of q from `row` on, and in tiles of k and v from `key` on.
@@ -119,9 +128,7 @@ struct MmaSync {
 
     // A tile of rows or keys, `down` bytes further on, or for v of its n-th keys, and step i of 16 dims or columns. keys: of all that
     // lie there.
-    FA_MEMBER static void load_q(FragmentA& a, const SwizzledPtr& ptr, int down, int i) {
-        rt::ldmatrix_x4(ptr.pair(i) + down, a.r);
-    }
+    FA_MEMBER static void load_q(FragmentA& a, const SwizzledPtr& ptr, int down, int i) { rt::ldmatrix_x4(ptr.pair(i) + down, a.r); }
     template <int row_bytes>
     FA_MEMBER static void load_k(FragmentB& b, const SwizzledPtr& ptr, int down, int i) {
         rt::ldmatrix_x4(ptr.pair(i) + down, b.r);
@@ -149,10 +156,10 @@ struct MmaSync {
 
     // For the backward: probabilities go to a tile in shared memory, of which load_q reads rows, and load_transposed columns, as a
     // left side.
-    static constexpr bool kHoldsProbs = false, kHoldsOwned = false;  // in registers
+    static constexpr bool kHoldsProbs = false, kHoldsOwned = false;                            // in registers
     static constexpr float kProbExponent = kExponent, kProbUnit = kIsF16<T> ? 0x1p+15f : 1.f;  // what they are kept too large by
-    static constexpr float kProductUnit = 1.f;                      // takes products of probabilities to their value
-    static constexpr bool kNarrow = kIsF16<T>;                      // of exponent: gradients of scores need units of their own
+    static constexpr float kProductUnit = 1.f;  // takes products of probabilities to their value
+    static constexpr bool kNarrow = kIsF16<T>;  // of exponent: gradients of scores need units of their own
     template <int row_bytes>
     FA_MEMBER static SwizzledPtrPair prob_ptr(const char* tile, int row) {
         return SwizzledPtrPair::for_store<row_bytes>(tile, row);
@@ -163,16 +170,16 @@ struct MmaSync {
             rt::st_shared((i / 4 ? ptr.odd : ptr.even).pair(c) + down + 8 * Acc::lane_row(i) * row_bytes, pack(p.x + i));
     }
     template <int row_bytes>
-    FA_MEMBER static SwizzledPtr transposed_ptr(const char* tile, int row, int lane) { return k_ptr<row_bytes>(tile, row, lane); }
+    FA_MEMBER static SwizzledPtr transposed_ptr(const char* tile, int row, int lane) {
+        return k_ptr<row_bytes>(tile, row, lane);
+    }
     template <int row_bytes>
     FA_MEMBER static void load_transposed(FragmentA& a, const SwizzledPtr& ptr, int down, int i) {
         rt::ldmatrix_x4_trans(ptr.pair(i) + down, a.r);
     }
     // Where a lane reads or writes step i of 16 dims or columns and those behind it.
     FA_MEMBER static SwizzledPtr advance(const SwizzledPtr& ptr, int i) { return ptr.advance(i); }
-    FA_MEMBER static SwizzledPtrPair advance(const SwizzledPtrPair& ptr, int i) {
-        return {ptr.even.advance(i), ptr.odd.advance(i)};
-    }
+    FA_MEMBER static SwizzledPtrPair advance(const SwizzledPtrPair& ptr, int i) { return {ptr.even.advance(i), ptr.odd.advance(i)}; }
 };
 
 // f32 as the sum of two tf32 each, and a product as three: what is left out is below 2^-21 of it. A matrix core truncates sums
@@ -187,15 +194,20 @@ struct MmaTf32 {
     static constexpr const char* kFamily = "fwd_mma";
     static constexpr bool kAsyncCopies = true, kClusters = true, kQInShared = true, kOutputInPasses = false, kAvailable = rt::kHasMma;
     using General = MmaTf32;
-    static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kWidensQ = false, kRoundsQ = false, kSplitTf32 = true;
+    static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kWidensQ = false, kRoundsQ = false,
+                          kSplitTf32 = true;
     static constexpr Copies kCopies = Copies::async;
     static constexpr float kExponent = 0.f, kRowSumUnit = 0x1p-32f, kOutputUnit = 1.f, kScoreUnit = 4.f, kLag = 0.f;
     static constexpr bool kModsAtOnce = true;
     FA_MEMBER static int output_column(int c, int i) { return kTile * c + Acc::column(i); }
 
     // Register 4 · step + i: of the 16 deep, elements 8 · step … 8 · step + 7.
-    struct FragmentA { uint32_t large[8], small[8]; };
-    struct FragmentB { uint32_t large[8], small[8]; };  // [half of the columns][step][2]
+    struct FragmentA {
+        uint32_t large[8], small[8];
+    };
+    struct FragmentB {
+        uint32_t large[8], small[8];
+    };  // [half of the columns][step][2]
 
     // The large part is rounded; the product cuts off what the small one has too much, one bit at most. Not a number: the small one
     // is not, whatever has become of the large one. Infinite: the small one is not a number, too, see mma_chain.

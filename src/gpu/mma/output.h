@@ -13,8 +13,8 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     using Element = typename Block::Element;
     using Shared = typename Block::Shared;
     using Tile = typename Block::Tile;
-    using Block::column_warps, Block::kColumnSteps, Block::kOutputColumns, Block::kOutputPasses, Block::kTile, Block::kTileRows, Block::q_tile,
-        Block::rows, Block::shared, Block::threads;
+    using Block::column_warps, Block::kColumnSteps, Block::kOutputColumns, Block::kOutputPasses, Block::kTile, Block::kTileRows,
+        Block::q_tile, Block::rows, Block::shared, Block::threads;
 
     // Four columns of a row stay together, and those of neighbouring rows lie in different banks.
     FA_MEMBER static float* output_at(int key_warp, int row, int column) {
@@ -24,14 +24,15 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         if constexpr (kLatentParts<Mma> > 1) return Mma::output_column(column_warp, c, i);
         else return Mma::output_column(c, i);
     }
-    // A warp's sums of the columns of a pass, and, with the first, its rows' states. Warps that share rows stage one after another where not all
-    // columns fit.
+    // A warp's sums of the columns of a pass, and, with the first, its rows' states. Warps that share rows stage one after another where
+    // not all columns fit.
     static constexpr int kPassSteps = kOutputColumns / kTile < kColumnSteps ? kOutputColumns / kTile : kColumnSteps;
     FA_MEMBER static void stage_output(int row0, int key_warp, int column_warp, int pass, float unit, float v_factor,
                                        const float m[RowTiles][Acc::kRows], const float l[RowTiles][Acc::kRows],
                                        const Acc o[RowTiles][Block::kAccs]) {
         constexpr int warp_passes = kColumnSteps / kPassSteps;  // that a warp's columns take
-        const bool stages = (Block::score_warps == 0 || column_warp < column_warps) && (kOutputPasses == 1 || column_warps == 1 || column_warp == pass / warp_passes);
+        const bool stages = (Block::score_warps == 0 || column_warp < column_warps) &&
+                            (kOutputPasses == 1 || column_warps == 1 || column_warp == pass / warp_passes);
         const int column0 = column_warps > 1 && kOutputPasses == 1 ? column_warp * kTile * kColumnSteps : 0;
         // The unit of f16 times a small factor is no normal number: of 8-bit queries, whose o may be f32, it comes first.
         constexpr float first = Mma::kWidensQ ? Mma::kOutputUnit : 1.f, unit_left = Mma::kOutputUnit / first;
@@ -46,7 +47,8 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
             if (stages)
                 FA_UNROLL_FOR (int c = 0; c < kPassSteps; c++)
                     FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
-                        *output_at(key_warp, row0 + kTileRows * i + Acc::row(Acc::lane_row(e)), column0 + output_column(column_warp, c, e)) =
+                        *output_at(key_warp, row0 + kTileRows * i + Acc::row(Acc::lane_row(e)),
+                                   column0 + output_column(column_warp, c, e)) =
                             o[i][pass % warp_passes * kPassSteps + c].x[e] * first * factor[Acc::lane_row(e)];
         }
     }

@@ -15,7 +15,8 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     using Mma = typename M::Policy;
     using Element = typename M::Element;
     // Bytes of an element in shared memory, and in memory; and elements of a vector in shared memory.
-    static constexpr int kBytes = int(sizeof(Element)), kStored = Mma::kKv8bit ? 1 : kBytes, kVec = 16 / kBytes, kVecWords = kVec * kStored / 4;
+    static constexpr int kBytes = int(sizeof(Element)), kStored = Mma::kKv8bit ? 1 : kBytes, kVec = 16 / kBytes,
+                         kVecWords = kVec * kStored / 4;
     // Of k a thread fetches vectors; of v four columns of four keys, which are transposed.
     static constexpr int kVecs = M::keys / M::kRowsAtOnce, kAcross = M::columns / 4, kAllUnits = M::keys / 4 * kAcross,
                          kUnits = (kAllUnits + M::threads - 1) / M::threads;
@@ -40,8 +41,8 @@ struct KvPipe<M, kind, Type, Copies::registers> {
             rt::cp_async_wait<0>();
         }
     }
-    // What is the same for the wave: where keys begin, and the bytes between them; −1: their tiles are more than 2^31 bytes long, or not all of their rows'
-    // bytes are there.
+    // What is the same for the wave: where keys begin, and the bytes between them; −1: their tiles are more than 2^31 bytes long, or not
+    // all of their rows' bytes are there.
     struct Rows {
         const char* base;
         int step;
@@ -100,14 +101,15 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         FA_UNROLL_FOR (int i = 0; i < n; i++) Mma::widen(Stored{}, from[i], to + 2 * i);
     }
 
-    // A tile all of whose rows are there, and less than 2^31 bytes long: one address for the wave, and each thread's offset, opaque: where that is
-    // computed, loads are known to need no more than its 32 bits.
+    // A tile all of whose rows are there, and less than 2^31 bytes long: one address for the wave, and each thread's offset, opaque: where
+    // that is computed, loads are known to need no more than its 32 bits.
     struct WholeTile {
         const char* base;
         int row;
         bool is;
         // What is the same for all blocks is read as a parameter, which takes no vector instruction.
-        FA_MEMBER WholeTile(const Rows& from, int key, int end) : base(from.base + uint64_t(uint32_t(key)) * uint32_t(from.step)), row(from.step) {
+        FA_MEMBER WholeTile(const Rows& from, int key, int end)
+            : base(from.base + uint64_t(uint32_t(key)) * uint32_t(from.step)), row(from.step) {
             is = row >= 0 && end - key >= M::keys;
         }
         template <int n>
@@ -136,8 +138,8 @@ struct KvPipe<M, kind, Type, Copies::registers> {
         }
         const uint32_t to = rt::smem_addr(M::stage_tile(is_v)) + uint32_t(rt::warp_uniform(rt::thread() / Mma::kLanes) * Mma::kLanes * 16);
         FA_UNROLL_FOR (int n = 0; n < kVecs; n++)
-            rt::load_to_shared(to + uint32_t(n * M::threads * 16), rt::uniform_pointer(whole.base + int64_t(n * M::kRowsAtOnce) * whole.row),
-                               uint32_t(offset[n % kSwizzles]));
+            rt::load_to_shared(to + uint32_t(n * M::threads * 16),
+                               rt::uniform_pointer(whole.base + int64_t(n * M::kRowsAtOnce) * whole.row), uint32_t(offset[n % kSwizzles]));
         return true;
     }
     FA_MEMBER static int row_offset(bool of_v, int row, int vec) {
@@ -216,7 +218,8 @@ struct KvPipe<M, kind, Type, Copies::registers> {
             FA_UNROLL_FOR (int r = 0; r < 4; r++) widen(stored, from[r], row[r]);
             FA_UNROLL_FOR (int c = 0; c < 4; c++) {
                 const uint32_t selector = c % 2 ? 0x7632 : 0x5410;
-                const uint32_t words[] = {rt::prmt(row[0][c / 2], row[1][c / 2], selector), rt::prmt(row[2][c / 2], row[3][c / 2], selector)};
+                const uint32_t words[] = {rt::prmt(row[0][c / 2], row[1][c / 2], selector),
+                                          rt::prmt(row[2][c / 2], row[3][c / 2], selector)};
                 rt::store_shared<2>(M::stage_tile(1) + Mma::template v_offset<M::keys>(column + c, key), words);
             }
         }

@@ -39,7 +39,8 @@ struct MmaRowMax : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, 
     }
     // row_max: of all scores of the tile and of m.
     template <int tiles>
-    FA_MEMBER static bool move_row_max(float lag, float& unit, Acc (*score)[tiles], PerRow& row_max, PerRow& m, PerRow& factor, PerRow& exp2_offset) {
+    FA_MEMBER static bool move_row_max(float lag, float& unit, Acc (*score)[tiles], PerRow& row_max, PerRow& m, PerRow& factor,
+                                       PerRow& exp2_offset) {
         constexpr float kLarge = 0x1p+16f;
         bool large = false, moves = Mma::kLag == 0.f;
         FA_UNROLL_FOR (int i = 0; i < RowTiles; i++)

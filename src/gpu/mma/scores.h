@@ -1,5 +1,5 @@
-// What an mma kernel does to a tile of scores before softmax (masks and score mods), and to P where there is dropout; and from the ones to the
-// other. All but the band and that is for calls that ask for it, by the features of score.h.
+// What an mma kernel does to a tile of scores before softmax (masks and score mods), and to P where there is dropout; and from the ones to
+// the other. All but the band and that is for calls that ask for it, by the features of score.h.
 #pragma once
 #include "gpu/mma/output.h"
 
@@ -132,7 +132,8 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
             for_each_score(row0, score, [&](float s, const Row&, int) { return s * (x.scale * Mma::kScoreUnit); });
             if (t.features & kSoftcap) {
                 const float inverse = kModsAtOnce ? reciprocal_of_softcap(x) : 0.f;
-                for_each_score(row0, score, [&](float s, const Row&, int) { return x.softcap * Mma::tanh(kModsAtOnce ? s * inverse : s / x.softcap); });
+                for_each_score(row0, score,
+                               [&](float s, const Row&, int) { return x.softcap * Mma::tanh(kModsAtOnce ? s * inverse : s / x.softcap); });
             }
             if (t.features & kBias) add_bias(x, row0, key, score);
             for_each_score(row0, score, [&](float s, const Row&, int) { return s * kLog2e; });

@@ -26,12 +26,12 @@ struct AppendOperand {
 // What append_rows reads.
 struct AppendParams {
     AppendOperand k, v;
-    int64_t batch, heads, seqlen_new, total_new;         // heads: of k or of v, whichever has more
-    const int32_t *cu_seqlens_new, *seqused_new;         // NULL: as in QuerySpans
-    const int32_t* positions;                            // of each token's key; NULL: keys follow each other,
-    const int32_t* first;                                // from this key of a sequence on; NULL: 0
-    int64_t positions_stride;                            // between sequences
-    const int32_t *leftpad, *kv_batch_idx;               // NULL: none; sequence b
+    int64_t batch, heads, seqlen_new, total_new;  // heads: of k or of v, whichever has more
+    const int32_t *cu_seqlens_new, *seqused_new;  // NULL: as in QuerySpans
+    const int32_t* positions;                     // of each token's key; NULL: keys follow each other,
+    const int32_t* first;                         // from this key of a sequence on; NULL: 0
+    int64_t positions_stride;                     // between sequences
+    const int32_t *leftpad, *kv_batch_idx;        // NULL: none; sequence b
     int64_t seqlen_k, sequences;
     Pages pages;
     const float *cos, *sin;  // NULL: no rotation
@@ -39,7 +39,7 @@ struct AppendParams {
     int32_t from_dtype;
     int32_t page_shift;  // a page has 2^page_shift keys; −1: another number
     bool dynamic_scale;  // of k or v
-    bool copies;  // see copies_rows
+    bool copies;         // see copies_rows
 };
 
 // Do rows go into the cache as they are, in aligned 16-byte vectors, as many of each sequence? And have numbers of keys and pages
@@ -51,8 +51,8 @@ inline bool copies_rows(const Problem& p, const fa_append_kv_args_t& a, int32_t 
         return copy_width(base, row_strides(stride, false), dim, dtype) == 16;
     };
     const bool counted = a.cu_seqlens_new || a.seqused_new, scaled = p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_TAIL);
-    return d.k_dtype == d.q_dtype && d.v_dtype == d.q_dtype && !counted && !scaled && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) && d.seqlen_k <= limit &&
-           a.seqlen_new <= limit && d.kv_batch <= limit && d.num_pages <= limit && page_shift >= 0 &&
+    return d.k_dtype == d.q_dtype && d.v_dtype == d.q_dtype && !counted && !scaled && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) &&
+           d.seqlen_k <= limit && a.seqlen_new <= limit && d.kv_batch <= limit && d.num_pages <= limit && page_shift >= 0 &&
            is_vec16(a.k, d.k_stride, d.dim_qk, d.k_dtype) && is_vec16(a.v, d.v_stride, d.dim_v, d.v_dtype) &&
            is_vec16(a.k_new, a.k_new_stride, d.dim_qk, d.q_dtype) && is_vec16(a.v_new, a.v_new_stride, d.dim_v, d.q_dtype);
 }
@@ -189,8 +189,7 @@ FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
     const int64_t bytes = type_bytes(operand.to_dtype), outer_bytes = operand.to_strides.batch * bytes,
                   row_bytes = operand.to_strides.row * bytes;
     const int all = int(operand.steps.dim * bytes), first = rt::thread() % kTeam * 16;
-    const char* const from =
-        static_cast<const char*>(operand.from) + operand.from_strides.index(row.b, row.t, row.h) * bytes + first;
+    const char* const from = static_cast<const char*>(operand.from) + operand.from_strides.index(row.b, row.t, row.h) * bytes + first;
     const KeySource source = key_source_of(x, row.b, row.t, row.t);
     const bool paged = x.pages.table != nullptr;
     const int64_t table_stride = paged ? x.pages.row_stride : 0, sequence_bytes = paged ? 0 : outer_bytes;
@@ -198,12 +197,9 @@ FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
     char* cache = static_cast<char*>(operand.to) + row.h * operand.to_strides.head * bytes + b * sequence_bytes + first;
     const int32_t* table = x.pages.table + b * table_stride;
     const uint32_t later = uint32_t(source.later), keys = uint32_t(x.seqlen_k), sequences = uint32_t(x.sequences);
-    const uint32_t pages = uint32_t(x.pages.count), within = paged ? uint32_t(x.pages.size) - 1 : ~0u,
-                   shift = uint32_t(x.page_shift);
-    force_evaluation(outer_bytes ^ row_bytes ^ all ^ int64_t(from) ^ int64_t(cache) ^ int64_t(table) ^ table_stride ^
-                     sequence_bytes);
-    force_evaluation(int64_t(source.key) ^ int64_t(source.index) ^ int64_t(later ^ keys ^ shift) << 32 ^ sequences ^ pages ^
-                     within);
+    const uint32_t pages = uint32_t(x.pages.count), within = paged ? uint32_t(x.pages.size) - 1 : ~0u, shift = uint32_t(x.page_shift);
+    force_evaluation(outer_bytes ^ row_bytes ^ all ^ int64_t(from) ^ int64_t(cache) ^ int64_t(table) ^ table_stride ^ sequence_bytes);
+    force_evaluation(int64_t(source.key) ^ int64_t(source.index) ^ int64_t(later ^ keys ^ shift) << 32 ^ sequences ^ pages ^ within);
     rt::wait_for_predecessor();
     if (row.b >= x.batch || row.h >= operand.heads || first >= all) return;
     float vec[4];
@@ -267,8 +263,7 @@ FA_DEVICE void convert_row(const AppendParams& x, const AppendRow& row) {
             factor = dynamic_descale(amax, largest_value(operand.to_dtype));
             if (descale && lane == 0) *descale = factor;
         }
-        if (steps.count() > kTeam && cache_row.valid)
-            loaded = load_step(operand.from, from_row, x.from_dtype, step_of(steps, lane));
+        if (steps.count() > kTeam && cache_row.valid) loaded = load_step(operand.from, from_row, x.from_dtype, step_of(steps, lane));
     }
     if (descale && !operand.dynamic) factor = *descale;
 
@@ -287,7 +282,8 @@ FA_DEVICE void convert_row(const AppendParams& x, const AppendRow& row) {
 }
 
 // Element c of a new row, rotated by the angles of its position.
-FA_DEVICE float new_element(const AppendParams& x, const AppendOperand& operand, int64_t row, int64_t c, const float* cos, const float* sin) {
+FA_DEVICE float new_element(const AppendParams& x, const AppendOperand& operand, int64_t row, int64_t c, const float* cos,
+                            const float* sin) {
     const RowSteps& steps = operand.steps;
     const float own = load_element(operand.from, row + c, x.from_dtype);
     const int turned = int(c) - steps.begin;

@@ -1,6 +1,6 @@
-// Copies of q, k and v in bf16, which a forward of many rows reads in place of what native precision permits to round: k and v in blocks, of 4 bits
-// or with factors of rows or along the dims, beside a q of any type. Matrix units then have operands, of whatever types k and v are; and reading blocks and writing 16 bits once takes a part of the
-// time that every tile of rows would take to find their values again.
+// Copies of q, k and v in bf16, which a forward of many rows reads in place of what native precision permits to round: k and v in blocks,
+// of 4 bits or with factors of rows or along the dims, beside a q of any type. Matrix units then have operands, of whatever types k and v
+// are; and reading blocks and writing 16 bits once takes a part of the time that every tile of rows would take to find their values again.
 #pragma once
 #include "gpu/common/memory.h"
 
@@ -9,8 +9,9 @@ namespace gpu {
 
 constexpr int kCopyThreads = 256;
 
-// A tensor and its copy, which is dense: sequences or pages, rows, heads, dims. A thread copies a part of a row: eight dims, or of a block sixteen,
-// eight of each half, whose bits lie in the same bytes where they are fewer than eight. Factors and shifts are multiplied and added before.
+// A tensor and its copy, which is dense: sequences or pages, rows, heads, dims. A thread copies a part of a row: eight dims, or of a block
+// sixteen, eight of each half, whose bits lie in the same bytes where they are fewer than eight. Factors and shifts are multiplied and
+// added before.
 struct Bf16Copy {
     const void* from;
     uint16_t* to;

@@ -42,9 +42,13 @@ struct Word16 {
 FA_DEVICE void load_word(const char* at, Word16* w) { rt::load4(reinterpret_cast<const float*>(at), w->x); }
 FA_DEVICE void store_word(char* at, const Word16& w) { rt::store4(reinterpret_cast<float*>(at), w.x); }
 template <class Word>
-FA_DEVICE void load_word(const char* at, Word* w) { *w = *reinterpret_cast<const Word*>(at); }
+FA_DEVICE void load_word(const char* at, Word* w) {
+    *w = *reinterpret_cast<const Word*>(at);
+}
 template <class Word>
-FA_DEVICE void store_word(char* at, const Word& w) { *reinterpret_cast<Word*>(at) = w; }
+FA_DEVICE void store_word(char* at, const Word& w) {
+    *reinterpret_cast<Word*>(at) = w;
+}
 
 template <class Word>
 FA_DEVICE void copy_words(const Move& m, int64_t first) {
@@ -68,8 +72,7 @@ FA_DEVICE void load_elements(const void* at, int32_t dtype, float* x) {
         rt::load4(static_cast<const float*>(at), x);
     } else {
         const Vec4<F16> halves = *static_cast<const Vec4<F16>*>(at);
-        FA_UNROLL_FOR (int e = 0; e < n; e++) x[e] =
-            dtype == FA_F16 ? f16_to_f32(halves.element[e].x) : bf16_to_f32(halves.element[e].x);
+        FA_UNROLL_FOR (int e = 0; e < n; e++) x[e] = dtype == FA_F16 ? f16_to_f32(halves.element[e].x) : bf16_to_f32(halves.element[e].x);
     }
 }
 

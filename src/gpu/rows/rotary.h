@@ -74,9 +74,7 @@ FA_DEVICE void store_vec8(void* base, int64_t at, int32_t dtype, int n, const fl
     } else {
         Vec8Bytes packed{};
         FA_UNROLL_FOR (int i = 0; i < kVec8; i++) {
-            const uint8_t byte = dtype == FA_E4M3   ? f32_to_e4m3(x[i])
-                                 : dtype == FA_E5M2 ? f32_to_e5m2(x[i])
-                                                    : uint8_t(f32_to_i8(x[i]));
+            const uint8_t byte = dtype == FA_E4M3 ? f32_to_e4m3(x[i]) : dtype == FA_E5M2 ? f32_to_e5m2(x[i]) : uint8_t(f32_to_i8(x[i]));
             packed.word[i / 4] |= uint32_t(byte) << 8 * (i & 3);
         }
         *reinterpret_cast<Vec8Bytes*>(p) = packed;
@@ -95,8 +93,8 @@ struct RowSteps {
     FA_MEMBER int count() const { return rotating() + before() + (dim - begin - rotated + kVec8 - 1) / kVec8; }
 };
 
-// Elements [at, at + n) of a row; under rotation by halves also their partners, half of what rotates further on. turned: the first element's
-// number among those that rotate.
+// Elements [at, at + n) of a row; under rotation by halves also their partners, half of what rotates further on. turned: the first
+// element's number among those that rotate.
 struct Step {
     int at, partner, n, turned;
     bool rotates;

@@ -14,10 +14,10 @@
 namespace fa {
 namespace gpu {
 
-constexpr int kRowStride = 64 + 4;       // floats between rows of the k buffer and of the probabilities
+constexpr int kRowStride = 64 + 4;  // floats between rows of the k buffer and of the probabilities
 constexpr int kKvFloats = kKeys * kRowStride;
-constexpr int kChain = 32;               // dims of q·k summed in one chain: longer ones lose accuracy on data of one sign
-constexpr int64_t kResidentDims = 256;   // up to here q stays in shared memory if that has room; else it passes through with k
+constexpr int kChain = 32;              // dims of q·k summed in one chain: longer ones lose accuracy on data of one sign
+constexpr int64_t kResidentDims = 256;  // up to here q stays in shared memory if that has room; else it passes through with k
 
 template <int TR, int TV>
 struct Simt {
@@ -46,8 +46,7 @@ struct Simt {
         int q_stride;
     };
     static constexpr int64_t shared_bytes(int64_t q_dims) {
-        return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 7 * rows) +
-               4 * (rows * (q_dims + 4) + kKvFloats + rows * kRowStride + 2 * kKeys);
+        return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 7 * rows) + 4 * (rows * (q_dims + 4) + kKvFloats + rows * kRowStride + 2 * kKeys);
     }
     FA_MEMBER static Shared layout(char* memory, int q_dims) {
         Shared s;
@@ -158,8 +157,8 @@ struct Simt {
         }
     }
 
-    // Where each key of the tile lies, and its de-scale factors: of plain rows the first unit in k and in v, of others the page or sequence,
-    // and the row there.
+    // Where each key of the tile lies, and its de-scale factors: of plain rows the first unit in k and in v, of others the page or
+    // sequence, and the row there.
     FA_COLD_MEMBER static void locate_keys(const SimtForwardParams& x, int64_t key0, int keys) {
         const Shared s = layout(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
@@ -167,8 +166,8 @@ struct Simt {
             s.k_offset[j] = s.v_offset[j] = -1;
             s.k_factor[j] = s.v_factor[j] = 1.f;
             if (j >= keys) continue;
-            const KeyLocation location = x.slots.any() ? locate_slot(x.slots, t.slots.entries[(key0 + j) * t.slots.step])
-                                                       : locate_key(x.pages, t.seq, key0 + j);
+            const KeyLocation location =
+                x.slots.any() ? locate_slot(x.slots, t.slots.entries[(key0 + j) * t.slots.step]) : locate_key(x.pages, t.seq, key0 + j);
             if (!location.valid) continue;
             if (!x.plain_kv) {
                 s.k_offset[j] = location.outer;
@@ -221,8 +220,7 @@ struct Simt {
         FA_UNROLL_FOR (int r = 0; r < TR; r++)
             FA_UNROLL_FOR (int n = 0; n < 4; n++) score[r][n] = 0.f;
         for (int dim0 = 0; dim0 < x.dim_qk; dim0 += kDims) {
-            if (x.plain_kv)
-                load_rows<kDims>(x.k_dtype, x.k, s.k_offset, s.k_factor, 0, dim0, x.dim_qk, x.k_aligned, kRowStride, s.kv);
+            if (x.plain_kv) load_rows<kDims>(x.k_dtype, x.k, s.k_offset, s.k_factor, 0, dim0, x.dim_qk, x.k_aligned, kRowStride, s.kv);
             else
                 load_scaled<kDims>(x.k_rows, x.k, x.k_dtype, x.k_strides, s.k_offset, s.v_offset, s.tile->k_head, 0, dim0, x.dim_qk,
                                    kRowStride, s.kv);
@@ -285,8 +283,8 @@ struct Simt {
     }
 
     // Online softmax: updates (m, l), turns scores into P and stores it, and returns each row's factor for o so far.
-    FA_MEMBER static void online_softmax(const SimtForwardParams& x, const Shared& s, int64_t key0,
-                                      float score[TR][4], float m[TR], float l[TR], float factor[TR]) {
+    FA_MEMBER static void online_softmax(const SimtForwardParams& x, const Shared& s, int64_t key0, float score[TR][4], float m[TR],
+                                         float l[TR], float factor[TR]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL_FOR (int r = 0; r < TR; r++) {
             float row_max = m[r];
@@ -312,13 +310,12 @@ struct Simt {
 
     // o = o · factor + probabilities · v
     FA_MEMBER static void compute_pv(const SimtForwardParams& x, const Shared& s, int keys, int64_t column0, const float factor[TR],
-                                      float o[TR][TV]) {
+                                     float o[TR][TV]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL_FOR (int r = 0; r < TR; r++)
             FA_UNROLL_FOR (int c = 0; c < TV; c++) o[r][c] *= factor[r];
         for (int key = 0; key < keys; key += value_keys) {
-            if (x.plain_kv)
-                load_rows<columns>(x.v_dtype, x.v, s.v_offset, s.v_factor, key, column0, x.dim_v, x.v_aligned, columns, s.kv);
+            if (x.plain_kv) load_rows<columns>(x.v_dtype, x.v, s.v_offset, s.v_factor, key, column0, x.dim_v, x.v_aligned, columns, s.kv);
             else
                 load_scaled<columns>(x.v_rows, x.v, x.v_dtype, x.v_strides, s.k_offset, s.v_offset, s.tile->v_head, key, column0, x.dim_v,
                                      columns, s.kv);
@@ -364,8 +361,7 @@ struct Simt {
                 factor = f.factor;
                 if (first && x.state) x.state[index] = f.state;
             }
-            const int64_t at = x.partial_o ? partial * x.dim_v
-                                           : query_index(x.o_strides, t.seq, t.batch, s.position[row], s.head[row]);
+            const int64_t at = x.partial_o ? partial * x.dim_v : query_index(x.o_strides, t.seq, t.batch, s.position[row], s.head[row]);
             float* const line = s.kv + rt::thread() * TV;  // each thread's own: what stores an element is compiled once for all of them
             FA_UNROLL_FOR (int c = 0; c < TV; c += 4) rt::store4(line + c, o[r] + c);
             FA_UNROLL_BY(1)
@@ -381,7 +377,7 @@ struct Simt {
 
 // One tile of rows, one split, one part of the columns.
 template <int TR, int TV>
-FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM SimtForwardParams x) {
+FA_KERNEL void FA_BOUNDS(kThreads, TR* TV > 16 ? 1 : 2) forward_simt(FA_PARAM SimtForwardParams x) {
     rt::fetch_parameters(x);
     using S = Simt<TR, TV>;
     int64_t item = rt::block();

@@ -1,5 +1,5 @@
-// How rows of k and v come to the SIMT kernel's buffer in shared memory, as f32: those of one element a value in four neighbouring ones at a
-// time, those of blocks likewise, and those with factors, of 4 bits or with a tail element by element.
+// How rows of k and v come to the SIMT kernel's buffer in shared memory, as f32: those of one element a value in four neighbouring ones at
+// a time, those of blocks likewise, and those with factors, of 4 bits or with a tail element by element.
 #pragma once
 #include "gpu/common/memory.h"
 
@@ -12,8 +12,7 @@ constexpr int kThreads = 256, kKeys = 64, kDims = 64;
 // `dim` and for rows that are not there. All loads are issued before one is used.
 constexpr int kVec4s = kDims * kKeys / 4 / kThreads;
 template <int width, class T>
-FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, bool aligned,
-                      T value[kVec4s][4]) {
+FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, bool aligned, T value[kVec4s][4]) {
     static_assert(kThreads % (width / 4) == 0, "a thread stays in its columns");
     const int64_t c = column0 + rt::thread() % (width / 4) * 4;
     const int left = int(min_of(dim - c, 4));
@@ -34,7 +33,8 @@ FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t co
 
 // The same from blocks, as f32 into the buffer.
 template <int width>
-FA_COLD void load_blocks(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, int32_t dtype, int stride, float* kv) {
+FA_COLD void load_blocks(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, int32_t dtype, int stride,
+                         float* kv) {
     constexpr int across = width / 4;
     const BlockFormat format = block_format(dtype);
     const int64_t c = column0 + rt::thread() % across * 4;

@@ -1,7 +1,8 @@
 // The two baselines that the fused kernels are measured against, built from the functions of simt/forward.h.
 //
 // standard  three kernels over a matrix in memory: S = q kᵀ is written, softmax replaces S by P, and o = P v reads P.
-// flash1    a block for each head, as in FlashAttention-1: keys in the outer loop, row tiles in the inner one, and each row's o, m and l come
+// flash1    a block for each head, as in FlashAttention-1: keys in the outer loop, row tiles in the inner one, and each row's o, m and l
+// come
 //           from memory and go back there for every block of keys.
 #pragma once
 #include "gpu/simt/forward.h"

@@ -1,10 +1,10 @@
-// The backward kernels on AMD's matrix cores: head dimensions up to 128, every option. backward/mma.h has what is done to scores, backward/mma_block.h what
-// surrounds the arithmetic, transposed/mma.h the products of tiles.
+// The backward kernels on AMD's matrix cores: head dimensions up to 128, every option. backward/mma.h has what is done to scores,
+// backward/mma_block.h what surrounds the arithmetic, transposed/mma.h the products of tiles.
 //
-// By keys a block owns a tile of keys and the rows of all query heads of the group are streamed past it, for dk and dv; by rows it owns a tile of
-// rows and keys are streamed, for dq. A lane's scores belong to one owned row, and are, as P and dS, the left side of the products that follow: a
-// warp has its owned rows' gradients in all columns, and warps share the streamed tile alone. The right sides are columns of that tile: a lane
-// reads four neighbouring columns of its rows and exchanges their halves, so that no tile lies in shared memory twice.
+// By keys a block owns a tile of keys and the rows of all query heads of the group are streamed past it, for dk and dv; by rows it owns a
+// tile of rows and keys are streamed, for dq. A lane's scores belong to one owned row, and are, as P and dS, the left side of the products
+// that follow: a warp has its owned rows' gradients in all columns, and warps share the streamed tile alone. The right sides are columns of
+// that tile: a lane reads four neighbouring columns of its rows and exchanges their halves, so that no tile lies in shared memory twice.
 //
 // dq is not added up by the kernel over keys. So few owned keys, whose number registers limit, would add to each row so often that the
 // additions in memory took as long as all products do.
@@ -14,8 +14,8 @@
 namespace fa {
 namespace gpu {
 
-// The streamed tile that comes next: its vectors wait in registers while the present one is worked on. Rows that are not whole aligned vectors are
-// copied when their turn comes.
+// The streamed tile that comes next: its vectors wait in registers while the present one is worked on. Rows that are not whole aligned
+// vectors are copied when their turn comes.
 template <class M>
 struct StreamedTile {
     static constexpr int kVecs = M::stream_rows / M::kRowsAtOnce;
@@ -56,7 +56,8 @@ struct StreamedTile {
             const typename M::Source& from = s.tile.streamed[i];
             if (in_vecs(from)) {
                 FA_UNROLL_FOR (int n = 0; n < kVecs; n++)
-                    rt::store_shared<4>(to + swizzle_offset<M::kRowBytes>(thread / M::kRowVecs + n * M::kRowsAtOnce, thread % M::kRowVecs), vec[i][n]);
+                    rt::store_shared<4>(to + swizzle_offset<M::kRowBytes>(thread / M::kRowVecs + n * M::kRowsAtOnce, thread % M::kRowVecs),
+                                        vec[i][n]);
             } else {
                 M::template load_tile<M::stream_rows>(from, head, row0, s.tile.count - row0, to);
             }
@@ -64,7 +65,8 @@ struct StreamedTile {
         rt::cp_async_commit();
         rt::cp_async_wait<0>();
         if (!M::by_rows && thread < 2 * M::stream_rows)
-            (thread < M::stream_rows ? s.lse : s.delta)[0][thread % M::stream_rows] = kNumberWaits ? number : find_number(x, head, row0, thread);
+            (thread < M::stream_rows ? s.lse : s.delta)[0][thread % M::stream_rows] =
+                kNumberWaits ? number : find_number(x, head, row0, thread);
     }
 };
 
@@ -76,7 +78,9 @@ struct TransposedBackward {
     using FragmentA = typename Mma::FragmentA;
     using FragmentB = typename Mma::FragmentB;
     using Columns = typename G::Columns;
-    struct Floats { float x[Acc::kElements]; };  // of which each may be referred to
+    struct Floats {
+        float x[Acc::kElements];
+    };  // of which each may be referred to
     using Scores = Floats[M::kOwnTiles][M::kShareTiles];
     static constexpr int kTile = M::kTile, kOwnTiles = M::kOwnTiles, kGroups = M::kSteps / Mma::kColumnGroup;
 
@@ -117,8 +121,8 @@ struct TransposedBackward {
                 FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) score[m][n].x[e] = products[m][n].x[e];
             }
     }
-    // Adds P or dS times the streamed rows. scaled: to sums that take a factor first, each when its turn comes, or the compiler would keep them
-    // twice.
+    // Adds P or dS times the streamed rows. scaled: to sums that take a factor first, each when its turn comes, or the compiler would keep
+    // them twice.
     template <bool scaled>
     FA_MEMBER static void multiply_columns(const Scores& probs, int i, float factor, Columns& acc) {
         constexpr int all = M::kShareTiles * kGroups, ahead = Mma::kHoldsOwned ? 1 : 0;
@@ -172,7 +176,8 @@ struct TransposedBackward {
             const int64_t row = first + r * strides.row;
             FA_UNROLL_FOR (int group = 0; group < kGroups; group++)
                 FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) {
-                    const int column = Mma::kColumnGroup * (kTile * group + Acc::column(e)), left = r < M::shared().tile.valid ? int(dim) - column : 0;
+                    const int column = Mma::kColumnGroup * (kTile * group + Acc::column(e)),
+                              left = r < M::shared().tile.valid ? int(dim) - column : 0;
                     float value[4];
                     FA_UNROLL_FOR (int c = 0; c < 4; c++) value[c] = acc[m][Mma::kColumnGroup * group + c].x[e] * factor;
                     if (in_vecs) {

@@ -50,11 +50,17 @@ struct TransposedList<ByteKernels<MfmaKernels<generation, T>>> {
 template <class I>
 struct WideWmma;
 template <>
-struct WideWmma<WmmaGfx11> { using Type = WideWmmaGfx11; };
+struct WideWmma<WmmaGfx11> {
+    using Type = WideWmmaGfx11;
+};
 template <>
-struct WideWmma<WmmaGfx12> { using Type = WideWmmaGfx12; };
+struct WideWmma<WmmaGfx12> {
+    using Type = WideWmmaGfx12;
+};
 template <class I, int D, bool wide = (D > 128)>
-struct WmmaOf { using Type = I; };
+struct WmmaOf {
+    using Type = I;
+};
 template <class I, int D>
 struct WmmaOf<I, D, true> : WideWmma<I> {};
 template <class I, class T>
@@ -70,7 +76,8 @@ template <class I, class T>
 struct TransposedList<ByteKernels<WmmaKernels<I, T>>> {
     template <int width>
     static constexpr Instance list[] = {
-#define FA_WMMA_8BIT(D, ...) transposed_entry<D == width && kWorthBytes<T, D>, MmaTransposedByte<typename WmmaOf<I, D>::Type, T>, D, __VA_ARGS__>(),
+#define FA_WMMA_8BIT(D, ...) \
+    transposed_entry<D == width && kWorthBytes<T, D>, MmaTransposedByte<typename WmmaOf<I, D>::Type, T>, D, __VA_ARGS__>(),
 #include "gpu/kernels.def"
 #undef FA_WMMA_8BIT
     };
@@ -111,7 +118,7 @@ struct TransposedBackwardList<MfmaKernels<generation, T>> {
     using Cdna = rt::Cdna<generation>;
     template <int width>
     static constexpr BackwardInstance list[] = {
-#define FA_MFMA_BACKWARD(I, D, ...)                                                               \
+#define FA_MFMA_BACKWARD(I, D, ...)                                                           \
     transposed_backward_entry<D == width, MmaTransposed<I<Cdna>, T>, D, __VA_ARGS__, true>(), \
         transposed_backward_entry<D == width, MmaTransposed<I<Cdna>, T>, D, __VA_ARGS__, false>(),
 #include "gpu/kernels.def"
@@ -122,7 +129,7 @@ template <>
 struct TransposedBackwardList<MfmaKernels<3, F32>> {
     template <int width>
     static constexpr BackwardInstance list[] = {
-#define FA_MFMA_BACKWARD_32BIT(I, D, ...)                                                     \
+#define FA_MFMA_BACKWARD_32BIT(I, D, ...)                                                 \
     transposed_backward_entry<D == width, MmaTransposed<I, F32>, D, __VA_ARGS__, true>(), \
         transposed_backward_entry<D == width, MmaTransposed<I, F32>, D, __VA_ARGS__, false>(),
 #include "gpu/kernels.def"
@@ -133,7 +140,7 @@ template <class I, class T>
 struct TransposedBackwardList<WmmaKernels<I, T>> {
     template <int width>
     static constexpr BackwardInstance list[] = {
-#define FA_WMMA_BACKWARD(D, ...)                                                            \
+#define FA_WMMA_BACKWARD(D, ...)                                                        \
     transposed_backward_entry<D == width, MmaTransposed<I, T>, D, __VA_ARGS__, true>(), \
         transposed_backward_entry<D == width, MmaTransposed<I, T>, D, __VA_ARGS__, false>(),
 #include "gpu/kernels.def"

@@ -65,8 +65,8 @@ struct Mfma16 {
     }
 };
 
-// CDNA, of f32, whose products are exact: v_mfma_f32_32x32x2, sixteen times, and v_mfma_f32_16x16x4, four times. Results lie as of 16 bits, and are
-// operands as they lie.
+// CDNA, of f32, whose products are exact: v_mfma_f32_32x32x2, sixteen times, and v_mfma_f32_16x16x4, four times. Results lie as of 16 bits,
+// and are operands as they lie.
 struct Mfma16x4;
 struct Mfma32x2 : Mfma32<rt::Cdna<3>> {
     using General = Mfma16x4;
@@ -175,20 +175,28 @@ struct AccTransposed {
 };
 
 template <class T>
-struct BitsOf { using Type = uint16_t; };
+struct BitsOf {
+    using Type = uint16_t;
+};
 template <>
-struct BitsOf<F32> { using Type = uint32_t; };
+struct BitsOf<F32> {
+    using Type = uint32_t;
+};
 
-// f16, bf16 and f32, kept in the units of MmaSync's and MmaTf32's probabilities. Of all but f16 a row's reference may be 4 behind its maximum, so that most tiles rescale no
-// outputs: over fewer than 2^20 keys no sum is larger for that than those of 2^24 keys are without.
+// f16, bf16 and f32, kept in the units of MmaSync's and MmaTf32's probabilities. Of all but f16 a row's reference may be 4 behind its
+// maximum, so that most tiles rescale no outputs: over fewer than 2^20 keys no sum is larger for that than those of 2^24 keys are without.
 template <class I, class T>
 struct MmaTransposed {
     using Element = T;
     using Key = T;
     using Acc = AccTransposed<I>;
     using General = MmaTransposed<typename I::General, T>;
-    struct FragmentA { uint32_t r[I::kWords]; };  // of query rows: q or P
-    struct FragmentB { uint32_t r[I::kWords]; };  // of keys, or of columns of v
+    struct FragmentA {
+        uint32_t r[I::kWords];
+    };  // of query rows: q or P
+    struct FragmentB {
+        uint32_t r[I::kWords];
+    };  // of keys, or of columns of v
     struct QRow {
         const char* base;
         int bytes, width;  // 0: a row that does not exist; of a copy
@@ -199,16 +207,21 @@ struct MmaTransposed {
     static constexpr int kLanes = I::kLanes, kTile = I::kTile;
     static constexpr bool kAvailable = I::kAvailable && (I::kMultipliesF16 || !kIsF16<T>);
     static constexpr bool kAsyncCopies = false, kClusters = false, kQInShared = I::kQInShared, kOutputInPasses = true;
-    static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kWidensQ = false, kRoundsQ = false, kSplitTf32 = false, kF16 = kIsF16<T>;
+    static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kWidensQ = false, kRoundsQ = false,
+                          kSplitTf32 = false, kF16 = kIsF16<T>;
     static constexpr bool kModsAtOnce = false;  // nobody has timed them there, and the machine code that was run has the branches
     static constexpr int kBytes = int(sizeof(T));
     static constexpr float kExponent = kF16 ? 15.f : 0.f, kLag = kF16 ? 0.f : 4.f, kRowSumUnit = kF16 ? 0x1p-47f : 0x1p-32f,
-                           kOutputUnit = kF16 ? 0x1p-47f : kBytes == 4 ? 1.f : 0x1p-8f, kScoreUnit = 1.f;
+                           kOutputUnit = kF16          ? 0x1p-47f
+                                         : kBytes == 4 ? 1.f
+                                                       : 0x1p-8f,
+                           kScoreUnit = 1.f;
     static constexpr int kDimPieces = I::kWords * 4 / I::kDimBytes, kKeyPieces = I::kWords * 4 / I::kKeyBytes;
     static constexpr Copies kCopies = Copies::registers;
     FA_MEMBER static int output_column(int c, int i) { return kTile * c + Acc::column(i); }
 
-    // q's rows are read from global memory, each lane its own, and stay in registers; or those of wide heads from shared memory, for each tile of keys.
+    // q's rows are read from global memory, each lane its own, and stay in registers; or those of wide heads from shared memory, for each
+    // tile of keys.
     FA_MEMBER static void load_q(FragmentA& a, const QRow& row, int step) {
         constexpr int words = I::kDimBytes / 4;
         FA_UNROLL_FOR (int i = 0; i < kDimPieces; i++) {
@@ -225,7 +238,9 @@ struct MmaTransposed {
     }
     // Byte offsets in shared memory: of a lane's first piece of a tile of keys, and of the columns of v. Pieces of other steps and
     // tiles lie an exclusive or, and a constant, away.
-    FA_MEMBER static uint32_t opaque_address(const char* tile, int offset) { return uint32_t(rt::opaque(int(rt::smem_addr(tile)) + offset)); }
+    FA_MEMBER static uint32_t opaque_address(const char* tile, int offset) {
+        return uint32_t(rt::opaque(int(rt::smem_addr(tile)) + offset));
+    }
     template <int row_bytes>
     FA_MEMBER static uint32_t k_ptr(const char* tile, int key, int lane = Acc::lane()) {
         return opaque_address(tile, swizzle_offset<row_bytes>(key + I::row(lane), 0) ^ I::dim_byte(lane));
@@ -238,9 +253,13 @@ struct MmaTransposed {
         }
     }
     template <int row_bytes>
-    FA_MEMBER static void load_k(FragmentB& b, uint32_t ptr, int down, int step) { load_dims(b.r, ptr, down, step); }
+    FA_MEMBER static void load_k(FragmentB& b, uint32_t ptr, int down, int step) {
+        load_dims(b.r, ptr, down, step);
+    }
     template <int row_bytes>
-    FA_MEMBER static uint32_t q_ptr(const char* tile, int row, int lane) { return k_ptr<row_bytes>(tile, row, lane); }
+    FA_MEMBER static uint32_t q_ptr(const char* tile, int row, int lane) {
+        return k_ptr<row_bytes>(tile, row, lane);
+    }
     FA_MEMBER static void load_q(FragmentA& a, uint32_t ptr, int down, int step) { load_dims(a.r, ptr, down, step); }
     // v's tile lies column by column. The pieces of 16 neighbouring columns, or 8, lie in different banks, and so do those of every
     // fourth, which are written at a time.
@@ -251,13 +270,18 @@ struct MmaTransposed {
         return (column ^ column / (pieces < 4 ? 4 : pieces < together ? pieces : together)) % pieces * I::kKeyBytes;
     }
     template <int keys>
-    FA_MEMBER static constexpr int v_offset(int column, int key) { return kBytes * keys * column + (kBytes * key ^ v_swizzle<keys>(column)); }
-    // Or row by row, where loads transpose: 16 lanes together, each a quarter of 16 columns of a key. Four neighbouring keys lie in different banks.
+    FA_MEMBER static constexpr int v_offset(int column, int key) {
+        return kBytes * keys * column + (kBytes * key ^ v_swizzle<keys>(column));
+    }
+    // Or row by row, where loads transpose: 16 lanes together, each a quarter of 16 columns of a key. Four neighbouring keys lie in
+    // different banks.
     static constexpr bool kTransposedLoads = I::kTransposedLoads;
     // Tiles that lie row by row, as they are in memory, come there without registers between: CDNA 4 has such loads, too.
     static constexpr bool kLoadsToShared = kTransposedLoads;
     template <int row_bytes>
-    FA_MEMBER static constexpr int v_row_offset(int key, int vec) { return row_bytes * key + (vec ^ (key % 4 * 2 + key / 4 % 2)) * 16; }
+    FA_MEMBER static constexpr int v_row_offset(int key, int vec) {
+        return row_bytes * key + (vec ^ (key % 4 * 2 + key / 4 % 2)) * 16;
+    }
     template <int row_bytes, int keys>
     FA_MEMBER static uint32_t v_ptr(const char* tile, int key, int lane = Acc::lane()) {
         if constexpr (kTransposedLoads) {
@@ -297,8 +321,8 @@ struct MmaTransposed {
     }
     FA_MEMBER static float tanh(float x) { return kBytes == 4 ? tanhf(x) : tanh_fast(x); }
     // P as the right operand. bf16: 2^-24 times as large only here, for the exponential's result would be 0 instead of subnormal; and
-    // halves are rounded up, for a third of the instructions that rounding them to even takes, where none does it. A NaN may lose its bits on the way, but
-    // the row's sum has it, too.
+    // halves are rounded up, for a third of the instructions that rounding them to even takes, where none does it. A NaN may lose its bits
+    // on the way, but the row's sum has it, too.
     FA_MEMBER static void round_probs(FragmentA& a, const Acc& p) {
         Acc scaled = p;
         if constexpr (!kF16) scaled.multiply(kRowSumUnit / kOutputUnit);
@@ -331,14 +355,17 @@ struct MmaTransposed {
         }
     }
 
-    // For the backward (transposed/backward.h): P and dS as left sides, rounded to even; and columns of tiles that lie row by row. Of kColumnGroup
-    // products side by side a lane has neighbouring columns, which it reads together: of a row as many as its fragments have keys.
+    // For the backward (transposed/backward.h): P and dS as left sides, rounded to even; and columns of tiles that lie row by row. Of
+    // kColumnGroup products side by side a lane has neighbouring columns, which it reads together: of a row as many as its fragments have
+    // keys.
     static constexpr int kColumnGroup = 4;
     static constexpr bool kHoldsProbs = true, kHoldsOwned = kLanes == 64;  // where registers suffice
     static constexpr float kProbExponent = kExponent, kProbUnit = kF16 ? 0x1p+15f : 1.f, kProductUnit = 1.f;
     static constexpr bool kNarrow = kF16;
     static constexpr int kKeysHeld = 4 * I::kWords / kBytes;  // of a fragment
-    struct RawColumns { uint32_t r[kKeysHeld][kBytes]; };
+    struct RawColumns {
+        uint32_t r[kKeysHeld][kBytes];
+    };
     template <class Tile>
     FA_MEMBER static void pack_probs(FragmentA& a, const Tile& p) {
         if constexpr (kBytes == 4) keep(a, p);
@@ -369,8 +396,8 @@ struct MmaTransposed {
     }
 };
 
-// The same with k and v of 8 bits, which are widened to q's type on their way to shared memory; that represents every value of theirs exactly.
-// e4m3 is OCP's everywhere: no instruction of CDNA 3 takes part, whose own format of that name lacks the largest values and −0.
+// The same with k and v of 8 bits, which are widened to q's type on their way to shared memory; that represents every value of theirs
+// exactly. e4m3 is OCP's everywhere: no instruction of CDNA 3 takes part, whose own format of that name lacks the largest values and −0.
 template <class I, class T>
 struct MmaTransposedByte : MmaTransposed<I, T> {
     using General = MmaTransposedByte<typename I::General, T>;
@@ -378,7 +405,8 @@ struct MmaTransposedByte : MmaTransposed<I, T> {
     static constexpr const char* kFamily = I::kByteFamily;
     static constexpr bool kKv8bit = true, kLoadsToShared = false;
 
-    // The i-th byte of a word. e4m3's exponent and mantissa at a float's place lack the difference of the biases; what only NaN has comes out as 480.
+    // The i-th byte of a word. e4m3's exponent and mantissa at a float's place lack the difference of the biases; what only NaN has comes
+    // out as 480.
     FA_MEMBER static float value(E4m3, uint32_t word, int i) {
         const float x = float_of(uint32_t(int32_t(word << (24 - 8 * i)) >> 4) & 0x87f00000u) * 0x1p+120f;
         return fabsf(x) > kMaxE4M3 ? float_of(0x7fc00000u) : x;

@@ -1,5 +1,5 @@
-// flashattn_cp_nccl.h over stand-ins for NCCL and for CUDA's runtime, on the CPU backend: messages travel on threads of their own, beside the
-// work, as on devices, and a rank that is silent or breaks a message is a status.
+// flashattn_cp_nccl.h over stand-ins for NCCL and for CUDA's runtime, on the CPU backend: messages travel on threads of their own, beside
+// the work, as on devices, and a rank that is silent or breaks a message is a status.
 #include <flashattn_cp_nccl.h>
 #include <gtest/gtest.h>
 #include "../problems.h"

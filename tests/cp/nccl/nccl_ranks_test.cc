@@ -1,6 +1,6 @@
-// Ranks that are processes with a device each, as programs over NCCL have them: every method against one process on the CPU, ranks that refuse or do
-// not come, and one that is killed in the middle of a call. Over NCCL itself where two devices are, and over stand-ins on the CPU backend. This
-// process touches no device, of which a fork has no use.
+// Ranks that are processes with a device each, as programs over NCCL have them: every method against one process on the CPU, ranks that
+// refuse or do not come, and one that is killed in the middle of a call. Over NCCL itself where two devices are, and over stand-ins on the
+// CPU backend. This process touches no device, of which a fork has no use.
 #include <flashattn_cp_nccl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -77,7 +77,8 @@ struct Placed {
         backward.dq = there(p.dq), backward.dk = there(p.dk), backward.dv = there(p.dv);
     }
     void back() {
-        Floats* const all[] = {&problem.q, &problem.k, &problem.v, &problem.o, &problem.lse, &problem.dout, &problem.dq, &problem.dk, &problem.dv};
+        Floats* const all[] = {&problem.q,    &problem.k,  &problem.v,  &problem.o, &problem.lse,
+                               &problem.dout, &problem.dq, &problem.dk, &problem.dv};
         for (size_t i = 0; i < memory.size(); i++) memory[i].read(all[i]->data());
     }
 };
@@ -230,7 +231,8 @@ TEST_P(NcclRanks, OneThatIsKilledIsAStatusForTheOthers) {
     const std::vector<int> found = ends(kShort, fault);
     EXPECT_EQ(-SIGKILL, found[size_t(last())]);
     for (int32_t r = 0; r < last(); r++)
-        EXPECT_TRUE(found[size_t(r)] == FA_TIMEOUT || found[size_t(r)] == FA_PEER_FAILED) << "rank " << r << " ended with " << found[size_t(r)];
+        EXPECT_TRUE(found[size_t(r)] == FA_TIMEOUT || found[size_t(r)] == FA_PEER_FAILED)
+            << "rank " << r << " ended with " << found[size_t(r)];
 }
 
 INSTANTIATE_TEST_SUITE_P(CpNccl, NcclRanks, testing::ValuesIn(kWays), [](const auto& info) {

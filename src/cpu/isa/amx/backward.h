@@ -14,21 +14,20 @@ inline __attribute__((always_inline)) void gemm_block(const MatrixGemm& m, const
     NoInterleave none;
     const int64_t stride = m.c_stride * 4;
     float* const lower = c + 16 * m.c_stride;
-    gemm_2x2<FA_BF16, 0>(
-        a, a + m.a_m_stride, m.a_row_bytes, b, none, [&](int n) __attribute__((always_inline)) {
-            if (before.upper) before.store(n);
-            if (m.accumulate) {
-                if (n == 0) FA_TILE_LOAD(0, c, stride);
-                else if (n == 1) FA_TILE_LOAD(1, c + 16, stride);
-                else if (n == 2) FA_TILE_LOAD(2, lower, stride);
-                else FA_TILE_LOAD(3, lower + 16, stride);
-            } else {
-                if (n == 0) FA_TILE_ZERO(0);
-                else if (n == 1) FA_TILE_ZERO(1);
-                else if (n == 2) FA_TILE_ZERO(2);
-                else FA_TILE_ZERO(3);
-            }
-        });
+    gemm_2x2<FA_BF16, 0>(a, a + m.a_m_stride, m.a_row_bytes, b, none, [&](int n) __attribute__((always_inline)) {
+        if (before.upper) before.store(n);
+        if (m.accumulate) {
+            if (n == 0) FA_TILE_LOAD(0, c, stride);
+            else if (n == 1) FA_TILE_LOAD(1, c + 16, stride);
+            else if (n == 2) FA_TILE_LOAD(2, lower, stride);
+            else FA_TILE_LOAD(3, lower + 16, stride);
+        } else {
+            if (n == 0) FA_TILE_ZERO(0);
+            else if (n == 1) FA_TILE_ZERO(1);
+            else if (n == 2) FA_TILE_ZERO(2);
+            else FA_TILE_ZERO(3);
+        }
+    });
     for (int part = 0; part < m.k_parts; part++)
         for (int k = part == 0; k < m.k_tiles; k++) {
             const uint16_t* const left = a + part * m.a_part_stride + k * m.a_k_stride;
@@ -53,9 +52,7 @@ struct TileQuarter {
     const BackwardTile* tile;
     int key, row;  // 0 or 32
 };
-inline TileQuarter quarter(const BackwardTile* tiles, int n) {
-    return {tiles + n / 4, n % 2 * kQuarterRows, n % 4 / 2 * kQuarterRows};
-}
+inline TileQuarter quarter(const BackwardTile* tiles, int n) { return {tiles + n / 4, n % 2 * kQuarterRows, n % 4 / 2 * kQuarterRows}; }
 
 // s = left times right; its last accumulators are returned, to be stored later, and those before are stored within the first four
 // products, which have no softmax between them where it needs these accumulators.
@@ -71,21 +68,19 @@ inline __attribute__((always_inline)) AccTiles gemm_quarter(const uint16_t* left
     if (waits) gemm_2x2<FA_BF16, 0>(left, lower, 64, right, none, begin);
     else gemm_2x2<FA_BF16, Pairs>(left, lower, 64, right, interleaved, begin);
     for (int c = 1; c < depth; c++)
-        gemm_2x2<FA_BF16, Pairs>(left + c * kTileValues, lower + c * kTileValues, 64, right + c * 2 * kTileValues, interleaved,
-                                 [](int) {});
+        gemm_2x2<FA_BF16, Pairs>(left + c * kTileValues, lower + c * kTileValues, 64, right + c * 2 * kTileValues, interleaved, [](int) {});
     return {s, s + 16 * kQuarterRows, 16, kQuarterRows * 4};
 }
 
 // S and dP of a quarter, [key][row], into to[0 …] and behind these. Between the products P and dS of the quarter before are
 // computed, whose last accumulators are those `before`.
 template <int Pairs, class Interleaved>
-inline __attribute__((always_inline)) AccTiles gemm_s_dp(const TileQuarter& q, int depth, int depth_v, float* to,
-                                                         const AccTiles& before, Interleaved& interleaved) {
+inline __attribute__((always_inline)) AccTiles gemm_s_dp(const TileQuarter& q, int depth, int depth_v, float* to, const AccTiles& before,
+                                                         Interleaved& interleaved) {
     const int k_at = q.key / 16 * depth * kTileValues, v_at = q.key / 16 * depth_v * kTileValues;
     const int q_at = q.row / 16 * depth * kTileValues, dout_at = q.row / 16 * depth_v * kTileValues;
     const AccTiles s = gemm_quarter<Pairs>(q.tile->k + k_at, q.tile->q + q_at, depth, to, before, interleaved, true);
-    return gemm_quarter<Pairs>(q.tile->v + v_at, q.tile->dout + dout_at, depth_v, to + kQuarterRows * kQuarterRows, s, interleaved,
-                               false);
+    return gemm_quarter<Pairs>(q.tile->v + v_at, q.tile->dout + dout_at, depth_v, to + kQuarterRows * kQuarterRows, s, interleaved, false);
 }
 
 // P and dS of a quarter are computed while the next one's products are: Pairs of keys beside four of them.

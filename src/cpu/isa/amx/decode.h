@@ -50,8 +50,8 @@ void qk_tiles(const uint16_t* q, int rows, const float* factor, const DecodeChun
     if (two_groups) transpose_group(columns, memory.products + kGroupKeys * columns, rows, factor, s + kGroupKeys);
 }
 
-void decode_matrix_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim,
-                      const DecodeMatrixScratch& memory, float* s) {
+void decode_matrix_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory,
+                      float* s) {
     if (b.limbs) return qk_limbs(reinterpret_cast<const char*>(q), rows, factor, b, dim, memory, s);
     qk_tiles(q, rows, factor, b, dim, memory, convert_part, s);
 }
@@ -66,8 +66,7 @@ inline void rescale_acc(float* o, int rows, int dim, const float* rescale) {
 // Pairs of keys of columns [x, x + 32) to two tiles of 16 columns. Those of int8 are in their order; of other types, of each eight
 // columns the first four go to the first tile and the others to the second.
 template <int32_t Type, bool Fetch>
-inline __attribute__((always_inline)) void interleave_keys(const char* const* rows, PrefetchCursor& prefetch_cursor, int x,
-                                                           uint16_t* to) {
+inline __attribute__((always_inline)) void interleave_keys(const char* const* rows, PrefetchCursor& prefetch_cursor, int x, uint16_t* to) {
     for (int i = 0; i < 16; i++) {
         if (Fetch) prefetch_cursor.prefetch_lines(Type == FA_I8 ? 1 : 2);
         const char *const even = rows[2 * i], *const odd = rows[2 * i + 1];
@@ -90,8 +89,7 @@ void pv_tiles(const char* const* rows, const KvRows& next, int dim, const Decode
     // Pairs are written well before they are loaded as a tile, which waits for writes to reach the cache.
     interleave_keys<Type, Fetch>(rows, prefetch_cursor, 0, memory.pairs);
     for (int x = 0; x < dim; x += 32) {
-        uint16_t *const now = memory.pairs + x / 32 % 2 * 2 * kTileValues, *const after =
-                                                                               memory.pairs + (x / 32 + 1) % 2 * 2 * kTileValues;
+        uint16_t *const now = memory.pairs + x / 32 % 2 * 2 * kTileValues, *const after = memory.pairs + (x / 32 + 1) % 2 * 2 * kTileValues;
         FA_TILE_LOAD(5, o + x, dim * 4);
         FA_TILE_LOAD(6, o + x + 16, dim * 4);
         if (x + 32 < dim) interleave_keys<Type, Fetch>(rows, prefetch_cursor, x + 32, after);

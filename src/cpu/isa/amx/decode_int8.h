@@ -91,15 +91,13 @@ inline void add_limbs_4_rows(const float* from, int rows, const float* factor, f
     if (rows == 4) store(s + 3 * kTileKeys, (V)_mm512_unpackhi_pd(c, d));
 }
 
-void qk_limbs(const char* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory,
-              float* s) {
+void qk_limbs(const char* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory, float* s) {
     const int limb_stride = limb_rows(rows), columns = kLimbs * limb_stride;
     const bool two_groups = b.keys > kGroupKeys;
     char* const copy = reinterpret_cast<char*>(memory.converted);
     const StridedRows low = gather_strided(b.rows.row, b.rows.offset, b.keys, dim, copy);
     const StridedRows high =
-        two_groups ? gather_strided(b.rows.row + kGroupKeys, b.rows.offset, b.keys - kGroupKeys, dim, copy + kGroupKeys * dim)
-                   : low;
+        two_groups ? gather_strided(b.rows.row + kGroupKeys, b.rows.offset, b.keys - kGroupKeys, dim, copy + kGroupKeys * dim) : low;
     const float* const units = reinterpret_cast<const float*>(q + int64_t(16) * dim);
     alignas(64) float of_column[16] = {};
     for (int limb = 0; limb < kLimbs; limb++)

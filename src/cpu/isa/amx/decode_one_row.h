@@ -1,5 +1,5 @@
-// Decoding one row over int8, which would leave tiles almost empty. Scores are products of integers by vectors (VPDPBUSD), with q split into
-// limbs as for tiles; P v, of which there is no such form, is what vectors do in f32.
+// Decoding one row over int8, which would leave tiles almost empty. Scores are products of integers by vectors (VPDPBUSD), with q split
+// into limbs as for tiles; P v, of which there is no such form, is what vectors do in f32.
 #pragma once
 #include "cpu/isa/amx/decode_int8.h"
 #include "cpu/isa/avx512_bf16/block_rows.h"
@@ -9,8 +9,8 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// [dim / 64][limb][64 dims], and behind them 16 sums for each limb, from which those of its products begin: the instruction wants k unsigned,
-// and gets k + 128.
+// [dim / 64][limb][64 dims], and behind them 16 sums for each limb, from which those of its products begin: the instruction wants k
+// unsigned, and gets k + 128.
 bool pack_limbs_of_row(const uint16_t* const* rows, int count, int dim, char* to) {
     if (!pack_limbs(rows, count, dim, to)) return false;
     int32_t begin[kLimbs][16] = {};
@@ -66,7 +66,8 @@ inline V limb_block(const char* q, const KvRows& k, int first, int dim) {
     return add_lanes(acc);
 }
 
-void one_row_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory, float* s) {
+void one_row_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory,
+                float* s) {
     if (!b.limbs) return kDecodeDotsOfBytes.qk(q, rows, factor, b, dim, memory, s);
     const char* const limbs = reinterpret_cast<const char*>(q);
     float unit;
@@ -75,7 +76,8 @@ void one_row_qk(const uint16_t* q, int rows, const float* factor, const DecodeCh
     for (int j = 0; j < b.keys; j += kLanes) store(s + j, limb_block(limbs, b.rows, j, dim) * factors);
 }
 
-float* one_row_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch&, float* o, float*) {
+float* one_row_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch&, float* o,
+                  float*) {
     const float one = 1.f;
     KvRows v = b.rows;
     v.next_row = v.far_row;  // a chunk takes less than memory's latency
@@ -88,7 +90,9 @@ void one_row_finish(const float* from, int32_t, int dim, float factor, float* to
     for (int x = 0; x < dim; x++) to[x] = from[x] * factor;
 }
 
-void one_row_pack_q(const uint16_t* const* rows, int count, int32_t type, int dim, uint16_t* to) { kDecodeDotsOfBytes.pack_q(rows, count, type, dim, to); }
+void one_row_pack_q(const uint16_t* const* rows, int count, int32_t type, int dim, uint16_t* to) {
+    kDecodeDotsOfBytes.pack_q(rows, count, type, dim, to);
+}
 
 constexpr DecodeMatrixKernels kDecodeOneRow = {.byte_dims = 64,
                                                .short_chunk_rows = 1,

@@ -123,8 +123,7 @@ void decode_pack_q(const uint16_t* const* rows, int count, int32_t type, int dim
 
 // From [16 keys][N rows, `step` apart] to s, times a factor for each row.
 template <int N>
-inline __attribute__((always_inline)) void transpose_products(const V* x, int row, int step, int rows, const float* factor,
-                                                              float* s) {
+inline __attribute__((always_inline)) void transpose_products(const V* x, int row, int step, int rows, const float* factor, float* s) {
     if constexpr (N == 1) {
         if (row < rows) store(s + row * kTileKeys, x[0] * factor[row]);
     } else {

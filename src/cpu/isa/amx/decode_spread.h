@@ -24,9 +24,8 @@ inline __attribute__((always_inline)) void split_bytes(const ByteTables<Type>& t
     __m512i low, high;
     tables.look_up(bytes, low, high);
     const __m512i low_half = _mm512_set1_epi16(0xff);
-    _mm512_storeu_si512(to, _mm512_ternarylogic_epi32(_mm512_slli_epi16(high, 8), low, low_half, 0xf8));  // high << 8 | low & mask
-    _mm512_storeu_si512(to + 32,
-                        _mm512_ternarylogic_epi32(_mm512_srli_epi16(low, 8), high, low_half, 0xf4));  // low >> 8 | high & ~mask
+    _mm512_storeu_si512(to, _mm512_ternarylogic_epi32(_mm512_slli_epi16(high, 8), low, low_half, 0xf8));       // high << 8 | low & mask
+    _mm512_storeu_si512(to + 32, _mm512_ternarylogic_epi32(_mm512_srli_epi16(low, 8), high, low_half, 0xf4));  // low >> 8 | high & ~mask
 }
 template <int32_t Type>
 void split_rows(const DecodeChunk& b, int dim, uint16_t* to) {
@@ -84,8 +83,8 @@ StridedRows strided_v(const DecodeChunk& b, int first, int dim, const DecodeMatr
 
 // to = o + P v. Of each row of q the even columns' sums come first, then the odd ones'.
 template <bool Fetch>
-void pv_as_it_lies(const DecodeChunk& b, const StridedRows (&v)[2], int dim, const DecodeMatrixScratch& memory, int rows,
-                   const float* o, float* to) {
+void pv_as_it_lies(const DecodeChunk& b, const StridedRows (&v)[2], int dim, const DecodeMatrixScratch& memory, int rows, const float* o,
+                   float* to) {
     constexpr int32_t T = FA_BF16;
     const int64_t stride = int64_t(dim) * 2;  // bytes: half a row of o
     const uint16_t* const p[2] = {memory.p, memory.p + rows * 64};
@@ -154,8 +153,8 @@ inline bool first_row_is_finite(const float* o, int dim) {
     return odd == 0;
 }
 
-float* spread_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory,
-                 float* o, float* spare) {
+float* spread_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory, float* o,
+                 float* spare) {
     if (rescale) rescale_acc(o, rows, dim, rescale);
     const uint32_t keys = uint32_t(first_bits(b.keys));
     spread_p(p, rows, __mmask16(keys), memory.p);

@@ -33,11 +33,10 @@ inline __attribute__((always_inline)) void qk_gemm(const MatrixShape& shape, con
     const int depth = shape.depth;
     const int64_t q_tile = int64_t(depth) * kTileValues;
     for (int half = 0; half < 2; half++) {
-        gemm_2x2<T, Rows>(
-            q, q + q_tile, 64, k, interleaved, [&](int n) __attribute__((always_inline)) {
-                if (before.upper) before.store(n);
-                zero_acc(n);
-            });
+        gemm_2x2<T, Rows>(q, q + q_tile, 64, k, interleaved, [&](int n) __attribute__((always_inline)) {
+            if (before.upper) before.store(n);
+            zero_acc(n);
+        });
         k += 2 * kTileValues;
         for (int c = 1; c < depth; c++, k += 2 * kTileValues) {
             const uint16_t* a = q + c * kTileValues;
@@ -60,15 +59,14 @@ inline __attribute__((always_inline)) AccTiles pv_gemm(const MatrixShape& shape,
     if (__builtin_expect(stage.rescale && !empty, 0)) rescale_o(shape, *step.block);
     AccTiles before{};
     for (int column = 0; column < columns; column += 2, o0 += 512, o1 += 512) {
-        gemm_2x2<T, Rows>(
-            p0, p1, kPRow * 2, v, interleaved, [&](int n) __attribute__((always_inline)) {
-                if (before.upper) before.store(n);
-                if (empty) zero_acc(n);
-                else if (n == 0) FA_TILE_LOAD(0, o0, 64);
-                else if (n == 1) FA_TILE_LOAD(1, o0 + 256, 64);
-                else if (n == 2) FA_TILE_LOAD(2, o1, 64);
-                else FA_TILE_LOAD(3, o1 + 256, 64);
-            });
+        gemm_2x2<T, Rows>(p0, p1, kPRow * 2, v, interleaved, [&](int n) __attribute__((always_inline)) {
+            if (before.upper) before.store(n);
+            if (empty) zero_acc(n);
+            else if (n == 0) FA_TILE_LOAD(0, o0, 64);
+            else if (n == 1) FA_TILE_LOAD(1, o0 + 256, 64);
+            else if (n == 2) FA_TILE_LOAD(2, o1, 64);
+            else FA_TILE_LOAD(3, o1 + 256, 64);
+        });
         gemm_2x2<T, Rows>(p0 + 32, p1 + 32, kPRow * 2, v + 2 * kTileValues, interleaved, [](int) {});
         v += 4 * kTileValues;
         before = {o0, o1, 256, 64};
@@ -78,8 +76,8 @@ inline __attribute__((always_inline)) AccTiles pv_gemm(const MatrixShape& shape,
 
 // Lazy rescale of a row tile. P has replaced the scores, which are computed again into `spare`.
 template <int32_t T, Exp2Accuracy E>
-__attribute__((noinline, cold)) void lazy_rescale_step(const MatrixTask& t, const MainloopStep& step, ScoreStage& stage,
-                                                       ScoreStage& spare, int tile, const AccTiles& pending) {
+__attribute__((noinline, cold)) void lazy_rescale_step(const MatrixTask& t, const MainloopStep& step, ScoreStage& stage, ScoreStage& spare,
+                                                       int tile, const AccTiles& pending) {
     NoInterleave none;
     RowBlock& block = *step.block;
     if (pending.upper) pending.store();
@@ -119,8 +117,7 @@ void mainloop_steps(const MatrixTask& task, const MainloopStep* steps, int64_t c
         if (i + 1 < count) qk_gemm<T, Rows>(shape, steps[i + 1], other, lower, o);
         else if (o.upper) o.store();
         lower.finish();
-        if (__builtin_expect(exceeds_threshold(T, lower.largest), 0))
-            lazy_rescale_step<T, E>(t, steps[i], now, stages[2], 1, AccTiles{});
+        if (__builtin_expect(exceeds_threshold(T, lower.largest), 0)) lazy_rescale_step<T, E>(t, steps[i], now, stages[2], 1, AccTiles{});
         block.l_index = !block.l_index;
         if (i + 1 < count) maybe_score_mod(t, steps[i + 1], other.s, 0, kRowBlock);
     }

@@ -128,8 +128,8 @@ __attribute__((noinline)) void edge_step(const TileStep* last, const uint16_t* p
 }
 
 template <int32_t T, Exp2Accuracy E>
-__attribute__((noinline, cold)) void lazy_rescale_tile(const MatrixTask& t, const TileStep& unit, const ScoreTile& part,
-                                                       int l_index, const ResidentAcc& acc) {
+__attribute__((noinline, cold)) void lazy_rescale_tile(const MatrixTask& t, const TileStep& unit, const ScoreTile& part, int l_index,
+                                                       const ResidentAcc& acc) {
     RowBlock& block = *unit.run->block;
     bool rescale = false;
     lazy_rescale<T, E, kKeyBlock>(t, block, part, unit.tile, l_index, rescale);

@@ -20,8 +20,7 @@ namespace {
 template <int32_t T, Exp2Accuracy E>
 void mainloop_rows(const MatrixTask& t, const MainloopStep* steps, int64_t count) {
     if (is_head_dim_64(t.shape)) return mainloop_resident<T, E>(t, steps, count);
-    const int groups =
-        t.shape.depth * 2 > t.shape.columns ? t.shape.columns : t.shape.depth * 2;  // of four products, at least, in a phase
+    const int groups = t.shape.depth * 2 > t.shape.columns ? t.shape.columns : t.shape.depth * 2;  // of four products, at least, in a phase
     if (groups <= 2) mainloop_steps<T, E, 8>(t, steps, count);
     else if (groups <= 4) mainloop_steps<T, E, 4>(t, steps, count);
     else if (groups <= 8) mainloop_steps<T, E, 2>(t, steps, count);

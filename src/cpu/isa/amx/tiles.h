@@ -17,7 +17,7 @@ namespace {
 // Assemblers of today do not know tdpfp16ps.
 #define FA_TILE_DOT(c, a, b)                                                         \
     if (T == FA_BF16) __asm__ volatile("tdpbf16ps %tmm" #b ", %tmm" #a ", %tmm" #c); \
-    else __asm__ volatile(".byte 0xc4, 0xe2, %c0, 0x5c, %c1" ::"i"((~(b)&15) << 3 | 3), "i"(0xc0 | (c) << 3 | (a)))
+    else __asm__ volatile(".byte 0xc4, 0xe2, %c0, 0x5c, %c1" ::"i"((~(b) & 15) << 3 | 3), "i"(0xc0 | (c) << 3 | (a)))
 
 // What ldtilecfg reads: rows, and bytes of a row, of each tile register.
 struct alignas(64) TileConfig {

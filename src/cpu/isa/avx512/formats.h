@@ -31,9 +31,7 @@ struct F16 : StorageFormat<2> {
     }
 };
 struct Bf16 : StorageFormat<2, true> {
-    static VecPair widen(__m512i x) {
-        return {(V)_mm512_slli_epi32(x, 16), (V)_mm512_and_si512(x, _mm512_set1_epi32(int(0xffff0000u)))};
-    }
+    static VecPair widen(__m512i x) { return {(V)_mm512_slli_epi32(x, 16), (V)_mm512_and_si512(x, _mm512_set1_epi32(int(0xffff0000u)))}; }
     static VecPair read(const char* at) { return widen(_mm512_loadu_si512(at)); }
     static VecPair read(const char* at, int count) { return widen(read512(at, 2 * count)); }
 };

@@ -22,9 +22,7 @@ inline V exp2_split(V x, V& f) {
     return x;
 }
 // The instruction floors its exponent by itself.
-inline V exp2_scale(V p, V x) {
-    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(kMinLog2P), _CMP_NLT_UQ), p, x);
-}
+inline V exp2_scale(V p, V x) { return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(kMinLog2P), _CMP_NLT_UQ), p, x); }
 
 inline V widen_halves(const uint16_t* x) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))); }
 
@@ -36,8 +34,8 @@ inline V divide(V a, V b) {
 
 // Index for permutex2var_epi16: values 0 … 15 of two vectors, interleaved.
 inline __m512i interleave_index() {
-    return _mm512_set_epi32(0x002f000f, 0x002e000e, 0x002d000d, 0x002c000c, 0x002b000b, 0x002a000a, 0x00290009, 0x00280008,
-                            0x00270007, 0x00260006, 0x00250005, 0x00240004, 0x00230003, 0x00220002, 0x00210001, 0x00200000);
+    return _mm512_set_epi32(0x002f000f, 0x002e000e, 0x002d000d, 0x002c000c, 0x002b000b, 0x002a000a, 0x00290009, 0x00280008, 0x00270007,
+                            0x00260006, 0x00250005, 0x00240004, 0x00230003, 0x00220002, 0x00210001, 0x00200000);
 }
 
 // The lowest `count` bits, of up to 64.

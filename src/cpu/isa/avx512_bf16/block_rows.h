@@ -64,7 +64,8 @@ inline __attribute__((always_inline)) __m512i quarters(const char* const* row, i
     return x;
 }
 
-// For bytes of 32 columns of one key and of another behind them: pairs of bytes, of columns 0 … 3 and 16 … 19 in the first quarter, and so on.
+// For bytes of 32 columns of one key and of another behind them: pairs of bytes, of columns 0 … 3 and 16 … 19 in the first quarter, and so
+// on.
 constexpr VectorOf<uint8_t> kPairsOfColumns = {[](int i) { return uint8_t(i % 2 * 32 + i / 8 % 2 * 16 + i / 16 * 4 + i % 8 / 2); }};
 
 // Bits 4 of a block of five bits.
@@ -87,13 +88,13 @@ inline void read_factors(const KvRows& rows, int64_t block_bytes, int keys, int 
             for (int i = 0; i < 4; i++)
                 x[i] = _mm_unpacklo_epi16(_mm_loadu_si128((const __m128i*)(row[2 * i] + at)),
                                           _mm_loadu_si128((const __m128i*)(row[2 * i + 1] + at)));
-            _mm256_storeu_ps(n,
-                             _mm256_cvtph_ps(_mm_unpacklo_epi64(_mm_unpacklo_epi32(x[0], x[1]), _mm_unpacklo_epi32(x[2], x[3]))));
+            _mm256_storeu_ps(n, _mm256_cvtph_ps(_mm_unpacklo_epi64(_mm_unpacklo_epi32(x[0], x[1]), _mm_unpacklo_epi32(x[2], x[3]))));
         }
     }
 }
 
-// Scores of keys with a d, of those that read_factors() has read, which is not finite become NaN (see nan_if_infinite()): they are infinite already.
+// Scores of keys with a d, of those that read_factors() has read, which is not finite become NaN (see nan_if_infinite()): they are infinite
+// already.
 [[gnu::noinline, gnu::cold]] inline void mark_infinite_factors(const float* d, int blocks, int keys, int rows, float* s) {
     for (int j = 0; j < keys; j++) {
         float sum = 0;

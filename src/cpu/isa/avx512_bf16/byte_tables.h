@@ -1,4 +1,5 @@
-// Bytes as bf16, exact, since no 8-bit type has more significant bits, by table look-up: a value costs a quarter of what it does by way of f32.
+// Bytes as bf16, exact, since no 8-bit type has more significant bits, by table look-up: a value costs a quarter of what it does by way of
+// f32.
 #pragma once
 #include "cpu/isa/avx512/vectors.h"
 
@@ -46,7 +47,8 @@ struct ByteTables {
         const __m512i index = Type == FA_I8 ? _mm512_abs_epi8(bytes) : bytes;  // of which 7 bits count
         low = _mm512_permutex2var_epi8(low0, index, low1);
         high = _mm512_permutex2var_epi8(high0, index, high1);
-        // The magnitude of −128 has 8 bits: the table gave it that of 0. Of no other is the difference more than its high byte, 0x42 at most.
+        // The magnitude of −128 has 8 bits: the table gave it that of 0. Of no other is the difference more than its high byte, 0x42 at
+        // most.
         if (Type == FA_I8) high = _mm512_max_epu8(high, _mm512_subs_epu8(index, _mm512_set1_epi8(128 - 0x43)));
         high = _mm512_ternarylogic_epi64(high, bytes, sign, 0xf8);  // high | bytes & sign
     }

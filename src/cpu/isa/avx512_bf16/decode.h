@@ -26,9 +26,7 @@ template <int32_t Type>
 struct ByteLine {
     static constexpr int kDims = 64, kVectors = 2;
     const ByteTables<Type> tables{};
-    inline __attribute__((always_inline)) void widen(const char* at, __m512i* x) const {
-        tables.to_bf16(_mm512_loadu_si512(at), x);
-    }
+    inline __attribute__((always_inline)) void widen(const char* at, __m512i* x) const { tables.to_bf16(_mm512_loadu_si512(at), x); }
     inline __attribute__((always_inline)) void pair_keys(const char* even, const char* odd, __m512i* x) const {
         const __m512i a = _mm512_loadu_si512(even), b = _mm512_loadu_si512(odd);
         tables.to_bf16(_mm512_unpacklo_epi8(a, b), x);
@@ -56,7 +54,8 @@ void pack_dot_q(const uint16_t* const* rows, int count, int32_t type, int dim, u
 // Scores of 16 / R keys and R rows, one vector.
 template <class Line, int R>
 __attribute__((always_inline)) inline V dot_block(const Line& line, const uint16_t* q, const KvRows& k, int first, int lines) {
-    // Of keys whose vectors share a load of q: with four rows' 16 sums and tables for bytes, more than 4 vectors would not fit the registers.
+    // Of keys whose vectors share a load of q: with four rows' 16 sums and tables for bytes, more than 4 vectors would not fit the
+    // registers.
     constexpr int M = kLanes / R, N = Line::kVectors, most = R >= 4 ? 4 / N : 4, G = M < most ? M : most;
     V acc[kLanes];
 #pragma GCC unroll 16
@@ -113,8 +112,7 @@ void dot_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk&
     });
 }
 
-void decode_dot_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch&,
-                   float* s) {
+void decode_dot_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch&, float* s) {
     if (b.type == FA_BF16) dot_qk<Bf16Line>(q, rows, factor, b, dim, s);
     else if (b.type == FA_I8) dot_qk<ByteLine<FA_I8>>(q, rows, factor, b, dim, s);
     else if (b.type == FA_E4M3) dot_qk<ByteLine<FA_E4M3>>(q, rows, factor, b, dim, s);
@@ -161,8 +159,8 @@ template <class Line, int R, int C>
         for (int c = 0; c < C; c++) {
 #pragma GCC unroll 2
             for (int i = 0; i < 2; i++) {
-                __builtin_prefetch(
-                    reinterpret_cast<const char*>(uintptr_t(v.far_row[j + i]) + uintptr_t(v.far_offset + column + c * 64)), 0, 2);
+                __builtin_prefetch(reinterpret_cast<const char*>(uintptr_t(v.far_row[j + i]) + uintptr_t(v.far_offset + column + c * 64)),
+                                   0, 2);
             }
             __m512i x[N];
             line.pair_keys(even + c * 64, odd + c * 64, x);
@@ -203,8 +201,7 @@ float* decode_dot_pv(const float* p, int rows, const DecodeChunk& b, int dim, co
     const __mmask16 first = __mmask16(first_bits(b.keys)), second = __mmask16(first_bits(b.keys) >> 16);
     for (int r = 0; r < rows; r++) {
         const V low = _mm512_maskz_loadu_ps(first, p + r * kTileKeys), high = _mm512_maskz_loadu_ps(second, p + r * kTileKeys + 16);
-        _mm512_storeu_si512(memory.p + r * kDecodeChunkKeys,
-                            (__m512i)_mm512_cvtne2ps_pbh(high * kDecodePScale, low * kDecodePScale));
+        _mm512_storeu_si512(memory.p + r * kDecodeChunkKeys, (__m512i)_mm512_cvtne2ps_pbh(high * kDecodePScale, low * kDecodePScale));
     }
     const char* const zeros = reinterpret_cast<const char*>(memory.zeros);
     if (b.type == FA_BF16) dot_pv<Bf16Line>(memory.p, rows, b, zeros, dim, rescale, o);

@@ -1,5 +1,5 @@
-// Decoding over block formats that have no m, by dots of bf16 pairs: integers become bf16, exactly, by table look-up. A block's d multiplies its
-// sum of a score, and P before that is rounded, since both differ by key. What is loaded at once lies within a block.
+// Decoding over block formats that have no m, by dots of bf16 pairs: integers become bf16, exactly, by table look-up. A block's d
+// multiplies its sum of a score, and P before that is rounded, since both differ by key. What is loaded at once lies within a block.
 #pragma once
 #include "cpu/isa/avx512_bf16/decode.h"
 
@@ -15,7 +15,10 @@ constexpr uint16_t bf16_of_integer(int x) { return uint16_t(x < 0 ? 0x8000 | sma
 
 // Lane i of each quarter in all four of them. (Its number belongs to the instruction, also where a compiler unrolls nothing.)
 inline __attribute__((always_inline)) V broadcast_within_quarters(V x, int i) {
-    return i == 0 ? _mm512_permute_ps(x, 0) : i == 1 ? _mm512_permute_ps(x, 0x55) : i == 2 ? _mm512_permute_ps(x, 0xaa) : _mm512_permute_ps(x, 0xff);
+    return i == 0   ? _mm512_permute_ps(x, 0)
+           : i == 1 ? _mm512_permute_ps(x, 0x55)
+           : i == 2 ? _mm512_permute_ps(x, 0xaa)
+                    : _mm512_permute_ps(x, 0xff);
 }
 
 // Each format has, of blocks at `at` bytes of rows,
@@ -93,9 +96,11 @@ void pack_blocks_q(const uint16_t* const* rows, int count, int dim, uint16_t* to
     });
 }
 
-// A block of dims of all keys before the next, so that q's part stays in registers. acc[keys / 16][i] has in quarter g the sums of key 4 g + i.
+// A block of dims of all keys before the next, so that q's part stays in registers. acc[keys / 16][i] has in quarter g the sums of key 4 g
+// + i.
 template <class Format, int R>
-[[gnu::noinline]] void blocks_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, const float* d, int dim, float* s) {
+[[gnu::noinline]] void blocks_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, const float* d, int dim,
+                                 float* s) {
     constexpr int G = R > 4 ? 2 : 1;  // times four keys that share a load of q, where it does not stay in registers
     const Format format;
     const KvRows& k = b.rows;
@@ -116,7 +121,8 @@ template <class Format, int R>
                 if (begins_line)
 #pragma GCC unroll 8
                     for (int g = 0; g < 4 * G; g++)
-                        __builtin_prefetch(reinterpret_cast<const char*>(uintptr_t(k.far_row[j + 4 * i + g]) + uintptr_t(k.far_offset + line)), 0, 3);
+                        __builtin_prefetch(
+                            reinterpret_cast<const char*>(uintptr_t(k.far_row[j + 4 * i + g]) + uintptr_t(k.far_offset + line)), 0, 3);
                 __m512i x[G][kQuadVectors];
 #pragma GCC unroll 2
                 for (int g = 0; g < G; g++) format.widen(k.row + j + i + g, k.offset + at, x[g]);
@@ -182,8 +188,8 @@ inline void scale_p(const float* p, int keys, const float* d, int blocks, uint16
 
 // o[R rows][C blocks of columns] = o · rescale + P v.
 template <class Format, int R, int C>
-[[gnu::noinline]] void blocks_pv(const uint16_t* scaled_p, const DecodeChunk& b, const char* zeros, int64_t column, int dim, const float* rescale,
-                                 float* o) {
+[[gnu::noinline]] void blocks_pv(const uint16_t* scaled_p, const DecodeChunk& b, const char* zeros, int64_t column, int dim,
+                                 const float* rescale, float* o) {
     const Format format;
     V acc[R][2 * C];
 #pragma GCC unroll 8
@@ -251,7 +257,8 @@ void decode_blocks_pack_q(const uint16_t* const* rows, int count, int32_t type, 
     if (type == FA_Q8_0) pack_blocks_q<Q8Blocks>(rows, count, dim, to);
     else pack_blocks_q<NibbleBlocks<4>>(rows, count, dim, to);  // q5_0's order, too
 }
-void decode_blocks_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory, float* s) {
+void decode_blocks_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory,
+                      float* s) {
     if (b.type == FA_Q8_0) blocks_qk<Q8Blocks>(q, rows, factor, b, dim, memory.products, s);
     else if (b.type == FA_Q5_0) blocks_qk<NibbleBlocks<5>>(q, rows, factor, b, dim, memory.products, s);
     else blocks_qk<NibbleBlocks<4>>(q, rows, factor, b, dim, memory.products, s);

@@ -1,6 +1,6 @@
-// Decoding over block formats that have no m by products of bytes (VPDPBUSD), where a call permits native precision: a block of q is rounded
-// to 8 bits with a factor of its own, as q8_0 would hold it, so that a block's share of a score is a sum of integers times both factors; and so is
-// P times d of a chunk's keys.
+// Decoding over block formats that have no m by products of bytes (VPDPBUSD), where a call permits native precision: a block of q is
+// rounded to 8 bits with a factor of its own, as q8_0 would hold it, so that a block's share of a score is a sum of integers times both
+// factors; and so is P times d of a chunk's keys.
 //
 // The first operand of a product has no sign: it is x of k or v plus 2^(bits − 1), and sums begin at less by what that adds.
 #pragma once
@@ -11,7 +11,8 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// Adds to each lane the products of its four bytes with those of a word in memory. (Compilers take a register and an instruction for the word.)
+// Adds to each lane the products of its four bytes with those of a word in memory. (Compilers take a register and an instruction for the
+// word.)
 typedef int32_t __attribute__((may_alias)) FourBytes;
 inline __attribute__((always_inline)) void add_dot(__m512i& sum, __m512i unsigned_bytes, const int8_t* word) {
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(unsigned_bytes), "m"(*reinterpret_cast<const FourBytes*>(word)));
@@ -23,8 +24,8 @@ inline __attribute__((always_inline)) void prefetch(const char* row, int64_t at)
 
 // Word i of x[n]'s quarter q: word n of x[i]'s.
 inline __attribute__((always_inline)) void transpose_within_quarters(__m512i* x) {
-    const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]),
-                  c = _mm512_unpacklo_epi32(x[2], x[3]), d = _mm512_unpackhi_epi32(x[2], x[3]);
+    const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]), c = _mm512_unpacklo_epi32(x[2], x[3]),
+                  d = _mm512_unpackhi_epi32(x[2], x[3]);
     x[0] = _mm512_unpacklo_epi64(a, c), x[1] = _mm512_unpackhi_epi64(a, c);
     x[2] = _mm512_unpacklo_epi64(b, d), x[3] = _mm512_unpackhi_epi64(b, d);
 }
@@ -57,28 +58,21 @@ struct Q8Integers {
                 for (int i = 0; i < 4; i++, to += 4) memcpy(to, x + half * 16 + n * 4, 4);
         for (int i = 0; i < 4; i++) memcpy(to + 4 * i, &first, 4), memset(to + 16 + 4 * i, 0, 4);
     }
-    static inline __m512i twice(const char* at) {
-        return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
-    }
+    static inline __m512i twice(const char* at) { return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at))); }
     static inline __m512i first_sum(const char* q) { return twice(q + 32 * kDots); }
-    static inline void add_product(__m512i& sum, __m512i x, const char* q, int n) {
-        sum = _mm512_dpbusd_epi32(sum, x, twice(q + 32 * n));
-    }
+    static inline void add_product(__m512i& sum, __m512i x, const char* q, int n) { sum = _mm512_dpbusd_epi32(sum, x, twice(q + 32 * n)); }
     inline __attribute__((always_inline)) void read(const char* const* row, int64_t at, int part, __m512i* x) const {
         const auto block = [&](int i) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row[8 * part + i] + at + 2)); };
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++)
-            x[i] = _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(block(i)), block(i + 4), 1),
-                                    _mm512_set1_epi8(char(0x80)));
+            x[i] = _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(block(i)), block(i + 4), 1), _mm512_set1_epi8(char(0x80)));
         transpose_within_quarters(x);
     }
     static inline V factors(const float* d, int part) {
         const __m512i order = _mm512_setr_epi32(0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7);
         return _mm512_permutexvar_ps(order, _mm512_castps256_ps512(_mm256_loadu_ps(d + 8 * part)));
     }
-    static inline V in_order(const V* x) {
-        return V(_mm512_shuffle_f32x4(x[0], x[1], 0x88)) + V(_mm512_shuffle_f32x4(x[0], x[1], 0xdd));
-    }
+    static inline V in_order(const V* x) { return V(_mm512_shuffle_f32x4(x[0], x[1], 0x88)) + V(_mm512_shuffle_f32x4(x[0], x[1], 0xdd)); }
 
     const __m512i pairs = kPairsOfColumns.get();
     static int value(const char* block, int dim) { return static_cast<int8_t>(block[2 + dim]); }
@@ -200,8 +194,7 @@ void pack_integers_q(const uint16_t* const* rows, int count, int dim, uint16_t* 
 
 // A block of dims of all keys before the next, so that q's part stays in registers.
 template <class Format, int R>
-[[gnu::noinline]] void integers_qk(const char* q, int rows, const float* factor, const DecodeChunk& b, const float* d, int dim,
-                                   float* s) {
+[[gnu::noinline]] void integers_qk(const char* q, int rows, const float* factor, const DecodeChunk& b, const float* d, int dim, float* s) {
     constexpr int P = Format::kParts;
     const Format format;
     const KvRows& k = b.rows;
@@ -263,7 +256,8 @@ void integers_qk(const uint16_t* memory, int rows, const float* factor, const De
 
 constexpr int kPLimit = 127;
 
-// P times d of sixteen rows as bytes in `unit`, a 127th of a row's largest, which is in some lane of `most`. Returns which rows are not finite.
+// P times d of sixteen rows as bytes in `unit`, a 127th of a row's largest, which is in some lane of `most`. Returns which rows are not
+// finite.
 [[gnu::noinline]] uint16_t scale_and_round(const float* products, const V* most, int8_t* to, float* unit) {
     const auto larger = [](V a, V b) { return V(_mm512_max_epu32((__m512i)a, (__m512i)b)); };
     V of_four[4];  // rows, in quarters
@@ -293,9 +287,7 @@ constexpr int kPLimit = 127;
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++)  // of eight bytes, each 128 more
         x[i] = _mm512_sad_epu8(_mm512_xor_si512(_mm512_load_si512(from + 64 * i), _mm512_set1_epi8(char(0x80))), __m512i{});
-    const auto add = [](__m512i a, __m512i b) {
-        return _mm512_add_epi64(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-    };
+    const auto add = [](__m512i a, __m512i b) { return _mm512_add_epi64(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)); };
     const __m512i a = add(x[0], x[1]), b = add(x[2], x[3]);
     const __m512i of_rows = _mm512_add_epi64(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xdd));
     const __m512i in_order = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 1, 3, 4, 6, 5, 7), of_rows);
@@ -346,8 +338,8 @@ struct IntegerP {
 
 // o[R rows][C blocks of columns] = o · rescale + P v.
 template <class Format, int R, int C>
-[[gnu::noinline]] void integers_pv_blocks(const IntegerP<Format, R>& p, int block, const DecodeChunk& b, int dim,
-                                          const float* rescale, float* o) {
+[[gnu::noinline]] void integers_pv_blocks(const IntegerP<Format, R>& p, int block, const DecodeChunk& b, int dim, const float* rescale,
+                                          float* o) {
     constexpr int K = 4;  // keys of a dot
     const Format format;
     const int row0 = block * R;
@@ -369,8 +361,7 @@ template <class Format, int R, int C>
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
-                for (int half = 0; half < 2; half++)
-                    add_dot(acc[c * R + r][half], x[half], bytes + (c * R + r) * kDecodeChunkKeys);
+                for (int half = 0; half < 2; half++) add_dot(acc[c * R + r][half], x[half], bytes + (c * R + r) * kDecodeChunkKeys);
         }
     }
 #pragma GCC unroll 8
@@ -434,12 +425,12 @@ void for_integers(int32_t type, const F& f) {
 void decode_integers_pack_q(const uint16_t* const* rows, int count, int32_t type, int dim, uint16_t* to) {
     for_integers(type, [&](auto format) { pack_integers_q<decltype(format)>(rows, count, dim, to); });
 }
-void decode_integers_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim,
-                        const DecodeMatrixScratch& memory, float* s) {
+void decode_integers_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory,
+                        float* s) {
     for_integers(b.type, [&](auto format) { integers_qk<decltype(format)>(q, rows, factor, b, dim, memory.products, s); });
 }
-float* decode_integers_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale,
-                          const DecodeMatrixScratch& memory, float* o, float*) {
+float* decode_integers_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory,
+                          float* o, float*) {
     for_integers(b.type, [&](auto format) { integers_pv<decltype(format)>(p, rows, b, dim, rescale, memory, o); });
     return o;
 }

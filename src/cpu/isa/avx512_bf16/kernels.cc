@@ -1,5 +1,5 @@
-// The kernel table of AVX-512 with dot products of pairs of bf16 (VDPBF16PS) and byte permutations (VBMI): Zen 4 and later. What AMX does on
-// tiles it does on vectors. Operands are packed alike (matrix_table.h).
+// The kernel table of AVX-512 with dot products of pairs of bf16 (VDPBF16PS) and byte permutations (VBMI): Zen 4 and later. What AMX does
+// on tiles it does on vectors. Operands are packed alike (matrix_table.h).
 //
 // exp2 needs the execution units that dot products need, so that nothing is won by interleaving both as AMX does: a step's products
 // and its softmax follow each other.
@@ -19,12 +19,12 @@ extern const Kernels kKernels_avx512_bf16;
 
 namespace {
 
-// Rows of the register block: 24 accumulators of 4 vectors each hide the latency of a dot, beside 4 operands and a broadcast; the last of 16
-// rows are 4.
+// Rows of the register block: 24 accumulators of 4 vectors each hide the latency of a dot, beside 4 operands and a broadcast; the last of
+// 16 rows are 4.
 constexpr int kDotRows = 6, kLastDotRows = 4;
 
-// Distances in a product's operands: 16-bit values between rows of a and between pairs of vectors of b, floats between rows and between vectors of
-// c. Those of the forward are constants, of which a loop needs no registers.
+// Distances in a product's operands: 16-bit values between rows of a and between pairs of vectors of b, floats between rows and between
+// vectors of c. Those of the forward are constants, of which a loop needs no registers.
 struct QkStrides {
     static constexpr int64_t a_row = 32, c_row = kKeyBlock, c_across = 16;
     int64_t b_across;
@@ -53,8 +53,7 @@ template <int Rows, int Vectors, class Strides>
         for (int n = 0; n < Vectors; n++) sum[r][n] = m.accumulate ? load(c + r * by.c_row + n * by.c_across) : V{};
     for (int part = 0; part < m.k_parts; part++)
         for (int k = 0; k < m.k_tiles; k++) {
-            const uint16_t *a = left + part * m.a_part_stride + k * m.a_k_stride,
-                           *b = right + part * m.b_part_stride + k * 2 * kTileValues;
+            const uint16_t *a = left + part * m.a_part_stride + k * m.a_k_stride, *b = right + part * m.b_part_stride + k * 2 * kTileValues;
             const uint16_t* const end = b + (k + 1 < m.k_tiles ? 16 : pairs) * 32;
             for (; b < end; a += 2, b += 32) {
                 __m512i x[Vectors];
@@ -104,8 +103,8 @@ void gemm(const MatrixGemm* products, int count) {
             gemm_16_rows(*m, AnyStrides{m->a_row_bytes / 2, m->b_n_stride, m->c_stride, 16}, {2 * m->n_pairs, 16, 16 * m->c_stride}, tile);
 }
 
-// Of a step that a band cuts, vectors of keys from the first on to the last that one row of a tile sees: what lies behind is neither multiplied
-// nor, as P, added. What its scores then are does not matter: they are masked.
+// Of a step that a band cuts, vectors of keys from the first on to the last that one row of a tile sees: what lies behind is neither
+// multiplied nor, as P, added. What its scores then are does not matter: they are masked.
 int visible_vectors(const MainloopStep& step, int tile) {
     if (!step.masked || step.visible) return kKeyBlock / 16;
     int64_t keys = 0;

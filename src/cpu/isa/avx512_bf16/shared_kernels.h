@@ -5,8 +5,8 @@
 namespace fa {
 namespace cpu {
 
-// One row leaves tiles almost empty. Dots of bytes, widened once in registers, then take 0.8 of their time from memory (Emerald Rapids, e4m3,
-// heads of 128). bf16 and int8 are left to vectors and amx/decode_one_row.h.
+// One row leaves tiles almost empty. Dots of bytes, widened once in registers, then take 0.8 of their time from memory (Emerald Rapids,
+// e4m3, heads of 128). bf16 and int8 are left to vectors and amx/decode_one_row.h.
 extern const DecodeMatrixKernels kDecodeDotsOfBytes;
 extern const DecodeMatrixKernels kDecodeIntegers;
 

@@ -50,9 +50,7 @@ struct E4m3 : StorageFormat<1> {
     static VecPair read(const char* at) { return {widen_e4m3(read_four<uint8_t>(at)), widen_e4m3(read_four<uint8_t>(at + 4))}; }
 };
 struct E5m2 : StorageFormat<1> {
-    static VecPair read(const char* at) {
-        return {widen_half(read_four<uint8_t>(at) << 8), widen_half(read_four<uint8_t>(at + 4) << 8)};
-    }
+    static VecPair read(const char* at) { return {widen_half(read_four<uint8_t>(at) << 8), widen_half(read_four<uint8_t>(at + 4) << 8)}; }
 };
 struct I8 : StorageFormat<1> {
     static V half(const char* at) { return __builtin_convertvector(read_four<int8_t>(at), V); }

@@ -39,9 +39,7 @@ struct E4m3 : StorageFormat<1, true, 256, true> {
     static VecPair read(const char* at) { return {half(read_four(at) << 8), half(read_four(at))}; }
 };
 struct E5m2 : StorageFormat<1, true> {
-    static VecPair read(const char* at) {
-        return {widen_halves(read_four(at) << 8), widen_halves(read_four(at) & int16_t(0xff00))};
-    }
+    static VecPair read(const char* at) { return {widen_halves(read_four(at) << 8), widen_halves(read_four(at) & int16_t(0xff00))}; }
 };
 struct I8 : StorageFormat<1> {
     static V half(int16x4_t x) { return vcvtq_f32_s32(vmovl_s16(x)); }

@@ -10,9 +10,7 @@ namespace {
 constexpr bool kMaskedReads = true;
 
 // The first `count` elements of 16 bits and zeros; the even elements of such a vector, then the odd ones, as f32.
-inline svuint16_t read_words(const char* at, int count) {
-    return svld1(svwhilelt_b16(0, count), reinterpret_cast<const uint16_t*>(at));
-}
+inline svuint16_t read_words(const char* at, int count) { return svld1(svwhilelt_b16(0, count), reinterpret_cast<const uint16_t*>(at)); }
 inline svuint16_t read_high_bytes(const char* at, int count) {
     return svlsl_x(svptrue_b16(), svld1ub_u16(svwhilelt_b16(0, count), reinterpret_cast<const uint8_t*>(at)), 8);
 }
@@ -55,9 +53,7 @@ struct I8 : StorageFormat<1> {
 };
 
 // For the block formats.
-inline VI read_bytes(const char* at) {
-    return svreinterpret_s32(svld1ub_u32(svptrue_b32(), reinterpret_cast<const uint8_t*>(at)));
-}
+inline VI read_bytes(const char* at) { return svreinterpret_s32(svld1ub_u32(svptrue_b32(), reinterpret_cast<const uint8_t*>(at))); }
 inline VI read_signed_bytes(const char* at) { return svld1sb_s32(svptrue_b32(), reinterpret_cast<const int8_t*>(at)); }
 inline V to_floats(VI x) { return svcvt_f32_x(svptrue_b32(), x); }
 inline V splat_half(const char* at) {

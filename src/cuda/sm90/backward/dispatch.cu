@@ -1,5 +1,6 @@
 // The host's part of the backward kernels for sm_90a: which calls they can implement, the plan of a call, with the order in which the
-// blocks of keys are worked on, and the launches: preprocessing of rows, the main kernel, partial sums of split blocks, and dq from its sums.
+// blocks of keys are worked on, and the launches: preprocessing of rows, the main kernel, partial sums of split blocks, and dq from its
+// sums.
 #include "cuda/sm90/common/bias_operand.h"
 #include "cuda/sm90/backward/params.h"
 #include "cuda/sm90/backward/kernel_list.h"
@@ -17,7 +18,8 @@ constexpr int64_t kMinRows = 128;
 // What the kernels implement. FA_OPERAND_RNG_STATE is read with dropout only.
 constexpr Implements kBackward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_RNG_STATE,
                                   option::bands | option::schedule};
-constexpr Implements kBiasBackward = {kBackward.operands | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE, kBackward.options | option::bias_period};
+constexpr Implements kBiasBackward = {kBackward.operands | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE,
+                                      kBackward.options | option::bias_period};
 
 // Of q's type, as it comes or as a copy: of f32 a tile has no room beside the others.
 constexpr int kMostRows = 128;  // of a tile
@@ -85,9 +87,7 @@ struct Schedule {
     int64_t parts, part;        // part: in heads; the last one likewise
     int64_t split, pieces;      // blocks or pairs that are split, and in how many each
     // Blocks or pairs of a part that preprocess rows of the next.
-    int64_t helper_blocks() const {
-        return ceil_div(part * key_blocks, int64_t(2));
-    }
+    int64_t helper_blocks() const { return ceil_div(part * key_blocks, int64_t(2)); }
     int64_t helper_blocks_end() const { return parts > 1 ? (parts - 2) * part * key_blocks + helper_blocks() : 0; }
     int64_t counters() const { return round_up(parts, int64_t(4)); }
 };
@@ -136,8 +136,9 @@ Words words_of(const ArchBackwardKernel& arch_kernel, const Schedule& schedule, 
     const Sm90BackwardKernel& h = backward_kernel(arch_kernel);
     Words o;
     o.partials = schedule.counters();
-    o.max_v = deterministic(p) ? p.d.heads_q * padded_rows_of(p) / arch_kernel.rows * semaphores_of(h)
-                               : schedule.counters() + schedule.split * schedule.pieces * cluster_size(h) * 2 * arch_kernel.keys * h.max_dim;
+    o.max_v = deterministic(p)
+                  ? p.d.heads_q * padded_rows_of(p) / arch_kernel.rows * semaphores_of(h)
+                  : schedule.counters() + schedule.split * schedule.pieces * cluster_size(h) * 2 * arch_kernel.keys * h.max_dim;
     o.bound = o.max_v + (h.max_v ? schedule.heads * DsRange::kPieces : 0);
     o.all = o.bound + (h.max_v ? schedule.heads : 0);
     return o;
@@ -259,7 +260,8 @@ rt::Status launch_arch_backward(const ArchBackwardPlan& plan, const Problem& p, 
     a.ds_range.v = tensors.v;
     rt::Status s = rt::kSuccess;
     if (h.variant == BwdVariant::bias)
-        s = read_bias(planned.bias, p, tensors, rows, static_cast<char*>(memory) + copy_at(words), stream, &with_bias.bias, &with_bias.bias_map);
+        s = read_bias(planned.bias, p, tensors, rows, static_cast<char*>(memory) + copy_at(words), stream, &with_bias.bias,
+                      &with_bias.bias_map);
     if (s == rt::kSuccess && deterministic(p) && x.dq_acc) {
         a.dq_semaphore = static_cast<uint32_t*>(memory);
         s = cudaMemsetAsync(memory, 0, uint64_t(words.max_v) * sizeof(uint32_t), stream);

@@ -10,8 +10,8 @@ namespace gpu {
 // This thread's accumulators, of two keys and HeadDim dims from `column` on, to dk or dv; or, where gradients accumulate, added to
 // the f32 there.
 template <class T, int HeadDim>
-FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int own_key, void* out, const RowStrides& strides,
-                         int column, int64_t dim, float factor, const float (&sum)[HeadDim / 2]) {
+FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int own_key, void* out, const RowStrides& strides, int column,
+                         int64_t dim, float factor, const float (&sum)[HeadDim / 2]) {
     if (!out) return;
     const BackwardRowParams& x = a.x;
     const int c = int(threadIdx.x) % 4;
@@ -35,8 +35,7 @@ FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int
             }
             rt::transpose_4x4(word, c);
             if (exists && column + 32 * i + 8 * c < dim)
-                *reinterpret_cast<uint4*>(static_cast<T*>(out) + at + 32 * i + 8 * c) =
-                    make_uint4(word[0], word[1], word[2], word[3]);
+                *reinterpret_cast<uint4*>(static_cast<T*>(out) + at + 32 * i + 8 * c) = make_uint4(word[0], word[1], word[2], word[3]);
         }
     }
 }

@@ -38,9 +38,8 @@ FA_DEVICE void backward_block(const typename Traits::Params& a) {
         if (threadIdx.x == 0) backward_producer<Traits, BlockM>(a);
         else if (!Traits::kGeneral && threadIdx.x >= 32) return preprocess_next_part<Traits, HeadDim>(a);
         else if (Traits::kGeneral && threadIdx.x == 32 && a.dq_semaphore)
-            reduce_dq_in_order<Traits, BlockM>(
-                a, Traits::shared().block[0],
-                {Traits::dq_tile(), Traits::shared().barrier.dq_full, Traits::shared().barrier.dq_empty, 0});
+            reduce_dq_in_order<Traits, BlockM>(a, Traits::shared().block[0],
+                                               {Traits::dq_tile(), Traits::shared().barrier.dq_full, Traits::shared().barrier.dq_empty, 0});
         else if (Traits::kBias && threadIdx.x == 64) bias_tile_producer<Traits>(a, Traits::shared().block[0]);
         else return;
     } else {

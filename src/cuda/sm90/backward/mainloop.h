@@ -25,7 +25,7 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
     const float scale = x.scale * kLog2e;
     // Keys by rows: S, then P; delta − dP, which dS, and then dQ, take the registers of; dV and dK.
     float acc_s[BlockM / 2], acc_dp[BlockM / 2], acc_dv[HeadDim / 2], acc_dk[HeadDim / 2];
-    float(&acc_dq)[32] = reinterpret_cast<float(&)[32]>(acc_dp);  // dP has become dS by then
+    float (&acc_dq)[32] = reinterpret_cast<float (&)[32]>(acc_dp);  // dP has become dS by then
     uint32_t p[BlockM / 4], ds[BlockM / 4];
     PipelineState<Traits::kStages> stage;
     PipelineState<Traits::kKStages> k_stage;
@@ -42,8 +42,7 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
     const bool deterministic = Traits::kGeneral && a.dq_semaphore;  // reduce_dq_in_order takes dQ to memory
     const uint32_t dq_staging = Traits::dq_tile() + warp * kDqWarpBytes;
     // The row of dS in shared memory, rows by keys, that this lane addresses in stmatrix; a panel of 64 keys for each warpgroup.
-    const uint32_t ds_row =
-        warpgroup * BlockM * 128 + (lane % 8 + lane / 16 * 8) * 128 + ((warp % 4 * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+    const uint32_t ds_row = warpgroup * BlockM * 128 + (lane % 8 + lane / 16 * 8) * 128 + ((warp % 4 * 2 + lane / 8 % 2) ^ lane % 8) * 16;
 
     // One lane arrives for its warp.
     const auto release = [&](uint64_t& barrier) {
@@ -61,18 +60,15 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
         rt::keep_in_registers(acc_dq);
         if (dq_block < 0) return;
         release(barrier.ds_empty[before]);
-        if (deterministic)
-            rt::mbarrier_wait(Traits::smem_addr(&barrier.dq_empty), before ^ 1);  // one staging buffer, two stages of dS
+        if (deterministic) rt::mbarrier_wait(Traits::smem_addr(&barrier.dq_empty), before ^ 1);  // one staging buffer, two stages of dS
         else if (lane == 0) rt::bulk_wait_group_read();
         __syncwarp();
-        FA_UNROLL_FOR (int i = 0; i < Traits::kDqRows / 8; i++)
-            rt::st_shared_v4(dq_staging + i * 512 + lane * 16, acc_dq + 4 * i);
+        FA_UNROLL_FOR (int i = 0; i < Traits::kDqRows / 8; i++) rt::st_shared_v4(dq_staging + i * 512 + lane * 16, acc_dq + 4 * i);
         rt::fence_proxy_async_shared();
         __syncwarp();
         if (lane == 0) {
             if (deterministic) rt::mbarrier_arrive(Traits::smem_addr(&barrier.dq_full));
-            else if (x.dq_acc)
-                rt::tma_reduce_add(x.dq_acc + (int64_t(dq_block) * 8 + warp) * (kDqWarpBytes / 4), dq_staging, kDqWarpBytes);
+            else if (x.dq_acc) rt::tma_reduce_add(x.dq_acc + (int64_t(dq_block) * 8 + warp) * (kDqWarpBytes / 4), dq_staging, kDqWarpBytes);
         }
     };
     const auto start_s = [&](auto from) {
@@ -88,8 +84,7 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
         }
         rt::wgmma_fence();
         if constexpr (from.value < BlockM)
-            issue_s<Traits, HeadDim, from.value>(acc_s, Traits::k_tile(k_stage.index) + warpgroup * 8192,
-                                                 Traits::q_tile(stage.index));
+            issue_s<Traits, HeadDim, from.value>(acc_s, Traits::k_tile(k_stage.index) + warpgroup * 8192, Traits::q_tile(stage.index));
     };
     // The accumulators of delta − dP begin at delta.
     const auto init_dp = [&](int from) {
@@ -102,8 +97,7 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
     const auto softmax_and_ds = [&](auto from) {
         rt::keep_in_registers(acc_s);
         if constexpr (from.value < BlockM) {
-            if (m_block < m_block_full_min || m_block >= m_block_full_max)
-                apply_mask<Traits>(acc_s, own_key, m_block, c, from.value);
+            if (m_block < m_block_full_min || m_block >= m_block_full_max) apply_mask<Traits>(acc_s, own_key, m_block, c, from.value);
             rt::wgmma_fence();
             issue_dp<Traits, HeadDim, from.value>(acc_dp, Traits::v_tile() + warpgroup * 8192, Traits::do_tile(stage.index));
             rt::keep_in_registers(acc_s);
@@ -116,8 +110,7 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
         }
         scores_to_ds<T, BlockM>(acc_s, acc_dp, ds, from.value, shared.block[k_stage.index]);
         rt::mbarrier_wait(Traits::smem_addr(&barrier.ds_empty[stage.index]), stage.phase ^ 1);
-        FA_UNROLL_FOR (int i = 0; i < BlockM / 16; i++)
-            rt::stmatrix_trans(Traits::ds_tile(stage.index) + ds_row + i * 2048, ds + 4 * i);
+        FA_UNROLL_FOR (int i = 0; i < BlockM / 16; i++) rt::stmatrix_trans(Traits::ds_tile(stage.index) + ds_row + i * 2048, ds + 4 * i);
         rt::fence_proxy_async_shared();
         release(barrier.ds_full[stage.index]);
         rt::wgmma_wait<0>();
@@ -155,17 +148,14 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
             if (lane < 16) shared.of_keys.row_range[key] = rows_seeing(t.rule, t.key0 + key, key < t.valid_keys, t.q_len);
             __syncwarp();
         }
-        FA_UNROLL_FOR (int i = 0; i < HeadDim / 2; i++)
-            acc_dv[i] = acc_dk[i] = 0.f;
+        FA_UNROLL_FOR (int i = 0; i < HeadDim / 2; i++) acc_dv[i] = acc_dk[i] = 0.f;
     };
-    const auto store = [&](int operand, void* out, const RowStrides& strides, int64_t dim, float factor,
-                           const float(&acc)[HeadDim / 2]) {
+    const auto store = [&](int operand, void* out, const RowStrides& strides, int64_t dim, float factor, const float (&acc)[HeadDim / 2]) {
         const KeyBlockInfo& t = shared.block[k_stage.index];
         if (!Traits::kGeneral && t.index >= a.split.first_block) {
             float* const partial = partial_of_split<HeadDim>(a, t.index - a.split.first_block) + operand * (128 * HeadDim) +
                                    (rt::opaque(threadIdx.x) - 128) * 4;
-            FA_UNROLL_FOR (int i = 0; i < HeadDim / 8; i++)
-                rt::store4(partial + i * 1024, acc + 4 * i);
+            FA_UNROLL_FOR (int i = 0; i < HeadDim / 8; i++) rt::store4(partial + i * 1024, acc + 4 * i);
         } else {
             store_dkv<T, HeadDim>(a, t, rt::opaque(own_key), out, strides, 0, dim, factor, acc);
         }
@@ -175,8 +165,7 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
     // After the wait for dQ of the step before. The last one of a block of keys releases the stage of K and of the block's
     // description.
     const auto finish_dq = [&](int before) {
-        if (Traits::kPersistent && dq_k_stage != k_stage.index)
-            rt::mbarrier_arrive(Traits::smem_addr(&barrier.k_empty[dq_k_stage]));
+        if (Traits::kPersistent && dq_k_stage != k_stage.index) rt::mbarrier_arrive(Traits::smem_addr(&barrier.k_empty[dq_k_stage]));
         dq_k_stage = k_stage.index;
         reduce_dq(before);
         dq_block = next_dq_block;
@@ -226,8 +215,7 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
         while (true) {
             // The first 64 rows may see none of the second warpgroup's keys.
             const KeyBlockInfo& t = shared.block[k_stage.index];
-            if (Traits::kPersistent && warpgroup == 1 && rt::warp_uniform(t.key0 + t.rule.begin) >= m_block * BlockM)
-                first_step(Int<64>{});
+            if (Traits::kPersistent && warpgroup == 1 && rt::warp_uniform(t.key0 + t.rule.begin) >= m_block * BlockM) first_step(Int<64>{});
             else first_step(Int<0>{});
             while (--steps_left > 0) step();
             last_step();

@@ -40,14 +40,14 @@ FA_DEVICE int2 rows_seeing(const RowRule& rule, int key, int count, int rows) {
 // the main kernel those of the next one, in chunks of 32 rows.
 struct PreprocessAhead {
     static constexpr int kChunkRows = 32;
-    uint32_t* rows_ready;        // [parts] chunks that have been preprocessed; counted from the second part on
-    int parts;                   // 1: prepare_sm90 preprocesses all rows
-    Divisor part_blocks;         // of a part; the last one may have more
+    uint32_t* rows_ready;  // [parts] chunks that have been preprocessed; counted from the second part on
+    int parts;             // 1: prepare_sm90 preprocesses all rows
+    Divisor part_blocks;   // of a part; the last one may have more
     int part_chunks, all_chunks;
     Divisor chunks_of_head, heads_q;
     int padded_rows_of_sequence;
-    int helper_blocks;           // blocks of a part whose warps preprocess
-    int64_t o_step, dout_step;   // bytes, between the rows that a lane reads
+    int helper_blocks;          // blocks of a part whose warps preprocess
+    int64_t o_step, dout_step;  // bytes, between the rows that a lane reads
     FA_MEMBER int part_of(int block) const { return min(divide(block, part_blocks).number, parts - 1); }
     FA_MEMBER int chunks_end(int part) const { return part + 1 < parts ? (part + 1) * part_chunks : all_chunks; }
 };
@@ -57,7 +57,7 @@ struct PreprocessAhead {
 struct Split {
     int first_block;  // that is split
     Divisor pieces;
-    float* partial;   // [blocks][pieces][dv, dk][keys x dims], in the order of the mainloop's accumulators
+    float* partial;  // [blocks][pieces][dv, dk][keys x dims], in the order of the mainloop's accumulators
 };
 
 // f16: what decides the units of dS (backward/range.h), one for each kv head of a sequence.
@@ -78,12 +78,12 @@ struct Sm90BackwardParams {
     int blocks;                // or pairs, pieces of split ones among them
     int resident_blocks;       // the grid: with a persistent kernel each CTA takes its next block from block_counter
     int* block_counter;
-    bool reverse_order;        // within a head
+    bool reverse_order;  // within a head
     PreprocessAhead preprocess;
     Split split;
     DsRange ds_range;
-    RowRule rule;              // of all sequences, where those have the same lengths
-    MaskRule bands;            // else, but for the diagonal
+    RowRule rule;    // of all sequences, where those have the same lengths
+    MaskRule bands;  // else, but for the diagonal
     // Deterministic: [heads_q][padded_rows / kBlockM][kDqSemaphores] blocks of keys, or pairs, whose dq has been added; NULL: in any order.
     uint32_t* dq_semaphore;
 };
@@ -102,7 +102,7 @@ struct alignas(16) KeyBlockInfo {
     int batch, kv_head, q_begin, k_row;                  // k_row: of key0
     RowRule rule;
     int row0, q_len, k_len, index;  // row0: in arrays of padded rows; index: of the block in the call, or -1: there are no more
-    float ds_unit;                   // f16: what dS is multiplied by
+    float ds_unit;                  // f16: what dS is multiplied by
 };
 
 // Which calls a kernel is compiled for. general: all that backward/dispatch.cu takes. plain: calls whose rows all exist and see a key,
@@ -118,25 +118,26 @@ struct Sm90BackwardTraits {
     static constexpr bool f16 = kIsF16<T>;
     using Wgmma = rt::Wgmma<kIsF16<T>>;
     using Params = Select<variant == BwdVariant::bias, Sm90BackwardBiasParams, Sm90BackwardParams>;
-    static constexpr bool kGeneral = variant != BwdVariant::plain, kPair = variant == BwdVariant::wide, kPersistent = variant == BwdVariant::plain,
-                          kBias = variant == BwdVariant::bias;
+    static constexpr bool kGeneral = variant != BwdVariant::plain, kPair = variant == BwdVariant::wide,
+                          kPersistent = variant == BwdVariant::plain, kBias = variant == BwdVariant::bias;
     static constexpr int kBlockM = BlockM, kBlockN = BlockN, kThreads = 384, kClusterSize = kPair ? 2 : 1, kStages = 2;
     static constexpr int kKStages = kPersistent ? 2 : 1;
     static constexpr int kPanels = HeadDim / 64;
-    static constexpr int kKvBytes = BlockN * HeadDim * 2, kQBytes = BlockM * HeadDim * 2, kDsBytes = BlockM * BlockN * 2, kDqBytes = BlockM * HeadDim * 4;
+    static constexpr int kKvBytes = BlockN * HeadDim * 2, kQBytes = BlockM * HeadDim * 2, kDsBytes = BlockM * BlockN * 2,
+                         kDqBytes = BlockM * HeadDim * 4;
     static constexpr int kBiasBytes = kBias ? kDsBytes : 0;
     // dQᵀ of a warpgroup: 64 dims of all rows, or, where there are no more dims, half of the rows.
     static constexpr int kDqRows = kPanels == 1 ? BlockM / 2 : BlockM;
     static constexpr int kDqParts = kPanels == 1 ? 8 : HeadDim / 16;  // one warp's accumulators each
-    static constexpr int kDqSemaphores = kPair ? 4 : 1;  // deterministic: each warpgroup of a pair adds its own dims
+    static constexpr int kDqSemaphores = kPair ? 4 : 1;               // deterministic: each warpgroup of a pair adds its own dims
     struct BiasStage {
         uint64_t bias_full, bias_empty;
         float bias_factor;  // of the step's head
     };
     struct NoBias {};
     struct Barriers : Select<kBias, BiasStage, NoBias> {
-        uint64_t k_full[kKStages], k_empty[kKStages], v_full, q_full[kStages], q_empty[kStages], do_full[kStages], do_empty[kStages], ds_full[kStages],
-            ds_empty[kStages];
+        uint64_t k_full[kKStages], k_empty[kKStages], v_full, q_full[kStages], q_empty[kStages], do_full[kStages], do_empty[kStages],
+            ds_full[kStages], ds_empty[kStages];
         uint64_t dq_full, dq_empty;  // deterministic: of the staging buffer of dq
     };
     struct RowRanges {
@@ -167,7 +168,8 @@ struct Sm90BackwardTraits {
         Barriers& b = shared().barrier;
         for (int i = 0; i < 4; i++) shared().blocks_done[i] = 0;
         // The stage of K is released together with the description of the block, which all threads but the loading warp read.
-        for (int i = 0; i < kKStages; i++) rt::mbarrier_init(smem_addr(b.k_full + i), 1), rt::mbarrier_init(smem_addr(b.k_empty + i), kThreads - 32);
+        for (int i = 0; i < kKStages; i++)
+            rt::mbarrier_init(smem_addr(b.k_full + i), 1), rt::mbarrier_init(smem_addr(b.k_empty + i), kThreads - 32);
         rt::mbarrier_init(smem_addr(&b.v_full), 1);
         for (int i = 0; i < kStages; i++) {
             rt::mbarrier_init(smem_addr(b.q_full + i), 1), rt::mbarrier_init(smem_addr(b.q_empty + i), 8);

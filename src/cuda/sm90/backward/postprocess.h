@@ -25,11 +25,11 @@ FA_KERNEL void FA_BOUNDS(256, 1) add_split_sm90(FA_PARAM Sm90BackwardParams a) {
     float sum[16] = {};
     const float* from = partial_of_split<HeadDim>(a, number * pieces) + (half * kGroups + group) * 4096 + rt::thread() * 4;
     FA_UNROLL_BY(2)
-    for (int piece = 0; piece < pieces; piece++, from += 2 * 128 * HeadDim) FA_UNROLL_FOR (int i = 0; i < 4; i++) {
+    for (int piece = 0; piece < pieces; piece++, from += 2 * 128 * HeadDim)
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) {
             float more[4];
             rt::load4(from + i * 1024, more);
-            FA_UNROLL_FOR (int e = 0; e < 4; e++)
-                sum[4 * i + e] += more[e];
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[4 * i + e] += more[e];
         }
     const int own_key = rt::thread() / 32 * 16 + rt::thread() % 32 / 4;
     const float factor = half ? dk_factor<T>(a, acc_unit<T>(a, t.batch, t.kv_head)) : dv_factor<T>();
@@ -45,8 +45,7 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM Sm90BackwardParams a) {
     float* const tile = reinterpret_cast<float*>(rt::shared_memory());
     rt::fetch_parameters(a);
     rt::wait_for_predecessor();
-    const int blocks = int(ceil_div(x.sequences.q.seqlen, BlockM)), index = int(rt::block()) / blocks,
-              m = int(rt::block()) % blocks;
+    const int blocks = int(ceil_div(x.sequences.q.seqlen, BlockM)), index = int(rt::block()) / blocks, m = int(rt::block()) % blocks;
     const int batch = index / int(x.heads_q), head = index % int(x.heads_q);
     const Sequence seq = bounded_sequence(x.sequences, batch);
     const int left = int(seq.q_len) - m * BlockM;
@@ -60,15 +59,13 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM Sm90BackwardParams a) {
         FA_UNROLL_FOR (int i = 0; i < Traits::kDqRows / 8; i++) {
             float sum[4];
             rt::load4(from + i * 128, sum);
-            FA_UNROLL_FOR (int e = 0; e < 4; e++)
-                tile[(row + 8 * i + e % 2) * kStride + dim + e / 2 * 8] = sum[e];
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) tile[(row + 8 * i + e % 2) * kStride + dim + e / 2 * 8] = sum[e];
         }
     }
     constexpr int kRowsAtOnce = 256 / (HeadDim / 8);  // rows
     const int own = rt::thread() / (HeadDim / 8), column = rt::thread() % (HeadDim / 8) * 8;
     bool seeing[BlockM / kRowsAtOnce];
-    FA_UNROLL_FOR (int i = 0; i < BlockM / kRowsAtOnce; i++)
-        seeing[i] = x.lse_log2[row0 + own + i * kRowsAtOnce] != kPosInf;
+    FA_UNROLL_FOR (int i = 0; i < BlockM / kRowsAtOnce; i++) seeing[i] = x.lse_log2[row0 + own + i * kRowsAtOnce] != kPosInf;
     const float factor = dk_factor<T>(a, acc_unit<T>(a, batch, head / int(x.group)));
     rt::barrier();
     FA_UNROLL_FOR (int i = 0; i < BlockM / kRowsAtOnce; i++) {
@@ -84,8 +81,7 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM Sm90BackwardParams a) {
             continue;
         }
         uint32_t word[4];
-        FA_UNROLL_FOR (int e = 0; e < 4; e++)
-            word[e] = pack<T>(sum[2 * e], sum[2 * e + 1]);
+        FA_UNROLL_FOR (int e = 0; e < 4; e++) word[e] = pack<T>(sum[2 * e], sum[2 * e + 1]);
         *reinterpret_cast<uint4*>(static_cast<T*>(x.dq) + to) = make_uint4(word[0], word[1], word[2], word[3]);
     }
 }

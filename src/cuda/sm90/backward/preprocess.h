@@ -11,8 +11,7 @@ template <class T>
 FA_DEVICE float product(const float* a, const uint4& b) {
     const uint32_t words[] = {b.x, b.y, b.z, b.w};
     float sum = 0.f;
-    FA_UNROLL_FOR (int e = 0; e < 8; e++)
-        sum = fmaf(a[e], half_of<T>(words[e / 2], e % 2), sum);
+    FA_UNROLL_FOR (int e = 0; e < 8; e++) sum = fmaf(a[e], half_of<T>(words[e / 2], e % 2), sum);
     return sum;
 }
 
@@ -39,8 +38,7 @@ FA_DEVICE void clear_dq(const Sm90BackwardParams& a, int chunk) {
     const float zero[4] = {};
     float* dq_acc = a.x.dq_acc + padded_row_of(a, chunk_at(a, chunk)) * HeadDim + rt::opaque(threadIdx.x) % 32 * 4;
     FA_UNROLL_BY(4)
-    for (int i = 0; i < PreprocessAhead::kChunkRows * HeadDim / 128; i++)
-        rt::store4(dq_acc + i * 128, zero);
+    for (int i = 0; i < PreprocessAhead::kChunkRows * HeadDim / 128; i++) rt::store4(dq_acc + i * 128, zero);
 }
 
 // Delta = Σ dout · o of 32 rows, each in one lane; and, for f16, the magnitudes of dout.
@@ -60,10 +58,8 @@ FA_DEVICE float deltas(const Sm90BackwardParams& a, int chunk, F16Max& of_dout) 
         const uint32_t words[] = {one.x, one.y, one.z, one.w}, others[] = {other.x, other.y, other.z, other.w};
         if constexpr (kIsF16<T>) of_dout.take(other);
         float sum = 0.f;
-        FA_UNROLL_FOR (int e = 0; e < 8; e++)
-            sum = fmaf(half_of<T>(words[e / 2], e % 2), half_of<T>(others[e / 2], e % 2), sum);
-        FA_UNROLL_FOR (int lanes = kLanes / 2; lanes > 0; lanes /= 2)
-            sum += rt::shuffle_xor32(sum, lanes);
+        FA_UNROLL_FOR (int e = 0; e < 8; e++) sum = fmaf(half_of<T>(words[e / 2], e % 2), half_of<T>(others[e / 2], e % 2), sum);
+        FA_UNROLL_FOR (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += rt::shuffle_xor32(sum, lanes);
         if (int(threadIdx.x) % kLanes == iteration) delta = sum;
     }
     return delta;
@@ -76,8 +72,8 @@ FA_DEVICE void prefetch_chunk(const Sm90BackwardParams& a, int chunk) {
     const int row = rt::opaque(threadIdx.x) % 32;
     if (t.row0 + row >= int(a.x.sequences.q.seqlen)) return;
     const char *o = lane_of(a.x.o, a.x.o_strides, t, row, 0), *dout = lane_of(a.x.dout, a.x.dout_strides, t, row, 0);
-    FA_UNROLL_FOR (int i = 0; i < HeadDim / 64; i++) if (64 * i < int(a.x.dim_v)) rt::prefetch_l2(o + 128 * i),
-        rt::prefetch_l2(dout + 128 * i);
+    FA_UNROLL_FOR (int i = 0; i < HeadDim / 64; i++)
+        if (64 * i < int(a.x.dim_v)) rt::prefetch_l2(o + 128 * i), rt::prefetch_l2(dout + 128 * i);
 }
 
 template <class T, int HeadDim>
@@ -167,14 +163,14 @@ FA_KERNEL void FA_BOUNDS(256, (kIsF16<T> ? 2 : 3)) prepare_sm90(FA_PARAM Sm90Bac
         return min(own + iteration * kRowsAtOnce, rows - 1);
     };  // what comes of a row behind the last is not kept
     const auto keep = [&](float sum, int iteration) {
-        FA_UNROLL_FOR (int lanes = kLanes / 2; lanes > 0; lanes /= 2)
-            sum += rt::shuffle_xor32(sum, lanes);
+        FA_UNROLL_FOR (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += rt::shuffle_xor32(sum, lanes);
         if (lane == iteration) delta = sum;
     };
     FA_UNROLL_FOR (int first = 0; first < kIterations; first += kInFlight) {
         uint4 o[kInFlight] = {}, grad[kInFlight] = {};
         float row_lse[kInFlight] = {};  // a row that sees no key may hold anything
-        if (there) FA_UNROLL_FOR (int i = 0; i < kInFlight; i++) {
+        if (there)
+            FA_UNROLL_FOR (int i = 0; i < kInFlight; i++) {
                 if (narrow) o[i] = *reinterpret_cast<const uint4*>(o_row + o0 + at(first + i) * x.o_strides.row);
                 grad[i] = *reinterpret_cast<const uint4*>(dout + at(first + i) * x.dout_strides.row);
                 if constexpr (kIsF16<T>) row_lse[i] = x.lse[query_index(x.lse_strides, seq, batch, row0 + at(first + i), head)];
@@ -188,8 +184,7 @@ FA_KERNEL void FA_BOUNDS(256, (kIsF16<T> ? 2 : 3)) prepare_sm90(FA_PARAM Sm90Bac
         FA_UNROLL_FOR (int i = 0; i < kInFlight; i++) {
             const uint32_t words[] = {o[i].x, o[i].y, o[i].z, o[i].w};
             float wide[8];
-            FA_UNROLL_FOR (int e = 0; e < 8; e++)
-                wide[e] = half_of<T>(words[e / 2], e % 2);
+            FA_UNROLL_FOR (int e = 0; e < 8; e++) wide[e] = half_of<T>(words[e / 2], e % 2);
             if constexpr (kIsF16<T>) {
                 if (fabsf(row_lse[i]) != kPosInf) of_dout.take(grad[i]);
             }

@@ -21,8 +21,7 @@ FA_DEVICE void load_row_block(uint32_t to, const CUtensorMap* map, uint32_t barr
 FA_DEVICE void wait_for_preprocess(const Sm90BackwardParams& a, int index) {
     const int part = a.preprocess.part_of(block_and_piece(a, index).number);
     if (part == 0) return;
-    while (rt::ld_acquire(a.preprocess.rows_ready + part) !=
-           uint32_t(a.preprocess.chunks_end(part) - part * a.preprocess.part_chunks)) {
+    while (rt::ld_acquire(a.preprocess.rows_ready + part) != uint32_t(a.preprocess.chunks_end(part) - part * a.preprocess.part_chunks)) {
     }
     rt::fence_proxy_async_global();
 }
@@ -108,8 +107,7 @@ FA_DEVICE void backward_producer(const Sm90BackwardParams& a) {
 template <class Traits, int rows>
 FA_DEVICE uint32_t dq_order_of(bool reverse_order, const KeyBlockInfo& t, int m_block) {
     constexpr int keys = Traits::kBlockN * Traits::kClusterSize;
-    const int row =
-        reverse_order ? min(min((m_block + 1) * rows, t.q_len), t.valid_row_max) - 1 : max(m_block * rows, t.valid_row_min);
+    const int row = reverse_order ? min(min((m_block + 1) * rows, t.q_len), t.valid_row_max) - 1 : max(m_block * rows, t.valid_row_min);
     int begin = row - t.rule.end + 1, end = row - t.rule.begin + 1;
     if (t.rule.chunk > 0) {
         const int chunk = (row + t.rule.off) / t.rule.chunk * t.rule.chunk;

@@ -65,13 +65,9 @@ FA_DEVICE float dk_factor(const Sm90BackwardParams& a, float unit) {
 // The largest magnitude of f16s that are numbers: with 0x0400 added to it, what is none becomes negative.
 struct F16Max {
     uint32_t pair = 0x04000400;
-    FA_MEMBER void take(uint32_t word) {
-        asm("max.s16x2 %0, %0, %1;" : "+r"(pair) : "r"((word & 0x7fff7fffu) + 0x04000400u));
-    }
+    FA_MEMBER void take(uint32_t word) { asm("max.s16x2 %0, %0, %1;" : "+r"(pair) : "r"((word & 0x7fff7fffu) + 0x04000400u)); }
     FA_MEMBER void take(const uint4& words) { take(words.x), take(words.y), take(words.z), take(words.w); }
-    FA_MEMBER float of_warp() const {
-        return f16_of(uint16_t(__reduce_max_sync(~0u, max(pair & 0xffffu, pair >> 16)) - 0x0400u));
-    }
+    FA_MEMBER float of_warp() const { return f16_of(uint16_t(__reduce_max_sync(~0u, max(pair & 0xffffu, pair >> 16)) - 0x0400u)); }
 };
 
 // The largest |v| of each kv head, in pieces; and no bound of dS yet. By prepare_sm90's predecessor, a CTA for each piece.
@@ -87,7 +83,8 @@ FA_KERNEL void FA_BOUNDS(256, 4) max_v_sm90(FA_PARAM Sm90BackwardParams a) {
     const Sequence seq = bounded_sequence(x.sequences, batch);
     const int rows = int(ceil_div(seq.k_len, int64_t(DsRange::kPieces))), end = min(int(seq.k_len), (piece + 1) * rows);
     const int lanes = int(x.dim_v) / 8, rows_at_once = 256 / lanes, own = rt::thread() / lanes, column = rt::thread() % lanes * 8;
-    const T* const from = static_cast<const T*>(a.ds_range.v) + a.ds_range.v_strides.index(x.sequences.packed_k() ? 0 : batch, seq.k_begin, head) + column;
+    const T* const from =
+        static_cast<const T*>(a.ds_range.v) + a.ds_range.v_strides.index(x.sequences.packed_k() ? 0 : batch, seq.k_begin, head) + column;
     F16Max largest;
     FA_UNROLL_BY(4)
     for (int row = piece * rows + own; row < end && own < rows_at_once; row += rows_at_once)

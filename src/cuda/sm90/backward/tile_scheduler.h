@@ -18,8 +18,7 @@ template <class Traits>
 FA_DEVICE void fill_key_block_info(const Sm90BackwardParams& a, int index, int part, int rank, KeyBlockInfo& t) {
     const SequenceTable& sequences = a.x.sequences;
     const int section = min(divide(index, a.section_blocks).number, a.sections - 1);
-    const Quotient within =
-        divide(index - section * int(a.section_blocks.by), section + 1 == a.sections ? a.last_section : a.section);
+    const Quotient within = divide(index - section * int(a.section_blocks.by), section + 1 == a.sections ? a.last_section : a.section);
     const Quotient head = divide(section * int(a.section.by) + within.rest, a.heads_k);
     const int block = a.reverse_order ? a.key_blocks - 1 - within.number : within.number;
     t.batch = head.number;
@@ -64,8 +63,7 @@ FA_DEVICE void fill_key_block_info(const Sm90BackwardParams& a, int index, int p
         const int begin = max(rows_of(t.key0 + Traits::kBlockN - 1, 1).x, t.valid_row_min),
                   end = min(rows_of(t.key0, 1).y, t.valid_row_max);
         t.m_block_full_min = max((begin + Traits::kBlockM - 1) / Traits::kBlockM, t.m_block_min);
-        t.m_block_full_max =
-            min(end == t.q_len && t.valid_row_max == INT32_MAX ? t.m_block_max : end / Traits::kBlockM, t.m_block_max);
+        t.m_block_full_max = min(end == t.q_len && t.valid_row_max == INT32_MAX ? t.m_block_max : end / Traits::kBlockM, t.m_block_max);
     }
 }
 

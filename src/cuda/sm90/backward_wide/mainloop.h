@@ -79,8 +79,7 @@ struct WideWarpgroup {
     FA_MEMBER int own_key() const { return 16 * warp + lane / 4; }  // and the key 8 below it
     FA_MEMBER void release_to_pair(uint64_t& empty) const {
         if (lane < 2)
-            rt::mbarrier_arrive_cluster(remote_barriers +
-                                        uint32_t(reinterpret_cast<char*>(&empty) - reinterpret_cast<char*>(&barrier)));
+            rt::mbarrier_arrive_cluster(remote_barriers + uint32_t(reinterpret_cast<char*>(&empty) - reinterpret_cast<char*>(&barrier)));
     }
     FA_MEMBER bool has_invalid_rows(int block) const {
         return block * Traits::kBlockM < valid_row_min || (block + 1) * Traits::kBlockM > valid_row_max;
@@ -106,8 +105,7 @@ struct WideWarpgroup {
     }
     FA_MEMBER static void issue_rs(float (&acc)[Traits::kHeadDim / 2], const uint32_t (&p)[16], uint32_t tile) {
         const uint32_t right = smem_desc_low(tile, Traits::kPanelBytes);
-        FA_UNROLL_FOR (int i = 0; i < 4; i++)
-            WideWgmma<Traits::f16>::mma(acc, p + 4 * i, right + i * 128);
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) WideWgmma<Traits::f16>::mma(acc, p + 4 * i, right + i * 128);
         rt::wgmma_commit();
     }
     // dQᵀ over the keys of both CTAs, for 64 of this CTA's dims.
@@ -115,10 +113,8 @@ struct WideWarpgroup {
         const uint32_t own = smem_desc_low(Traits::k_tile() + (2 * rank + warpgroup) * Traits::kPanelBytes, 16);
         const uint32_t other = smem_desc_low(Traits::peer_k_tile() + warpgroup * Traits::kPanelBytes, 16);
         const uint32_t own_ds = smem_desc_low(Traits::ds_tile(), 16), other_ds = smem_desc_low(Traits::peer_ds_tile(), 16);
-        FA_UNROLL_FOR (int i = 0; i < 4; i++)
-            WideWgmma<Traits::f16>::mma_ab_mn_major(acc_dq, own + i * 128, own_ds + i * 128, i > 0);
-        FA_UNROLL_FOR (int i = 0; i < 4; i++)
-            WideWgmma<Traits::f16>::mma_ab_mn_major(acc_dq, other + i * 128, other_ds + i * 128, 1);
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) WideWgmma<Traits::f16>::mma_ab_mn_major(acc_dq, own + i * 128, own_ds + i * 128, i > 0);
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) WideWgmma<Traits::f16>::mma_ab_mn_major(acc_dq, other + i * 128, other_ds + i * 128, 1);
         rt::wgmma_commit();
     }
     // acc += p · tile, which is complete on return; and dQ, once dS of both CTAs is there, which is still in flight.
@@ -135,15 +131,14 @@ struct WideWarpgroup {
     }
     // To memory, through the warp's staging buffer, by itself or by reduce_dq_in_order.
     FA_MEMBER void reduce_dq(uint32_t staging, const float (&acc_dq)[32]) const {
-        FA_UNROLL_FOR (int i = 0; i < 8; i++)
-            rt::st_shared_v4(staging + i * 512 + lane * 16, acc_dq + 4 * i);
+        FA_UNROLL_FOR (int i = 0; i < 8; i++) rt::st_shared_v4(staging + i * 512 + lane * 16, acc_dq + 4 * i);
         rt::fence_proxy_async_shared();
         __syncwarp();
         if (lane != 0) return;
         if (a.dq_semaphore) rt::mbarrier_arrive(Traits::smem_addr(&barrier.dq_full[warpgroup]));
         else
-            rt::tma_reduce_add(a.x.dq_acc + (int64_t(dq_block) * 16 + rank * 8 + warpgroup * 4 + warp) * (Traits::kWarpBytes / 4),
-                               staging, Traits::kWarpBytes);
+            rt::tma_reduce_add(a.x.dq_acc + (int64_t(dq_block) * 16 + rank * 8 + warpgroup * 4 + warp) * (Traits::kWarpBytes / 4), staging,
+                               Traits::kWarpBytes);
     }
     // Until dQ of the step before has left the staging buffer.
     FA_MEMBER void wait_for_staging() const {
@@ -168,8 +163,7 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
     uint32_t p[16];
 
     const auto issue_ss = [&](int stage) {
-        wg.issue_ss(Traits::k_tile(), Traits::q_tile(stage),
-                    [&](uint32_t x, uint32_t y, int more) { Wgmma::mma(acc_s, x, y, more); });
+        wg.issue_ss(Traits::k_tile(), Traits::q_tile(stage), [&](uint32_t x, uint32_t y, int more) { Wgmma::mma(acc_s, x, y, more); });
     };
     const auto apply_mask = [&] {
         FA_UNROLL_FOR (int r = 0; r < 2; r++) {
@@ -184,16 +178,13 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
         const float* const lse_log2 = shared.lse_log2[wg.stage.index];
         FA_UNROLL_FOR (int i = 0; i < 8; i++) {
             const float2 l = rt::ld_shared_v2(Traits::smem_addr(lse_log2) + 32 * i + 8 * c);
-            FA_UNROLL_FOR (int e = 0; e < 4; e++)
-                acc_s[4 * i + e] = rt::exp2_fast(fmaf(acc_s[4 * i + e], scale, e % 2 ? -l.y : -l.x));
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) acc_s[4 * i + e] = rt::exp2_fast(fmaf(acc_s[4 * i + e], scale, e % 2 ? -l.y : -l.x));
         }
         wg.wait_for_staging();
-        FA_UNROLL_FOR (int i = 0; i < 8; i++)
-            rt::st_shared_v4(staging + i * 512 + wg.lane * 16, acc_s + 4 * i);
+        FA_UNROLL_FOR (int i = 0; i < 8; i++) rt::st_shared_v4(staging + i * 512 + wg.lane * 16, acc_s + 4 * i);
         rt::mbarrier_arrive(Traits::smem_addr(&wg.barrier.p_full));
         rt::mbarrier_arrive(Traits::smem_addr(&wg.barrier.q_empty[wg.stage.index]));
-        FA_UNROLL_FOR (int i = 0; i < 16; i++)
-            p[i] = pack<T>(acc_s[2 * i], acc_s[2 * i + 1]);
+        FA_UNROLL_FOR (int i = 0; i < 16; i++) p[i] = pack<T>(acc_s[2 * i], acc_s[2 * i + 1]);
     };
     const auto wait_for_q = [&](int stage, uint32_t phase, int block) {
         rt::mbarrier_wait(Traits::smem_addr(&wg.barrier.q_full[stage]), phase);
@@ -225,8 +216,7 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
         wg.advance();
     };
 
-    FA_UNROLL_FOR (int i = 0; i < Traits::kHeadDim / 2; i++)
-        acc_dv[i] = 0.f;
+    FA_UNROLL_FOR (int i = 0; i < Traits::kHeadDim / 2; i++) acc_dv[i] = 0.f;
     if (wg.steps_left > 0) {
         wait_for_q(0, 0, wg.m_block);
         rt::mark_undefined(acc_s);
@@ -272,20 +262,18 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
     };
     const auto exchange_ds = [&] {
         rt::mbarrier_wait(Traits::smem_addr(&wg.barrier.ds_empty), wg.single_stage.phase ^ 1);
-        FA_UNROLL_FOR (int i = 0; i < 4; i++)
-            rt::stmatrix(ds_piece ^ (i * 32), ds + 4 * i);
+        FA_UNROLL_FOR (int i = 0; i < 4; i++) rt::stmatrix(ds_piece ^ (i * 32), ds + 4 * i);
         rt::fence_proxy_async_shared();
         __syncwarp();
         if (wg.lane == 0) {
             rt::mbarrier_expect_tx(Traits::smem_addr(&wg.barrier.ds_full), 2048);
-            rt::bulk_copy_to_cta(Traits::peer_ds_tile() + own_ds, Traits::ds_tile() + own_ds, 2048,
-                                 Traits::smem_addr(&wg.barrier.ds_full), rank ^ 1);
+            rt::bulk_copy_to_cta(Traits::peer_ds_tile() + own_ds, Traits::ds_tile() + own_ds, 2048, Traits::smem_addr(&wg.barrier.ds_full),
+                                 rank ^ 1);
         }
     };
     const auto issue_dp = [&](bool remote_barrier) {
         FA_UNROLL_FOR (int i = 0; i < 8; i++) {
-            const float2 d =
-                remote_barrier ? rt::ld_shared_v2(Traits::smem_addr(shared.delta) + 32 * i + 8 * c) : make_float2(0, 0);
+            const float2 d = remote_barrier ? rt::ld_shared_v2(Traits::smem_addr(shared.delta) + 32 * i + 8 * c) : make_float2(0, 0);
             acc_dp[4 * i] = acc_dp[4 * i + 2] = d.x;
             acc_dp[4 * i + 1] = acc_dp[4 * i + 3] = d.y;
         }
@@ -322,8 +310,7 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
         wg.advance();
     };
 
-    FA_UNROLL_FOR (int i = 0; i < Traits::kHeadDim / 2; i++)
-        acc_dk[i] = 0.f;
+    FA_UNROLL_FOR (int i = 0; i < Traits::kHeadDim / 2; i++) acc_dk[i] = 0.f;
     while (wg.steps_left > 0) step();
     store_dkv<T, Traits::kHeadDim>(a, wg.t, wg.own_key(), a.x.dk, a.x.dk_strides, 0, a.x.dim_qk, dk_factor<T>(a, wg.t.ds_unit), acc_dk);
     wg.wait_for_staging();

@@ -22,8 +22,7 @@ template <class Traits>
 FA_DEVICE void wide_reduce_dq_in_order(const Sm90BackwardParams& a, int rank, int warpgroup) {
     typename Traits::Barriers& b = Traits::shared().barrier;
     reduce_dq_in_order<Traits, Traits::kBlockM>(
-        a, Traits::shared().block,
-        {Traits::dq_staging(warpgroup), b.dq_full[warpgroup], b.dq_empty[warpgroup], 2 * rank + warpgroup});
+        a, Traits::shared().block, {Traits::dq_staging(warpgroup), b.dq_full[warpgroup], b.dq_empty[warpgroup], 2 * rank + warpgroup});
 }
 
 template <class Traits>
@@ -32,8 +31,7 @@ FA_DEVICE void wide_producer(const Sm90BackwardParams& a, int rank) {
     typename Traits::Barriers& b = s.barrier;
     const KeyBlockInfo& t = s.block;
     if (t.m_block_min == t.m_block_max) return;
-    const int kv_batch = a.x.sequences.packed_k() ? 0 : t.batch, q_batch = a.x.sequences.q.packed() ? 0 : t.batch,
-              group = int(a.x.group);
+    const int kv_batch = a.x.sequences.packed_k() ? 0 : t.batch, q_batch = a.x.sequences.q.packed() ? 0 : t.batch, group = int(a.x.group);
     const auto load_panels = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, int first, int count, int row) {
         for (int i = 0; i < count; i++)
             rt::tma_load(to + i * Traits::kPanelBytes, map, Traits::smem_addr(&full), 64 * (first + i), row, t.kv_head, kv_batch,
@@ -49,12 +47,11 @@ FA_DEVICE void wide_producer(const Sm90BackwardParams& a, int rank) {
         const int head = t.kv_head * group + g;
         const int64_t row0 = head * a.x.padded_rows + t.row0;
         for (int m_block = t.m_block_min; m_block < t.m_block_max; m_block++) {
-            const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& empty, uint32_t phase,
-                                  float* values, const float* from) {
+            const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& empty, uint32_t phase, float* values,
+                                  const float* from) {
                 rt::mbarrier_wait(Traits::smem_addr(&empty), phase ^ 1);
                 rt::mbarrier_expect_tx(Traits::smem_addr(&full), Traits::kQBytes + Traits::kBlockM * 4);
-                load_row_block<Traits>(to, map, Traits::smem_addr(&full), rank, t.q_begin + m_block * Traits::kBlockM, head,
-                                       q_batch);
+                load_row_block<Traits>(to, map, Traits::smem_addr(&full), rank, t.q_begin + m_block * Traits::kBlockM, head, q_batch);
                 rt::bulk_load(Traits::smem_addr(values), from + row0 + m_block * Traits::kBlockM, Traits::kBlockM * 4,
                               Traits::smem_addr(&full));
             };

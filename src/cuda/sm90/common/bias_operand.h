@@ -1,5 +1,5 @@
-// The host's part of the bias operand for sm_90a, forward and backward. What is planned of it follows from the descriptor alone; a launch makes
-// the tensor map, and a copy in the workspace where one is needed, which has no more than a GiB.
+// The host's part of the bias operand for sm_90a, forward and backward. What is planned of it follows from the descriptor alone; a launch
+// makes the tensor map, and a copy in the workspace where one is needed, which has no more than a GiB.
 #pragma once
 #include "cuda/sm90/common/bias_params.h"
 #include "cuda/sm90/common/copy_bias.h"
@@ -49,7 +49,9 @@ inline CopyBiasParams copy_of_bias(const Problem& p, const Sm90Bias& bias, int t
     x.units = units < double(kMaxExtent) ? int64_t(units) : kMaxExtent;
     return x;
 }
-inline int64_t bytes_of(const CopyBiasParams& x, const Problem& p) { return round_up(4 * x.units * type_bytes(type_of_read_bias(p.d)), 256); }
+inline int64_t bytes_of(const CopyBiasParams& x, const Problem& p) {
+    return round_up(4 * x.units * type_bytes(type_of_read_bias(p.d)), 256);
+}
 inline bool bias_copy_fits(const Problem& p, int tile_rows) {
     constexpr int64_t most = int64_t(1) << 30;
     return bytes_of(copy_of_bias(p, planned_bias(p), tile_rows), p) <= most;
@@ -79,7 +81,7 @@ inline rt::Status read_bias(CopyBiasParams x, const Problem& p, const fa_forward
         return encode_interleaved_map(map, base, stride[1], step, d.seqlen_k, rows, pairs) ? rt::kSuccess : cudaErrorInvalidValue;
     }
     return encode_tensor_map(map, base, dtype, stride, d.seqlen_k, rows, bias->heads, bias->sequences, {tile_rows}) ? rt::kSuccess
-                                                                                                                   : cudaErrorInvalidValue;
+                                                                                                                    : cudaErrorInvalidValue;
 }
 
 }  // namespace gpu

@@ -12,7 +12,7 @@ struct CopyBiasParams {
     int64_t stride[4];  // of `from`, in elements
     int32_t dtype;
     int32_t sequences, heads, rows, keys, line, last_row;  // line: keys of `to`, in whole vectors of four; last_row: of `from`
-    int64_t units;  // of four keys of `to`; 0: nothing is copied
+    int64_t units;                                         // of four keys of `to`; 0: nothing is copied
 };
 constexpr int kCopyBiasThreads = 256;
 
@@ -31,7 +31,8 @@ FA_KERNEL void FA_BOUNDS(kCopyBiasThreads, 1) copy_bias(FA_PARAM CopyBiasParams 
         else value[i] = load_element(x.from, from, x.dtype);
     }
     To* const to = static_cast<To*>(x.to) + 4 * unit;
-    if constexpr (sizeof(To) == 2) *reinterpret_cast<uint2*>(to) = make_uint2(value[0] | uint32_t(value[1]) << 16, value[2] | uint32_t(value[3]) << 16);
+    if constexpr (sizeof(To) == 2)
+        *reinterpret_cast<uint2*>(to) = make_uint2(value[0] | uint32_t(value[1]) << 16, value[2] | uint32_t(value[3]) << 16);
     else *reinterpret_cast<float4*>(to) = make_float4(value[0], value[1], value[2], value[3]);
 }
 

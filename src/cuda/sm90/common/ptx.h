@@ -20,19 +20,25 @@ FA_DEVICE void mbarrier_expect_tx(uint32_t barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 FA_DEVICE void mbarrier_wait(uint32_t barrier, uint32_t phase) {
-    asm volatile("{\n.reg .pred done;\nWAIT: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@done bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(barrier),
-                 "r"(phase)
-                 : "memory");
+    asm volatile(
+        "{\n.reg .pred done;\nWAIT: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(barrier),
+        "r"(phase)
+        : "memory");
 }
 // Is the phase complete? Without waiting.
 FA_DEVICE bool mbarrier_test(uint32_t barrier, uint32_t phase) {
     uint32_t done;
-    asm volatile("{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.b32 %0, 1, 0, done;\n}" : "=r"(done) : "r"(barrier), "r"(phase) : "memory");
+    asm volatile("{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.b32 %0, 1, 0, done;\n}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(phase)
+                 : "memory");
     return done != 0;
 }
 // Arrives when the cp_async copies of this thread so far have come.
-FA_DEVICE void cp_async_mbarrier_arrive(uint32_t barrier) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory"); }
+FA_DEVICE void cp_async_mbarrier_arrive(uint32_t barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 // ---- named barriers 1 … 15 of a block, among `threads` threads: sync waits for all of them, arrive does not wait
 FA_DEVICE void named_barrier_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 FA_DEVICE void named_barrier_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
@@ -46,52 +52,62 @@ FA_DEVICE int cluster_rank() {
 }
 // `barrier`: an address in the cluster's shared memory (mapa). Without .release, which would cost a fence: the kernels arrive
 // remotely only to say that their reads have ended.
-FA_DEVICE void mbarrier_arrive_cluster(uint32_t barrier) { asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+FA_DEVICE void mbarrier_arrive_cluster(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
 FA_DEVICE void mbarrier_arrive_remote(uint32_t barrier, int rank) { mbarrier_arrive_cluster(mapa(barrier, rank)); }
 // A word to the shared memory of the CTA `rank`, whose mbarrier counts the 4 bytes.
 FA_DEVICE void st_async(uint32_t to, uint32_t barrier, int rank, int word) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(mapa(to, rank)), "r"(word),
-                 "r"(mapa(barrier, rank)) : "memory");
+                 "r"(mapa(barrier, rank))
+                 : "memory");
 }
 
-// ---- TMA and bulk copies. A tensor map's box is 64 columns by some rows from (column, row, head, sequence) on; in shared memory its rows have
-// 128 bytes, whose 16-byte units are swizzled (CU_TENSOR_MAP_SWIZZLE_128B).
+// ---- TMA and bulk copies. A tensor map's box is 64 columns by some rows from (column, row, head, sequence) on; in shared memory its rows
+// have 128 bytes, whose 16-byte units are swizzled (CU_TENSOR_MAP_SWIZZLE_128B).
 
 FA_DEVICE void prefetch_tensormap(const CUtensorMap* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 constexpr uint64_t kEvictFirst = 0x12F0000000000000ull, kEvictLast = 0x14F0000000000000ull;  // L2 cache policies
 FA_DEVICE void tma_load(uint32_t to, const CUtensorMap* map, uint32_t barrier, int column, int row, int head, int sequence, uint64_t keep) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(sequence), "l"(keep)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(sequence), "l"(keep)
+        : "memory");
 }
 FA_DEVICE void tma_load_5d(uint32_t to, const CUtensorMap* map, uint32_t barrier, const int (&at)[5], uint64_t keep) {
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "l"(keep)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "l"(keep)
+        : "memory");
 }
 // Multicast: to the same address in both CTAs of a cluster of two; the mbarrier at that address of each counts the bytes.
-FA_DEVICE void tma_load_multicast(uint32_t to, const CUtensorMap* map, uint32_t barrier, int column, int row, int head, int sequence, uint64_t keep) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
-                 "[%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(sequence), "h"(uint16_t(3)), "l"(keep)
-                 : "memory");
+FA_DEVICE void tma_load_multicast(uint32_t to, const CUtensorMap* map, uint32_t barrier, int column, int row, int head, int sequence,
+                                  uint64_t keep) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(sequence), "h"(uint16_t(3)), "l"(keep)
+        : "memory");
 }
 // Without a tensor map: a multiple of 16 bytes as they lie in memory.
 FA_DEVICE void bulk_load(uint32_t to, const void* from, int bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
+                 "r"(barrier)
                  : "memory");
 }
 // From this CTA's shared memory to the same address in the CTA `rank`, whose mbarrier counts the bytes.
 FA_DEVICE void bulk_copy_to_cta(uint32_t to, uint32_t from, int bytes, uint32_t barrier, int rank) {
-    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(mapa(to, rank)), "r"(from), "r"(bytes),
-                 "r"(mapa(barrier, rank)) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(mapa(to, rank)),
+                 "r"(from), "r"(bytes), "r"(mapa(barrier, rank))
+                 : "memory");
 }
 // Adds floats of shared memory to global ones, as a bulk group of its own. bulk_wait_group waits until all groups of this thread
 // have been added, bulk_wait_group_read until they have been read from shared memory.
 FA_DEVICE void tma_reduce_add(float* to, uint32_t from, int bytes) {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to), "r"(from), "r"(bytes)
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
+                 "r"(from), "r"(bytes)
                  : "memory");
 }
 FA_DEVICE void bulk_wait_group_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
@@ -103,7 +119,9 @@ FA_DEVICE uint32_t ld_acquire(const uint32_t* p) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
     return x;
 }
-FA_DEVICE void red_release_add(uint32_t* p, uint32_t x) { asm volatile("fence.proxy.async.global;\nred.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory"); }
+FA_DEVICE void red_release_add(uint32_t* p, uint32_t x) {
+    asm volatile("fence.proxy.async.global;\nred.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
 // Orders this thread's accesses to global memory before later ones by bulk copies (the async proxy).
 FA_DEVICE void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 FA_DEVICE void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
@@ -163,10 +181,13 @@ FA_DEVICE float2 ld_shared_v2(uint32_t at) {
 }
 // The inverse of load_matrices and load_matrices_transposed (ldmatrix).
 FA_DEVICE void stmatrix(uint32_t row, const uint32_t r[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
 }
 FA_DEVICE void stmatrix_trans(uint32_t row, const uint32_t r[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]), "r"(r[1]), "r"(r[2]),
+                 "r"(r[3])
+                 : "memory");
 }
 // The first `bytes` of 4 or 8, and zeros for the others; not waited for.
 template <int size>
@@ -190,7 +211,8 @@ FA_DEVICE float exp2_by_fma(float y, uint32_t& bits) {
 FA_DEVICE uint32_t pack_e4m3(float a, float b, float c, float d) {
     uint32_t word;
     asm("{\n.reg .b16 x, y;\ncvt.rn.satfinite.e4m3x2.f32 x, %2, %1;\ncvt.rn.satfinite.e4m3x2.f32 y, %4, %3;\nmov.b32 %0, {x, y};\n}"
-        : "=r"(word) : "f"(a), "f"(b), "f"(c), "f"(d));
+        : "=r"(word)
+        : "f"(a), "f"(b), "f"(c), "f"(d));
     return word;
 }
 // The lowest n bits set; none where n < 0, all where n > 31.
@@ -278,47 +300,56 @@ FA_DEVICE uint64_t smem_desc_32_bytes(uint32_t address) {
 
 template <bool f16>
 struct Wgmma;
-#define FA_WGMMA_SS(name, major, type, n, regs, acc, a, b, add)                                                         \
-    FA_MEMBER static void name(float (&d)[n / 2], uint64_t x, uint64_t y, int scale_d) {                                                   \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" regs \
-                     "}, " a ", " b ", p, 1, 1, " major ";\n}" : acc : "l"(x), "l"(y), "r"(scale_d));                                  \
+#define FA_WGMMA_SS(name, major, type, n, regs, acc, a, b, add)                                                                    \
+    FA_MEMBER static void name(float (&d)[n / 2], uint64_t x, uint64_t y, int scale_d) {                                           \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
+                     " {" regs "}, " a ", " b ", p, 1, 1, " major ";\n}"                                                           \
+                     : acc                                                                                                         \
+                     : "l"(x), "l"(y), "r"(scale_d));                                                                              \
     }
-#define FA_WGMMA_SS_NEGATED(type, n, regs, acc, a, b)                                                                                  \
-    FA_MEMBER static void mma_negated(float (&d)[n / 2], uint64_t x, uint64_t y) {                                                          \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" regs "}, " a ", " b ", 1, -1, 1, 0, 0;" : acc : "l"(x), "l"(y)); \
+#define FA_WGMMA_SS_NEGATED(type, n, regs, acc, a, b)                                                                             \
+    FA_MEMBER static void mma_negated(float (&d)[n / 2], uint64_t x, uint64_t y) {                                                \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" regs "}, " a ", " b ", 1, -1, 1, 0, 0;" \
+                     : acc                                                                                                        \
+                     : "l"(x), "l"(y));                                                                                           \
     }
-#define FA_WGMMA_RS(type, n, regs, acc, a0, a1, a2, a3, b, add)                                                         \
-    FA_MEMBER static void mma(float (&d)[n / 2], const uint32_t* x, uint64_t y, int scale_d = 1) {                                     \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" regs \
-                     "}, {" a0 "," a1 "," a2 "," a3 "}, " b ", p, 1, 1, 1;\n}" : acc : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"(scale_d)); \
+#define FA_WGMMA_RS(type, n, regs, acc, a0, a1, a2, a3, b, add)                                                                    \
+    FA_MEMBER static void mma(float (&d)[n / 2], const uint32_t* x, uint64_t y, int scale_d = 1) {                                 \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
+                     " {" regs "}, {" a0 "," a1 "," a2 "," a3 "}, " b ", p, 1, 1, 1;\n}"                                           \
+                     : acc                                                                                                         \
+                     : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"(scale_d));                                          \
     }
-#define FA_WGMMA(type)                                                                                                           \
-    FA_WGMMA_SS(mma, "0, 0", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                                       \
-    FA_WGMMA_SS(mma, "0, 0", type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50")                                  \
-    FA_WGMMA_SS(mma, "0, 0", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                                                     \
+#define FA_WGMMA(type)                                                                                                  \
+    FA_WGMMA_SS(mma, "0, 0", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                   \
+    FA_WGMMA_SS(mma, "0, 0", type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50")             \
+    FA_WGMMA_SS(mma, "0, 0", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                                  \
     FA_WGMMA_SS(mma, "0, 0", type, 176, FA_N80, FA_COMMA(FA_D64, FA_D8(64), FA_D8(72), FA_D8(80)), "%88", "%89", "%90") \
-    FA_WGMMA_SS_NEGATED(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33")                                                                  \
-    FA_WGMMA_SS_NEGATED(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65")                                                                 \
-    FA_WGMMA_SS(mma_a_mn_major, "1, 0", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                \
-    FA_WGMMA_SS(mma_a_mn_major, "1, 0", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                              \
-    FA_WGMMA_SS(mma_ab_mn_major, "1, 1", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                           \
-    FA_WGMMA_RS(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34", "%35", "%36", "%37")                                      \
-    FA_WGMMA_RS(type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50", "%51", "%52", "%53")                 \
-    FA_WGMMA_RS(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66", "%67", "%68", "%69")                                     \
-    FA_WGMMA_RS(type, 192, FA_N88, FA_COMMA(FA_D96), "%96", "%97", "%98", "%99", "%100", "%101")                                    \
+    FA_WGMMA_SS_NEGATED(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33")                                               \
+    FA_WGMMA_SS_NEGATED(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65")                                              \
+    FA_WGMMA_SS(mma_a_mn_major, "1, 0", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                        \
+    FA_WGMMA_SS(mma_a_mn_major, "1, 0", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                       \
+    FA_WGMMA_SS(mma_ab_mn_major, "1, 1", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                       \
+    FA_WGMMA_RS(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34", "%35", "%36", "%37")                           \
+    FA_WGMMA_RS(type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50", "%51", "%52", "%53")     \
+    FA_WGMMA_RS(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66", "%67", "%68", "%69")                          \
+    FA_WGMMA_RS(type, 192, FA_N88, FA_COMMA(FA_D96), "%96", "%97", "%98", "%99", "%100", "%101")                        \
     FA_WGMMA_RS(type, 256, FA_N120, FA_COMMA(FA_D128), "%128", "%129", "%130", "%131", "%132", "%133")
 #define FA_COMMA(...) __VA_ARGS__
 // The same of 8-bit operands, m64nNk32, all K-major. The accumulators keep about 14 bits of the largest term.
-#define FA_WGMMA_8BIT(n, regs, acc, a, b, add)                                                                                         \
-    FA_MEMBER static void mma(float (&d)[n / 2], uint64_t x, uint64_t y, int scale_d) {                                                \
+#define FA_WGMMA_8BIT(n, regs, acc, a, b, add)                                                                                       \
+    FA_MEMBER static void mma(float (&d)[n / 2], uint64_t x, uint64_t y, int scale_d) {                                              \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" regs \
-                     "}, " a ", " b ", p, 1, 1;\n}" : acc : "l"(x), "l"(y), "r"(scale_d));                                            \
+                     "}, " a ", " b ", p, 1, 1;\n}"                                                                                  \
+                     : acc                                                                                                           \
+                     : "l"(x), "l"(y), "r"(scale_d));                                                                                \
     }
-#define FA_WGMMA_8BIT_RS(n, regs, acc, a0, a1, a2, a3, b, add)                                                                     \
-    FA_MEMBER static void mma(float (&d)[n / 2], const uint32_t* x, uint64_t y, int scale_d) {                                         \
+#define FA_WGMMA_8BIT_RS(n, regs, acc, a0, a1, a2, a3, b, add)                                                                       \
+    FA_MEMBER static void mma(float (&d)[n / 2], const uint32_t* x, uint64_t y, int scale_d) {                                       \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" regs \
-                     "}, {" a0 "," a1 "," a2 "," a3 "}, " b ", p, 1, 1;\n}"                                                         \
-                     : acc : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"(scale_d));                                      \
+                     "}, {" a0 "," a1 "," a2 "," a3 "}, " b ", p, 1, 1;\n}"                                                          \
+                     : acc                                                                                                           \
+                     : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"(scale_d));                                            \
     }
 #define FA_N32_36 FA_N24 ",%32,%33,%34,%35"
 #define FA_N64_68 FA_N56 ",%64,%65,%66,%67"
@@ -332,9 +363,13 @@ struct WgmmaE4m3 {
     FA_WGMMA_8BIT(128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")
 };
 template <>
-struct Wgmma<true> { FA_WGMMA("f16") };
+struct Wgmma<true> {
+    FA_WGMMA("f16")
+};
 template <>
-struct Wgmma<false> { FA_WGMMA("bf16") };
+struct Wgmma<false> {
+    FA_WGMMA("bf16")
+};
 
 }  // namespace rt
 }  // namespace fa

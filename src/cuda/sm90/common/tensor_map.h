@@ -31,8 +31,8 @@ struct TensorBox {
 
 // Boxes of a tensor (sequence, row, head, column); what lies outside comes as 0, or as NaN. Pairs of 8-bit elements go as one of 16
 // bits: both bytes of its NaN are NaN in e4m3, and there is none of 8 bits.
-static inline bool encode_tensor_map(CUtensorMap* map, const void* base, int32_t dtype, const int64_t stride[4], int64_t dim,
-                                     int64_t rows, int64_t heads, int64_t sequences, TensorBox box,
+static inline bool encode_tensor_map(CUtensorMap* map, const void* base, int32_t dtype, const int64_t stride[4], int64_t dim, int64_t rows,
+                                     int64_t heads, int64_t sequences, TensorBox box,
                                      CUtensorMapFloatOOBfill outside = CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
                                      CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B) {
     const int64_t size = type_bytes(dtype);
@@ -46,11 +46,12 @@ static inline bool encode_tensor_map(CUtensorMap* map, const void* base, int32_t
 }
 
 // Boxes of 128 bytes of 64 rows of an f32 matrix, of which each eight lie as rows 0, 4, 1, 5, 2, 6, 3, 7; rows are a multiple of eight.
-static inline bool encode_interleaved_map(CUtensorMap* map, const void* base, int64_t row_stride, int64_t matrix_stride, int64_t columns, int64_t rows,
-                                          int64_t matrices) {
+static inline bool encode_interleaved_map(CUtensorMap* map, const void* base, int64_t row_stride, int64_t matrix_stride, int64_t columns,
+                                          int64_t rows, int64_t matrices) {
     const auto bytes = [](int64_t n) { return cuuint64_t(n * int64_t(sizeof(float))); };
     const cuuint64_t extent[] = {cuuint64_t(columns * 2), 2, 4, cuuint64_t(rows / 8), cuuint64_t(matrices)};
-    const cuuint64_t strides[] = {bytes(4 * row_stride), bytes(row_stride), bytes(8 * row_stride), bytes(matrices > 1 ? matrix_stride : rows * row_stride)};
+    const cuuint64_t strides[] = {bytes(4 * row_stride), bytes(row_stride), bytes(8 * row_stride),
+                                  bytes(matrices > 1 ? matrix_stride : rows * row_stride)};
     const cuuint32_t boxes[] = {64, 2, 4, 8, 1}, ones[] = {1, 1, 1, 1, 1};
     return tensor_map_encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, const_cast<void*>(base), extent, strides, boxes, ones,
                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

@@ -1,9 +1,9 @@
-// The bias operand on its way to scores: a producer thread brings the tiles of 64 rows and a block of keys of each warpgroup to shared memory by
-// TMA, and consumers read them as they have their accumulators (score_mod.h), of 16 bits by ldmatrix. A bias that TMA cannot walk
+// The bias operand on its way to scores: a producer thread brings the tiles of 64 rows and a block of keys of each warpgroup to shared
+// memory by TMA, and consumers read them as they have their accumulators (score_mod.h), of 16 bits by ldmatrix. A bias that TMA cannot walk
 // through, of another 16-bit type, or one row of which serves all, is copied before the forward runs.
 //
-// Of f32, of which a thread reads pairs, rows 0 … 3 and 4 … 7 of each eight lie in turns, or rows that are read together would meet in banks:
-// TMA swizzles 16 bytes of 128 by the row, so that neighbours swap the halves of a pair of pieces, which both read.
+// Of f32, of which a thread reads pairs, rows 0 … 3 and 4 … 7 of each eight lie in turns, or rows that are read together would meet in
+// banks: TMA swizzles 16 bytes of 128 by the row, so that neighbours swap the halves of a pair of pieces, which both read.
 #pragma once
 #include "cuda/sm90/forward/tile_scheduler.h"
 
@@ -29,8 +29,11 @@ FA_DEVICE void bias_producer(const Sm90ForwardParams& a) {
                     rt::mbarrier_expect_tx(full, Traits::kBiasBytes);
                     FA_UNROLL_FOR (int panel = 0; panel < Traits::kBiasPanels; panel++) {
                         const int column = 64 * (n_block * Traits::kBiasPanels + panel), row = row0 + wg * rows;
-                        if (Traits::kBiasSize == 2) rt::tma_load(to + panel * 8192, &a.bias_map, full, column, row, head, sequence, a.bias.keep);
-                        else rt::tma_load_5d(to + panel * 8192, &a.bias_map, full, {column, 0, 0, row / 8, sequence * a.bias.heads + head}, a.bias.keep);
+                        if (Traits::kBiasSize == 2)
+                            rt::tma_load(to + panel * 8192, &a.bias_map, full, column, row, head, sequence, a.bias.keep);
+                        else
+                            rt::tma_load_5d(to + panel * 8192, &a.bias_map, full, {column, 0, 0, row / 8, sequence * a.bias.heads + head},
+                                            a.bias.keep);
                     }
                 }
                 stage.advance();

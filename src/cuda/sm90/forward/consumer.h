@@ -28,14 +28,16 @@ struct Consumer {
     static constexpr bool kOverlapEpilogue = score_mod != ScoreMod::softcap && !Traits::kP8;
     // But the new tile's row_ref can be found before that wait.
     static constexpr bool kEarlyRowRef = Traits::kP8 && !Traits::kScarceRegisters;
-    // Where no register is left in which to keep RowPlace. With 8-bit P of 256 dims ptxas then takes stages' numbers to differ among lanes, and
-    // moves every descriptor to uniform registers anew.
-    static constexpr bool kRecomputePlace = Traits::kTiles == 2 || (kHeadDim == 256 && !Traits::kP8) || (Traits::k8Bit && kWarpgroups == 4) || Traits::kScarceRegisters;
+    // Where no register is left in which to keep RowPlace. With 8-bit P of 256 dims ptxas then takes stages' numbers to differ among lanes,
+    // and moves every descriptor to uniform registers anew.
+    static constexpr bool kRecomputePlace =
+        Traits::kTiles == 2 || (kHeadDim == 256 && !Traits::kP8) || (Traits::k8Bit && kWarpgroups == 4) || Traits::kScarceRegisters;
     // Likewise for RowEnds::empty, which a negative factor then stands for; but v's de-scale factor may be negative.
     static constexpr bool kEmptyBySign = (Traits::kTiles == 2 || kHeadDim == 256) && !Traits::kDescale;
     // The first P · V of a tile overwrites acc_o, in place of zeros in it; without a mask that is slower, and with 8
     // bits it spills registers.
-    static constexpr bool kZeroByFirstMma = Traits::kP8 || ((mask != MaskKind::none || Traits::kBiasSize > 0) && kHeadDim == 128 && !Traits::k8Bit);
+    static constexpr bool kZeroByFirstMma =
+        Traits::kP8 || ((mask != MaskKind::none || Traits::kBiasSize > 0) && kHeadDim == 128 && !Traits::k8Bit);
     // Under a causal mask, warpgroups whose rows are as many as a block's keys each begin at their own diagonal, so that only their
     // first block is masked. They go without ping-pong, in which one would have to wait for those that have not begun; or, where 256 dims
     // are promoted, for one that promotes.
@@ -51,7 +53,8 @@ struct Consumer {
     static_assert(score_mod != ScoreMod::alibi || !Traits::kP8, "transpose_v and store_averages count blocks down");
     static_assert(score_mod != ScoreMod::alibi || mask == MaskKind::band,
                   "the other masks' loops have no blocks that only exact_softmax serves");
-    static_assert(mask != MaskKind::list || (Traits::kBlockM == KeyUnitTable::kTileRows && kBlockN % KeyUnitTable::kKeys == 0), "a table is of such tiles and blocks");
+    static_assert(mask != MaskKind::list || (Traits::kBlockM == KeyUnitTable::kTileRows && kBlockN % KeyUnitTable::kKeys == 0),
+                  "a table is of such tiles and blocks");
 
     const Sm90ForwardParams& a;
     const Sm90Call& x;
@@ -73,7 +76,7 @@ struct Consumer {
     // Of the keys that the two rows see, with a mask, and of those that some row of the warp sees.
     KeyRange key_range[2], warp_range{};
     int n_block, n_block_min, n_block_min_before_local_mask, n_block_min_causal_local_mask;
-    int blocks_to_skip;  // that the tile loads before this warpgroup's first
+    int blocks_to_skip;            // that the tile loads before this warpgroup's first
     typename Traits::Units units;  // of a list, in the block of which S is computed
     int blocks_left, q_stage;
     int o_started = 0;  // has acc_o been written in this tile?
@@ -102,7 +105,9 @@ struct Consumer {
         if constexpr (Traits::kTiles == 1) return 0;
         else return (warp - 4) / (4 * kWarpgroups);
     }
-    FA_MEMBER static int thread_of_tile() { return Traits::kTiles == 1 ? int(threadIdx.x) - 128 : (int(threadIdx.x) - 128) % (128 * kWarpgroups); }
+    FA_MEMBER static int thread_of_tile() {
+        return Traits::kTiles == 1 ? int(threadIdx.x) - 128 : (int(threadIdx.x) - 128) % (128 * kWarpgroups);
+    }
     // A named barrier of the tile: of a warpgroup's turn, of all its warpgroups, and of each alone.
     FA_MEMBER int barrier_of(int n) const { return 1 + (Traits::kTiles == 1 ? 0 : place() * (2 * kWarpgroups + 1)) + n; }
     FA_MEMBER int row_in_tile() const { return warpgroup * 64 + warp % 4 * 16; }
@@ -114,7 +119,8 @@ struct Consumer {
     // The same where a tile begins or ends. With four warpgroups, which have the fewest registers, the row is not kept over the
     // mainloop; with 8 bits, or a softcap in three, neither is the lane.
     FA_MEMBER RowPlace border_place() const {
-        if constexpr (Traits::k8Bit || Traits::kTiles == 2 || (kWarpgroups == 3 && score_mod == ScoreMod::softcap)) return row_place_of(rt::read_laneid());
+        if constexpr (Traits::k8Bit || Traits::kTiles == 2 || (kWarpgroups == 3 && score_mod == ScoreMod::softcap))
+            return row_place_of(rt::read_laneid());
         else if constexpr (kWarpgroups == 4) return RowPlace{warp_row + rt::read_laneid() / 4, kept_place.c};
         else return row_place();
     }
@@ -127,8 +133,7 @@ struct Consumer {
             FA_UNROLL_FOR (int i = 0; i < Traits::kUnits; i++) all = all && units.seen(i, warpgroup) == SeenKeys::all;
             return !all;
         }
-        return n_block >= n_block_min_causal_local_mask || n_block < n_block_min_before_local_mask ||
-               score_mod_op.needs_exact(n_block);
+        return n_block >= n_block_min_causal_local_mask || n_block < n_block_min_before_local_mask || score_mod_op.needs_exact(n_block);
     }
 
     // ---- the pipeline
@@ -150,7 +155,8 @@ struct Consumer {
         }
     }
     FA_MEMBER void release_bias() {
-        if constexpr (Traits::kBiasSize > 0) rt::mbarrier_arrive(smem_addr(shared.barrier.bias_empty[warpgroup][bias.index])), bias.advance();
+        if constexpr (Traits::kBiasSize > 0)
+            rt::mbarrier_arrive(smem_addr(shared.barrier.bias_empty[warpgroup][bias.index])), bias.advance();
     }
     FA_MEMBER void release_k() { release_to_pair(shared.barrier.k_empty[k.index]), k.advance(); }
     FA_MEMBER void release_v() {
@@ -240,7 +246,8 @@ struct Consumer {
                 const Sequence seq{tile->q_begin, tile->q_len, 0, tile->k_len, 0, tile->off};
                 FA_UNROLL_FOR (int r = 0; r < 2; r++) {
                     const int existing = max(min(tile->row0 + row + 8 * r, tile->q_len - 1), 0);
-                    if (a.ranges.pairs) key_range[r] = intersection(key_range[r], row_range(a.ranges, seq, tile->batch, tile->head, existing));
+                    if (a.ranges.pairs)
+                        key_range[r] = intersection(key_range[r], row_range(a.ranges, seq, tile->batch, tile->head, existing));
                 }
             }
         }
@@ -272,7 +279,8 @@ struct Consumer {
             wait_v();
             const int pieces = (KeyUnitTable::kKeys - left) * 8;  // of 16 bytes, in a panel
             for (int piece = thread_of_tile(); piece < pieces * Traits::kVPanels; piece += 128 * kWarpgroups)
-                rt::st_shared_zero_v4(Traits::v_tile(v.index, place()) + piece / pieces * Traits::kPanelBytes + (i * KeyUnitTable::kKeys + left) * 128 + piece % pieces * 16);
+                rt::st_shared_zero_v4(Traits::v_tile(v.index, place()) + piece / pieces * Traits::kPanelBytes +
+                                      (i * KeyUnitTable::kKeys + left) * 128 + piece % pieces * 16);
             rt::fence_proxy_async_shared();
             rt::named_barrier_sync(barrier_of(kWarpgroups), 128 * kWarpgroups);
         }
@@ -287,18 +295,20 @@ struct Consumer {
         const uint64_t q_desc = rt::smem_desc(kHeadDim > 128 && !Traits::kP8 ? uint32_t(rt::warp_uniform(int(q_rows))) : q_rows, 16);
         const uint64_t k_desc = rt::smem_desc(Traits::k_tile(k.index, place()), 16);
         FA_UNROLL_FOR (int i = 0; i < Traits::kQkSteps; i++)
-            QkWgmma::mma(acc_s, q_desc + i / 4 * (Traits::kBlockM * 8) + i % 4 * 2,
-                         k_desc + i / 4 * (Traits::kPanelBytes / 16) + i % 4 * 2, i > 0);
+            QkWgmma::mma(acc_s, q_desc + i / 4 * (Traits::kBlockM * 8) + i % 4 * 2, k_desc + i / 4 * (Traits::kPanelBytes / 16) + i % 4 * 2,
+                         i > 0);
         rt::wgmma_commit();
         if constexpr (mask == MaskKind::list) {  // before k's stage is released, and by the lane alone that releases it
-            FA_UNROLL_FOR (int i = 0; i < Traits::kUnits; i++) units.entry[i] = rt::warp_uniform(lane_index() == 0 ? shared.units[k.index].entry[i] : 0);
+            FA_UNROLL_FOR (int i = 0; i < Traits::kUnits; i++)
+                units.entry[i] = rt::warp_uniform(lane_index() == 0 ? shared.units[k.index].entry[i] : 0);
         }
     }
     // `ping_pong`: lets the next warpgroup issue, two wgmma before the end (of 8 bits one), for its first one takes as long to begin.
     FA_MEMBER void issue_pv(bool ping_pong) {
         constexpr int steps = kBlockN / (Traits::kP8 ? 32 : 16), last_turn = steps - (Traits::kP8 ? 2 : 3);
-        const uint64_t v_desc = Traits::kKeyPanels ? rt::smem_desc_32_bytes(Traits::v_tile(v.index, place()))
-                                                   : rt::smem_desc(Traits::v_tile(v.index, place()), Traits::kP8 ? 16 : Traits::kPanelBytes);
+        const uint64_t v_desc = Traits::kKeyPanels
+                                    ? rt::smem_desc_32_bytes(Traits::v_tile(v.index, place()))
+                                    : rt::smem_desc(Traits::v_tile(v.index, place()), Traits::kP8 ? 16 : Traits::kPanelBytes);
         constexpr int v_step = Traits::kKeyPanels ? Traits::kKeyPanelBytes / 16 : Traits::kP8 ? 2 : 128;
         FA_UNROLL_FOR (int i = 0; i < steps; i++) {
             PvWgmma::mma(acc_o, p + 4 * i, v_desc + i * v_step, !kZeroByFirstMma || i > 0 ? 1 : o_started);
@@ -312,8 +322,7 @@ struct Consumer {
             o_started = 0;
             rt::mark_undefined(acc_o);
         } else {
-            FA_UNROLL_FOR (int i = 0; i < kHeadDimV / 2; i++)
-                acc_o[i] = 0.f;
+            FA_UNROLL_FOR (int i = 0; i < kHeadDimV / 2; i++) acc_o[i] = 0.f;
             rt::keep_in_registers(acc_o);
         }
     }
@@ -323,11 +332,9 @@ struct Consumer {
     // The row sum of the last blocks' P, from the columns of ones, which begin anew: left there, small weights would be lost.
     FA_MEMBER void take_row_sum() {
         if constexpr (Traits::kRowSumByWgmma) {
-            FA_UNROLL_FOR (int r = 0; r < 2; r++)
-                row_sum[r] += acc_o[kHeadDimV / 2 + 2 * r];
+            FA_UNROLL_FOR (int r = 0; r < 2; r++) row_sum[r] += acc_o[kHeadDimV / 2 + 2 * r];
             const uint32_t zero = rt::hidden_zero();  // a constant among the accumulators would serialise wgmma (C7511)
-            FA_UNROLL_FOR (int i = kHeadDimV / 2; i < kHeadDimV / 2 + 4; i++)
-                asm volatile("mov.b32 %0, %1;" : "=f"(acc_o[i]) : "r"(zero));
+            FA_UNROLL_FOR (int i = kHeadDimV / 2; i < kHeadDimV / 2 + 4; i++) asm volatile("mov.b32 %0, %1;" : "=f"(acc_o[i]) : "r"(zero));
         }
     }
     FA_MEMBER uint32_t average_place() const {
@@ -377,13 +384,14 @@ struct Consumer {
         load_averages();
         float inverse[2];
         FA_UNROLL_FOR (int r = 0; r < 2; r++) {
-            if constexpr (Traits::kPromotesToF32) {  // the product with a hidden 1, as stored from where they are accumulators serialise wgmma (C7511)
+            if constexpr (Traits::kPromotesToF32) {  // the product with a hidden 1, as stored from where they are accumulators serialise
+                                                     // wgmma (C7511)
                 average_sum[r] = 1.f, inverse[r] = float_of(rt::hidden_zero() | bits_of(1.f));
                 continue;
             }
             average_sum[r] = row_sum[r];
-            if (!Traits::kRowSumByWgmma) FA_UNROLL_FOR (int lanes = 1; lanes < 4; lanes *= 2)
-                    average_sum[r] += rt::shuffle_xor16(average_sum[r], lanes);
+            if (!Traits::kRowSumByWgmma)
+                FA_UNROLL_FOR (int lanes = 1; lanes < 4; lanes *= 2) average_sum[r] += rt::shuffle_xor16(average_sum[r], lanes);
             inverse[r] = average_sum[r] > 0.f ? rt::reciprocal_fast(average_sum[r]) : 0.f;
         }
         constexpr int unit = Traits::kPromotesToF32 ? 4 : 8;

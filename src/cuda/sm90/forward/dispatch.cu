@@ -72,15 +72,17 @@ constexpr int64_t kMinRows = 128, kFewestRows = 9, kFewestPacked = 16;
 // What the kernels implement, with factors of which a sequence and a head have one each; with an 8-bit q also o's, and others.
 // FA_OPERAND_RNG_STATE is read with dropout only. Not splits: a fixed size promises bits that do not depend on the longest sequence.
 constexpr uint64_t kDescaleOperands = FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
-constexpr Implements kForward = {FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | kSequenceOperands |
-                                     FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE | kDescaleOperands,
-                                 option::bands | FA_DETERMINISTIC | option::reserve_units | option::precision | FA_V_IN_K | option::softcap};
+constexpr Implements kForward = {
+    FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_PAGE_TABLE |
+        FA_OPERAND_RNG_STATE | kDescaleOperands,
+    option::bands | FA_DETERMINISTIC | option::reserve_units | option::precision | FA_V_IN_K | option::softcap};
 constexpr Implements kListForward = {(kForward.operands & ~FA_OPERAND_ALIBI) | kRowSetOperands,
                                      (kForward.options & ~option::softcap) | option::mask_dtype | option::mask_keys | option::mask_period};
 constexpr Implements kByteForward = {kForward.operands | FA_OPERAND_O_SCALE, kForward.options | option::factors};
 constexpr Implements kBiasForward = {kForward.operands | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE, kForward.options | option::bias_period};
 
-// The types that there are kernels for: q, k and v alike, once widen_kv has run, and o like them or f32; with 8 bits f32, f16, bf16 or e4m3.
+// The types that there are kernels for: q, k and v alike, once widen_kv has run, and o like them or f32; with 8 bits f32, f16, bf16 or
+// e4m3.
 bool types_fit(const fa_attention_desc_t& d) {
     if (d.k_dtype != d.q_dtype) return false;
     if (d.q_dtype == FA_E4M3) return d.o_dtype == FA_F32 || d.o_dtype == FA_F16 || d.o_dtype == FA_BF16 || d.o_dtype == FA_E4M3;
@@ -102,7 +104,8 @@ WidenKvParams widening_of(const Problem& p, int32_t dtype, const int64_t stride[
     const int64_t sequences = sequences_of_k(p), rows = rows_of_k(p), units = dim / 8;
     if (type_bytes(p.d.q_dtype) != 2 || (dtype != FA_E4M3 && dtype != FA_E5M2 && dtype != FA_I8)) return x;
     if (sequences * rows > 2 * p.d.batch * round_up(p.d.seqlen_k, 64)) return x;  // a pool of which the call reads little
-    if (dim % 8 != 0 || (stride[0] | stride[1] | stride[2]) % 8 != 0 || double(sequences) * double(rows) * double(heads * units) > double(most))
+    if (dim % 8 != 0 || (stride[0] | stride[1] | stride[2]) % 8 != 0 ||
+        double(sequences) * double(rows) * double(heads * units) > double(most))
         return x;
     for (int i = 0; i < 3; i++) x.stride[i] = stride[i];
     if (p.packed_k()) x.stride[0] = 0;
@@ -142,13 +145,13 @@ bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.sm90 || !types_fit(d)) return false;
     const bool lists = reads_key_units(p);
-    if (!p.within(lists ? kListForward : type_bytes(d.q_dtype) == 1 ? kByteForward : p.has(FA_OPERAND_BIAS) ? kBiasForward : kForward)) return false;
+    if (!p.within(lists ? kListForward : type_bytes(d.q_dtype) == 1 ? kByteForward : p.has(FA_OPERAND_BIAS) ? kBiasForward : kForward))
+        return false;
     if (lists && (type_bytes(d.q_dtype) == 1 || !lists_fit(p))) return false;
     if (!(d.scale > 0) || (d.softcap > 0 && !softcap_polynomial_fits(p))) return false;
     if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
     // With left padding a block of keys would begin within a page.
-    if (p.paged() &&
-        (d.page_size % kMinPageChunk != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMaxExtent))
+    if (p.paged() && (d.page_size % kMinPageChunk != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMaxExtent))
         return false;
     if (d.seqlen_k < 1 || (is_low_call(p) && !low_call_fits(p))) return false;
     if (d.dim_qk > 256 || d.dim_v > 256 || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
@@ -189,8 +192,8 @@ rt::Status pack(const PackedMask& to, const Problem& p, const uint8_t* from, rt:
     return s == rt::kSuccess ? rt::launch(pack_mask, ceil_div(to.words(), kPackThreads), kPackThreads, 0, stream, x) : s;
 }
 
-// Heads that share a tile: as many as make the tiles fewest, by a tenth where there are as many rows as it has. Bands have no kernels of 96 and 192
-// dims; those of the next width take a third longer.
+// Heads that share a tile: as many as make the tiles fewest, by a tenth where there are as many rows as it has. Bands have no kernels of 96
+// and 192 dims; those of the next width take a third longer.
 int64_t packed_heads(const Problem& p) {
     const bool low = is_low_call(p);
     if (!low && !(low_call_fits(p) && has_uniform_lengths(p))) return 1;
@@ -223,7 +226,8 @@ int64_t section_heads(const Sm90Kernel& h, const Problem& p) {
 
 // Is the tile schedule dynamic? Where tiles cost differently, and there is more than one for each CTA.
 bool schedules_dynamically(const Sm90Kernel& h, const rt::Device& device, const Problem& p) {
-    return (h.mask != MaskKind::none || !has_uniform_lengths(p)) && tiles_of(h, p) > device.multiprocessors * h.tiles_at_once() / h.cluster_size;
+    return (h.mask != MaskKind::none || !has_uniform_lengths(p)) &&
+           tiles_of(h, p) > device.multiprocessors * h.tiles_at_once() / h.cluster_size;
 }
 
 // Proportional to the time that a kernel should take: tiles, in waves, times what one costs. With the dynamic schedule CTAs end
@@ -237,8 +241,8 @@ double estimated_time(const Sm90Kernel& h, const rt::Device& device, const Probl
     return waves * h.block_m * h.cost;
 }
 
-// P is rounded to 8 bits by permission alone. Row sums of an LSE have kernels of their own where wgmma makes those of o (128 dims). Averages of o
-// in f16 stand still after 2^11 of them, each of 1024 keys or more.
+// P is rounded to 8 bits by permission alone. Row sums of an LSE have kernels of their own where wgmma makes those of o (128 dims).
+// Averages of o in f16 stand still after 2^11 of them, each of 1024 keys or more.
 bool pv_product_fits(const Sm90Kernel& h, const Problem& p) {
     constexpr int64_t most_keys = int64_t(1) << 20;
     if (h.pv != PvProduct::wide && (p.d.precision != FA_PRECISION_NATIVE || p.d.seqlen_k > most_keys)) return false;
@@ -320,11 +324,13 @@ template <class T>
 void (*widen_kernel(int32_t from))(WidenKvParams) {
     return from == FA_E4M3 ? widen_kv<T, E4m3> : from == FA_E5M2 ? widen_kv<T, E5m2> : widen_kv<T, I8>;
 }
-rt::Status widen(WidenKvParams x, const Problem& p, const fa_forward_args_t& args, int32_t dtype, const void* from, void* to, rt::Stream stream) {
+rt::Status widen(WidenKvParams x, const Problem& p, const fa_forward_args_t& args, int32_t dtype, const void* from, void* to,
+                 rt::Stream stream) {
     x.from = static_cast<const uint8_t*>(from);
     x.to = static_cast<uint16_t*>(to);
     // Others than those of the batch's own sequences may be wanted for longer, or lie in pages.
-    if (!p.packed_k() && !p.paged() && !p.has(FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_LEFTPAD_K)) x.seqused = operand(p, FA_OPERAND_SEQUSED_K, args.seqused_k);
+    if (!p.packed_k() && !p.paged() && !p.has(FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_LEFTPAD_K))
+        x.seqused = operand(p, FA_OPERAND_SEQUSED_K, args.seqused_k);
     const int64_t blocks = ceil_div(x.total, kWidenThreads * kWidenUnits);
     return rt::launch(p.d.q_dtype == FA_F16 ? widen_kernel<F16>(dtype) : widen_kernel<Bf16>(dtype), blocks, kWidenThreads, 0, stream, x);
 }
@@ -442,11 +448,12 @@ rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_f
     if (const rt::Status s = prepare(&v, planned.v, d.v_dtype, d.v_stride); s != rt::kSuccess) return s;
     const int packed = int(packed_heads(p));
     const int k_box_rows = a.page_chunk ? a.page_chunk : h.k_box_rows, v_box_rows = a.page_chunk ? a.page_chunk : h.v_box_rows;
-    if (!encode_tensor_map(&a.q, args.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), {h.block_m / packed, packed}) ||
+    if (!encode_tensor_map(&a.q, args.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p),
+                           {h.block_m / packed, packed}) ||
         !encode_tensor_map(&a.k, k.data, d.q_dtype, k.stride.at, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, {k_box_rows}) ||
         !encode_tensor_map(&a.v, v.data, d.q_dtype, v.stride.at, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, {v_box_rows}) ||
-        (a.page_chunk && !encode_tensor_map(&a.k_missing, k.data, d.q_dtype, k.stride.at, d.dim_qk, rows_of_k(p), d.heads_k,
-                                            kv_sequences, {k_box_rows}, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
+        (a.page_chunk && !encode_tensor_map(&a.k_missing, k.data, d.q_dtype, k.stride.at, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences,
+                                            {k_box_rows}, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
         return cudaErrorInvalidValue;
     if (plan.zeroed > 0) {
         a.tile_counter = reinterpret_cast<int*>(memory);

@@ -41,7 +41,8 @@ FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
         e.factor[r] = !e.empty[r] ? rt::reciprocal_fast(wg.row_sum[r]) : Consumer::kEmptyBySign ? -1.f : 0.f;
     }
     const bool asked = x.sinks || x.lse;
-    if (Traits::kP8 && !Traits::kLseSum ? __builtin_expect(asked, 0) : asked) FA_UNROLL_FOR (int r = 0; r < 2; r++) {
+    if (Traits::kP8 && !Traits::kLseSum ? __builtin_expect(asked, 0) : asked)
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             const int row = row0 + 8 * r;
             RowState state = e.empty[r] ? empty_row()
                                         : RowState{wg.row_ref[r] == kNegInf ? kNegInf : wg.row_ref[r] * wg.scale_log2_of(t),
@@ -79,8 +80,8 @@ FA_DEVICE void store_o_p8(const Consumer& wg, const RowEnds<T>& e) {
             uint32_t other[2];
             FA_UNROLL_FOR (int i = 0; i < 2; i++) other[i] = __shfl_xor_sync(~0u, lane % 2 ? word[0][i] : word[1][i], 1);
             if (whole || (e.in_bounds[r] && 32 * g + column < wg.a.o_columns))
-                *reinterpret_cast<uint4*>(out + 32 * g) =
-                    lane % 2 ? make_uint4(other[0], other[1], word[1][0], word[1][1]) : make_uint4(word[0][0], word[0][1], other[0], other[1]);
+                *reinterpret_cast<uint4*>(out + 32 * g) = lane % 2 ? make_uint4(other[0], other[1], word[1][0], word[1][1])
+                                                                   : make_uint4(word[0][0], word[0][1], other[0], other[1]);
         }
     }
 }
@@ -129,8 +130,8 @@ FA_DEVICE void store_o_pairs(const Consumer& wg, const WorkTileInfo& t, const Ro
         const bool empty = Consumer::kEmptyBySign ? e.factor[r] < 0.f : e.empty[r];
         if (!e.in_bounds[r] || column >= int(x.dim_v)) continue;
         const int64_t to = first + r * (Consumer::Traits::kP8 ? 8 * x.o_strides.row : wg.eight_rows) + column;
-        const float2 pair = empty ? make_float2(0.f, 0.f)
-                                  : make_float2(fmaf(wg.acc_o[at], e.factor[r], 0.f), fmaf(wg.acc_o[at + step], e.factor[r], 0.f));
+        const float2 pair =
+            empty ? make_float2(0.f, 0.f) : make_float2(fmaf(wg.acc_o[at], e.factor[r], 0.f), fmaf(wg.acc_o[at + step], e.factor[r], 0.f));
         if (e4m3) static_cast<uint16_t*>(x.o)[to / 2] = uint16_t(rt::pack_e4m3(pair.x * o_scale, pair.y * o_scale, 0.f, 0.f));
         else *reinterpret_cast<float2*>(static_cast<float*>(x.o) + to) = pair;
     }
@@ -139,7 +140,8 @@ FA_DEVICE void store_o_pairs(const Consumer& wg, const WorkTileInfo& t, const Ro
 // Of 8-bit P and v, in whichever type: what is common goes by straight code, as it is a part of every tile's time.
 template <class Consumer, class T>
 FA_DEVICE void store_any_o(const Consumer& wg, const WorkTileInfo& t, const RowEnds<T>& e) {
-    const bool whole = e.in_bounds[0] && e.in_bounds[1] && !e.empty[0] && !e.empty[1] && wg.a.o_columns == Consumer::kHeadDimV && !wg.a.o_f16;
+    const bool whole =
+        e.in_bounds[0] && e.in_bounds[1] && !e.empty[0] && !e.empty[1] && wg.a.o_columns == Consumer::kHeadDimV && !wg.a.o_f16;
     if (__builtin_expect(__all_sync(~0u, whole), 1)) store_o_p8<false, true>(wg, e);
     else if (wg.a.o_columns == 0) store_o_pairs(wg, t, e);
     else if (wg.a.o_f16) store_o_p8<true, false>(wg, e);
@@ -160,17 +162,16 @@ FA_DEVICE void repair_overflow(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& 
     constexpr float limit = Traits::f16 ? 65520.f : 0x1.ffp+127f, less = Traits::f16 ? 1.f - 0x1p-10f : 1.f - 0x1p-8f;
     // Asked of the stored words, the compiler keeps all of them until it takes the largest of three at a time; where registers are
     // short, acc_o is asked.
-    constexpr bool ask_acc_o =
-        Consumer::kRecomputePlace || (Consumer::score_mod == ScoreMod::softcap && Consumer::kWarpgroups == 3);
+    constexpr bool ask_acc_o = Consumer::kRecomputePlace || (Consumer::score_mod == ScoreMod::softcap && Consumer::kWarpgroups == 3);
     bool infinite = rt::any_infinite<Traits::f16>(largest);
     if constexpr (ask_acc_o) {
         float most[2] = {};
-        FA_UNROLL_FOR (int i = 0; i < Consumer::kHeadDimV / 2; i++)
-            most[i / 2 % 2] = fmaxf(most[i / 2 % 2], fabsf(wg.acc_o[i]));
+        FA_UNROLL_FOR (int i = 0; i < Consumer::kHeadDimV / 2; i++) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], fabsf(wg.acc_o[i]));
         infinite = most[0] * fabsf(e.factor[0]) >= limit || most[1] * fabsf(e.factor[1]) >= limit;
     }
     if (__builtin_expect(!rt::warp_any(infinite || in_pairs), 1)) return;
-    if (!ask_acc_o || rt::warp_any(infinite)) FA_UNROLL_FOR (int i = 0; i < Consumer::kHeadDimV / 2; i++)
+    if (!ask_acc_o || rt::warp_any(infinite))
+        FA_UNROLL_FOR (int i = 0; i < Consumer::kHeadDimV / 2; i++)
             if (fabsf(wg.acc_o[i] * e.factor[i / 2 % 2]) >= limit) wg.acc_o[i] *= less;
     if (in_pairs) return store_o_pairs(wg, t, e);
     if (Consumer::kRecomputePlace) e.out = output_of(wg, t, t.row0 + wg.row_place().row, wg.row_place().c);

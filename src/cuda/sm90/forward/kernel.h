@@ -2,11 +2,11 @@
 // FlashAttention-3's. docs/hopper.md tells how it works, docs/hopper_log.md what was tried.
 //
 // A CTA has a producer warpgroup and two to four consumer warpgroups. Of the producer, warp 0 schedules tiles and loads q
-// (tile_scheduler.h), warp 1 loads k and warp 2 loads v (producer.h, paged_kv.h, listed_kv.h), warp 3 a bias (bias.h); of two tiles that are computed at once
-// each has a warp that schedules and one that loads k and v. Each consumer owns 64 rows of the tile and goes
-// through its blocks of keys from right to left (mainloop.h): wgmma for S = q kᵀ of one block runs beside softmax of the block
-// before (softmax.h), and the warpgroups take turns at issuing wgmma (ping-pong). At the end of a tile it writes o and LSE
-// (epilogue.h), while the first S of the next tile is computed.
+// (tile_scheduler.h), warp 1 loads k and warp 2 loads v (producer.h, paged_kv.h, listed_kv.h), warp 3 a bias (bias.h); of two tiles that
+// are computed at once each has a warp that schedules and one that loads k and v. Each consumer owns 64 rows of the tile and goes through
+// its blocks of keys from right to left (mainloop.h): wgmma for S = q kᵀ of one block runs beside softmax of the block before (softmax.h),
+// and the warpgroups take turns at issuing wgmma (ping-pong). At the end of a tile it writes o and LSE (epilogue.h), while the first S of
+// the next tile is computed.
 #pragma once
 #include "cuda/sm90/forward/bias.h"
 #include "cuda/sm90/forward/listed_kv.h"
@@ -18,9 +18,11 @@ namespace gpu {
 
 template <class T, int HeadDim, int HeadDimV, int BlockN, int Warpgroups, MaskKind mask, bool pair, ScoreMod score_mod, int Stages,
           int QStages, PvProduct pv>
-FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages, pv, score_mod, tiles_at_once(mask, Warpgroups)>::kThreads), 1)
-    forward_sm90(FA_PARAM Sm90ForwardParams a) {
-    using Traits = Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages, pv, score_mod, tiles_at_once(mask, Warpgroups)>;
+FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages, pv, score_mod,
+                                            tiles_at_once(mask, Warpgroups)>::kThreads),
+                         1) forward_sm90(FA_PARAM Sm90ForwardParams a) {
+    using Traits =
+        Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages, pv, score_mod, tiles_at_once(mask, Warpgroups)>;
     rt::fetch_parameters(a);
     if (threadIdx.x == 0)
         for (int place = 0; place < Traits::kTiles; place++) Traits::init_barriers(place);

@@ -1,4 +1,5 @@
-// The producer threads of k and v, or of both, that take the place of kv_producer where a block of keys is made of units that a table lists (key_units.h).
+// The producer threads of k and v, or of both, that take the place of kv_producer where a block of keys is made of units that a table lists
+// (key_units.h).
 #pragma once
 #include "cuda/sm90/common/pages.h"
 #include "cuda/sm90/forward/producer.h"
@@ -24,7 +25,8 @@ FA_DEVICE void listed_kv_producer(const Sm90ForwardParams& a) {
             PagedRow at[Traits::kUnits];  // the table has no units in pages that do not exist
             FA_UNROLL_FOR (int i = 0; i < Traits::kUnits; i++) {
                 const bool paged = a.x.pages.table && block.entry[i] >> 4 != KeyUnitTable::kNoUnit;
-                at[i] = paged ? find_paged_row(a, t.kv_batch, block.first_key(i)) : PagedRow{a.x.pages.table ? 0 : t.kv_batch, t.k_begin + block.first_key(i)};
+                at[i] = paged ? find_paged_row(a, t.kv_batch, block.first_key(i))
+                              : PagedRow{a.x.pages.table ? 0 : t.kv_batch, t.k_begin + block.first_key(i)};
             }
             if (of_k && a.tile_counter && n_block + 1 == min(blocks, Traits::kPrefetchBlocks))
                 rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
@@ -32,8 +34,8 @@ FA_DEVICE void listed_kv_producer(const Sm90ForwardParams& a) {
                 rt::mbarrier_expect_tx(smem_addr(full), panels * Traits::kPanelBytes);
                 FA_UNROLL_FOR (int i = 0; i < Traits::kUnits; i++) {
                     FA_UNROLL_FOR (int panel = 0; panel < panels; panel++)
-                        rt::tma_load(to + panel * Traits::kPanelBytes + i * KeyUnitTable::kKeys * 128, from, smem_addr(full), 64 * panel, at[i].row, t.kv_head,
-                                     at[i].page, rt::kEvictLast);
+                        rt::tma_load(to + panel * Traits::kPanelBytes + i * KeyUnitTable::kKeys * 128, from, smem_addr(full), 64 * panel,
+                                     at[i].row, t.kv_head, at[i].page, rt::kEvictLast);
                 }
             };
             if constexpr (of_k) {

@@ -11,16 +11,13 @@
 namespace fa {
 namespace gpu {
 
-FA_DEVICE PagedRow find_paged_row(const Sm90ForwardParams& a, const WorkTileInfo& t, int key) {
-    return find_paged_row(a, t.kv_batch, key);
-}
+FA_DEVICE PagedRow find_paged_row(const Sm90ForwardParams& a, const WorkTileInfo& t, int key) { return find_paged_row(a, t.kv_batch, key); }
 
 // May pages be missing, as the scores tell? `step`: 8 before any key is masked, 1 afterwards.
 template <int step = 8, int n>
 FA_DEVICE bool may_miss_pages(const float (&acc_s)[n]) {
     bool nan = false;
-    FA_UNROLL_FOR (int i = 0; i < n; i += step)
-        nan |= acc_s[i] != acc_s[i];
+    FA_UNROLL_FOR (int i = 0; i < n; i += step) nan |= acc_s[i] != acc_s[i];
     return nan;
 }
 // Masks the scores of block n_block's keys whose page does not exist.
@@ -60,14 +57,13 @@ FA_DEVICE void paged_kv_producer(const Sm90ForwardParams& a) {
             const int next_n_block = t.next_n_block(n_block);
             const PagedRow next_source = left > 1 ? find(next_n_block * Traits::kBlockN + first) : source;
             rt::mbarrier_wait(smem_addr(empty[stage.index]), stage.phase ^ 1);
-            const uint32_t barrier = smem_addr(full[stage.index]),
-                           to = is_k ? Traits::k_tile(stage.index) : Traits::v_tile(stage.index);
+            const uint32_t barrier = smem_addr(full[stage.index]), to = is_k ? Traits::k_tile(stage.index) : Traits::v_tile(stage.index);
             if (lane == 0) rt::mbarrier_expect_tx(barrier, panels * Traits::kPanelBytes);
             const bool missing = is_k && n_block * Traits::kBlockN + first < t.k_len && !source.exists(a);
             const CUtensorMap* const map = !is_k ? &a.v : missing ? &a.k_missing : &a.k;
             if (first < Traits::kBlockN)
-                rt::tma_load(to + panel * Traits::kPanelBytes + first * 128, map, barrier, 64 * panel, source.row, t.kv_head,
-                             source.page, rt::kEvictLast);
+                rt::tma_load(to + panel * Traits::kPanelBytes + first * 128, map, barrier, 64 * panel, source.row, t.kv_head, source.page,
+                             rt::kEvictLast);
             n_block = next_n_block;
             source = next_source;
             stage.advance();

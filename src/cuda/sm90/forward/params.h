@@ -31,7 +31,9 @@ constexpr bool packs_heads(MaskKind mask, ScoreMod score_mod, bool pair, bool de
 constexpr int bias_size_of(ScoreMod m) { return m == ScoreMod::bias ? 2 : m == ScoreMod::bias_f32 ? 4 : 0; }
 // A 16-bit type of q, k and v whose k and v have factors: they were 8-bit ones, which widen_kv.h has copied.
 template <class T>
-struct Descaled { T x; };
+struct Descaled {
+    T x;
+};
 template <class T>
 constexpr bool kIsDescaled = false;
 template <class T>
@@ -46,7 +48,9 @@ constexpr int kUnpromotedKeys = 1536;  // at most, wherever P is of 8 bits
 
 // Of a band: how many keys a row sees on either side of the diagonal, −1: all; and the length of the chunks that confine it, 0:
 // none.
-struct Window { int left, right, chunk; };
+struct Window {
+    int left, right, chunk;
+};
 inline Window window_of(const Problem& p) {
     const auto narrow = [](int64_t n) { return int(min_of(n, INT32_MAX)); };
     const MaskRule rule = mask_rule(p);
@@ -70,16 +74,16 @@ struct Sm90ForwardParams {
     CUtensorMap k_missing;  // with pages: like k, but what lies outside the tensor comes as NaN
     Sm90Call x;
     Window window;
-    int o_columns;       // of a 16-bit o; 0: o is f32, or, of an 8-bit q, e4m3
+    int o_columns;  // of a 16-bit o; 0: o is f32, or, of an 8-bit q, e4m3
     bool o_e4m3;
-    bool o_f16;          // of an 8-bit q: is a 16-bit o f16?
-    int page_chunk;      // rows of k and v that one TMA load brings, a part of a page; 0: no pages
+    bool o_f16;      // of an 8-bit q: is a 16-bit o f16?
+    int page_chunk;  // rows of k and v that one TMA load brings, a part of a page; 0: no pages
     PackedMask mask;
     int* tile_counter;   // tiles taken so far, and CTAs or pairs that have ended; 0 at the start and at the end. NULL: the static schedule
     bool pair_by_heads;  // do the CTAs of a pair take two query heads that share k and v, instead of two tiles of one head?
     int m_blocks;        // tiles of a head, or of a pair's
     int num_tiles;
-    int section;         // heads whose tiles are taken longest first, before those of the next ones (their k and v fit in L2); 0: head after head
+    int section;  // heads whose tiles are taken longest first, before those of the next ones (their k and v fit in L2); 0: head after head
     int tile_heads;      // of a sequence that have tiles of their own
     int head_rows_log2;  // where heads are packed: rows of each in a tile, the tile's row r being row r modulo that of head r / that
     CUtensorMap bias_map;
@@ -102,57 +106,66 @@ struct alignas(16) WorkTileInfo {
         int table_tile;  // of lists: the tile's in the table of units
     };
     int head, kv_head, batch, row0;
-    int q_begin, q_len, o_rows;         // o_rows: rows of o that belong to the sequence
-    int k_len, off, k_begin, kv_batch;  // off: within ±2^30; k_begin, kv_batch: where key 0 lies
-    float scale, v_descale;             // where there are factors: of scores, with those of q and k; and v's
+    int q_begin, q_len, o_rows;          // o_rows: rows of o that belong to the sequence
+    int k_len, off, k_begin, kv_batch;   // off: within ±2^30; k_begin, kv_batch: where key 0 lies
+    float scale, v_descale;              // where there are factors: of scores, with those of q and k; and v's
     uint64_t tile_ready, tile_consumed;  // mbarriers: the scheduler has written this; the consumers have written o
     FA_MEMBER int first_n_block() const { return n_block_right > n_block_min ? n_block_right - 1 : n_block_min; }
     FA_MEMBER int next_n_block(int n_block) const {
         return n_block >= n_block_right ? n_block + 1 : n_block > n_block_min ? n_block - 1 : n_block_right;
     }
-    FA_MEMBER int last_row(int first, int rows) const { return max(min(first + rows, q_len) - 1, first); }  // of `rows` rows the last that exists
+    FA_MEMBER int last_row(int first, int rows) const {
+        return max(min(first + rows, q_len) - 1, first);
+    }  // of `rows` rows the last that exists
 };
 
 // Does each warpgroup begin at its own diagonal, for its 64 rows? Then they do not zero the tail of v together, so all sequences
 // must have the same lengths, as pairs need them to.
-constexpr bool warpgroup_diagonals(MaskKind mask, int block_n, int block_m) { return mask == MaskKind::causal && block_n == 64 && block_m == 4 * block_n; }
+constexpr bool warpgroup_diagonals(MaskKind mask, int block_n, int block_m) {
+    return mask == MaskKind::causal && block_n == 64 && block_m == 4 * block_n;
+}
 
-// Tiles that a CTA computes at once, each by warpgroups, stages and producers of its own: of lists with four warpgroups two, so that one computes while
-// the other begins, or has nothing to load.
+// Tiles that a CTA computes at once, each by warpgroups, stages and producers of its own: of lists with four warpgroups two, so that one
+// computes while the other begins, or has nothing to load.
 constexpr int tiles_at_once(MaskKind mask, int warpgroups) { return mask == MaskKind::list && warpgroups == 4 ? 2 : 1; }
 
 FA_DEVICE uint32_t smem_addr(const uint64_t& barrier) { return rt::smem_addr(&barrier); }
 
-template <class T, int HeadDim, int HeadDimV, int BlockN, int AllWarpgroups, bool pair, int Stages, int QStages, PvProduct pv, ScoreMod score_mod, int Tiles = 1>
+template <class T, int HeadDim, int HeadDimV, int BlockN, int AllWarpgroups, bool pair, int Stages, int QStages, PvProduct pv,
+          ScoreMod score_mod, int Tiles = 1>
 struct Sm90ForwardTraits {
     static constexpr int Warpgroups = AllWarpgroups / Tiles;
     // 8-bit q and k are multiplied as they are. 8-bit v is widened to f16, exactly, on its way through shared memory (widen_v.h), so that
     // P and v are f16 as if v had been, or transposed (transpose_v.h).
     static constexpr bool k8Bit = sizeof(T) == 1;
     static constexpr bool kDescale = k8Bit || kIsDescaled<T>;  // have q, k and v factors of a sequence and head?
-    using Element = Select<k8Bit, F16, T>;  // of a 16-bit o, whose type an 8-bit q leaves open
+    using Element = Select<k8Bit, F16, T>;                     // of a 16-bit o, whose type an 8-bit q leaves open
     static constexpr bool f16 = k8Bit || kIsF16<T>, kPair = pair;
     static constexpr int kHeadDim = HeadDim, kHeadDimV = HeadDimV, kWarpgroups = Warpgroups, kStages = Stages, kQStages = QStages;
     template <MaskKind mask>
     static constexpr bool kPacksHeads = packs_heads(mask, score_mod, pair, kDescale);
-    static constexpr int kBlockM = 64 * Warpgroups, kBlockN = BlockN, kThreads = 128 * (AllWarpgroups + 1), kTiles = Tiles, kPlace = 0, kClusterSize = pair ? 2 : 1;
-    static constexpr int kQPanels = (HeadDim * int(sizeof(T)) + 127) / 128, kVPanels = (HeadDimV + 63) / 64,
-                         kPanelBytes = BlockN * 128;
+    static constexpr int kBlockM = 64 * Warpgroups, kBlockN = BlockN, kThreads = 128 * (AllWarpgroups + 1), kTiles = Tiles, kPlace = 0,
+                         kClusterSize = pair ? 2 : 1;
+    static constexpr int kQPanels = (HeadDim * int(sizeof(T)) + 127) / 128, kVPanels = (HeadDimV + 63) / 64, kPanelBytes = BlockN * 128;
     // v transposed: rows of 128 bytes of keys, or panels of rows of 32, which leave nothing unused where there are fewer.
     static constexpr bool kKeyPanels = pv != PvProduct::wide && BlockN < 128;
     static constexpr int kVRows = HeadDimV + (HeadDimV <= 128 ? 8 : 0), kKeyPanelBytes = kVRows * 32;
     static constexpr int kQBytes = kBlockM * kQPanels * 128, kKBytes = kQPanels * kPanelBytes,
-                         kVBytes = pv == PvProduct::wide ? kVPanels * kPanelBytes : (kKeyPanels ? (kVRows * BlockN + 1023) / 1024 * 1024 : kVRows * 128);
+                         kVBytes = pv == PvProduct::wide ? kVPanels * kPanelBytes
+                                                         : (kKeyPanels ? (kVRows * BlockN + 1023) / 1024 * 1024 : kVRows * 128);
     static constexpr int kQkSteps = HeadDim * int(sizeof(T)) / 32;  // wgmmas of a product q · kᵀ
     // Of v as it comes, in 8 bits, which has as many stages of its own.
     static constexpr int kRawPanels = (HeadDimV + 127) / 128, kRawBytes = k8Bit ? kRawPanels * kPanelBytes : 0;
     // Of P and v in 8 bits. Behind v's columns are eight of ones, whose product is P's row sum, where wgmma is wide enough. Every
-    // kPromoteBlocks blocks O goes to f16 averages in shared memory, or f32 sums, since wgmma's accumulators of 8-bit products keep few bits.
-    static constexpr bool kP8 = pv != PvProduct::wide, kRowSumByWgmma = kP8 && HeadDimV <= 128, kLseSum = pv == PvProduct::p8_lse && kRowSumByWgmma;
+    // kPromoteBlocks blocks O goes to f16 averages in shared memory, or f32 sums, since wgmma's accumulators of 8-bit products keep few
+    // bits.
+    static constexpr bool kP8 = pv != PvProduct::wide, kRowSumByWgmma = kP8 && HeadDimV <= 128,
+                          kLseSum = pv == PvProduct::p8_lse && kRowSumByWgmma;
     static constexpr bool kPromotes = kP8 && pv != PvProduct::p8_short, kExp2ByFma = kP8 && HeadDim <= 64;
     static constexpr bool kPromotesToF32 = kPromotes && Warpgroups == 4;
     static constexpr int kOColumns = HeadDimV + (kRowSumByWgmma ? 8 : 0);  // of the accumulators of O
-    static constexpr int kPromoteBlocks = kUnpromotedKeys / BlockN, kAverageBytes = kPromotes ? kBlockM * HeadDimV * (kPromotesToF32 ? 4 : 2) : 0,
+    static constexpr int kPromoteBlocks = kUnpromotedKeys / BlockN,
+                         kAverageBytes = kPromotes ? kBlockM * HeadDimV * (kPromotesToF32 ? 4 : 2) : 0,
                          kAverageSumBytes = kPromotes && Warpgroups >= 3 ? Warpgroups * 1024 : 0;  // see kScarceRegisters
     static constexpr int kRawStages = kPromotes && HeadDimV > 128 ? 1 : Stages;
     static_assert(!kP8 || (k8Bit && BlockN % 32 == 0 && BlockN <= 128), "keys of a transposed row are 128 bytes, swizzled");
@@ -163,7 +176,7 @@ struct Sm90ForwardTraits {
     static constexpr bool kScarceRegisters = kP8 && Warpgroups >= 3;  // what can be computed again is not kept
     // Registers of a thread after setmaxnreg, of the producer warpgroup and of the consumers.
     static constexpr bool kSmallAccumulators = Warpgroups == 3 && BlockN / 2 + kOColumns / 2 + BlockN / (kP8 ? 8 : 4) <= 112;
-    static constexpr int kProducerRegisters = k8Bit              ? (kSmallAccumulators || Warpgroups == 2 ? 56 : 32)
+    static constexpr int kProducerRegisters = k8Bit                ? (kSmallAccumulators || Warpgroups == 2 ? 56 : 32)
                                               : AllWarpgroups == 2 ? 40
                                               : kSmallAccumulators ? 56
                                                                    : 32;
@@ -178,10 +191,12 @@ struct Sm90ForwardTraits {
     using Units = KeyUnits<kUnits>;
     static constexpr int kTileStages = 3;      // the tile whose o is being written, the one being computed and the next
     static constexpr int kPrefetchBlocks = 3;  // blocks of a tile that are not loaded yet when the next tile is taken
-    // The bias of a warpgroup's 64 rows and a block's keys, which each warpgroup takes at its own pace. One stage is enough where there is no
-    // room for two: it is filled while the warpgroup waits for its turn and for the next scores.
+    // The bias of a warpgroup's 64 rows and a block's keys, which each warpgroup takes at its own pace. One stage is enough where there is
+    // no room for two: it is filled while the warpgroup waits for its turn and for the next scores.
     static constexpr int kBiasSize = bias_size_of(score_mod), kBiasPanels = BlockN * kBiasSize / 128, kBiasBytes = kBiasPanels * 8192;
-    static constexpr int kBiasStages = kBiasSize == 0 ? 0 : QStages * kQBytes + Stages * (kKBytes + kVBytes) + 2 * Warpgroups * kBiasBytes <= (224 << 10) ? 2 : 1;
+    static constexpr int kBiasStages = kBiasSize == 0                                                                                  ? 0
+                                       : QStages * kQBytes + Stages * (kKBytes + kVBytes) + 2 * Warpgroups * kBiasBytes <= (224 << 10) ? 2
+                                                                                                                                       : 1;
     static_assert(kBiasSize == 0 || !k8Bit, "bias tiles lie behind k and v");
     struct RawBarriers {
         uint64_t raw_full[kRawStages], raw_empty[kRawStages];
@@ -192,7 +207,8 @@ struct Sm90ForwardTraits {
     struct NoBarriers {};
     struct NoBiasBarriers {};
     struct Barriers : Select<k8Bit, RawBarriers, NoBarriers>, Select<(kBiasSize > 0), BiasBarriers, NoBiasBarriers> {
-        uint64_t q_full[QStages], q_empty[QStages], k_full[Stages], k_empty[Stages], v_full[Stages], v_empty[Stages], next_tile_full[kTileStages],
+        uint64_t q_full[QStages], q_empty[QStages], k_full[Stages], k_empty[Stages], v_full[Stages], v_empty[Stages],
+            next_tile_full[kTileStages],
             prefetch_next;  // few blocks of the tile are left to load: the scheduler may take the next one
     };
     struct Shared {
@@ -204,7 +220,7 @@ struct Sm90ForwardTraits {
     static constexpr int kTensorBytes = QStages * kQBytes + Stages * (kKBytes + kVBytes) + kRawStages * kRawBytes + kAverageBytes +
                                         kAverageSumBytes + Warpgroups * kBiasStages * kBiasBytes,
                          kTileBytes = (kTensorBytes + int(sizeof(Shared)) + 1023) / 1024 * 1024,  // of tiles that are computed at once
-                         kSharedBytes = Tiles > 1 ? Tiles * kTileBytes : kTensorBytes + int(sizeof(Shared));
+        kSharedBytes = Tiles > 1 ? Tiles *kTileBytes : kTensorBytes + int(sizeof(Shared));
     static_assert(kSharedBytes <= 232448, "what a CTA may have");
     // Rows of a TMA load of k and v: in pairs each CTA loads half of the rows where there is one panel, else every second panel.
     static constexpr int kKBoxRows = pair && kQPanels == 1 ? BlockN / 2 : BlockN,
@@ -212,9 +228,14 @@ struct Sm90ForwardTraits {
 
     // P is kept 2^kPScaleLog2 times its value: of f16 so that little is lost below its smallest number, of bf16 so that many P
     // times the largest v stay finite before they are normalised. row_ref moves when a thread's part of a block's row sum exceeds
-    // kRescaleThreshold. P of 8 bits grows to 14 times its value at row_ref before it meets the type's limit, of normally distributed scores once in a
-    // few hundred rows; of 2^5 the largest P are just below a power of two, where e4m3 is finest.
-    static constexpr float kPScaleLog2 = kP8 ? 5.f : f16 ? 10.f : -24.f, kPUnscale = kP8 ? 0x1p-5f : f16 ? 0x1p-10f : 0x1p+24f,
+    // kRescaleThreshold. P of 8 bits grows to 14 times its value at row_ref before it meets the type's limit, of normally distributed
+    // scores once in a few hundred rows; of 2^5 the largest P are just below a power of two, where e4m3 is finest.
+    static constexpr float kPScaleLog2 = kP8   ? 5.f
+                                         : f16 ? 10.f
+                                               : -24.f,
+                           kPUnscale = kP8   ? 0x1p-5f
+                                       : f16 ? 0x1p-10f
+                                             : 0x1p+24f,
                            kRescaleThreshold = f16 ? 0x1.f8p+15f : 0x1p-12f;
 
     FA_MEMBER static char* memory(int place) { return rt::shared_memory() + (Tiles == 1 ? 0 : place * kTileBytes); }
@@ -226,7 +247,9 @@ struct Sm90ForwardTraits {
     FA_MEMBER static uint32_t raw_v_tile(int stage) { return v_tile(Stages) + stage * kRawBytes; }
     FA_MEMBER static uint32_t averages() { return raw_v_tile(kRawStages); }
     FA_MEMBER static uint32_t average_sum_base() { return averages() + kAverageBytes; }
-    FA_MEMBER static uint32_t bias_tile(int warpgroup, int stage) { return v_tile(Stages) + (warpgroup * kBiasStages + stage) * kBiasBytes; }
+    FA_MEMBER static uint32_t bias_tile(int warpgroup, int stage) {
+        return v_tile(Stages) + (warpgroup * kBiasStages + stage) * kBiasBytes;
+    }
 
     FA_MEMBER static void init_barriers(int place) {
         Barriers& b = shared(place).barrier;
@@ -242,7 +265,8 @@ struct Sm90ForwardTraits {
             for (int wg = 0; wg < Warpgroups; wg++)
                 for (int i = 0; i < kBiasStages; i++) init(b.bias_full[wg][i], 1), init(b.bias_empty[wg][i], 128);
         init(b.prefetch_next, 1);
-        for (WorkTileInfo& t : shared(place).tile) init(t.tile_ready, 1), init(t.tile_consumed, 128 * Warpgroups + (k8Bit ? 32 * kWideningWarps : 0));
+        for (WorkTileInfo& t : shared(place).tile)
+            init(t.tile_ready, 1), init(t.tile_consumed, 128 * Warpgroups + (k8Bit ? 32 * kWideningWarps : 0));
         for (uint64_t& full : b.next_tile_full) init(full, 1);
         rt::fence_mbarrier_init();
     }

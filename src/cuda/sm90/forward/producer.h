@@ -42,8 +42,8 @@ FA_DEVICE void kv_producer(const Sm90ForwardParams& a) {
                 rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
             rt::mbarrier_wait(smem_addr(empty[stage.index]), stage.phase ^ 1);
             load_kv_block<Traits, pair, is_k ? Traits::kQPanels : Traits::kVPanels>(
-                is_k ? Traits::k_tile(stage.index) : Traits::v_tile(stage.index), is_k ? &a.k : &a.v, smem_addr(full[stage.index]),
-                rank, t.k_begin + n_block * Traits::kBlockN, head, kv_batch);
+                is_k ? Traits::k_tile(stage.index) : Traits::v_tile(stage.index), is_k ? &a.k : &a.v, smem_addr(full[stage.index]), rank,
+                t.k_begin + n_block * Traits::kBlockN, head, kv_batch);
             stage.advance();
             if (left == 1) break;  // the scheduler may overwrite the tile's description from here on
         }

@@ -1,6 +1,6 @@
 // What changes scores between q · kᵀ and softmax, as a policy of the mainloop for each ScoreMod: softcap, ALiBi, the mask
-// operand or the bias. A policy is a template argument because the steady mainloop, where it asked at run time, would lose registers and speed
-// to what a call does not want.
+// operand or the bias. A policy is a template argument because the steady mainloop, where it asked at run time, would lose registers and
+// speed to what a call does not want.
 //
 // prefetch() asks for what a block of keys needs from memory, before the block's wgmma. Of a score there are two forms. exponent()
 // is what the steady mainloop computes, straight from the accumulators and without special functions; it may be wrong for a row, of
@@ -43,8 +43,7 @@ struct ScoreModOp<ScoreMod::softcap, BlockN, tile_scale, f16> {
     uint32_t signs[2];             // the bits that all w of a row have in common; the highest is the sign
     float own_scale;               // where tiles have one
     FA_MEMBER float scale_over_cap() const {
-        if constexpr (tile_scale)
-            return fminf(own_scale * rt::reciprocal_fast(x.softcap), 0x1p+100f);  // times a score of 0 it is 0
+        if constexpr (tile_scale) return fminf(own_scale * rt::reciprocal_fast(x.softcap), 0x1p+100f);  // times a score of 0 it is 0
         else return x.scale * rt::reciprocal_fast(x.softcap);
     }
     FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : x(a.x) {
@@ -94,8 +93,9 @@ struct ScoreModOp<ScoreMod::alibi, BlockN, tile_scale, f16> {
     float slope;         // in log2 units
     float signed_slope;  // of a block: slope, or −slope to the right of the diagonal
     float row_bias[2];
-    int diagonal;        // the key on which the thread's first row stands, its own first key being 0
-    int n_block_diagonal, n_block_right;  // blocks that the diagonal of some row of the tile goes through: from the one up to before the other
+    int diagonal;  // the key on which the thread's first row stands, its own first key being 0
+    int n_block_diagonal,
+        n_block_right;  // blocks that the diagonal of some row of the tile goes through: from the one up to before the other
     FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : scale(a.x.scale * kLog2e) {}
     FA_MEMBER void set_scale(float unscaled) { scale = unscaled * kLog2e; }
     FA_MEMBER void begin_tile(const Sm90Call& x, const WorkTileInfo& t, int tile_row) {
@@ -107,7 +107,8 @@ struct ScoreModOp<ScoreMod::alibi, BlockN, tile_scale, f16> {
     FA_MEMBER void prefetch(int) {}
     FA_MEMBER void begin_block(int n_block, const float (&ref_log2)[2]) {
         signed_slope = n_block >= n_block_right ? -slope : slope;
-        FA_UNROLL_FOR (int r = 0; r < 2; r++) row_bias[r] = fmaf(-signed_slope, float(diagonal + 8 * r - n_block * BlockN - kNearest), -ref_log2[r]);
+        FA_UNROLL_FOR (int r = 0; r < 2; r++)
+            row_bias[r] = fmaf(-signed_slope, float(diagonal + 8 * r - n_block * BlockN - kNearest), -ref_log2[r]);
     }
     FA_MEMBER float exponent(float s, int i, int r, float) const {
         return fmaf(s, scale, fmaf(float(8 * (i / 4) + i % 2 - kNearest), signed_slope, row_bias[r]));
@@ -150,14 +151,14 @@ struct ScoreModOp<ScoreMod::mask, BlockN, tile_scale, f16> {
     }
 };
 
-// The bias, from its tile in shared memory (bias.h): in log2 units one fused multiplication more a score, by the factor of the head, and of 16
-// bits half an instruction to load and convert it.
+// The bias, from its tile in shared memory (bias.h): in log2 units one fused multiplication more a score, by the factor of the head, and of
+// 16 bits half an instruction to load and convert it.
 template <ScoreMod score_mod, int BlockN, bool f16>
 struct BiasOp {
     static constexpr float scale_log2 = 1.f;
     const Sm90ForwardParams& a;
     float scale, factor, factor_log2;
-    bool plain;           // are bias · factor_log2 what the formula says? Not where −∞ would be multiplied by 0 or less, nor with extreme factors
+    bool plain;  // are bias · factor_log2 what the formula says? Not where −∞ would be multiplied by 0 or less, nor with extreme factors
     uint32_t place, lane_place;  // the thread's in the tile
     uint32_t word[4];
     FA_MEMBER explicit BiasOp(const Sm90ForwardParams& params) : a(params), scale(params.x.scale * kLog2e), lane_place(place_of_lane()) {}
@@ -230,7 +231,8 @@ struct ScoreModOp<ScoreMod::factors, BlockN, tile_scale, f16> {
     FA_MEMBER void begin_tile(const Sm90Call& x, const WorkTileInfo& t, int tile_row) {
         first = reinterpret_cast<const float4*>(factors.kv + (int64_t(t.kv_batch) * factors.heads_k + t.kv_head) * factors.groups);
         const int64_t line = (int64_t(x.sequences.q.packed() ? 0 : t.batch) * factors.heads_q + t.head) * factors.rows;
-        FA_UNROLL_FOR (int r = 0; r < 2; r++) of_row[r] = scale * factors.q[line + min(t.q_begin + t.row0 + tile_row + 8 * r, factors.rows - 1)];
+        FA_UNROLL_FOR (int r = 0; r < 2; r++)
+            of_row[r] = scale * factors.q[line + min(t.q_begin + t.row0 + tile_row + 8 * r, factors.rows - 1)];
         of_v = t.v_descale > 0.f ? __fdividef(1.f, t.v_descale) : 0.f;
     }
     FA_MEMBER void prefetch(int n_block) {

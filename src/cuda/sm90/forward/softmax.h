@@ -95,8 +95,7 @@ FA_DEVICE void apply_mask(Consumer& wg) {
 template <class Consumer>
 FA_DEVICE void apply_score_mod(Consumer& wg, bool nan) {
     wg.score_mod_op.apply_exact(wg.acc_s, wg.n_block);
-    if (Consumer::Traits::kPagedKv && nan && wg.a.page_chunk)
-        mask_missing_pages<Consumer::kBlockN>(wg.a, *wg.tile, wg.n_block, wg.acc_s);
+    if (Consumer::Traits::kPagedKv && nan && wg.a.page_chunk) mask_missing_pages<Consumer::kBlockN>(wg.a, *wg.tile, wg.n_block, wg.acc_s);
 }
 
 // What is known of a block's P: this thread's part of its row sums, by two; and, of 8 bits, words of which the highest bit of a byte is set
@@ -107,13 +106,14 @@ struct PStats {
     FA_MEMBER float of(int r) const { return row[2 * r] + row[2 * r + 1]; }
     template <class Consumer>
     FA_MEMBER bool outgrew(const Consumer& wg, int r) const {
-        const bool within = Consumer::Traits::kP8 ? ((limit[r] & 0x80808080u) | (beyond[r] & rt::kExp2Beyond)) == 0 : of(r) <= Consumer::Traits::kRescaleThreshold;
+        const bool within = Consumer::Traits::kP8 ? ((limit[r] & 0x80808080u) | (beyond[r] & rt::kExp2Beyond)) == 0
+                                                  : of(r) <= Consumer::Traits::kRescaleThreshold;
         return !(within && wg.score_mod_op.in_range(r));
     }
 };
 
-// Is P of the j-th score of a word, of which four words have 64 keys of a row, made by exp2_by_fma? One of eight, where special functions are
-// the bound: of more, the power that instructions take costs what is gained.
+// Is P of the j-th score of a word, of which four words have 64 keys of a row, made by exp2_by_fma? One of eight, where special functions
+// are the bound: of more, the power that instructions take costs what is gained.
 template <class Traits>
 constexpr bool made_by_fma(int word, int j) {
     return Traits::kExp2ByFma && j == 3 && word % 4 < 2;
@@ -131,8 +131,7 @@ FA_DEVICE void exp2_to_p8(Consumer& wg, const bool (&wanted)[2], Exponent expone
         const int r = i % 2, s = i / 2 * 8 + 2 * r;
         if (!wanted[r]) continue;
         float value[4];
-        FA_UNROLL_FOR (int j = 0; j < 4; j++)
-            value[j] = rt::exp2_fast(exponent(s + j / 2 * 4 + j % 2, r));
+        FA_UNROLL_FOR (int j = 0; j < 4; j++) value[j] = rt::exp2_fast(exponent(s + j / 2 * 4 + j % 2, r));
         stats.row[2 * r] += value[0] + value[1];
         stats.row[2 * r + 1] += value[2] + value[3];
         FA_UNROLL_FOR (int j = 0; j < 4; j++) {
@@ -151,7 +150,7 @@ FA_DEVICE void exp2_to_p8(Consumer& wg, const bool (&wanted)[2], Exponent expone
 template <class Consumer, class Parts, class Exponent>
 FA_DEVICE void exp2_to_p(Consumer& wg, Parts computed, const bool (&wanted)[2], Exponent exponent, PStats& stats) {
     if constexpr (Consumer::Traits::kP8) return exp2_to_p8(wg, wanted, exponent, stats);
-    float(&sum)[4] = stats.row;
+    float (&sum)[4] = stats.row;
     constexpr int kBlockN = Consumer::kBlockN;
     // Adding to −0 takes no instruction; with 256 dims that makes a spill larger.
     constexpr float kZero = Consumer::kHeadDim <= 64 ? -0.f : 0.f;
@@ -171,8 +170,7 @@ FA_DEVICE void exp2_to_p(Consumer& wg, Parts computed, const bool (&wanted)[2], 
                 wg.p[i] = Consumer::Traits::f16 ? rt::pack_f16(first * of_v, second * of_v) : rt::pack_bf16(first * of_v, second * of_v);
             }
         } else {
-            FA_UNROLL_FOR (int i = 8 * part; i < past; i++)
-                wg.p[i] = 0;
+            FA_UNROLL_FOR (int i = 8 * part; i < past; i++) wg.p[i] = 0;
         }
     }
 }
@@ -190,8 +188,7 @@ FA_DEVICE void find_row_max(const Consumer& wg, bool is_first, float (&row_max)[
         row_max[r] = fmaxf(row_max[r], other);
     }
     FA_UNROLL_FOR (int lanes = 1; lanes < 4; lanes *= 2)
-        FA_UNROLL_FOR (int r = 0; r < 2; r++)
-            row_max[r] = fmaxf(row_max[r], rt::shuffle_xor16(row_max[r], lanes));
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) row_max[r] = fmaxf(row_max[r], rt::shuffle_xor16(row_max[r], lanes));
 }
 
 // Is row_ref too large for a fused multiplication, whose exact product may exceed what row_ref · scale was rounded to?
@@ -220,7 +217,8 @@ FA_DEVICE void lazy_rescale(Consumer& wg, const bool (&move)[2], bool is_first, 
         wg.row_ref[r] = row_max[r];
         large[r] = row_max[r] != kNegInf && ref_too_large(wg, r);
     }
-    if (__builtin_expect(rt::warp_any(large[0] || large[1]), 0)) FA_UNROLL_FOR (int r = 0; r < 2; r++) {
+    if (__builtin_expect(rt::warp_any(large[0] || large[1]), 0))
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             if (!large[r]) continue;
             FA_UNROLL_FOR (int i = 0; i < Consumer::kBlockN / 2; i++)
                 if (i / 2 % 2 == r) wg.acc_s[i] -= row_max[r];
@@ -233,10 +231,8 @@ template <class Consumer, class Parts>
 FA_DEVICE void exact_softmax(Consumer& wg, Parts computed, const bool (&wanted)[2], PStats& sum) {
     FA_UNROLL_FOR (int r = 0; r < 2; r++)
         if (wanted[r])
-            wg.ref_log2[r] =
-                (ref_too_large(wg, r) ? 0.f : wg.row_ref[r] * wg.score_mod_op.scale_log2) - Consumer::Traits::kPScaleLog2;
-    exp2_to_p(
-        wg, computed, wanted, [&](int i, int r) { return fmaf(wg.acc_s[i], wg.score_mod_op.scale_log2, -wg.ref_log2[r]); }, sum);
+            wg.ref_log2[r] = (ref_too_large(wg, r) ? 0.f : wg.row_ref[r] * wg.score_mod_op.scale_log2) - Consumer::Traits::kPScaleLog2;
+    exp2_to_p(wg, computed, wanted, [&](int i, int r) { return fmaf(wg.acc_s[i], wg.score_mod_op.scale_log2, -wg.ref_log2[r]); }, sum);
     FA_UNROLL_FOR (int r = 0; r < 2; r++)
         if (ref_too_large(wg, r)) wg.ref_log2[r] = kNegInf;
 }
@@ -248,7 +244,9 @@ FA_DEVICE void first_row_ref(Consumer& wg) {
     wg.wait_bias();
     apply_score_mod(wg, may_miss_pages(wg.acc_s));
     wg.release_bias();
-    if (Consumer::mask == MaskKind::list ? wg.needs_mask() : Consumer::mask != MaskKind::none || (wg.n_block + 1) * Consumer::kBlockN > wg.tile->k_len) apply_mask(wg);
+    if (Consumer::mask == MaskKind::list ? wg.needs_mask()
+                                         : Consumer::mask != MaskKind::none || (wg.n_block + 1) * Consumer::kBlockN > wg.tile->k_len)
+        apply_mask(wg);
     find_row_max(wg, true, row_max);
     lazy_rescale(wg, {true, true}, true, row_max);
 }
@@ -286,11 +284,9 @@ FA_DEVICE void online_softmax(Consumer& wg, IsMasked is_masked) {
         if constexpr (is_masked.value) exp2_to_p(wg, SeenParts<Consumer>{wg}, {true, true}, exponent, sum);
         else exp2_to_p(wg, AllParts{}, {true, true}, exponent, sum);
         bool move[2];
-        FA_UNROLL_FOR (int r = 0; r < 2; r++)
-            move[r] = sum.outgrew(wg, r);
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) move[r] = sum.outgrew(wg, r);
         if (rt::warp_any(move[0] || move[1])) {
-            FA_UNROLL_FOR (int r = 0; r < 2; r++)
-                move[r] = (__ballot_sync(~0u, move[r]) >> (wg.lane_index() & 28) & 15) != 0;
+            FA_UNROLL_FOR (int r = 0; r < 2; r++) move[r] = (__ballot_sync(~0u, move[r]) >> (wg.lane_index() & 28) & 15) != 0;
             apply_score_mod(wg, Traits::kP8 ? Traits::kPagedKv && may_miss_pages<1>(wg.acc_s) : isnan(sum.of(0)) || isnan(sum.of(1)));
             find_row_max(wg, false, row_max);
             lazy_rescale(wg, move, false, row_max);

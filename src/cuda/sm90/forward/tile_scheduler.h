@@ -39,9 +39,7 @@ FA_DEVICE KeyRange row_range(const KeyRanges& ranges, const Sequence& seq, int b
 // The last block of keys that some of `rows` rows sees. Rows that see none get block 0, all of which is masked.
 template <class Traits, MaskKind mask>
 FA_DEVICE int n_block_max_of(const Window& window, const WorkTileInfo& t, int row0, int rows) {
-    return max((key_range_of<mask>(window, t.last_row(row0, rows), t.off, t.k_len).end + Traits::kBlockN - 1) / Traits::kBlockN,
-               1) -
-           1;
+    return max((key_range_of<mask>(window, t.last_row(row0, rows), t.off, t.k_len).end + Traits::kBlockN - 1) / Traits::kBlockN, 1) - 1;
 }
 
 // The factors of q, k and v, of which a sequence and a head have one each. Below kMinScale all P of a row are equal, whatever
@@ -49,9 +47,7 @@ FA_DEVICE int n_block_max_of(const Window& window, const WorkTileInfo& t, int ro
 FA_DEVICE void find_descale_factors(const Sm90Call& x, WorkTileInfo& t) {
     constexpr float kMinScale = 0x1p-60f;
     const int kv_index = x.sequences.packed_k() ? t.batch : t.kv_batch;
-    const auto factor_of = [&](const Descale& f) {
-        return f.data ? key_descale(f, KeyLocation{kv_index, 0, true}, t.kv_head) : 1.f;
-    };
+    const auto factor_of = [&](const Descale& f) { return f.data ? key_descale(f, KeyLocation{kv_index, 0, true}, t.kv_head) : 1.f; };
     const float k = factor_of(x.k_descale);  // one after the other, as there are 32 registers
     rt::compiler_fence();
     t.v_descale = factor_of(x.v_descale);
@@ -103,8 +99,7 @@ FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, W
     const auto key_range = [&](int row) { return key_range_of<mask>(a.window, row, t.off, t.k_len); };
     const auto n_block_max = [&](int row0) { return n_block_max_of<Traits, mask>(a.window, t, row0, rows); };
     t.n_block_max = n_block_max(t.row0);
-    t.peer_only_blocks =
-        pair_by_rows && mask != MaskKind::none ? n_block_max((2 * m_block + 1) * Traits::kBlockM) - t.n_block_max : 0;
+    t.peer_only_blocks = pair_by_rows && mask != MaskKind::none ? n_block_max((2 * m_block + 1) * Traits::kBlockM) - t.n_block_max : 0;
     t.n_block_min_causal_local_mask = mask == MaskKind::none ? t.n_block_max + 1 : key_range(t.row0).end / Traits::kBlockN;
     t.n_block_min = mask == MaskKind::band ? min(key_range(t.row0).begin / Traits::kBlockN, t.n_block_max) : 0;
     if (mask == MaskKind::band && a.mask.spans) {  // without the blocks at either end in which the mask operand leaves no key
@@ -117,9 +112,8 @@ FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, W
     t.n_block_right = t.n_block_max + t.peer_only_blocks + 1;
     // ALiBi's scores fall to both sides of the diagonal; taken from right to left, each block would move row_ref.
     if (mask == MaskKind::band && x.alibi_slopes)
-        t.n_block_right =
-            min(max((max(t.row0 + Traits::kBlockM - 1 + t.off, 0) + Traits::kBlockN - 1) / Traits::kBlockN, t.n_block_min),
-                t.n_block_right);
+        t.n_block_right = min(max((max(t.row0 + Traits::kBlockM - 1 + t.off, 0) + Traits::kBlockN - 1) / Traits::kBlockN, t.n_block_min),
+                              t.n_block_right);
 }
 
 template <class Traits, int QStages>
@@ -161,9 +155,7 @@ FA_DEVICE void schedule_tiles_and_load_q(const Sm90ForwardParams& a) {
             }
             if (rank == 0) {
                 index = stride + atomicAdd(a.tile_counter, 1);
-                if (pair)
-                    rt::st_async(rt::smem_addr(s.next_tile + tile.index), smem_addr(s.barrier.next_tile_full[tile.index]), 1,
-                                 index);
+                if (pair) rt::st_async(rt::smem_addr(s.next_tile + tile.index), smem_addr(s.barrier.next_tile_full[tile.index]), 1, index);
             } else {
                 rt::mbarrier_expect_tx(smem_addr(s.barrier.next_tile_full[tile.index]), 4);
                 rt::mbarrier_wait(smem_addr(s.barrier.next_tile_full[tile.index]), tile.phase);

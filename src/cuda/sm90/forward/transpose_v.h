@@ -18,7 +18,8 @@ FA_DEVICE void write_ones() {
     constexpr uint32_t ones = 0x38383838u;
     constexpr int panels = Traits::kKeyPanels ? Traits::kBlockN / 32 : 1, row_bytes = Traits::kKeyPanels ? 32 : 128, units = row_bytes / 2;
     for (int i = int(threadIdx.x); i < units * panels * Traits::kStages; i += Traits::kThreads)
-        rt::st_shared_v4(Traits::v_tile(i / (units * panels)) + i / units % panels * Traits::kKeyPanelBytes + Traits::kHeadDimV * row_bytes + i % units * 16,
+        rt::st_shared_v4(Traits::v_tile(i / (units * panels)) + i / units % panels * Traits::kKeyPanelBytes +
+                             Traits::kHeadDimV * row_bytes + i % units * 16,
                          ones, ones, ones, ones);
     rt::fence_proxy_async_shared();
 }
@@ -31,7 +32,8 @@ FA_DEVICE void clear_keys(uint32_t (&pair)[4], int left) {
 
 template <class Traits, class HasTail>
 FA_DEVICE void transpose_block(uint32_t from, uint32_t to, int left, HasTail) {
-    constexpr int kUnits = Traits::kUnitsOfAWarp, kBatch = Traits::kProducerRegisters <= 40 || HasTail::value ? 2 : kUnits;  // loads in flight
+    constexpr int kUnits = Traits::kUnitsOfAWarp,
+                  kBatch = Traits::kProducerRegisters <= 40 || HasTail::value ? 2 : kUnits;  // loads in flight
     FA_UNROLL_BY(1)
     for (int keys = 0; keys < Traits::kBlockN; keys += 32) {
         FA_UNROLL_FOR (int unit = 0; unit < kUnits; unit += kBatch) {
@@ -73,8 +75,9 @@ FA_DEVICE void transpose_v(const Sm90ForwardParams& a) {
             rt::mbarrier_wait(smem_addr(s.barrier.v_empty[stage.index]), stage.phase ^ 1);
             const int lane = rt::read_laneid(), row = lane % 8;  // here, as there are 32 registers
             const uint32_t raw_v = Traits::raw_v_tile(raw.index) + first / 8 * Traits::kPanelBytes + lane * 128 + ((row ^ first % 8) << 4),
-                           v = Traits::v_tile(stage.index) + (Traits::kKeyPanels ? first * 512 + lane % 16 * 32 + ((lane / 16 ^ row / 4) << 4)
-                                                                                 : first * 2048 + lane % 16 * 128 + ((lane / 16 ^ row) << 4));
+                           v = Traits::v_tile(stage.index) + (Traits::kKeyPanels
+                                                                  ? first * 512 + lane % 16 * 32 + ((lane / 16 ^ row / 4) << 4)
+                                                                  : first * 2048 + lane % 16 * 128 + ((lane / 16 ^ row) << 4));
             if (keys < Traits::kBlockN) transpose_block<Traits>(raw_v, v, keys - lane % 4 * 2, True{});
             else transpose_block<Traits>(raw_v, v, 0, False{});
             rt::fence_proxy_async_shared();

@@ -21,15 +21,14 @@ FA_DEVICE void kv_8bit_producer(const Sm90ForwardParams& a) {
         if (t.n_block_max < 0) return;
         const int blocks = t.n_block_max + t.peer_only_blocks - t.n_block_min + 1;
         for (int left = blocks, n_block = t.first_n_block();; left--, n_block = t.next_n_block(n_block)) {
-            if (a.tile_counter && left == min(blocks, Traits::kPrefetchBlocks))
-                rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
+            if (a.tile_counter && left == min(blocks, Traits::kPrefetchBlocks)) rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
             const int row = t.k_begin + n_block * Traits::kBlockN;
             rt::mbarrier_wait(smem_addr(s.barrier.k_empty[stage.index]), stage.phase ^ 1);
-            load_kv_block<Traits, pair, Traits::kQPanels>(
-                Traits::k_tile(stage.index), &a.k, smem_addr(s.barrier.k_full[stage.index]), rank, row, t.kv_head, t.kv_batch);
+            load_kv_block<Traits, pair, Traits::kQPanels>(Traits::k_tile(stage.index), &a.k, smem_addr(s.barrier.k_full[stage.index]), rank,
+                                                          row, t.kv_head, t.kv_batch);
             rt::mbarrier_wait(smem_addr(s.barrier.raw_empty[raw.index]), raw.phase ^ 1);
-            load_kv_block<Traits, pair, Traits::kRawPanels>(
-                Traits::raw_v_tile(raw.index), &a.v, smem_addr(s.barrier.raw_full[raw.index]), rank, row, t.kv_head, t.kv_batch);
+            load_kv_block<Traits, pair, Traits::kRawPanels>(Traits::raw_v_tile(raw.index), &a.v, smem_addr(s.barrier.raw_full[raw.index]),
+                                                            rank, row, t.kv_head, t.kv_batch);
             stage.advance();
             raw.advance();
             if (left == 1) break;  // the scheduler may overwrite the tile's description from here on
@@ -65,13 +64,13 @@ FA_DEVICE void paged_kv_8bit_producer(const Sm90ForwardParams& a) {
             rt::mbarrier_wait(smem_addr(s.barrier.k_empty[stage.index]), stage.phase ^ 1);
             if (lane == 0) rt::mbarrier_expect_tx(k_full, panels * Traits::kPanelBytes);
             if (first < Traits::kBlockN)
-                rt::tma_load(Traits::k_tile(stage.index) + place, missing ? &a.k_missing : &a.k, k_full, 64 * panel, source.row,
-                             t.kv_head, source.page, rt::kEvictLast);
+                rt::tma_load(Traits::k_tile(stage.index) + place, missing ? &a.k_missing : &a.k, k_full, 64 * panel, source.row, t.kv_head,
+                             source.page, rt::kEvictLast);
             rt::mbarrier_wait(smem_addr(s.barrier.raw_empty[raw.index]), raw.phase ^ 1);
             if (lane == 0) rt::mbarrier_expect_tx(raw_full, panels * Traits::kPanelBytes);
             if (first < Traits::kBlockN)
-                rt::tma_load(Traits::raw_v_tile(raw.index) + place, &a.v, raw_full, 64 * panel, source.row, t.kv_head,
-                             source.page, rt::kEvictLast);
+                rt::tma_load(Traits::raw_v_tile(raw.index) + place, &a.v, raw_full, 64 * panel, source.row, t.kv_head, source.page,
+                             rt::kEvictLast);
             stage.advance();
             raw.advance();
             n_block = next_n_block;
@@ -135,8 +134,8 @@ FA_DEVICE void widen_v(const Sm90ForwardParams& a) {
                     const uint32_t from_rows = from + panel / 2 * Traits::kPanelBytes + row * 128,
                                    to_rows = to + panel * Traits::kPanelBytes + row * 128;
                     uint4 byte[kBatch];
-                    FA_UNROLL_FOR (int i = 0; i < kBatch; i++) byte[i] =
-                        lane.load(from_rows + 1024 * i, panel % 2 * 64, row0 + row + 8 * i + lane.row < rows_left);
+                    FA_UNROLL_FOR (int i = 0; i < kBatch; i++)
+                        byte[i] = lane.load(from_rows + 1024 * i, panel % 2 * 64, row0 + row + 8 * i + lane.row < rows_left);
                     FA_UNROLL_FOR (int i = 0; i < kBatch; i++) lane.store(to_rows + 1024 * i, byte[i]);
                 }
             }

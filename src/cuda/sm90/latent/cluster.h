@@ -10,9 +10,7 @@ namespace gpu {
 
 // Floats from one row to the next: rows begin in different banks.
 constexpr int kPartStride = 512 + 8;
-FA_DEVICE float* latent_part(int row, int column) {
-    return reinterpret_cast<float*>(rt::shared_memory()) + row * kPartStride + column;
-}
+FA_DEVICE float* latent_part(int row, int column) { return reinterpret_cast<float*>(rt::shared_memory()) + row * kPartStride + column; }
 
 // What a warp reads of a row before it merges it: both parts, four columns a lane of every 128, and both states. An access to the other
 // multiprocessor takes as long as a step of the softmax, so that a row is read while the one before is merged.

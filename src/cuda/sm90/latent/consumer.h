@@ -20,7 +20,7 @@ struct LatentConsumer : SplitOConsumer<Traits> {
 
     const LatentParams& a;
     const LatentItem& item;
-    const int diagonal;  // the last key that all rows of the tile see, from the split's first on
+    const int diagonal;          // the last key that all rows of the tile see, from the split's first on
     const uint32_t shared_addr;  // of s
     uint32_t phase;
 
@@ -58,8 +58,8 @@ struct LatentConsumer : SplitOConsumer<Traits> {
             }
             rt::wgmma_fence();
             for_constants<0, 4>([&](auto k) {
-                Wgmma::template qk<(n * kPanelBytes + 32 * k) / 16,
-                                   ((1 + w) * Traits::kMatrixBytes + n * kPanelBytes + 32 * k) / 16>(acc_s, start, i + k > 0);
+                Wgmma::template qk<(n * kPanelBytes + 32 * k) / 16, ((1 + w) * Traits::kMatrixBytes + n * kPanelBytes + 32 * k) / 16>(
+                    acc_s, start, i + k > 0);
             });
         });
         rt::wgmma_commit();
@@ -108,13 +108,14 @@ struct LatentConsumer : SplitOConsumer<Traits> {
             const int row = item.row + place + 8 * r;
             const int last = min(keys - 1, a.x.causal ? item.off + row / int(a.x.group) - key0 : keys - 1) - 2 * c;
             float row_max = row < item.row_end ? kNegInf : 1e30f;  // rows that are not there get P of 0, which takes less power
-            FA_UNROLL_FOR (int i = 0; i < 32; i++) if (i / 2 % 2 == r) {
-                if (i / 4 * 8 + i % 2 > last) acc_s[i] = kNegInf;
-                if constexpr (Traits::kByAddress) {
-                    if (!(present[i / 16] >> (i / 4 % 4 * 8 + i % 2) & 1)) acc_s[i] = kNegInf;
+            FA_UNROLL_FOR (int i = 0; i < 32; i++)
+                if (i / 2 % 2 == r) {
+                    if (i / 4 * 8 + i % 2 > last) acc_s[i] = kNegInf;
+                    if constexpr (Traits::kByAddress) {
+                        if (!(present[i / 16] >> (i / 4 % 4 * 8 + i % 2) & 1)) acc_s[i] = kNegInf;
+                    }
+                    row_max = fmaxf(row_max, acc_s[i]);
                 }
-                row_max = fmaxf(row_max, acc_s[i]);
-            }
             const float alpha = Base::move_row_ref(w, r, row_max);
             if (!first) Base::scale_rows(r, alpha);
         }
@@ -132,7 +133,8 @@ struct LatentConsumer : SplitOConsumer<Traits> {
     }
     FA_MEMBER void add_row_sum(int w) {
         const int place = row_in_tile();
-        if (rt::read_laneid() % 4 == 0) FA_UNROLL_FOR (int r = 0; r < 2; r++) row_sum[r] += s.exchange.row_sum[w][place + 8 * r];
+        if (rt::read_laneid() % 4 == 0)
+            FA_UNROLL_FOR (int r = 0; r < 2; r++) row_sum[r] += s.exchange.row_sum[w][place + 8 * r];
     }
     FA_MEMBER void keep_operands() {
         rt::keep_in_registers(acc_o);
@@ -228,9 +230,7 @@ struct LatentConsumer : SplitOConsumer<Traits> {
         }
     }
     // Does some row of the tile not see all keys of the block?
-    FA_MEMBER bool crosses_diagonal(int n, int w) const {
-        return (2 * n + 2 - w) * 64 - 1 > diagonal;
-    }
+    FA_MEMBER bool crosses_diagonal(int n, int w) const { return (2 * n + 2 - w) * 64 - 1 > diagonal; }
 };
 
 }  // namespace gpu

@@ -20,10 +20,18 @@ struct LatentKernel {
     LatentKernelPointer (*kernel)();
 };
 template <class T, int HeadDim, LatentSource kSource = LatentSource::boxes>
-constexpr LatentKernel kLatent{kIsF16<T> ? FA_F16 : FA_BF16, HeadDim, kSource, LatentTraits<T, HeadDim, kSource>::kThreads, LatentTraits<T, HeadDim, kSource>::kSharedBytes,
+constexpr LatentKernel kLatent{kIsF16<T> ? FA_F16 : FA_BF16,
+                               HeadDim,
+                               kSource,
+                               LatentTraits<T, HeadDim, kSource>::kThreads,
+                               LatentTraits<T, HeadDim, kSource>::kSharedBytes,
                                latent_kernel_of<T, HeadDim, kSource>};
 template <class Form, int Rows>
-constexpr LatentKernel kTokens{FA_BF16, Form::kOwn + 64, LatentSource::tokens, TokenTraits<Form, Rows>::kThreads, TokenTraits<Form, Rows>::kSharedBytes,
+constexpr LatentKernel kTokens{FA_BF16,
+                               Form::kOwn + 64,
+                               LatentSource::tokens,
+                               TokenTraits<Form, Rows>::kThreads,
+                               TokenTraits<Form, Rows>::kSharedBytes,
                                latent_token_kernel<Form, Rows>};
 constexpr ArchKernel kList[] = {
     {"fwd_sm90_576x512_latent_64x128", 64, 128, &kLatent<F16, 576>, true},
@@ -43,11 +51,13 @@ constexpr ArchKernel kList[] = {
 };
 const LatentKernel& latent_kernel(const ArchKernel& arch_kernel) { return *static_cast<const LatentKernel*>(arch_kernel.impl); }
 
-constexpr Implements kLatentForward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | (kSequenceOperands & ~(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q)) |
-                                           FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
+constexpr Implements kLatentForward = {FA_OPERAND_LSE | FA_OPERAND_SINKS |
+                                           (kSequenceOperands & ~(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q)) | FA_OPERAND_PAGE_TABLE |
+                                           FA_OPERAND_RNG_STATE,
                                        FA_CAUSAL | option::schedule | FA_V_IN_K};
 // By address, where lists are of slots.
-constexpr Implements kLatentRowsForward = {kLatentForward.operands | FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT, kLatentForward.options | option::list_space};
+constexpr Implements kLatentRowsForward = {kLatentForward.operands | FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT,
+                                           kLatentForward.options | option::list_space};
 constexpr Implements kLatentBytesForward = {kLatentRowsForward.operands | FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE,
                                             kLatentRowsForward.options | option::kv_factors};
 
@@ -55,9 +65,7 @@ int64_t rows_of(const Problem& p) { return p.d.seqlen_q * p.d.heads_q; }
 int64_t tiles_of(const Problem& p, int64_t rows) { return tile_count(row_tiles(p, rows), rows_of(p)); }
 
 // q as a matrix of (row, head) pairs for each sequence.
-bool rows_are_even(const fa_attention_desc_t& d) {
-    return d.seqlen_q == 1 || d.heads_q == 1 || d.q_stride[1] == d.heads_q * d.q_stride[2];
-}
+bool rows_are_even(const fa_attention_desc_t& d) { return d.seqlen_q == 1 || d.heads_q == 1 || d.q_stride[1] == d.heads_q * d.q_stride[2]; }
 int64_t q_row_stride(const fa_attention_desc_t& d) { return d.heads_q > 1 ? d.q_stride[2] : d.q_stride[1]; }
 
 constexpr int64_t kTail = 64;  // dims of 16 bits behind those of 8
@@ -76,16 +84,16 @@ bool count_steps(const Problem& p, const int64_t stride[4], int64_t element_byte
     return all <= int64_t(0xffffffff);
 }
 
-// Factors that kernels of 8 bits read: powers of two, which leave a value exact in bf16, or others by permission. That of tokens keeps them apart: of
-// f32 it takes any, of 128 dims each, and powers of two of 64 where v has the tail.
+// Factors that kernels of 8 bits read: powers of two, which leave a value exact in bf16, or others by permission. That of tokens keeps them
+// apart: of f32 it takes any, of 128 dims each, and powers of two of 64 where v has the tail.
 bool reads_factors(const Problem& p, LatentSource source, uint32_t (&step)[2]) {
     const fa_attention_desc_t& d = p.d;
     if (!p.has(FA_OPERAND_K_DESCALE)) return true;
     const bool powers = d.k_descale_dtype == FA_E8M0, f32 = d.k_descale_dtype == FA_F32 || d.k_descale_dtype == 0;
     if (source == LatentSource::tokens) {
         const bool mixed = d.dim_qk == Tokens584::kOwn + kTail;
-        return (mixed ? powers : f32) && d.k_descale_block[0] == 1 && d.k_descale_block[1] == (mixed ? 64 : 128) && d.k_descale_stride[3] == 1 &&
-               count_steps(p, d.k_descale_stride, powers ? 1 : 4, 4, step);
+        return (mixed ? powers : f32) && d.k_descale_block[0] == 1 && d.k_descale_block[1] == (mixed ? 64 : 128) &&
+               d.k_descale_stride[3] == 1 && count_steps(p, d.k_descale_stride, powers ? 1 : 4, 4, step);
     }
     return (powers || (f32 && d.precision == FA_PRECISION_NATIVE)) && d.k_descale_block[0] == 1 &&
            (d.k_descale_block[1] == 64 || d.k_descale_block[1] == 128) && d.k_descale_stride[3] == 1 &&
@@ -105,8 +113,9 @@ bool set_row_steps(const Problem& p, LatentSource source, LatentRows* rows) {
 // Lists of keys as lists of slots, which a kernel makes of them: of single keys, for all heads.
 bool names_keys(const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    return p.has(FA_OPERAND_KEY_LIST) && !p.slots() && d.list_keys == 1 && d.list_heads == 1 && (!p.causal() || d.list_rows == 1) && d.seqlen_k <= kMostListedKeys &&
-           d.list_max > 0 && rows_of_k(p) < kMaxExtent && sequences_of_k(p) < kMaxExtent && rows_of_k(p) * sequences_of_k(p) <= int64_t(0x7fffffff);
+    return p.has(FA_OPERAND_KEY_LIST) && !p.slots() && d.list_keys == 1 && d.list_heads == 1 && (!p.causal() || d.list_rows == 1) &&
+           d.seqlen_k <= kMostListedKeys && d.list_max > 0 && rows_of_k(p) < kMaxExtent && sequences_of_k(p) < kMaxExtent &&
+           rows_of_k(p) * sequences_of_k(p) <= int64_t(0x7fffffff);
 }
 int64_t lists_of_sequence(const Problem& p) { return ceil_div(p.d.seqlen_q, p.d.list_rows); }
 // What is left to compute then.
@@ -116,14 +125,16 @@ Problem as_slots(const Problem& asked) {
     p.d.list_space = FA_LIST_SLOTS;
     p.d.page_size = rows_of_k(asked), p.d.num_pages = sequences_of_k(asked);
     p.d.seqlen_k = min_of(asked.d.list_max, asked.d.seqlen_k);
-    p.d.operands = (asked.d.operands & ~(FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE |
-                                         FA_OPERAND_CAUSAL_OFFSET)) | FA_OPERAND_KEY_LIST_COUNT;
+    p.d.operands = (asked.d.operands & ~(FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX |
+                                         FA_OPERAND_PAGE_TABLE | FA_OPERAND_CAUSAL_OFFSET)) |
+                   FA_OPERAND_KEY_LIST_COUNT;
     p.d.flags &= ~uint32_t(FA_CAUSAL), p.options &= ~uint64_t(FA_CAUSAL);
     p.d.alignment = FA_ALIGN_UNSET;
     return p;
 }
 uint64_t slot_list_bytes(const Problem& asked) {
-    return names_keys(asked) ? uint64_t(asked.d.batch * lists_of_sequence(asked) * (min_of(asked.d.list_max, asked.d.seqlen_k) + 1)) * 4 : 0;
+    return names_keys(asked) ? uint64_t(asked.d.batch * lists_of_sequence(asked) * (min_of(asked.d.list_max, asked.d.seqlen_k) + 1)) * 4
+                             : 0;
 }
 
 // One list for all heads of a block of rows, of slots that 32 bits count.
@@ -141,13 +152,18 @@ bool by_boxes(const Problem& p) {
 bool by_address(const Problem& p, LatentSource source, int64_t tile_rows) {
     const fa_attention_desc_t& d = p.d;
     LatentRows rows;
-    if (!lists_are_plain(p) || !set_row_steps(p, source, &rows) || (p.paged() && (d.page_size >= kMaxExtent || d.num_pages < 1 || d.num_pages >= kMaxExtent))) return false;
+    if (!lists_are_plain(p) || !set_row_steps(p, source, &rows) ||
+        (p.paged() && (d.page_size >= kMaxExtent || d.num_pages < 1 || d.num_pages >= kMaxExtent)))
+        return false;
     if (source == LatentSource::rows) return d.k_dtype == d.q_dtype && p.within(kLatentRowsForward);
-    // Widening takes a tile the same time however many rows it has: 16 rows of 128 sequences took 254 µs, 235 by mma.sync, which takes no lists; 32 of 64 132 and 220.
+    // Widening takes a tile the same time however many rows it has: 16 rows of 128 sequences took 254 µs, 235 by mma.sync, which takes no
+    // lists; 32 of 64 132 and 220.
     if (source == LatentSource::bytes && !p.slots() && rows_of(p) < 32) return false;
     if (source == LatentSource::tokens && !p.has(FA_OPERAND_K_DESCALE)) return false;
     // More rows than a tile has: only where no other kernel takes them, for each tile widens all keys.
-    if (source == LatentSource::tokens && min_of(row_tiles(p, tile_rows).period, rows_of(p)) > tile_rows && (tile_rows < 32 || by_address(p, LatentSource::bytes, 64))) return false;
+    if (source == LatentSource::tokens && min_of(row_tiles(p, tile_rows).period, rows_of(p)) > tile_rows &&
+        (tile_rows < 32 || by_address(p, LatentSource::bytes, 64)))
+        return false;
     return d.q_dtype == FA_BF16 && d.k_dtype == FA_E4M3 && p.has(FA_OPERAND_K_TAIL) && d.k_tail_dtype == FA_BF16 && d.dim_tail == kTail &&
            p.within(kLatentBytesForward);
 }
@@ -155,7 +171,9 @@ bool by_address(const Problem& p, LatentSource source, int64_t tile_rows) {
 const ArchKernel* kernel_for(const Problem& p) {
     for (const ArchKernel& one : kList) {
         const LatentKernel& h = latent_kernel(one);
-        if (h.dtype == p.d.q_dtype && h.dim == p.d.dim_qk && (h.source == LatentSource::boxes ? by_boxes(p) : by_address(p, h.source, one.rows))) return &one;
+        if (h.dtype == p.d.q_dtype && h.dim == p.d.dim_qk &&
+            (h.source == LatentSource::boxes ? by_boxes(p) : by_address(p, h.source, one.rows)))
+            return &one;
     }
     return nullptr;
 }
@@ -165,9 +183,9 @@ bool can_implement(const rt::Device& device, const Problem& p) {
     if (!device.sm90 || !p.v_in_k() || p.kv_heads != 1 || d.dim_v != 512) return false;
     if ((d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32)) return false;
     if (!(d.scale > 0)) return false;
-    if (d.split_size % kSplitQuantum != 0 || d.seqlen_q < 1 || d.seqlen_k < 1 || d.seqlen_q >= kMaxExtent ||
-        rows_of(p) >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_k(p) < 1 || rows_of_k(p) >= kMaxExtent ||
-        d.batch * tiles_of(p, 16) >= kMaxExtent || !rows_are_even(d))
+    if (d.split_size % kSplitQuantum != 0 || d.seqlen_q < 1 || d.seqlen_k < 1 || d.seqlen_q >= kMaxExtent || rows_of(p) >= kMaxExtent ||
+        d.seqlen_k >= kMaxExtent || rows_of_k(p) < 1 || rows_of_k(p) >= kMaxExtent || d.batch * tiles_of(p, 16) >= kMaxExtent ||
+        !rows_are_even(d))
         return false;
     const int64_t q_stride[4] = {d.q_stride[0], q_row_stride(d), 0, 1};
     return tma_compatible(q_stride, d.q_dtype, rows_of(p), 1, d.batch) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
@@ -201,8 +219,8 @@ int pairs_at_once() {
     return pairs;
 }
 
-// Should a pair of CTAs share a tile's keys, in place of splits? It merges sooner than another kernel would, but takes one item. With a number
-// or a size of splits it never does, so that a row's bits depend on nothing else.
+// Should a pair of CTAs share a tile's keys, in place of splits? It merges sooner than another kernel would, but takes one item. With a
+// number or a size of splits it never does, so that a row's bits depend on nothing else.
 bool pairs_are_faster(const rt::Device& device, const Problem& p, const SplitParams& split) {
     constexpr int64_t kMerge = 1;
     const int64_t tiles = p.d.batch * tiles_of(p, 64), steps = ceil_div(p.d.seqlen_k, kSplitCosts.keys);
@@ -295,8 +313,8 @@ rt::Status launch_latent_kernel(const ArchPlan& plan, const Problem& asked, cons
     const CUtensorMapL2promotion promotion = a.tiles == 1 ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     const int64_t q_stride[4] = {d.q_stride[0], q_row_stride(d), 0, 1};
     if (!encode_tensor_map(&a.q, args.q, d.q_dtype, q_stride, d.dim_qk, rows_of(p), 1, d.batch, {64}) ||
-        (h.source == LatentSource::boxes && !encode_tensor_map(&a.k, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), 1, sequences_of_k(p), {64},
-                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE, promotion)))
+        (h.source == LatentSource::boxes && !encode_tensor_map(&a.k, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), 1,
+                                                               sequences_of_k(p), {64}, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE, promotion)))
         return cudaErrorInvalidValue;
     const rt::Status s = rt::launch_after(h.kernel(), plan.blocks, h.threads, uint64_t(h.shared_bytes), stream, a, a.ctas_of_tile);
     if (s != rt::kSuccess || plan.split.splits == 1) return s;

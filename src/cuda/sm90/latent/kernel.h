@@ -32,7 +32,8 @@ FA_KERNEL void FA_BOUNDS((LatentTraits<T, HeadDim, kSource>::kThreads), 1) laten
             if (warp == 1) {
                 LatentSchedule<Traits> schedule(a);
                 schedule.begin();
-                while (schedule.next()) {}
+                while (schedule.next()) {
+                }
             } else if (warp == 0) {
                 latent_producer<Traits>(a);
             }

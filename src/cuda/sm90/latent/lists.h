@@ -1,5 +1,6 @@
-// Lists of keys as lists of slots, which the latent kernels gather: each key once, in ascending order, without those that a length or the diagonal
-// leaves out, and at its place in a page or a sequence. So what a list says does not depend on how often it says it, nor bits on the order.
+// Lists of keys as lists of slots, which the latent kernels gather: each key once, in ascending order, without those that a length or the
+// diagonal leaves out, and at its place in a page or a sequence. So what a list says does not depend on how often it says it, nor bits on
+// the order.
 #pragma once
 #include "cuda/sm90/latent/params.h"
 
@@ -13,10 +14,10 @@ struct LatentKeyLists {
     ListTable from;
     SequenceTable sequences;
     Pages pages;
-    int lists;             // of a sequence
-    int keys, most;        // of a sequence; entries of a list of slots
-    int rows;              // of a page, or of a sequence
-    bool causal;           // with a list for each row
+    int lists;       // of a sequence
+    int keys, most;  // of a sequence; entries of a list of slots
+    int rows;        // of a page, or of a sequence
+    bool causal;     // with a list for each row
     int32_t *slots, *counts;
 };
 

@@ -38,7 +38,8 @@ FA_KERNEL void FA_BOUNDS((kMergeTeam * kMaxMergeTeams), 1) merge_latent_splits(F
     rt::fetch_parameters(x);
     const int row = int(blockIdx.x) % int(x.rows), batch = int(blockIdx.x) / int(x.rows), group = int(x.group);
     const int team = int(threadIdx.x) / kMergeTeam, teams = int(blockDim.x) / kMergeTeam, thread = int(threadIdx.x) % kMergeTeam;
-    const int keys = int(bounded_sequence(x.sequences, batch).k_len), size = split_size_of(x, keys), splits = max((keys + size - 1) / size, 1);
+    const int keys = int(bounded_sequence(x.sequences, batch).k_len), size = split_size_of(x, keys),
+              splits = max((keys + size - 1) / size, 1);
     const int64_t all = x.batch * x.rows;
     const RowState* states = x.state + team * all + blockIdx.x;
     const float* parts = x.partial_o + (team * all + blockIdx.x) * 512 + 4 * thread;

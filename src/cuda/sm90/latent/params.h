@@ -14,21 +14,21 @@ struct LatentCall : RowParams, SplitParams {
     Pages pages;
 };
 
-// Where keys come from: by boxes of the copy engine; row by row, each from an address of its own (latent/row_producer.h); so of 8 bits; and these for few
-// rows, by a kernel of another form (latent/tokens/kernel.h).
+// Where keys come from: by boxes of the copy engine; row by row, each from an address of its own (latent/row_producer.h); so of 8 bits; and
+// these for few rows, by a kernel of another form (latent/tokens/kernel.h).
 enum class LatentSource { boxes, rows, bytes, tokens };
 
 // Where rows of k lie, for the kernels that find the address of each. Steps are from one sequence or page to the next, and from row to row.
 struct LatentRows {
-    const char *k, *tail, *factor;            // tail: the last 64 dims, where k has 8 bits; factor: NULL: none
+    const char *k, *tail, *factor;  // tail: the last 64 dims, where k has 8 bits; factor: NULL: none
     const char* q;
-    int64_t q_step[2];                        // from one sequence to the next, and from (row, head) pair to pair, in units of 16 bytes
-    uint32_t k_step[2], tail_step[2];         // in units of 16 bytes
-    uint32_t factor_step[2];                  // of 4 bytes
-    int factor_shift;                         // log₂ of the dims that share a factor: 6 or 7
-    bool factor_e8m0;                         // or f32
-    ListTable list;                           // entries NULL: keys are those of a sequence; else the slots that a block of query rows has
-    Divisor page_size;                        // of a list's slots
+    int64_t q_step[2];                 // from one sequence to the next, and from (row, head) pair to pair, in units of 16 bytes
+    uint32_t k_step[2], tail_step[2];  // in units of 16 bytes
+    uint32_t factor_step[2];           // of 4 bytes
+    int factor_shift;                  // log₂ of the dims that share a factor: 6 or 7
+    bool factor_e8m0;                  // or f32
+    ListTable list;                    // entries NULL: keys are those of a sequence; else the slots that a block of query rows has
+    Divisor page_size;                 // of a list's slots
     int slots;
 };
 
@@ -41,11 +41,11 @@ struct LatentParams {
     LatentCall x;
     LatentRows rows;
     int rows_of_list, tiles_of_list;  // that share a list of slots; 0: no lists
-    int tile_rows;     // of a tile: 64, or fewer of tokens
-    int tiles;         // of a sequence
-    int splits;        // of a tile
-    int ctas_of_tile;  // 2: a pair, with one item each, shares its keys and merges itself (latent/cluster.h)
-    int items;         // all of them, each CTA's first being that of its number
+    int tile_rows;                    // of a tile: 64, or fewer of tokens
+    int tiles;                        // of a sequence
+    int splits;                       // of a tile
+    int ctas_of_tile;                 // 2: a pair, with one item each, shares its keys and merges itself (latent/cluster.h)
+    int items;                        // all of them, each CTA's first being that of its number
     // Tiles come from the last to the first: under a causal mask later ones see more keys.
     FA_MEMBER LatentPlace place_of(int index) const {
         const int of_sequence = tiles * splits * ctas_of_tile, batch = index / of_sequence, rest = index - batch * of_sequence;
@@ -89,7 +89,8 @@ struct LatentTraits {
     // Rows come by address; of 8 bits, but for the last 64 dims, which v has where it has all.
     static constexpr bool kByAddress = kSource != LatentSource::boxes, kBytes = kSource == LatentSource::bytes;
     static constexpr int kBytePanels = HeadDim / 64 - 1;
-    // By address 128 threads load; their copies of 16 bits arrive by themselves, and a thread of each warp beside them for what it has written.
+    // By address 128 threads load; their copies of 16 bits arrive by themselves, and a thread of each warp beside them for what it has
+    // written.
     static constexpr int kFullArrivals = !kByAddress ? 1 : kBytes ? 128 : 128 + 4;
     static constexpr int kItemSlots = kByAddress ? 4 : 2;  // by address a warp that loads publishes items, and must not wait for room
     static constexpr int kHeadDim = HeadDim, kHeadDimV = 512, kBlock = 64, kThreads = 3 * 128;
@@ -106,10 +107,11 @@ struct LatentTraits {
         LatentItemSlot item[kItemSlots];  // in turn
         LatentSchedulerState schedule;
         alignas(16) RowState part[64];  // of a CTA's keys, for its pair
-        int keys[2];             // of the two blocks, that there are
-        uint64_t present[2];     // the same by address: a bit for each
+        int keys[2];                    // of the two blocks, that there are
+        uint64_t present[2];            // the same by address: a bit for each
         SplitOExchange exchange;
-        alignas(16) uint32_t factor[kBytes ? 2 : 1][kBytes ? 64 : 1][8];  // of the two blocks' keys, as they are stored: four words for each half of the dims
+        alignas(16) uint32_t factor[kBytes ? 2 : 1][kBytes ? 64 : 1]
+                                   [8];  // of the two blocks' keys, as they are stored: four words for each half of the dims
     };
     static constexpr int kSharedBytes = 3 * kMatrixBytes + int(sizeof(Shared));
     static_assert(kSharedBytes <= 232448, "what a CTA may have");
@@ -120,7 +122,8 @@ struct LatentTraits {
         Shared& s = shared();
         rt::mbarrier_init(smem_addr(s.q_full), 1);
         rt::mbarrier_init(smem_addr(s.q_empty), 8);
-        for (const LatentItemSlot& slot : s.item) rt::mbarrier_init(smem_addr(slot.ready), 1), rt::mbarrier_init(smem_addr(slot.consumed), kByAddress ? 8 + 4 : 8 + 1);
+        for (const LatentItemSlot& slot : s.item)
+            rt::mbarrier_init(smem_addr(slot.ready), 1), rt::mbarrier_init(smem_addr(slot.consumed), kByAddress ? 8 + 4 : 8 + 1);
         for (int w = 0; w < 2; w++) {
             for (const uint64_t& full : s.k_full[w]) rt::mbarrier_init(smem_addr(full), kFullArrivals);
             for (const uint64_t& empty : s.k_empty[w]) rt::mbarrier_init(smem_addr(empty), 4);

@@ -1,5 +1,5 @@
-// Loads of the latent kernel, all by one thread of a warp whose others keep up: q of an item, and pairs of blocks of keys from right to left,
-// panel by panel in the order in which the consumers free them. The first blocks of an item come while the one before it ends.
+// Loads of the latent kernel, all by one thread of a warp whose others keep up: q of an item, and pairs of blocks of keys from right to
+// left, panel by panel in the order in which the consumers free them. The first blocks of an item come while the one before it ends.
 #pragma once
 #include <limits.h>
 #include "cuda/sm90/latent/params.h"
@@ -34,8 +34,8 @@ class LatentBlocks {
         if (table_ && row_ < 0) row_ += size_, column_--;
         return block;
     }
-    // A page that does not exist holds no keys, and comes as zeros. The whole warp asks, so that page and row are known to be uniform: they go to
-    // uniform registers once, not for every panel.
+    // A page that does not exist holds no keys, and comes as zeros. The whole warp asks, so that page and row are known to be uniform: they
+    // go to uniform registers once, not for every panel.
     FA_MEMBER Block found(Block block) const {
         if (table_ && uint32_t(block.outer) >= uint32_t(count_)) block.outer = -1, block.keys = 0;
         block.outer = rt::warp_uniform(block.outer), block.row = rt::warp_uniform(block.row);
@@ -86,7 +86,8 @@ FA_DEVICE void latent_producer(const LatentParams& a) {
         for (int n = pairs - 1; n >= 0; n--) {
             LatentBlocks::Block block[2];
             FA_UNROLL_FOR (int w = 0; w < 2; w++) block[w] = blocks.found(next[w]);
-            if (n > 0) FA_UNROLL_FOR (int w = 0; w < 2; w++) next[w] = blocks.ask();
+            if (n > 0)
+                FA_UNROLL_FOR (int w = 0; w < 2; w++) next[w] = blocks.ask();
             FA_UNROLL_FOR (int w = 0; w < 2; w++) {
                 const auto load = [&](int panel) {
                     const uint32_t barrier = smem_addr(s.k_full[w][panel]);

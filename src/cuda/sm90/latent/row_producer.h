@@ -1,17 +1,17 @@
-// Loads of the latent kernels that find the address of each row of k: keys that lists of slots name, keys in pages of any size, and keys of 8
-// bits. Four warps copy 16 rows of a block each into the panels that the copy engine would fill, swizzled as it does, and zeros for keys that are
-// not there.
+// Loads of the latent kernels that find the address of each row of k: keys that lists of slots name, keys in pages of any size, and keys of
+// 8 bits. Four warps copy 16 rows of a block each into the panels that the copy engine would fill, swizzled as it does, and zeros for keys
+// that are not there.
 //
-// Copies of 16 bits arrive at the barrier of their group by themselves, so that a warp only ever waits for room. No thread waits for them on this side:
-// consumers order them before their products, which read by another proxy.
+// Copies of 16 bits arrive at the barrier of their group by themselves, so that a warp only ever waits for room. No thread waits for them
+// on this side: consumers order them before their products, which read by another proxy.
 //
 // Rows of 8 bits are copied into the upper half of the place where 16 bits of them belong, and widened there once they have come: a warp
-// reads its part of a row before it writes it, so that nobody else waits. Each value is multiplied by its factor and rounded to bf16, which is
-// exact where factors are powers of two.
+// reads its part of a row before it writes it, so that nobody else waits. Each value is multiplied by its factor and rounded to bf16, which
+// is exact where factors are powers of two.
 //
-// What consumers free comes in groups: of each block of 64 keys its warpgroup's half of v, then the other half with what is no part of v. A warp
-// starts the copies of a group as soon as there is room, and, of 8 bits, publishes the oldest group meanwhile; it never waits for room while it
-// has copies to publish, which may be what the consumers wait for.
+// What consumers free comes in groups: of each block of 64 keys its warpgroup's half of v, then the other half with what is no part of v. A
+// warp starts the copies of a group as soon as there is room, and, of 8 bits, publishes the oldest group meanwhile; it never waits for room
+// while it has copies to publish, which may be what the consumers wait for.
 #pragma once
 #include "cuda/sm90/latent/producer.h"
 #include "cuda/sm90/latent/schedule.h"
@@ -94,12 +94,13 @@ class LatentRowProducer {
         const char* const from = (kBytes ? a.rows.tail : a.rows.k + 128 * Traits::kProbPanel) + 16 * (lane % 8);
         FA_UNROLL_FOR (int four = 0; four < kRows / 4; four++) {
             const int i = 4 * four + lane / 8;
-            rt::cp_async16(to + 512 * four + ((lane % 8 ^ i % 8) << 4), from + uint64_t(of_row(kBytes ? tail_at : k_at, i)) * 16, is_present(i));
+            rt::cp_async16(to + 512 * four + ((lane % 8 ^ i % 8) << 4), from + uint64_t(of_row(kBytes ? tail_at : k_at, i)) * 16,
+                           is_present(i));
         }
     }
 
-    // Of 8 bits a lane has 16 values of one of two rows: of eight lanes that access shared memory together four have an even row and four the
-    // odd one behind it, to meet no bank twice.
+    // Of 8 bits a lane has 16 values of one of two rows: of eight lanes that access shared memory together four have an even row and four
+    // the odd one behind it, to meet no bank twice.
     FA_MEMBER static int sub_row_of(int lane) { return lane / 4 % 2; }
     FA_MEMBER static int unit_of(int lane) { return lane % 4 + lane / 8 * 4; }
     // Rows 2 i and 2 i + 1 follow 256 bytes a step behind.
@@ -113,10 +114,13 @@ class LatentRowProducer {
         const char* const from = a.rows.k + 256 * half + 16 * unit;
         const uint32_t to = staged(w, half, unit, sub_row);
         // Words of factors that the half has, the first one's number, and the bytes of the last.
-        const int parts = (64 * Traits::kBytePanels + (1 << shift) - 1) >> shift, of_half = 256 >> shift, own = min(parts - half * of_half, of_half);
+        const int parts = (64 * Traits::kBytePanels + (1 << shift) - 1) >> shift, of_half = 256 >> shift,
+                  own = min(parts - half * of_half, of_half);
         const bool packed = a.rows.factor_e8m0;
-        const int words = !a.rows.factor ? 0 : packed ? 1 : own, first_word = packed ? half * of_half / 4 : half * of_half,
-                  last_bytes = packed ? min(parts - 4 * first_word, 4) : 4;
+        const int words = !a.rows.factor ? 0
+                          : packed       ? 1
+                                         : own,
+                  first_word = packed ? half * of_half / 4 : half * of_half, last_bytes = packed ? min(parts - 4 * first_word, 4) : 4;
         const char* const factor = a.rows.factor + 4 * (first_word + unit);
         const uint32_t factor_to = rt::smem_addr(&s.factor[w][warp * kRows + sub_row][4 * half + unit % 4]);
         const int factor_bytes = unit == words - 1 ? last_bytes : 4;
@@ -210,8 +214,7 @@ class LatentRowProducer {
     }
 
   public:
-    FA_MEMBER LatentRowProducer(const LatentParams& params, int own)
-        : a(params), s(Traits::shared()), warp(own), schedule(params) {}
+    FA_MEMBER LatentRowProducer(const LatentParams& params, int own) : a(params), s(Traits::shared()), warp(own), schedule(params) {}
 
     // One wait for all that may be waited for, and so one copy of the code that publishes.
     FA_MEMBER void run() {
@@ -221,17 +224,23 @@ class LatentRowProducer {
         bool q_loaded = true;             // of the item
         int asked = 0, next[2] = {};      // of the block at hand, and of those of the next pair
         if constexpr (kBytes) {
-            if (!a.rows.factor) for (int i = warp * 32 + rt::read_laneid(); i < int(sizeof s.factor / 4); i += 128) s.factor[0][0][i] = bits_of(1.f);
+            if (!a.rows.factor)
+                for (int i = warp * 32 + rt::read_laneid(); i < int(sizeof s.factor / 4); i += 128) s.factor[0][0][i] = bits_of(1.f);
         }
         if (warp == 1) schedule.begin();
         rt::wait_for_predecessor();
-        if (warp == 0 && rt::read_laneid() == 0) load_latent_q<Traits>(a, a.place_of(int(blockIdx.x)));  // while the scheduler reads lengths
+        if (warp == 0 && rt::read_laneid() == 0)
+            load_latent_q<Traits>(a, a.place_of(int(blockIdx.x)));  // while the scheduler reads lengths
         FA_UNROLL_BY(1)
         while (true) {
             const int w = at >> 1;
             await(then != ends && then != next_item,
-                  smem_addr(then == new_item ? s.item[slot.index].ready : then == next_q ? s.q_empty : s.k_empty[w][half_of(at)]),
-                  then == new_item ? slot.phase : then == next_q ? q_phase : phase ^ 1);
+                  smem_addr(then == new_item ? s.item[slot.index].ready
+                            : then == next_q ? s.q_empty
+                                             : s.k_empty[w][half_of(at)]),
+                  then == new_item ? slot.phase
+                  : then == next_q ? q_phase
+                                   : phase ^ 1);
             if (then == ends) return;
             if (then == next_item) {  // warp 1 finds the item behind the one that it is about to load
                 schedule.next();
@@ -241,7 +250,8 @@ class LatentRowProducer {
             if (then == new_item) {
                 const int pairs = rt::warp_uniform(item().pairs);
                 n = pairs - 1;
-                if (pairs > 0) FA_UNROLL_FOR (int i = 0; i < 2; i++) next[i] = ask(n, i);
+                if (pairs > 0)
+                    FA_UNROLL_FOR (int i = 0; i < 2; i++) next[i] = ask(n, i);
                 if (pairs == kNoItem) then = ends;
                 else if (pairs > 0) then = next_group;
                 else q_loaded = false, then = leave_item() ? next_item : new_item;
@@ -258,7 +268,8 @@ class LatentRowProducer {
                 if (n > 0) (w ? next[1] : next[0]) = ask(n - 1, w);
             }
             find(asked, n, w);  // twice, so that nothing of it is kept while a group is published
-            if (at % 2 == 0 && rt::read_laneid() == 0) reinterpret_cast<uint16_t*>(&s.present[w])[warp] = uint16_t(present);  // read behind k_full
+            if (at % 2 == 0 && rt::read_laneid() == 0)
+                reinterpret_cast<uint16_t*>(&s.present[w])[warp] = uint16_t(present);  // read behind k_full
             issue();
             if (!q_loaded && warp == 0) then = next_q;  // behind an item's first keys
             if (at > 0) continue;

@@ -69,7 +69,9 @@ class LatentSchedule {
         FA_UNROLL_BY(1)
         for (int pass = 0; pass < 2; pass++) {  // the first without lengths, to load the code while the kernel before this one ends
             SequenceTable sequences = a.x.sequences;
-            if (pass == 0) sequences.seqused_k = sequences.cu_seqlens_k = sequences.leftpad_k = sequences.kv_batch_idx = sequences.causal_offset = nullptr;
+            if (pass == 0)
+                sequences.seqused_k = sequences.cu_seqlens_k = sequences.leftpad_k = sequences.kv_batch_idx = sequences.causal_offset =
+                    nullptr;
             else rt::wait_for_predecessor();
             t = find_latent_item(a, sequences, int(blockIdx.x), pass > 0);
             asm volatile("" ::"r"(t.pairs));

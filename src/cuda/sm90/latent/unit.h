@@ -1,4 +1,5 @@
-// How latent/dispatch.cu gets the latent kernels, each of which a unit instantiates: latent/boxes.cu, latent/rows.cu and latent/bytes.cu, none of which takes long.
+// How latent/dispatch.cu gets the latent kernels, each of which a unit instantiates: latent/boxes.cu, latent/rows.cu and latent/bytes.cu,
+// none of which takes long.
 #pragma once
 #include "cuda/sm90/latent/params.h"
 

@@ -41,7 +41,7 @@ struct SplitOConsumer {
     typename Traits::Shared& s;
     const int lane, warp;  // warp: of the warpgroup
     const float scale_log2;
-    const uint32_t start;  // of shared memory, in units of 16 bytes
+    const uint32_t start;                                                                     // of shared memory, in units of 16 bytes
     float acc_s[32] = {}, acc_o[128] = {}, row_ref[2] = {kNegInf, kNegInf}, row_sum[2] = {};  // row_ref: in log2 units
     uint32_t p[16] = {};
 
@@ -56,7 +56,8 @@ struct SplitOConsumer {
     FA_MEMBER int row_in_tile() const { return warp * 16 + rt::read_laneid() / 4; }
 
     FA_MEMBER void scale_o(int r, float alpha) {
-        FA_UNROLL_FOR (int i = 0; i < 128; i++) if (i / 2 % 2 == r) acc_o[i] *= alpha;
+        FA_UNROLL_FOR (int i = 0; i < 128; i++)
+            if (i / 2 % 2 == r) acc_o[i] *= alpha;
     }
     FA_MEMBER void scale_rows(int r, float alpha) {
         row_sum[r] *= alpha;
@@ -65,8 +66,7 @@ struct SplitOConsumer {
     // P of the scores, and this thread's part of the block's row sums.
     FA_MEMBER void make_p(float (&sum)[2]) {
         float other[2] = {}, from[2];
-        FA_UNROLL_FOR (int r = 0; r < 2; r++) from[r] = Traits::kPScaleLog2 - (row_ref[r] == kNegInf ? 0.f : row_ref[r]),
-                                              sum[r] = 0.f;
+        FA_UNROLL_FOR (int r = 0; r < 2; r++) from[r] = Traits::kPScaleLog2 - (row_ref[r] == kNegInf ? 0.f : row_ref[r]), sum[r] = 0.f;
         FA_UNROLL_FOR (int i = 0; i < 16; i++) {
             const float first = rt::exp2_fast(fmaf(acc_s[2 * i], scale_log2, from[i % 2])),
                         second = rt::exp2_fast(fmaf(acc_s[2 * i + 1], scale_log2, from[i % 2]));
@@ -78,8 +78,8 @@ struct SplitOConsumer {
     }
     // Must the block be made by exact_p? A row without row_ref has seen no key yet.
     FA_MEMBER bool needs_exact(const float (&sum)[2]) const {
-        return rt::warp_any(!(sum[0] <= Traits::kRescaleThreshold && sum[1] <= Traits::kRescaleThreshold) ||
-                            row_ref[0] == kNegInf || row_ref[1] == kNegInf);
+        return rt::warp_any(!(sum[0] <= Traits::kRescaleThreshold && sum[1] <= Traits::kRescaleThreshold) || row_ref[0] == kNegInf ||
+                            row_ref[1] == kNegInf);
     }
     // To the largest score of row r in a block of warpgroup w, which the other's warp of the same rows is told of. Returns what l and O so
     // far are to be multiplied by.

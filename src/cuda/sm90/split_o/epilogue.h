@@ -16,7 +16,8 @@ FA_DEVICE float finite_average(float sum, float factor) {
 // Four columns of a row of o, of its type.
 FA_DEVICE void store_four(void* o, int32_t dtype, int64_t at, const float (&sum)[4], float factor) {
     if (dtype == FA_F32) {
-        *reinterpret_cast<float4*>(static_cast<float*>(o) + at) = make_float4(sum[0] * factor, sum[1] * factor, sum[2] * factor, sum[3] * factor);
+        *reinterpret_cast<float4*>(static_cast<float*>(o) + at) =
+            make_float4(sum[0] * factor, sum[1] * factor, sum[2] * factor, sum[3] * factor);
         return;
     }
     uint32_t word[2];
@@ -38,7 +39,8 @@ FA_DEVICE void store_wide_row(const Consumer& wg, int r, bool there, float facto
         FA_UNROLL_FOR (int e = 0; e < 4; e++) four[e] = fmaf(wg.acc_o[4 * (j + e / 2) + 2 * r + e % 2], factor, 0.f);
         const float first = rt::shuffle_xor16(odd ? four[0] : four[2], 1), second = rt::shuffle_xor16(odd ? four[1] : four[3], 1);
         if (there && 8 * j + 8 * odd < columns)
-            *reinterpret_cast<float4*>(out + 8 * j) = odd ? make_float4(first, second, four[2], four[3]) : make_float4(four[0], four[1], first, second);
+            *reinterpret_cast<float4*>(out + 8 * j) =
+                odd ? make_float4(first, second, four[2], four[3]) : make_float4(four[0], four[1], first, second);
     }
 }
 // Returns whether a value of the warp's has become infinite.
@@ -64,14 +66,16 @@ FA_DEVICE bool store_narrow_row(const Consumer& wg, int r, bool there, float fac
 template <class Consumer>
 FA_DEVICE void store_o_row(Consumer& wg, int r, bool there, bool empty, float factor, float* wide, void* o, int64_t at, int columns) {
     if (rt::warp_any(empty && there)) {
-        FA_UNROLL_FOR (int i = 0; i < 128; i++) if (i / 2 % 2 == r && empty) wg.acc_o[i] = 0.f;
+        FA_UNROLL_FOR (int i = 0; i < 128; i++)
+            if (i / 2 % 2 == r && empty) wg.acc_o[i] = 0.f;
         rt::keep_in_registers(wg.acc_o);  // a branch, not 64 selections that hardly a tile needs
     }
     if (wide) return store_wide_row(wg, r, there, factor, wide, at, columns);
     if (!store_narrow_row(wg, r, there, factor, o, at, columns)) return;
     // An average of finite v is finite, but P is rounded and the row sum is not.
     constexpr float limit = Consumer::kF16 ? 65520.f : 0x1.ffp+127f, less = Consumer::kF16 ? 1.f - 0x1p-10f : 1.f - 0x1p-8f;
-    FA_UNROLL_FOR (int i = 0; i < 128; i++) if (i / 2 % 2 == r && fabsf(wg.acc_o[i] * factor) >= limit) wg.acc_o[i] *= less;
+    FA_UNROLL_FOR (int i = 0; i < 128; i++)
+        if (i / 2 % 2 == r && fabsf(wg.acc_o[i] * factor) >= limit) wg.acc_o[i] *= less;
     store_narrow_row(wg, r, there, factor, o, at, columns);
 }
 

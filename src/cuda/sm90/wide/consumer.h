@@ -36,8 +36,8 @@ struct WideConsumer : SplitOConsumer<Traits_> {
     }
     FA_MEMBER int row_of_tile(int r) const { return s.tile.row0 + (Base::row_in_tile() + 8 * r) / a.head_group; }
 
-    // Where the four warps that made P(t) tell whether they moved row_ref: each other time elsewhere, as one of them may still read what the others
-    // told when P(t + 2) is made. That it no longer does when P(t + 4) is, p_full of P(t + 2) says.
+    // Where the four warps that made P(t) tell whether they moved row_ref: each other time elsewhere, as one of them may still read what
+    // the others told when P(t + 2) is made. That it no longer does when P(t + 4) is, p_full of P(t + 2) says.
     FA_MEMBER static int moved_of(int t) { return t & 3; }
     // Half of the k-steps of S(t).
     template <int half>
@@ -46,9 +46,8 @@ struct WideConsumer : SplitOConsumer<Traits_> {
             constexpr int n = i;
             rt::mbarrier_wait(smem_addr(s.k_full[w][n]), t >> 1 & 1);
             rt::wgmma_fence();
-            for_constants<0, 4>([&](auto k) {
-                Wgmma::template qk<n * kUnits + 2 * k, kMatrixUnits + n * kUnits + 2 * k>(acc_s, start, n + k > 0);
-            });
+            for_constants<0, 4>(
+                [&](auto k) { Wgmma::template qk<n * kUnits + 2 * k, kMatrixUnits + n * kUnits + 2 * k>(acc_s, start, n + k > 0); });
         });
         rt::wgmma_commit();
     }
@@ -86,11 +85,12 @@ struct WideConsumer : SplitOConsumer<Traits_> {
             const KeyRange range = key_range_of<MaskKind::band>(a.x.window, row, s.off, s.source.w);
             const int first = range.begin - key0 - 2 * c, last = min(keys, range.end - key0) - 1 - 2 * c;
             float row_max = row < s.q_len ? kNegInf : 1e30f;  // rows that are not there get P of 0, which takes less power
-            FA_UNROLL_FOR (int i = 0; i < 32; i++) if (i / 2 % 2 == r) {
-                const int key = i / 4 * 8 + i % 2;
-                if (key > last || key < first) acc_s[i] = kNegInf;
-                row_max = fmaxf(row_max, acc_s[i]);
-            }
+            FA_UNROLL_FOR (int i = 0; i < 32; i++)
+                if (i / 2 % 2 == r) {
+                    const int key = i / 4 * 8 + i % 2;
+                    if (key > last || key < first) acc_s[i] = kNegInf;
+                    row_max = fmaxf(row_max, acc_s[i]);
+                }
             alpha[r] = Base::move_row_ref(w, r, row_max);
             row_sum[r] *= alpha[r];
         }
@@ -151,7 +151,8 @@ struct WideConsumer : SplitOConsumer<Traits_> {
             const auto finish_other_pv = [&] {
                 if (t > 0) released_pv(1 - w);
                 rt::mbarrier_wait(smem_addr(s.p_full[w]), t >> 1 & 1);
-                if (!Base::any_has_moved(moved_of(t))) return;  // of all four warps or of none: the wgmma behind it are those of a warpgroup
+                if (!Base::any_has_moved(moved_of(t)))
+                    return;  // of all four warps or of none: the wgmma behind it are those of a warpgroup
                 rt::wgmma_wait<0>();
                 rt::keep_in_registers(acc_o);
                 FA_UNROLL_FOR (int r = 0; r < 2; r++) Base::scale_o(r, alpha[r]);

@@ -25,8 +25,9 @@ constexpr ArchKernel kList[] = {
 const WideKernel& wide_kernel(const ArchKernel& arch_kernel) { return *static_cast<const WideKernel*>(arch_kernel.impl); }
 constexpr int kThreads = WideTraits<Bf16, true>::kThreads, kSharedBytes = WideTraits<Bf16, true>::kSharedBytes;
 
-constexpr Implements kWideForward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | (kSequenceOperands & ~FA_OPERAND_SEQUSED_Q) | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
-                                     option::bands | option::schedule};
+constexpr Implements kWideForward = {
+    FA_OPERAND_LSE | FA_OPERAND_SINKS | (kSequenceOperands & ~FA_OPERAND_SEQUSED_Q) | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
+    option::bands | option::schedule};
 
 // Query heads that share a tile's rows: as many as divide both 64 and the heads of a kv head.
 int64_t head_group(const Problem& p) {
@@ -41,21 +42,25 @@ bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.sm90 || p.v_in_k() || d.dim_qk > 512 || d.dim_v > 512 || (d.dim_qk <= 256 && d.dim_v <= 256)) return false;
     if (d.dim_qk % 8 != 0 || d.dim_v % 8 != 0 || d.dim_v < 8 || d.dim_qk < 8) return false;
-    if ((d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype || (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32)) return false;
+    if ((d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype || (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32))
+        return false;
     if (!p.within(kWideForward) || !(d.scale > 0)) return false;
     if (!blocks_lie_in_pages(p)) return false;
-    if (d.split_size % kSplitQuantum != 0 || d.seqlen_q < 1 || d.seqlen_k < 1 || d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) < 1 ||
-        rows_of_q(p) >= kMaxExtent || rows_of_k(p) < 1 || rows_of_k(p) >= kMaxExtent || d.seqlen_q * p.group >= kMaxExtent || outer_tiles(p) * (row_tiles(p) + 1) >= kMaxExtent)
+    if (d.split_size % kSplitQuantum != 0 || d.seqlen_q < 1 || d.seqlen_k < 1 || d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent ||
+        rows_of_q(p) < 1 || rows_of_q(p) >= kMaxExtent || rows_of_k(p) < 1 || rows_of_k(p) >= kMaxExtent ||
+        d.seqlen_q * p.group >= kMaxExtent || outer_tiles(p) * (row_tiles(p) + 1) >= kMaxExtent)
         return false;
     return tma_compatible(d.q_stride, d.q_dtype, rows_of_q(p), d.heads_q, sequences_of_q(p)) &&
            tma_compatible(d.k_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
-           tma_compatible(d.v_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
+           tma_compatible(d.v_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
+           (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
 }
 
 constexpr SplitCosts kSplitCosts = {64, 3, 6};  // in blocks of keys
 
 // Tiles of equal length run side by side, and what neighbours ask for at the same time comes from the second-level cache once; so do tiles
-// of a few rows for many heads. Where tiles part ways, at diagonals, pairs gain 8 to 12 %; elsewhere they lose as much by waiting for each other.
+// of a few rows for many heads. Where tiles part ways, at diagonals, pairs gain 8 to 12 %; elsewhere they lose as much by waiting for each
+// other.
 bool wants_pairs(const Problem& p) { return p.options & option::bands && head_group(p) == 1 && row_tiles(p) > 1; }
 const ArchKernel* kernel_for(const Problem& p) {
     for (const ArchKernel& one : kList)
@@ -100,7 +105,8 @@ rt::Status launch_wide_kernel(const ArchPlan& plan, const Problem& p, const fa_f
     a.x.pages.table = operand(p, FA_OPERAND_PAGE_TABLE, args.page_table);
     // Of q, heads before rows: a box has a head group's heads of some rows.
     const int64_t q_stride[4] = {d.q_stride[0], d.q_stride[2], d.q_stride[1], 1};
-    if (!encode_tensor_map(&a.q, args.q, d.q_dtype, q_stride, d.dim_qk, d.heads_q, rows_of_q(p), sequences_of_q(p), {a.head_group, 64 / a.head_group}) ||
+    if (!encode_tensor_map(&a.q, args.q, d.q_dtype, q_stride, d.dim_qk, d.heads_q, rows_of_q(p), sequences_of_q(p),
+                           {a.head_group, 64 / a.head_group}) ||
         !encode_tensor_map(&a.k, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), {64}) ||
         !encode_tensor_map(&a.v, args.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), {64}))
         return cudaErrorInvalidValue;

@@ -26,7 +26,8 @@ FA_DEVICE void wide_epilogue(Consumer& wg) {
         float* wide = nullptr;
         int64_t at = query_index(x.o_strides, seq, s.tile.batch, row, head);
         if (x.partial_o) {
-            const int64_t partial = ((s.tile.split * x.batch + s.tile.batch) * x.kv_heads + head / group) * x.rows + int64_t(row) * group + head % group;
+            const int64_t partial =
+                ((s.tile.split * x.batch + s.tile.batch) * x.kv_heads + head / group) * x.rows + int64_t(row) * group + head % group;
             if (first && there) x.state[partial] = part;
             wide = x.partial_o, at = partial * x.dim_v;
         } else {

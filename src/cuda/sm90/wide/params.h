@@ -46,9 +46,9 @@ struct WideTraits {
     struct Shared {
         uint64_t q_full, k_full[2][kPanels], k_empty[2], v_full[2], v_empty[2], p_full[2], p_empty[2], other_half;
         WideTile tile;
-        int4 source;             // k_begin, kv_index, kv head, keys of the sequence
-        int4 range;              // of keys: the split's first and one past its last; blocks, and the first key of the first one, the rightmost
-        int2 all_see;            // keys that every row of the tile sees: from x to before y
+        int4 source;   // k_begin, kv_index, kv head, keys of the sequence
+        int4 range;    // of keys: the split's first and one past its last; blocks, and the first key of the first one, the rightmost
+        int2 all_see;  // keys that every row of the tile sees: from x to before y
         int q_begin, q_len, off;
         int k_keys[2], v_keys[2];  // of the block in place, that there are: of even blocks and of odd ones; of either half
         SplitOExchange exchange;

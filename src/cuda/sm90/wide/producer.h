@@ -10,7 +10,8 @@ namespace gpu {
 template <class Traits>
 FA_DEVICE void load_wide_panel(uint32_t to, const CUtensorMap* map, uint32_t full, int panel, const KeyBlock& block, int kv_head) {
     if (!Traits::kPair) rt::tma_load(to, map, full, 64 * panel, block.row, kv_head, block.outer, rt::kEvictLast);
-    else if (panel % 2 == rt::cluster_rank()) rt::tma_load_multicast(to, map, full, 64 * panel, block.row, kv_head, block.outer, rt::kEvictLast);
+    else if (panel % 2 == rt::cluster_rank())
+        rt::tma_load_multicast(to, map, full, 64 * panel, block.row, kv_head, block.outer, rt::kEvictLast);
 }
 
 template <class Traits>

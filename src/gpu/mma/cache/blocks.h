@@ -1,11 +1,12 @@
-// Products of f16 or bf16 queries with k and v in blocks of 32 dims that share a factor and have no smallest value (q4_0, q5_0, q8_0): an Mma
-// policy of mma/forward.h. Integers are widened, exactly, to 16 bits, and no factor touches them. Those of k multiply, in f32, the products of a
-// block with q; those of v multiply the probabilities, which are then rounded to bf16: for f16 queries as a sum of two, for f16 has not
-// the range of such products.
+// Products of f16 or bf16 queries with k and v in blocks of 32 dims that share a factor and have no smallest value (q4_0, q5_0, q8_0): an
+// Mma policy of mma/forward.h. Integers are widened, exactly, to 16 bits, and no factor touches them. Those of k multiply, in f32, the
+// products of a block with q; those of v multiply the probabilities, which are then rounded to bf16: for f16 queries as a sum of two, for
+// f16 has not the range of such products.
 //
 // In shared memory rows are as they are stored, each an odd multiple of 16 bytes behind the one before: the words that lanes read at once,
-// four of each of eight keys or eight of each of four, lie in different banks. A block's integers begin between two words where its number is
-// even. Within 16 dims the order is that in which a word's bytes widen, and q's registers take it on; columns of v come in an order of theirs.
+// four of each of eight keys or eight of each of four, lie in different banks. A block's integers begin between two words where its number
+// is even. Within 16 dims the order is that in which a word's bytes widen, and q's registers take it on; columns of v come in an order of
+// theirs.
 #pragma once
 #include "gpu/mma/cache/bytes.h"
 
@@ -15,7 +16,10 @@ namespace gpu {
 // A storage type: bits of an integer, bytes of a block, and where its integers begin.
 template <int32_t dtype>
 struct BlockType {
-    static constexpr BlockFormat kFormat = {dtype == FA_Q8_0 ? 8 : dtype == FA_Q5_0 || dtype == FA_Q5_1 ? 5 : 4, dtype == FA_Q4_1 || dtype == FA_Q5_1};
+    static constexpr BlockFormat kFormat = {dtype == FA_Q8_0                       ? 8
+                                            : dtype == FA_Q5_0 || dtype == FA_Q5_1 ? 5
+                                                                                   : 4,
+                                            dtype == FA_Q4_1 || dtype == FA_Q5_1};
     static constexpr int kBits = kFormat.bits, kBytes = block_bytes(kFormat), kFirst = (kFormat.has_min ? 4 : 2) + (kBits == 5 ? 4 : 0);
     static_assert(kBytes % 4 == kFirst % 4 && kFirst % 2 == 0, "integers begin with a word or between two, in even blocks and in odd ones");
 };
@@ -37,8 +41,8 @@ struct MmaQuantised : MmaByte<T> {
         return kBlockDims * (c / 2) + 8 * (rt::thread() % 4) + 4 * (i % 2) + 2 * (c % 2) + i / 4;
     }
 
-    // pass(type) with a type known at compile time: a mainloop for each that caches usually have, others leave it to the general kernel; and, there,
-    // in the one loop for all of them.
+    // pass(type) with a type known at compile time: a mainloop for each that caches usually have, others leave it to the general kernel;
+    // and, there, in the one loop for all of them.
     template <class Pass>
     FA_MEMBER static float by_type(int32_t type, Pass pass) {
         return type == FA_Q4_0 ? pass(BlockType<FA_Q4_0>{}) : pass(BlockType<FA_Q8_0>{});
@@ -48,7 +52,9 @@ struct MmaQuantised : MmaByte<T> {
         type == FA_Q4_0 ? pass(BlockType<FA_Q4_0>{}) : type == FA_Q5_0 ? pass(BlockType<FA_Q5_0>{}) : pass(BlockType<FA_Q8_0>{});
     }
     template <int32_t type, class Pass>
-    FA_MEMBER static void in_loop(BlockType<type> known, Pass pass) { pass(known); }
+    FA_MEMBER static void in_loop(BlockType<type> known, Pass pass) {
+        pass(known);
+    }
 
     FA_MEMBER static void load_q(FragmentA& a, const SwizzledPtr& ptr, int down, int i) {
         uint32_t r[4];
@@ -59,15 +65,17 @@ struct MmaQuantised : MmaByte<T> {
         }
     }
 
-    // Where a lane reads k: the first of its rows, and those of eight keys behind it; and v, and factors: two rows, and those of eight keys behind
-    // them, which are the keys whose scores and probabilities the lane has.
+    // Where a lane reads k: the first of its rows, and those of eight keys behind it; and v, and factors: two rows, and those of eight keys
+    // behind them, which are the keys whose scores and probabilities the lane has.
     static constexpr int kFactors = 4;
     template <int pitch>
     FA_MEMBER static const char* factor_ptr(const char* tile, int key, int lane = rt::thread() % 32) {
         return tile + (key + lane % 4 * 2) * pitch;
     }
     template <int pitch>
-    FA_MEMBER static const char* k_ptr(const char* tile, int key, int lane = rt::thread() % 32) { return tile + (key + lane / 4) * pitch; }
+    FA_MEMBER static const char* k_ptr(const char* tile, int key, int lane = rt::thread() % 32) {
+        return tile + (key + lane / 4) * pitch;
+    }
     template <int pitch, int keys>
     FA_MEMBER static const char* v_ptr(const char* tile, int key, int lane = rt::thread() % 32) {
         return tile + (key + lane % 4 * 2) * pitch;
@@ -85,7 +93,8 @@ struct MmaQuantised : MmaByte<T> {
     }
     FA_MEMBER static constexpr int factor_of(int e) { return e / 4 * 2 + e % 2; }
 
-    // Two integers, which are the lower bytes, or nibbles, of a pair. Those without a sign are added to a power of two by setting bits of it.
+    // Two integers, which are the lower bytes, or nibbles, of a pair. Those without a sign are added to a power of two by setting bits of
+    // it.
     template <class Type, class E>
     FA_MEMBER static uint32_t widen(uint32_t pair) {
         if constexpr (Type::kBits == 8) {
@@ -126,8 +135,7 @@ struct MmaQuantised : MmaByte<T> {
                 const char* const row = ptr + (8 * half + i) * pitch;
                 words[i] = load_word(row + (Type::kBits == 8 ? column : column % 16), at);
                 if constexpr (Type::kBits < 8) words[i] >>= column / 16 * 4;
-                if constexpr (Type::kBits == 5)
-                    words[i] = (words[i] & 0x0f0f0f0fu) | spread(load_word(row, at - 4) >> column);
+                if constexpr (Type::kBits == 5) words[i] = (words[i] & 0x0f0f0f0fu) | spread(load_word(row, at - 4) >> column);
             }
             FA_UNROLL_FOR (int i = 0; i < 2; i++) {
                 const uint32_t pairs = rt::prmt(words[0], words[1], i ? 0x7632 : 0x5410);

@@ -1,9 +1,10 @@
-// Decoding from k and v in blocks: the products of mma/cache/blocks.h with their sides exchanged. Keys, and columns of v, are the 16 rows of a
-// product, and query rows its 8 columns: S = k q^T, O = v^T P. A query head or a few that share a kv head then fill a tile, where 16 rows would
-// be padding in the half of all products, sums and exponentials, and a lane has scores of two keys, so that it reads two factors and not four.
+// Decoding from k and v in blocks: the products of mma/cache/blocks.h with their sides exchanged. Keys, and columns of v, are the 16 rows
+// of a product, and query rows its 8 columns: S = k q^T, O = v^T P. A query head or a few that share a kv head then fill a tile, where 16
+// rows would be padding in the half of all products, sums and exponentials, and a lane has scores of two keys, so that it reads two factors
+// and not four.
 //
-// What a lane holds of k and v is the same either way. P leaves the scores' layout for the right side's by a transposition of 8 x 8 once its
-// products with factors are rounded.
+// What a lane holds of k and v is the same either way. P leaves the scores' layout for the right side's by a transposition of 8 x 8 once
+// its products with factors are rounded.
 #pragma once
 #include "gpu/mma/block.h"
 #include "gpu/mma/cache/blocks.h"
@@ -11,7 +12,8 @@
 namespace fa {
 namespace gpu {
 
-// 16 keys, or columns, times 8 rows. A lane holds elements of two rows, and the eight lanes that are as far from a multiple of 4 share them.
+// 16 keys, or columns, times 8 rows. A lane holds elements of two rows, and the eight lanes that are as far from a multiple of 4 share
+// them.
 struct AccColumns {
     static constexpr int kElements = 4, kRows = 2;
     float x[kElements];
@@ -39,12 +41,12 @@ struct MmaQuantisedDecode : MmaQuantised<T> {
     using Usual = MmaQuantised<T>;
     using typename Usual::FragmentB;
     using Acc = AccColumns;
-    struct FragmentA { uint32_t r[2]; };  // 8 rows of q or of P, 16 deep
+    struct FragmentA {
+        uint32_t r[2];
+    };  // 8 rows of q or of P, 16 deep
     using General = MmaQuantisedDecode;
 
-    FA_MEMBER static int output_column(int c, int i) {
-        return kBlockDims / 2 * c + rt::thread() % 32 / 4 * 2 + i / 2;
-    }
+    FA_MEMBER static int output_column(int c, int i) { return kBlockDims / 2 * c + rt::thread() % 32 / 4 * 2 + i / 2; }
 
     // q's rows come in the order that they have: a lane takes four neighbouring dims of each 16.
     FA_MEMBER static constexpr int permuted_q_byte(int at) { return at; }
@@ -62,15 +64,17 @@ struct MmaQuantisedDecode : MmaQuantised<T> {
     // Factors of the two keys whose scores and probabilities a lane has.
     static constexpr int kFactors = 2;
     template <int pitch>
-    FA_MEMBER static const char* factor_ptr(const char* tile, int key, int lane = rt::thread() % 32) { return tile + (key + lane / 4) * pitch; }
+    FA_MEMBER static const char* factor_ptr(const char* tile, int key, int lane = rt::thread() % 32) {
+        return tile + (key + lane / 4) * pitch;
+    }
     template <class Type, int pitch>
     FA_MEMBER static void load_factors(float (&factor)[2], const char* ptr, int block) {
         FA_UNROLL_FOR (int i = 0; i < 2; i++) factor[i] = rt::load_f16(ptr + 8 * i * pitch + block * Type::kBytes);
     }
     FA_MEMBER static constexpr int factor_of(int e) { return e / 2; }
 
-    // 32 columns of 16 keys: two neighbouring ones of a block's first half and two of its second, of nibbles in the same two bytes, which lie at an
-    // even address as they are. Four keys' come together in two words.
+    // 32 columns of 16 keys: two neighbouring ones of a block's first half and two of its second, of nibbles in the same two bytes, which
+    // lie at an even address as they are. Four keys' come together in two words.
     FA_MEMBER static uint32_t load_pair(const char* at) { return *reinterpret_cast<const uint16_t*>(at); }
     template <class Type, int pitch>
     FA_MEMBER static void load_v(FragmentB (&b)[2], const char* ptr, int block) {

@@ -1,6 +1,6 @@
-// Tiles of k and v in blocks of 32 dims come to shared memory by asynchronous copies of their rows as they are: a KvPipe of mma/forward.h. A row of
-// as many dims as the kernel has columns is 9, 11 or 17 pieces of columns / 16 bytes, and where these are aligned each is a copy; other rows
-// are copied in words, or in halves of words.
+// Tiles of k and v in blocks of 32 dims come to shared memory by asynchronous copies of their rows as they are: a KvPipe of mma/forward.h.
+// A row of as many dims as the kernel has columns is 9, 11 or 17 pieces of columns / 16 bytes, and where these are aligned each is a copy;
+// other rows are copied in words, or in halves of words.
 #pragma once
 #include "gpu/mma/forward.h"
 
@@ -17,9 +17,10 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
     const Type type;
     const int begin, end;
 
-    // Of plain calls, where the next tile's pieces of a thread lie. Where rows of 128 dims are 16 bytes' multiples apart, and the tensor begins at
-    // one, so that all rows begin at one or 8 bytes behind it, they are copied in pieces of 16 from there: for half the instructions, and past the
-    // first-level cache. Else in such of kVecBytes: a power of two of threads copies a row, and each thread what is left of a row.
+    // Of plain calls, where the next tile's pieces of a thread lie. Where rows of 128 dims are 16 bytes' multiples apart, and the tensor
+    // begins at one, so that all rows begin at one or 8 bytes behind it, they are copied in pieces of 16 from there: for half the
+    // instructions, and past the first-level cache. Else in such of kVecBytes: a power of two of threads copies a row, and each thread what
+    // is left of a row.
     struct Cursor {
         const char* at;
         int64_t rest;  // from there to the thread's piece of what is left
@@ -47,9 +48,13 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
         rt::cp_async_commit();
     }
     template <class Known>
-    static constexpr int across() { return Known::kBytes / 2 < 16 ? 8 : 16; }
+    static constexpr int across() {
+        return Known::kBytes / 2 < 16 ? 8 : 16;
+    }
     template <class Known>
-    static constexpr int wide() { return Known::kBytes / 4 + 1; }  // pieces of 16
+    static constexpr int wide() {
+        return Known::kBytes / 4 + 1;
+    }  // pieces of 16
     FA_MEMBER Cursor cursor(const typename M::Source& from, const void* base) const {
         const int row = rt::warp_uniform(int(from.row));
         const char* const first = from.base + int64_t(begin) * from.row;
@@ -93,7 +98,8 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
         if (M::keys < M::threads && thread >= M::keys) return;
         const uint32_t rest = tile + uint32_t(thread * M::kRowBytes);
         FA_UNROLL_FOR (int c = across<Type>(); c < Type::kBytes / 2; c++)
-            rt::cp_async<M::kVecBytes>(rest + uint32_t(c * M::kVecBytes), from.at + from.rest + (c - across<Type>()) * M::kVecBytes, thread < left);
+            rt::cp_async<M::kVecBytes>(rest + uint32_t(c * M::kVecBytes), from.at + from.rest + (c - across<Type>()) * M::kVecBytes,
+                                       thread < left);
     }
     template <int n>
     FA_MEMBER void wait() {
@@ -124,7 +130,11 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
         int left;
         bool paged, value;
         FA_MEMBER Rows(const MmaForwardParams& x, const typename M::Source& from, bool is_value, int j, int key, int end, int first)
-            : outer(from.outer), row(from.row), left(end - key - first), paged(kind == Kind::paged || (general && x.by_location)), value(is_value) {
+            : outer(from.outer),
+              row(from.row),
+              left(end - key - first),
+              paged(kind == Kind::paged || (general && x.by_location)),
+              value(is_value) {
             base = paged ? from.base : from.base + int64_t(key + first) * from.row;
             location = M::shared().location[j % M::kLocationTiles] + first;
         }
@@ -144,7 +154,9 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
         constexpr int pieces = Known::kBytes / 2, across = KvPipe::across<Known>(), down = M::threads / across, size = M::kVecBytes;
         static_assert(M::keys % down == 0 && M::keys <= M::threads, "a row for each thread that has one");
         const uint32_t tile = rt::smem_addr(M::stage_tile(i));
-        const auto copy = [&](const Place& at, uint32_t to, int c) { rt::cp_async<size>(to + uint32_t(c * size), at.row + c * size, at.there); };
+        const auto copy = [&](const Place& at, uint32_t to, int c) {
+            rt::cp_async<size>(to + uint32_t(c * size), at.row + c * size, at.there);
+        };
         const int thread = rt::thread(), first = thread / across, column = thread % across;
         const Rows rows(x, from, value, j, key, end, first), rest(x, from, value, j, key, end, thread);
         const uint32_t to = tile + uint32_t(first * M::kRowBytes);
@@ -164,7 +176,8 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
         }
     }
     template <class Known>
-    FA_MEMBER static void copy_narrow(const MmaForwardParams& x, const typename M::Source& from, bool value, int j, int i, int key, int end) {
+    FA_MEMBER static void copy_narrow(const MmaForwardParams& x, const typename M::Source& from, bool value, int j, int i, int key,
+                                      int end) {
         const Rows rows(x, from, value, j, key, end, 0);
         const int width = from.width, row_bytes = from.bytes;
         if (width == 4) {

@@ -13,8 +13,12 @@ namespace gpu {
 template <class T>
 struct MmaByte : MmaSync<T> {
     using typename MmaSync<T>::FragmentB;
-    struct Key { uint8_t x; };
-    struct PackedB { uint32_t r[4]; };  // 16 keys × 32 dims or columns
+    struct Key {
+        uint8_t x;
+    };
+    struct PackedB {
+        uint32_t r[4];
+    };  // 16 keys × 32 dims or columns
     static constexpr const char* kFamily = "fwd_mma_byte";
     using General = MmaByte;
     static constexpr bool kKv8bit = true, kWidens = true;
@@ -24,7 +28,9 @@ struct MmaByte : MmaSync<T> {
     FA_MEMBER static int output_column(int c, int i) { return MmaSync<T>::kTile * c + 4 * (rt::thread() % 4) + 2 * (i % 2) + i / 4; }
 
     template <int row_bytes>
-    FA_MEMBER static void load_k(PackedB& b, const SwizzledPtr& ptr, int down, int i) { rt::ldmatrix_x4(ptr.pair(i) + down, b.r); }
+    FA_MEMBER static void load_k(PackedB& b, const SwizzledPtr& ptr, int down, int i) {
+        rt::ldmatrix_x4(ptr.pair(i) + down, b.r);
+    }
     template <int row_bytes, int keys>
     FA_MEMBER static void load_v(PackedB& b, const SwizzledPtr& ptr, int n, int i) {
         rt::ldmatrix_x4_trans(ptr.pair(i) + MmaSync<T>::kTile * n * row_bytes, b.r);
@@ -66,13 +72,18 @@ struct MmaByte : MmaSync<T> {
     template <class S, int n>
     FA_MEMBER static void widen_values(FragmentB (&to)[2 * n], const PackedB (&from)[n]) {
         FA_UNROLL_FOR (int i = 0; i < 2 * n; i++)
-            FA_UNROLL_FOR (int half = 0; half < 2; half++) widen<true>(S{}, from[i / 2].r[i % 2 * 2 + half], to[i].r[half], to[i].r[2 + half]);
+            FA_UNROLL_FOR (int half = 0; half < 2; half++)
+                widen<true>(S{}, from[i / 2].r[i % 2 * 2 + half], to[i].r[half], to[i].r[2 + half]);
     }
     // n fragments, of a type known at compile time, or tested once for all of them.
     template <int n, class S>
-    FA_MEMBER static void widen_k(FragmentB (&to)[2 * n], const PackedB (&from)[n], S) { widen_keys<S>(to, from); }
+    FA_MEMBER static void widen_k(FragmentB (&to)[2 * n], const PackedB (&from)[n], S) {
+        widen_keys<S>(to, from);
+    }
     template <int n, class S>
-    FA_MEMBER static void widen_v(FragmentB (&to)[2 * n], const PackedB (&from)[n], S) { widen_values<S>(to, from); }
+    FA_MEMBER static void widen_v(FragmentB (&to)[2 * n], const PackedB (&from)[n], S) {
+        widen_values<S>(to, from);
+    }
     template <int n>
     FA_MEMBER static void widen_k(FragmentB (&to)[2 * n], const PackedB (&from)[n], int32_t type) {
         if (type == FA_E4M3) widen_keys<E4m3>(to, from);

@@ -1,8 +1,8 @@
-// Products of 8-bit queries (e4m3, e5m2) with k and v of 8 bits: an Mma policy of mma/forward.h, that of an f16 query beside such k and v. q is
-// widened to f16, exactly, on its way to shared memory, and so P is f16: all products and sums are exact as those of f16 are.
+// Products of 8-bit queries (e4m3, e5m2) with k and v of 8 bits: an Mma policy of mma/forward.h, that of an f16 query beside such k and v.
+// q is widened to f16, exactly, on its way to shared memory, and so P is f16: all products and sums are exact as those of f16 are.
 //
-// From sm_89 on mma.sync has a product of 8 bits, m16n8k32. On sm_90 and sm_100 the assembler makes conversions of both sides and two products of f16
-// of it, which are here done once for many; sm_89 and sm_120 alone have it as an instruction.
+// From sm_89 on mma.sync has a product of 8 bits, m16n8k32. On sm_90 and sm_100 the assembler makes conversions of both sides and two
+// products of f16 of it, which are here done once for many; sm_89 and sm_120 alone have it as an instruction.
 #pragma once
 #include "gpu/mma/cache/bytes.h"
 

@@ -1,10 +1,11 @@
 // Products of f16 or bf16 queries with k and v of 8 bits or fewer, each of a type of its own, whose factors are those of 16 dims, or of
-// multiples of 32 with or without shifts: an Mma policy of mma/forward.h for what others do not take (q4_1 and q5_1, k and v of unlike types, factors of rows or along the dims, types of
-// 4 bits). A value is a number that 16 bits hold exactly, times a factor, plus an offset. What is stored is read in one place, scaled_pipe.h, which
-// leaves a tile of such numbers in shared memory, each row's factors and offsets behind it; so one loop serves all types.
+// multiples of 32 with or without shifts: an Mma policy of mma/forward.h for what others do not take (q4_1 and q5_1, k and v of unlike
+// types, factors of rows or along the dims, types of 4 bits). A value is a number that 16 bits hold exactly, times a factor, plus an
+// offset. What is stored is read in one place, scaled_pipe.h, which leaves a tile of such numbers in shared memory, each row's factors and
+// offsets behind it; so one loop serves all types.
 //
-// As with the blocks of mma/cache/blocks.h no factor touches the numbers: those of k multiply, in f32, the products of 32 dims with q; those of v the
-// probabilities, which are then rounded. An offset is the factor of as many ones.
+// As with the blocks of mma/cache/blocks.h no factor touches the numbers: those of k multiply, in f32, the products of 32 dims with q;
+// those of v the probabilities, which are then rounded. An offset is the factor of as many ones.
 #pragma once
 #include "gpu/mma/cache/blocks.h"
 
@@ -33,7 +34,9 @@ struct MmaScaled : MmaQuantised<T> {
     FA_MEMBER static void load_q(FragmentA& a, const SwizzledPtr& ptr, int down, int i) { MmaSync<T>::load_q(a, ptr, down, i); }
 
     template <class Pass>
-    FA_MEMBER static void in_loop(int32_t, Pass pass) { pass(0); }
+    FA_MEMBER static void in_loop(int32_t, Pass pass) {
+        pass(0);
+    }
 
     template <int pitch>
     FA_MEMBER static uint32_t k_ptr(const char* tile, int key, int lane = rt::thread() % 32) {

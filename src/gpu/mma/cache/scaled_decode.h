@@ -1,14 +1,16 @@
-// Decoding from k and v of 8 bits or fewer with factors: what mma/cache/scaled.h takes, where k and v are of one type and their factors such as caches
-// have them. As in mma/cache/blocks_decode.h keys, and columns of v, are the 16 rows of a product and query rows its 8 columns, and what is stored
-// becomes numbers of 16 bits in the registers of the lanes that multiply them, without a way through shared memory.
+// Decoding from k and v of 8 bits or fewer with factors: what mma/cache/scaled.h takes, where k and v are of one type and their factors
+// such as caches have them. As in mma/cache/blocks_decode.h keys, and columns of v, are the 16 rows of a product and query rows its 8
+// columns, and what is stored becomes numbers of 16 bits in the registers of the lanes that multiply them, without a way through shared
+// memory.
 //
-// There, rows are as they are stored. Of blocks lanes read words, as of q4_0. Rows of bytes or nibbles are vectors of 16 bytes that ldmatrix
-// hands out: of k, each lane gets four bytes of a key; of v, transposed, two bytes of two keys. Nibbles stay in place until they are wanted, four
-// to 16 bits: q takes on the order that they have in k, and o's columns come in the order that they have in v.
+// There, rows are as they are stored. Of blocks lanes read words, as of q4_0. Rows of bytes or nibbles are vectors of 16 bytes that
+// ldmatrix hands out: of k, each lane gets four bytes of a key; of v, transposed, two bytes of two keys. Nibbles stay in place until they
+// are wanted, four to 16 bits: q takes on the order that they have in k, and o's columns come in the order that they have in v.
 //
-// Factors of a warp's keys become f32 once for each tile (stored_pipe.h), all of a key one behind the other. They multiply as in mma/cache/scaled.h,
-// offsets are added in f32: those of k times sums of q, those of v times probabilities, to sums of their own. Of e2m1 with factors of e4m3 for 16
-// dims (NVFP4) number times factor is exact in 16 bits, and is what is multiplied: widening e2m1 takes a product anyway.
+// Factors of a warp's keys become f32 once for each tile (stored_pipe.h), all of a key one behind the other. They multiply as in
+// mma/cache/scaled.h, offsets are added in f32: those of k times sums of q, those of v times probabilities, to sums of their own. Of e2m1
+// with factors of e4m3 for 16 dims (NVFP4) number times factor is exact in 16 bits, and is what is multiplied: widening e2m1 takes a
+// product anyway.
 #pragma once
 #include "gpu/common/instance.h"
 #include "gpu/mma/cache/blocks_decode.h"
@@ -17,10 +19,13 @@
 namespace fa {
 namespace gpu {
 
-// What a loop knows of its storage type at compile time: bytes of 32 dims; are factors among them? Has a value an offset? Have halves factors of their own?
+// What a loop knows of its storage type at compile time: bytes of 32 dims; are factors among them? Has a value an offset? Have halves
+// factors of their own?
 template <int32_t dtype>
 struct StoredBlocks : BlockType<dtype> {
-    static constexpr StoredFormat kStoredFormat = dtype == FA_Q4_1 ? StoredFormat::q4_1 : dtype == FA_Q5_0 ? StoredFormat::q5_0 : StoredFormat::q5_1;
+    static constexpr StoredFormat kStoredFormat = dtype == FA_Q4_1   ? StoredFormat::q4_1
+                                                  : dtype == FA_Q5_0 ? StoredFormat::q5_0
+                                                                     : StoredFormat::q5_1;
     static constexpr bool kInBlocks = true, kNibbles = false, kOffsets = BlockType<dtype>::kFormat.has_min, kHalves = false;
 };
 template <class S>
@@ -39,8 +44,8 @@ struct StoredE2m1 {
     static constexpr StoredFormat kStoredFormat = halves ? StoredFormat::e2m1_halves : StoredFormat::e2m1;
     static constexpr int kBytes = 16;
     static constexpr bool kInBlocks = false, kNibbles = true, kOffsets = false, kHalves = halves;
-    // e2m1 as a number of 16 bits begins below the smallest normal one: 2^126 in bf16, 2^14 in f16 takes it to its value. With its factor in
-    // that multiplier, it is kept too small by a power of two, lest the multiplier overflow.
+    // e2m1 as a number of 16 bits begins below the smallest normal one: 2^126 in bf16, 2^14 in f16 takes it to its value. With its factor
+    // in that multiplier, it is kept too small by a power of two, lest the multiplier overflow.
     template <class E>
     static constexpr float kHalfUnit = kIsF16<E> ? 0x1p+7f : 0x1p+16f;
     template <class E>
@@ -107,13 +112,14 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
             }
     }
 
-    // Where a lane's row for ldmatrix begins, in 16 keys of k or of v: matrices are keys and eight further ones of 16 bytes, then of the next 16.
+    // Where a lane's row for ldmatrix begins, in 16 keys of k or of v: matrices are keys and eight further ones of 16 bytes, then of the
+    // next 16.
     template <int pitch>
     FA_MEMBER static uint32_t vector_ptr(const char* tile, int key, int lane = rt::thread() % 32) {
         return rt::smem_addr(tile) + uint32_t((key + lane % 16) * pitch + lane / 16 * 16);
     }
-    // Blocks `pair` and the next one of 16 keys of k, or of v, transposed. multiplier: of halves, what number and factor are multiplied by, for both
-    // of a lane's keys.
+    // Blocks `pair` and the next one of 16 keys of k, or of v, transposed. multiplier: of halves, what number and factor are multiplied by,
+    // for both of a lane's keys.
     template <bool value, class E, int pitch>
     FA_MEMBER static void load_blocks(const Type& type, FragmentB (&b)[4], const char* tile, int key, int pair,
                                       const uint32_t (&multiplier)[2][kBlocks]) {
@@ -152,8 +158,8 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
 
     // Factors and offsets of the two keys whose scores and probabilities a lane has: `key` and the one 8 behind it.
     template <int pitch, int keys>
-    FA_MEMBER static void load_factors(float (&factor)[2][kBlocks], float (&offset)[2][kBlocks], const char* tile,
-                                       const char* factors, int key) {
+    FA_MEMBER static void load_factors(float (&factor)[2][kBlocks], float (&offset)[2][kBlocks], const char* tile, const char* factors,
+                                       int key) {
         FA_UNROLL_FOR (int i = 0; i < 2; i++) {
             if constexpr (Type::kInBlocks) {
                 FA_UNROLL_FOR (int block = 0; block < kBlocks; block++) {
@@ -183,8 +189,8 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
 
     // Scores of a warp's keys from `key0` on.
     template <int pitch, int keys, int row_tiles, int key_tiles>
-    FA_MEMBER static void add_scores(const Type& type, const FragmentA (&q)[row_tiles][2 * kBlocks], const char* k,
-                                     const char* factors, int key0, Acc (*score)[key_tiles]) {
+    FA_MEMBER static void add_scores(const Type& type, const FragmentA (&q)[row_tiles][2 * kBlocks], const char* k, const char* factors,
+                                     int key0, Acc (*score)[key_tiles]) {
         const int lane = rt::thread() % 32;
         const auto sum_of_q = [&](int m, int block) {
             constexpr uint32_t one = kIsF16<T> ? 0x3c003c00u : 0x3f803f80u;
@@ -255,8 +261,8 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
     }
     // Outputs of 16 keys' probabilities. Behind those of all columns, o has the sums of offsets, which are those of all columns of a block.
     template <int pitch, int keys, int row_tiles, int key_tiles, int accs>
-    FA_MEMBER static void add_outputs(const Type& type, const Acc (*p)[key_tiles], int n, const char* v, const char* factors,
-                                      int key, Acc (*o)[accs]) {
+    FA_MEMBER static void add_outputs(const Type& type, const Acc (*p)[key_tiles], int n, const char* v, const char* factors, int key,
+                                      Acc (*o)[accs]) {
         // Where values have offsets, both parts of one may be much larger than it is, so that neither may lose what rounding takes away.
         constexpr bool both = kIsF16<T> || Type::kOffsets;
         const int lane = rt::thread() % 32;
@@ -276,8 +282,7 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
             FA_UNROLL_FOR (int i = 0; i < 2; i++)
                 FA_UNROLL_FOR (int m = 0; m < row_tiles; m++) {
                     const int block = pair + i;
-                    if constexpr (!Type::kHalves)
-                        round_products<both>(left[m], rest[m], p[m][n], factor[0][block], factor[1][block]);
+                    if constexpr (!Type::kHalves) round_products<both>(left[m], rest[m], p[m][n], factor[0][block], factor[1][block]);
                     FA_UNROLL_FOR (int c = 0; c < 2; c++) mma_v<both>(o[m][2 * block + c], left[m], rest[m], right[2 * i + c]);
                     if constexpr (Type::kOffsets) {
                         float* const sum = o[m][2 * kBlocks + block / 2].x + block % 2 * 2;

@@ -1,6 +1,6 @@
-// Tiles of k and v of any type of 8 bits or fewer: a KvPipe of mma/forward.h. Asynchronous copies bring rows to the stages as they are stored, with the
-// words that hold their factors and shifts. When a tile is wanted its stage becomes numbers of 16 bits, each 32 dims with a factor and an offset, in a
-// tile behind the stages (mma/cache/scaled.h); there is one, for k and v by turns.
+// Tiles of k and v of any type of 8 bits or fewer: a KvPipe of mma/forward.h. Asynchronous copies bring rows to the stages as they are
+// stored, with the words that hold their factors and shifts. When a tile is wanted its stage becomes numbers of 16 bits, each 32 dims with
+// a factor and an offset, in a tile behind the stages (mma/cache/scaled.h); there is one, for k and v by turns.
 #pragma once
 #include "gpu/mma/cache/scaled.h"
 #include "gpu/mma/cache/stored_rows.h"
@@ -21,12 +21,19 @@ struct ByteType<FA_E5M2> {
     using type = E5m2;
 };
 
-// 32 dims of a type as they are stored to the bytes of integers or of 8-bit floats: those of 4 bits with a sign and of blocks to integers around 0.
+// 32 dims of a type as they are stored to the bytes of integers or of 8-bit floats: those of 4 bits with a sign and of blocks to integers
+// around 0.
 template <int32_t dtype>
 struct StoredBlock {
     static constexpr bool kBlock = dtype >= FA_Q4_0, kNibbles = dtype == FA_E2M1 || dtype == FA_I4 || dtype == FA_U4;
-    static constexpr BlockFormat kFormat = {dtype == FA_Q8_0 ? 8 : dtype == FA_Q5_0 || dtype == FA_Q5_1 ? 5 : 4, dtype == FA_Q4_1 || dtype == FA_Q5_1};
-    static constexpr int kBytes = kBlock ? block_bytes(kFormat) : kNibbles ? 16 : 32, kHead = kFormat.has_min ? 4 : 2, kMiddle = 1 << (kFormat.bits - 1);
+    static constexpr BlockFormat kFormat = {dtype == FA_Q8_0                       ? 8
+                                            : dtype == FA_Q5_0 || dtype == FA_Q5_1 ? 5
+                                                                                   : 4,
+                                            dtype == FA_Q4_1 || dtype == FA_Q5_1};
+    static constexpr int kBytes = kBlock     ? block_bytes(kFormat)
+                                  : kNibbles ? 16
+                                             : 32,
+                         kHead = kFormat.has_min ? 4 : 2, kMiddle = 1 << (kFormat.bits - 1);
     uint32_t word[8];
 
     // `count` words from an even address on, or from one that is as aligned as blocks are.
@@ -75,7 +82,8 @@ struct StoredBlock {
                 const uint32_t codes = rt::prmt(low, high, half ? 0x7362 : 0x5140);
                 if constexpr (dtype == FA_E2M1) {
                     const uint32_t which = both >> 16 * half & 0x7777u, sign = (codes >> 3 & 0x01010101u) * 255u;
-                    const uint32_t positive = rt::prmt(0x03020100u, 0x0c080604u, which), negative = rt::prmt(0xfdfeff00u, 0xf4f8fafcu, which);
+                    const uint32_t positive = rt::prmt(0x03020100u, 0x0c080604u, which),
+                                   negative = rt::prmt(0xfdfeff00u, 0xf4f8fafcu, which);
                     word[2 * i + half] = (positive & ~sign) | (negative & sign);
                 } else {
                     word[2 * i + half] = dtype == FA_I4 ? less(codes ^ 0x08080808u, 8) : codes;
@@ -110,7 +118,9 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
         rt::cp_async_commit();
     }
     template <int n>
-    FA_MEMBER void wait() { rt::cp_async_wait<n>(); }
+    FA_MEMBER void wait() {
+        rt::cp_async_wait<n>();
+    }
     // All threads of the block come here. Those that read the last tile have passed a barrier.
     FA_MEMBER const char* tile(bool value, int i) const {
         widen_tile(x, value, i);
@@ -149,7 +159,9 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
     FA_MEMBER static bool lie_in_words(const Factors& f, int dim) {
         const int64_t size = type_bytes(f.dtype), in_row = (dim + f.block[1] - 1) / f.block[1];
         const int64_t strides = f.stride[0] | f.stride[1] | f.stride[2] | in_row;
-        return size == 4 || ((reinterpret_cast<uintptr_t>(f.factor) | reinterpret_cast<uintptr_t>(f.shift) | uint64_t(strides * size)) % 4 == 0 && f.stride[3] == 1);
+        return size == 4 ||
+               ((reinterpret_cast<uintptr_t>(f.factor) | reinterpret_cast<uintptr_t>(f.shift) | uint64_t(strides * size)) % 4 == 0 &&
+                f.stride[3] == 1);
     }
     // A factor to where it lies in its word, with the rest of that if it is a word of factors; returns where in it that is.
     FA_MEMBER static int copy_factor(char* to, const void* factors, int64_t index, int32_t dtype, bool words, bool there) {

@@ -1,7 +1,8 @@
-// Tiles of k and v of 8 bits or fewer, for decoding: a KvPipe of mma/forward.h. Asynchronous copies bring rows to the stages as they are stored, each with
-// its factors and shifts behind it, and there they stay. What a warp multiplies with is read by mma/cache/scaled_decode.h; what is done here when a tile is
-// wanted is to convert the factors of the warp's own keys, a key for each lane: to f32, four of each key, then the offsets of all; or, of halves, to
-// multipliers of pairs of numbers: for k two times the same, for each half of each block, for v those of two neighbouring keys.
+// Tiles of k and v of 8 bits or fewer, for decoding: a KvPipe of mma/forward.h. Asynchronous copies bring rows to the stages as they are
+// stored, each with its factors and shifts behind it, and there they stay. What a warp multiplies with is read by
+// mma/cache/scaled_decode.h; what is done here when a tile is wanted is to convert the factors of the warp's own keys, a key for each lane:
+// to f32, four of each key, then the offsets of all; or, of halves, to multipliers of pairs of numbers: for k two times the same, for each
+// half of each block, for v those of two neighbouring keys.
 #pragma once
 #include "gpu/mma/cache/scaled_decode.h"
 #include "gpu/mma/cache/stored_rows.h"

@@ -1,5 +1,5 @@
-// Rows of k and v of any storage type on their way to shared memory as they are: where a tile's lie, and copies of them in pieces of any size. For
-// scaled_pipe.h and stored_pipe.h.
+// Rows of k and v of any storage type on their way to shared memory as they are: where a tile's lie, and copies of them in pieces of any
+// size. For scaled_pipe.h and stored_pipe.h.
 #pragma once
 #include "gpu/mma/forward.h"
 

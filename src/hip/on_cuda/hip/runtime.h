@@ -11,9 +11,8 @@ using hipError_t = cudaError_t;
 using hipStream_t = cudaStream_t;
 using hipEvent_t = cudaEvent_t;
 using hipFunction_t = const void*;
-constexpr hipError_t hipSuccess = cudaSuccess, hipErrorOutOfMemory = cudaErrorMemoryAllocation,
-                     hipErrorNoDevice = cudaErrorNoDevice, hipErrorInvalidValue = cudaErrorInvalidValue,
-                     hipErrorStreamCaptureImplicit = cudaErrorStreamCaptureImplicit,
+constexpr hipError_t hipSuccess = cudaSuccess, hipErrorOutOfMemory = cudaErrorMemoryAllocation, hipErrorNoDevice = cudaErrorNoDevice,
+                     hipErrorInvalidValue = cudaErrorInvalidValue, hipErrorStreamCaptureImplicit = cudaErrorStreamCaptureImplicit,
                      hipErrorInvalidConfiguration = cudaErrorInvalidConfiguration;
 constexpr int hipStreamCaptureStatusNone = cudaStreamCaptureStatusNone;
 constexpr auto hipMemcpyDefault = cudaMemcpyDefault;
@@ -50,9 +49,7 @@ static inline hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes
     return cudaMemcpyAsync(to, from, bytes, kind, s);
 }
 static inline hipError_t hipStreamSynchronize(hipStream_t s) { return cudaStreamSynchronize(s); }
-static inline hipError_t hipStreamWaitEvent(hipStream_t s, hipEvent_t e, unsigned flags) {
-    return cudaStreamWaitEvent(s, e, flags);
-}
+static inline hipError_t hipStreamWaitEvent(hipStream_t s, hipEvent_t e, unsigned flags) { return cudaStreamWaitEvent(s, e, flags); }
 static inline hipError_t hipEventCreateWithFlags(hipEvent_t* e, unsigned flags) { return cudaEventCreateWithFlags(e, flags); }
 static inline hipError_t hipEventRecord(hipEvent_t e, hipStream_t s) { return cudaEventRecord(e, s); }
 static inline hipError_t hipEventSynchronize(hipEvent_t e) { return cudaEventSynchronize(e); }
@@ -78,9 +75,7 @@ static inline bool is_device_memory(const PointerAttributes& a) { return a.type 
 static inline bool is_unregistered(const PointerAttributes& a) { return a.type == cudaMemoryTypeUnregistered; }
 static inline bool has_runtime() { return true; }
 static inline const char* runtime_fault() { return ""; }
-static inline hipError_t hipDeviceCanAccessPeer(int* can, int device, int peer) {
-    return cudaDeviceCanAccessPeer(can, device, peer);
-}
+static inline hipError_t hipDeviceCanAccessPeer(int* can, int device, int peer) { return cudaDeviceCanAccessPeer(can, device, peer); }
 static inline hipError_t hipDeviceGetAttribute(int* value, cudaDeviceAttr what, int device) {
     return cudaDeviceGetAttribute(value, what, device);
 }

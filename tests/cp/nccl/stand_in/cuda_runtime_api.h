@@ -1,5 +1,5 @@
-/* Of CUDA's runtime what flashattn_cp_nccl.h calls, on the host: a stream is a thread, and the default stream the calling thread itself, in whose
- * order the CPU backend computes. */
+/* Of CUDA's runtime what flashattn_cp_nccl.h calls, on the host: a stream is a thread, and the default stream the calling thread itself, in
+ * whose order the CPU backend computes. */
 #ifndef STAND_IN_CUDA_RUNTIME_API_H
 #define STAND_IN_CUDA_RUNTIME_API_H
 

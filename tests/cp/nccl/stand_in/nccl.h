@@ -1,5 +1,5 @@
-/* Of NCCL what flashattn_cp_nccl.h and its tests call, between threads of one process or, by ncclCommInitRank, between processes. Its statuses are those of a communicator that never blocks: it has
- * never taken at once what it was given. */
+/* Of NCCL what flashattn_cp_nccl.h and its tests call, between threads of one process or, by ncclCommInitRank, between processes. Its
+ * statuses are those of a communicator that never blocks: it has never taken at once what it was given. */
 #ifndef STAND_IN_NCCL_H
 #define STAND_IN_NCCL_H
 

@@ -1,5 +1,5 @@
-// Streams are queues of tasks with a thread each; events are flags that tasks set and wait for; ranks have a box for each pair, or, where they are
-// processes, a named pipe.
+// Streams are queues of tasks with a thread each; events are flags that tasks set and wait for; ranks have a box for each pair, or, where
+// they are processes, a named pipe.
 #include <fcntl.h>
 #include <nccl.h>
 #include <sys/stat.h>
@@ -153,8 +153,7 @@ void carry_out(ncclComm_t comm, const std::vector<Operation>& operations) {
     if (!comm->world->folder.empty()) return carry_out_through_pipes(comm, operations);
     Lock lock(mutex);
     for (const Operation& o : operations)
-        if (o.sends)
-            comm->world->boxes[{comm->rank, o.peer}].emplace_back(o.data, o.data + o.bytes - (cut_rank == comm->rank ? 1 : 0));
+        if (o.sends) comm->world->boxes[{comm->rank, o.peer}].emplace_back(o.data, o.data + o.bytes - (cut_rank == comm->rank ? 1 : 0));
     news.notify_all();
     for (const Operation& o : operations) {
         if (o.sends) continue;

@@ -1,6 +1,6 @@
-// Block lists (FlexAttention's BlockMask) and key ranges as the forward kernels for sm_90a of MaskKind::list read them: a table of the units of 64
-// keys that a tile's rows see. list_units.h makes it from the operands before the forward runs; producers load its units, which need not be
-// neighbours, into a block of keys, and consumers mask what it says they must.
+// Block lists (FlexAttention's BlockMask) and key ranges as the forward kernels for sm_90a of MaskKind::list read them: a table of the
+// units of 64 keys that a tile's rows see. list_units.h makes it from the operands before the forward runs; producers load its units, which
+// need not be neighbours, into a block of keys, and consumers mask what it says they must.
 #pragma once
 #include "cuda/rt_cuda.h"
 
@@ -10,8 +10,8 @@ namespace gpu {
 // Which keys of a unit the 64 rows of a warpgroup see: none; those that masks leave them; all; or all that the sequence has.
 enum class SeenKeys { none, masked, all, to_end };
 
-// An entry is unit << 4 | the second warpgroup's SeenKeys << 2 | the first one's. Units ascend; where they do not fill the last block, kNoUnit,
-// which lies outside of every tensor, so that TMA brings zeros, does.
+// An entry is unit << 4 | the second warpgroup's SeenKeys << 2 | the first one's. Units ascend; where they do not fill the last block,
+// kNoUnit, which lies outside of every tensor, so that TMA brings zeros, does.
 struct KeyUnitTable {
     static constexpr int kKeys = 64, kRows = 64, kTileRows = 2 * kRows, kNoUnit = 1 << 24, kBits = kTileRows * kKeys / 32;
     int32_t* units;   // `most` for each tile

@@ -1,5 +1,6 @@
-// The kernels that make the table of units (key_units.h) from lists of blocks of keys and ranges of keys, before the forward kernel runs: each unit
-// once, in ascending order, without those that lengths and masks leave out. So neither the order of a list nor what it says twice shows.
+// The kernels that make the table of units (key_units.h) from lists of blocks of keys and ranges of keys, before the forward kernel runs:
+// each unit once, in ascending order, without those that lengths and masks leave out. So neither the order of a list nor what it says twice
+// shows.
 #pragma once
 #include "backend/row_keys.h"
 #include "cuda/sm90/forward/tile_scheduler.h"
@@ -39,7 +40,8 @@ struct KeyUnitParams {
     KeyUnitTable to;
     int per_block;  // units of a block of keys
     ListTable lists;
-    int list_rows, list_units, list_blocks, heads_of_list;  // 0: no lists; units of a block of theirs, and blocks; query heads that share one
+    int list_rows, list_units, list_blocks,
+        heads_of_list;  // 0: no lists; units of a block of theirs, and blocks; query heads that share one
     KeyRanges ranges;
     MaskOperand mask;
     Window window;
@@ -69,7 +71,8 @@ FA_KERNEL void FA_BOUNDS(32 * kUnitWarps, 8) list_key_units(FA_PARAM KeyUnitPara
     rt::release_successor();
     rt::fetch_parameters(x);
     const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, tile = int(blockIdx.x) * kUnitWarps + warp;
-    uint32_t* const bits = reinterpret_cast<uint32_t*>(rt::shared_memory()) + warp * 4 * x.words;  // of each half of the rows: key_list's, and full_list's
+    uint32_t* const bits =
+        reinterpret_cast<uint32_t*>(rt::shared_memory()) + warp * 4 * x.words;  // of each half of the rows: key_list's, and full_list's
     for (int i = lane; i < 4 * x.words; i += 32) bits[i] = 0;
     __syncwarp();
     rt::wait_for_predecessor();
@@ -142,8 +145,8 @@ FA_DEVICE uint64_t bits_of_unit(const KeyUnitParams& x, const Sequence& seq, int
     if (x.mask.data) kept &= x.mask.of_unit(batch, head, row, key, min(k_len - key, KeyUnitTable::kKeys), k_len);
     return kept;
 }
-// These of units where masks act, in the order of a thread's accumulators; and halves of a tile that have no key of a unit do not see it. A block for
-// some of a tile's entries, each thread reads a row of them.
+// These of units where masks act, in the order of a thread's accumulators; and halves of a tile that have no key of a unit do not see it. A
+// block for some of a tile's entries, each thread reads a row of them.
 constexpr int kMaskBlocks = 8;  // for a tile
 FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_mask_bits(FA_PARAM KeyUnitParams x) {
     rt::release_successor();
@@ -180,8 +183,8 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) list_mask_bits(FA_PARAM KeyUnitParams 
     }
 }
 
-// Takes units that neither half of a tile sees any more from the table, with their bits, which those have that a half sees masked. A block for each
-// tile; its warps agree on where units go.
+// Takes units that neither half of a tile sees any more from the table, with their bits, which those have that a half sees masked. A block
+// for each tile; its warps agree on where units go.
 FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) drop_unseen_units(FA_PARAM KeyUnitParams x) {
     rt::release_successor();
     rt::fetch_parameters(x);
@@ -211,7 +214,8 @@ FA_KERNEL void FA_BOUNDS(kUnitThreads, 1) drop_unseen_units(FA_PARAM KeyUnitPara
             uint32_t word[moved_together][words];
             FA_UNROLL_FOR (int i = 0; i < moved_together; i++) {
                 source[i] = to + i <= last ? from[to + i - before] : -1;
-                FA_UNROLL_FOR (int w = 0; w < words; w++) word[i][w] = source[i] >= 0 ? bits[source[i] * KeyUnitTable::kBits + w * kUnitThreads] : 0;
+                FA_UNROLL_FOR (int w = 0; w < words; w++)
+                    word[i][w] = source[i] >= 0 ? bits[source[i] * KeyUnitTable::kBits + w * kUnitThreads] : 0;
             }
             FA_UNROLL_FOR (int i = 0; i < moved_together; i++) {
                 FA_UNROLL_FOR (int w = 0; w < words; w++)

@@ -29,8 +29,7 @@ FA_KERNEL void FA_BOUNDS(kPackThreads, 1) pack_mask(FA_PARAM PackParams x) {
     constexpr int rows = PackedMask::kWarpRows, parts = PackedMask::kBlockM / rows;
     const int64_t index = int64_t(blockIdx.x) * (kPackThreads / 32) + threadIdx.x / 32, tile = index / x.to.n_blocks / parts;
     if (tile >= x.to.all_tiles()) return;
-    const int lane = int(threadIdx.x) % 32, c = lane % 4, block = int(index % x.to.n_blocks),
-              part = int(index / x.to.n_blocks % parts);
+    const int lane = int(threadIdx.x) % 32, c = lane % 4, block = int(index % x.to.n_blocks), part = int(index / x.to.n_blocks % parts);
     const int64_t mask = tile / x.to.m_blocks, row0 = tile % x.to.m_blocks * PackedMask::kBlockM + part * rows;
     const int64_t key = block * PackedMask::kBlockN + 4 * lane;
     const uint8_t* const from =
@@ -48,15 +47,13 @@ FA_KERNEL void FA_BOUNDS(kPackThreads, 1) pack_mask(FA_PARAM PackParams x) {
     uint32_t word[2] = {}, any = 0;
     FA_UNROLL_FOR (int r = 0; r < rows; r++) {
         uint32_t attended[4];  // of keys 4 · lane + j of the row
-        FA_UNROLL_FOR (int j = 0; j < 4; j++)
-            attended[j] = __ballot_sync(~0u, (four[r] >> 8 * j & 255) != 0);
+        FA_UNROLL_FOR (int j = 0; j < 4; j++) attended[j] = __ballot_sync(~0u, (four[r] >> 8 * j & 255) != 0);
         any |= attended[0] | attended[1] | attended[2] | attended[3];
         if (lane / 4 != r % 8) continue;
         // Of every eight keys the lane has scores of 2c and 2c + 1.
         FA_UNROLL_FOR (int e = 0; e < 2; e++) {
             const uint32_t own = (c % 2 ? attended[2 + e] : attended[e]) >> c / 2;
-            FA_UNROLL_FOR (int half = 0; half < 2; half++)
-                word[half] |= spread_bits(own >> 16 * half) << (r / 8 * 2 + e);
+            FA_UNROLL_FOR (int half = 0; half < 2; half++) word[half] |= spread_bits(own >> 16 * half) << (r / 8 * 2 + e);
         }
     }
     x.to.bits[index * 32 + lane] = make_uint2(word[0], word[1]);

@@ -1,4 +1,5 @@
-// The kernel that makes the table of de-scale factors before a forward whose factors change along rows or keys, or are of another type than f32.
+// The kernel that makes the table of de-scale factors before a forward whose factors change along rows or keys, or are of another type than
+// f32.
 #pragma once
 #include "backend/factors.h"
 #include "cuda/sm90/forward/operands/block_factors.h"
@@ -21,7 +22,8 @@ FA_KERNEL void FA_BOUNDS(kBlockFactorThreads, 1) prepare_block_factors(FA_PARAM 
     };
     const int64_t i = int64_t(blockIdx.x) * kBlockFactorThreads + threadIdx.x;
     if (i < x.kv_total) {
-        const int64_t pair = i / x.to.groups, sequence = pair / x.to.heads_k, head = pair % x.to.heads_k, key = i % x.to.groups * BlockFactors::kKeys;
+        const int64_t pair = i / x.to.groups, sequence = pair / x.to.heads_k, head = pair % x.to.heads_k,
+                      key = i % x.to.groups * BlockFactors::kKeys;
         const bool there = key < x.keys && (!x.seqused || key < x.seqused[sequence]);
         const float k = there ? factor(x.k, sequence, key, head) : 1.f, v = there ? factor(x.v, sequence, key, head) : 0.f;
         x.to.kv[i] = make_float2(k, v);

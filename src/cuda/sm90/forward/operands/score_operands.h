@@ -1,6 +1,6 @@
-// The host's part of operands that change scores or weights one by one and come to the forward kernels by a way of their own: the bias, and factors
-// of rows and keys. What is planned of them follows from the descriptor alone; a launch makes a copy or a table in the workspace, or the
-// tensor map.
+// The host's part of operands that change scores or weights one by one and come to the forward kernels by a way of their own: the bias, and
+// factors of rows and keys. What is planned of them follows from the descriptor alone; a launch makes a copy or a table in the workspace,
+// or the tensor map.
 #pragma once
 #include "cuda/sm90/common/bias_operand.h"
 #include "cuda/sm90/forward/params.h"
@@ -20,7 +20,8 @@ bool block_factors_fit(const Problem& p) {
     const auto fits = [&](uint64_t operand, const int64_t block[2], const int64_t stride[4], int64_t dims, int64_t keys) {
         return !p.has(operand) || ((block[1] >= dims || stride[3] == 0) && (block[0] % keys == 0 || stride[1] == 0));
     };
-    const bool one_by_one = d.softcap > 0 || p.has(FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX) || p.packed_k() || p.paged();
+    const bool one_by_one = d.softcap > 0 || p.has(FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX) ||
+                            p.packed_k() || p.paged();
     return !one_by_one && fits(FA_OPERAND_Q_DESCALE, d.q_descale_block, d.q_descale_stride, d.dim_qk, 1) &&
            fits(FA_OPERAND_K_DESCALE, d.k_descale_block, d.k_descale_stride, d.dim_qk, BlockFactors::kKeys) &&
            fits(FA_OPERAND_V_DESCALE, d.v_descale_block, d.v_descale_stride, d.dim_v, BlockFactors::kKeys) &&
@@ -44,7 +45,8 @@ uint64_t unit_bytes(const BlockFactorParams& x) { return uint64_t(round_up(x.kv_
 uint64_t factor_bytes(const BlockFactorParams& x) {
     return unit_bytes(x) + uint64_t(round_up(x.kv_total * int64_t(sizeof(float2)), 256)) + uint64_t(x.q_total) * sizeof(float);
 }
-rt::Status read_factors(BlockFactorParams x, const Problem& p, const fa_forward_args_t& args, char* memory, rt::Stream stream, Sm90ForwardParams* a) {
+rt::Status read_factors(BlockFactorParams x, const Problem& p, const fa_forward_args_t& args, char* memory, rt::Stream stream,
+                        Sm90ForwardParams* a) {
     x.q = q_factors(p, args.q_descale);
     x.k = k_factors(p, args.k_descale, nullptr);
     x.v = v_factors(p, args.v_descale, nullptr);

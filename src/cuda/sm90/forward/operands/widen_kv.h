@@ -1,6 +1,6 @@
 // The kernel that copies 8-bit k or v to q's 16-bit type, before a forward of many rows over an 8-bit cache: each value exactly, without
-// its factor, which the forward multiplies in. Reading 8 and writing 16 bits once takes a few percent of the time that a thousand rows take,
-// where every tile that widened for itself would do it again.
+// its factor, which the forward multiplies in. Reading 8 and writing 16 bits once takes a few percent of the time that a thousand rows
+// take, where every tile that widened for itself would do it again.
 #pragma once
 #include "gpu/mma/cache/bytes.h"
 
@@ -9,11 +9,11 @@ namespace gpu {
 
 struct WidenKvParams {
     const uint8_t* from;
-    uint16_t* to;              // dense: sequences (or pages), rows, heads, dims
-    int64_t stride[3];         // of `from`, in bytes, all multiples of 8
-    const int32_t* seqused;    // rows of a sequence that are wanted; NULL: all
+    uint16_t* to;                 // dense: sequences (or pages), rows, heads, dims
+    int64_t stride[3];            // of `from`, in bytes, all multiples of 8
+    const int32_t* seqused;       // rows of a sequence that are wanted; NULL: all
     uint32_t rows, heads, units;  // of 8 dims, of a head
-    uint32_t total;            // units in all; 0: nothing is copied
+    uint32_t total;               // units in all; 0: nothing is copied
     int64_t bytes() const { return int64_t(total) * 16; }
 };
 constexpr int kWidenThreads = 256, kWidenUnits = 4;  // of a thread, all of which are asked for before the first is written
@@ -28,8 +28,8 @@ FA_KERNEL void FA_BOUNDS(kWidenThreads, 1) widen_kv(FA_PARAM WidenKvParams x) {
         const uint32_t row = position % x.rows, sequence = position / x.rows;
         wanted[i] = unit < x.total && (!x.seqused || int64_t(row) < x.seqused[sequence]);
         if (wanted[i])
-            bytes[i] = *reinterpret_cast<const uint2*>(x.from + sequence * x.stride[0] + row * x.stride[1] +
-                                                       line % x.heads * x.stride[2] + column * 8);
+            bytes[i] = *reinterpret_cast<const uint2*>(x.from + sequence * x.stride[0] + row * x.stride[1] + line % x.heads * x.stride[2] +
+                                                       column * 8);
     }
     FA_UNROLL_FOR (int i = 0; i < kWidenUnits; i++) {
         if (!wanted[i]) continue;

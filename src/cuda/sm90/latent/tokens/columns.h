@@ -1,5 +1,6 @@
-// The warpgroups that multiply values in the latent kernel of tokens: O = vᵀ P, columns × Rows, each those of four blocks of 64 columns. A warp has 16 columns
-// of a block: bytes of 32 keys come transposed, pairs of keys are put together, and become f16 in registers, from where wgmma multiplies them with P.
+// The warpgroups that multiply values in the latent kernel of tokens: O = vᵀ P, columns × Rows, each those of four blocks of 64 columns. A
+// warp has 16 columns of a block: bytes of 32 keys come transposed, pairs of keys are put together, and become f16 in registers, from where
+// wgmma multiplies them with P.
 #pragma once
 #include "cuda/sm90/latent/tokens/params.h"
 #include "cuda/sm90/split_o/epilogue.h"
@@ -11,15 +12,17 @@ template <class Traits, int group>
 class TokenColumns {
     using Wgmma = TokenWgmma<Traits::kRows>;
     using Form = typename Traits::Form;
-    static constexpr int kRows = Traits::kRows, kScores = Traits::kScores, kValues = Traits::kValues, kBlocks = Traits::kBlocks, kPitch = Form::kPitch;
+    static constexpr int kRows = Traits::kRows, kScores = Traits::kScores, kValues = Traits::kValues, kBlocks = Traits::kBlocks,
+                         kPitch = Form::kPitch;
     static constexpr int kTailBlock = Form::kTailInV ? 7 : 8;  // of all
     static constexpr int kTogether = kRows == 16 ? 2 : 1;      // blocks whose products are issued together
 
     const LatentParams& a;
     typename Traits::Shared& s;
     const int warp;
-    const uint32_t start;       // of shared memory, in units of 16 bytes
-    float o[kBlocks][kScores];  // column 2 g + h, of the tail g + 8 h, of the warp's 16 of a block, and row 8 j + 2 t + e: number 4 j + 2 h + e
+    const uint32_t start;  // of shared memory, in units of 16 bytes
+    float o[kBlocks]
+           [kScores];  // column 2 g + h, of the tail g + 8 h, of the warp's 16 of a block, and row 8 j + 2 t + e: number 4 j + 2 h + e
 
     FA_MEMBER static int t() { return rt::read_laneid() % 4; }
     FA_MEMBER static int g() { return rt::read_laneid() / 4; }
@@ -27,8 +30,8 @@ class TokenColumns {
 
     // Which P a block meets.
     FA_MEMBER static constexpr int prob_of(int block) { return block == kTailBlock ? Traits::kParts : 64 * block / Traits::kPartDims; }
-    // A byte's exponent and fraction at their places in bf16, where it is 2^120 times smaller; what is no number becomes 480: P is none then either, but
-    // of rows that do not see the key.
+    // A byte's exponent and fraction at their places in bf16, where it is 2^120 times smaller; what is no number becomes 480: P is none
+    // then either, but of rows that do not see the key.
     FA_MEMBER static uint32_t place(uint32_t bytes, uint32_t selector) { return rt::prmt_signed(bytes, selector) << 4 & 0x87f087f0u; }
     // A warp's columns of a block, as left sides for four times 16 keys.
     template <bool f16, int block>
@@ -146,7 +149,8 @@ class TokenColumns {
                     if (wide) {
                         FA_UNROLL_FOR (int h = 0; h < 2; h++) wide[to + (tail ? 8 : 1) * h] = fmaf(value[h], factor, 0.f);
                     } else if (tail) {
-                        FA_UNROLL_FOR (int h = 0; h < 2; h++) static_cast<uint16_t*>(x.o)[to + 8 * h] = uint16_t(narrow(value[h], value[h], factor));
+                        FA_UNROLL_FOR (int h = 0; h < 2; h++)
+                            static_cast<uint16_t*>(x.o)[to + 8 * h] = uint16_t(narrow(value[h], value[h], factor));
                     } else {
                         *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(x.o) + to) = narrow(value[0], value[1], factor);
                     }

@@ -1,6 +1,6 @@
-// The latent kernel of tokens: decoding for Hopper (sm_90a) over a latent cache of 8 bits, for so few rows that memory should be the bound. Both products are
-// transposed, so that keys and columns are the 64 rows of wgmma's left side, which comes from registers: there bytes become f16, once for each product,
-// and nothing that is widened is written to shared memory.
+// The latent kernel of tokens: decoding for Hopper (sm_90a) over a latent cache of 8 bits, for so few rows that memory should be the bound.
+// Both products are transposed, so that keys and columns are the 64 rows of wgmma's left side, which comes from registers: there bytes
+// become f16, once for each product, and nothing that is widened is written to shared memory.
 //
 //     warps 0 … 3      S = k qᵀ of 64 keys, P (latent/tokens/scores.h)
 //     warps 4 … 11     O = vᵀ P, 256 columns for each four (latent/tokens/columns.h)

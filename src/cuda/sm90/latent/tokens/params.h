@@ -8,8 +8,8 @@ namespace gpu {
 
 constexpr int kTokenKeys = 64;  // of a tile
 
-// A token as it lies in shared memory. From row to row it is an odd multiple of 16 bytes more than a multiple of 128, so that ldmatrix meets no bank twice.
-// kOwn dims of e4m3, in parts with a factor each, and 64 of bf16, the tail; v has 512 dims.
+// A token as it lies in shared memory. From row to row it is an odd multiple of 16 bytes more than a multiple of 128, so that ldmatrix
+// meets no bank twice. kOwn dims of e4m3, in parts with a factor each, and 64 of bf16, the tail; v has 512 dims.
 struct Tokens656 {
     static constexpr int kOwn = 512, kParts = 4, kFactorBytes = 16;  // f32
     static constexpr int kFactors = kOwn, kTail = kFactors + kFactorBytes, kPitch = kTail + 128;
@@ -25,12 +25,14 @@ template <class TokenForm, int Rows>
 struct TokenTraits {
     using Form = TokenForm;
     static constexpr int kRows = Rows, kScores = Rows / 2, kValues = Rows / 4;  // kScores: of a thread; kValues: rows that these belong to
-    static constexpr int kParts = Form::kParts, kPartDims = Form::kOwn / kParts, kProbs = kParts + Form::kTailInV;  // kProbs: P times each part's factors
-    static constexpr int kColumnGroups = 2, kBlocks = 8 / kColumnGroups;                                            // kBlocks: of 64 columns, of a group
+    static constexpr int kParts = Form::kParts, kPartDims = Form::kOwn / kParts,
+                         kProbs = kParts + Form::kTailInV;                // kProbs: P times each part's factors
+    static constexpr int kColumnGroups = 2, kBlocks = 8 / kColumnGroups;  // kBlocks: of 64 columns, of a group
     static constexpr int kThreads = 128 * (2 + kColumnGroups), kItemSlots = 4, kConsumerWarps = 4 * (1 + kColumnGroups);
     static constexpr int kLoadRows = 16, kLoadWarps = kTokenKeys / kLoadRows;
     static constexpr int kProducerRegisters = 48, kScoreRegisters = 160, kColumnRegisters = 152;
-    static constexpr int kPanelBytes = Rows * 128, kPanels = Form::kOwn / 64 + 1, kQBytes = kPanels * kPanelBytes, kProbBytes = kProbs * kPanelBytes;
+    static constexpr int kPanelBytes = Rows * 128, kPanels = Form::kOwn / 64 + 1, kQBytes = kPanels * kPanelBytes,
+                         kProbBytes = kProbs * kPanelBytes;
     static constexpr int kStageBytes = kTokenKeys * Form::kPitch, kStages = Rows == 16 ? 4 : 3;
 
     struct Shared {
@@ -38,7 +40,8 @@ struct TokenTraits {
         LatentItemSlot item[kItemSlots];
         LatentSchedulerState schedule;
         uint64_t present[kStages];  // a bit for each key of a stage
-        // Beside P, in turn as P: what O so far is to be multiplied by, if anything, and at the end of an item its rows' states and the units of O.
+        // Beside P, in turn as P: what O so far is to be multiplied by, if anything, and at the end of an item its rows' states and the
+        // units of O.
         int moved[2], is_bf16[2];
         float row_factor[2][Rows], part_factor[2][kProbs];
         float row_ref[2][Rows], row_sum[2][4][Rows], output_unit[2][kProbs];
@@ -48,7 +51,9 @@ struct TokenTraits {
     };
     static constexpr int kSharedBytes = kQBytes + 2 * kProbBytes + kStages * kStageBytes + int(sizeof(Shared));
     static_assert(kSharedBytes <= 232448, "what a CTA may have");
-    FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory() + kQBytes + 2 * kProbBytes + kStages * kStageBytes); }
+    FA_MEMBER static Shared& shared() {
+        return *reinterpret_cast<Shared*>(rt::shared_memory() + kQBytes + 2 * kProbBytes + kStages * kStageBytes);
+    }
     FA_MEMBER static uint32_t q_tile() { return rt::smem_addr(rt::shared_memory()); }
     FA_MEMBER static uint32_t probs(int i) { return q_tile() + kQBytes + i * kProbBytes; }
     FA_MEMBER static uint32_t stage(int i) { return q_tile() + kQBytes + 2 * kProbBytes + i * kStageBytes; }
@@ -59,9 +64,12 @@ struct TokenTraits {
     }
     FA_MEMBER static void init_barriers() {
         Shared& s = shared();
-        for (const LatentItemSlot& slot : s.item) rt::mbarrier_init(rt::smem_addr(&slot.ready), 1), rt::mbarrier_init(rt::smem_addr(&slot.consumed), kConsumerWarps + kLoadWarps);
-        for (int i = 0; i < kStages; i++) rt::mbarrier_init(rt::smem_addr(&s.full[i]), 33 * kLoadWarps), rt::mbarrier_init(rt::smem_addr(&s.empty[i]), kConsumerWarps);
-        for (int i = 0; i < 2; i++) rt::mbarrier_init(rt::smem_addr(&s.p_full[i]), 128), rt::mbarrier_init(rt::smem_addr(&s.p_empty[i]), 4 * kColumnGroups);
+        for (const LatentItemSlot& slot : s.item)
+            rt::mbarrier_init(rt::smem_addr(&slot.ready), 1), rt::mbarrier_init(rt::smem_addr(&slot.consumed), kConsumerWarps + kLoadWarps);
+        for (int i = 0; i < kStages; i++)
+            rt::mbarrier_init(rt::smem_addr(&s.full[i]), 33 * kLoadWarps), rt::mbarrier_init(rt::smem_addr(&s.empty[i]), kConsumerWarps);
+        for (int i = 0; i < 2; i++)
+            rt::mbarrier_init(rt::smem_addr(&s.p_full[i]), 128), rt::mbarrier_init(rt::smem_addr(&s.p_empty[i]), 4 * kColumnGroups);
         rt::fence_mbarrier_init();
     }
     // Tiles of 64 keys of an item.
@@ -70,17 +78,19 @@ struct TokenTraits {
     }
 };
 
-// wgmma of 64 × Rows, d = x · yᵀ, or d += where scale_d: x in registers, y K-major in panels of 64 columns. `start` and b: where y lies, in units of 16
-// bytes; as in split_o/wgmma.h.
+// wgmma of 64 × Rows, d = x · yᵀ, or d += where scale_d: x in registers, y K-major in panels of 64 columns. `start` and b: where y lies, in
+// units of 16 bytes; as in split_o/wgmma.h.
 template <int Rows>
 struct TokenWgmma;
-#define FA_TOKEN_WGMMA(n, name, type, regs, acc, a0, a1, a2, a3, at, offset, high, add)                                                            \
-    template <int b>                                                                                                                               \
-    FA_MEMBER static void name(float (&d)[n / 2], const uint32_t* x, uint32_t start, int scale_d) {                                                \
-        asm volatile("{\n.reg .pred p;\n.reg .b32 y;\n.reg .b64 b;\nsetp.ne.b32 p, " add ", 0;\nadd.u32 y, " at ", " offset ";\n"                  \
-                     "mov.b64 b, {y, " high "};\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" regs                          \
-                     "}, {" a0 "," a1 "," a2 "," a3 "}, b, p, 1, 1, 0;\n}"                                                                         \
-                     : acc : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(start), "n"(b), "n"(1 << 30 | 1024 >> 4), "r"(scale_d));              \
+#define FA_TOKEN_WGMMA(n, name, type, regs, acc, a0, a1, a2, a3, at, offset, high, add)                                                    \
+    template <int b>                                                                                                                       \
+    FA_MEMBER static void name(float (&d)[n / 2], const uint32_t* x, uint32_t start, int scale_d) {                                        \
+        asm volatile("{\n.reg .pred p;\n.reg .b32 y;\n.reg .b64 b;\nsetp.ne.b32 p, " add ", 0;\nadd.u32 y, " at ", " offset                \
+                     ";\n"                                                                                                                 \
+                     "mov.b64 b, {y, " high "};\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" regs "}, {" a0 "," a1 \
+                     "," a2 "," a3 "}, b, p, 1, 1, 0;\n}"                                                                                  \
+                     : acc                                                                                                                 \
+                     : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(start), "n"(b), "n"(1 << 30 | 1024 >> 4), "r"(scale_d));            \
     }
 template <>
 struct TokenWgmma<16> {

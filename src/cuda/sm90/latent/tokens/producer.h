@@ -1,6 +1,6 @@
-// Loads of the latent kernel of tokens, by four warps: each finds where 16 of a tile's 64 keys lie and copies them as they are, by one bulk copy where
-// they follow each other, else by `cp.async`, 16 bytes a lane, and zeros for keys that are not there. One of them also schedules, once the keys of an
-// item are under way.
+// Loads of the latent kernel of tokens, by four warps: each finds where 16 of a tile's 64 keys lie and copies them as they are, by one bulk
+// copy where they follow each other, else by `cp.async`, 16 bytes a lane, and zeros for keys that are not there. One of them also
+// schedules, once the keys of an item are under way.
 #pragma once
 #include "cuda/sm90/latent/schedule.h"
 #include "cuda/sm90/latent/tokens/params.h"
@@ -12,7 +12,7 @@ template <class Traits>
 class TokenProducer {
     using Form = typename Traits::Form;
     static constexpr int kRows = Traits::kLoadRows, kPitch = Form::kPitch, kOwn = Form::kOwn;  // kRows: of a warp
-    static constexpr bool kWhole = Form::kPitch == 656;  // are tokens in memory as they are here?
+    static constexpr bool kWhole = Form::kPitch == 656;                                        // are tokens in memory as they are here?
 
     const LatentParams& a;
     typename Traits::Shared& s;
@@ -25,7 +25,8 @@ class TokenProducer {
     FA_MEMBER int ask(const LatentItem& t, int key) const {
         const Pages& pages = a.x.pages;
         if (key >= t.end) return -1;
-        if (a.tiles_of_list > 0) return list_source(a.rows.list, t.batch, 0, t.tile / a.tiles_of_list, 0).entries[key * a.rows.list.stride[3]];
+        if (a.tiles_of_list > 0)
+            return list_source(a.rows.list, t.batch, 0, t.tile / a.tiles_of_list, 0).entries[key * a.rows.list.stride[3]];
         return pages.table ? pages.table[t.kv_index * pages.row_stride + (t.k_begin + key) / int(pages.size)] : t.kv_index;
     }
     FA_MEMBER void find(const LatentItem& t, int key, int asked) {
@@ -58,7 +59,8 @@ class TokenProducer {
         }
         FA_UNROLL_FOR (int four = 0; four < kRows; four += 4) {
             const int i = four + lane() / 8;
-            rt::cp_async16(to + i * kPitch + Form::kTail + lane() % 8 * 16, rows.tail + uint64_t(of_row(tail_at, i)) * 16 + lane() % 8 * 16, is_present(i));
+            rt::cp_async16(to + i * kPitch + Form::kTail + lane() % 8 * 16, rows.tail + uint64_t(of_row(tail_at, i)) * 16 + lane() % 8 * 16,
+                           is_present(i));
         }
         const int i = lane() % kRows;
         const char* const factor = rows.factor + uint64_t(factor_at) * 4;
@@ -69,7 +71,8 @@ class TokenProducer {
         }
         if (!aligned)
             FA_UNROLL_FOR (int j = lane() / kRows * 4; j < Form::kFactorBytes; j += 8)
-                rt::cp_async_some<4>(factor_to + j, factor + j, is_present(i) ? min(Form::kFactorBytes == 16 ? 4 : Form::kParts - j, 4) : 0);
+                rt::cp_async_some<4>(factor_to + j, factor + j,
+                                     is_present(i) ? min(Form::kFactorBytes == 16 ? 4 : Form::kParts - j, 4) : 0);
     }
 
   public:
@@ -80,9 +83,11 @@ class TokenProducer {
         if (warp == 0) schedule.begin();
         rt::wait_for_predecessor();
         const LatentRows& rows = a.rows;
-        const bool aligned = reinterpret_cast<uintptr_t>(rows.factor) % Form::kFactorBytes == 0 && (rows.factor_step[0] | rows.factor_step[1]) % (Form::kFactorBytes / 4) == 0;
-        const bool whole = kWhole && rows.tail == rows.k + Form::kTail && rows.factor == rows.k + Form::kFactors && rows.tail_step[0] == rows.k_step[0] &&
-                           rows.tail_step[1] == rows.k_step[1] && rows.factor_step[0] == 4 * rows.k_step[0] && rows.factor_step[1] == 4 * rows.k_step[1];
+        const bool aligned = reinterpret_cast<uintptr_t>(rows.factor) % Form::kFactorBytes == 0 &&
+                             (rows.factor_step[0] | rows.factor_step[1]) % (Form::kFactorBytes / 4) == 0;
+        const bool whole = kWhole && rows.tail == rows.k + Form::kTail && rows.factor == rows.k + Form::kFactors &&
+                           rows.tail_step[0] == rows.k_step[0] && rows.tail_step[1] == rows.k_step[1] &&
+                           rows.factor_step[0] == 4 * rows.k_step[0] && rows.factor_step[1] == 4 * rows.k_step[1];
         PipelineState<Traits::kStages> stage;
         FA_UNROLL_BY(1)
         for (PipelineState<Traits::kItemSlots> slot;; slot.advance()) {

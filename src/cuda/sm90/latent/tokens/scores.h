@@ -1,9 +1,9 @@
-// The warpgroup that computes scores of the latent kernel of tokens, transposed: S = k qᵀ, 64 keys × Rows, each warp those of 16 keys. Bytes of k become
-// f16 in registers, from where wgmma multiplies them with q in shared memory; each part of the dims has a sum of its own, which its factors then
-// multiply. P, times the factors of each part, goes to shared memory as the right side of O = vᵀ P.
+// The warpgroup that computes scores of the latent kernel of tokens, transposed: S = k qᵀ, 64 keys × Rows, each warp those of 16 keys.
+// Bytes of k become f16 in registers, from where wgmma multiplies them with q in shared memory; each part of the dims has a sum of its own,
+// which its factors then multiply. P, times the factors of each part, goes to shared memory as the right side of O = vᵀ P.
 //
-// Scores of a row are measured from row_ref, which moves when one of them has outgrown it; so do the factors' powers of two. Which of both happens, or a
-// key is not there, the four warps find out with one barrier, and such a tile is done once more by exact_tile.
+// Scores of a row are measured from row_ref, which moves when one of them has outgrown it; so do the factors' powers of two. Which of both
+// happens, or a key is not there, the four warps find out with one barrier, and such a tile is done once more by exact_tile.
 #pragma once
 #include "cuda/sm90/latent/tokens/params.h"
 
@@ -14,13 +14,15 @@ template <class Traits>
 class TokenScores {
     using Wgmma = TokenWgmma<Traits::kRows>;
     using Form = typename Traits::Form;
-    static constexpr int kRows = Traits::kRows, kScores = Traits::kScores, kValues = Traits::kValues, kParts = Traits::kParts, kPitch = Form::kPitch;
-    static constexpr int kPartSteps = Traits::kPartDims / 16, kSteps = kRows == 16 ? kPartSteps : 4;  // of 16 dims: of a part, and of those that are issued together
-    static constexpr float kLimit = 4.f;           // log₂ of what P may be
-    static constexpr int kUnit = 1;                // O is Σ P f v 2^(kUnit − e), 2^e being the power of two of the largest factor so far
-    static constexpr int kScaleLog2 = 60;          // factors are first multiplied by 2^(kScaleLog2 − e), and e is no less than −kScaleLog2
-    static constexpr int kPlaceLog2 = 120;         // bytes at their places in bf16 are so much smaller
-    static constexpr int kSpread = 12;             // log₂ of how much smaller than the largest a factor may be for f16 to have P f
+    static constexpr int kRows = Traits::kRows, kScores = Traits::kScores, kValues = Traits::kValues, kParts = Traits::kParts,
+                         kPitch = Form::kPitch;
+    static constexpr int kPartSteps = Traits::kPartDims / 16,
+                         kSteps = kRows == 16 ? kPartSteps : 4;  // of 16 dims: of a part, and of those that are issued together
+    static constexpr float kLimit = 4.f;                         // log₂ of what P may be
+    static constexpr int kUnit = 1;         // O is Σ P f v 2^(kUnit − e), 2^e being the power of two of the largest factor so far
+    static constexpr int kScaleLog2 = 60;   // factors are first multiplied by 2^(kScaleLog2 − e), and e is no less than −kScaleLog2
+    static constexpr int kPlaceLog2 = 120;  // bytes at their places in bf16 are so much smaller
+    static constexpr int kSpread = 12;      // log₂ of how much smaller than the largest a factor may be for f16 to have P f
     static constexpr int kBarrier = 1, kThreads = 128;
     static constexpr uint32_t kLeastExponent = 29;  // of q: else the power that takes it to f16 were none of f32's
 
@@ -43,7 +45,10 @@ class TokenScores {
     FA_MEMBER static void sync() { rt::named_barrier_sync(kBarrier, kThreads); }
     FA_MEMBER static bool any(bool x) {
         int r;
-        asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\nselp.b32 %0, 1, 0, q;\n}" : "=r"(r) : "r"(int(x)), "n"(kBarrier), "n"(kThreads) : "memory");
+        asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\nselp.b32 %0, 1, 0, q;\n}"
+                     : "=r"(r)
+                     : "r"(int(x)), "n"(kBarrier), "n"(kThreads)
+                     : "memory");
         return rt::warp_uniform(r) != 0;
     }
     // Over the keys that a warp's lanes have of the same rows.
@@ -56,8 +61,9 @@ class TokenScores {
 
     // ---- q
 
-    // Rows of q, of which eight lanes have one, in the order in which k's bytes widen: as f16, times a power of two, or as they are. Returns whether none
-    // of their dims is 2^28 times smaller than the largest, so that f16 has each exactly. In loops: what runs once costs the fetch of its instructions.
+    // Rows of q, of which eight lanes have one, in the order in which k's bytes widen: as f16, times a power of two, or as they are.
+    // Returns whether none of their dims is 2^28 times smaller than the largest, so that f16 has each exactly. In loops: what runs once
+    // costs the fetch of its instructions.
     FA_MEMBER bool load_q(const LatentItem& item, bool as_f16) {
         constexpr int kOwnPanels = Traits::kPanels - 1;
         const int unit = rt::read_laneid() % 8, first = 4 * warp + rt::read_laneid() / 8;
@@ -65,7 +71,8 @@ class TokenScores {
         for (int r = first; r < kRows; r += 16) {
             const int row = item.row + r;
             const bool there = row < item.row_end;
-            const char* const from = a.rows.q + (item.batch * a.rows.q_step[0] + (there ? row : item.row) * a.rows.q_step[1]) * 16 + 16 * unit;
+            const char* const from =
+                a.rows.q + (item.batch * a.rows.q_step[0] + (there ? row : item.row) * a.rows.q_step[1]) * 16 + 16 * unit;
             FA_UNROLL_BY(1)
             for (int i = 0; i < Traits::kPanels; i++) rt::cp_async16(at_vec(r, i, unit), from + 128 * i, there);
         }
@@ -99,7 +106,8 @@ class TokenScores {
                     const uint32_t bits = word[j] >> 16 * e & 0x7fff;
                     exact &= bits == 0 || bits >> 7 >= largest - 28;
                 }
-                if (as_f16) word[j] = rt::pack_f16(__uint_as_float(word[j] << 16) * to_f16, __uint_as_float(word[j] & 0xffff0000u) * to_f16);
+                if (as_f16)
+                    word[j] = rt::pack_f16(__uint_as_float(word[j] << 16) * to_f16, __uint_as_float(word[j] & 0xffff0000u) * to_f16);
             }
             __syncwarp();
             // Words 2 t and 2 t + 1 of each eight take the places t and t + 4.
@@ -107,7 +115,9 @@ class TokenScores {
         });
         return exact;
     }
-    FA_MEMBER static uint32_t at_vec(int row, int panel, int vec) { return Traits::q_tile() + panel * Traits::kPanelBytes + row * 128 + ((vec ^ row % 8) << 4); }
+    FA_MEMBER static uint32_t at_vec(int row, int panel, int vec) {
+        return Traits::q_tile() + panel * Traits::kPanelBytes + row * 128 + ((vec ^ row % 8) << 4);
+    }
     FA_MEMBER void begin_item(const LatentItem& item) {
         q_is_f16 = !any(!load_q(item, true));
         FA_UNROLL_FOR (int v = 0; v < kValues; v++) row_ref[v] = kNegInf, row_sum[v] = 0.f;
@@ -126,11 +136,14 @@ class TokenScores {
             FA_UNROLL_FOR (int i = 0; i < kParts; i++) factor[i][h] = four[i];
         } else {
             const float2 pair = rt::ld_shared_v2(from);
-            FA_UNROLL_FOR (int i = 0; i < kParts; i++) factor[i][h] = e8m0_to_f32(uint8_t(__float_as_uint(i < 4 ? pair.x : pair.y) >> i % 4 * 8));
+            FA_UNROLL_FOR (int i = 0; i < kParts; i++)
+                factor[i][h] = e8m0_to_f32(uint8_t(__float_as_uint(i < 4 ? pair.x : pair.y) >> i % 4 * 8));
         }
     }
     // Where a lane reads the warp's rows of a stage: 16 rows × 32 bytes.
-    FA_MEMBER uint32_t own_rows(uint32_t stage) const { return stage + (16 * warp + rt::read_laneid() % 16) * kPitch + rt::read_laneid() / 16 * 16; }
+    FA_MEMBER uint32_t own_rows(uint32_t stage) const {
+        return stage + (16 * warp + rt::read_laneid() % 16) * kPitch + rt::read_laneid() / 16 * 16;
+    }
     // kSteps steps of 16 dims, as bytes and as left sides.
     FA_MEMBER static void load_bytes(uint32_t from, uint32_t (&r)[2 * kSteps]) {
         FA_UNROLL_FOR (int i = 0; i < kSteps / 2; i++) rt::ldmatrix_x4(from + 32 * i, r + 4 * i);
@@ -165,7 +178,9 @@ class TokenScores {
         FA_UNROLL_FOR (int i = 0; i < 4; i++) rt::ldmatrix_x4(from + Form::kTail + 32 * i, x[1] + 4 * i);
         load_bytes(from, bytes);
         rt::wgmma_fence();
-        for_constants<0, 4>([&](auto i) { Wgmma::template bf16<((Traits::kPanels - 1) * Traits::kPanelBytes + i * 32) / 16>(score, x[1] + 4 * i, start, i > 0); });
+        for_constants<0, 4>([&](auto i) {
+            Wgmma::template bf16<((Traits::kPanels - 1) * Traits::kPanelBytes + i * 32) / 16>(score, x[1] + 4 * i, start, i > 0);
+        });
         rt::wgmma_commit();
         constexpr int groups = kParts * kPartSteps / kSteps;
         for_constants<0, groups>([&](auto n) {
@@ -191,13 +206,17 @@ class TokenScores {
     // ---- P
 
     FA_MEMBER float from_ref(int v) const { return row_ref[v] == kNegInf ? 0.f : row_ref[v]; }
-    FA_MEMBER bool is_tame(float factor, int e) const { return (__float_as_uint(factor) & 0x7fffffffu) - (uint32_t(e - kSpread + 127) << 23) < uint32_t(kSpread + 1) << 23; }
+    FA_MEMBER bool is_tame(float factor, int e) const {
+        return (__float_as_uint(factor) & 0x7fffffffu) - (uint32_t(e - kSpread + 127) << 23) < uint32_t(kSpread + 1) << 23;
+    }
     // Times each part's factors, to shared memory, rows by keys.
     template <bool f16>
     FA_MEMBER void store_probs(int buffer, const float (&p)[kScores], const float (&factor)[kParts][2]) const {
         FA_UNROLL_FOR (int part = 0; part < kParts; part++) {
             float f[2];
-            FA_UNROLL_FOR (int h = 0; h < 2; h++) f[h] = factor[part][h] * power(kScaleLog2 - exponent[part]) * power(f16 ? kUnit - kScaleLog2 : kUnit - kScaleLog2 + kPlaceLog2);
+            FA_UNROLL_FOR (int h = 0; h < 2; h++)
+                f[h] = factor[part][h] * power(kScaleLog2 - exponent[part]) *
+                       power(f16 ? kUnit - kScaleLog2 : kUnit - kScaleLog2 + kPlaceLog2);
             store_prob<f16>(buffer, part, p, f);
         }
         const float one[2] = {power(kUnit), power(kUnit)};
@@ -206,7 +225,8 @@ class TokenScores {
     template <bool f16>
     FA_MEMBER void store_prob(int buffer, int part, const float (&p)[kScores], const float (&f)[2]) const {
         const int lane = rt::read_laneid();
-        const uint32_t to = Traits::probs(buffer) + part * Traits::kPanelBytes + (lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2 ^ lane % 8) << 4);
+        const uint32_t to = Traits::probs(buffer) + part * Traits::kPanelBytes + (lane / 16 * 8 + lane % 8) * 128 +
+                            ((2 * warp + lane / 8 % 2 ^ lane % 8) << 4);
         FA_UNROLL_FOR (int j = 0; j < kScores / 8; j++) {  // 16 rows
             uint32_t pair[4];
             FA_UNROLL_FOR (int i = 0; i < 4; i++) {
@@ -227,7 +247,8 @@ class TokenScores {
         float x[2];
     };
     // A tile with masks, or whose scores or factors have outgrown what they are measured from: returns whether f16 has its P f.
-    FA_MEMBER bool exact_tile(const LatentItem& item, int first_key, uint64_t present, int buffer, const float (&factor)[kParts][2], float (&score)[kScores]) {
+    FA_MEMBER bool exact_tile(const LatentItem& item, int first_key, uint64_t present, int buffer, const float (&factor)[kParts][2],
+                              float (&score)[kScores]) {
         bool nan = false, there[2];
         FA_UNROLL_FOR (int h = 0; h < 2; h++) there[h] = present >> (16 * warp + g() + 8 * h) & 1;
         Two of_row[kValues], of_part[kParts];
@@ -294,7 +315,8 @@ class TokenScores {
             if (warp == 0) s.row_ref[buffer][row_of(v)] = row_ref[0];
         }
         if (warp == 0 && rt::read_laneid() == 0)
-            FA_UNROLL_FOR (int part = 0; part < Traits::kProbs; part++) s.output_unit[buffer][part] = part < kParts ? power(exponent[part % kParts]) : 1.f;
+            FA_UNROLL_FOR (int part = 0; part < Traits::kProbs; part++)
+                s.output_unit[buffer][part] = part < kParts ? power(exponent[part % kParts]) : 1.f;
     }
 
   public:

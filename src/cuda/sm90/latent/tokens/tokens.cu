@@ -6,7 +6,9 @@ namespace fa {
 namespace gpu {
 
 template <class Form, int Rows>
-LatentKernelPointer latent_token_kernel() { return latent_tokens_sm90<Form, Rows>; }
+LatentKernelPointer latent_token_kernel() {
+    return latent_tokens_sm90<Form, Rows>;
+}
 template LatentKernelPointer latent_token_kernel<Tokens656, 16>();
 template LatentKernelPointer latent_token_kernel<Tokens656, 32>();
 template LatentKernelPointer latent_token_kernel<Tokens584, 16>();
