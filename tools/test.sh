@@ -37,12 +37,13 @@ if [ "${1-}" != "" ]; then
     PATH=$PATH:$(dirname "$nvcc")  # the headers' test looks there for compilers
 fi
 
-# Debian has NumPy, but not its bfloat16 and 8-bit floats; of mypy one version, for each has its own opinions.
-venv=$PWD/build/venv
-if ! "$venv/bin/python" -c "import ml_dtypes, mypy" 2>/dev/null; then
-    echo "== Installing ml_dtypes and mypy (build/venv)"
+# Debian has NumPy, but not its bfloat16 and 8-bit floats; of mypy and clang-format one version each, for each has its own opinions.
+venv=$PWD/build/venv format=$(tools/check_format --version)
+if ! "$venv/bin/python" -c "import importlib.metadata, ml_dtypes, mypy; assert importlib.metadata.version('clang-format') == '$format'" 2>/dev/null; then
+    echo "== Installing ml_dtypes, mypy and clang-format (build/venv)"
     /usr/bin/python3 -m venv --clear --system-site-packages "$venv"
-    "$venv/bin/pip" install --quiet --no-deps --only-binary :all: ml_dtypes==0.4.1 mypy==1.11.2 mypy_extensions==1.0.0 typing_extensions==4.12.2
+    "$venv/bin/pip" install --quiet --no-deps --only-binary :all: ml_dtypes==0.4.1 mypy==1.11.2 mypy_extensions==1.0.0 \
+        typing_extensions==4.12.2 "clang-format==$format"
 fi
 
 torch=

@@ -1,7 +1,7 @@
 # Each check must find a planted fault, or its silence means nothing.
 set -euo pipefail
 
-tools=$1 cc=$2
+tools=$1 cc=$2 python=$3
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 
@@ -133,6 +133,18 @@ for size in 1 4; do
 done
 "$tools/check_library_size" "$tree/big1.so" >/dev/null
 finds "at most 3407872" "$tools/check_library_size" "$tree/big4.so"
+
+cp "$tools/../.clang-format" "$tree"
+file src/core/api.cc <<<'int f() { return 1; }'
+status=0
+"$python" "$tools/check_format" "$tree" >/dev/null || status=$?
+if [ $status != 77 ]; then  # as where there is no clang-format
+    [ $status = 0 ]
+    file src/core/api.cc <<<'int f() {return 1;}'
+    finds "src/core/api.cc:1: not as .clang-format lays it out" "$python" "$tools/check_format" "$tree"
+    "$python" "$tools/check_format" --write "$tree" >/dev/null
+    "$python" "$tools/check_format" "$tree" >/dev/null
+fi
 
 # object NAME: compiles standard input with $flags.
 object() {
