@@ -153,7 +153,7 @@ def ratio_of(row: dict) -> tuple[float, float, float]:
 def title_of(suite: str) -> str:
     name, _, threads = suite.partition(", ")
     text = {**GPU_SUITES, **(CPU_SUITES if threads else {})}.get(name, name).partition(";")[0]
-    return textwrap.fill(f"{text} ({threads})" if threads else text, 76)
+    return textwrap.fill(f"{text} ({threads})" if threads else text, 96)
 
 
 def draw_ratios(path: Path, title: str, suites: dict[str, list[dict]]) -> None:
