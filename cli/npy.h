@@ -1,4 +1,6 @@
 // NumPy's .npy files: reading versions 1 to 3 in either order of axes and of bytes, writing version 1, low bytes first.
+// Written here because the tool depends on nothing at run time, NumPy included, and no C++ library does this: cnpy, the best known,
+// asserts low bytes first, takes any text for a header, and multiplies extents without a check for overflow.
 #pragma once
 #include <cstddef>
 #include <cstdint>

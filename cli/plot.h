@@ -1,4 +1,6 @@
 // Bar charts as SVG: panels in rows, groups of bars, one colour for each series, and optional marks that are to meet the bars.
+// Written here so that the tool draws on the machine that it measures, which may have neither Python nor a plotting library.
+// Published pictures are drawn by matplotlib (bench/publish.py).
 #pragma once
 #include <optional>
 #include <string>

@@ -99,7 +99,7 @@ Schedule schedule_of(const ArchBackwardKernel& arch_kernel, const rt::Device& de
     o.key_blocks = ceil_div(d.seqlen_k, arch_kernel.keys * cluster_size(h));
     const int64_t slots = device.multiprocessors / cluster_size(h), steps = ceil_div(d.seqlen_q, arch_kernel.rows) * p.group;
     // Where blocks differ in length, the long ones of a section come first, and enough short ones must follow the last section's
-    // long ones. Pairs, of which there are half as many at work, gain more by what the cache still holds (docs/bounds.md).
+    // long ones. Pairs, of which there are half as many at work, gain more by what the cache still holds (docs/lab/bounds.md).
     const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !has_uniform_lengths(p);
     const int64_t interleaved = h.variant == BwdVariant::wide ? kv_heads_in(16 << 20, p, h.max_dim)
                                                               : max_of(kv_heads_in(32 << 20, p, h.max_dim), slots * 7 / 4 / o.key_blocks);

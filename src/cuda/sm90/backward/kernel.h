@@ -1,5 +1,5 @@
 // The backward kernel for Hopper (sm_90a), heads of up to 128 dims: f16 and bf16 by wgmma and TMA, warp-specialised.
-// docs/hopper.md tells how it works, docs/hopper_log.md what was tried.
+// docs/hopper.md tells how it works, docs/lab/hopper_log.md what was tried.
 //
 // A CTA owns 128 keys of one kv head. Two consumer warpgroups own 64 of them each, with their dk and dv in registers, and go
 // through the blocks of query rows that see any of them, head after head of the group (backward/mainloop.h); one thread loads q, dout,

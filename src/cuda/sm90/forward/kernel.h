@@ -1,5 +1,5 @@
 // The forward kernel for Hopper (sm_90a): f16 and bf16 attention by wgmma and TMA, warp-specialised and persistent, as
-// FlashAttention-3's. docs/hopper.md tells how it works, docs/hopper_log.md what was tried.
+// FlashAttention-3's. docs/hopper.md tells how it works, docs/lab/hopper_log.md what was tried.
 //
 // A CTA has a producer warpgroup and two to four consumer warpgroups. Of the producer, warp 0 schedules tiles and loads q
 // (tile_scheduler.h), warp 1 loads k and warp 2 loads v (producer.h, paged_kv.h, listed_kv.h), warp 3 a bias (bias.h); of two tiles that

@@ -127,7 +127,7 @@ FA_DEVICE void load_q(const Sm90ForwardParams& a, const WorkTileInfo& t, const P
 }
 
 // The scheduler thread. With the dynamic schedule the next tile is taken when the k producer has kPrefetchBlocks blocks left to
-// load: taken earlier, CTAs with long tiles would hold tiles that others could begin (docs/hopper_log.md has the numbers).
+// load: taken earlier, CTAs with long tiles would hold tiles that others could begin (docs/lab/hopper_log.md has the numbers).
 template <class Traits, MaskKind mask, bool pair, int QStages>
 FA_DEVICE void schedule_tiles_and_load_q(const Sm90ForwardParams& a) {
     typename Traits::Shared& s = Traits::shared();
