@@ -39,14 +39,14 @@
  * Threads of pools never end, so dlclose() leaves the library in its place; a plugin that has the static one inside must be linked with
  * -Wl,-z,nodelete.
  *
- * The calling thread has back what it came with: rounding and the like (MXCSR, FPCR), exception flags, errno, signal mask, affinity, and the
- * configuration of AMX's tile registers, whose contents come back as zeros: the ABI preserves none across calls. Results depend on none of
- * it: they are computed rounding to nearest, with subnormal numbers and without traps. Callbacks run with the thread's own settings.
+ * The calling thread has back what it came with: rounding and the like (MXCSR, FPCR), exception flags, errno, signal mask, affinity, and
+ * the configuration of AMX's tile registers, whose contents come back as zeros: the ABI preserves none across calls. Results depend on none
+ * of it: they are computed rounding to nearest, with subnormal numbers and without traps. Callbacks run with the thread's own settings.
  * What the ABI wants of a caller counts here, too: a stack aligned to 16 bytes, string instructions forwards, SME's streaming mode off.
  *
  * Positions. Row i and key j count within their own sequence, after left padding. `off` places the diagonal: row i stands on key
- * i + off. The library runs on 64-bit systems only.
- */
+ * i + off. The library runs on 64-bit systems
+ only. */
 #ifndef FLASHATTN_H
 #define FLASHATTN_H
 
@@ -307,14 +307,15 @@ enum { /* flags */
     FA_WINDOW = 1 << 1,         /* window_left and window_right act */
     FA_SCALE_EXPLICIT = 1 << 2, /* scale acts; else 1 / sqrt(dim_qk) */
     FA_DETERMINISTIC = 1 << 3,  /* same bits every time; a forward is always so */
-    FA_V_IN_K = 1 << 4          /* v is the dims [0, dim_v) of k, its factors included: v and v_new are NULL, all v fields but dim_v 0. Forward only */
+    FA_V_IN_K = 1 << 4          /* v is the dims [0, dim_v) of k, its factors included: v and v_new are NULL, all v fields but dim_v 0.
+                                   Forward only */
 };
 
 enum { /* precision */
     FA_PRECISION_DEFAULT = 0, /* q as given; P no coarser than q's type */
-    FA_PRECISION_NATIVE = 1   /* a permission, no promise: q may be rounded to k's element type (8 bits: with a factor for a row or fewer dims),
-                                 P to v's, q, P, the values of block types and values times their factors to bf16, and 8-bit products over
-                                 keys summed in a matrix unit's own short accumulator. Study baselines ignore it */
+    FA_PRECISION_NATIVE = 1   /* a permission, no promise: q may be rounded to k's element type (8 bits: with a factor for a row or fewer
+                                 dims), P to v's, q, P, the values of block types and values times their factors to bf16, and 8-bit products
+                                 over keys summed in a matrix unit's own short accumulator. Study baselines ignore it */
 };
 
 enum { /* alignment: where the diagonal lies. Causal, window, chunk and ALiBi need one, because libraries differ */
@@ -339,9 +340,9 @@ enum { /* scores_stage: which scores FA_OPERAND_SCORES writes */
 
 enum { /* list_space: what an entry of key_list and full_list counts */
     FA_LIST_KEYS = 0, /* keys of the sequence, as masks count them */
-    FA_LIST_SLOTS = 1 /* slots of the cache, page · page_size + slot in the page, of key_list alone, list_keys being 1. No position of a key is
-                         known: none of causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table
-                         have no say, but fa_append_kv takes a page table */
+    FA_LIST_SLOTS = 1 /* slots of the cache, page · page_size + slot in the page, of key_list alone, list_keys being 1. No position of a key
+                         is known: none of causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page
+                         table have no say, but fa_append_kv takes a page table */
 };
 
 enum { /* strided: whose strides are literal. Without its bit a tensor is dense and its strides must all be zero */
@@ -392,7 +393,8 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
  *     s = softcap · tanh(s / softcap)          if softcap > 0
  *     s = s + bias_scale_h · bias_ij           not capped; the head's factor is 1 without FA_OPERAND_BIAS_SCALE
  *     s = s − slope · |i + off − j|            ALiBi
- *     key removed, s = −inf                    causal, window, chunk, boolean mask, key ranges and lists, bias of −inf (times any factor), beyond the lengths
+ *     key removed, s = −inf                    causal, window, chunk, boolean mask, key ranges and lists, bias of −inf (times any
+ *                                              factor), beyond the lengths
  *     p = exp(s) / (Σ_j exp(s) + exp(sink))    the sink is one more logit per head, without a value
  *     p = p · keep / (1 − dropout_p)           LSE is not affected
  *     o = Σ_j p · v_j,   LSE = ln(Σ_j exp(s) + exp(sink))
@@ -425,13 +427,16 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
  *                                         a.q = q; a.k = k_cache; a.v = v_cache; a.o = o; a.seqused_k = lengths;
  * Example, q8_0 keys, q4_0 values:        d.k_dtype = FA_Q8_0; d.v_dtype = FA_Q4_0;     strides, if given, count blocks of 32 dims
  * Example, latent attention (MLA):        d.flags = FA_V_IN_K; d.heads_k = 1; d.dim_qk = 576; d.dim_v = 512;
- * Example, documents in one sequence:     d.operands = FA_OPERAND_KEY_RANGES; d.key_range_stride[2] = 1;  key_ranges [rows][2] for all heads:
- *                                         first key and last + 1 of the document of each row, or, if causal, row + 1
+ * Example, documents in one sequence:     d.operands = FA_OPERAND_KEY_RANGES; d.key_range_stride[2] = 1;
+ *                                         key_ranges [rows][2] for all heads: first key and last + 1 of the document of each row, or,
+ *                                         if causal, row + 1
  * Example, a BlockMask of FlexAttention:  d.operands = FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST |
  *                                         FA_OPERAND_FULL_LIST_COUNT; d.list_rows = d.list_keys = 128; d.list_max = keys / 128;
  *                                         kv_indices, kv_num_blocks, full_kv_indices, full_kv_num_blocks by their strides
- * Example, top-k keys of each row:        d.operands = FA_OPERAND_KEY_LIST; d.list_max = k; d.list_heads = 1; d.list_stride = {rows·k, 0, k, 1}
- * Example, the same as slots of a cache:  and d.list_space = FA_LIST_SLOTS; d.page_size = 64; d.num_pages = 9000;     (d.seqlen_k is not read)
+ * Example, top-k keys of each row:        d.operands = FA_OPERAND_KEY_LIST; d.list_max = k; d.list_heads = 1;
+ *                                         d.list_stride = {rows·k, 0, k, 1}
+ * Example, the same as slots of a cache:  and d.list_space = FA_LIST_SLOTS; d.page_size = 64; d.num_pages = 9000;
+ *                                         (d.seqlen_k is not read)
  * Example, parts for fa_merge:            d.o_dtype = FA_F32; d.operands = FA_OPERAND_LSE */
 typedef struct fa_attention_desc_s {
     uint32_t struct_size;
@@ -456,9 +461,10 @@ typedef struct fa_attention_desc_s {
     int32_t algorithm;     /* FA_ALGORITHM_… */
     int32_t precision;     /* FA_PRECISION_… */
     int32_t scores_stage;  /* with FA_OPERAND_SCORES */
-    int32_t num_splits;    /* parts that the keys are cut into and computed side by side, up to 65536; 0: chosen from this descriptor alone */
-    int32_t reserve_units; /* compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's to 256
-                              dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU */
+    int32_t num_splits;    /* parts that the keys are cut into and computed side by side, up to 65536; 0: chosen from this descriptor
+                              alone */
+    int32_t reserve_units; /* compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's
+                              to 256 dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU */
     float scale;           /* with FA_SCALE_EXPLICIT; up to ± 2.35e38 */
     float softcap;         /* > 0 caps scores to ± softcap; 0: off */
     float dropout_p;       /* probability of dropping, in [0, 1) */
@@ -483,7 +489,8 @@ typedef struct fa_attention_desc_s {
     int64_t window_left;  /* with FA_WINDOW: keys kept to the left of i + off, inclusive; −1: all */
     int64_t window_right; /* and to the right; −1: all; causal acts as 0 */
     int64_t chunk;        /* > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off */
-    int64_t split_size;   /* keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off, as with num_splits */
+    int64_t split_size;   /* keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off, as with
+                             num_splits */
 
     int64_t mask_keys;     /* > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys */
     int64_t key_range_max; /* intervals of a row in key_ranges; 0: 1 */
@@ -520,7 +527,8 @@ typedef struct fa_attention_desc_s {
     int64_t q_descale_stride[4];
     int64_t k_descale_stride[4];
     int64_t v_descale_stride[4];
-    int64_t key_range_stride[4];  /* (batch, query head, row, interval), in pairs, always literal; row is the tensor's own (packed: no batch stride) */
+    int64_t key_range_stride[4];  /* (batch, query head, row, interval), in pairs, always literal; row is the tensor's own (packed: no batch
+                                     stride) */
     int64_t list_stride[4];       /* of both lists: (batch, list head, block of rows, entry), always literal; packed: no batch stride */
     int64_t list_count_stride[3]; /* (batch, list head, block of rows) */
     int64_t alibi_batch_stride;   /* slopes[b · stride + head]; 0: one slope per head for all sequences */
@@ -569,7 +577,8 @@ enum { /* flags of the args: bits 0 … 7 are common to all, a call's own begin 
     FA_BACKWARD_ACCUMULATE = 1 << 8,
     FA_MERGE_ACCUMULATE = 1 << 8,     /* fa_merge: o (f32) and lse hold a state already: merge the parts into it */
     FA_ROTARY_INTERLEAVED = 1 << 8,   /* fa_rotary, fa_append_kv: pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim / 2) */
-    FA_APPEND_DYNAMIC_SCALE = 1 << 9, /* fa_append_kv: quantise by the largest magnitude of each block of dims and store the de-scale factor */
+    FA_APPEND_DYNAMIC_SCALE = 1 << 9, /* fa_append_kv: quantise by the largest magnitude of each block of dims and store the de-scale
+                                         factor */
     FA_ROTARY_OF_K = 1 << 10          /* fa_rotary: x has k's shape, type, strides and lengths instead of q's */
 };
 
@@ -604,8 +613,8 @@ typedef struct fa_forward_args_s {
     const void* bias;               /* [batch][heads_q][seqlen_q][seqlen_k] by bias_stride */
     const float* bias_scale;        /* [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a bias that holds distances */
     const uint8_t* mask;            /* the same as bias by mask_stride; nonzero: attend */
-    const int32_t* key_ranges;      /* pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
-                                       row's ascend and lie apart; they may be empty, or reach beyond the keys */
+    const int32_t* key_ranges;      /* pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is
+                                       removed. A row's ascend and lie apart; they may be empty, or reach beyond the keys */
     const int32_t* key_list;        /* blocks of keys where masks act, in any order, each once in both lists together (not checked: one that
                                        comes again may count twice); −1: none. With a list, a key in none is removed */
     const int32_t* key_list_count;  /* entries to read, up to list_max; without: list_max */
@@ -624,14 +633,15 @@ typedef struct fa_forward_args_s {
     float* scores;                  /* [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
                                        0 (raw, capped, probability) or −inf (biased). (reserved: with lists) */
     const uint64_t* rng_state;      /* {seed, offset}, read when the call runs; the two fields below must then be 0 */
-    uint32_t* device_status;        /* one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into it */
+    uint32_t* device_status;        /* one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into
+                                       it */
     uint64_t dropout_seed;          /* see fa_dropout_mask; not used when dropout_p is 0 */
     uint64_t dropout_offset;
     void* stream;                   /* with FA_ARGS_STREAM */
     void* workspace;                /* NULL: the handle's own scratch memory, which grows as needed */
     uint64_t workspace_size;        /* bytes; at least what fa_workspace_size gives */
-    /* With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps of row
-       dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. */
+    /* With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps
+       of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. */
     int64_t dropout_row;
     int64_t dropout_key;
     int64_t dropout_head;
@@ -664,8 +674,8 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
  * `forward` points to the forward's args: its inputs, and o and lse as it wrote them. Its flags, stream, workspace and scores are not
  * used.
  * Types are f32, f16 and bf16, without factors, shifts, tails and o_scale, k's and v's the same, as are their heads; caches (page_table,
- * kv_batch_idx) and the study baselines have no gradient here: all of these are FA_UNSUPPORTED. dout has q's type and o's shape. o_dtype = FA_F32 keeps an f32 o from the forward for this
- * call: Δ of a rounded o spoils dq where P is nearly uniform, since dP − Δ then cancels.
+ * kv_batch_idx) and the study baselines have no gradient here: all of these are FA_UNSUPPORTED. dout has q's type and o's shape. o_dtype =
+ * FA_F32 keeps an f32 o from the forward for this call: Δ of a rounded o spoils dq where P is nearly uniform, since dP − Δ then cancels.
  *
  * A gradient has its input's type (dbias and dsinks: f32) and is rounded once; each is optional: NULL is not computed. dq, dk and dv
  * share no elements with one another or with inputs; rows and keys of padded tensors beyond the valid lengths get 0, gaps of packed ones
@@ -676,8 +686,8 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
  * backend gives the same bits every time, for any number of threads; a GPU does under FA_DETERMINISTIC.
  *
  * Strides of the gradients: all zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
- * dimension of stride 0 and over repeats (bias_period), and is not written where batch, rows or keys are 0; else its elements must be distinct.
- * Where k or v is broadcast by a stride of 0, dk and dv need strides of their own. */
+ * dimension of stride 0 and over repeats (bias_period), and is not written where batch, rows or keys are 0; else its elements must be
+ * distinct. Where k or v is broadcast by a stride of 0, dk and dv need strides of their own. */
 typedef struct fa_backward_args_s {
     uint32_t struct_size;
     uint32_t flags;
@@ -710,10 +720,10 @@ FA_API fa_status_t fa_backward(fa_handle_t handle, const fa_attention_desc_t* de
 
 /* Merges partial results over disjoint sets of keys into the whole: part p is an f32 o with its LSE, as fa_forward_ex writes them
  * with o_dtype = FA_F32 and FA_OPERAND_LSE. Parts are merged in ascending order; LSE of −inf, below −2.35e38 or +inf means that a part
- * saw no key (its o is ignored). A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both; so does o_scale, which FA_MERGE_ACCUMULATE excludes.
- * Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_v, o_dtype, o and LSE strides, and of the operands
- * FA_OPERAND_LSE, _SINKS, _O_SCALE, _CU_SEQLENS_Q, _SEQUSED_Q; q_dtype only for the default of o_dtype; any other operand bit is
- * allowed and ignored, so the forward's own descriptor serves. */
+ * saw no key (its o is ignored). A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both; so does o_scale, which
+ * FA_MERGE_ACCUMULATE excludes. Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_v, o_dtype, o and LSE strides, and
+ * of the operands FA_OPERAND_LSE, _SINKS, _O_SCALE, _CU_SEQLENS_Q, _SEQUSED_Q; q_dtype only for the default of o_dtype; any other operand
+ * bit is allowed and ignored, so the forward's own descriptor serves. */
 typedef struct fa_merge_args_s {
     uint32_t struct_size;
     uint32_t flags;
@@ -743,13 +753,13 @@ FA_API fa_status_t fa_merge(fa_handle_t handle, const fa_attention_desc_t* desc,
 
 /* -------------------------------------------------------------------------------------------------- rotary and KV cache */
 
-/* Rotary embedding of a tensor that has q's shape, type, strides and lengths: dims [rotary_begin, rotary_begin + rotary_dim) of each head turn by
- * the angle of the row's position, the rest is copied. Position of row i of sequence b: positions[...] if given, else
+/* Rotary embedding of a tensor that has q's shape, type, strides and lengths: dims [rotary_begin, rotary_begin + rotary_dim) of each head
+ * turn by the angle of the row's position, the rest is copied. Position of row i of sequence b: positions[...] if given, else
  * position_offset[b] + i, else i; positions count after left padding. Arithmetic in f32, one rounding. Types f32, f16, bf16.
  * Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_qk, q_dtype, q strides, FA_OPERAND_CU_SEQLENS_Q and
  * _SEQUSED_Q; other operands are ignored. Under FA_ROTARY_OF_K heads_k, seqlen_k, total_k, k_dtype, k strides, FA_OPERAND_CU_SEQLENS_K
- * and _SEQUSED_K stand for them, and FA_OPERAND_PAGE_TABLE and _KV_BATCH_IDX are FA_UNSUPPORTED: fa_append_kv turns what it stores. Rows beyond
- * a sequence's length are not touched. */
+ * and _SEQUSED_K stand for them, and FA_OPERAND_PAGE_TABLE and _KV_BATCH_IDX are FA_UNSUPPORTED: fa_append_kv turns what it stores. Rows
+ * beyond a sequence's length are not touched. */
 typedef struct fa_rotary_args_s {
     uint32_t struct_size;
     uint32_t flags;
@@ -838,8 +848,8 @@ enum { /* flags of a conversion */
 };
 
 /* One tensor into another of the same sizes, which share no element. Elements of equal types are copied bit for bit, whatever the type but
- * FA_BIT; f32, f16 and bf16 are converted into each other, rounded once. Strides count units, are literal, and 0 or more; the last is 1, and no two
- * elements of `out` are the same. An array's element, hence frozen. */
+ * FA_BIT; f32, f16 and bf16 are converted into each other, rounded once. Strides count units, are literal, and 0 or more; the last is 1,
+ * and no two elements of `out` are the same. An array's element, hence frozen. */
 typedef struct fa_conversion_s {
     const void* x;       /* NULL: zeros; x_stride and x_dtype are not read */
     void* out;
@@ -851,8 +861,8 @@ typedef struct fa_conversion_s {
     uint64_t flags;      /* FA_CONVERT_… */
 } fa_conversion_t;
 
-/* Copies, converts, sums or clears tensors with strides: gathering and scattering of rows, other layouts, other types. list is read during the
- * call; flags, stream: as for fa_copy_async. On a GPU many of the list share a launch, and so run at the same time: what one conversion
+/* Copies, converts, sums or clears tensors with strides: gathering and scattering of rows, other layouts, other types. list is read during
+ * the call; flags, stream: as for fa_copy_async. On a GPU many of the list share a launch, and so run at the same time: what one conversion
  * writes is no other's x or out, which is not checked. In host memory the calling thread moves them. An error that is found before work
  * starts leaves all outputs untouched. Errors: FA_INVALID_ARGUMENT, FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (types that are not converted
  * into each other, a last stride that is not 1), FA_DEVICE_ERROR. */

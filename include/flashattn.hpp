@@ -298,8 +298,8 @@ struct ForwardArgs {
     ConstTensor bias{}; /* [batch][heads_q][seqlen_q][seqlen_k] by bias_stride */
     Span<const float> bias_scale{}; /* [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a bias that holds distances */
     Span<const uint8_t> mask{}; /* the same as bias by mask_stride; nonzero: attend */
-    /* pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
-     * row's ascend and lie apart; they may be empty, or reach beyond the keys */
+    /* pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is
+     * removed. A row's ascend and lie apart; they may be empty, or reach beyond the keys */
     Span<const int32_t> key_ranges{};
     /* blocks of keys where masks act, in any order, each once in both lists together (not checked: one that
      * comes again may count twice); −1: none. With a list, a key in none is removed */
@@ -323,12 +323,13 @@ struct ForwardArgs {
      * 0 (raw, capped, probability) or −inf (biased). (reserved: with lists) */
     Span<float> scores{};
     Span<const uint64_t> rng_state{}; /* {seed, offset}, read when the call runs; the two fields below must then be 0 */
-    /* one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into it */
+    /* one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into
+     * it */
     Span<uint32_t> device_status{};
     uint64_t dropout_seed = 0; /* see fa_dropout_mask; not used when dropout_p is 0 */
     uint64_t dropout_offset = 0;
-    /* With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps of row
-     * dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. */
+    /* With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps
+     * of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. */
     int64_t dropout_row = 0;
     int64_t dropout_key = 0;
     int64_t dropout_head = 0;

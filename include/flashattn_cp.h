@@ -47,17 +47,17 @@ typedef struct fa_cp_message_s {
 } fa_cp_message_t;
 
 enum { /* flags of a transport */
-    FA_CP_DEVICE_MEMORY = 1 << 0 /* messages lie in the memory of the handle's device, and are sent and received in the order of a stream. Without
-                                    it they lie in host memory */
+    FA_CP_DEVICE_MEMORY = 1 << 0 /* messages lie in the memory of the handle's device, and are sent and received in the order of a stream.
+                                    Without it they lie in host memory */
 };
 
-/* How ranks talk to each other: a table of functions, which a program takes from flashattn_cp_mpi.h or flashattn_cp_nccl.h, or writes itself.
- * The library calls them from the thread that called it. Statuses: FA_OK, FA_TIMEOUT, FA_PEER_FAILED (also for a message of another length than
- * the receiver expects), FA_OUT_OF_MEMORY; any other counts as FA_PEER_FAILED.
+/* How ranks talk to each other: a table of functions, which a program takes from flashattn_cp_mpi.h or flashattn_cp_nccl.h, or writes
+ * itself. The library calls them from the thread that called it. Statuses: FA_OK, FA_TIMEOUT, FA_PEER_FAILED (also for a message of another
+ * length than the receiver expects), FA_OUT_OF_MEMORY; any other counts as FA_PEER_FAILED.
  *
- * Under FA_CP_DEVICE_MEMORY nothing but gather_host and synchronize waits on the host. Messages of start, and of all_gather, are sent and received
- * behind all work that the stream of enter has had by then, and what it gets after wait comes behind them; other work runs beside them. A
- * message of another length is then found out by the transport or not at all: ranks have compared what they are about to do. */
+ * Under FA_CP_DEVICE_MEMORY nothing but gather_host and synchronize waits on the host. Messages of start, and of all_gather, are sent and
+ * received behind all work that the stream of enter has had by then, and what it gets after wait comes behind them; other work runs beside
+ * them. A message of another length is then found out by the transport or not at all: ranks have compared what they are about to do. */
 typedef struct fa_cp_transport_s {
     uint32_t struct_size;
     uint32_t flags; /* FA_CP_DEVICE_MEMORY */
@@ -98,8 +98,8 @@ typedef struct fa_cp_create_info_s {
     uint32_t flags;                     /* none yet: 0 */
     const fa_cp_transport_t* transport; /* copied */
     int64_t timeout_ms;                 /* longest wait for a peer, which may be computing meanwhile; 0: 60,000; −1: none */
-    /* What FA_CP_METHOD_AUTO and fa_cp_explain reckon with, the same on all ranks. 0: with FA_CP_DEVICE_MEMORY 1.6e11, 1.7e-4 and 6.2e14, those of
-       H100s of one host in 16-bit types, else 3e9, 1e-5 and 1e11. Finite. */
+    /* What FA_CP_METHOD_AUTO and fa_cp_explain reckon with, the same on all ranks. 0: with FA_CP_DEVICE_MEMORY 1.6e11, 1.7e-4 and 6.2e14,
+       those of H100s of one host in 16-bit types, else 3e9, 1e-5 and 1e11. Finite. */
     double link_bytes_per_second; /* that a rank sends while it receives as many */
     double link_seconds;          /* of a message without bytes */
     double flops_per_second;      /* of a rank in attention */
@@ -113,8 +113,9 @@ FA_API fa_status_t fa_cp_create_info_init(fa_cp_create_info_t* info, uint32_t st
  * fa_cp_last_error(NULL) has the sentence. Errors: FA_INVALID_ARGUMENT, FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (the other memory),
  * FA_OUT_OF_MEMORY. */
 FA_API fa_status_t fa_cp_create(fa_cp_t* cp, fa_handle_t handle, const fa_cp_create_info_t* info);
-/* Frees the object and its buffers, which it keeps between calls; neither handle nor transport. In device memory it waits for the work of calls
- * as fa_cp_synchronize does, and leaves the buffers allocated where that fails and the transport has no abandon. NULL is fine. Not collective. */
+/* Frees the object and its buffers, which it keeps between calls; neither handle nor transport. In device memory it waits for the work of
+ * calls as fa_cp_synchronize does, and leaves the buffers allocated where that fails and the transport has no abandon. NULL is fine. Not
+ * collective. */
 FA_API fa_status_t fa_cp_destroy(fa_cp_t cp);
 /* The sentence behind the last failed call, "" after one that succeeded. With NULL: the calling thread's last message from a
  * function that has no fa_cp_t. */
@@ -133,8 +134,8 @@ enum { /* layout, with FA_CP_SHARD_ROWS: who has which rows of a sequence, and w
 };
 
 enum { /* method */
-    FA_CP_METHOD_AUTO = 0,       /* of those that can, the one that should take least time by the model of docs/distributed.md and the figures of
-                                    fa_cp_create_info_t, for the forward and the backward each. Under FA_DETERMINISTIC never the
+    FA_CP_METHOD_AUTO = 0,       /* of those that can, the one that should take least time by the model of docs/distributed.md and the
+                                    figures of fa_cp_create_info_t, for the forward and the backward each. Under FA_DETERMINISTIC never the
                                     ring, whose bits depend on the number of ranks. With FA_CP_SHARD_KEYS merge */
     FA_CP_METHOD_ULYSSES = 1,    /* each rank computes all rows of its share of the heads. `ranks` divides heads_k and heads_v; no
                                     bias, no mask. Bits: one device's, if split_size is set */
@@ -183,10 +184,10 @@ FA_API fa_status_t fa_cp_partition(const fa_cp_desc_t* spread, int32_t rank, int
 /* ------------------------------------------------------------------------------------------------------------------- the calls */
 
 /* Device memory (FA_CP_DEVICE_MEMORY). A call returns when its work is ordered on the stream of its args or of the handle, and all ranks
- * have said that theirs is; fa_synchronize or the stream's own means then wait for it, but without a limit, while a rank that dies meanwhile is
- * found out by fa_cp_synchronize or the next call alone. All pointers of the args are to device memory, as the core has it: cu_seqlens_q,
- * cu_seqlens_k and causal_offset are read on the host, which waits for the stream; with FA_CP_SHARD_KEYS only where positions count
- * (causal, window, ALiBi), and what nobody reads is not compared between ranks. */
+ * have said that theirs is; fa_synchronize or the stream's own means then wait for it, but without a limit, while a rank that dies
+ * meanwhile is found out by fa_cp_synchronize or the next call alone. All pointers of the args are to device memory, as the core has it:
+ * cu_seqlens_q, cu_seqlens_k and causal_offset are read on the host, which waits for the stream; with FA_CP_SHARD_KEYS only where positions
+ * count (causal, window, ALiBi), and what nobody reads is not compared between ranks. */
 
 /* fa_forward_ex over all ranks; collective. With one rank it is that call.
  *
@@ -228,8 +229,8 @@ FA_API fa_status_t fa_cp_backward(fa_cp_t cp, const fa_attention_desc_t* desc, c
 FA_API fa_status_t fa_cp_explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op,
                                  const void* args, char* text, uint64_t n);
 
-/* Waits until all work is done that calls on the object have ordered, no longer than the time limit. In host memory there is none. Not collective.
- * Errors: as for fa_cp_forward; FA_DEVICE_ERROR with one rank. */
+/* Waits until all work is done that calls on the object have ordered, no longer than the time limit. In host memory there is none. Not
+ * collective. Errors: as for fa_cp_forward; FA_DEVICE_ERROR with one rank. */
 FA_API fa_status_t fa_cp_synchronize(fa_cp_t cp);
 
 /* What this rank sent in the last call, the exchanges of statuses included. Either pointer may be NULL. */

@@ -44,8 +44,8 @@ type Forward struct {
 	BiasScale []float32
 	// Mask: the same as bias by mask_stride; nonzero: attend
 	Mask []uint8
-	// KeyRanges: pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
-	// row's ascend and lie apart; they may be empty, or reach beyond the keys
+	// KeyRanges: pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is
+	// removed. A row's ascend and lie apart; they may be empty, or reach beyond the keys
 	KeyRanges []int32
 	// KeyList: blocks of keys where masks act, in any order, each once in both lists together (not checked: one that
 	// comes again may count twice); −1: none. With a list, a key in none is removed
@@ -81,14 +81,15 @@ type Forward struct {
 	Scores []float32
 	// RngState: {seed, offset}, read when the call runs; the two fields below must then be 0
 	RngState []uint64
-	// DeviceStatus: one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into it
+	// DeviceStatus: one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into
+	// it
 	DeviceStatus []uint32
 	// DropoutSeed: see fa_dropout_mask; not used when dropout_p is 0
 	DropoutSeed uint64
 	// DropoutOffset is as in flashattn.h.
 	DropoutOffset uint64
-	// DropoutRow: With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps of row
-	// dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q.
+	// DropoutRow: With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps
+	// of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q.
 	DropoutRow int64
 	// DropoutKey is as in flashattn.h.
 	DropoutKey int64

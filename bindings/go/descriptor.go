@@ -55,10 +55,11 @@ type Attention struct {
 	Precision Precision
 	// ScoresStage: with FA_OPERAND_SCORES
 	ScoresStage ScoresStage
-	// NumSplits: parts that the keys are cut into and computed side by side, up to 65536; 0: chosen from this descriptor alone
+	// NumSplits: parts that the keys are cut into and computed side by side, up to 65536; 0: chosen from this descriptor
+	// alone
 	NumSplits int32
-	// ReserveUnits: compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's to 256
-	// dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU
+	// ReserveUnits: compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's
+	// to 256 dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU
 	ReserveUnits int32
 	// Softcap: > 0 caps scores to ± softcap; 0: off
 	Softcap float32
@@ -96,7 +97,8 @@ type Attention struct {
 	PageTableStride int64
 	// Chunk: > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off
 	Chunk int64
-	// SplitSize: keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off, as with num_splits
+	// SplitSize: keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off, as with
+	// num_splits
 	SplitSize int64
 	// MaskKeys: > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys
 	MaskKeys int64
@@ -152,7 +154,8 @@ type Attention struct {
 	KDescaleStride [4]int64
 	// VDescaleStride is as in flashattn.h.
 	VDescaleStride [4]int64
-	// KeyRangeStride: (batch, query head, row, interval), in pairs, always literal; row is the tensor's own (packed: no batch stride)
+	// KeyRangeStride: (batch, query head, row, interval), in pairs, always literal; row is the tensor's own (packed: no batch
+	// stride)
 	KeyRangeStride [4]int64
 	// ListStride: of both lists: (batch, list head, block of rows, entry), always literal; packed: no batch stride
 	ListStride [4]int64

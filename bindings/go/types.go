@@ -67,9 +67,9 @@ type Precision int32
 const (
 	// PrecisionDefault: q as given; P no coarser than q's type
 	PrecisionDefault Precision = C.FA_PRECISION_DEFAULT
-	// PrecisionNative: a permission, no promise: q may be rounded to k's element type (8 bits: with a factor for a row or fewer dims),
-	// P to v's, q, P, the values of block types and values times their factors to bf16, and 8-bit products over
-	// keys summed in a matrix unit's own short accumulator. Study baselines ignore it
+	// PrecisionNative: a permission, no promise: q may be rounded to k's element type (8 bits: with a factor for a row or fewer
+	// dims), P to v's, q, P, the values of block types and values times their factors to bf16, and 8-bit products
+	// over keys summed in a matrix unit's own short accumulator. Study baselines ignore it
 	PrecisionNative Precision = C.FA_PRECISION_NATIVE
 )
 
@@ -123,9 +123,9 @@ type ListSpace int32
 const (
 	// ListSpaceKeys: keys of the sequence, as masks count them
 	ListSpaceKeys ListSpace = C.FA_LIST_KEYS
-	// ListSpaceSlots: slots of the cache, page · page_size + slot in the page, of key_list alone, list_keys being 1. No position of a key is
-	// known: none of causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table
-	// have no say, but fa_append_kv takes a page table
+	// ListSpaceSlots: slots of the cache, page · page_size + slot in the page, of key_list alone, list_keys being 1. No position of a key
+	// is known: none of causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page
+	// table have no say, but fa_append_kv takes a page table
 	ListSpaceSlots ListSpace = C.FA_LIST_SLOTS
 )
 

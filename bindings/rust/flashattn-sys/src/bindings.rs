@@ -175,14 +175,15 @@ pub const FA_WINDOW: u32 = 1 << 1;
 pub const FA_SCALE_EXPLICIT: u32 = 1 << 2;
 /// same bits every time; a forward is always so
 pub const FA_DETERMINISTIC: u32 = 1 << 3;
-/// v is the dims [0, dim_v) of k, its factors included: v and v_new are NULL, all v fields but dim_v 0. Forward only
+/// v is the dims [0, dim_v) of k, its factors included: v and v_new are NULL, all v fields but dim_v 0.
+/// Forward only
 pub const FA_V_IN_K: u32 = 1 << 4;
 
 /// q as given; P no coarser than q's type
 pub const FA_PRECISION_DEFAULT: i32 = 0;
-/// a permission, no promise: q may be rounded to k's element type (8 bits: with a factor for a row or fewer dims),
-/// P to v's, q, P, the values of block types and values times their factors to bf16, and 8-bit products over
-/// keys summed in a matrix unit's own short accumulator. Study baselines ignore it
+/// a permission, no promise: q may be rounded to k's element type (8 bits: with a factor for a row or fewer
+/// dims), P to v's, q, P, the values of block types and values times their factors to bf16, and 8-bit products
+/// over keys summed in a matrix unit's own short accumulator. Study baselines ignore it
 pub const FA_PRECISION_NATIVE: i32 = 1;
 
 pub const FA_ALIGN_UNSET: i32 = 0;
@@ -210,9 +211,9 @@ pub const FA_SCORES_PROBABILITY: i32 = 3;
 
 /// keys of the sequence, as masks count them
 pub const FA_LIST_KEYS: i32 = 0;
-/// slots of the cache, page · page_size + slot in the page, of key_list alone, list_keys being 1. No position of a key is
-/// known: none of causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table
-/// have no say, but fa_append_kv takes a page table
+/// slots of the cache, page · page_size + slot in the page, of key_list alone, list_keys being 1. No position of a key
+/// is known: none of causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page
+/// table have no say, but fa_append_kv takes a page table
 pub const FA_LIST_SLOTS: i32 = 1;
 
 pub const FA_STRIDED_Q: u32 = 1 << 0;
@@ -236,7 +237,8 @@ pub const FA_BACKWARD_ACCUMULATE: u32 = 1 << 8;
 pub const FA_MERGE_ACCUMULATE: u32 = 1 << 8;
 /// fa_rotary, fa_append_kv: pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim / 2)
 pub const FA_ROTARY_INTERLEAVED: u32 = 1 << 8;
-/// fa_append_kv: quantise by the largest magnitude of each block of dims and store the de-scale factor
+/// fa_append_kv: quantise by the largest magnitude of each block of dims and store the de-scale
+/// factor
 pub const FA_APPEND_DYNAMIC_SCALE: u32 = 1 << 9;
 /// fa_rotary: x has k's shape, type, strides and lengths instead of q's
 pub const FA_ROTARY_OF_K: u32 = 1 << 10;
@@ -331,7 +333,8 @@ pub struct fa_device_info_t {
 ///     s = softcap · tanh(s / softcap)          if softcap > 0
 ///     s = s + bias_scale_h · bias_ij           not capped; the head's factor is 1 without FA_OPERAND_BIAS_SCALE
 ///     s = s − slope · |i + off − j|            ALiBi
-///     key removed, s = −inf                    causal, window, chunk, boolean mask, key ranges and lists, bias of −inf (times any factor), beyond the lengths
+///     key removed, s = −inf                    causal, window, chunk, boolean mask, key ranges and lists, bias of −inf (times any
+///                                              factor), beyond the lengths
 ///     p = exp(s) / (Σ_j exp(s) + exp(sink))    the sink is one more logit per head, without a value
 ///     p = p · keep / (1 − dropout_p)           LSE is not affected
 ///     o = Σ_j p · v_j,   LSE = ln(Σ_j exp(s) + exp(sink))
@@ -375,17 +378,24 @@ pub struct fa_device_info_t {
 /// ```
 /// Example, q8_0 keys, q4_0 values:        d.k_dtype = FA_Q8_0; d.v_dtype = FA_Q4_0;     strides, if given, count blocks of 32 dims
 /// Example, latent attention (MLA):        d.flags = FA_V_IN_K; d.heads_k = 1; d.dim_qk = 576; d.dim_v = 512;
-/// Example, documents in one sequence:     d.operands = FA_OPERAND_KEY_RANGES; d.key_range_stride[2] = 1;  key_ranges [rows][2] for all heads:
+/// Example, documents in one sequence:     d.operands = FA_OPERAND_KEY_RANGES; d.key_range_stride[2] = 1;
 /// ```text
-///                                         first key and last + 1 of the document of each row, or, if causal, row + 1
+///                                         key_ranges [rows][2] for all heads: first key and last + 1 of the document of each row, or,
+///                                         if causal, row + 1
 /// ```
 /// Example, a BlockMask of FlexAttention:  d.operands = FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST |
 /// ```text
 ///                                         FA_OPERAND_FULL_LIST_COUNT; d.list_rows = d.list_keys = 128; d.list_max = keys / 128;
 ///                                         kv_indices, kv_num_blocks, full_kv_indices, full_kv_num_blocks by their strides
 /// ```
-/// Example, top-k keys of each row:        d.operands = FA_OPERAND_KEY_LIST; d.list_max = k; d.list_heads = 1; d.list_stride = {rows·k, 0, k, 1}
-/// Example, the same as slots of a cache:  and d.list_space = FA_LIST_SLOTS; d.page_size = 64; d.num_pages = 9000;     (d.seqlen_k is not read)
+/// Example, top-k keys of each row:        d.operands = FA_OPERAND_KEY_LIST; d.list_max = k; d.list_heads = 1;
+/// ```text
+///                                         d.list_stride = {rows·k, 0, k, 1}
+/// ```
+/// Example, the same as slots of a cache:  and d.list_space = FA_LIST_SLOTS; d.page_size = 64; d.num_pages = 9000;
+/// ```text
+///                                         (d.seqlen_k is not read)
+/// ```
 /// Example, parts for fa_merge:            d.o_dtype = FA_F32; d.operands = FA_OPERAND_LSE
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -429,10 +439,11 @@ pub struct fa_attention_desc_t {
     pub precision: i32,
     /// with FA_OPERAND_SCORES
     pub scores_stage: i32,
-    /// parts that the keys are cut into and computed side by side, up to 65536; 0: chosen from this descriptor alone
+    /// parts that the keys are cut into and computed side by side, up to 65536; 0: chosen from this descriptor
+    /// alone
     pub num_splits: i32,
-    /// compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's to 256
-    /// dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU
+    /// compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's
+    /// to 256 dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU
     pub reserve_units: i32,
     /// with FA_SCALE_EXPLICIT; up to ± 2.35e38
     pub scale: f32,
@@ -476,7 +487,8 @@ pub struct fa_attention_desc_t {
     pub window_right: i64,
     /// > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off
     pub chunk: i64,
-    /// keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off, as with num_splits
+    /// keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off, as with
+    /// num_splits
     pub split_size: i64,
     /// > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys
     pub mask_keys: i64,
@@ -522,7 +534,8 @@ pub struct fa_attention_desc_t {
     pub q_descale_stride: [i64; 4],
     pub k_descale_stride: [i64; 4],
     pub v_descale_stride: [i64; 4],
-    /// (batch, query head, row, interval), in pairs, always literal; row is the tensor's own (packed: no batch stride)
+    /// (batch, query head, row, interval), in pairs, always literal; row is the tensor's own (packed: no batch
+    /// stride)
     pub key_range_stride: [i64; 4],
     /// of both lists: (batch, list head, block of rows, entry), always literal; packed: no batch stride
     pub list_stride: [i64; 4],
@@ -569,8 +582,8 @@ pub struct fa_forward_args_t {
     pub bias_scale: *const f32,
     /// the same as bias by mask_stride; nonzero: attend
     pub mask: *const u8,
-    /// pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
-    /// row's ascend and lie apart; they may be empty, or reach beyond the keys
+    /// pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is
+    /// removed. A row's ascend and lie apart; they may be empty, or reach beyond the keys
     pub key_ranges: *const i32,
     /// blocks of keys where masks act, in any order, each once in both lists together (not checked: one that
     /// comes again may count twice); −1: none. With a list, a key in none is removed
@@ -605,7 +618,8 @@ pub struct fa_forward_args_t {
     pub scores: *mut f32,
     /// {seed, offset}, read when the call runs; the two fields below must then be 0
     pub rng_state: *const u64,
-    /// one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into it
+    /// one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into
+    /// it
     pub device_status: *mut u32,
     /// see fa_dropout_mask; not used when dropout_p is 0
     pub dropout_seed: u64,
@@ -616,8 +630,8 @@ pub struct fa_forward_args_t {
     pub workspace: *mut c_void,
     /// bytes; at least what fa_workspace_size gives
     pub workspace_size: u64,
-    /// With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps of row
-    /// dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q.
+    /// With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps
+    /// of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q.
     pub dropout_row: i64,
     pub dropout_key: i64,
     pub dropout_head: i64,
@@ -639,8 +653,8 @@ pub struct fa_forward_args_t {
 /// `forward` points to the forward's args: its inputs, and o and lse as it wrote them. Its flags, stream, workspace and scores are not
 /// used.
 /// Types are f32, f16 and bf16, without factors, shifts, tails and o_scale, k's and v's the same, as are their heads; caches (page_table,
-/// kv_batch_idx) and the study baselines have no gradient here: all of these are FA_UNSUPPORTED. dout has q's type and o's shape. o_dtype = FA_F32 keeps an f32 o from the forward for this
-/// call: Δ of a rounded o spoils dq where P is nearly uniform, since dP − Δ then cancels.
+/// kv_batch_idx) and the study baselines have no gradient here: all of these are FA_UNSUPPORTED. dout has q's type and o's shape. o_dtype =
+/// FA_F32 keeps an f32 o from the forward for this call: Δ of a rounded o spoils dq where P is nearly uniform, since dP − Δ then cancels.
 ///
 /// A gradient has its input's type (dbias and dsinks: f32) and is rounded once; each is optional: NULL is not computed. dq, dk and dv
 /// share no elements with one another or with inputs; rows and keys of padded tensors beyond the valid lengths get 0, gaps of packed ones
@@ -651,8 +665,8 @@ pub struct fa_forward_args_t {
 /// backend gives the same bits every time, for any number of threads; a GPU does under FA_DETERMINISTIC.
 ///
 /// Strides of the gradients: all zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
-/// dimension of stride 0 and over repeats (bias_period), and is not written where batch, rows or keys are 0; else its elements must be distinct.
-/// Where k or v is broadcast by a stride of 0, dk and dv need strides of their own.
+/// dimension of stride 0 and over repeats (bias_period), and is not written where batch, rows or keys are 0; else its elements must be
+/// distinct. Where k or v is broadcast by a stride of 0, dk and dv need strides of their own.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fa_backward_args_t {
@@ -685,10 +699,10 @@ pub struct fa_backward_args_t {
 
 /// Merges partial results over disjoint sets of keys into the whole: part p is an f32 o with its LSE, as fa_forward_ex writes them
 /// with o_dtype = FA_F32 and FA_OPERAND_LSE. Parts are merged in ascending order; LSE of −inf, below −2.35e38 or +inf means that a part
-/// saw no key (its o is ignored). A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both; so does o_scale, which FA_MERGE_ACCUMULATE excludes.
-/// Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_v, o_dtype, o and LSE strides, and of the operands
-/// FA_OPERAND_LSE, _SINKS, _O_SCALE, _CU_SEQLENS_Q, _SEQUSED_Q; q_dtype only for the default of o_dtype; any other operand bit is
-/// allowed and ignored, so the forward's own descriptor serves.
+/// saw no key (its o is ignored). A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both; so does o_scale, which
+/// FA_MERGE_ACCUMULATE excludes. Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_v, o_dtype, o and LSE strides, and
+/// of the operands FA_OPERAND_LSE, _SINKS, _O_SCALE, _CU_SEQLENS_Q, _SEQUSED_Q; q_dtype only for the default of o_dtype; any other operand
+/// bit is allowed and ignored, so the forward's own descriptor serves.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fa_merge_args_t {
@@ -715,13 +729,13 @@ pub struct fa_merge_args_t {
     pub workspace_size: u64,
 }
 
-/// Rotary embedding of a tensor that has q's shape, type, strides and lengths: dims [rotary_begin, rotary_begin + rotary_dim) of each head turn by
-/// the angle of the row's position, the rest is copied. Position of row i of sequence b: positions[...] if given, else
+/// Rotary embedding of a tensor that has q's shape, type, strides and lengths: dims [rotary_begin, rotary_begin + rotary_dim) of each head
+/// turn by the angle of the row's position, the rest is copied. Position of row i of sequence b: positions[...] if given, else
 /// position_offset[b] + i, else i; positions count after left padding. Arithmetic in f32, one rounding. Types f32, f16, bf16.
 /// Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_qk, q_dtype, q strides, FA_OPERAND_CU_SEQLENS_Q and
 /// _SEQUSED_Q; other operands are ignored. Under FA_ROTARY_OF_K heads_k, seqlen_k, total_k, k_dtype, k strides, FA_OPERAND_CU_SEQLENS_K
-/// and _SEQUSED_K stand for them, and FA_OPERAND_PAGE_TABLE and _KV_BATCH_IDX are FA_UNSUPPORTED: fa_append_kv turns what it stores. Rows beyond
-/// a sequence's length are not touched.
+/// and _SEQUSED_K stand for them, and FA_OPERAND_PAGE_TABLE and _KV_BATCH_IDX are FA_UNSUPPORTED: fa_append_kv turns what it stores. Rows
+/// beyond a sequence's length are not touched.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fa_rotary_args_t {
@@ -816,8 +830,8 @@ pub struct fa_append_kv_args_t {
 }
 
 /// One tensor into another of the same sizes, which share no element. Elements of equal types are copied bit for bit, whatever the type but
-/// FA_BIT; f32, f16 and bf16 are converted into each other, rounded once. Strides count units, are literal, and 0 or more; the last is 1, and no two
-/// elements of `out` are the same. An array's element, hence frozen.
+/// FA_BIT; f32, f16 and bf16 are converted into each other, rounded once. Strides count units, are literal, and 0 or more; the last is 1,
+/// and no two elements of `out` are the same. An array's element, hence frozen.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fa_conversion_t {
@@ -945,8 +959,8 @@ extern "C" {
     pub fn fa_rotary(handle: fa_handle_t, desc: *const fa_attention_desc_t, args: *const fa_rotary_args_t) -> fa_status_t;
     pub fn fa_append_kv_args_init(args: *mut fa_append_kv_args_t, struct_size: u32) -> fa_status_t;
     pub fn fa_append_kv(handle: fa_handle_t, desc: *const fa_attention_desc_t, args: *const fa_append_kv_args_t) -> fa_status_t;
-    /// Copies, converts, sums or clears tensors with strides: gathering and scattering of rows, other layouts, other types. list is read during the
-    /// call; flags, stream: as for fa_copy_async. On a GPU many of the list share a launch, and so run at the same time: what one conversion
+    /// Copies, converts, sums or clears tensors with strides: gathering and scattering of rows, other layouts, other types. list is read during
+    /// the call; flags, stream: as for fa_copy_async. On a GPU many of the list share a launch, and so run at the same time: what one conversion
     /// writes is no other's x or out, which is not checked. In host memory the calling thread moves them. An error that is found before work
     /// starts leaves all outputs untouched. Errors: FA_INVALID_ARGUMENT, FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (types that are not converted
     /// into each other, a last stride that is not 1), FA_DEVICE_ERROR.

@@ -34,8 +34,8 @@ operands! {
     input f32 bias_scale FA_OPERAND_BIAS_SCALE;
     /// the same as bias by mask_stride; nonzero: attend
     input u8 mask FA_OPERAND_MASK;
-    /// pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
-    /// row's ascend and lie apart; they may be empty, or reach beyond the keys
+    /// pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is
+    /// removed. A row's ascend and lie apart; they may be empty, or reach beyond the keys
     input i32 key_ranges FA_OPERAND_KEY_RANGES;
     /// blocks of keys where masks act, in any order, each once in both lists together (not checked: one that
     /// comes again may count twice); −1: none. With a list, a key in none is removed
@@ -71,14 +71,15 @@ operands! {
     output f32 scores FA_OPERAND_SCORES;
     /// {seed, offset}, read when the call runs; the two fields below must then be 0
     input u64 rng_state FA_OPERAND_RNG_STATE;
-    /// one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into it
+    /// one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into
+    /// it
     output u32 device_status FA_OPERAND_DEVICE_STATUS;
     /// see fa_dropout_mask; not used when dropout_p is 0
     word dropout_seed;
     /// As the field of this name in `flashattn.h`.
     word dropout_offset;
-    /// With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps of row
-    /// dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q.
+    /// With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps
+    /// of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q.
     size dropout_row;
     /// As the field of this name in `flashattn.h`.
     size dropout_key;

@@ -30,10 +30,11 @@ of_attention! {
     choice Precision precision;
     /// with FA_OPERAND_SCORES
     choice ScoresStage scores_stage;
-    /// parts that the keys are cut into and computed side by side, up to 65536; 0: chosen from this descriptor alone
+    /// parts that the keys are cut into and computed side by side, up to 65536; 0: chosen from this descriptor
+    /// alone
     small num_splits;
-    /// compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's to 256
-    /// dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU
+    /// compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's
+    /// to 256 dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU
     small reserve_units;
     /// > 0 caps scores to ± softcap; 0: off
     real softcap;
@@ -71,7 +72,8 @@ of_attention! {
     size page_table_stride;
     /// > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off
     size chunk;
-    /// keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off, as with num_splits
+    /// keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off, as with
+    /// num_splits
     size split_size;
     /// > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys
     size mask_keys;
@@ -127,7 +129,8 @@ of_attention! {
     array 4 k_descale_stride;
     /// As the field of this name in `flashattn.h`.
     array 4 v_descale_stride;
-    /// (batch, query head, row, interval), in pairs, always literal; row is the tensor's own (packed: no batch stride)
+    /// (batch, query head, row, interval), in pairs, always literal; row is the tensor's own (packed: no batch
+    /// stride)
     array 4 key_range_stride;
     /// of both lists: (batch, list head, block of rows, entry), always literal; packed: no batch stride
     array 4 list_stride;

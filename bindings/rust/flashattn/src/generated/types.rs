@@ -48,9 +48,9 @@ choices! {
     Precision
     /// q as given; P no coarser than q's type
     Default = FA_PRECISION_DEFAULT,
-    /// a permission, no promise: q may be rounded to k's element type (8 bits: with a factor for a row or fewer dims),
-    /// P to v's, q, P, the values of block types and values times their factors to bf16, and 8-bit products over
-    /// keys summed in a matrix unit's own short accumulator. Study baselines ignore it
+    /// a permission, no promise: q may be rounded to k's element type (8 bits: with a factor for a row or fewer
+    /// dims), P to v's, q, P, the values of block types and values times their factors to bf16, and 8-bit products
+    /// over keys summed in a matrix unit's own short accumulator. Study baselines ignore it
     Native = FA_PRECISION_NATIVE,
 }
 choices! {
@@ -92,9 +92,9 @@ choices! {
     ListSpace
     /// keys of the sequence, as masks count them
     Keys = FA_LIST_KEYS,
-    /// slots of the cache, page · page_size + slot in the page, of key_list alone, list_keys being 1. No position of a key is
-    /// known: none of causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table
-    /// have no say, but fa_append_kv takes a page table
+    /// slots of the cache, page · page_size + slot in the page, of key_list alone, list_keys being 1. No position of a key
+    /// is known: none of causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page
+    /// table have no say, but fa_append_kv takes a page table
     Slots = FA_LIST_SLOTS,
 }
 choices! {
