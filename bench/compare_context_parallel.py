@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""flashattn.torch.context_parallel beside PyTorch's own context parallelism, on the GPUs of one host over NCCL: forward and backward of the same
-causal problems, one process a GPU, rivals in turn, medians of rounds.
+"""flashattn.torch.context_parallel beside PyTorch's own context parallelism, on the GPUs of one host over NCCL: forward and backward of the
+same causal problems, one process a GPU, rivals in turn, medians of rounds.
 
     compare_context_parallel.py [--ranks N] [--tokens 8192,32768,65536] [--seconds 100] [--json FILE]
 
 Needs torch with CUDA, and libflashattn and libflashattn-cp with the CUDA module (FLASHATTN_LIBRARY, FLASHATTN_CP_LIBRARY,
-FLASHATTN_BACKEND_DIR). A time is that of the slowest process. "local" is this library on each GPU by itself, all rows of its share of the heads: as
-many operations, and no messages. Both have the same rows on the same GPU, so their outputs are compared; the exit status is 1 where they differ
-or a process failed. A rival that does not take k and v with fewer heads gets them repeated, before the clock runs.
+FLASHATTN_BACKEND_DIR). A time is that of the slowest process. "local" is this library on each GPU by itself, all rows of its share of the
+heads: as many operations, and no messages. Both have the same rows on the same GPU, so their outputs are compared; the exit status is 1
+where they differ or a process failed. A rival that does not take k and v with fewer heads gets them repeated, before the clock runs.
 """
 
 from __future__ import annotations
@@ -219,7 +219,8 @@ def main() -> int:
         else:
             print(row)
     if options.json:
-        kept = {"device": torch.cuda.get_device_name(0), "gpus": options.ranks, "torch": torch.__version__, "date": date.today().isoformat(),
+        kept = {"device": torch.cuda.get_device_name(0), "gpus": options.ranks, "torch": torch.__version__,
+                "date": date.today().isoformat(),
                 "heads": HEADS, "heads_k": HEADS_K, "dim": DIM, "rows": rows}
         options.json.write_text(json.dumps(kept, indent=1) + "\n")
     return 0 if good and rows else 1

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """libflashattn-cp on two cores of this machine, over MPI: overhead with one rank, speed with two, bytes sent, and what the closed form of
-`flashattn study --ranks` says, given the speed of one rank, of its memory and of the link, which are measured in the same run. Times are the least of the rounds; the
-overhead, and one of the two speeds, are of the processors' time, which other work on the machine hardly changes.
+`flashattn study --ranks` says, given the speed of one rank, of its memory and of the link, which are measured in the same run. Times are
+the least of the rounds; the overhead, and one of the two speeds, are of the processors' time, which other work on the machine hardly
+changes.
 
     compare_cp.py BUILD_DIR [--rounds N] [--rows N] [--json FILE]       BUILD_DIR: configured with -DFA_BENCH=ON, where MPI is, and built
 """
@@ -37,7 +38,8 @@ def predicted(build: Path, result: dict) -> float:
     """Seconds of forward and backward by the closed form."""
     flops = 2.0 * SHAPE["rows"] ** 2 * SHAPE["heads"] * SHAPE["dim"] * (1 + BACKWARD)  # causal: half of 4 n² d for each head
     speed = flops / sum(result[p]["core_processor_seconds"] for p in ("forward", "backward"))
-    command = [build / "cli" / "flashattn", "study", "--ranks", "2", "--shape", f"1,{SHAPE['heads']},{SHAPE['rows']},{SHAPE['dim']}", "--kv-heads",
+    command = [build / "cli" / "flashattn", "study", "--ranks", "2", "--shape", f"1,{SHAPE['heads']},{SHAPE['rows']},{SHAPE['dim']}",
+               "--kv-heads",
                str(SHAPE["heads_k"]), "--speed", str(speed / 1e12), "--link-rate", str(result["link_gb_per_second"]), "--latency",
                str(result["link_microseconds"]), "--memory", str(result["memory_gb_per_second"])]
     for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
@@ -72,7 +74,8 @@ def main() -> int:
               f"({r['speed_by_processors']:.2f} by their processors' time), {r['spread_seconds']:.3f} s, {r['spread_processor_seconds']:.3f} s of a processor, "
               f"predicted {r['predicted_seconds']:.3f} s ({100 * (r['predicted_seconds'] / r['spread_processor_seconds'] - 1):+.0f} %)")
     if options.json:
-        options.json.write_text(json.dumps({"processor": processor(), "date": date.today().isoformat(), "rounds": options.rounds, "rows": rows}, indent=1) + "\n")
+        options.json.write_text(json.dumps({"processor": processor(), "date": date.today().isoformat(), "rounds": options.rounds,
+                                            "rows": rows}, indent=1) + "\n")
     return 0
 
 

@@ -43,7 +43,8 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     suites = "\n".join(f"  {name:10} {text}" for name, text in SUITES.items())
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog=f"suites:\n{suites}",
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", type=of(lambda text: parse_suites(text, SUITES)), default=list(SUITES), metavar="NAME,…", help="default all")
+    parser.add_argument("--suite", type=of(lambda text: parse_suites(text, SUITES)), default=list(SUITES), metavar="NAME,…",
+                        help="default all")
     parser.add_argument("--threads", type=of(lambda text: parse_threads(text, len(os.sched_getaffinity(0)))), default="1,all",
                         metavar="COUNT,…", help="of every rival; default 1,all. Suites that need one count take the largest")
     parser.add_argument("--quick", action="store_true", help="one group of each suite: does it run at all?")

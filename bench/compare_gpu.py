@@ -78,7 +78,8 @@ def main() -> int:
 
         work([tuple(job) for job in options.worker], options.effort, options.rivals)
         return 0
-    return compare(options.suite, lambda suite: f"{suite}: {SUITES[suite]}", lambda jobs: worker_command(options, jobs), options, options.effort)
+    return compare(options.suite, lambda suite: f"{suite}: {SUITES[suite]}", lambda jobs: worker_command(options, jobs), options,
+                   options.effort)
 
 
 if __name__ == "__main__":

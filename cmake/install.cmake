@@ -15,8 +15,8 @@ foreach(package flashattn flashattn-static)
   configure_file(${package}.pc.in ${package}.pc @ONLY)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${package}.pc DESTINATION ${pkgconfig_dir} COMPONENT dev)
 endforeach()
-# `pkg-config --static` prints -lflashattn before all else, which is the shared library where both are installed. A name that only the archive
-# has chooses it, with every linker and build system.
+# `pkg-config --static` prints -lflashattn before all else, which is the shared library where both are installed. A name that only the
+# archive has chooses it, with every linker and build system.
 file(CREATE_LINK libflashattn.a ${CMAKE_CURRENT_BINARY_DIR}/libflashattn-static.a SYMBOLIC)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/libflashattn-static.a DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
 configure_package_config_file(cmake/flashattnConfig.cmake.in flashattnConfig.cmake INSTALL_DESTINATION ${package_dir}

@@ -1,5 +1,5 @@
-# What `cpack` writes in the build folder: with -G TGZ an archive of the whole installed tree, which runs wherever it is unpacked, and with -G
-# DEB a package of each component, under the names that packaging/debian gives them, for machines like the one that builds.
+# What `cpack` writes in the build folder: with -G TGZ an archive of the whole installed tree, which runs wherever it is unpacked, and with
+# -G DEB a package of each component, under the names that packaging/debian gives them, for machines like the one that builds.
 set(CPACK_GENERATOR TGZ)
 set(CPACK_PACKAGE_NAME flashattn)
 set(CPACK_SYSTEM_NAME ${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR})

@@ -1,5 +1,5 @@
-# Enables C and C++ where the library can be built: elsewhere one sentence says so, instead of dozens of errors. A system's name is looked at
-# before its compilers, which may be missing, too.
+# Enables C and C++ where the library can be built: elsewhere one sentence says so, instead of dozens of errors. A system's name is looked
+# at before its compilers, which may be missing, too.
 set(supported "64-bit Linux, GCC or Clang")
 if(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
   message(FATAL_ERROR "CMAKE_SYSTEM_NAME is \"${CMAKE_SYSTEM_NAME}\": expected ${supported}")

@@ -114,7 +114,8 @@ def python(abi):
         out.append(f"\nclass {python_name(name)}({base}):\n    _fields_ = [\n")
         out += [f'        ("{field}", {python_type(kind, abi, in_struct=True)}),\n' for field, kind in fields]
         out.append("    ]\n\n")
-    out.append("\nSTRUCTS: dict[str, type[ctypes.Structure]] = {\n" + "".join(f'    "{name}": {python_name(name)},\n' for name in abi.structs) + "}\n")
+    out.append("\nSTRUCTS: dict[str, type[ctypes.Structure]] = {\n"
+               + "".join(f'    "{name}": {python_name(name)},\n' for name in abi.structs) + "}\n")
     out.append("\n# name: (result, arguments)\nPROTOTYPES: dict[str, tuple[Any, list[Any]]] = {\n")
     for name, (result, parameters) in abi.functions.items():
         parts = [python_type(kind, abi, in_struct=False) for kind in (result, *(kind for _, kind in parameters))]

@@ -88,7 +88,8 @@ def calls(abi, docs):
             elif name not in NO_TENSORS | {"struct_size", "workspace_size"}:
                 options.append(Option(name, kind, doc))
         flag = f"{struct[:-len('_args_t')].upper()}_OF_K"
-        found.append(Call(op.removeprefix("FA_OP_").lower(), struct, function, op, docs[struct], tensors, options, flag if flag in flags else ""))
+        found.append(Call(op.removeprefix("FA_OP_").lower(), struct, function, op, docs[struct], tensors, options,
+                          flag if flag in flags else ""))
     untyped = [f"{call.struct}.{t.name}" for call in found for t in call.tensors if t.element == "void" and not t.dtype]
     if untyped:
         raise SystemExit(f"TYPED_AS does not say which field of the descriptor has the type of {', '.join(untyped)}")

@@ -1,5 +1,5 @@
-"""The Go package's part that follows the header: enumerations, the descriptor's fields, the args of each call, and the C functions that take
-their pointers one by one, because cgo pins Go memory only as an argument of a call."""
+"""The Go package's part that follows the header: enumerations, the descriptor's fields, the args of each call, and the C functions that
+take their pointers one by one, because cgo pins Go memory only as an argument of a call."""
 import re
 
 from generate_abi_texts import ARRAY
@@ -159,12 +159,14 @@ def calls_h(found):
         blanks = ["const fa_forward_args_t* forward_blank"] if many else []
         out.append(f"\nstatic inline fa_status_t run_{c.name}(fa_handle_t h, const fa_attention_desc_t* desc, "
                    + "".join(f"{b}, " for b in blanks) + f"const {c.struct}* blank,\n    " + ",\n    ".join(parameters) + ") {\n")
-        out.append("".join(["    fa_forward_args_t forward = *forward_blank;\n"] if many else []) + f"    {c.struct} args = *blank;\n" + "".join(body))
+        out.append("".join(["    fa_forward_args_t forward = *forward_blank;\n"] if many else []) + f"    {c.struct} args = *blank;\n"
+                   + "".join(body))
         out.append(("    args.forward = &forward;\n" if many else "") + f"    return {c.function}(h, desc, &args);\n}}\n")
     return "".join(out) + "\n#endif\n"
 
 
 def files(abi, docs, found):
     folder = "bindings/go"
-    return {f"{folder}/types.go": types(abi, docs), f"{folder}/descriptor.go": descriptor(abi, docs), f"{folder}/calls.go": calls_go(found, docs),
+    return {f"{folder}/types.go": types(abi, docs), f"{folder}/descriptor.go": descriptor(abi, docs),
+            f"{folder}/calls.go": calls_go(found, docs),
             f"{folder}/calls.h": calls_h(found)}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the manual pages of section 3 from the comments of include/*.h: one for each function and struct, those that share a comment on one page with
-a page for each name that leads there; flashattn_constants(3) and flashattn_cp_constants(3); and an overview for each header.
+"""Writes the manual pages of section 3 from the comments of include/*.h: one for each function and struct, those that share a comment on
+one page with a page for each name that leads there; flashattn_constants(3) and flashattn_cp_constants(3); and an overview for each header.
 
 generate_man.py FOLDER
 """

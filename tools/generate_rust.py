@@ -79,7 +79,8 @@ def sys(abi, docs):
         if len(line) > WIDTH + 1:
             line = f"    pub fn {name}(\n" + "".join(f"        {a},\n" for a in arguments) + f"    ) -> {rust_type(result)};\n"
         out.append(doc(docs[name], "    ") + line)
-    sizes = "\n".join(f"    {name}: {offsets(fields)[1]}{' struct_size' if is_sized(fields) else ''};" for name, fields in abi.structs.items())
+    sizes = "\n".join(f"    {name}: {offsets(fields)[1]}{' struct_size' if is_sized(fields) else ''};"
+                      for name, fields in abi.structs.items())
     return "".join(out) + "}\n\n" + RUST_TAIL + f"zeroed!(\n{sizes}\n);\n"
 
 

@@ -38,8 +38,8 @@ record() {
 mkfifo "$logs/slots"
 exec {slots}<>"$logs/slots"
 
-# deal PROCESSES LOG COMMAND…: a test program's tests dealt out to several processes, for much of their time goes into the oracle's one thread; and
-# these to the devices that no comparison has, in turn, unless CUDA_VISIBLE_DEVICES is set. Each waits for a slot; who came
+# deal PROCESSES LOG COMMAND…: a test program's tests dealt out to several processes, for much of their time goes into the oracle's one
+# thread; and these to the devices that no comparison has, in turn, unless CUDA_VISIBLE_DEVICES is set. Each waits for a slot; who came
 # first begins first.
 turn=0
 deal() {
@@ -100,11 +100,13 @@ spread() { beside "$1" 24 "$check" --gtest_brief=1 --gtest_filter="$2"; }
 shards() { for ((n = 0; n < $2; n++)); do printf 'Shard/%s.*/%d:' "$1" "$n"; done; }
 
 # Kernels that a tool does not understand, by their mangled names.
-# - racecheck, latent_tokens_sm90: its producers' copies arrive at an mbarrier by themselves (cp.async.mbarrier.arrive.noinc). The tool, before its
-#   version of 2026, takes that for an arrival of the thread, made at once, and the copies for ones that nobody has waited for.
-# - synccheck, MmaLatentByte: its roles meet at a barrier with a number and a count, each at a place of its own in the text, which PTX allows.
+# - racecheck, latent_tokens_sm90: its producers' copies arrive at an mbarrier by themselves (cp.async.mbarrier.arrive.noinc). The tool,
+#   before its version of 2026, takes that for an arrival of the thread, made at once, and the copies for ones that nobody has waited for.
+# - synccheck, MmaLatentByte: its roles meet at a barrier with a number and a count, each at a place of its own in the text, which PTX
+#   allows.
 declare -A not_understood=([racecheck]=latent_tokens_sm90 [synccheck]=MmaLatentByte)
-# sanitize TOOL: over some calls of every kernel, beside what follows; racecheck takes its time, and has fewer of Hopper's and of the backward's.
+# sanitize TOOL: over some calls of every kernel, beside what follows; racecheck takes its time, and has fewer of Hopper's and of the
+# backward's.
 sanitize() {
     local sanitizer=(compute-sanitizer --tool "$1" --error-exitcode 1) tests=("$gpu" --gtest_brief=1) cases=12
     [ "$1" != racecheck ] || cases=4

@@ -2,8 +2,8 @@
 constant.
 
 The form it relies on is the header's own. A comment before a declaration belongs to it and to all that follow without a blank
-line; a comment behind a field or a constant belongs to that one; a line of dashes begins a section. Of a header of inline functions, what stands before its first line of dashes is
-its own affair.
+line; a comment behind a field or a constant belongs to that one; a line of dashes begins a section. Of a header of inline functions, what
+stands before its first line of dashes is its own affair.
 """
 
 import re

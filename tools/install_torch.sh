@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# install_torch.sh: prints a folder with Debian's torch for the CPU and the libraries that it needs, 150 MB to fetch, unpacked under build/torch: no
-# root is needed, and no other Python finds it, for it is older than flashattn.torch takes. It has torch.distributed with gloo, for
-# which PyPI's torch would need gigabytes of NVIDIA's libraries. Prints nothing but a sentence on stderr where Debian's packages cannot be had.
+# install_torch.sh: prints a folder with Debian's torch for the CPU and the libraries that it needs, 150 MB to fetch, unpacked under
+# build/torch: no root is needed, and no other Python finds it, for it is older than flashattn.torch takes. It has torch.distributed with
+# gloo, for which PyPI's torch would need gigabytes of NVIDIA's libraries. Prints nothing but a sentence on stderr where Debian's packages
+# cannot be had.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

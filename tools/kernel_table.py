@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The tables of GPU kernels: registers and spills as ptxas reports them, tiles and shared memory as the backend lists them, and a hash of each
-translation unit's PTX.
+"""The tables of GPU kernels: registers and spills as ptxas reports them, tiles and shared memory as the backend lists them, and a hash of
+each translation unit's PTX.
 
 kernel_table.py NVCC VERSION LIST REPORT…                 prints the tables, docs/generated/kernels.md
 kernel_table.py --check TABLE NVCC VERSION LIST REPORT…   fails when TABLE does not have what this build has, or a kernel spills
 
-NVCC and VERSION: the compiler. LIST: the program tests/budgets/kernel_list. REPORT: what tools/keep_ptxas_report kept, OBJECT.ptxas, with the
-PTX beside it. A build for some of TABLE's architectures, or with some of its units, is compared in what it has. Where a build has PTX alone
-(FA_CUDA_PTX), equal hashes say that registers are as TABLE has them, and a unit of each family is assembled to see that they are. Another compiler
-than TABLE's cannot tell whether it is current: the check is skipped (77).
+NVCC and VERSION: the compiler. LIST: the program tests/budgets/kernel_list. REPORT: what tools/keep_ptxas_report kept, OBJECT.ptxas, with
+the PTX beside it. A build for some of TABLE's architectures, or with some of its units, is compared in what it has. Where a build has PTX
+alone (FA_CUDA_PTX), equal hashes say that registers are as TABLE has them, and a unit of each family is assembled to see that they are.
+Another compiler than TABLE's cannot tell whether it is current: the check is skipped (77).
 """
 import difflib
 import hashlib
@@ -30,7 +30,8 @@ HOPPER = re.compile(r"forward_sm90<(?:Descaled<)?(\w+)>?, (\d+), (\d+), (\d+), (
 
 LOCAL = re.compile(r"_(GLOBAL__N_|INTERNAL)_[0-9a-f]{8}_(\d+_\w+?_cu)_[0-9a-f]{8}")  # names with hashes of the file's path
 # Of each family a unit that is quickly assembled.
-SAMPLES = ("mma_Bf16_64", "bwd_mma_16bit_64", "mma_latent", "sm90/wide/dispatch", "sm90/latent/boxes", "bwd_sm90_Bf16_64", "bwd_sm90_Bf16_256")
+SAMPLES = ("mma_Bf16_64", "bwd_mma_16bit_64", "mma_latent", "sm90/wide/dispatch", "sm90/latent/boxes", "bwd_sm90_Bf16_64",
+           "bwd_sm90_Bf16_256")
 UNITS = "## Translation units"
 
 Listed = namedtuple("Listed", "rows columns keys threads resident shared")
@@ -102,7 +103,8 @@ def assembled(nvcc, units, kernels):
     with tempfile.TemporaryDirectory() as folder:
         for unit in SAMPLES:
             for architecture, ptx in units.get(unit, {}).items():
-                command = [Path(nvcc).parent / "ptxas", "--warning-as-error", "-arch", architecture, "-m64", "-v", "--fmad", "false", ptx, "-o", f"{folder}/o"]
+                command = [Path(nvcc).parent / "ptxas", "--warning-as-error", "-arch", architecture, "-m64", "-v", "--fmad", "false", ptx,
+                           "-o", f"{folder}/o"]
                 told = subprocess.run(command, capture_output=True, text=True)
                 faults += read_report(unit, told.stderr, kernels)
                 if told.returncode:
@@ -219,7 +221,8 @@ def main(arguments):
         print(f"skipped: {committed} was made with another compiler")
         return SKIPPED
     known, here = cells_of(text), cells_of(current)
-    stale = [f"{name}, {head}: {known.get((name, head), 'nothing')} in the table, {cell} here" for (name, head), cell in here.items() if known.get((name, head)) != cell]
+    stale = [f"{name}, {head}: {known.get((name, head), 'nothing')} in the table, {cell} here"
+             for (name, head), cell in here.items() if known.get((name, head)) != cell]
     if {name for name, _ in known} <= {name for name, _ in here} and current != text:  # a build that has all
         stale += difflib.unified_diff(text.splitlines(), current.splitlines(), lineterm="")
     if stale:

@@ -6,7 +6,8 @@ import torch
 from flashattn import _abi
 
 DIMS = 32
-TYPES = {"q8_0": (_abi.FA_Q8_0, 34), "q4_0": (_abi.FA_Q4_0, 18), "q4_1": (_abi.FA_Q4_1, 20), "q5_0": (_abi.FA_Q5_0, 22), "q5_1": (_abi.FA_Q5_1, 24)}  # and bytes of a block
+TYPES = {"q8_0": (_abi.FA_Q8_0, 34), "q4_0": (_abi.FA_Q4_0, 18), "q4_1": (_abi.FA_Q4_1, 20), "q5_0": (_abi.FA_Q5_0, 22),
+         "q5_1": (_abi.FA_Q5_1, 24)}  # and bytes of a block
 
 
 def quantise(x: torch.Tensor, kind: str) -> torch.Tensor:

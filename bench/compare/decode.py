@@ -155,7 +155,8 @@ def in_blocks(kind: str, batch: int, heads: int, heads_kv: int, keys: int) -> Pr
 def with_factors(kind: str, batch: int, heads: int, heads_kv: int, keys: int) -> Problem:
     """K and V with factors of some dims of each token, beside a bf16 q."""
     k, v = (schemes.quantise(normal(batch, keys, heads_kv, 128), kind) for _ in range(2))
-    return Problem(normal(batch, 1, heads, 128), k.rows, v.rows, k_descale=k.factor, v_descale=v.factor, k_shift=k.shift, v_shift=v.shift, scheme=kind)
+    return Problem(normal(batch, 1, heads, 128), k.rows, v.rows, k_descale=k.factor, v_descale=v.factor, k_shift=k.shift, v_shift=v.shift,
+                   scheme=kind)
 
 
 def quantised(bench: Bench) -> Iterator[Group]:
@@ -224,7 +225,8 @@ def latent(bench: Bench) -> Iterator[Group]:
         def make(shape=(batch, heads, keys, listed), name=name):
             problems, work = rotating(listed_cache, *shape), "flops" if shape[1] == 128 else "bytes"
             contestants = {f"{shape[3]} keys": bench.ours(*rotating(latent_cache, shape[0], shape[1], shape[3]), graph=True, work=work),
-                           "listed": bench.ours(*problems, graph=True, work=work), "listed, 8 bits": bench.ours(*(as_records(p) for p in problems), graph=True, work=work)}
+                           "listed": bench.ours(*problems, graph=True, work=work),
+                           "listed, 8 bits": bench.ours(*(as_records(p) for p in problems), graph=True, work=work)}
             contestants["listed, 8 bits"].work = contestants["listed"].work
             return contestants, [Comparison(f"{kind}, {name}", f"{shape[3]} keys", "time", *targets.LATENT_LISTED[kind], ours=kind)
                                  for kind in ("listed", "listed, 8 bits")]

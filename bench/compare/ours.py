@@ -90,7 +90,8 @@ class Call:
 
     def describe(self) -> _abi.AttentionDesc:
         p = self.problem
-        k_dtype, unit = TYPES[p.blocks] if p.blocks else (_abi.FA_E4M3 if p.records else SCHEMES[p.scheme].dtype if p.scheme else DTYPES[p.k.dtype], 1)
+        k_dtype, unit = TYPES[p.blocks] if p.blocks else (_abi.FA_E4M3 if p.records else SCHEMES[p.scheme].dtype if p.scheme
+                                                          else DTYPES[p.k.dtype], 1)
         d = _abi.AttentionDesc(q_dtype=DTYPES[p.q.dtype], k_dtype=k_dtype, batch=p.batch, heads_q=p.heads,
                                heads_k=p.k.shape[-2], seqlen_k=p.most_keys, dim_qk=p.q.shape[-1], dim_v=p.dim_v,
                                seqlen_q=p.most_keys if p.offsets is not None else p.q.shape[1])
@@ -133,7 +134,8 @@ class Call:
             d.mask_stride[:] = (0, 0, *p.mask.stride())
         if p.scheme:
             d.k_descale_dtype = d.v_descale_dtype = SCHEMES[p.scheme].factor
-            for stride, block, factor in ((d.k_descale_stride, d.k_descale_block, p.k_descale), (d.v_descale_stride, d.v_descale_block, p.v_descale)):
+            for stride, block, factor in ((d.k_descale_stride, d.k_descale_block, p.k_descale),
+                                          (d.v_descale_stride, d.v_descale_block, p.v_descale)):
                 stride[:], block[:] = strides_of(factor), (1, SCHEMES[p.scheme].dims)
         elif p.k_descale is not None:
             d.k_descale_stride[:] = d.v_descale_stride[:] = (0, 0, 1, 0)
@@ -150,12 +152,16 @@ class Call:
         p = self.problem
         factors, tail = (p.k[..., at:] if p.records else None for at in (records.FACTORS_AT, records.TAIL_AT))
         return ((_abi.FA_OPERAND_BIAS, ["bias"], p.bias), (_abi.FA_OPERAND_MASK, ["mask"], p.mask),
-                (_abi.FA_OPERAND_ALIBI, ["alibi_slopes"], p.slopes), (_abi.FA_OPERAND_SINKS, ["sinks"], p.sinks), (_abi.FA_OPERAND_SEQUSED_K, ["seqused_k"], p.used),
-                (_abi.FA_OPERAND_PAGE_TABLE, ["page_table"], p.table), (_abi.FA_OPERAND_KEY_LIST, ["key_list"], p.slots if p.slots is not None else self.cut[0]),
+                (_abi.FA_OPERAND_ALIBI, ["alibi_slopes"], p.slopes), (_abi.FA_OPERAND_SINKS, ["sinks"], p.sinks),
+                (_abi.FA_OPERAND_SEQUSED_K, ["seqused_k"], p.used),
+                (_abi.FA_OPERAND_PAGE_TABLE, ["page_table"], p.table),
+                (_abi.FA_OPERAND_KEY_LIST, ["key_list"], p.slots if p.slots is not None else self.cut[0]),
                 (_abi.FA_OPERAND_KEY_LIST_COUNT, ["key_list_count"], self.cut[1]), (_abi.FA_OPERAND_FULL_LIST, ["full_list"], self.full[0]),
-                (_abi.FA_OPERAND_FULL_LIST_COUNT, ["full_list_count"], self.full[1]), (_abi.FA_OPERAND_KEY_RANGES, ["key_ranges"], p.ranges),
+                (_abi.FA_OPERAND_FULL_LIST_COUNT, ["full_list_count"], self.full[1]),
+                (_abi.FA_OPERAND_KEY_RANGES, ["key_ranges"], p.ranges),
                 (_abi.FA_OPERAND_CU_SEQLENS_Q | _abi.FA_OPERAND_CU_SEQLENS_K, ["cu_seqlens_q", "cu_seqlens_k"], p.offsets),
-                (_abi.FA_OPERAND_K_DESCALE, ["k_descale"], factors if p.records else p.k_descale), (_abi.FA_OPERAND_K_TAIL, ["k_tail"], tail), (_abi.FA_OPERAND_V_DESCALE, ["v_descale"], p.v_descale),
+                (_abi.FA_OPERAND_K_DESCALE, ["k_descale"], factors if p.records else p.k_descale),
+                (_abi.FA_OPERAND_K_TAIL, ["k_tail"], tail), (_abi.FA_OPERAND_V_DESCALE, ["v_descale"], p.v_descale),
                 (_abi.FA_OPERAND_K_SHIFT, ["k_shift"], p.k_shift), (_abi.FA_OPERAND_V_SHIFT, ["v_shift"], p.v_shift))
 
     def __call__(self) -> None:

@@ -120,7 +120,8 @@ def draw_bars(axis, lengths: dict[str, list[dict]]) -> list[str]:
             at = place + (n - (len(given) - 1) / 2) * width
             axis.bar(at, height, width=width * 0.94, color=COLOURS[name])
             if name == OURS:
-                axis.annotate(best_of(rows), (at, height), xytext=(0, 1.5), textcoords="offset points", ha="center", va="bottom", fontsize=6)
+                axis.annotate(best_of(rows), (at, height), xytext=(0, 1.5), textcoords="offset points", ha="center", va="bottom",
+                              fontsize=6)
     if max(heights) > LOG_FROM["bars"] * min(heights):
         axis.set_yscale("log")
         axis.set_ylim(min(heights) / 1.5, max(heights) * 1.6)

@@ -1,5 +1,5 @@
-"""A picture of context parallelism over the GPUs of one host, from the files of bench/context_parallel_gpu.cc: what part of a GPU's own speed
-each method keeps, by tokens of a GPU. Needs matplotlib."""
+"""A picture of context parallelism over the GPUs of one host, from the files of bench/context_parallel_gpu.cc: what part of a GPU's own
+speed each method keeps, by tokens of a GPU. Needs matplotlib."""
 
 from __future__ import annotations
 

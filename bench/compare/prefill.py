@@ -192,12 +192,14 @@ def lists(bench: Bench) -> Iterator[Group]:
                     kept = (torch.rand(heads, blocks, blocks, device="cuda") < share) | torch.eye(blocks, dtype=torch.bool, device="cuda")
                     whole = torch.ones_like(kept)
                     below = torch.ones_like(kept[0]).tril() if plain.causal else whole[0]
-                    contestants = {"plain": bench.ours(plain), "lists": bench.ours(replace(plain, kept=kept & below)), "of all": bench.ours(replace(plain, kept=whole & below))}
+                    contestants = {"plain": bench.ours(plain), "lists": bench.ours(replace(plain, kept=kept & below)),
+                                   "of all": bench.ours(replace(plain, kept=whole & below))}
                     comparisons = [Comparison(f"a tenth of the blocks, {name}", "plain", "speed", *targets.LISTS, ours="lists"),
                                    Comparison(f"all blocks, {name}", "plain", "speed", ours="of all")]
                     if plain.causal:
                         last = torch.arange(shape[2], device="cuda", dtype=torch.int32) + 1
-                        contestants["ranges"] = bench.ours(replace(plain, causal=False, ranges=torch.stack([torch.zeros_like(last), last], 1)))
+                        contestants["ranges"] = bench.ours(replace(plain, causal=False,
+                                                                   ranges=torch.stack([torch.zeros_like(last), last], 1)))
                         comparisons.append(Comparison(f"ranges, {name}", "plain", "speed", *targets.RANGES, ours="ranges"))
                     return contestants, comparisons
 

@@ -73,7 +73,8 @@ def cudnn_8bit_call(p: Problem):
         inputs[name] = tensor(name, torch.full(single, float(factor), device=p.q.device), single, single, f32)
     outputs = graph.sdpa_fp8(**inputs, generate_stats=False, attn_scale=dim**-0.5, right_bound=0 if p.causal else None,
                              diagonal_alignment=cudnn.diagonal_alignment.TOP_LEFT)
-    for made, of, like, stride, dtype in ((outputs[0], o, shape, strides, f8), (outputs[2], torch.zeros(1, device=o.device), single, single, f32),
+    for made, of, like, stride, dtype in ((outputs[0], o, shape, strides, f8),
+                                          (outputs[2], torch.zeros(1, device=o.device), single, single, f32),
                                           (outputs[3], torch.zeros(1, device=o.device), single, single, f32)):
         memory[len(memory) + 1] = of
         made.set_uid(len(memory)).set_output(True).set_dim(like).set_stride(stride).set_data_type(dtype)

@@ -38,7 +38,8 @@ class Sensors:
         self.process = None
         if not shutil.which(query[0]):
             return
-        self.process = subprocess.Popen(ending_with_us([*query, "--id", device]), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen(ending_with_us([*query, "--id", device]), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                        text=True)
         threading.Thread(target=self.listen, daemon=True).start()
         self.process.send_signal(signal.SIGSTOP)
 

@@ -19,7 +19,8 @@ PREFIXES = {"T": 1e3, "G": 1.0}
 HEADLINES = (  # of the README: results, machine, suite, row, rival, what it is
     ("gpu_h100", "H100", "forward", "bf16 B4 H16 S4k d128 causal", "CUDNN", "forward, bf16, d 128, causal, 4 × 4k rows"),
     ("gpu_h100", "H100", "backward", "bf16 B1 H16 S16k d128 causal", "CUDNN", "backward, bf16, d 128, causal, 16k rows"),
-    ("cpu_emerald_rapids", "Emerald Rapids, 16 threads", "prefill, 16 threads", "bf16 H16 S2k d128", "FLASH", "forward, bf16, d 128, 2k rows"),
+    ("cpu_emerald_rapids", "Emerald Rapids, 16 threads", "prefill, 16 threads", "bf16 H16 S2k d128", "FLASH",
+     "forward, bf16, d 128, 2k rows"),
 )
 
 
@@ -107,7 +108,8 @@ def power(rows: list[dict]) -> str:
 
 def microseconds(rows: list[dict]) -> str:
     return table(["", "µs", "fastest round", "slowest round"],
-                 [[row["name"], *(f"{row[key]:.2f}" for key in ("value", "low", "high"))] for row in measured(rows) if row["kind"] == "microseconds"])
+                 [[row["name"], *(f"{row[key]:.2f}" for key in ("value", "low", "high"))]
+                  for row in measured(rows) if row["kind"] == "microseconds"])
 
 
 def calls(figures: dict) -> str:

@@ -17,7 +17,8 @@ FORWARD_CUDNN = {
 }
 # Over FlashAttention-3's, whatever the mask and length.
 FORWARD_FA3 = {64: NONE, 128: (1.06, 1.10), 256: (1.03, 1.08)}
-# The e4m3 forward's over cuDNN's and over FlashAttention-3's: where both are measured the better one counts, and either has the same bounds.
+# The e4m3 forward's over cuDNN's and over FlashAttention-3's: where both are measured the better one counts, and either has the same
+# bounds.
 FORWARD_E4M3 = {
     (64, False): {512: (1.15, 1.35), 1024: (1.15, 1.35), 4096: (1.15, 1.35), 16384: (1.15, 1.35)},
     (64, True): {512: (1.15, 1.35), 1024: (1.15, 1.35), 4096: (1.15, 1.35), 16384: (1.15, 1.35)},
@@ -84,7 +85,8 @@ RANGES: Bounds = (0.87, 0.95)
 SOFTCAP = {64: (2.0, 1.5), 128: (1.4, 1.2), 256: (1.15, 1.05)}  # by head dimension
 SPECULATIVE: Bounds = (1.15, 1.05)
 LOW: Bounds = (1.15, 1.0)
-QUANTISED = {"int8": (0.65, 0.55), "e4m3": (0.65, 0.55), "q8_0": (0.65, 0.57), "q4_0": (0.45, 0.35), "q4_1": (1.0, 0.51), "q5_0": (1.0, 0.54),
+QUANTISED = {"int8": (0.65, 0.55), "e4m3": (0.65, 0.55), "q8_0": (0.65, 0.57), "q4_0": (0.45, 0.35), "q4_1": (1.0, 0.51),
+             "q5_0": (1.0, 0.54),
              "q5_1": (1.0, 0.58), "MXFP8": (1.0, 0.72), "MXFP4": (1.0, 0.47), "NVFP4": (1.0, 0.48), "u4 with shifts": (1.0, 0.51)}
 # and speed again.
 PREFILL_8BIT: Bounds = (0.9, 1.0)

@@ -1,4 +1,5 @@
-# fa_seal_module(TARGET): the module's file has a note of itself, with a checksum of its code and data where the build can run what writes it.
+# fa_seal_module(TARGET): the module's file has a note of itself, with a checksum of its code and data where the build can run what writes
+# it.
 function(fa_seal_module target)
   set(src ${PROJECT_SOURCE_DIR}/src)
   if(NOT TARGET fa_seal)

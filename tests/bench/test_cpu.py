@@ -32,7 +32,8 @@ class Jobs(unittest.TestCase):
 
     def test_suites_run_where_they_say_something(self):
         jobs = jobs_of(list(SUITES), [1, 16])
-        self.assertEqual([job for job in jobs if job.endswith("1 thread")], [job_name(s, 1) for s in ("ceilings", "prefill", "backward", "decode")])
+        self.assertEqual([job for job in jobs if job.endswith("1 thread")],
+                         [job_name(s, 1) for s in ("ceilings", "prefill", "backward", "decode")])
         self.assertEqual([parse_job(job)[0] for job in jobs if job.endswith("16 threads")], list(SUITES))
         self.assertNotIn("scaling", [parse_job(job)[0] for job in jobs_of(list(SUITES), [2, 16])])
         self.assertEqual(jobs_of(["scaling", "options"], [1]), ["options, 1 thread"])
@@ -47,7 +48,8 @@ class Jobs(unittest.TestCase):
 
 class Targets(unittest.TestCase):
     def test_a_cpu_is_read(self):
-        for text, cpu in (("vendor_id : GenuineIntel\nmodel name\t: X: 9\nflags : fpu amx_bf16 avx512_bf16\n", targets.Cpu("X: 9", True, False)),
+        for text, cpu in (("vendor_id : GenuineIntel\nmodel name\t: X: 9\nflags : fpu amx_bf16 avx512_bf16\n",
+                           targets.Cpu("X: 9", True, False)),
                           ("vendor_id : AuthenticAMD\nmodel name : Y\nflags : avx512_bf16\n", targets.Cpu("Y", False, True)),
                           ("CPU implementer : 0x41\n", targets.Cpu("unknown", False, False))):
             with tempfile.NamedTemporaryFile("w") as file:
@@ -63,7 +65,8 @@ class Targets(unittest.TestCase):
         self.assertEqual([targets.backward(PLAIN, "f32", dim, threads) for dim in (64, 128) for threads in (1, 16)],
                          [(1.05, 1.2), (1.1, 1.3), (1.0, 1.15), (1.1, 1.3)])
         self.assertEqual(targets.backward(INTEL, "bf16", 64, 1), (2.5, 4.0))
-        for nothing in (targets.backward(PLAIN, "bf16", 64, 1), targets.backward(INTEL, "f16", 64, 1), targets.backward(INTEL, "bf16", 64, 2),
+        for nothing in (targets.backward(PLAIN, "bf16", 64, 1), targets.backward(INTEL, "f16", 64, 1),
+                        targets.backward(INTEL, "bf16", 64, 2),
                         targets.prefill(PLAIN, "bf16", 64, 2048, 1), targets.prefill(INTEL, "f32", 64, 2048, 2), targets.causal(512),
                         targets.option(PLAIN, "bf16", "sinks"), targets.option(INTEL, "bf16", "softcap"),
                         targets.decode(32, 32, 4096, 16, False), targets.f16_beside_bf16("cpu_flash_tile_avx512")):

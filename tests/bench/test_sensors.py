@@ -63,7 +63,8 @@ sensors = Sensors('GPU-1', [sys.executable, '-c', {TALKS!r}])
 sensors.watch(Contestant(lambda milliseconds: [time.sleep(0.01) for _ in range(1000) if not sensors.samples]), 1)
 print(sensors.process.pid, flush=True)
 input()"""
-        with subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, stdin=subprocess.PIPE,
+        with subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                              stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, text=True) as owner:
             pid = int(owner.stdout.readline())
             os.kill(pid, 0)

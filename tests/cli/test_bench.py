@@ -49,7 +49,8 @@ class Bench(ToolCase):
                 (16, 40, "--align bottom-right --window 3,5", lambda i, j: i + 21 <= j <= i + 29)):
             with self.subTest(options=options, rows=rows, keys=keys):
                 pairs = sum(kept(i, j) for i in range(rows) for j in range(keys))
-                self.assertEqual(self.work_of("--shape", f"2,4,{rows},8", "--keys", keys, *options.split()), (pairs, 2 * 2 * keys * 4 * 8 * 4))
+                self.assertEqual(self.work_of("--shape", f"2,4,{rows},8", "--keys", keys, *options.split()),
+                                 (pairs, 2 * 2 * keys * 4 * 8 * 4))
 
     def test_every_option_is_heard(self):
         for options in ("--heads-kv 1", "--dim-v 20", "--heads-kv 1 --v-in-k --dim-v 4 --cold", "--kv-dtype i8 --v-in-k", "--page-size 5",
@@ -59,7 +60,8 @@ class Bench(ToolCase):
                 for row in self.rows("--shape", "2,4,16,8", *options.split()):
                     self.assertGreater(row["seconds"], 0)
         self.assertEqual(self.work_of("--shape", "1,4,1,8", "--keys", "12", "--heads-kv", "2")[1], 12 * 2 * 16 * 4)
-        self.assertEqual(self.work_of("--shape", "1,4,1,8", "--keys", "12", "--heads-kv", "2", "--v-in-k", "--dim-v", "4")[1], 12 * 2 * 8 * 4)
+        self.assertEqual(self.work_of("--shape", "1,4,1,8", "--keys", "12", "--heads-kv", "2", "--v-in-k", "--dim-v", "4")[1],
+                         12 * 2 * 8 * 4)
         self.assertIn("standard", self.rows("--shape", "1,1,16,8", "--algorithm", "standard", "--dtype", "f32")[0]["kernel"]["name"])
 
     def test_gradients_are_five_products_for_two(self):
@@ -96,7 +98,8 @@ class Bench(ToolCase):
 
     def test_variants_cost_a_multiple_of_their_groups_first(self):
         """For equal work: a triangle has half of it."""
-        plain, *variants = self.rows("--suite", "options", "--dtype", "f32", short=("--milliseconds", "0", "--rounds", "1", "--threads", "1"))
+        plain, *variants = self.rows("--suite", "options", "--dtype", "f32",
+                                     short=("--milliseconds", "0", "--rounds", "1", "--threads", "1"))
         self.assertNotIn("cost", plain)
         pairs = {row["name"]: row["flops"] / (4 * row["shape"][1] * 128) for row in variants}
         for row in variants:
@@ -203,7 +206,8 @@ class Bench(ToolCase):
                 (["--shape", "1,2,3"], "--shape"), (["--shape", "1,2,3,0"], "--shape"), (["--suite", "fast"], "--suite", "fast"),
                 (["--suite", "small", *shape], "--suite", "--shape"), (["--keys", "5"], "--shape"), (["--backward"], "--shape"),
                 ([*shape, "--backward", "--cold"], "--backward", "--cold"), (["--alibi"], "--shape"),
-                ([*shape, "--keys", "-1"], "--keys", "-1"), ([*shape, "--page-size", "-4"], "--page-size"), ([*shape, "--rounds", "0"], "--rounds"),
+                ([*shape, "--keys", "-1"], "--keys", "-1"), ([*shape, "--page-size", "-4"], "--page-size"),
+                ([*shape, "--rounds", "0"], "--rounds"),
                 ([*shape, "--milliseconds", "-1"], "--milliseconds"), ([*shape, "--milliseconds", "nan"], "--milliseconds"),
                 ([*shape, "--dtype", "i8"], "--dtype"), ([*shape, "--alibi"], "--alibi", "--align"), ([*shape, "--window", "3"], "--align"),
                 ([*shape, "--heads-kv", "3"], "heads_k", "3"), ([*shape, "--softcap", "-1"], "--softcap"),

@@ -39,18 +39,22 @@ class Errors(ToolCase):
     def test_numbers(self):
         self.refuse_options([
             ("--scale nan", "--scale", "'nan'", "finite"), ("--scale inf", "--scale"), ("--scale -inf", "--scale"), ("--scale 1x", "1x"),
-            ("--scale 1e39", "float32", "1e39"), ("--scale -1e-46", "float32", "-1e-46"), ("--scale 0x1p3", "--scale"), ("--softcap nan", "--softcap"),
+            ("--scale 1e39", "float32", "1e39"), ("--scale -1e-46", "float32", "-1e-46"), ("--scale 0x1p3", "--scale"),
+            ("--softcap nan", "--softcap"),
             ("--softcap -1", "--softcap", "-1"), ("--softcap 0", "--softcap"), ("--softcap 1e-60", "--softcap", "1e-60"),
             ("--threads 2.5", "--threads", "2.5"), ("--threads 99999999999999999999", "--threads"),
             ("--num-splits -1", "--num-splits"), ("--num-splits 3000000000", "--num-splits"), ("--num-splits two", "--num-splits"),
-            ("--window 1 --align top-left", "--window"), ("--window 1,2,3 --align top-left", "--window"), ("--window a,b --align top-left", "--window"),
-            ("--window -2,1 --align top-left", "--window"), ("--window 1, --align top-left", "--window"), ("--window nan,1 --align top-left", "--window"),
+            ("--window 1 --align top-left", "--window"), ("--window 1,2,3 --align top-left", "--window"),
+            ("--window a,b --align top-left", "--window"),
+            ("--window -2,1 --align top-left", "--window"), ("--window 1, --align top-left", "--window"),
+            ("--window nan,1 --align top-left", "--window"),
             ("--window 99999999999999999999,1 --align top-left", "--window")])
         by_the_library = [("--threads -1", "threads", "-1"), ("--threads 100000", "threads", "100000")]
         self.refuse_options(by_the_library, status=(1,))
 
     def test_an_empty_value_is_not_no_value(self):
-        for option in ("--q", "--out", "--lse", "--bias", "--bias-scale", "--mask", "--sinks", "--cu-seqlens-q", "--cu-seqlens-k", "--window", "--scale",
+        for option in ("--q", "--out", "--lse", "--bias", "--bias-scale", "--mask", "--sinks", "--cu-seqlens-q", "--cu-seqlens-k",
+                       "--window", "--scale",
                        "--causal", "--align", "--layout", "--dtype", "--backend", "--threads"):
             with self.subTest(option=option):
                 self.refuse([*FILES, "--out", "o.npy", option, ""] if option not in ("--q", "--out") else
@@ -90,7 +94,8 @@ class Errors(ToolCase):
                 self.refuse([*FILES, "--out", "o.npy"], *words)
 
     def test_types(self):
-        rows = [({"q": ones(2, 5, 4, 8, dtype="f8")}, "", "--q", "float64", "astype"), ({"v": ones(2, 7, 2, 6, dtype="f2")}, "", "same type"),
+        rows = [({"q": ones(2, 5, 4, 8, dtype="f8")}, "", "--q", "float64", "astype"),
+                ({"v": ones(2, 7, 2, 6, dtype="f2")}, "", "same type"),
                 ({"k": ones(2, 7, 2, 8, dtype="i4")}, "", "--k", "int32"), ({"q": ones(2, 5, 4, 8, dtype="u2")}, "", "--dtype bf16"),
                 ({}, "--dtype bf16", "--q", "float32", "bf16"), ({}, "--dtype f16", "float32", "f16"),
                 ({"q": ones(2, 5, 4, 8, dtype="u2")}, "--dtype f32", "uint16"), ({"k": ones(2, 7, 2, 8, dtype="?")}, "", "bool")]
@@ -102,11 +107,14 @@ class Errors(ToolCase):
 
     def test_operands(self):
         full = "(2, 4, 5, 7)"
-        rows = [({"bias": ones(6, 7)}, "--bias", "(6, 7)", full), ({"bias": ones(1, 2, 4, 5, 7)}, "--bias", full), ({"bias": ones(7, 5)}, full),
-                ({"bias": ones(2, 2, 5, 7)}, full), ({"bias": ones(5, 7, dtype="f8")}, "float64"), ({"bias": ones(5, 7, dtype="u2")}, "bf16"),
+        rows = [({"bias": ones(6, 7)}, "--bias", "(6, 7)", full), ({"bias": ones(1, 2, 4, 5, 7)}, "--bias", full),
+                ({"bias": ones(7, 5)}, full),
+                ({"bias": ones(2, 2, 5, 7)}, full), ({"bias": ones(5, 7, dtype="f8")}, "float64"),
+                ({"bias": ones(5, 7, dtype="u2")}, "bf16"),
                 ({"bias": ones(5, 7), "bias-scale": ones(3)}, "--bias-scale", "(3,)", "(4,)"),
                 ({"mask": ones(6, 7, dtype="?")}, "--mask", full), ({"mask": ones(5, 7)}, "--mask", "float32", "bool"),
-                ({"sinks": ones(3)}, "--sinks", "(3,)", "(4,)"), ({"sinks": ones(2, 4)}, "--sinks"), ({"sinks": ones(4, dtype="f2")}, "float16")]
+                ({"sinks": ones(3)}, "--sinks", "(3,)", "(4,)"), ({"sinks": ones(2, 4)}, "--sinks"),
+                ({"sinks": ones(4, dtype="f2")}, "float16")]
         for arrays, *words in rows:
             with self.subTest(words=words):
                 self.save(**arrays)
@@ -149,8 +157,10 @@ class Errors(ToolCase):
         np.testing.assert_array_equal(self.load("o"), ones(3))
 
     def test_usage(self):
-        for args in ([], ["dance"], ["run"], ["run", *FILES], ["run", *FILES, "--out"], ["run", *FILES, "--out", "o.npy", "--colour", "red"],
-                     ["run", *FILES, "--out", "o.npy", "extra"], ["info", "--xml"], ["verify", "3"], ["run", "--out", "o.npy"], ["--colour"]):
+        for args in ([], ["dance"], ["run"], ["run", *FILES], ["run", *FILES, "--out"],
+                     ["run", *FILES, "--out", "o.npy", "--colour", "red"],
+                     ["run", *FILES, "--out", "o.npy", "extra"], ["info", "--xml"], ["verify", "3"], ["run", "--out", "o.npy"],
+                     ["--colour"]):
             with self.subTest(args=args):
                 done = self.run_tool(*args)
                 self.assert_sentence(done, "--help")

@@ -64,7 +64,8 @@ class Outputs(Files):
         (self.folder / "there").mkdir()
         (self.folder / "there" / "old.npy").write_bytes(b"old")
         (self.folder / "there" / "old.npy").chmod(0o600)
-        for link, target in (("absolute.npy", self.folder / "there" / "old.npy"), ("relative.npy", "there/old.npy"), ("dangling.npy", "there/new.npy"),
+        for link, target in (("absolute.npy", self.folder / "there" / "old.npy"), ("relative.npy", "there/old.npy"),
+                             ("dangling.npy", "there/new.npy"),
                              ("there/up.npy", "../of_link.npy"), ("of_link.npy", "there/onward.npy"), ("there/onward.npy", "last.npy")):
             (self.folder / link).symlink_to(target)
         for link, file in (("absolute.npy", "there/old.npy"), ("relative.npy", "there/old.npy"), ("dangling.npy", "there/new.npy"),
@@ -152,11 +153,13 @@ class Unfinished(Files):
 class Standard(Files):
     def test_every_input(self):
         rng = np.random.default_rng(1)
-        self.save(bias=rng.standard_normal((5, 5)).astype("f4"), mask=rng.random((5, 5)) < 0.7, sinks=np.ones(1, "f4"), cu=np.array([0, 2, 5], "i4"))
+        self.save(bias=rng.standard_normal((5, 5)).astype("f4"), mask=rng.random((5, 5)) < 0.7, sinks=np.ones(1, "f4"),
+                  cu=np.array([0, 2, 5], "i4"))
         for name in ("q", "k", "v"):
             np.save(self.folder / f"packed_{name}.npy", self.load(name)[0])
         padded = [*INPUTS, "--bias", "bias.npy", "--mask", "mask.npy", "--sinks", "sinks.npy"]
-        packed = [*(word if word.startswith("--") else "packed_" + word for word in INPUTS), "--cu-seqlens-q", "cu.npy", "--cu-seqlens-k", "cu.npy"]
+        packed = [*(word if word.startswith("--") else "packed_" + word for word in INPUTS), "--cu-seqlens-q", "cu.npy", "--cu-seqlens-k",
+                  "cu.npy"]
         for options in (padded, packed):
             self.output_of("run", *options, "--out", "o.npy")
             for at in range(1, len(options), 2):
@@ -177,7 +180,8 @@ class Standard(Files):
 
     def test_holds_one_thing_at_a_time(self):
         for options, *words in (
-                (["--q", "-", "--k", "-", "--v", "v.npy", "--out", "o.npy"], "--q", "--k"), ([*INPUTS, "--out", "o.npy", "--bias", "-", "--sinks", "-"], "--bias", "--sinks"),
+                (["--q", "-", "--k", "-", "--v", "v.npy", "--out", "o.npy"], "--q", "--k"),
+                ([*INPUTS, "--out", "o.npy", "--bias", "-", "--sinks", "-"], "--bias", "--sinks"),
                 ([*INPUTS, "--out", "-", "--lse", "-"], "--out", "--lse"), ([*INPUTS, "--out", "-", "--explain"], "--out", "--explain"),
                 ([*INPUTS, "--out", "o.npy", "--lse", "-", "--explain"], "--lse", "--explain")):
             done = self.run_tool("run", *options, stdin="")
@@ -186,7 +190,8 @@ class Standard(Files):
 
     def test_that_cannot_be_written(self):
         with open("/dev/full", "w") as full:
-            done = subprocess.run([TOOL, "run", *INPUTS, "--out", "-"], cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+            done = subprocess.run([TOOL, "run", *INPUTS, "--out", "-"], cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True,
+                                  check=False)
         self.assertEqual((done.returncode, done.stderr), (1, "flashattn: standard output: cannot be written: No space left on device\n"))
 
 
@@ -198,7 +203,8 @@ class Log(Files):
         self.assertIn("flashattn: debug: fa_forward_ex: batch 1", done.stderr)
 
     def test_or_to_a_file(self):
-        done = self.run_tool("run", *INPUTS, "--out", "o.npy", "--backend", "cpu", env={"FLASHATTN_LOG": "info", "FLASHATTN_LOG_FILE": "log"})
+        done = self.run_tool("run", *INPUTS, "--out", "o.npy", "--backend", "cpu",
+                             env={"FLASHATTN_LOG": "info", "FLASHATTN_LOG_FILE": "log"})
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertRegex((self.folder / "log").read_text(), r"\Aflashattn \d+ info: backend cpu, .*\n\Z")
 

@@ -118,8 +118,10 @@ class Study(ToolCase):
         for options in (["--plot", "x.eps"], ["--plot", "-", "--json"], ["--shape", "1,2,3"],
                         ["--shape", "1,2,3,0"], ["--shape", "a,b,c,d"], ["--shape", "1,1,8,2000"], ["--rounds", "0"],
                         ["--ranks", "0"], ["--ranks", "2,x"], ["--ranks", "2", "--json"], ["--ranks", "2", "--kv-heads", "3"],
-                        ["--speed", "2"], ["--ranks", "2", "--speed", "0"], ["--ranks", "2", "--memory", "0"], ["--memory", "2"], ["--ranks", "2", "--latency", "1"],
-                        ["--ranks", "2", "--link-rate", "-1"], ["--rounds", "nan"], ["--seconds", "nan"], ["--seconds", "-1"], ["--plot", "none/x.svg"], ["--shape", ""]):
+                        ["--speed", "2"], ["--ranks", "2", "--speed", "0"], ["--ranks", "2", "--memory", "0"], ["--memory", "2"],
+                        ["--ranks", "2", "--latency", "1"],
+                        ["--ranks", "2", "--link-rate", "-1"], ["--rounds", "nan"], ["--seconds", "nan"], ["--seconds", "-1"],
+                        ["--plot", "none/x.svg"], ["--shape", ""]):
             with self.subTest(options=options):
                 self.assert_sentence(self.run_tool("study", *(options if "--shape" in options else ["--shape", "1,1,8,8", *options])))
                 self.assertEqual(list(self.folder.iterdir()), [])

@@ -90,7 +90,8 @@ class Interrupted(ToolCase):
             process = subprocess.Popen([TOOL, *BENCH, "--rounds", "1"], cwd=self.folder, stdout=writer, stderr=errors)
             os.close(writer)
             self.addCleanup(end, process)
-            while struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD, b"\0" * 4))[0] < size - 300:  # less room than the notes below the table need
+            while struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD,
+                                                 b"\0" * 4))[0] < size - 300:  # less room than the notes below the table need
                 self.assertIsNone(process.poll())
                 time.sleep(0.01)
             process.send_signal(signal.SIGINT)

@@ -1,5 +1,5 @@
-# launches.sh PROGRAM: do the kernels of a backward get what its plan has? GCC 12.2 once left out all but the types. And are those loaded that are
-# launched, when they are, and no others?
+# launches.sh PROGRAM: do the kernels of a backward get what its plan has? GCC 12.2 once left out all but the types. And are those loaded
+# that are launched, when they are, and no others?
 . "$(dirname "$0")/common.sh"
 
 said() { "$@" || { echo "FAILED: $*" >&2; exit 1; }; }

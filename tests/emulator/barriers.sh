@@ -6,7 +6,8 @@ exec 2>/dev/null  # bash's own word on each process that ends by a signal
 check=$(realpath "$1")
 cd "$2/gpu"
 
-# fails PLACE WAVE FILTER: do the checks fail without that barrier, the threads taken forwards or backwards? What takes too long says nothing.
+# fails PLACE WAVE FILTER: do the checks fail without that barrier, the threads taken forwards or backwards? What takes too long says
+# nothing.
 fails() {
     local status
     for order in backward forward; do  # what the first thread places, those behind it find in a forward order

@@ -1,5 +1,5 @@
-# Vets the package, runs its tests and examples under the race detector with the checks of pointer passing, and its example program as that of
-# a module of its own, which asks for the package as docs/guides/languages.md says.
+# Vets the package, runs its tests and examples under the race detector with the checks of pointer passing, and its example program as that
+# of a module of its own, which asks for the package as docs/guides/languages.md says.
 . "$(dirname "$0")/common.sh"
 skip_without go
 

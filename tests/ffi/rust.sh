@@ -1,5 +1,5 @@
-# Tests the crates (documentation included) with the shared and the static library, looks at what would be published, and runs the example as a
-# program that asks for that.
+# Tests the crates (documentation included) with the shared and the static library, looks at what would be published, and runs the example
+# as a program that asks for that.
 . "$(dirname "$0")/common.sh"
 . "$(dirname "$0")/cargo.sh"
 cd "$SOURCE/bindings/rust"

@@ -251,11 +251,12 @@ def indexed_registers(emulator):
     return (machine.v[5] == 7).all()
 
 
-CASES = {"program counter": program_counter, "calls": calls, "shared base": shared_base, "indexed registers": indexed_registers, "transposed loads": transposed_loads, "loads to LDS": loads_to_lds,
-         "swaps": swaps, "products of CDNA 2": products_of_cdna2, "flat saddr": flat_saddr, "flat offset": flat_offset, "flat on RDNA 4": flat_rdna4, "unaligned words": unaligned,
-         "16-bit registers": sixteen_bits,
-         "rows of 32 x 32": rows_of_32, "operands in AGPRs": agprs, "LDS from AGPRs": lds_from_agprs, "f16 special operands": special, "constant C": constant_c,
-         "permlane literal": permlane, "cache": caches}
+CASES = {"program counter": program_counter, "calls": calls, "shared base": shared_base, "indexed registers": indexed_registers,
+         "transposed loads": transposed_loads, "loads to LDS": loads_to_lds, "swaps": swaps,
+         "products of CDNA 2": products_of_cdna2, "flat saddr": flat_saddr, "flat offset": flat_offset,
+         "flat on RDNA 4": flat_rdna4, "unaligned words": unaligned, "16-bit registers": sixteen_bits,
+         "rows of 32 x 32": rows_of_32, "operands in AGPRs": agprs, "LDS from AGPRs": lds_from_agprs,
+         "f16 special operands": special, "constant C": constant_c, "permlane literal": permlane, "cache": caches}
 
 
 class Corrections(unittest.TestCase):

@@ -65,7 +65,8 @@ CMAKE
     "$cmake" --build "$scratch/names/build" >"$scratch/log" 2>&1 || { cat "$scratch/log"; fail "targets that are called as libraries"; }
 expect_minimal "$scratch/names/build/m"
 
-# The sources as a folder of a project: the library alone, by the same names, none of its tests and tools, and no name of a target beside it.
+# The sources as a folder of a project: the library alone, by the same names, none of its tests and tools, and no name of a target beside
+# it.
 mkdir "$scratch/part"
 cat >"$scratch/part/CMakeLists.txt" <<CMAKE
 cmake_minimum_required(VERSION 3.22)

@@ -1,6 +1,6 @@
-# The commands of the README's section "Install", word for word, on a copy of the sources: a program that is built as it says runs. Root gets a
-# view of the machine in which nothing is installed and nothing done outlasts the test; for anybody else, and where there is no such view, the
-# installation goes to a folder and ldconfig is not tried.
+# The commands of the README's section "Install", word for word, on a copy of the sources: a program that is built as it says runs. Root
+# gets a view of the machine in which nothing is installed and nothing done outlasts the test; for anybody else, and where there is no such
+# view, the installation goes to a folder and ldconfig is not tried.
 . "$(dirname "$0")/common.sh"
 
 # fenced PAGE TITLE: the commands in the section's fences, one a line.

@@ -1,5 +1,5 @@
-# A plain C program with the library inside: no libflashattn.so, no libstdc++ at run time. Beside the shared library, which a linker prefers,
-# and without it, as on a system that ships only the static one.
+# A plain C program with the library inside: no libflashattn.so, no libstdc++ at run time. Beside the shared library, which a linker
+# prefers, and without it, as on a system that ships only the static one.
 . "$(dirname "$0")/common.sh"
 
 # expect_inside PACKAGE OPTION…: the examples hold the library.

@@ -22,7 +22,8 @@ def dense(dtype: str, batch: int, n: int, heads: int, dim: int, causal: bool = F
 
 
 def compared(name: str, contestants: dict, rivals: list[str], bounds: dict[str, targets.Bounds]) -> list[Comparison]:
-    return [Comparison(name, rival, "speed", *(bounds.get(rival) or (None, None))) for rival in rivals if rival in contestants or rival == "FLASH"]
+    return [Comparison(name, rival, "speed", *(bounds.get(rival) or (None, None))) for rival in rivals if rival in contestants
+            or rival == "FLASH"]
 
 
 def prefill(bench: Bench) -> Iterator[Group]:
@@ -196,7 +197,8 @@ def options(bench: Bench) -> Iterator[Group]:
                 contestants[option] = bench.ours(p)
                 if option == "mask, triangle":
                     contestants[option].work *= 0.5 * (1 + 1 / 1024)  # the pairs that are left, whether or not the kernel knows
-            return contestants, [Comparison(f"{option}, {name}", "plain", "time", *(targets.option(bench.cpu, dtype, option) or (None, None)),
+            return contestants, [Comparison(f"{option}, {name}", "plain", "time",
+                                            *(targets.option(bench.cpu, dtype, option) or (None, None)),
                                             ours=option) for option in contestants if option != "plain"]
 
         yield Group(name, make)

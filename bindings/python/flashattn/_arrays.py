@@ -25,8 +25,8 @@ _CODES = {
     "int8": _abi.FA_I8,
     "float8_e8m0fnu": _abi.FA_E8M0,
 }
-# ggml's blocks of 32 dims, as structures: an array of them has dim / 32 elements in its last axis. Of their numbers the low byte comes first
-# on every machine.
+# ggml's blocks of 32 dims, as structures: an array of them has dim / 32 elements in its last axis. Of their numbers the low byte comes
+# first on every machine.
 _BLOCK_DIMS = 32
 _BLOCKS = {
     "q4_0": (_abi.FA_Q4_0, np.dtype([("d", "<f2"), ("qs", "u1", 16)])),

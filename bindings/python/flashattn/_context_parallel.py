@@ -35,9 +35,9 @@ class context_parallel:
             out = cp.attention(q, k, v, causal="top-left")       # differentiable; all processes call it
 
     group: of torch.distributed, with gloo for tensors in the CPU's memory or nccl for a GPU's; None: the default one.
-    device: of all tensors; None: with nccl the current GPU, else the CPU. On a GPU calls go into torch's current stream, and return when they are
-    in it; synchronize() waits for them no longer than the time limit, and finds a process that died. What processes compare before and
-    after a call goes over gloo: where the group has none, by a group that is made for it.
+    device: of all tensors; None: with nccl the current GPU, else the CPU. On a GPU calls go into torch's current stream, and return when
+    they are in it; synchronize() waits for them no longer than the time limit, and finds a process that died. What processes compare before
+    and after a call goes over gloo: where the group has none, by a group that is made for it.
     layout: "zigzag", equal work for each process under a causal mask, or "contiguous".
     method: "auto", "ulysses", "all-gather" or "ring", of forward and backward.
     block: parts begin at multiples of it. timeout: seconds, the longest wait for another process; None: no limit.

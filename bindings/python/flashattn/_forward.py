@@ -224,7 +224,8 @@ def _scores(request: Request, given: SimpleNamespace) -> None:
     mask = None if mask is None else as_array("mask", mask)
     check_mask(mask, (np.bool_, np.uint8), given.mask_keys, given.mask_bits)
     if mask is not None:
-        shape = mask_columns(request, repeating(desc, desc.mask_period), given.mask_keys, given.mask_bits, mask.shape, mask.dtype == np.uint8)
+        shape = mask_columns(request, repeating(desc, desc.mask_period), given.mask_keys, given.mask_bits, mask.shape,
+                             mask.dtype == np.uint8)
         request.matrix(_abi.FA_OPERAND_MASK, "mask", mask, shape)
     if given.key_ranges is not None:
         key_ranges(request, given.key_ranges)

@@ -16,7 +16,8 @@ FLOATS = ("float32", "float16", "bfloat16")
 PER_HEAD = ("sinks", "bias_scale")
 INTEGERS = ("cu_seqlens_q", "cu_seqlens_k", "key_ranges", *KEY_LISTS)
 # The operands beside q, k and v.
-BITS = {name: f"FA_OPERAND_{name.upper()}" for name in ("bias", *PER_HEAD, "mask", "rng_state", *INTEGERS)} | {"alibi_slopes": "FA_OPERAND_ALIBI"}
+BITS = {name: f"FA_OPERAND_{name.upper()}" for name in ("bias", *PER_HEAD, "mask", "rng_state",
+                                                        *INTEGERS)} | {"alibi_slopes": "FA_OPERAND_ALIBI"}
 
 Arrays = dict[str, Any]  # by name: arrays, or their shapes and dtypes
 
@@ -124,7 +125,8 @@ def describe(options: Static, given: Arrays) -> Request:
             desc.alibi_batch_stride = desc.heads_q if x.ndim == 2 else 0
         if name == "key_ranges":
             _ranges(desc, x)
-    key_lists(request, {name: given.get(name) for name in KEY_LISTS}, options.list_rows, options.list_keys, functools.partial(_list, request))
+    key_lists(request, {name: given.get(name) for name in KEY_LISTS}, options.list_rows, options.list_keys,
+              functools.partial(_list, request))
     return request
 
 

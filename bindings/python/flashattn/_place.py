@@ -1,5 +1,5 @@
-"""Where a call's arrays lie: in ordinary memory, or in a GPU's as arrays of a library that exports DLPack. Those are read and written where they
-are, in their library's stream, without torch."""
+"""Where a call's arrays lie: in ordinary memory, or in a GPU's as arrays of a library that exports DLPack. Those are read and written where
+they are, in their library's stream, without torch."""
 
 from __future__ import annotations
 

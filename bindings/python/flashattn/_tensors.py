@@ -258,7 +258,8 @@ class Call:
         return x
 
     def score_gradient(self, field: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """In float32; of a bias summed over what it is broadcast along or repeats over, of which nothing is written without rows or keys."""
+        """In float32; of a bias summed over what it is broadcast along or repeats over, of which nothing is written without rows or
+        keys."""
         x = self.output(field, shape, torch.float32, gaps=True)
         if field == "dbias":
             desc = self.request.desc

@@ -84,8 +84,9 @@ class Messages:
 
 
 class OrderedMessages(Messages):
-    """The same in the order of a stream, as NCCL has them: a wait is the stream's. What the host has to say goes over gloo, by the group itself
-    where it has that for the CPU's tensors, else by one of the same processes. On the CPU there is one stream, which is the thread itself."""
+    """The same in the order of a stream, as NCCL has them: a wait is the stream's. What the host has to say goes over gloo, by the group
+    itself where it has that for the CPU's tensors, else by one of the same processes. On the CPU there is one stream, which is the thread
+    itself."""
 
     def __init__(self, group: Any, device: torch.device) -> None:
         super().__init__(group, device)

@@ -153,10 +153,11 @@ def attention(
             float8_e4m3fn, float8_e5m2 (the last three from ml_dtypes).
         k, v: (batch, keys, heads_k, dim), packed (total_k, heads_k, dim) with cu_seqlens_k, or paged (num_pages, page_size,
             heads_k, dim) with page_table. Each has any of q's dtypes, int8, or flashattn.block_dtype("q8_0") and its like, with
-            dim / 32 blocks in the last axis (of "e2m1", "i4" and "u4" dim / 2 bytes). v may have another head dimension (1 … 1024) and number of heads. These divide
-            q's: neighbouring query heads share a key head. v None: the first dim_v dims of k (default all), with k's factors, as
-            latent attention has it.
-        q_tail, k_tail: the last dims of q's and k's heads in arrays of their own, float32, float16 or bfloat16; k_tail may have one head for all.
+            dim / 32 blocks in the last axis (of "e2m1", "i4" and "u4" dim / 2 bytes). v may have another head dimension (1 … 1024) and
+            number of heads. These divide q's: neighbouring query heads share a key head. v None: the first dim_v dims of k (default all),
+            with k's factors, as latent attention has it.
+        q_tail, k_tail: the last dims of q's and k's heads in arrays of their own, float32, float16 or bfloat16; k_tail may have one head
+            for all.
         layout: "bshd", or "bhsd" where every tensor of four axes has its heads before its rows, as PyTorch's
             scaled_dot_product_attention: q and out (batch, heads, rows, dim), pages (num_pages, heads, page_size, dim). An order
             that is not said is not noticed: rows and heads then change places.
@@ -175,9 +176,9 @@ def attention(
         mask_bits: the mask is uint8 with eight columns a byte, as np.packbits(columns, -1, "little") gives.
         key_ranges: integers, broadcast to (batch, heads, rows, intervals, 2), packed (heads, total_q, intervals, 2): a row sees the keys
             in [begin, end) of one of its intervals, which ascend and lie apart; begin >= end is empty.
-        key_list, full_list: integers (batch, list heads, blocks of list_rows rows, entries), packed without the batch: the blocks of list_keys
-            keys that rows see, in any order, −1 for none; in those of full_list no mask but the bias acts. List heads divide heads. The
-            indices of FlexAttention's BlockMask, with its block size, or with 1 and 1 the keys of each row.
+        key_list, full_list: integers (batch, list heads, blocks of list_rows rows, entries), packed without the batch: the blocks of
+            list_keys keys that rows see, in any order, −1 for none; in those of full_list no mask but the bias acts. List heads divide
+            heads. The indices of FlexAttention's BlockMask, with its block size, or with 1 and 1 the keys of each row.
         list_space: "slots": key_list holds places of a cache, page · page_size + row in the page, and k and v are (num_pages, page_size,
             heads_k, dim). No position of a key is known then, so that no other mask goes with it.
         key_list_count, full_list_count: (batch, list heads, blocks of rows): so many entries count; None: all.
@@ -219,9 +220,9 @@ def attention(
         NumPy's, what NumPy makes an array of, and whatever exports DLPack from ordinary memory (tensors of torch, arrays of JAX):
         read where it lies, too. Where q is such, results are of its kind, on memory that the call made; so with every function
         here and its first argument. Gradients are flashattn.torch's and flashattn.jax's.
-        On a GPU, so do attention, attention_backward, append_kv and convert: arrays of a library with DLPack, CuPy's for example, all on one device,
-        dense but tensors of heads, bias and mask, integers int32, lengths bounded by max_seqlen_q and max_seqlen_k, no k_shift and
-        v_shift. The call goes into the library's current stream, and nobody waits, where __cuda_array_interface__ names it; else it
+        On a GPU, so do attention, attention_backward, append_kv and convert: arrays of a library with DLPack, CuPy's for example, all on
+        one device, dense but tensors of heads, bias and mask, integers int32, lengths bounded by max_seqlen_q and max_seqlen_k, no k_shift
+        and v_shift. The call goes into the library's current stream, and nobody waits, where __cuda_array_interface__ names it; else it
         waits. Results are arrays of that library. Tensors of torch and arrays of JAX are flashattn.torch's and flashattn.jax's there.
 
     Returns out, or a tuple of out, lse (with return_lse) and scores (with return_scores), in this order.

@@ -35,7 +35,8 @@ def rotary(
     layout: Layout = "bshd",
     backend: BackendName | Handle | None = None,
 ) -> Array:
-    """Rotary embedding: dims [rotary_begin, rotary_begin + rotary_dim) of each head turn by the angle of the row's position, the rest is copied.
+    """Rotary embedding: dims [rotary_begin, rotary_begin + rotary_dim) of each head turn by the angle of the row's position, the rest is
+    copied.
 
     x: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; float32, float16, bfloat16.
     cos, sin: (max_position, rotary_dim / 2).
@@ -111,15 +112,17 @@ def append_kv(
         float16, bfloat16. Heads and dimensions are the cache's. seqused_new: (batch,) tokens really given. v_new and v are None
         where v lies within k.
     k, v: the cache, (batch, slots, heads_k, dim), or (num_pages, page_size, heads_k, dim) with page_table; any dtypes of
-        `attention`: blocks are written byte for byte as ggml's reference quantises. leftpad_k, kv_batch_idx, page_table, max_seqlen_k, layout as there.
+        `attention`: blocks are written byte for byte as ggml's reference quantises. leftpad_k, kv_batch_idx, page_table, max_seqlen_k,
+        layout as there.
     seqused_k: (batch,) slots in use before the call: token t goes to slot seqused_k[b] + t; without it, from the left padding on.
         The caller adds the new tokens to it afterwards.
     positions: (batch, tokens), packed (total,): the slot of each token instead, −1 skips it. Slots count left padding.
     k_descale, v_descale, k_shift, v_shift: an 8-bit or 4-bit cache stores saturate(round((x − shift) / descale)); blocks and shapes as in
-        `attention`. With dynamic_scale those of 8-bit and 4-bit caches are written instead: (sequence or page, slot, heads_k), or with a block (0, dims) of
-        (sequence or page, slot, heads_k, block of dims), each with entries of its own; shifts of "u4" alone.
+        `attention`. With dynamic_scale those of 8-bit and 4-bit caches are written instead: (sequence or page, slot, heads_k), or with a
+        block (0, dims) of (sequence or page, slot, heads_k, block of dims), each with entries of its own; shifts of "u4" alone.
     k_tail: the cache of the last dims of k, (batch, slots, heads_k, dim) or in pages; k_new has all dims.
-    cos, sin: (max_position, rotary_dim / 2): k_new is rotated first, position = slot − left padding. interleaved and rotary_begin as in `rotary`.
+    cos, sin: (max_position, rotary_dim / 2): k_new is rotated first, position = slot − left padding. interleaved and rotary_begin as in
+        `rotary`.
     device_status: as in `attention`.
     """
     request, order = Request(_abi.AppendKvArgs()), Order(layout)
@@ -151,7 +154,8 @@ def append_kv(
         request.point("positions", int32_array("positions", positions, shape, "(total,)" if packed else "(batch, tokens)"))
     if dynamic_scale:
         args.flags |= _abi.FA_APPEND_DYNAMIC_SCALE
-    for tensor, cache, factors, block, shift in (("k", k, k_descale, k_descale_block, k_shift), ("v", v, v_descale, v_descale_block, v_shift)):
+    for tensor, cache, factors, block, shift in (("k", k, k_descale, k_descale_block, k_shift),
+                                                 ("v", v, v_descale, v_descale_block, v_shift)):
         if cache is None and factors is None:
             continue
         dim, shape = dim_of(k if cache is None else cache), (*slots, desc.heads_k if tensor == "k" else desc.heads_v or desc.heads_k)
@@ -173,7 +177,8 @@ def _new_tokens(
     max_seqlen_new: int | None,
     tail: int,
 ) -> None:
-    """tail: dims of k_new that go to k_tail. pairs: the new keys and, unless they lie within them, the new values, each with the cache that it goes to."""
+    """tail: dims of k_new that go to k_tail. pairs: the new keys and, unless they lie within them, the new values, each with the cache that
+    it goes to."""
     desc, args = request.desc, request.args
     packed = cu_seqlens_new is not None
     ndim, axes = (

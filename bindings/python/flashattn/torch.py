@@ -139,7 +139,8 @@ def attention(
     heads. The keywords are those of flashattn.attention. bias and mask broadcast to (batch, heads, rows, keys); a bias has float32,
     float16 or bfloat16.
     A gradient of bias_scale takes memory for a float32 bias of all heads, one of alibi_slopes twice that of (heads, rows, keys), for each
-    sequence where these have slopes, biases or diagonals of their own. scale, softcap and dropout_p are numbers, of which a gradient is refused.
+    sequence where these have slopes, biases or diagonals of their own. scale, softcap and dropout_p are numbers, of which a gradient is
+    refused.
     key_ranges, key_list, full_list and their counts as flashattn.attention has them: a document mask, or the tensors of FlexAttention's
     BlockMask (kv_indices, kv_num_blocks, full_kv_indices, full_kv_num_blocks) with its block size as list_rows and list_keys.
     layout: "bhsd" for q, k, v and out of (batch, heads, rows, dim), as scaled_dot_product_attention has them. An order that is not

@@ -201,7 +201,8 @@ class Gpu(Case):
             self.assertEqual(len(found), 5)
         self.assertGreater(self.requests[-1].args.workspace_size, 0)
         packed = [x.reshape(-1, *x.shape[2:]) for x in (q, k, v)]
-        cu = {"cu_seqlens_q": np.array([0, 7, 18], np.int32), "cu_seqlens_k": np.array([0, 25, 40], np.int32), "max_seqlen_q": 11, "max_seqlen_k": 25}
+        cu = {"cu_seqlens_q": np.array([0, 7, 18], np.int32), "cu_seqlens_k": np.array([0, 25, 40], np.int32), "max_seqlen_q": 11,
+              "max_seqlen_k": 25}
         out, lse = flashattn.attention(*packed, **cu, return_lse=True)
         self.same(out, *packed, out, lse, function=flashattn.attention_backward, **cu)
 

@@ -1,5 +1,5 @@
-"""Gradients by PyTorch and JAX of all operands that have one, against central differences of the float64 reference. What has none is refused
-where one is asked for: no call here may give 0 or None instead. Skipped where neither is installed."""
+"""Gradients by PyTorch and JAX of all operands that have one, against central differences of the float64 reference. What has none is
+refused where one is asked for: no call here may give 0 or None instead. Skipped where neither is installed."""
 
 import unittest
 
@@ -209,7 +209,8 @@ class ByJax(Case):
     def test_what_has_no_gradient_is_refused(self):
         for name in ("scale", "softcap", "dropout_p"):
             for transform in (jax.grad, jax.jit):
-                with self.subTest(name=name), self.assertRaisesRegex(TypeError, f"{name} is traced, or requires a gradient: expected a number"):
+                with self.subTest(name=name), self.assertRaisesRegex(TypeError,
+                                                                     f"{name} is traced, or requires a gradient: expected a number"):
                     transform(lambda x: flashattn.jax.attention(*self.arrays, **{name: x}).sum())(0.5)  # noqa: B023
         with self.assertRaisesRegex(TypeError, "flashattn.jax takes what JAX traces"):
             jax.grad(lambda x: flashattn.attention(x, *self.arrays[1:]).sum())(self.arrays[0])

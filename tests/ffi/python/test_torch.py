@@ -395,8 +395,8 @@ class TorchOnGpu(Torch):
 @unittest.skipIf(torch is None, "torch is not installed")
 @unittest.skipUnless(flashattn.backends()["hip"].usable, "neither an AMD GPU nor the emulator (FLASHATTN_BACKEND_DIR) takes HIP's calls")
 class TorchOfRocm(unittest.TestCase):
-    """Torch of ROCm, as far as the package sees of it, over the emulator, whose memory is the process's: the HIP backend gets the tensors' own
-    addresses, torch's stream and a workspace of torch's."""
+    """Torch of ROCm, as far as the package sees of it, over the emulator, whose memory is the process's: the HIP backend gets the tensors'
+    own addresses, torch's stream and a workspace of torch's."""
 
     stream = 4096
 
@@ -453,7 +453,8 @@ class TorchOfRocm(unittest.TestCase):
         self.assertLessEqual(float((lse.as_subclass(torch.Tensor) - want_lse).abs().max()), 1e-5)
 
         given = {**dict.fromkeys((*_tensors.OPERANDS, *_tensors.SETTINGS)), **gpu, "causal": "bottom-right"}
-        given.update({name: 0 for name, kind in _tensors.SETTINGS.items() if kind in ("SymInt", "float", "int")}, mask_bits=False, deterministic=False,
+        given.update({name: 0 for name, kind in _tensors.SETTINGS.items() if kind in ("SymInt", "float", "int")}, mask_bits=False,
+                     deterministic=False,
                      list_rows=1, list_keys=1)
         dout = torch.randn(out.shape)
         wanted = [name in gpu for name in _operators._GRADIENTS]

@@ -62,7 +62,8 @@ class Case(unittest.TestCase):
         self.assertEqual((found["fa_forward_ex"], found["fa_backward"]), (forward, backward))
 
     def assert_refused(self, call, reason):
-        with calls() as found, sdpa(fallback=False), self.assertRaisesRegex((NotImplementedError, RuntimeError), f"not flashattn's here: {reason}"):
+        with calls() as found, sdpa(fallback=False), self.assertRaisesRegex((NotImplementedError, RuntimeError),
+                                                                            f"not flashattn's here: {reason}"):
             call()
         self.assert_calls(found, 0)
 

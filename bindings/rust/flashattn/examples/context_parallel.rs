@@ -1,5 +1,5 @@
-//! One causal attention on two ranks, which are threads here: `cargo run --features cp --example context_parallel`. Between processes only the
-//! transport is another.
+//! One causal attention on two ranks, which are threads here: `cargo run --features cp --example context_parallel`. Between processes only
+//! the transport is another.
 
 #[path = "../tests/threads/mod.rs"]
 mod threads;

@@ -206,8 +206,8 @@ impl sealed::Inputs for Forward<'_> {
 }
 impl Inputs for Forward<'_> {}
 
-/// A forward's args whose o and LSE are borrowed for reading only, by [`Forward::computed`]. They are for backwards, and for no other forward,
-/// which would write through them:
+/// A forward's args whose o and LSE are borrowed for reading only, by [`Forward::computed`]. They are for backwards, and for no other
+/// forward, which would write through them:
 ///
 /// ```
 /// # use flashattn::{Attention, Backward, Forward, Handle};

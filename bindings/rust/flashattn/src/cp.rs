@@ -1,5 +1,6 @@
-//! One attention over several ranks: processes, or threads with a [`ContextParallel`] each. All ranks make the same calls in the same order, on
-//! tensors that hold their own rows; what travels between them goes over a [`Transport`] of the program's. `flashattn_cp.h` is the manual.
+//! One attention over several ranks: processes, or threads with a [`ContextParallel`] each. All ranks make the same calls in the same
+//! order, on tensors that hold their own rows; what travels between them goes over a [`Transport`] of the program's. `flashattn_cp.h` is
+//! the manual.
 
 use std::ffi::CStr;
 use std::panic::resume_unwind;
@@ -266,8 +267,8 @@ impl ContextParallel {
         &mut self.handle
     }
 
-    /// Attention over all ranks, which all make this call. The descriptor has the sizes of the whole problem; slices hold this rank's rows, or
-    /// keys, as `spread` says.
+    /// Attention over all ranks, which all make this call. The descriptor has the sizes of the whole problem; slices hold this rank's rows,
+    /// or keys, as `spread` says.
     pub fn forward(&mut self, attention: &Attention, spread: &Spread, call: &Forward<'_>) -> Result<()> {
         let read = self.read_forward(attention, spread, call);
         let (desc, args) = self.told(read)?;
@@ -427,7 +428,8 @@ impl std::fmt::Debug for ContextParallel {
 
 impl Drop for ContextParallel {
     fn drop(&mut self) {
-        // SAFETY: created by fa_cp_create, destroyed once, before the handle, which nobody could put another in the place of, and the wires.
+        // SAFETY: created by fa_cp_create, destroyed once, before the handle, which nobody could put another in the place of, and the
+        // wires.
         unsafe { fa_cp_destroy(self.raw) };
     }
 }

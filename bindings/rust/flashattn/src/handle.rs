@@ -196,8 +196,8 @@ impl DerefMut for Handle {
     }
 }
 
-/// A [`Handle`] for those who do not own it. Who else points to it, as [`crate::cp::ContextParallel`] does, may rely on that it stays: it has no size
-/// that is known, so that nothing can be put in its place, and nobody but its owner ends it.
+/// A [`Handle`] for those who do not own it. Who else points to it, as [`crate::cp::ContextParallel`] does, may rely on that it stays: it
+/// has no size that is known, so that nothing can be put in its place, and nobody but its owner ends it.
 pub struct OpenHandle<End: ?Sized = [()]> {
     raw: sys::fa_handle_t,
     callbacks: Pinned<Callbacks>,

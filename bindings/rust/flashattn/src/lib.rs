@@ -1,7 +1,7 @@
 //! FlashAttention: `o = softmax(scale · q kᵀ, masked) v` without ever storing the score matrix.
 //!
-//! An [`Attention`] says what is computed, a [`Forward`] where the data is, a [`Handle`] owns backend, threads and scratch memory. Names are
-//! those of the C library's header, whose documentation [`sys`] carries.
+//! An [`Attention`] says what is computed, a [`Forward`] where the data is, a [`Handle`] owns backend, threads and scratch memory. Names
+//! are those of the C library's header, whose documentation [`sys`] carries.
 //!
 //! ```
 //! use flashattn::{Alignment, Attention, Forward, Handle};

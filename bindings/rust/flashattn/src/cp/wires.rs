@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::{Arrival, Failure, Incoming, Outgoing, Transport};
 use crate::sys::{self, cp::*};
 
-/// The transport, and what is under way. Tickets are ours, since no two groups under way may have one: each has the transport's number, and where
-/// its messages go.
+/// The transport, and what is under way. Tickets are ours, since no two groups under way may have one: each has the transport's number, and
+/// where its messages go.
 pub(super) struct Wires {
     transport: Box<dyn Transport + Send>,
     tickets: u64,
