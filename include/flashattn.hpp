@@ -279,57 +279,65 @@ struct Attention : fa_attention_desc_t {
 
 /* fa_forward_ex: fa_forward_args_t of flashattn.h. */
 struct ForwardArgs {
-    uint32_t flags = 0;
+    uint32_t flags = 0; /* FA_ARGS_STREAM */
     ConstTensor q{};
     ConstTensor k{};
     ConstTensor v{};
-    Tensor o{}; /* rows of a padded q beyond its length are written 0; gaps of a packed one are not touched */
-    Span<float> lse{}; /* natural logarithm, scale and sink included; −inf where o has no key or no row */
-    ConstTensor q_tail{}; /* the last dim_tail dims of q, or of k; q or k then holds the others alone */
-    ConstTensor k_tail{};
-    /* multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
-     * log2 e, or rows may be NaN; see the strides */
+    Tensor o{}; /* rows of a padded q beyond its length are set to 0; gaps of a packed one are not written */
+    Span<float> lse{}; /* natural logarithm, scale and sink included; −inf if o has no key or no row */
+    ConstTensor q_tail{}; /* the last dim_tail dims of q; q then holds only the others */
+    ConstTensor k_tail{}; /* the same for k */
+    /* multiplies the stored values; see q_descale_stride. The products must stay finite in f32, and
+     * so must scale · q_descale · k_descale · log2 e, or rows may be NaN */
     ConstTensor q_descale{};
-    ConstTensor k_descale{}; /* none with blocks, which hold their own; nor shifts */
-    ConstTensor v_descale{};
-    ConstTensor k_shift{}; /* value = stored · descale + shift; of the factors' type, and indexed as they are */
-    ConstTensor v_shift{};
+    /* the same for k. Blocks hold their own scales: k_descale and k_shift are not allowed with
+     * them */
+    ConstTensor k_descale{};
+    ConstTensor v_descale{}; /* the same for v */
+    ConstTensor k_shift{}; /* value = stored · descale + shift; has the type and the indices of k_descale */
+    ConstTensor v_shift{}; /* the same for v */
     Span<const float> o_scale{}; /* one value: o is round(o · o_scale); an 8-bit o saturates */
     ConstTensor bias{}; /* [batch][heads_q][seqlen_q][seqlen_k] by bias_stride */
-    Span<const float> bias_scale{}; /* [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a bias that holds distances */
-    Span<const uint8_t> mask{}; /* the same as bias by mask_stride; nonzero: attend */
-    /* pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is
-     * removed. A row's ascend and lie apart; they may be empty, or reach beyond the keys */
+    /* [heads_q], finite; with slopes of fa_alibi_slopes, a bias that holds distances becomes
+     * ALiBi */
+    Span<const float> bias_scale{};
+    Span<const uint8_t> mask{}; /* the shape of bias, by mask_stride; nonzero: attend */
+    /* pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in no range of its row
+     * is removed. Ranges of a row ascend and do not overlap. They may be empty, or reach beyond the
+     * keys */
     Span<const int32_t> key_ranges{};
-    /* blocks of keys where masks act, in any order, each once in both lists together (not checked: one that
-     * comes again may count twice); −1: none. With a list, a key in none is removed */
+    /* blocks of keys in which masks apply, in any order; −1: none. Each is in both lists together
+     * only once (not checked: a repeated entry may count twice). With a list, a key in no entry is
+     * removed */
     Span<const int32_t> key_list{};
-    Span<const int32_t> key_list_count{}; /* entries to read, up to list_max; without: list_max */
-    Span<const int32_t> full_list{}; /* blocks where causal, window, chunk, boolean mask and ranges do not act */
-    Span<const int32_t> full_list_count{};
+    Span<const int32_t> key_list_count{}; /* number of entries to read, up to list_max; without: list_max */
+    Span<const int32_t> full_list{}; /* blocks in which causal, window, chunk, boolean mask and ranges do not apply */
+    Span<const int32_t> full_list_count{}; /* as key_list_count */
     /* [heads_q], or [batch][heads_q] by alibi_batch_stride; at most 2.35e38; see fa_alibi_slopes */
     Span<const float> alibi_slopes{};
     Span<const float> sinks{}; /* [heads_q] logits */
     Span<const int32_t> causal_offset{}; /* [batch] */
     Span<const int32_t> cu_seqlens_q{}; /* [batch + 1], not decreasing, within total_q; sequence b has rows [cu[b], cu[b + 1]) */
     Span<const int32_t> cu_seqlens_k{}; /* [batch + 1], within total_k */
-    Span<const int32_t> seqused_q{}; /* [batch] rows really used, <= seqlen_q or the packed range */
-    Span<const int32_t> seqused_k{}; /* [batch] keys really used, left padding included, <= seqlen_k or the packed range */
+    Span<const int32_t> seqused_q{}; /* [batch] number of valid rows, <= seqlen_q or the packed range */
+    Span<const int32_t> seqused_k{}; /* [batch] number of valid keys, left padding included, <= seqlen_k or the packed range */
     Span<const int32_t> leftpad_k{}; /* [batch] slots to skip before key 0 */
     Span<const int32_t> kv_batch_idx{}; /* [batch] sequence of the cache (row of the page table) that sequence b reads */
     /* [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read */
     Span<const int32_t> page_table{};
-    /* [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
-     * 0 (raw, capped, probability) or −inf (biased). (reserved: with lists) */
+    /* [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get 0
+     * (raw, capped, probability) or −inf (biased). (reserved: with lists) */
     Span<float> scores{};
-    Span<const uint64_t> rng_state{}; /* {seed, offset}, read when the call runs; the two fields below must then be 0 */
-    /* one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into
-     * it */
+    /* {seed, offset}, read when the call runs; dropout_seed and dropout_offset must then be 0 */
+    Span<const uint64_t> rng_state{};
+    /* one word: a GPU checks the arrays in its memory first, with one more launch, and or-s
+     * FA_BAD_… bits into it */
     Span<uint32_t> device_status{};
-    uint64_t dropout_seed = 0; /* see fa_dropout_mask; not used when dropout_p is 0 */
-    uint64_t dropout_offset = 0;
-    /* With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps
-     * of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. */
+    uint64_t dropout_seed = 0; /* see fa_dropout_mask; not used if dropout_p is 0 */
+    uint64_t dropout_offset = 0; /* the same */
+    /* With dropout, for a call on a part of a whole problem: the position of its first row, key and head in the whole's mask. The
+     * call keeps what that mask keeps of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head
+     * + h; dropout_heads 0: heads_q. */
     int64_t dropout_row = 0;
     int64_t dropout_key = 0;
     int64_t dropout_head = 0;
@@ -340,13 +348,13 @@ struct ForwardArgs {
 
 /* fa_backward: fa_backward_args_t of flashattn.h. */
 struct BackwardArgs {
-    uint32_t flags = 0;
-    ConstTensor dout{};
-    Span<const float> dlse{}; /* NULL: 0 */
+    uint32_t flags = 0; /* FA_ARGS_STREAM, FA_BACKWARD_ACCUMULATE */
+    ConstTensor dout{}; /* gradient with respect to o */
+    Span<const float> dlse{}; /* gradient with respect to LSE; NULL: 0 */
     Tensor dq{};
     Tensor dk{};
     Tensor dv{};
-    Span<float> dbias{}; /* only with FA_OPERAND_BIAS; 0 where a key is removed */
+    Span<float> dbias{}; /* only with FA_OPERAND_BIAS; 0 if a key is removed */
     Span<float> dsinks{}; /* [heads_q]; only with FA_OPERAND_SINKS */
     int64_t dout_stride[4] = {}; /* (batch, row, head, element) */
     int64_t dlse_stride[3] = {}; /* (batch, head, row) */
@@ -360,16 +368,16 @@ struct BackwardArgs {
 
 /* fa_merge: fa_merge_args_t of flashattn.h. */
 struct MergeArgs {
-    uint32_t flags = 0;
+    uint32_t flags = 0; /* FA_ARGS_STREAM, FA_MERGE_ACCUMULATE */
     Span<const float> o_parts{};
     Span<const float> lse_parts{};
     Tensor o{};
     Span<float> lse{};
-    Span<const float> sinks{};
+    Span<const float> sinks{}; /* as in the forward, and so are the fields below */
     Span<const float> o_scale{};
     Span<const int32_t> cu_seqlens_q{};
     Span<const int32_t> seqused_q{};
-    int64_t parts = 0; /* >= 0 */
+    int64_t parts = 0; /* number of parts, >= 0 */
     /* (part, batch, row, head, element); all zero: dense [parts][batch][seqlen_q][heads_q][dim_v] or
      * [parts][total_q][heads_q][dim_v] (packed: no batch stride) */
     int64_t o_parts_stride[5] = {};
@@ -382,52 +390,52 @@ struct MergeArgs {
 
 /* fa_rotary: fa_rotary_args_t of flashattn.h. */
 struct RotaryArgs {
-    uint32_t flags = 0;
+    uint32_t flags = 0; /* FA_ARGS_STREAM, FA_ROTARY_… */
     ConstTensor x{};
     Tensor out{}; /* may be x itself, with x's strides */
     Span<const float> cos{}; /* [max_position][rotary_dim / 2], dense */
-    Span<const float> sin{};
+    Span<const float> sin{}; /* the same */
     Span<const int32_t> positions{}; /* [batch][seqlen_q], packed [total_q]; or NULL */
     Span<const int32_t> position_offset{}; /* [batch]; or NULL */
-    Span<const int32_t> cu_seqlens{}; /* cu_seqlens_q and seqused_q of the forward, of k cu_seqlens_k and seqused_k */
-    Span<const int32_t> seqused{};
+    Span<const int32_t> cu_seqlens{}; /* cu_seqlens_q of the forward, for k cu_seqlens_k */
+    Span<const int32_t> seqused{}; /* seqused_q of the forward, for k seqused_k */
     int64_t out_stride[4] = {}; /* all zero: x's */
-    int64_t max_position = 0;
-    int64_t rotary_begin = 0; /* dims [rotary_begin, rotary_begin + rotary_dim) turn; 0: the first */
-    int64_t rotary_dim = 0; /* even, 2 … dim_qk − rotary_begin */
+    int64_t max_position = 0; /* rows of cos and sin */
+    int64_t rotary_begin = 0; /* first rotated dim */
+    int64_t rotary_dim = 0; /* number of rotated dims: even, 2 … dim_qk − rotary_begin */
     void* stream = nullptr; /* with FA_ARGS_STREAM */
     Span<char> workspace{}; /* none: the handle's own scratch memory */
 };
 
 /* fa_append_kv: fa_append_kv_args_t of flashattn.h. */
 struct AppendKvArgs {
-    uint32_t flags = 0;
-    ConstTensor k_new{};
-    ConstTensor v_new{};
+    uint32_t flags = 0; /* FA_ARGS_STREAM, FA_APPEND_DYNAMIC_SCALE, FA_ROTARY_INTERLEAVED */
+    ConstTensor k_new{}; /* the new keys */
+    ConstTensor v_new{}; /* the new values */
     Tensor k{}; /* the cache */
-    Tensor v{};
-    Tensor k_tail{}; /* these five by their bits, too */
+    Tensor v{}; /* the cache */
+    Tensor k_tail{}; /* as in the forward, by their bits in desc.operands, and so are the four below */
     Tensor k_descale{};
     Tensor v_descale{};
     Tensor k_shift{};
     Tensor v_shift{};
     Span<const int32_t> cu_seqlens_new{}; /* [batch + 1] or NULL */
-    Span<const int32_t> seqused_new{}; /* [batch] tokens really given, or NULL */
+    Span<const int32_t> seqused_new{}; /* [batch] number of tokens that are given, or NULL */
     Span<const int32_t> positions{}; /* [batch][seqlen_new], packed [total_new], or NULL */
-    Span<const int32_t> seqused_k{}; /* these four by their bits in desc.operands, as in the forward */
+    Span<const int32_t> seqused_k{}; /* as in the forward, by their bits in desc.operands, and so are the four below */
     Span<const int32_t> leftpad_k{};
     Span<const int32_t> kv_batch_idx{};
     Span<const int32_t> page_table{};
     Span<uint32_t> device_status{};
     Span<const float> cos{}; /* [max_position][rotary_dim / 2] or NULL: no rotation */
-    Span<const float> sin{};
+    Span<const float> sin{}; /* the same */
     int64_t seqlen_new = 0; /* tokens of a sequence; with cu_seqlens_new or seqused_new the most allowed */
     int64_t total_new = 0; /* with cu_seqlens_new: rows of the packed k_new, v_new */
     int64_t k_new_stride[4] = {}; /* (batch, row, head, element); all zero: dense */
-    int64_t v_new_stride[4] = {};
-    int64_t max_position = 0;
+    int64_t v_new_stride[4] = {}; /* the same */
+    int64_t max_position = 0; /* rows of cos and sin */
     int64_t rotary_begin = 0; /* as in fa_rotary */
-    int64_t rotary_dim = 0;
+    int64_t rotary_dim = 0; /* as in fa_rotary */
     void* stream = nullptr; /* with FA_ARGS_STREAM */
     Span<char> workspace{}; /* none: the handle's own scratch memory */
 };

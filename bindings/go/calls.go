@@ -17,44 +17,48 @@ type Forward struct {
 	K Tensor
 	// V is as in flashattn.h.
 	V Tensor
-	// O: rows of a padded q beyond its length are written 0; gaps of a packed one are not touched
+	// O: rows of a padded q beyond its length are set to 0; gaps of a packed one are not written
 	O Tensor
-	// LSE: natural logarithm, scale and sink included; −inf where o has no key or no row
+	// LSE: natural logarithm, scale and sink included; −inf if o has no key or no row
 	LSE []float32
-	// QTail: the last dim_tail dims of q, or of k; q or k then holds the others alone
+	// QTail: the last dim_tail dims of q; q then holds only the others
 	QTail Tensor
-	// KTail is as in flashattn.h.
+	// KTail: the same for k
 	KTail Tensor
-	// QDescale: multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
-	// log2 e, or rows may be NaN; see the strides
+	// QDescale: multiplies the stored values; see q_descale_stride. The products must stay finite in f32, and
+	// so must scale · q_descale · k_descale · log2 e, or rows may be NaN
 	QDescale Tensor
-	// KDescale: none with blocks, which hold their own; nor shifts
+	// KDescale: the same for k. Blocks hold their own scales: k_descale and k_shift are not allowed with
+	// them
 	KDescale Tensor
-	// VDescale is as in flashattn.h.
+	// VDescale: the same for v
 	VDescale Tensor
-	// KShift: value = stored · descale + shift; of the factors' type, and indexed as they are
+	// KShift: value = stored · descale + shift; has the type and the indices of k_descale
 	KShift Tensor
-	// VShift is as in flashattn.h.
+	// VShift: the same for v
 	VShift Tensor
 	// OScale: one value: o is round(o · o_scale); an 8-bit o saturates
 	OScale []float32
 	// Bias: [batch][heads_q][seqlen_q][seqlen_k] by bias_stride
 	Bias Tensor
-	// BiasScale: [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a bias that holds distances
+	// BiasScale: [heads_q], finite; with slopes of fa_alibi_slopes, a bias that holds distances becomes
+	// ALiBi
 	BiasScale []float32
-	// Mask: the same as bias by mask_stride; nonzero: attend
+	// Mask: the shape of bias, by mask_stride; nonzero: attend
 	Mask []uint8
-	// KeyRanges: pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is
-	// removed. A row's ascend and lie apart; they may be empty, or reach beyond the keys
+	// KeyRanges: pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in no range of its row
+	// is removed. Ranges of a row ascend and do not overlap. They may be empty, or reach beyond the
+	// keys
 	KeyRanges []int32
-	// KeyList: blocks of keys where masks act, in any order, each once in both lists together (not checked: one that
-	// comes again may count twice); −1: none. With a list, a key in none is removed
+	// KeyList: blocks of keys in which masks apply, in any order; −1: none. Each is in both lists together
+	// only once (not checked: a repeated entry may count twice). With a list, a key in no entry is
+	// removed
 	KeyList []int32
-	// KeyListCount: entries to read, up to list_max; without: list_max
+	// KeyListCount: number of entries to read, up to list_max; without: list_max
 	KeyListCount []int32
-	// FullList: blocks where causal, window, chunk, boolean mask and ranges do not act
+	// FullList: blocks in which causal, window, chunk, boolean mask and ranges do not apply
 	FullList []int32
-	// FullListCount is as in flashattn.h.
+	// FullListCount: as key_list_count
 	FullListCount []int32
 	// AlibiSlopes: [heads_q], or [batch][heads_q] by alibi_batch_stride; at most 2.35e38; see fa_alibi_slopes
 	AlibiSlopes []float32
@@ -66,9 +70,9 @@ type Forward struct {
 	CuSeqlensQ []int32
 	// CuSeqlensK: [batch + 1], within total_k
 	CuSeqlensK []int32
-	// SequsedQ: [batch] rows really used, <= seqlen_q or the packed range
+	// SequsedQ: [batch] number of valid rows, <= seqlen_q or the packed range
 	SequsedQ []int32
-	// SequsedK: [batch] keys really used, left padding included, <= seqlen_k or the packed range
+	// SequsedK: [batch] number of valid keys, left padding included, <= seqlen_k or the packed range
 	SequsedK []int32
 	// LeftpadK: [batch] slots to skip before key 0
 	LeftpadK []int32
@@ -76,20 +80,21 @@ type Forward struct {
 	KVBatchIdx []int32
 	// PageTable: [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read
 	PageTable []int32
-	// Scores: [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
-	// 0 (raw, capped, probability) or −inf (biased). (reserved: with lists)
+	// Scores: [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get 0
+	// (raw, capped, probability) or −inf (biased). (reserved: with lists)
 	Scores []float32
-	// RngState: {seed, offset}, read when the call runs; the two fields below must then be 0
+	// RngState: {seed, offset}, read when the call runs; dropout_seed and dropout_offset must then be 0
 	RngState []uint64
-	// DeviceStatus: one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into
-	// it
+	// DeviceStatus: one word: a GPU checks the arrays in its memory first, with one more launch, and or-s
+	// FA_BAD_… bits into it
 	DeviceStatus []uint32
-	// DropoutSeed: see fa_dropout_mask; not used when dropout_p is 0
+	// DropoutSeed: see fa_dropout_mask; not used if dropout_p is 0
 	DropoutSeed uint64
-	// DropoutOffset is as in flashattn.h.
+	// DropoutOffset: the same
 	DropoutOffset uint64
-	// DropoutRow: With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps
-	// of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q.
+	// DropoutRow: With dropout, for a call on a part of a whole problem: the position of its first row, key and head in the whole's mask. The
+	// call keeps what that mask keeps of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head
+	// + h; dropout_heads 0: heads_q.
 	DropoutRow int64
 	// DropoutKey is as in flashattn.h.
 	DropoutKey int64
@@ -145,9 +150,9 @@ func (x *Forward) bind(b *binding, args *C.fa_forward_args_t) {
 
 // Backward is where the data of a call is. An operand that is given takes part in the call.
 type Backward struct {
-	// Dout is as in flashattn.h.
+	// Dout: gradient with respect to o
 	Dout Tensor
-	// Dlse: NULL: 0
+	// Dlse: gradient with respect to LSE; NULL: 0
 	Dlse []float32
 	// Dq is as in flashattn.h.
 	Dq Tensor
@@ -155,7 +160,7 @@ type Backward struct {
 	Dk Tensor
 	// Dv is as in flashattn.h.
 	Dv Tensor
-	// Dbias: only with FA_OPERAND_BIAS; 0 where a key is removed
+	// Dbias: only with FA_OPERAND_BIAS; 0 if a key is removed
 	Dbias []float32
 	// Dsinks: [heads_q]; only with FA_OPERAND_SINKS
 	Dsinks []float32
@@ -202,7 +207,7 @@ type Merge struct {
 	O Tensor
 	// LSE is as in flashattn.h.
 	LSE []float32
-	// Sinks is as in flashattn.h.
+	// Sinks: as in the forward, and so are the fields below
 	Sinks []float32
 	// OScale is as in flashattn.h.
 	OScale []float32
@@ -210,7 +215,7 @@ type Merge struct {
 	CuSeqlensQ []int32
 	// SequsedQ is as in flashattn.h.
 	SequsedQ []int32
-	// Parts: >= 0
+	// Parts: number of parts, >= 0
 	Parts int64
 	// OPartsStride: (part, batch, row, head, element); all zero: dense [parts][batch][seqlen_q][heads_q][dim_v] or
 	// [parts][total_q][heads_q][dim_v] (packed: no batch stride)
@@ -245,23 +250,23 @@ type Rotary struct {
 	Out Tensor
 	// Cos: [max_position][rotary_dim / 2], dense
 	Cos []float32
-	// Sin is as in flashattn.h.
+	// Sin: the same
 	Sin []float32
 	// Positions: [batch][seqlen_q], packed [total_q]; or NULL
 	Positions []int32
 	// PositionOffset: [batch]; or NULL
 	PositionOffset []int32
-	// CuSeqlens: cu_seqlens_q and seqused_q of the forward, of k cu_seqlens_k and seqused_k
+	// CuSeqlens: cu_seqlens_q of the forward, for k cu_seqlens_k
 	CuSeqlens []int32
-	// Seqused is as in flashattn.h.
+	// Seqused: seqused_q of the forward, for k seqused_k
 	Seqused []int32
 	// OutStride: all zero: x's
 	OutStride [4]int64
-	// MaxPosition is as in flashattn.h.
+	// MaxPosition: rows of cos and sin
 	MaxPosition int64
-	// RotaryBegin: dims [rotary_begin, rotary_begin + rotary_dim) turn; 0: the first
+	// RotaryBegin: first rotated dim
 	RotaryBegin int64
-	// RotaryDim: even, 2 … dim_qk − rotary_begin
+	// RotaryDim: number of rotated dims: even, 2 … dim_qk − rotary_begin
 	RotaryDim int64
 	// Interleaved: pairs are dims (2t, 2t + 1); else halves
 	Interleaved bool
@@ -287,15 +292,15 @@ func (x *Rotary) bind(b *binding, args *C.fa_rotary_args_t) {
 
 // AppendKV is where the data of a call is. An operand that is given takes part in the call.
 type AppendKV struct {
-	// KNew is as in flashattn.h.
+	// KNew: the new keys
 	KNew Tensor
-	// VNew is as in flashattn.h.
+	// VNew: the new values
 	VNew Tensor
 	// K: the cache
 	K Tensor
-	// V is as in flashattn.h.
+	// V: the cache
 	V Tensor
-	// KTail: these five by their bits, too
+	// KTail: as in the forward, by their bits in desc.operands, and so are the four below
 	KTail Tensor
 	// KDescale is as in flashattn.h.
 	KDescale Tensor
@@ -307,11 +312,11 @@ type AppendKV struct {
 	VShift Tensor
 	// CuSeqlensNew: [batch + 1] or NULL
 	CuSeqlensNew []int32
-	// SequsedNew: [batch] tokens really given, or NULL
+	// SequsedNew: [batch] number of tokens that are given, or NULL
 	SequsedNew []int32
 	// Positions: [batch][seqlen_new], packed [total_new], or NULL
 	Positions []int32
-	// SequsedK: these four by their bits in desc.operands, as in the forward
+	// SequsedK: as in the forward, by their bits in desc.operands, and so are the four below
 	SequsedK []int32
 	// LeftpadK is as in flashattn.h.
 	LeftpadK []int32
@@ -323,7 +328,7 @@ type AppendKV struct {
 	DeviceStatus []uint32
 	// Cos: [max_position][rotary_dim / 2] or NULL: no rotation
 	Cos []float32
-	// Sin is as in flashattn.h.
+	// Sin: the same
 	Sin []float32
 	// SeqlenNew: tokens of a sequence; with cu_seqlens_new or seqused_new the most allowed
 	SeqlenNew int64
@@ -331,13 +336,13 @@ type AppendKV struct {
 	TotalNew int64
 	// KNewStride: (batch, row, head, element); all zero: dense
 	KNewStride [4]int64
-	// VNewStride is as in flashattn.h.
+	// VNewStride: the same
 	VNewStride [4]int64
-	// MaxPosition is as in flashattn.h.
+	// MaxPosition: rows of cos and sin
 	MaxPosition int64
 	// RotaryBegin: as in fa_rotary
 	RotaryBegin int64
-	// RotaryDim is as in flashattn.h.
+	// RotaryDim: as in fa_rotary
 	RotaryDim int64
 	// Interleaved: of the rotation: pairs are dims (2t, 2t + 1); else halves
 	Interleaved bool

@@ -29,23 +29,23 @@ type Attention struct {
 	QDtype Dtype
 	// KDtype: those, FA_I8, 4-bit types and blocks; 0: q's
 	KDtype Dtype
-	// VDtype: the same; 0: k's, and that alone in a backward (reserved: another)
+	// VDtype: as k_dtype; 0: k's. In a backward it must be k's (reserved: another)
 	VDtype Dtype
-	// ODtype: as q_dtype; 0: q's, bf16 when q is an 8-bit float
+	// ODtype: as q_dtype; 0: q's, or bf16 if q is an 8-bit float
 	ODtype Dtype
 	// QTailDtype: FA_F32, FA_F16, FA_BF16; 0: q's
 	QTailDtype Dtype
 	// KTailDtype: the same
 	KTailDtype Dtype
-	// QDescaleDtype: FA_F32 (0 too), FA_F16, FA_BF16, FA_E4M3, FA_E8M0
+	// QDescaleDtype: FA_F32 (also by 0), FA_F16, FA_BF16, FA_E4M3, FA_E8M0
 	QDescaleDtype Dtype
-	// KDescaleDtype: the same, of k_descale and k_shift (which cannot be FA_E8M0)
+	// KDescaleDtype: the same, for k_descale and k_shift (which cannot be FA_E8M0)
 	KDescaleDtype Dtype
-	// VDescaleDtype: the same, of v_descale and v_shift
+	// VDescaleDtype: the same, for v_descale and v_shift
 	VDescaleDtype Dtype
-	// BiasDtype: FA_F32 (0 too), FA_F16, FA_BF16
+	// BiasDtype: FA_F32 (also by 0), FA_F16, FA_BF16
 	BiasDtype Dtype
-	// MaskDtype: 0: a byte for each pair; FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
+	// MaskDtype: 0: a byte for each pair; FA_BIT: key j is bit j & 7 of byte j >> 3, and strides count bytes
 	MaskDtype Dtype
 	// ListSpace: FA_LIST_…
 	ListSpace ListSpace
@@ -53,15 +53,15 @@ type Attention struct {
 	Algorithm Algorithm
 	// Precision: FA_PRECISION_…
 	Precision Precision
-	// ScoresStage: with FA_OPERAND_SCORES
+	// ScoresStage: FA_SCORES_…, with FA_OPERAND_SCORES
 	ScoresStage ScoresStage
-	// NumSplits: parts that the keys are cut into and computed side by side, up to 65536; 0: chosen from this descriptor
-	// alone
+	// NumSplits: parts of the keys that are computed in parallel, up to 65536; 0: chosen from this descriptor alone
 	NumSplits int32
-	// ReserveUnits: compute units (fa_device_info_t) of a GPU to leave free, but for two: kernels of one block a unit, as Hopper's
-	// to 256 dims, leave them to other streams; all others choose their splits for the rest. No effect on the CPU
+	// ReserveUnits: GPU: number of SMs (compute_units of fa_device_info_t) left free for other streams; at least two are
+	// used. Kernels with one block per SM, such as Hopper's up to 256 dims, leave them free. All others
+	// choose their splits for the remaining SMs. No effect on the CPU
 	ReserveUnits int32
-	// Softcap: > 0 caps scores to ± softcap; 0: off
+	// Softcap: > 0: caps scores to ± softcap; 0: off
 	Softcap float32
 	// DropoutP: probability of dropping, in [0, 1)
 	DropoutP float32
@@ -71,7 +71,7 @@ type Attention struct {
 	HeadsQ int64
 	// HeadsK: divides heads_q: head h reads k head h · heads_k / heads_q; 0: heads_q
 	HeadsK int64
-	// HeadsV: the same for v; 0: heads_k, and that alone in a backward (reserved: another number)
+	// HeadsV: the same for v; 0: heads_k. In a backward it must be heads_k (reserved: another number)
 	HeadsV int64
 	// SeqlenQ: rows of a sequence; with cu_seqlens_q or seqused_q the longest allowed
 	SeqlenQ int64
@@ -81,7 +81,7 @@ type Attention struct {
 	DimQK int64
 	// DimV: head dimension of v and o, 1 … 1024, with FA_V_IN_K at most dim_qk; 0: dim_qk
 	DimV int64
-	// DimTail: with q_tail or k_tail: the last dims of q and k, which lie there; below dim_qk
+	// DimTail: with q_tail or k_tail: number of the last dims of q and k that are in the tail; below dim_qk
 	DimTail int64
 	// TotalQ: with cu_seqlens_q: rows of the packed q, o
 	TotalQ int64
@@ -91,41 +91,44 @@ type Attention struct {
 	KVBatch int64
 	// PageSize: with page_table or FA_LIST_SLOTS: keys of a page, >= 1
 	PageSize int64
-	// NumPages: the same: pages in the cache; ids are 0 … num_pages − 1
+	// NumPages: with the same: pages in the cache; ids are 0 … num_pages − 1
 	NumPages int64
 	// PageTableStride: entries between two rows of the table; 0: ceil(seqlen_k / page_size)
 	PageTableStride int64
 	// Chunk: > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off
 	Chunk int64
-	// SplitSize: keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off, as with
-	// num_splits
+	// SplitSize: fixed number of keys of a split: the bits of a sequence then do not depend on the rest of the batch; 0:
+	// off, as with num_splits
 	SplitSize int64
-	// MaskKeys: > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys
+	// MaskKeys: number of columns of the mask, for the last keys of a sequence; earlier keys are kept; 0: all keys
 	MaskKeys int64
 	// KeyRangeMax: intervals of a row in key_ranges; 0: 1
 	KeyRangeMax int64
 	// ListMax: entries stored for a block of rows, in key_list and in full_list
 	ListMax int64
-	// ListRows: rows that share a list, the tensor's own: 1 or a multiple of 16, with which packed sequences begin; 0: 1
+	// ListRows: rows of the tensor that share a list: 1 or a multiple of 16; packed sequences begin at multiples of
+	// it; 0: 1
 	ListRows int64
-	// ListKeys: keys that an entry names, e · list_keys and those behind it: 1 or a multiple of 16; 0: 1
+	// ListKeys: keys that an entry e names, from e · list_keys on: 1 or a multiple of 16; 0: 1
 	ListKeys int64
-	// ListHeads: lists over the heads, a divisor of heads_q: head h has list h · list_heads / heads_q; 0: heads_q
+	// ListHeads: number of lists over the heads, a divisor of heads_q: head h has list h · list_heads / heads_q; 0:
+	// heads_q
 	ListHeads int64
-	// BiasPeriod: (sequences, heads) after which the bias repeats: b mod period[0], h mod period[1]; 0: it does not
+	// BiasPeriod: (sequences, heads) after which the bias repeats: b mod period[0], h mod period[1]; 0: no
+	// repeat
 	BiasPeriod [2]int64
-	// MaskPeriod: the same of the mask
+	// MaskPeriod: the same for the mask
 	MaskPeriod [2]int64
-	// QDescaleBlock: (rows, dims) that share a factor; 0: one row, all dims
+	// QDescaleBlock: (rows, dims) that share a scale; 0: one row, all dims
 	QDescaleBlock [2]int64
-	// KDescaleBlock is as in flashattn.h.
+	// KDescaleBlock: the same for k_descale and k_shift
 	KDescaleBlock [2]int64
-	// VDescaleBlock is as in flashattn.h.
+	// VDescaleBlock: the same for v_descale and v_shift
 	VDescaleBlock [2]int64
-	// QStride: Strides, in units of the type (elements, but for 4-bit and block types): (batch, row, head, unit). The last is 1; 0 elsewhere
-	// broadcasts an input; never negative. Along a dimension of one index, or without any, every stride is the same. Dense is
-	// [batch][seqlen][heads][dim], packed [total][heads][dim] (no batch stride: give 0), paged [num_pages][page_size][heads][dim] with the
-	// page stride in [0].
+	// QStride: Strides, in units of the type (elements, except for 4-bit and block types): (batch, row, head, unit). The last is 1.
+	// Elsewhere 0 broadcasts an input. Strides are never negative. Along a dimension of size 0 or 1, any stride is allowed and has
+	// the same meaning. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a batch stride: give 0. Paged
+	// is [num_pages][page_size][heads][dim], with the page stride in [0].
 	QStride *[4]int64
 	// KStride is as in flashattn.h.
 	KStride *[4]int64
@@ -133,9 +136,9 @@ type Attention struct {
 	VStride *[4]int64
 	// OStride is as in flashattn.h.
 	OStride *[4]int64
-	// QTailStride: as q's and k's; 0 between k's heads: they share one tail
+	// QTailStride: as q_stride
 	QTailStride *[4]int64
-	// KTailStride is as in flashattn.h.
+	// KTailStride: as k_stride; a stride of 0 between heads: all heads share one tail
 	KTailStride *[4]int64
 	// BiasStride: (batch, query head, row, key), always literal, any value >= 0; rows and keys as the masks count them.
 	BiasStride [4]int64
@@ -145,19 +148,20 @@ type Attention struct {
 	ScoresStride [4]int64
 	// LSEStride: (batch, head, row); dense: [batch][heads_q][seqlen_q], packed [heads_q][total_q] (no batch stride)
 	LSEStride *[3]int64
-	// QDescaleStride: (batch, block of rows, head, block of dims), always literal: the factor of a value is
-	// descale[b · s0 + floor(row / block[0]) · s1 + head · s2 + floor(dim / block[1]) · s3]. row is the tensor's own (packed row, cache
-	// slot, slot in the page), so that a block of packed rows may span two sequences; b is the sequence, the cache's sequence, or the page.
-	// q counts query heads. Dims of tails have no factor.
+	// QDescaleStride: (batch, block of rows, head, block of dims), always literal. The scale of a value is descale[b · s0 + floor(row / block[0]) ·
+	// s1 + head · s2 + floor(dim / block[1]) · s3]. row is counted in the tensor (packed row, cache slot, slot in the page), so a
+	// block of packed rows may span two sequences. b is the sequence, the cache's sequence, or the page. q counts query heads. Dims
+	// of tails have no scale.
 	QDescaleStride [4]int64
 	// KDescaleStride is as in flashattn.h.
 	KDescaleStride [4]int64
 	// VDescaleStride is as in flashattn.h.
 	VDescaleStride [4]int64
-	// KeyRangeStride: (batch, query head, row, interval), in pairs, always literal; row is the tensor's own (packed: no batch
-	// stride)
+	// KeyRangeStride: (batch, query head, row, interval), in pairs, always literal; row is counted in the tensor
+	// (packed: no batch stride)
 	KeyRangeStride [4]int64
-	// ListStride: of both lists: (batch, list head, block of rows, entry), always literal; packed: no batch stride
+	// ListStride: of both lists: (batch, list head, block of rows, entry), always literal; packed: no batch
+	// stride
 	ListStride [4]int64
 	// ListCountStride: (batch, list head, block of rows)
 	ListCountStride [3]int64

@@ -42,18 +42,19 @@ type ThreadPool int32
 
 // Values of ThreadPool.
 const (
-	// ThreadPoolAuto: the caller's if parallel_for was given, else the library's own. Where a program has the machine to itself and
-	// makes call after call, OpenMP's threads, which wait without sleeping, begin sooner: on 16 cores up to a
-	// fifth; where others want the cores, or there are pauses, they cost tens of times as much
+	// ThreadPoolAuto: FA_POOL_CALLER if parallel_for was given, else FA_POOL_OWN
 	ThreadPoolAuto ThreadPool = C.FA_POOL_AUTO
-	// ThreadPoolOpenmp: a team for each calling thread, whose threads wait as OMP_WAIT_POLICY says; the calling thread alone inside
-	// a parallel region and in a child of fork() whose parent had made calls: runtimes hang there, GNU's also
-	// after a team of the parent's own, which the library cannot see. They also end the process where the system
-	// refuses them a thread: the library starts as many beforehand, and asks for no more than it got, but if
-	// others take the last in between, the process ends. A build without OpenMP: FA_UNSUPPORTED
+	// ThreadPoolOpenmp: an OpenMP team for each calling thread; its threads wait as OMP_WAIT_POLICY says. If a program has the
+	// machine to itself and makes call after call, these threads begin sooner, because they wait without
+	// sleeping: on 16 cores by up to a fifth. If others need the cores, or there are pauses, they cost tens of
+	// times as much. Only the calling thread computes inside a parallel region, and in a child of fork() if the
+	// parent had made calls, because runtimes hang there. GNU's runtime also hangs after a team of the parent's
+	// own, which the library cannot see. Runtimes also end the process if the system refuses them a thread. The
+	// library therefore starts as many threads beforehand and requests no more than it got. If others take the
+	// last ones in between, the process ends. A build without OpenMP: FA_UNSUPPORTED
 	ThreadPoolOpenmp ThreadPool = C.FA_POOL_OPENMP
-	// ThreadPoolOwn: one for all handles of the process, of at most one thread for each CPU but one, and none of them at work
-	// where the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
+	// ThreadPoolOwn: one pool for all handles of the process, with at most one thread for each CPU but one. None of them works
+	// if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
 	// waits for none that is slow to wake. Safe across fork()
 	ThreadPoolOwn ThreadPool = C.FA_POOL_OWN
 	// ThreadPoolCaller: parallel_for; FA_INVALID_ARGUMENT if none was given
@@ -67,9 +68,10 @@ type Precision int32
 const (
 	// PrecisionDefault: q as given; P no coarser than q's type
 	PrecisionDefault Precision = C.FA_PRECISION_DEFAULT
-	// PrecisionNative: a permission, no promise: q may be rounded to k's element type (8 bits: with a factor for a row or fewer
-	// dims), P to v's, q, P, the values of block types and values times their factors to bf16, and 8-bit products
-	// over keys summed in a matrix unit's own short accumulator. Study baselines ignore it
+	// PrecisionNative: permits rounding, without promising it: q to k's element type (8 bits: with a scale for a row or
+	// fewer dims), P to v's, and q, P, the values of block types and values times their scales to bf16.
+	// 8-bit products over keys may be summed in a matrix unit's short accumulator. Study baselines ignore
+	// it
 	PrecisionNative Precision = C.FA_PRECISION_NATIVE
 )
 
@@ -80,9 +82,9 @@ type Alignment int32
 const (
 	// AlignUnset is as in flashattn.h.
 	AlignUnset Alignment = C.FA_ALIGN_UNSET
-	// AlignTopLeft: off = 0: row 0 stands on key 0
+	// AlignTopLeft: off = 0: row 0 is on key 0
 	AlignTopLeft Alignment = C.FA_ALIGN_TOP_LEFT
-	// AlignBottomRight: off = keys − rows of the sequence: its last row stands on its last key. Right for decoding
+	// AlignBottomRight: off = keys − rows of the sequence: its last row is on its last key. Use it for decoding
 	AlignBottomRight Alignment = C.FA_ALIGN_BOTTOM_RIGHT
 	// AlignExplicit: off = causal_offset[b] (FA_OPERAND_CAUSAL_OFFSET)
 	AlignExplicit Alignment = C.FA_ALIGN_EXPLICIT
@@ -110,9 +112,9 @@ const (
 	ScoresStageRaw ScoresStage = C.FA_SCORES_RAW
 	// ScoresStageCapped: after softcap, masks not applied
 	ScoresStageCapped ScoresStage = C.FA_SCORES_CAPPED
-	// ScoresStageBiased: after bias, ALiBi and every mask: −inf where a key is removed
+	// ScoresStageBiased: after bias, ALiBi and every mask: −inf if a key is removed
 	ScoresStageBiased ScoresStage = C.FA_SCORES_BIASED
-	// ScoresStageProbability: after softmax (sink included), before dropout: 0 where a key is removed
+	// ScoresStageProbability: after softmax (sink included), before dropout: 0 if a key is removed
 	ScoresStageProbability ScoresStage = C.FA_SCORES_PROBABILITY
 )
 
@@ -123,9 +125,9 @@ type ListSpace int32
 const (
 	// ListSpaceKeys: keys of the sequence, as masks count them
 	ListSpaceKeys ListSpace = C.FA_LIST_KEYS
-	// ListSpaceSlots: slots of the cache, page · page_size + slot in the page, of key_list alone, list_keys being 1. No position of a key
-	// is known: none of causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page
-	// table have no say, but fa_append_kv takes a page table
+	// ListSpaceSlots: slots of the cache: page · page_size + slot in the page. Only in key_list, with list_keys 1. Keys then have
+	// no position, so causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores are not allowed.
+	// Lengths of keys and a page table are ignored, but fa_append_kv uses a page table
 	ListSpaceSlots ListSpace = C.FA_LIST_SLOTS
 )
 
@@ -151,7 +153,7 @@ type Dtype int32
 
 // Element types.
 const (
-	// DtypeF32: one element a unit, up to FA_E5M2, and FA_I8
+	// DtypeF32: one element a unit, as in all types up to FA_E5M2, and in FA_I8
 	DtypeF32 Dtype = C.FA_F32
 	// DtypeF16 is as in flashattn.h.
 	DtypeF16 Dtype = C.FA_F16
@@ -163,9 +165,9 @@ const (
 	DtypeE5m2 Dtype = C.FA_E5M2
 	// DtypeE2m1: k and v only; two a byte, the even dim in the low half: 0 .5 1 1.5 2 3 4 6 and their negatives
 	DtypeE2m1 Dtype = C.FA_E2M1
-	// DtypeE8m0: factors only: 2^(byte − 127), byte 255 is NaN
+	// DtypeE8m0: scales only: 2^(byte − 127), byte 255 is NaN
 	DtypeE8m0 Dtype = C.FA_E8M0
-	// DtypeI8: k and v only; as with other types, a factor that is not given is 1
+	// DtypeI8: k and v only; as with other types, a scale that is not given is 1
 	DtypeI8 Dtype = C.FA_I8
 	// DtypeI4: k and v only; two a byte, the even dim in the low half; two's complement
 	DtypeI4 Dtype = C.FA_I4
@@ -191,17 +193,17 @@ const (
 	InvalidArgument Status = C.FA_INVALID_ARGUMENT
 	// UnsupportedField: a flag, enum value or struct tail that this version of the library does not know
 	UnsupportedField Status = C.FA_UNSUPPORTED_FIELD
-	// Unsupported: right, but this backend has no kernel for it
+	// Unsupported: the call is right, but this backend has no kernel for it
 	Unsupported Status = C.FA_UNSUPPORTED
 	// OutOfMemory is as in flashattn.h.
 	OutOfMemory Status = C.FA_OUT_OF_MEMORY
 	// WorkspaceTooSmall is as in flashattn.h.
 	WorkspaceTooSmall Status = C.FA_WORKSPACE_TOO_SMALL
-	// NoDevice: the backend works, but there is no such device
+	// NoDevice: the backend works, but the device does not exist
 	NoDevice Status = C.FA_NO_DEVICE
-	// BackendMissing: its module is not installed
+	// BackendMissing: the backend's module is not installed
 	BackendMissing Status = C.FA_BACKEND_MISSING
-	// BackendIncompatible: its module or driver is broken, of another version, or not trusted
+	// BackendIncompatible: the backend's module or driver is broken, of another version, or not trusted
 	BackendIncompatible Status = C.FA_BACKEND_INCOMPATIBLE
 	// DeviceError: the device reported a failure
 	DeviceError Status = C.FA_DEVICE_ERROR
@@ -222,24 +224,25 @@ type Param int32
 
 // Parameters are set and read; facts and figures are read.
 const (
-	// ParamThreads: CPU threads, the caller's included; 0: as many as OpenMP's maximum and the thread's affinity allow
+	// ParamThreads: CPU threads, including the caller's; 0: as many as OpenMP's maximum and the thread's affinity
+	// allow
 	ParamThreads Param = C.FA_PARAM_THREADS
-	// ParamMaxISA: FA_ISA_…: highest instruction set to use; 0: the best there is. One that the CPU lacks: FA_UNSUPPORTED
+	// ParamMaxISA: FA_ISA_…: highest instruction set to use; 0: the best one. If the CPU lacks it: FA_UNSUPPORTED
 	ParamMaxISA Param = C.FA_PARAM_MAX_ISA
 	// ParamLogLevel: FA_LOG_…
 	ParamLogLevel Param = C.FA_PARAM_LOG_LEVEL
-	// ParamCountWork: 1: forward calls count work and memory traffic into the FA_STAT_ figures, and are computed by f32 tiles
-	// one by one, where others may take faster ways that round otherwise (CPU backend)
+	// ParamCountWork: 1: forward calls count work and memory traffic into the FA_STAT_ figures (CPU backend). They then
+	// run on f32 tiles one by one. Other calls may use faster methods that round differently
 	ParamCountWork Param = C.FA_PARAM_COUNT_WORK
-	// ParamThreadPool: FA_POOL_…: whose CPU threads
+	// ParamThreadPool: FA_POOL_…: the pool of CPU threads
 	ParamThreadPool Param = C.FA_PARAM_THREAD_POOL
 	// InfoBackend: FA_BACKEND_… that the handle resolved to
 	InfoBackend Param = C.FA_INFO_BACKEND
-	// InfoDevice is as in flashattn.h.
+	// InfoDevice: index of the device
 	InfoDevice Param = C.FA_INFO_DEVICE
 	// InfoMemory: FA_MEMORY_HOST or _DEVICE
 	InfoMemory Param = C.FA_INFO_MEMORY
-	// InfoISA: FA_ISA_… that runs; 0 on a GPU
+	// InfoISA: FA_ISA_… in use; 0 on a GPU
 	InfoISA Param = C.FA_INFO_ISA
 	// InfoStream: the native stream of fa_create_info_t, as an integer; 0 on the CPU
 	InfoStream Param = C.FA_INFO_STREAM
@@ -251,8 +254,8 @@ const (
 	StatFlops Param = C.FA_STAT_FLOPS
 	// StatBytesRead: bytes moved from memory into tiles
 	StatBytesRead Param = C.FA_STAT_BYTES_READ
-	// StatBytesWritten: … and from tiles to memory
+	// StatBytesWritten: bytes moved from tiles to memory
 	StatBytesWritten Param = C.FA_STAT_BYTES_WRITTEN
-	// StatExtraBytes: extra memory of the algorithm besides inputs, outputs and one thread's tiles
+	// StatExtraBytes: extra memory of the algorithm, in addition to inputs, outputs and one thread's tiles
 	StatExtraBytes Param = C.FA_STAT_EXTRA_BYTES
 )

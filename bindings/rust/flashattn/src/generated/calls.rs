@@ -7,44 +7,48 @@ operands! {
     input of k_dtype k 0;
     /// As the pointer of this name in `flashattn.h`.
     input of v_dtype v 0;
-    /// rows of a padded q beyond its length are written 0; gaps of a packed one are not touched
+    /// rows of a padded q beyond its length are set to 0; gaps of a packed one are not written
     output of o_dtype o 0;
-    /// natural logarithm, scale and sink included; −inf where o has no key or no row
+    /// natural logarithm, scale and sink included; −inf if o has no key or no row
     output f32 lse FA_OPERAND_LSE;
-    /// the last dim_tail dims of q, or of k; q or k then holds the others alone
+    /// the last dim_tail dims of q; q then holds only the others
     input of q_tail_dtype q_tail FA_OPERAND_Q_TAIL;
-    /// As the pointer of this name in `flashattn.h`.
+    /// the same for k
     input of k_tail_dtype k_tail FA_OPERAND_K_TAIL;
-    /// multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
-    /// log2 e, or rows may be NaN; see the strides
+    /// multiplies the stored values; see q_descale_stride. The products must stay finite in f32, and
+    /// so must scale · q_descale · k_descale · log2 e, or rows may be NaN
     input of q_descale_dtype q_descale FA_OPERAND_Q_DESCALE;
-    /// none with blocks, which hold their own; nor shifts
+    /// the same for k. Blocks hold their own scales: k_descale and k_shift are not allowed with
+    /// them
     input of k_descale_dtype k_descale FA_OPERAND_K_DESCALE;
-    /// As the pointer of this name in `flashattn.h`.
+    /// the same for v
     input of v_descale_dtype v_descale FA_OPERAND_V_DESCALE;
-    /// value = stored · descale + shift; of the factors' type, and indexed as they are
+    /// value = stored · descale + shift; has the type and the indices of k_descale
     input of k_descale_dtype k_shift FA_OPERAND_K_SHIFT;
-    /// As the pointer of this name in `flashattn.h`.
+    /// the same for v
     input of v_descale_dtype v_shift FA_OPERAND_V_SHIFT;
     /// one value: o is round(o · o_scale); an 8-bit o saturates
     input f32 o_scale FA_OPERAND_O_SCALE;
     /// [batch][heads_q][seqlen_q][seqlen_k] by bias_stride
     input of bias_dtype bias FA_OPERAND_BIAS;
-    /// [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a bias that holds distances
+    /// [heads_q], finite; with slopes of fa_alibi_slopes, a bias that holds distances becomes
+    /// ALiBi
     input f32 bias_scale FA_OPERAND_BIAS_SCALE;
-    /// the same as bias by mask_stride; nonzero: attend
+    /// the shape of bias, by mask_stride; nonzero: attend
     input u8 mask FA_OPERAND_MASK;
-    /// pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is
-    /// removed. A row's ascend and lie apart; they may be empty, or reach beyond the keys
+    /// pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in no range of its row
+    /// is removed. Ranges of a row ascend and do not overlap. They may be empty, or reach beyond the
+    /// keys
     input i32 key_ranges FA_OPERAND_KEY_RANGES;
-    /// blocks of keys where masks act, in any order, each once in both lists together (not checked: one that
-    /// comes again may count twice); −1: none. With a list, a key in none is removed
+    /// blocks of keys in which masks apply, in any order; −1: none. Each is in both lists together
+    /// only once (not checked: a repeated entry may count twice). With a list, a key in no entry is
+    /// removed
     input i32 key_list FA_OPERAND_KEY_LIST;
-    /// entries to read, up to list_max; without: list_max
+    /// number of entries to read, up to list_max; without: list_max
     input i32 key_list_count FA_OPERAND_KEY_LIST_COUNT;
-    /// blocks where causal, window, chunk, boolean mask and ranges do not act
+    /// blocks in which causal, window, chunk, boolean mask and ranges do not apply
     input i32 full_list FA_OPERAND_FULL_LIST;
-    /// As the pointer of this name in `flashattn.h`.
+    /// as key_list_count
     input i32 full_list_count FA_OPERAND_FULL_LIST_COUNT;
     /// [heads_q], or [batch][heads_q] by alibi_batch_stride; at most 2.35e38; see fa_alibi_slopes
     input f32 alibi_slopes FA_OPERAND_ALIBI;
@@ -56,9 +60,9 @@ operands! {
     input i32 cu_seqlens_q FA_OPERAND_CU_SEQLENS_Q;
     /// [batch + 1], within total_k
     input i32 cu_seqlens_k FA_OPERAND_CU_SEQLENS_K;
-    /// [batch] rows really used, <= seqlen_q or the packed range
+    /// [batch] number of valid rows, <= seqlen_q or the packed range
     input i32 seqused_q FA_OPERAND_SEQUSED_Q;
-    /// [batch] keys really used, left padding included, <= seqlen_k or the packed range
+    /// [batch] number of valid keys, left padding included, <= seqlen_k or the packed range
     input i32 seqused_k FA_OPERAND_SEQUSED_K;
     /// [batch] slots to skip before key 0
     input i32 leftpad_k FA_OPERAND_LEFTPAD_K;
@@ -66,20 +70,21 @@ operands! {
     input i32 kv_batch_idx FA_OPERAND_KV_BATCH_IDX;
     /// [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read
     input i32 page_table FA_OPERAND_PAGE_TABLE;
-    /// [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
-    /// 0 (raw, capped, probability) or −inf (biased). (reserved: with lists)
+    /// [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get 0
+    /// (raw, capped, probability) or −inf (biased). (reserved: with lists)
     output f32 scores FA_OPERAND_SCORES;
-    /// {seed, offset}, read when the call runs; the two fields below must then be 0
+    /// {seed, offset}, read when the call runs; dropout_seed and dropout_offset must then be 0
     input u64 rng_state FA_OPERAND_RNG_STATE;
-    /// one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into
-    /// it
+    /// one word: a GPU checks the arrays in its memory first, with one more launch, and or-s
+    /// FA_BAD_… bits into it
     output u32 device_status FA_OPERAND_DEVICE_STATUS;
-    /// see fa_dropout_mask; not used when dropout_p is 0
+    /// see fa_dropout_mask; not used if dropout_p is 0
     word dropout_seed;
-    /// As the field of this name in `flashattn.h`.
+    /// the same
     word dropout_offset;
-    /// With dropout, of a part of a whole problem: where its first row, key and head lie in the whole's mask. Kept is what that mask keeps
-    /// of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q.
+    /// With dropout, for a call on a part of a whole problem: the position of its first row, key and head in the whole's mask. The
+    /// call keeps what that mask keeps of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head
+    /// + h; dropout_heads 0: heads_q.
     size dropout_row;
     /// As the field of this name in `flashattn.h`.
     size dropout_key;
@@ -90,9 +95,9 @@ operands! {
 }
 operands! {
     Backward, fa_backward_args_t, FA_OP_BACKWARD;
-    /// As the pointer of this name in `flashattn.h`.
+    /// gradient with respect to o
     input of q_dtype dout 0;
-    /// NULL: 0
+    /// gradient with respect to LSE; NULL: 0
     input f32 dlse 0;
     /// As the pointer of this name in `flashattn.h`.
     output of q_dtype dq 0;
@@ -100,7 +105,7 @@ operands! {
     output of k_dtype dk 0;
     /// As the pointer of this name in `flashattn.h`.
     output of v_dtype dv 0;
-    /// only with FA_OPERAND_BIAS; 0 where a key is removed
+    /// only with FA_OPERAND_BIAS; 0 if a key is removed
     output f32 dbias 0;
     /// [heads_q]; only with FA_OPERAND_SINKS
     output f32 dsinks 0;
@@ -127,7 +132,7 @@ operands! {
     output of o_dtype o 0;
     /// As the pointer of this name in `flashattn.h`.
     output f32 lse FA_OPERAND_LSE;
-    /// As the pointer of this name in `flashattn.h`.
+    /// as in the forward, and so are the fields below
     input f32 sinks FA_OPERAND_SINKS;
     /// As the pointer of this name in `flashattn.h`.
     input f32 o_scale FA_OPERAND_O_SCALE;
@@ -135,7 +140,7 @@ operands! {
     input i32 cu_seqlens_q FA_OPERAND_CU_SEQLENS_Q;
     /// As the pointer of this name in `flashattn.h`.
     input i32 seqused_q FA_OPERAND_SEQUSED_Q;
-    /// >= 0
+    /// number of parts, >= 0
     size parts;
     /// (part, batch, row, head, element); all zero: dense [parts][batch][seqlen_q][heads_q][dim_v] or
     /// [parts][total_q][heads_q][dim_v] (packed: no batch stride)
@@ -152,36 +157,36 @@ operands! {
     output of q_dtype out 0;
     /// [max_position][rotary_dim / 2], dense
     input f32 cos 0;
-    /// As the pointer of this name in `flashattn.h`.
+    /// the same
     input f32 sin 0;
     /// [batch][seqlen_q], packed [total_q]; or NULL
     input i32 positions 0;
     /// [batch]; or NULL
     input i32 position_offset 0;
-    /// cu_seqlens_q and seqused_q of the forward, of k cu_seqlens_k and seqused_k
+    /// cu_seqlens_q of the forward, for k cu_seqlens_k
     input i32 cu_seqlens FA_OPERAND_CU_SEQLENS_Q;
-    /// As the pointer of this name in `flashattn.h`.
+    /// seqused_q of the forward, for k seqused_k
     input i32 seqused FA_OPERAND_SEQUSED_Q;
     /// all zero: x's
     array 4 out_stride;
-    /// As the field of this name in `flashattn.h`.
+    /// rows of cos and sin
     size max_position;
-    /// dims [rotary_begin, rotary_begin + rotary_dim) turn; 0: the first
+    /// first rotated dim
     size rotary_begin;
-    /// even, 2 … dim_qk − rotary_begin
+    /// number of rotated dims: even, 2 … dim_qk − rotary_begin
     size rotary_dim;
 }
 operands! {
     AppendKv, fa_append_kv_args_t, FA_OP_APPEND_KV;
-    /// As the pointer of this name in `flashattn.h`.
+    /// the new keys
     input of q_dtype k_new 0;
-    /// As the pointer of this name in `flashattn.h`.
+    /// the new values
     input of q_dtype v_new 0;
     /// the cache
     output of k_dtype k 0;
-    /// As the pointer of this name in `flashattn.h`.
+    /// the cache
     output of v_dtype v 0;
-    /// these five by their bits, too
+    /// as in the forward, by their bits in desc.operands, and so are the four below
     output of k_tail_dtype k_tail FA_OPERAND_K_TAIL;
     /// As the pointer of this name in `flashattn.h`.
     output of k_descale_dtype k_descale FA_OPERAND_K_DESCALE;
@@ -193,11 +198,11 @@ operands! {
     output of v_descale_dtype v_shift FA_OPERAND_V_SHIFT;
     /// [batch + 1] or NULL
     input i32 cu_seqlens_new 0;
-    /// [batch] tokens really given, or NULL
+    /// [batch] number of tokens that are given, or NULL
     input i32 seqused_new 0;
     /// [batch][seqlen_new], packed [total_new], or NULL
     input i32 positions 0;
-    /// these four by their bits in desc.operands, as in the forward
+    /// as in the forward, by their bits in desc.operands, and so are the four below
     input i32 seqused_k FA_OPERAND_SEQUSED_K;
     /// As the pointer of this name in `flashattn.h`.
     input i32 leftpad_k FA_OPERAND_LEFTPAD_K;
@@ -209,7 +214,7 @@ operands! {
     output u32 device_status FA_OPERAND_DEVICE_STATUS;
     /// [max_position][rotary_dim / 2] or NULL: no rotation
     input f32 cos 0;
-    /// As the pointer of this name in `flashattn.h`.
+    /// the same
     input f32 sin 0;
     /// tokens of a sequence; with cu_seqlens_new or seqused_new the most allowed
     size seqlen_new;
@@ -217,12 +222,12 @@ operands! {
     size total_new;
     /// (batch, row, head, element); all zero: dense
     array 4 k_new_stride;
-    /// As the field of this name in `flashattn.h`.
+    /// the same
     array 4 v_new_stride;
-    /// As the field of this name in `flashattn.h`.
+    /// rows of cos and sin
     size max_position;
     /// as in fa_rotary
     size rotary_begin;
-    /// As the field of this name in `flashattn.h`.
+    /// as in fa_rotary
     size rotary_dim;
 }

@@ -4,17 +4,17 @@ errors! {
     InvalidArgument = FA_INVALID_ARGUMENT,
     /// a flag, enum value or struct tail that this version of the library does not know
     UnsupportedField = FA_UNSUPPORTED_FIELD,
-    /// right, but this backend has no kernel for it
+    /// the call is right, but this backend has no kernel for it
     Unsupported = FA_UNSUPPORTED,
     /// The library's own words say more.
     OutOfMemory = FA_OUT_OF_MEMORY,
     /// The library's own words say more.
     WorkspaceTooSmall = FA_WORKSPACE_TOO_SMALL,
-    /// the backend works, but there is no such device
+    /// the backend works, but the device does not exist
     NoDevice = FA_NO_DEVICE,
-    /// its module is not installed
+    /// the backend's module is not installed
     BackendMissing = FA_BACKEND_MISSING,
-    /// its module or driver is broken, of another version, or not trusted
+    /// the backend's module or driver is broken, of another version, or not trusted
     BackendIncompatible = FA_BACKEND_INCOMPATIBLE,
     /// the device reported a failure
     DeviceError = FA_DEVICE_ERROR,

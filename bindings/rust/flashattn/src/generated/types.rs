@@ -26,18 +26,19 @@ choices! {
 choices! {
     /// Whose CPU threads.
     ThreadPool
-    /// the caller's if parallel_for was given, else the library's own. Where a program has the machine to itself and
-    /// makes call after call, OpenMP's threads, which wait without sleeping, begin sooner: on 16 cores up to a
-    /// fifth; where others want the cores, or there are pauses, they cost tens of times as much
+    /// FA_POOL_CALLER if parallel_for was given, else FA_POOL_OWN
     Auto = FA_POOL_AUTO,
-    /// a team for each calling thread, whose threads wait as OMP_WAIT_POLICY says; the calling thread alone inside
-    /// a parallel region and in a child of fork() whose parent had made calls: runtimes hang there, GNU's also
-    /// after a team of the parent's own, which the library cannot see. They also end the process where the system
-    /// refuses them a thread: the library starts as many beforehand, and asks for no more than it got, but if
-    /// others take the last in between, the process ends. A build without OpenMP: FA_UNSUPPORTED
+    /// an OpenMP team for each calling thread; its threads wait as OMP_WAIT_POLICY says. If a program has the
+    /// machine to itself and makes call after call, these threads begin sooner, because they wait without
+    /// sleeping: on 16 cores by up to a fifth. If others need the cores, or there are pauses, they cost tens of
+    /// times as much. Only the calling thread computes inside a parallel region, and in a child of fork() if the
+    /// parent had made calls, because runtimes hang there. GNU's runtime also hangs after a team of the parent's
+    /// own, which the library cannot see. Runtimes also end the process if the system refuses them a thread. The
+    /// library therefore starts as many threads beforehand and requests no more than it got. If others take the
+    /// last ones in between, the process ends. A build without OpenMP: FA_UNSUPPORTED
     Openmp = FA_POOL_OPENMP,
-    /// one for all handles of the process, of at most one thread for each CPU but one, and none of them at work
-    /// where the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
+    /// one pool for all handles of the process, with at most one thread for each CPU but one. None of them works
+    /// if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
     /// waits for none that is slow to wake. Safe across fork()
     Own = FA_POOL_OWN,
     /// parallel_for; FA_INVALID_ARGUMENT if none was given
@@ -48,9 +49,10 @@ choices! {
     Precision
     /// q as given; P no coarser than q's type
     Default = FA_PRECISION_DEFAULT,
-    /// a permission, no promise: q may be rounded to k's element type (8 bits: with a factor for a row or fewer
-    /// dims), P to v's, q, P, the values of block types and values times their factors to bf16, and 8-bit products
-    /// over keys summed in a matrix unit's own short accumulator. Study baselines ignore it
+    /// permits rounding, without promising it: q to k's element type (8 bits: with a scale for a row or
+    /// fewer dims), P to v's, and q, P, the values of block types and values times their scales to bf16.
+    /// 8-bit products over keys may be summed in a matrix unit's short accumulator. Study baselines ignore
+    /// it
     Native = FA_PRECISION_NATIVE,
 }
 choices! {
@@ -58,9 +60,9 @@ choices! {
     Alignment
     /// `FA_ALIGN_UNSET`.
     Unset = FA_ALIGN_UNSET,
-    /// off = 0: row 0 stands on key 0
+    /// off = 0: row 0 is on key 0
     TopLeft = FA_ALIGN_TOP_LEFT,
-    /// off = keys − rows of the sequence: its last row stands on its last key. Right for decoding
+    /// off = keys − rows of the sequence: its last row is on its last key. Use it for decoding
     BottomRight = FA_ALIGN_BOTTOM_RIGHT,
     /// off = causal_offset[b] (FA_OPERAND_CAUSAL_OFFSET)
     Explicit = FA_ALIGN_EXPLICIT,
@@ -82,9 +84,9 @@ choices! {
     Raw = FA_SCORES_RAW,
     /// after softcap, masks not applied
     Capped = FA_SCORES_CAPPED,
-    /// after bias, ALiBi and every mask: −inf where a key is removed
+    /// after bias, ALiBi and every mask: −inf if a key is removed
     Biased = FA_SCORES_BIASED,
-    /// after softmax (sink included), before dropout: 0 where a key is removed
+    /// after softmax (sink included), before dropout: 0 if a key is removed
     Probability = FA_SCORES_PROBABILITY,
 }
 choices! {
@@ -92,9 +94,9 @@ choices! {
     ListSpace
     /// keys of the sequence, as masks count them
     Keys = FA_LIST_KEYS,
-    /// slots of the cache, page · page_size + slot in the page, of key_list alone, list_keys being 1. No position of a key
-    /// is known: none of causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page
-    /// table have no say, but fa_append_kv takes a page table
+    /// slots of the cache: page · page_size + slot in the page. Only in key_list, with list_keys 1. Keys then have
+    /// no position, so causal, window, chunk, ALiBi, bias, mask, ranges, dropout and scores are not allowed.
+    /// Lengths of keys and a page table are ignored, but fa_append_kv uses a page table
     Slots = FA_LIST_SLOTS,
 }
 choices! {
@@ -114,7 +116,7 @@ choices! {
 choices! {
     /// How elements are stored.
     Dtype
-    /// one element a unit, up to FA_E5M2, and FA_I8
+    /// one element a unit, as in all types up to FA_E5M2, and in FA_I8
     F32 = FA_F32,
     /// `FA_F16`.
     F16 = FA_F16,
@@ -126,9 +128,9 @@ choices! {
     E5m2 = FA_E5M2,
     /// k and v only; two a byte, the even dim in the low half: 0 .5 1 1.5 2 3 4 6 and their negatives
     E2m1 = FA_E2M1,
-    /// factors only: 2^(byte − 127), byte 255 is NaN
+    /// scales only: 2^(byte − 127), byte 255 is NaN
     E8m0 = FA_E8M0,
-    /// k and v only; as with other types, a factor that is not given is 1
+    /// k and v only; as with other types, a scale that is not given is 1
     I8 = FA_I8,
     /// k and v only; two a byte, the even dim in the low half; two's complement
     I4 = FA_I4,
