@@ -7,7 +7,7 @@
     out, lse = flashattn.attention(q, q, q, window=(256, 0), alignment="bottom-right", return_lse=True)
     dq, dk, dv = flashattn.attention_backward(np.ones_like(out), q, q, q, out, lse, window=(256, 0), alignment="bottom-right")
 
-The C library is found by the path in FLASHATTN_LIBRARY, beside this package, then by the loader.
+The C library is searched by the path in FLASHATTN_LIBRARY, then next to this package, then by the loader.
 """
 
 from ._arrays import block_dtype

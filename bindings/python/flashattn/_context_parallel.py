@@ -26,7 +26,7 @@ _ANYWHERE = 256  # the address of a tensor without elements, which is not follow
 
 
 class context_parallel:
-    """Attention whose sequences are spread over the processes of a group, each of which has its rows alone:
+    """Attention over sequences that are distributed over the processes of a group. Each process has only its own rows:
 
         with flashattn.torch.context_parallel() as cp:
             x, labels = cp.shard(x, 1), cp.shard(labels, 1)
@@ -35,17 +35,18 @@ class context_parallel:
             out = cp.attention(q, k, v, causal="top-left")       # differentiable; all processes call it
 
     group: of torch.distributed, with gloo for tensors in the CPU's memory or nccl for a GPU's; None: the default one.
-    device: of all tensors; None: with nccl the current GPU, else the CPU. On a GPU calls go into torch's current stream, and return when
-    they are in it; synchronize() waits for them no longer than the time limit, and finds a process that died. What processes compare before
-    and after a call goes over gloo: where the group has none, by a group that is made for it.
+    device: of all tensors; None: with nccl the current GPU, else the CPU. On a GPU, calls go into torch's current stream
+        and return when they are enqueued. synchronize() waits for them no longer than the time limit, and detects a process
+        that died. The agreement before and after a call uses gloo. If the group has none, another group is made for it.
     layout: "zigzag", equal work for each process under a causal mask, or "contiguous".
     method: "auto", "ulysses", "all-gather" or "ring", of forward and backward.
     block: parts begin at multiples of it. timeout: seconds, the longest wait for another process; None: no limit.
-    backend: a Handle to compute with, as Handle("cpu", threads=4) or Handle("cuda", device=1, memory="device"); None: one for the device.
+    backend: a Handle to compute with, as Handle("cpu", threads=4) or Handle("cuda", device=1, memory="device"); None: one for
+        the device.
 
-    Calls are collective: every process makes the same ones in the same order, forward and backward, with the same keywords. Where
-    one fails, each gets an exception; after one of FA_TIMEOUT, or of FA_PEER_FAILED by the transport, a new object over a new group
-    is needed. One thread at a time.
+    Calls are collective: every process makes the same ones in the same order, forward and backward, with the same keywords.
+    If one fails, each process gets an exception. After FA_TIMEOUT, or FA_PEER_FAILED by the transport, a new object over a
+    new group is needed. One thread at a time.
     """
 
     def __init__(
@@ -121,10 +122,10 @@ class context_parallel:
         """softmax(scale · q kᵀ, masked) v, with gradients for q, k, v and sinks, and through out and lse.
 
         q, k, v: this process's rows, (batch, rows, heads, dim), or packed (rows, heads, dim) with cu_seqlens of whole sequences.
-        length, length_k: rows and keys of a whole sequence that is not packed. length None: the sums over all processes, which are
-        asked for them; length_k None: length.
-        The other keywords are those of flashattn.torch.attention; alibi_slopes and sinks are whole. The gradient of sinks is a
-        share: those of all processes add up to the whole, as a replicated parameter's do.
+        length, length_k: rows and keys of a whole sequence that is not packed. length None: the sums over all processes,
+            which are exchanged; length_k None: length. The other keywords are those of flashattn.torch.attention;
+            alibi_slopes and sinks are whole. The gradient of sinks is a share. The shares of all processes add up to the whole,
+            as those of a replicated parameter do.
 
         Returns out, this process's rows; with return_lse also lse, float32 (batch, heads, rows) or packed (heads, rows).
         """

@@ -1,4 +1,4 @@
-"""Gradients of attention, from what its forward saved: the output and the LSE."""
+"""Gradients of attention, from the forward's output and LSE."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def attention_backward(
     backend: BackendName | Handle | None = None,
     **options: Unpack[Options],
 ) -> tuple[Array, ...]:
-    """The gradients (dq, dk, dv) of a loss whose gradient with respect to `attention`'s output is dout.
+    """The gradients (dq, dk, dv) of a loss. dout is its gradient with respect to the output of `attention`.
 
         out, lse = flashattn.attention(q, k, v, causal="bottom-right", return_lse=True)
         dq, dk, dv = flashattn.attention_backward(dout, q, k, v, out, lse, causal="bottom-right")
@@ -47,11 +47,11 @@ def attention_backward(
     dout: out's shape, q's dtype.
     q, k, v: as the forward had them, in float32, float16 or bfloat16, dense or packed. Pages, cache indices and 8-bit types have
         no gradient: UnsupportedError.
-    out, lse: what the forward returned. With keys in several parts, the out and lse of the whole, and dq is the sum over the parts.
-        out_dtype="float32" in the forward keeps dq exact where 16-bit inputs are nearly uniform.
-    options: the forward's keywords, all of them. Dropout is drawn again from dropout_seed and dropout_offset.
+    out, lse: the forward's results. If keys are in several parts, use out and lse of the whole, and sum dq over the parts.
+        out_dtype="float32" in the forward keeps dq exact if 16-bit inputs are nearly uniform.
+    options: all keywords of the forward. Dropout is drawn again from dropout_seed and dropout_offset.
     dlse: gradient with respect to lse, its shape in float32; None: 0.
-    deterministic: the same bits every time on a GPU, too; the CPU always does so.
+    deterministic: the same bits every time on a GPU, too; on the CPU always.
 
     Returns dq, dk, dv, dense, in the shapes and dtypes of q, k and v; then dbias (return_dbias), float32 in the bias's own shape,
     summed over what it was broadcast along; then dsinks (return_dsinks), float32 (heads,). Rows and keys beyond the lengths get 0.

@@ -35,14 +35,14 @@ def rotary(
     layout: Layout = "bshd",
     backend: BackendName | Handle | None = None,
 ) -> Array:
-    """Rotary embedding: dims [rotary_begin, rotary_begin + rotary_dim) of each head turn by the angle of the row's position, the rest is
-    copied.
+    """Rotary embedding: dims [rotary_begin, rotary_begin + rotary_dim) of each head are rotated by the angle of the row's
+    position. The other dims are copied.
 
     x: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; float32, float16, bfloat16.
     cos, sin: (max_position, rotary_dim / 2).
     positions: (batch, rows), packed (total,); or position_offset: (batch,), row i is at position_offset[b] + i; by default at i.
-    seqused_q: (batch,) rows really used; the others are not written (0 in a new out).
-    interleaved: pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim / 2). rotary_begin: the first dim that turns.
+    seqused_q: (batch,) number of valid rows; the others are not written (0 in a new out).
+    interleaved: pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim / 2). rotary_begin: the first rotated dim.
     out: of x's shape and dtype, may be x itself, unless x had to be copied; by default a new array. It is returned.
     layout: "bhsd": x is (batch, heads, rows, dim), as in `attention`.
     """
@@ -109,20 +109,21 @@ def append_kv(
     """Writes new keys and values into the cache k, v, in place.
 
     k_new, v_new: (batch, tokens, heads_k, dim), or packed (total, heads_k, dim) with cu_seqlens_new (batch + 1,); float32,
-        float16, bfloat16. Heads and dimensions are the cache's. seqused_new: (batch,) tokens really given. v_new and v are None
-        where v lies within k.
+        float16, bfloat16. Heads and dimensions are the cache's. seqused_new: (batch,) number of given tokens. v_new and v
+        are None if v is part of k.
     k, v: the cache, (batch, slots, heads_k, dim), or (num_pages, page_size, heads_k, dim) with page_table; any dtypes of
-        `attention`: blocks are written byte for byte as ggml's reference quantises. leftpad_k, kv_batch_idx, page_table, max_seqlen_k,
-        layout as there.
-    seqused_k: (batch,) slots in use before the call: token t goes to slot seqused_k[b] + t; without it, from the left padding on.
-        The caller adds the new tokens to it afterwards.
+        `attention`. Blocks are quantised byte for byte as ggml's reference does. leftpad_k, kv_batch_idx, page_table,
+        max_seqlen_k and layout are those of `attention`.
+    seqused_k: (batch,) slots in use before the call: token t goes to slot seqused_k[b] + t; without it, tokens start at the
+        left padding. The caller adds the new tokens to it afterwards.
     positions: (batch, tokens), packed (total,): the slot of each token instead, −1 skips it. Slots count left padding.
-    k_descale, v_descale, k_shift, v_shift: an 8-bit or 4-bit cache stores saturate(round((x − shift) / descale)); blocks and shapes as in
-        `attention`. With dynamic_scale those of 8-bit and 4-bit caches are written instead: (sequence or page, slot, heads_k), or with a
-        block (0, dims) of (sequence or page, slot, heads_k, block of dims), each with entries of its own; shifts of "u4" alone.
+    k_descale, v_descale, k_shift, v_shift: an 8-bit or 4-bit cache stores saturate(round((x − shift) / descale)); blocks
+        and shapes are those of `attention`. With dynamic_scale, scales of 8-bit and 4-bit caches are computed and written:
+        (sequence or page, slot, heads_k), or with a block (0, dims) (sequence or page, slot, heads_k, block of dims), with
+        distinct entries. Only "u4" has shifts then.
     k_tail: the cache of the last dims of k, (batch, slots, heads_k, dim) or in pages; k_new has all dims.
-    cos, sin: (max_position, rotary_dim / 2): k_new is rotated first, position = slot − left padding. interleaved and rotary_begin as in
-        `rotary`.
+    cos, sin: (max_position, rotary_dim / 2): k_new is rotated first, position = slot − left padding. interleaved and
+        rotary_begin as in `rotary`.
     device_status: as in `attention`.
     """
     request, order = Request(_abi.AppendKvArgs()), Order(layout)

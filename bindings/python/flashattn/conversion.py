@@ -24,12 +24,12 @@ _AXES = 4
 def convert(out: Array, x: ArrayLike | None, *, accumulate: bool = False, backend: BackendName | Handle | None = None) -> None:
     """Writes x into out, in place: another layout, other strides, another type.
 
-    out, x: of one shape, of four axes at most. float32, float16 and bfloat16 are converted into each other, rounded once; any other dtype
-        of `attention`'s, flashattn.block_dtype's too, is copied bit for bit into its own. x None: zeros.
-    accumulate: x (float32, float16, bfloat16) is added to what is in out, which is float32.
+    out, x: of one shape, of four axes at most. float32, float16 and bfloat16 are converted into each other, rounded once;
+        any other dtype of `attention`'s, flashattn.block_dtype's too, is copied bit for bit into its own. x None: zeros.
+    accumulate: x (float32, float16, bfloat16) is added to out, which is float32.
 
-    On a GPU as `attention`: both are arrays of a library with DLPack, and the call goes into its stream. Here NumPy can do the same; there
-    it moves rows of caches and packed batches without a library for it.
+    On a GPU, as in `attention`, both are arrays of a library with DLPack, and the call goes into its stream. On the CPU, NumPy
+    can do the same. On a GPU, this moves rows of caches and packed batches without another library.
 
     Raises like `attention`.
     """

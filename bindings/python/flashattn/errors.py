@@ -9,7 +9,7 @@ from ._library import library
 
 
 class FlashAttnError(RuntimeError):
-    """A call that the library refused. str() is its sentence: which field, its value, what was expected.
+    """A call that the library refused. str() is its message: which field, its value, what was expected.
 
     status: the number of the status, as in flashattn.h; status_name: its name, "FA_INVALID_ARGUMENT" …
     """

@@ -29,22 +29,22 @@ def isas() -> dict[str, int]:
 
 
 class Handle:
-    """A handle of one's own, to choose device, threads and instruction set; every function takes it as `backend`.
+    """A handle with chosen device, threads and instruction set. Every function takes it as `backend`.
 
         with flashattn.Handle("cpu", threads=4) as handle:
             out = flashattn.attention(q, k, v, backend=handle)
 
-    backend: "auto" (the first usable of CUDA, HIP, CPU), "cpu", "cuda" or "hip"; one that is named is never replaced by another.
-        The attribute says which it became.
+    backend: "auto" (the first usable of CUDA, HIP, CPU), "cpu", "cuda" or "hip"; a named backend is never replaced by
+        another. The attribute says which one is used.
     device: index within the backend.
     threads: CPU threads, 0 for all that the process may use; results never depend on it.
-    max_isa: "best", or the highest instruction set to use, by name: "generic", "avx2", "amx", "neon" and the like, of which a
-        wrong one is answered with all.
+    max_isa: "best", or the highest instruction set to use, by name: "generic", "avx2", "amx", "neon" and others. A wrong
+        name is answered with the list.
 
-    memory: "host": arrays are ordinary memory, and a GPU backend copies them. "device": addresses are the device's own, as those of
-        CUDA tensors in flashattn.torch; NumPy arrays are then refused.
+    memory: "host": arrays are ordinary memory, and a GPU backend copies them. "device": addresses are the device's, as
+        those of CUDA tensors in flashattn.torch. NumPy arrays are then refused.
 
-    One handle serves one thread at a time and only the process that made it: anything else raises FlashAttnError
+    A handle serves one thread at a time, and only the process that created it. Any other use raises FlashAttnError
     (FA_INVALID_STATE). It cannot be copied or pickled.
     """
 

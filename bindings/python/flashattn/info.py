@@ -1,4 +1,4 @@
-"""What is there: the library's version, its backends, and two small helpers that need no handle."""
+"""The library's version, its backends, and two small helpers that need no handle."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@
     out = attention(q, k, v, causal="bottom-right")  # (batch, rows, heads, dim)
     grad = jax.grad(lambda q: attention(q, k, v, causal="bottom-right").sum())(q)
 
-The package does not depend on JAX: only this module imports it. It needs libflashattn-xla.so, which holds XLA's handlers and lies
-beside the library, as the wheel has it (`-DFA_XLA=` of the build). XLA's threads call it on XLA's memory; nothing is copied, and
-nothing but q, k, v, the output and one number for each row is kept for the backward. Second and forward-mode derivatives are
-refused by JAX.
+The package does not depend on JAX: only this module imports it. It needs libflashattn-xla.so, which holds XLA's handlers.
+It must be next to the library, as in the wheel (`-DFA_XLA=` of the build). XLA's threads call it on XLA's memory. Nothing
+is copied. Only q, k, v, the output and one number for each row are kept for the backward. JAX refuses second and
+forward-mode derivatives.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Wanted:
 
 
 class Options(TypedDict, total=False):
-    """Keywords of `attention` that do not change how many arrays it returns; their meaning is told there."""
+    """Keywords of `attention` that do not change how many arrays it returns. Their meaning is documented there."""
 
     layout: Layout
     causal: Causal | None
@@ -135,24 +135,25 @@ def attention(
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """softmax(scale · q kᵀ, masked) v with gradients for q, k, v, bias, sinks, bias_scale and alibi_slopes, and through out and lse.
 
-    q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; k, v: the same with heads_k heads, which divide
-    heads; float32, float16 or bfloat16, all alike. The keywords are those of flashattn.attention; what is no array must be known
-    when the program is traced. bias and mask broadcast to (batch, heads, rows, keys); a bias has float32, float16 or bfloat16.
-    key_ranges, key_list, full_list and their counts as flashattn.attention has them: a document mask, or the arrays of a block mask
-        with list_rows and list_keys. They have no gradient. One of bias_scale takes memory for a float32 bias of all heads, one of
-        alibi_slopes twice that of (heads, rows, keys), for each sequence where these have slopes, biases or diagonals of their own.
+    q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; k, v: the same with heads_k heads, which
+        divide heads; float32, float16 or bfloat16, all of one type. The keywords are those of flashattn.attention.
+        Arguments that are not arrays must be known when the program is traced. bias and mask broadcast to (batch, heads,
+        rows, keys); a bias has float32, float16 or bfloat16. key_ranges, key_list, full_list and their counts are those of
+        flashattn.attention: a document mask, or the arrays of a block mask with list_rows and list_keys. They have no
+        gradient. A gradient of bias_scale takes memory for a float32 bias of all heads. A gradient of alibi_slopes takes
+        twice that of (heads, rows, keys), for each sequence if sequences have different slopes, biases or diagonals.
     layout: "bhsd" for q, k, v and out of (batch, heads, rows, dim); nothing is transposed.
     max_seqlen_q, max_seqlen_k: bounds of packed lengths; None: the totals, which are always enough. Lengths beyond them, or that
         decrease, are refused when the call runs, or on a GPU leave rows undefined.
-    dropout_p: in training only. dropout_key: a key of jax.random, without which nothing is dropped by chance.
+    dropout_p: in training only. dropout_key: a key of jax.random, required with dropout_p.
     deterministic: the same gradients, bit for bit, every time on a GPU, too.
 
     Returns out, q's shape with v's head dimension and q's dtype; with return_lse also lse, float32 (batch, heads, rows) or packed
     (heads, total).
-    vmap makes one call of dense tensors, whose mapped axis joins the batch; packed ones, dropout, and sinks that are mapped or
+    vmap makes one call of dense tensors: the mapped axis joins the batch. Packed tensors, dropout, and sinks that are mapped or
     differentiated are called once for each item.
-    Raises ValueError, TypeError and FlashAttnError for what is wrong by shapes and options; what fails in the call is JAX's error,
-    with the library's sentence.
+    Raises ValueError, TypeError and FlashAttnError for wrong shapes and options. A failure in the call is a JAX error with the
+    library's message.
     """
     if unknown:
         refuse(attention, unknown)

@@ -69,8 +69,8 @@ def merge(
     o_parts: float32 (parts, batch, rows, heads, dim), packed (parts, total_q, heads, dim) with cu_seqlens_q; lse_parts: float32
         (parts, batch, heads, rows), packed (parts, heads, total_q); or lists of such arrays, as attention(…, return_lse=True,
         out_dtype="float32") gives them. A part that saw no key (LSE −inf) does not count.
-    sinks: (heads,) logits, if no part has had them.
-    into: (o, lse) in float32 that hold a state already: the parts are merged into it, in place, and it is returned.
+    sinks: (heads,) logits, if no part has included them.
+    into: (o, lse) in float32 that already hold a state. The parts are merged into it in place, and it is returned.
     out_dtype, o_scale: of a new out; an 8-bit one stores saturate(out · o_scale).
     layout: "bhsd": o_parts is (parts, batch, heads, rows, dim) and out as in `attention`.
 

@@ -18,22 +18,22 @@ Result = TypeVar("Result")
 
 
 class Plan(Generic[Result]):
-    """A call of `attention`, prepared for arrays of these shapes, strides and dtypes, as a loop of decoding has them:
+    """A call of `attention`, prepared for arrays of these shapes, strides and dtypes, for example in a decoding loop:
 
         plan = flashattn.Plan(q, k, v, causal="bottom-right", seqused_k=lengths)
         for token in range(tokens):
             ...  # the token's keys and values go into k and v, and lengths grow
             out = plan(q, k, v, seqused_k=lengths)
 
-    Arguments are those of `attention`. Arrays are looked at, not kept; all other options hold for every call. NumPy arrays alone, each of
-    which the library can address: ValueError names one that would be copied, TypeError what is none. Packed sequences may be as long as
-    max_seqlen_q and max_seqlen_k say, or as the longest one here.
+    Arguments are those of `attention`. Arrays are inspected, not kept. All other options apply to every call. Arrays must be
+    NumPy arrays that the library can address: ValueError names one that would be copied, TypeError one that is no array. The
+    lengths of packed sequences are bounded by max_seqlen_q and max_seqlen_k, or by the longest one here.
 
-    A call takes the same arrays by the same names, and checks that they look as the plan's do: ValueError names one that does not. What
-    the arrays hold, such as lengths, is checked as ever. dropout_seed and dropout_offset may be given anew.
+    A call takes the same arrays by the same names, and checks their shapes, strides and dtypes: ValueError names one that
+    differs. Contents, such as lengths, are checked in every call. dropout_seed and dropout_offset may change.
 
-    Threads share a plan; each computes with its own handle, unless backend is a Handle. `attention` keeps plans for its last calls
-    itself, which costs a few microseconds more.
+    Threads can share a plan. Each computes with its own handle, unless backend is a Handle. `attention` itself keeps plans for
+    its last calls, which costs a few microseconds more.
     """
 
     @overload

@@ -6,16 +6,16 @@
     layer = MultiheadAttention(512, heads=8, heads_kv=2)  # projections, heads, attention, concatenation
     with sdpa():                                          # torch.nn.functional.scaled_dot_product_attention, by the library
         model(x)
-    with context_parallel() as cp:                        # sequences that are spread over processes
+    with context_parallel() as cp:                        # sequences distributed over processes
         out = cp.attention(q, k, v, causal="top-left")
 
-torch.ops.flashattn.forward and .backward are operators of torch's: torch.compile traces them without a graph break, with shapes
-that change, and torch.export writes them down. The package does not depend on torch: only this module imports it. Tensors are on
-the CPU or on a GPU, all on one device, in float32, float16 or bfloat16, and are read where they lie. On a GPU calls go into torch's
-current stream, take their workspace from torch, and can be captured into a graph. Nothing but q, k, v, the output and one number
-for each row is kept for the backward. Second and forward-mode derivatives are refused; torch.func.grad, torch.vmap and batched
-gradients work, the operators being called once for each item. Under torch.autocast q, k and v get its type. Tensors without memory
-(of the device "meta", fake ones) give outputs without memory.
+torch.ops.flashattn.forward and .backward are torch operators. torch.compile traces them without a graph break, also with dynamic
+shapes, and torch.export exports them. The package does not depend on torch: only this module imports it. Tensors are on the CPU or
+on a GPU, all on one device, in float32, float16 or bfloat16, and are read in place. On a GPU, calls go into torch's current stream,
+take their workspace from torch, and can be captured into a graph. Only q, k, v, the output and one number for each row are kept for
+the backward. Second and forward-mode derivatives are refused. torch.func.grad, torch.vmap and batched gradients work: the operators
+are called once for each item. Under torch.autocast, q, k and v get its type. Tensors without memory (device "meta", fake tensors)
+give outputs without memory.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 
 
 class Options(TypedDict, total=False):
-    """Keywords of `attention` that do not change how many tensors it returns; their meaning is told there."""
+    """Keywords of `attention` that do not change how many tensors it returns. Their meaning is documented there."""
 
     layout: Layout
     causal: Causal | None
@@ -135,23 +135,25 @@ def attention(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """softmax(scale · q kᵀ, masked) v with gradients for q, k, v, bias, sinks, bias_scale and alibi_slopes, and through out and lse.
 
-    q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; k, v: the same with heads_k heads, which divide
-    heads. The keywords are those of flashattn.attention. bias and mask broadcast to (batch, heads, rows, keys); a bias has float32,
-    float16 or bfloat16.
-    A gradient of bias_scale takes memory for a float32 bias of all heads, one of alibi_slopes twice that of (heads, rows, keys), for each
-    sequence where these have slopes, biases or diagonals of their own. scale, softcap and dropout_p are numbers, of which a gradient is
-    refused.
-    key_ranges, key_list, full_list and their counts as flashattn.attention has them: a document mask, or the tensors of FlexAttention's
-    BlockMask (kv_indices, kv_num_blocks, full_kv_indices, full_kv_num_blocks) with its block size as list_rows and list_keys.
-    layout: "bhsd" for q, k, v and out of (batch, heads, rows, dim), as scaled_dot_product_attention has them. An order that is not
-    said is not noticed: rows and heads then change places.
-    max_seqlen_q, max_seqlen_k: bounds of packed lengths; None: the longest of cu_seqlens, for which a GPU is waited for.
+    q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; k, v: the same with heads_k heads, which
+        divide heads. The keywords are those of flashattn.attention. bias and mask broadcast to (batch, heads, rows, keys);
+        a bias has float32, float16 or bfloat16. A gradient of bias_scale takes memory for a float32 bias of all heads. A
+        gradient of alibi_slopes takes twice that of (heads, rows, keys), for each sequence if sequences have different
+        slopes, biases or diagonals. scale, softcap and dropout_p are numbers. A gradient of them is refused. key_ranges,
+        key_list, full_list and their counts are those of flashattn.attention: a document mask, or the tensors of
+        FlexAttention's BlockMask (kv_indices, kv_num_blocks, full_kv_indices, full_kv_num_blocks) with its block size as
+        list_rows and list_keys.
+    layout: "bhsd" for q, k, v and out of (batch, heads, rows, dim), as in scaled_dot_product_attention. A wrong
+    layout is not detected: rows and heads are then swapped.
+    max_seqlen_q, max_seqlen_k: bounds of packed lengths; None: the longest of cu_seqlens. To read it, the call waits for a
+        GPU.
     dropout_p: in training only, as in torch.nn.functional. dropout_seed None: drawn from torch's own generator.
     deterministic: the same gradients, bit for bit, every time on a GPU, too; None: as torch.use_deterministic_algorithms says.
-    backend: a Handle of one's own; None: the thread's own for the tensors' device.
+    backend: a Handle; None: the thread's own for the tensors' device.
 
-    Arrays of other libraries that export DLPack, as CuPy's and JAX's on a GPU, are taken without a copy by torch.from_dlpack, which
-    has torch's stream wait for theirs; results are then arrays of q's library, by its from_dlpack. No gradient goes through them.
+    Arrays of other libraries that export DLPack, such as CuPy's and JAX's on a GPU, are taken without a copy by
+    torch.from_dlpack. It makes torch's stream wait for theirs. Results are then arrays of q's library, by its from_dlpack.
+    They carry no gradient.
 
     Returns out, q's shape with v's head dimension and q's dtype; with return_lse also lse, float32 (batch, heads, rows) or packed
     (heads, total). Raises like flashattn.attention.
@@ -183,18 +185,18 @@ def _tensor(name: str, value: Any) -> Any:
 
 
 class Plan(Generic[Result]):
-    """A call of `attention`, prepared for tensors of these shapes, strides and dtypes, as a loop of decoding has them:
+    """A call of `attention`, prepared for tensors of these shapes, strides and dtypes, for example in a decoding loop:
 
         plan = flashattn.torch.Plan(q, k, v, mask=mask)
         out = plan(q, k, v, mask=mask)
 
-    Arguments are those of `attention`. Tensors are looked at, not kept; all other options hold for every call. Packed sequences may be as
-    long as max_seqlen_q and max_seqlen_k say, or as the longest one here.
-    A call takes the same tensors by the same names. On the CPU it checks that they look as the plan's do: ValueError names one that does
-    not. What they hold is checked as ever. Where torch has to see the call (it needs a gradient, is compiled, or under a mode or a
-    transform), with dropout, on a GPU, and where the library cannot address a tensor, it is an ordinary call of `attention`.
-    Threads share a plan; each computes with its own handle, unless backend is a Handle. `attention` keeps plans for its last calls itself,
-    which costs a few microseconds more.
+    Arguments are those of `attention`. Tensors are inspected, not kept. All other options apply to every call. The lengths
+    of packed sequences are bounded by max_seqlen_q and max_seqlen_k, or by the longest one here. A call takes the same
+    tensors by the same names. On the CPU it checks their shapes, strides and dtypes: ValueError names one that differs.
+    Contents are checked in every call. In these cases the call is an ordinary call of `attention`: torch has to see it (it
+    needs a gradient, is compiled, or is under a mode or a transform), it has dropout, it is on a GPU, or the library cannot
+    address a tensor. Threads can share a plan. Each computes with its own handle, unless backend is a Handle. `attention`
+    itself keeps plans for its last calls, which costs a few microseconds more.
     """
 
     @overload
@@ -255,7 +257,7 @@ class Plan(Generic[Result]):
 
 
 class MultiheadAttention(nn.Module):
-    """Projections to heads, attention, and the projection of what they give, side by side.
+    """Projections to heads, attention, and the projection of the joined heads.
 
     width: of the inputs and the output. heads: query heads, each of width / heads dimensions. heads_kv: key and value heads, a
     divisor of heads (None: as many). bias: of the projections. dropout: of attention weights, in training.
