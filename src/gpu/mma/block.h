@@ -111,9 +111,8 @@ struct MmaBlock {
         float q_factor[Mma::kWidensQ ? rows : 1];
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
-    static constexpr int kQBytes = Mma::kQInShared ? rows * kQRowBytes : 0, kStageBytes = Keys * (kLatent        ? kLatentKeyBytes<Mma>
-                                                                                                  : Mma::kScaled ? stored_pitch(D)
-                                                                                                                 : kRowBytes);
+    static constexpr int kQBytes = Mma::kQInShared ? rows * kQRowBytes : 0;
+    static constexpr int kStageBytes = Keys * (kLatent ? kLatentKeyBytes<Mma> : Mma::kScaled ? stored_pitch(D) : kRowBytes);
     static constexpr int kExchangeBytes =
         score_warps ? kLatentParts<Mma> * Keys * 4 * (64 + 12) + kLocationTiles * Keys * 16 + 1024
         : kLatent   ? RowWarps * column_warps * (RowTiles * kKeyTiles * 2048 + 12 * kLatentParts<Mma> * Keys) + kLocationTiles * Keys * 16

@@ -218,9 +218,9 @@ struct Sm90ForwardTraits {
         Units units[Stages];             // of a list, in k's stages
     };
     static constexpr int kTensorBytes = QStages * kQBytes + Stages * (kKBytes + kVBytes) + kRawStages * kRawBytes + kAverageBytes +
-                                        kAverageSumBytes + Warpgroups * kBiasStages * kBiasBytes,
-                         kTileBytes = (kTensorBytes + int(sizeof(Shared)) + 1023) / 1024 * 1024,  // of tiles that are computed at once
-        kSharedBytes = Tiles > 1 ? Tiles *kTileBytes : kTensorBytes + int(sizeof(Shared));
+                                        kAverageSumBytes + Warpgroups * kBiasStages * kBiasBytes;
+    static constexpr int kTileBytes = (kTensorBytes + int(sizeof(Shared)) + 1023) / 1024 * 1024;  // of tiles that are computed at once
+    static constexpr int kSharedBytes = Tiles == 1 ? kTensorBytes + int(sizeof(Shared)) : Tiles * kTileBytes;
     static_assert(kSharedBytes <= 232448, "what a CTA may have");
     // Rows of a TMA load of k and v: in pairs each CTA loads half of the rows where there is one panel, else every second panel.
     static constexpr int kKBoxRows = pair && kQPanels == 1 ? BlockN / 2 : BlockN,
