@@ -159,7 +159,8 @@ beside "the same gradients a thousand times" 1 "$gpu" --gtest_brief=1 --gtest_fi
 CUDA_VISIBLE_DEVICES=$all beside "streams, threads, devices" 1 "$gpu" --gtest_brief=1 --gtest_filter='Streams.*'
 beside "graphs, and a decode loop in one; pages" 1 "$gpu" --gtest_brief=1 --gtest_filter='Graphs.*:DecodeLoop.*:Pages.*'
 CUDA_VISIBLE_DEVICES=$all beside "context parallelism in device memory" 4 "$build/tests/cp/fa_cp_test" --gtest_brief=1 --gtest_filter='*DeviceMemory*'
-[ ! -x "$build/tests/cp/fa_cp_nccl_test" ] || CUDA_VISIBLE_DEVICES=$all beside "context parallelism over NCCL" 1 "$build/tests/cp/fa_cp_nccl_test" --gtest_brief=1
+[ ! -x "$build/tests/cp/fa_cp_nccl_test" ] ||
+    CUDA_VISIBLE_DEVICES=$all beside "context parallelism over NCCL" 1 "$build/tests/cp/fa_cp_nccl_test" --gtest_brief=1
 beside "flashattn verify" 1 "$build/cli/flashattn" verify
 beside "a program without CUDA" 1 "$build/tests/gpu/fa_gpu_without_cuda"
 beside "the example of a decode loop" 1 "$build/tests/gpu/fa_gpu_decode_loop"
@@ -180,7 +181,8 @@ run "no memory, refused launches, a fault" 1 "$gpu" --gtest_brief=1 --gtest_filt
 run "the cost of a call" 1 "$build/bench/fa_bench_calls" "$logs/calls.json"
 cat "$logs/the_cost_of_a_call.0"
 if has_torch; then
-    run "flashattn.torch" 1 env PYTHONPATH="$PWD/bindings/python:$PWD/tests/ffi/python" python3 -W ignore -m unittest -v tests/ffi/python/test_torch.py tests/ffi/python/test_torch_operands.py
+    run "flashattn.torch" 1 env PYTHONPATH="$PWD/bindings/python:$PWD/tests/ffi/python" \
+        python3 -W ignore -m unittest -v tests/ffi/python/test_torch.py tests/ffi/python/test_torch_operands.py
     # FA_XLA of the build decides whether JAX's handlers are there.
     [ ! -e "$build/src/libflashattn-xla.so" ] || run "flashattn.jax, and CuPy's arrays" 1 env PYTHONPATH="$PWD/bindings/python:$PWD/tests/ffi/python" \
         python3 -W ignore -m unittest -v tests/ffi/python/test_gpu.py

@@ -92,7 +92,8 @@ def draw_rates(path: Path, title: str, panels: dict[str, dict[str, list[dict]]])
         return
     pyplot = use_matplotlib()
     lines = -(-len(panels) // COLUMNS)
-    figure, body, foot = framed(pyplot, f"{title}\nby sequence length; above this library's bars: times the speed of the fastest rival beside it", 2.1 * lines + 0.4)
+    figure, body, foot = framed(pyplot, f"{title}\nby sequence length; above this library's bars: times the speed of the fastest rival "
+                                "beside it", 2.1 * lines + 0.4)
     axes = body.subplots(lines, COLUMNS, squeeze=False).flat
     shown: list[str] = []
     for axis, (name, lengths) in zip(axes, panels.items()):

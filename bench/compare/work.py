@@ -19,7 +19,8 @@ SUITES = {
     "ragged": "decoding 64 sequences of unlike lengths against this library's rate for alike ones",
     "paged": "decoding over shuffled pages against this library's contiguous decoding",
     "quantised": "decoding from K and V of 8 bits, and in blocks, against this library's bf16 decoding",
-    "latent": "latent attention, one kv head of 576 dims of which 512 are v, over pages of 64, against FlashAttention-3, both in CUDA graphs, and a cache of 8 bits against the library's own of bf16",
+    "latent": "latent attention, one kv head of 576 dims of which 512 are v, over pages of 64, against FlashAttention-3, both in CUDA graphs, "
+              "and a cache of 8 bits against the library's own of bf16",
     "prefill-8bit": "4 k rows over K and V of 8 bits, and in blocks, against this library's bf16 rate",
     "chunked": "a chunk of prefill over a shuffled paged cache against this library's contiguous rate",
     "small": "small shapes in CUDA graphs, against FLASH (f16), EFFICIENT (f32) and cuDNN (bf16)",

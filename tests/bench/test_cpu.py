@@ -114,7 +114,8 @@ class Ceilings(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             tool = Path(folder) / "flashattn"
             tool.write_text('#!/bin/sh\n[ "$FLASHATTN_MAX_ISA" != avx2 ] || { echo "flashattn: none here" >&2; exit 1; }\n'
-                            'echo "{\\"rows\\": [{\\"seconds\\": 1, \\"options\\": \\"$*\\", \\"kernel\\": {\\"name\\": \\"k\\", \\"explanation\\": \\"cpu: kernel k, tiles\\"}}, {\\"skipped\\": \\"\\"}]}"\n')
+                            'echo "{\\"rows\\": [{\\"seconds\\": 1, \\"options\\": \\"$*\\", \\"kernel\\": '
+                            '{\\"name\\": \\"k\\", \\"explanation\\": \\"cpu: kernel k, tiles\\"}}, {\\"skipped\\": \\"\\"}]}"\n')
             tool.chmod(0o755)
             row, = ceilings.run_tool(tool, 3, Effort(7, 40, False), "--suite", "forward")
             self.assertEqual(row["kernel"], "cpu: kernel k, tiles")

@@ -12,7 +12,8 @@ fails() {
     local status
     for order in backward forward; do  # what the first thread places, those behind it find in a forward order
         status=0
-        FLASHATTN_EMU_WITHOUT_BARRIER=$1 FLASHATTN_EMU_WAVE=$2 FLASHATTN_EMU_ORDER=$order timeout 300 "$check" --gtest_break_on_failure --gtest_filter="$3" >/dev/null 2>&1 || status=$?
+        FLASHATTN_EMU_WITHOUT_BARRIER=$1 FLASHATTN_EMU_WAVE=$2 FLASHATTN_EMU_ORDER=$order \
+            timeout 300 "$check" --gtest_break_on_failure --gtest_filter="$3" >/dev/null 2>&1 || status=$?
         [ "$status" -ne 124 ] || echo "$1, $order: no end within 300 s"
         [ "$status" -eq 0 ] || [ "$status" -eq 124 ] || return 0
     done

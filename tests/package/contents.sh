@@ -5,7 +5,8 @@ version=$1
 for file in include/flashattn.h include/flashattn.hpp share/doc/flashattn/LICENSE; do
     [ -s "$PREFIX/$file" ] || fail "$file is missing"
 done
-for file in libflashattn.a libflashattn-static.a libflashattn.so.0 pkgconfig/flashattn.pc pkgconfig/flashattn-static.pc cmake/flashattn/flashattnConfig.cmake; do
+for file in libflashattn.a libflashattn-static.a libflashattn.so.0 pkgconfig/flashattn.pc pkgconfig/flashattn-static.pc \
+    cmake/flashattn/flashattnConfig.cmake; do
     [ -s "$LIBDIR/$file" ] || fail "$file is missing"
 done
 [ "$(readlink "$LIBDIR/libflashattn.so")" = libflashattn.so.0 ] || fail "libflashattn.so is not a link to libflashattn.so.0"
