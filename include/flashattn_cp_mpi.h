@@ -1,5 +1,5 @@
-/* libflashattn-cp over MPI: inline functions that are compiled with the program's own mpi.h, so that the library depends on no MPI
- * and never guesses what an MPI_Comm is. Any MPI 3; C99 or C++11.
+/* libflashattn-cp over MPI. These inline functions are compiled with the program's own mpi.h, so the library depends on no MPI and
+ * makes no assumption about MPI_Comm. They need any MPI 3, and C99 or C++11.
  *
  *     MPI_Init(&argc, &argv);
  *     fa_cp_transport_t transport;
@@ -11,8 +11,8 @@
  *     fa_cp_mpi_close(&transport);
  *     MPI_Finalize();
  *
- * MPI must allow calls from the thread that uses the fa_cp_t. What a dead rank does to the others is MPI's affair: mpirun of Open
- * MPI and MPICH ends them. A rank that lives and does not answer is a FA_TIMEOUT. */
+ * MPI must allow calls from the thread that uses the fa_cp_t. MPI handles dead ranks: mpirun of Open MPI and MPICH ends the others.
+ * A rank that runs but does not answer gives FA_TIMEOUT. */
 #ifndef FLASHATTN_CP_MPI_H
 #define FLASHATTN_CP_MPI_H
 
@@ -127,8 +127,8 @@ static inline fa_status_t fa_cp_mpi_all_gather(void* user, const void* from, voi
 
 /* -------------------------------------------------------------------------------------------------------------- open and close */
 
-/* Collective over comm, of which the transport takes a duplicate: its messages never meet the program's. On failure *transport holds
- * nothing to close. Errors: FA_INVALID_ARGUMENT (a transport of NULL), FA_OUT_OF_MEMORY, FA_PEER_FAILED. */
+/* Opens a transport over a duplicate of comm, so that its messages never mix with the program's. Collective. On failure *transport
+ * holds nothing to close. Errors: FA_INVALID_ARGUMENT (a transport of NULL), FA_OUT_OF_MEMORY, FA_PEER_FAILED. */
 static inline fa_status_t fa_cp_mpi_open(MPI_Comm comm, fa_cp_transport_t* transport) {
     const fa_status_t status = fa_cp_transport_init(transport, sizeof *transport);
     fa_cp_mpi_t* mpi;
@@ -149,8 +149,8 @@ static inline fa_status_t fa_cp_mpi_open(MPI_Comm comm, fa_cp_transport_t* trans
     return FA_OK;
 }
 
-/* After fa_cp_destroy. Collective, unless the transport failed: requests and the communicator are then left to MPI, which cannot
- * take them back; the program should end with MPI_Abort. */
+/* Closes the transport, after fa_cp_destroy. Collective, unless the transport failed. Requests and the communicator are then left to
+ * MPI, which cannot take them back, and the program should end with MPI_Abort. */
 static inline void fa_cp_mpi_close(fa_cp_transport_t* transport) {
     fa_cp_mpi_t* mpi = (fa_cp_mpi_t*)transport->user;
     if (!mpi->broken) MPI_Comm_free(&mpi->comm);

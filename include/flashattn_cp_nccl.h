@@ -1,6 +1,6 @@
-/* libflashattn-cp over NCCL or RCCL, in device memory: inline functions that are compiled with the program's own nccl.h (with
- * __HIP_PLATFORM_AMD__ rccl/rccl.h), so that the library depends on neither. NCCL 2.18 or later; C99 with POSIX, or C++11; link
- * the runtime that nccl.h names (cudart or amdhip64).
+/* libflashattn-cp over NCCL or RCCL, in device memory. These inline functions are compiled with the program's own nccl.h (with
+ * __HIP_PLATFORM_AMD__ rccl/rccl.h), so the library depends on neither. They need NCCL 2.18 or later, and C99 with POSIX, or C++11.
+ * Link the runtime that nccl.h names (cudart or amdhip64).
  *
  *     cudaSetDevice(device);                                       one device a rank
  *     ncclCommInitRank(&comm, ranks, id, rank);
@@ -12,12 +12,12 @@
  *     fa_cp_nccl_close(&transport);
  *     ncclCommDestroy(comm);
  *
- * Messages run on a stream of the transport's own, beside the work of the call's. Nothing waits on the host but the exchanges at the
- * beginning and at the end of a call, which the messages before them come first of: 48 bytes from each rank. A program with a quicker way
- * for host memory between its ranks, such as MPI, puts its own function into transport.gather_host.
+ * Messages run on the transport's stream, at the same time as the call's work. Only the exchanges at the beginning and at the end of a
+ * call wait on the host: 48 bytes from each rank, after all earlier messages. If the program has a faster way to exchange host memory
+ * between its ranks, such as MPI, it sets transport.gather_host to its own function.
  *
- * A rank that dies, or does not come, is a status: the communicator never blocks, its errors are asked for within the time limit, and
- * after a failure it is aborted, which ends what waits on the device. The program's own communicator is not touched by that. */
+ * If a rank dies or does not arrive, the others get a status. The communicator never blocks, and its errors are polled within the time
+ * limit. After a failure it is aborted, which ends the waits on the device. The program's own communicator is not affected. */
 #ifndef FLASHATTN_CP_NCCL_H
 #define FLASHATTN_CP_NCCL_H
 
@@ -270,7 +270,7 @@ static inline FA_CP_GPU(Error_t) fa_cp_nccl_make(fa_cp_nccl_t* nccl) {
 
 /* -------------------------------------------------------------------------------------------------------------- open and close */
 
-/* After fa_cp_destroy. Collective, unless the transport failed. */
+/* Closes the transport, after fa_cp_destroy. Collective, unless the transport failed. */
 static inline void fa_cp_nccl_close(fa_cp_transport_t* transport) {
     fa_cp_nccl_t* nccl = (fa_cp_nccl_t*)transport->user;
     const int device = fa_cp_nccl_on_device(nccl);
@@ -296,9 +296,9 @@ static inline void fa_cp_nccl_close(fa_cp_transport_t* transport) {
     transport->user = NULL;
 }
 
-/* Collective over comm, of which the transport takes a duplicate: its messages never meet the program's. The communicator's device is
- * current. Waits for all ranks, as ncclCommInitRank does. On failure *transport holds nothing to close. Errors: FA_INVALID_ARGUMENT (a
- * transport of NULL), FA_OUT_OF_MEMORY, FA_DEVICE_ERROR, FA_PEER_FAILED, FA_TIMEOUT. */
+/* Opens a transport over a duplicate of comm, so that its messages never mix with the program's. Collective. The communicator's device
+ * is current. It waits for all ranks, as ncclCommInitRank does. On failure *transport holds nothing to close. Errors:
+ * FA_INVALID_ARGUMENT (a transport of NULL), FA_OUT_OF_MEMORY, FA_DEVICE_ERROR, FA_PEER_FAILED, FA_TIMEOUT. */
 static inline fa_status_t fa_cp_nccl_open(ncclComm_t comm, fa_cp_transport_t* transport) {
     fa_status_t status = fa_cp_transport_init(transport, sizeof *transport);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

@@ -20,8 +20,7 @@ struct Operation {
 fa_status_t check_plain_forward(const Problem& p, fa_forward_args_t* args, bool host_metadata, Regions* regions, Message* m) {
     if (p.d.operands != 0)
         return fail(m, FA_INVALID_ARGUMENT,
-                    "desc.operands is 0x%llx: expected 0, since fa_forward takes q, k, v and o alone; use fa_forward_ex",
-                    llu(p.d.operands));
+                    "desc.operands is 0x%llx: expected 0, since fa_forward takes only q, k, v and o; use fa_forward_ex", llu(p.d.operands));
     return check_forward(p, args, host_metadata, regions, m);
 }
 

@@ -74,7 +74,8 @@ fa_status_t check_field(const fa_attention_desc_t& d, uint64_t operands, const F
     char name[40];
     if (f.bytes == f.element) snprintf(name, sizeof name, "%s", f.name);
     else snprintf(name, sizeof name, "%s[%d]", f.name, int((at - reinterpret_cast<const char*>(&d) - f.offset) / f.element));
-    if (f.operands == 0) return fail(m, FA_UNSUPPORTED_FIELD, "%s is %lld: expected 0, this version has no use for it", name, ll(value));
+    if (f.operands == 0)
+        return fail(m, FA_UNSUPPORTED_FIELD, "%s is %lld: expected 0, since this version does not use it", name, ll(value));
     return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without %s", name, ll(value), operand_name(f.operands));
 }
 

@@ -78,7 +78,7 @@ fa_status_t Call::outputs_apart() {
             if (role[i] == Role::input && role[j] == Role::input) continue;
             if (!overlap(tensor[i], tensor[j])) continue;
             const int out = role[j] == Role::output ? j : i, other = out == j ? i : j;
-            return fail(message, FA_INVALID_ARGUMENT, "%s is %p and shares elements with %s at %p: expected an output of its own memory",
+            return fail(message, FA_INVALID_ARGUMENT, "%s is %p and shares elements with %s at %p: expected an output with separate memory",
                         tensor[out].name, tensor[out].base, tensor[other].name, tensor[other].base);
         }
     }

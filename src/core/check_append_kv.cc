@@ -97,8 +97,8 @@ static fa_status_t check_slots(const Problem& p, const fa_append_kv_args_t& a, i
     if (a.cos) {
         const int64_t pad = a.leftpad_k ? a.leftpad_k[b] : 0;
         if (begin < pad) {
-            return fail(m, FA_INVALID_ARGUMENT, "leftpad_k[%lld] is %lld: expected %lld or less, a slot that is rotated", ll(b), ll(pad),
-                        ll(begin));
+            return fail(m, FA_INVALID_ARGUMENT, "leftpad_k[%lld] is %lld: expected %lld or less, the slot of a rotated token", ll(b),
+                        ll(pad), ll(begin));
         }
         if (end - pad > a.max_position) {
             return fail(m, FA_INVALID_ARGUMENT, "max_position is %lld: expected %lld or more, for slot %lld of sequence %lld",

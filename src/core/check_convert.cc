@@ -19,8 +19,7 @@ fa_status_t check_types(const fa_conversion_t& c, Message* m) {
         if (!t.read) continue;
         if (!find_dtype(t.dtype))
             return fail(m, FA_UNSUPPORTED_FIELD, "%s is %d: unknown, expected a type that fa_dtype_name knows", t.field, t.dtype);
-        if (t.dtype == FA_BIT)
-            return fail(m, FA_INVALID_ARGUMENT, "%s is bit: expected a type whose elements lie in bytes of their own", t.field);
+        if (t.dtype == FA_BIT) return fail(m, FA_INVALID_ARGUMENT, "%s is bit: expected a type with whole bytes per element", t.field);
     }
     if (c.flags & FA_CONVERT_ACCUMULATE) {
         if (c.out_dtype != FA_F32)
@@ -75,7 +74,7 @@ fa_status_t check_conversion(const fa_conversion_t& c, Message* m) {
     const Tensor x = tensor_of("x", c.x, c.x_dtype, c, c.x_stride);
     FA_TRY(check_tensor(x, m));
     if (!overlap(out, x)) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT, "out is %p and shares elements with x at %p: expected an output of its own memory", c.out, c.x);
+    return fail(m, FA_INVALID_ARGUMENT, "out is %p and shares elements with x at %p: expected an output with separate memory", c.out, c.x);
 }
 
 }  // namespace

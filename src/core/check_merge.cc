@@ -40,8 +40,7 @@ fa_status_t check_merge(const Problem& p, fa_merge_args_t* args, bool host_metad
             return fail(m, FA_INVALID_ARGUMENT, "o_dtype is %s: expected FA_F32 with FA_MERGE_ACCUMULATE", fa_dtype_name(p.d.o_dtype));
         }
         if (p.has(FA_OPERAND_O_SCALE))
-            return fail(m, FA_INVALID_ARGUMENT,
-                        "operands is 0x%llx: expected no FA_OPERAND_O_SCALE with FA_MERGE_ACCUMULATE, whose o is a state",
+            return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected no FA_OPERAND_O_SCALE with FA_MERGE_ACCUMULATE",
                         llu(p.d.operands));
         if (!p.has(FA_OPERAND_LSE)) {
             return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_LSE with FA_MERGE_ACCUMULATE", llu(p.d.operands));

@@ -36,7 +36,7 @@ fa_status_t choose_desc(const fa_rotary_args_t& args, const fa_attention_desc_t*
     FA_TRY(import_struct(d, *desc, m));
     const uint64_t cache = d->operands & (FA_OPERAND_PAGE_TABLE | FA_OPERAND_KV_BATCH_IDX);
     if (cache)
-        return fail(m, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s with FA_ROTARY_OF_K, a cache is turned when it is appended to",
+        return fail(m, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s with FA_ROTARY_OF_K, since fa_append_kv rotates a cache",
                     llu(d->operands), operand_name(cache));
     if (d->k_dtype != 0) {
         FA_TRY(check_dtype("k_dtype", d->k_dtype, kKeys, m));

@@ -144,7 +144,7 @@ static fa_status_t check_units(const Problem& p, Message* m) {
             return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected a multiple of %d, the dims of a %s of %s", side.dim_name,
                         ll(side.dim), elements, is_block_type(side.dtype) ? "block" : "unit", fa_dtype_name(side.dtype));
         if (is_block_type(side.dtype) && d.operands & side.descale)
-            return fail(m, FA_INVALID_ARGUMENT, "%s is %s: expected no %s beside factors that blocks have themselves", side.dtype_name,
+            return fail(m, FA_INVALID_ARGUMENT, "%s is %s: expected no %s, since blocks contain their own scales", side.dtype_name,
                         fa_dtype_name(side.dtype), operand_name(side.descale));
     }
     return FA_OK;
@@ -409,7 +409,7 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
     d.operands &= operands_read(op);
     if (op == FA_OP_APPEND_KV && (d.operands & FA_OPERAND_CU_SEQLENS_K)) {
         return fail(m, FA_INVALID_ARGUMENT,
-                    "operands is 0x%llx: expected no FA_OPERAND_CU_SEQLENS_K, packed keys have no room to append to", llu(d.operands));
+                    "operands is 0x%llx: expected no FA_OPERAND_CU_SEQLENS_K, since packed keys have no room to append", llu(d.operands));
     }
     // An append stores whole rows of k unless they have a tail.
     if (op == FA_OP_APPEND_KV && (given & FA_OPERAND_Q_TAIL) && !(given & FA_OPERAND_K_TAIL)) d.dim_tail = 0;

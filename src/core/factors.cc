@@ -36,7 +36,7 @@ fa_status_t check_side(const Problem& p, const Side& s, Message* m) {
             return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected %s with %s", llu(p.d.operands), operand_name(s.factor),
                         operand_name(s.shift));
         if (*s.dtype == FA_E8M0)
-            return fail(m, FA_INVALID_ARGUMENT, "%s is e8m0: expected no %s beside powers of two, whose type it has", s.dtype_name,
+            return fail(m, FA_INVALID_ARGUMENT, "%s is e8m0: expected no %s, since a shift has the type of the scales", s.dtype_name,
                         operand_name(s.shift));
     }
     if (*s.dtype == 0) *s.dtype = FA_F32;
@@ -79,7 +79,7 @@ fa_status_t check_tails(fa_attention_desc_t* d, int32_t op, Message* m) {
         *tails[i].dtype = d->q_dtype;
     }
     if (!any) return FA_OK;
-    if (d->dim_qk == 1) return fail(m, FA_INVALID_ARGUMENT, "dim_qk is 1: expected 2 or more, of which the last are a tail");
+    if (d->dim_qk == 1) return fail(m, FA_INVALID_ARGUMENT, "dim_qk is 1: expected 2 or more with a tail");
     return in_range(m, "dim_tail", d->dim_tail, 1, d->dim_qk - 1);
 }
 

@@ -29,10 +29,10 @@ static fa_status_t check_slots(fa_attention_desc_t* d, int32_t op, Message* m) {
                     operand_name(refused));
     if (d->flags & (FA_CAUSAL | FA_WINDOW))
         return fail(m, FA_INVALID_ARGUMENT,
-                    "flags is 0x%x: expected no FA_CAUSAL and no FA_WINDOW with FA_LIST_SLOTS, slots have no positions", d->flags);
+                    "flags is 0x%x: expected no FA_CAUSAL and no FA_WINDOW with FA_LIST_SLOTS, since slots have no positions", d->flags);
     if (d->chunk != 0) return fail(m, FA_INVALID_ARGUMENT, "chunk is %lld: expected 0 with FA_LIST_SLOTS", ll(d->chunk));
     if (d->dropout_p != 0)
-        return fail(m, FA_INVALID_ARGUMENT, "dropout_p is %g: expected 0 with FA_LIST_SLOTS, slots have no positions",
+        return fail(m, FA_INVALID_ARGUMENT, "dropout_p is %g: expected 0 with FA_LIST_SLOTS, since slots have no positions",
                     double(d->dropout_p));
     if (d->list_keys != 1) return fail(m, FA_INVALID_ARGUMENT, "list_keys is %lld: expected 0 or 1 with FA_LIST_SLOTS", ll(d->list_keys));
     FA_TRY(in_range(m, "page_size", d->page_size, 1, kMaxSize));
@@ -72,8 +72,8 @@ fa_status_t check_list_bytes(const Problem& p, Message* m) {
     int64_t lists = l.batches * l.list_heads, words;
     if (!__builtin_mul_overflow(lists, l.row_blocks, &lists) && !__builtin_mul_overflow(lists, l.size, &words) && words < INT64_MAX / 64)
         return FA_OK;
-    return fail(m, FA_UNSUPPORTED, "list_rows is %lld and list_keys %lld: lists of too many blocks to keep a bit for each",
-                ll(p.d.list_rows), ll(p.d.list_keys));
+    return fail(m, FA_UNSUPPORTED, "list_rows is %lld and list_keys %lld: too many blocks to store a bit for each", ll(p.d.list_rows),
+                ll(p.d.list_keys));
 }
 
 }  // namespace fa

@@ -106,7 +106,7 @@ fa_status_t check_note(const char* file, const Image& image, const ModuleNote& n
                     kBackendAbi);
     const uint64_t seal = note.seal[0] | uint64_t(note.seal[1]) << 32;
     if (seal == 0 || seal == seal_of(image)) return FA_OK;
-    return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is damaged: its code or data are not what was built", file);
+    return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is damaged: the checksum of its code or data does not match", file);
 }
 
 // dlopen maps what the headers name, and touching what is not there is the program's end, as is much else in a file that was damaged.
@@ -124,7 +124,7 @@ fa_status_t check_image(const char* file, Message* m) {
     fa_status_t status = FA_OK;
     if (is_elf(image)) {
         if (bytes_named(image) > image.size)
-            status = fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not whole: part of what its headers name is missing from its %lld bytes", file,
+            status = fail(m, FA_BACKEND_INCOMPATIBLE, "%s is truncated: its headers name parts beyond its %lld bytes", file,
                           (long long)s.st_size);
         else if (const char* part = damaged_part(image))
             status = fail(m, FA_BACKEND_INCOMPATIBLE, "%s is damaged: its %s is not as a linker writes it", file, part);

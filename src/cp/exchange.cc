@@ -157,7 +157,7 @@ const char* difference(const Fingerprint& a, const Fingerprint& b) {
     if (a.operation != b.operation) return "makes another call, or asks for other gradients";
     if (a.descriptor != b.descriptor) return "gave another attention descriptor";
     if (a.spread != b.spread) return "gave another fa_cp_desc_t";
-    return a.lengths != b.lengths ? "gave other cu_seqlens, causal_offset or dropout seeds" : nullptr;
+    return a.lengths != b.lengths ? "gave other values of cu_seqlens, causal_offset or dropout seeds" : nullptr;
 }
 
 }  // namespace

@@ -39,10 +39,10 @@ constexpr bool is_known(Field field) {
 const char* reason(Field field) {
     switch (field) {
         case k_bias_period:
-        case k_mask_period: return "since the core counts sequences and heads of a piece from 0";
+        case k_mask_period: return "since a piece of the problem counts sequences and heads from 0";
         case k_mask_dtype:
-        case k_mask_keys: return "which move bytes of all keys";
-        default: return "none of whose methods knows it";
+        case k_mask_keys: return "since ranks send masks as bytes for all keys";
+        default: return "since no method supports it";
     }
 }
 
@@ -74,7 +74,7 @@ fa_status_t check_default(Field field, const char* name, const T (&given)[n], co
 
 fa_status_t check_known(const fa_attention_desc_t& d, int32_t ranks, Message* m) {
     if (d.flags & FA_V_IN_K)
-        return fail(m, FA_UNSUPPORTED, "flags is 0x%x: expected no FA_V_IN_K on %d ranks, which move k and v apart", d.flags, ranks);
+        return fail(m, FA_UNSUPPORTED, "flags is 0x%x: expected no FA_V_IN_K on %d ranks, which send k and v separately", d.flags, ranks);
     FA_TRY(known_bits(m, "flags", d.flags, kKnownFlags));
     const fa_attention_desc_t usual = FA_ATTENTION_DESC_INIT;
 #define FA_FIELD(field) \

@@ -26,7 +26,7 @@ Buffers lay_out(const Job& job, Shares* own, Shares* parts) {
 
 fa_status_t check(const Job& job, Message* m) {
     if (job.d.chunk == 0) return FA_OK;
-    return fail(m, FA_UNSUPPORTED, "chunk is %lld: expected 0 for FA_CP_METHOD_MERGE, whose ranks' keys begin anywhere", ll(job.d.chunk));
+    return fail(m, FA_UNSUPPORTED, "chunk is %lld: expected 0 for FA_CP_METHOD_MERGE", ll(job.d.chunk));
 }
 
 fa_status_t prepare(Job* job) {
@@ -63,8 +63,8 @@ void place(Job* job, const int32_t* all_keys) {
         if (job->d.alignment == FA_ALIGN_EXPLICIT) off = job->causal_offset[b];
         off -= before;
         if (off < INT32_MIN || off > INT32_MAX)
-            job->computed =
-                fail(&job->cp->message, FA_UNSUPPORTED, "sequence %lld has %lld keys on all ranks: expected 31 bits", ll(b), ll(all));
+            job->computed = fail(&job->cp->message, FA_UNSUPPORTED, "sequence %lld has %lld keys on all ranks: expected fewer than 2^31",
+                                 ll(b), ll(all));
         offset[b] = int32_t(off);
     }
 }

@@ -55,8 +55,7 @@ static fa_status_t partition(const fa_cp_desc_t* user, int32_t rank, int32_t ran
     *count = 0;
     FA_TRY(read_spread(user, &spread, m));
     if (spread.shard != FA_CP_SHARD_ROWS)
-        return fail(m, FA_INVALID_ARGUMENT,
-                    "spread.shard is FA_CP_SHARD_KEYS, which leaves every row on all ranks: expected FA_CP_SHARD_ROWS");
+        return fail(m, FA_INVALID_ARGUMENT, "spread.shard is FA_CP_SHARD_KEYS: expected FA_CP_SHARD_ROWS, since every rank has all rows");
     FA_TRY(in_range(m, "ranks", ranks, 1, kMaxSize));
     FA_TRY(in_range(m, "rank", rank, 0, ranks - 1));
     FA_TRY(check_lengths(cu_seqlens, batch, seqlen, m));

@@ -44,7 +44,7 @@ static fa_status_t place(Job* job, const Piece& p, fa_attention_desc_t* d, fa_fo
         const int64_t off = offset_of(b);
         if (off < INT32_MIN || off > INT32_MAX) {
             job->computed =
-                fail(&job->cp->message, FA_UNSUPPORTED, "causal_offset[%lld] puts a row %lld keys from its part: expected 31 bits",
+                fail(&job->cp->message, FA_UNSUPPORTED, "causal_offset[%lld] puts a row %lld keys from its part: expected fewer than 2^31",
                      ll(p.segment->first + b), ll(off));
             return job->computed;
         }

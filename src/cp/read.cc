@@ -56,7 +56,7 @@ fa_status_t check_known_to_methods(const Job& job, Message* m) {
                     kOperand[__builtin_ctzll(refused)].bit, shard, job.ranks);
     FA_TRY(check_known(d, job.ranks, m));
     if (d.dropout_p != 0 && job.spread.shard == FA_CP_SHARD_KEYS)
-        return fail(m, FA_UNSUPPORTED, "dropout_p is %g: expected 0 with FA_CP_SHARD_KEYS, which decodes", double(d.dropout_p));
+        return fail(m, FA_UNSUPPORTED, "dropout_p is %g: expected 0 with FA_CP_SHARD_KEYS", double(d.dropout_p));
     if (job.a.workspace)
         return fail(m, FA_UNSUPPORTED, "workspace is %p: expected NULL on %d ranks, where each call of the core needs another",
                     job.a.workspace, job.ranks);
@@ -195,7 +195,7 @@ fa_status_t read_rows(Job* job, Message* m) {
 
 fa_status_t read_keys(Job* job, Message* m) {
     if (job->spread.layout != FA_CP_LAYOUT_CONTIGUOUS)
-        return fail(m, FA_INVALID_ARGUMENT, "spread.layout is %d: expected 0 with FA_CP_SHARD_KEYS, whose ranks' keys follow each other",
+        return fail(m, FA_INVALID_ARGUMENT, "spread.layout is %d: expected 0 with FA_CP_SHARD_KEYS, where keys are in rank order",
                     job->spread.layout);
     fa_attention_desc_t partial = job->d;
     partial.o_dtype = FA_F32;

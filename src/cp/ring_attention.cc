@@ -29,7 +29,7 @@ Partials lay_out(const Job& job, Shares* all, Shares* one) {
 
 fa_status_t check(const Job& job, Message* m) {
     if (job.d.chunk == 0) return FA_OK;
-    return fail(m, FA_UNSUPPORTED, "chunk is %lld: expected 0 for FA_CP_METHOD_RING, whose pieces of keys begin anywhere", ll(job.d.chunk));
+    return fail(m, FA_UNSUPPORTED, "chunk is %lld: expected 0 for FA_CP_METHOD_RING", ll(job.d.chunk));
 }
 
 fa_status_t prepare(Job* job) {

@@ -17,7 +17,7 @@ fa_status_t check(const Job& job, Message* m) {
                     job.ranks);
     if (d.operands & (FA_OPERAND_BIAS | FA_OPERAND_MASK))
         return fail(m, FA_UNSUPPORTED,
-                    "operands is 0x%llx: expected neither FA_OPERAND_BIAS nor _MASK, of which a rank has its rows alone, for "
+                    "operands is 0x%llx: expected neither FA_OPERAND_BIAS nor _MASK, since a rank has only its own rows of them, for "
                     "FA_CP_METHOD_ULYSSES",
                     llu(d.operands));
     return FA_OK;

@@ -187,7 +187,7 @@ std::vector<Rule<Append>> contents() {
         row(append_paged, "kv_batch_idx[0] is 3: expected 0 to 2", [](Append& c) { c.a.kv_batch_idx = idx; }),
         row(append_packed, "positions[0] is 5: expected -1 to 4", [](Append& c) { c.a.positions = slot5; }),
         row(append_packed, "positions[2] is -2: expected -1 to 4", [](Append& c) { c.a.positions = slot_minus2; }),
-        row(append_paged, "leftpad_k[1] is 3: expected 1 or less, a slot that is rotated",
+        row(append_paged, "leftpad_k[1] is 3: expected 1 or less, the slot of a rotated token",
             [](Append& c) { c.a.positions = rotated, c.a.leftpad_k = three; }),
         row(append_paged, "page_table[7] is 5: expected 0 to 4", [](Append& c) { c.a.page_table = table; }),
         row(append_paged, "page_table[6] is -1:", [](Append& c) { c.a.positions = early, c.a.leftpad_k = none; }),

@@ -109,7 +109,7 @@ std::vector<Rule<Forward>> blocks() {
         row(plain, I, "dim_qk is 48: expected a multiple of 32, the dims of a block of q8_0",
             [](D d) { d.k_dtype = FA_Q8_0, d.dim_qk = 48; }),
         row(plain, I, "dim_v is 4: expected a multiple of 32, the dims of a block of q5_1", [](D d) { d.v_dtype = FA_Q5_1; }),
-        row(plain, I, "k_dtype is q5_0: expected no FA_OPERAND_K_DESCALE beside factors that blocks have themselves",
+        row(plain, I, "k_dtype is q5_0: expected no FA_OPERAND_K_DESCALE, since blocks contain their own scales",
             [](D d) { d.k_dtype = FA_Q5_0, d.v_dtype = FA_F32, d.dim_qk = 64, d.operands = FA_OPERAND_K_DESCALE; }),
         row(plain, I, "v_dtype is q4_1: expected no FA_OPERAND_V_DESCALE",
             [](D d) { d.v_dtype = FA_Q4_1, d.dim_v = 32, d.operands = FA_OPERAND_V_DESCALE; }),

@@ -116,7 +116,7 @@ TEST_F(OnHandle, PlainForwardTakesNoOperands) {
     std::vector<float> x(8 * 2 * 16, 1.f), o(5 * 2 * 16, -1.f);
     w.desc.operands = FA_OPERAND_LSE;
     EXPECT_EQ(fa_forward(handle, &w.desc, x.data(), x.data(), x.data(), o.data()), FA_INVALID_ARGUMENT);
-    EXPECT_STREQ(fa_last_error(handle), "desc.operands is 0x1: expected 0, since fa_forward takes q, k, v and o alone; use fa_forward_ex");
+    EXPECT_STREQ(fa_last_error(handle), "desc.operands is 0x1: expected 0, since fa_forward takes only q, k, v and o; use fa_forward_ex");
     EXPECT_EQ(o, std::vector<float>(o.size(), -1.f));
     w.desc.operands = 0;
     EXPECT_EQ(fa_forward(handle, &w.desc, x.data(), x.data(), x.data(), o.data()), FA_OK) << fa_last_error(handle);

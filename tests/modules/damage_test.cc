@@ -162,7 +162,7 @@ TEST_F(Damaged, CodeAndDataAreTold) {
     const std::string other = "is of another version: it has interface 5, this library";
     EXPECT_EQ(outcome(with<uint32_t>(note + offsetof(fa::ModuleNote, interface), 5), &sentence), FA_BACKEND_INCOMPATIBLE);
     EXPECT_NE(sentence.find(other), std::string::npos) << sentence;
-    const std::string damaged = folder.path(kCuda) + " is damaged: its code or data are not what was built";
+    const std::string damaged = folder.path(kCuda) + " is damaged: the checksum of its code or data does not match";
     for (const uint64_t at : {section(SHT_PROGBITS).sh_offset, section(SHT_INIT_ARRAY).sh_offset,
                               section(SHT_RELA).sh_offset + offsetof(Elf64_Rela, r_addend), seal}) {
         EXPECT_EQ(outcome(with<char>(at, char(whole[at] ^ 1)), &sentence), FA_BACKEND_INCOMPATIBLE);

@@ -217,7 +217,8 @@ fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
     // Accumulators of dq for all rows of a head are the only memory that can outgrow the machine's address space.
     constexpr double kMaxDqBytes = double(int64_t(1) << 48);
     if (double(p.d.seqlen_q) * double(p.group) * double(p.d.dim_qk) * sizeof(float) > kMaxDqBytes)
-        return fail(m, FA_UNSUPPORTED, "seqlen_q is %lld, with %lld query heads to a kv head: too many rows for the backward to hold dq of",
+        return fail(m, FA_UNSUPPORTED,
+                    "seqlen_q is %lld, with %lld query heads to a kv head: too many rows for the backward's dq accumulator",
                     (long long)p.d.seqlen_q, (long long)p.group);
     plan->kernels = c.kernels;
     plan->schedule = make_backward_schedule(p, *c.kernels);
