@@ -49,8 +49,7 @@ fa_status_t check_strides(const Tensor& t, bool unit, Message* m) {
         const int64_t s = t.stride[i];
         if (s < 0) return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 or more", t.name, i, ll(s));
         if (i == t.absent && s != 0) {
-            return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0, since packed rows have no batch stride", t.name, i,
-                        ll(s));
+            return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0, packed rows have no batch stride", t.name, i, ll(s));
         }
     }
     const int last = t.rank - 1;
