@@ -28,10 +28,13 @@
  *   fa_dropout_mask    writes the mask that dropout draws; fa_alibi_slopes writes the usual slopes
  *
  * The interface has three parts.
+ *
  * The descriptor (fa_attention_desc_t) says *what* is computed: types, sizes, strides, masks and optional operands. It holds no
  * pointer, so it can be stored, hashed, compared and sent. A zero-filled descriptor with q_dtype and sizes is plain attention.
  * Every other field is zero until it is needed.
+ *
  * The args (fa_forward_args_t) say *where* the data is. A pointer must be given exactly when its FA_OPERAND_ bit is set.
+ *
  * The handle (fa_handle_t) owns backend, device, threads, scratch memory and the last error message.
  *
  * Sized structs. Every struct starts with struct_size, which its _INIT macro or _init function sets: at least its size in 0.2, at

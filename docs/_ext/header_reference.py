@@ -70,7 +70,8 @@ class Writer:
             if block.kind == "text":
                 yield self.prose(block.text)
             elif block.kind == "term":
-                yield f"``{block.term}``\n   {self.prose(block.text)}"
+                term = self.prose(block.term) if block.term in self.roles else f"``{block.term}``"
+                yield f"{term}\n   {self.prose(block.text)}"
             else:
                 if block.kind == "example":
                     yield self.prose(f"Example, {block.term}:")
