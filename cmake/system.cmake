@@ -4,6 +4,7 @@ set(supported "64-bit Linux, GCC or Clang")
 if(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
   message(FATAL_ERROR "CMAKE_SYSTEM_NAME is \"${CMAKE_SYSTEM_NAME}\": expected ${supported}")
 endif()
+set(FA_SYSTEM_FOLDERS posix linux)  # of src/os
 enable_language(C)
 enable_language(CXX)
 # A compiler for another system may be given by its path alone, which leaves the system's name as it is.

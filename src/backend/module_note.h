@@ -12,7 +12,7 @@ struct ModuleNote {
     char name[12];
     uint32_t interface;  // kBackendAbi
     uint32_t unused;
-    uint32_t seal[2];  // the low and the high half of seal_of, core/module_seal.h; 0: none
+    uint32_t seal[2];  // the low and the high half of seal_of, os/linux/module_seal.h; 0: none
 };
 
 }  // namespace fa

@@ -1,27 +1,26 @@
 #include "core/env.h"
 #include <ctype.h>
-#include <limits.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include "backend/isa.h"
 #include "core/log.h"
+#include "os/environment.h"
+#include "os/path.h"
 
 namespace fa {
 namespace {
 
 // Copies, because the program may change its environment while another thread reads it.
 struct Variables {
-    char backend_dir[PATH_MAX];
+    char backend_dir[os::kMaxPath];
     char log[16];
-    char log_file[PATH_MAX];
+    char log_file[os::kMaxPath];
     char max_isa[16];
     uint64_t openmp_stack_bytes;
 } variables;
 
-// secure_getenv: a set-user-id program must not take folders of code, or files to write to, from whoever started it.
 void copy(char* to, size_t size, const char* name) {
-    const char* value = secure_getenv(name);
+    const char* value = os::variable(name);
     snprintf(to, size, "%s", value == nullptr ? "" : value);  // no valid path or word is cut by this
 }
 
@@ -34,7 +33,7 @@ constexpr struct {
 uint64_t openmp_stack_bytes() {
     uint64_t most = 0;
     for (const auto& variable : kStackVariables) {
-        const char* value = secure_getenv(variable.name);
+        const char* value = os::variable(variable.name);
         if (value == nullptr) continue;
         char* end;
         const uint64_t number = strtoull(value, &end, 10);
@@ -80,8 +79,7 @@ fa_status_t no_such_isa(Message* m) {
 }  // namespace
 
 fa_status_t environment(Environment* out, Message* message) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, read_all);
+    os::once(read_all);
     *out = {};
     if (variables.backend_dir[0] != 0) out->backend_dir = variables.backend_dir;
     if (variables.log_file[0] != 0) out->log_file = variables.log_file;

@@ -1,27 +1,27 @@
 #include "core/handle.h"
-#include <pthread.h>
 #include <string.h>
-#include <unistd.h>
 #include <new>
 #include "core/check.h"
 #include "core/env.h"
-#include "core/memory.h"
 #include "core/staging.h"
+#include "os/memory.h"
+#include "os/path.h"
+#include "os/process.h"
 
 namespace fa {
 namespace {
 
 thread_local Message own_message;
 
-// getpid() without its system call, which would be a fifth of the smallest call's time; 0 before the first handle.
-std::atomic<pid_t> this_process{0};
+// os::process_id() without its system call, which would be a fifth of the smallest call's time; 0 before the first handle.
+std::atomic<int> this_process{0};
 
-pid_t current_process() { return this_process.load(std::memory_order_relaxed); }
+int current_process() { return this_process.load(std::memory_order_relaxed); }
 
 bool watch_forks() {
     if (current_process() != 0) return true;
-    const auto note = [] { this_process.store(getpid(), std::memory_order_relaxed); };
-    if (pthread_atfork(nullptr, nullptr, note) != 0) return false;
+    const auto note = [] { this_process.store(os::process_id(), std::memory_order_relaxed); };
+    if (!os::in_forked_children(note)) return false;
     note();
     return true;
 }
@@ -38,7 +38,7 @@ fa_status_t check_info(const fa_create_info_t& i, Message* m) {
     if (i.stream != nullptr && i.backend == FA_BACKEND_AUTO)
         return fail(m, FA_INVALID_ARGUMENT, "info.stream is %p: expected NULL with FA_BACKEND_AUTO, since a stream belongs to one backend",
                     i.stream);
-    if (i.backend_dir != nullptr && i.backend_dir[0] != '/')
+    if (i.backend_dir != nullptr && !os::is_absolute(i.backend_dir))
         return fail(m, FA_INVALID_ARGUMENT, "info.backend_dir is \"%s\": expected an absolute path", i.backend_dir);
     return FA_OK;
 }
@@ -101,8 +101,8 @@ fa_status_t furnish(fa_handle_s& h, fa_create_info_t info, const Environment& en
     wrap_callbacks(h, &info);
     if (logged) h.log = log_of(info, env);
     h.host = {.abi = kBackendAbi,
-              .allocate = allocate,
-              .release = release,
+              .allocate = os::allocate,
+              .release = os::release,
               .log = log_from_backend,
               .log_context = &h.log,
               .openmp_stack_bytes = env.openmp_stack_bytes};
@@ -137,7 +137,7 @@ fa_status_t make_handle(const fa_create_info_t* user, bool logged, fa_handle_t* 
     if (status != FA_OK) return status;
     if (info.memory == FA_MEMORY_DEFAULT) info.memory = info.backend == FA_BACKEND_AUTO ? FA_MEMORY_HOST : FA_MEMORY_DEVICE;
 
-    void* memory = watch_forks() ? allocate(sizeof(fa_handle_s), alignof(fa_handle_s)) : nullptr;
+    void* memory = watch_forks() ? os::allocate(sizeof(fa_handle_s), alignof(fa_handle_s)) : nullptr;
     if (memory == nullptr) return fail(m, FA_OUT_OF_MEMORY, "no memory for a handle of %zu bytes", sizeof(fa_handle_s));
     fa_handle_s& h = *new (memory) fa_handle_s{};
     h.owner = current_process();
@@ -147,7 +147,7 @@ fa_status_t make_handle(const fa_create_info_t* user, bool logged, fa_handle_t* 
     h.caller.leave();
     h.busy.store(false, std::memory_order_relaxed);
     if (status != FA_OK) {
-        release(memory);
+        os::release(memory);
         return status;
     }
     *handle = &h;
@@ -184,7 +184,7 @@ fa_status_t enter(fa_handle_t h) {
     if (h->owner != current_process())
         return fail(thread_message(), FA_INVALID_STATE,
                     "the handle belongs to process %d, this is its forked child %d: make a new handle here; only fa_destroy is allowed",
-                    int(h->owner), int(current_process()));
+                    h->owner, current_process());
     if (h->busy.exchange(true, std::memory_order_acquire))
         return fail(thread_message(), FA_INVALID_STATE,
                     "another call on this handle has not returned: a handle serves one thread at a time, and no log or "
@@ -234,7 +234,7 @@ fa_status_t fa_destroy(fa_handle_t handle) {
     if (!forked) fa::release_staging(*handle);
     handle->backend->destroy(handle->context, forked);
     fa::release_plans(*handle);
-    fa::release(handle);
+    fa::os::release(handle);
     return FA_OK;
 }
 

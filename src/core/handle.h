@@ -1,6 +1,5 @@
 // A handle, and what it means to be inside a call on it.
 #pragma once
-#include <sys/types.h>
 #include <atomic>
 #include "backend/thread_state.h"
 #include "core/log.h"
@@ -12,7 +11,7 @@ struct fa_handle_s {
     fa::Context* context;
     fa::Host host;
     fa::Log log;
-    pid_t owner;             // a forked child has another: threads and devices did not come along
+    int owner;               // a forked child has another: threads and devices did not come along
     std::atomic<bool> busy;  // a call is inside
     fa::ThreadState caller;  // of the thread that made it; callbacks run in it
     fa_parallel_for_fn parallel_for;

@@ -1,8 +1,8 @@
 #include "core/plans.h"
 #include <string.h>
 #include "core/handle.h"
-#include "core/memory.h"
 #include "core/rules.h"
+#include "os/memory.h"
 #include "spec/shape.h"
 
 namespace fa {
@@ -30,7 +30,7 @@ fa_status_t make_plan(fa_handle_s& h, const fa_attention_desc_t* desc, int32_t o
 
 fa_status_t make_plans(fa_handle_s& h, Message* m) {
     const uint64_t bytes = uint64_t(round_up(int64_t(h.backend->plan_bytes), int64_t(kPlanAlignment)));
-    char* memory = static_cast<char*>(allocate(2 * Plans::kOperations * bytes, kPlanAlignment));
+    char* memory = static_cast<char*>(os::allocate(2 * Plans::kOperations * bytes, kPlanAlignment));
     if (memory == nullptr) return fail(m, FA_OUT_OF_MEMORY, "no memory for a handle's plans of %llu bytes each", (unsigned long long)bytes);
     h.plans.memory = memory;
     for (auto& operation : h.plans.of)
@@ -41,7 +41,7 @@ fa_status_t make_plans(fa_handle_s& h, Message* m) {
     return FA_OK;
 }
 
-void release_plans(fa_handle_s& h) { release(h.plans.memory); }
+void release_plans(fa_handle_s& h) { os::release(h.plans.memory); }
 
 void forget_plans(fa_handle_s& h) {
     for (auto& operation : h.plans.of)

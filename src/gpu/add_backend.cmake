@@ -3,7 +3,7 @@
 function(fa_seal_module target)
   set(src ${PROJECT_SOURCE_DIR}/src)
   if(NOT TARGET fa_seal)
-    add_executable(fa_seal ${PROJECT_SOURCE_DIR}/tools/seal_module.cc ${src}/core/module_image.cc ${src}/core/module_seal.cc)
+    add_executable(fa_seal ${PROJECT_SOURCE_DIR}/tools/seal_module.cc ${src}/os/linux/module_image.cc ${src}/os/linux/module_seal.cc)
     target_include_directories(fa_seal PRIVATE ${PROJECT_SOURCE_DIR}/include ${src})
   endif()
   target_sources(${target} PRIVATE ${src}/backend/module_note.cc)

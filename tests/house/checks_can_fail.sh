@@ -32,6 +32,13 @@ finds "gpu/mma must not include gpu/host" "$tools/check_includes" "$tree"
 rm -r "$tree/src/gpu"
 file src/cpu/tile.cc <<<'#include <vector>'
 finds "<vector>" "$tools/check_includes" "$tree"
+file src/cpu/tile.cc <<<'#include <unistd.h>'
+finds "<unistd.h> is of a system" "$tools/check_includes" "$tree"
+file src/cpu/tile.cc <<<'#if defined(_WIN32)'
+finds "_WIN32 names a system" "$tools/check_includes" "$tree"
+file src/os/linux/park.cc <"$tree/src/cpu/tile.cc"
+file src/cpu/tile.cc </dev/null
+"$tools/check_includes" "$tree" >/dev/null
 file src/cpu/isa/avx2/kernels.cc <<<'#include "cpu/tile.cc"'
 finds "an instruction set's file must not include" "$tools/check_includes" "$tree"
 
@@ -42,6 +49,8 @@ file src/core/api.cc <<<'int f() { abort(); }'
 finds "abort(" "$tools/check_words" "$tree"
 file src/core/api.cc <<<'const char* f() { return getenv("X"); }'
 finds "getenv" "$tools/check_words" "$tree"
+file src/core/api.cc <<<'const char* f() { return os::variable("X"); }'
+finds "only env.cc" "$tools/check_words" "$tree"
 file src/gpu/loop.h <<'END'
 void f() {
     if constexpr (g(kRows) > 1) {

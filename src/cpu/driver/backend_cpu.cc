@@ -2,12 +2,12 @@
 // A plan holds the kernel table and the schedule that forward/ and backward/ make; a call runs it on the workspace and the workers
 // chosen here.
 #include <stdlib.h>
-#include <sys/sysinfo.h>
 #include "backend/isa.h"
 #include "cpu/backward/backward.h"
 #include "cpu/forward/forward.h"
 #include "cpu/driver/openmp.h"
 #include "cpu/rowwise/rowwise.h"
+#include "os/machine.h"
 
 namespace fa {
 
@@ -66,29 +66,11 @@ fa_status_t device_count(int32_t* count, Message*) {
     return FA_OK;
 }
 
-// "model name" of the processor, or its architecture where the system does not tell.
-void cpu_name(char* name, size_t n) {
-    snprintf(name, n, "CPU");
-    FILE* file = fopen("/proc/cpuinfo", "re");
-    if (!file) return;
-    char line[256];
-    while (fgets(line, sizeof line, file)) {
-        const char* colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
-        const char* value = colon + 1;
-        while (*value == ' ') value++;
-        snprintf(name, n, "%.*s", int(strcspn(value, "\n")), value);
-        break;
-    }
-    fclose(file);
-}
-
 fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* m) {
     if (device != 0) return fail(m, FA_NO_DEVICE, "device is %d: the CPU backend has one device, 0", device);
-    info->compute_units = int32_t(available_threads());
-    struct sysinfo system;
-    if (sysinfo(&system) == 0) info->memory_bytes = uint64_t(system.totalram) * system.mem_unit;
-    cpu_name(info->name, sizeof info->name);
+    info->compute_units = int32_t(os::available_cpus());
+    info->memory_bytes = os::memory_bytes();
+    os::processor_name(info->name, sizeof info->name);
     snprintf(info->arch, sizeof info->arch, "%s", select_kernels(0)->name);
     return FA_OK;
 }

@@ -2,13 +2,9 @@
 // (XCR0), on little-endian aarch64 by what the system says it has; and which of them it prefers.
 #include "cpu/kernels/kernel_table.h"
 #include "cpu/driver/parallel.h"
+#include "os/processor.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#elif defined(__AARCH64EL__)
-#include <sys/auxv.h>
-#include <sys/prctl.h>
 #endif
 
 namespace fa {
@@ -49,12 +45,6 @@ uint64_t enabled_state() {
     return uint64_t(high) << 32 | low;
 }
 
-// Tile registers enlarge signal frames, so Linux grants them to a process that asks, unless a thread's signal stack is too small.
-bool permit_tiles() {
-    constexpr long request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-    return syscall(SYS_arch_prctl, request, tile_data) == 0;
-}
-
 bool detect(const Kernels& k) {
     if (k.isa == FA_ISA_GENERIC) return true;
     uint32_t a, b, c, d, a7, b7, c7, d7;
@@ -77,7 +67,7 @@ bool detect(const Kernels& k) {
     if ((state & 0x60000) != 0x60000) return false;
     if ((d7 & (amx_bf16 | amx_tile | amx_int8)) != (amx_bf16 | amx_tile | amx_int8) || (k.isa == FA_ISA_AMX_FP16 && !(a71 & amx_fp16)))
         return false;
-    return permit_tiles();
+    return os::permit_tiles();
 }
 
 // Whether a table that this CPU can run is worth running unasked: isa.def has the reasons.
@@ -90,13 +80,10 @@ bool prefer(const Kernels& k) {
 #define FA_PAUSE "pause"
 #elif defined(__AARCH64EL__)
 bool detect(const Kernels& k) {
-    constexpr unsigned long i8mm = 1ul << 13, bf16 = 1ul << 14;  // of AT_HWCAP2, also where the system's headers lack the names
+    const os::ArmFeatures features = os::arm_features();
     const bool wants_bf16 = k.isa == FA_ISA_NEON_BF16 || k.isa == FA_ISA_SVE_BF16;
-    if (wants_bf16 && (getauxval(AT_HWCAP2) & (i8mm | bf16)) != (i8mm | bf16)) return false;
-    if (k.isa != FA_ISA_SVE && k.isa != FA_ISA_SVE_BF16) return true;
-    if (!(getauxval(AT_HWCAP) & HWCAP_SVE)) return false;
-    const int length = prctl(PR_SVE_GET_VL);
-    return length > 0 && (length & PR_SVE_VL_LEN_MASK) == k.lanes * int(sizeof(float));
+    const bool wants_sve = k.isa == FA_ISA_SVE || k.isa == FA_ISA_SVE_BF16;
+    return (!wants_bf16 || features.bf16) && (!wants_sve || features.sve_bytes == k.lanes * int(sizeof(float)));
 }
 
 #define FA_PAUSE "yield"

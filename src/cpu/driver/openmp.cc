@@ -3,12 +3,10 @@
 #include "cpu/driver/openmp.h"
 #ifdef _OPENMP
 #include <omp.h>
-#include <pthread.h>
-#include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #include <atomic>
-#include "cpu/driver/parallel.h"
+#include "os/clock.h"
+#include "os/process.h"
+#include "os/thread.h"
 
 namespace fa {
 namespace cpu {
@@ -25,72 +23,28 @@ constexpr int64_t kRefused = 1000 * 1000 * 1000;
 // The calling thread's team: the runtime keeps its threads for the next region, if that has as many.
 struct Team {
     int64_t size;
-    pid_t last;  // its thread of the highest number, which is the first to go when another region is smaller
+    int64_t last;  // its thread of the highest number, which is the first to go when another region is smaller
     int64_t refused_until;
 };
 thread_local Team team{1, 0, 0};
-pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
-
-pid_t this_thread() { return pid_t(syscall(SYS_gettid)); }
-bool alive(pid_t thread) { return syscall(SYS_tgkill, getpid(), thread, 0) == 0; }
-
-// A chain of threads that all live at once: each starts the next, and waits for its end.
-struct Chain {
-    const pthread_attr_t* attr;
-    int64_t wanted, started;
-    pid_t newest;
-};
-
-void* start_next(void* arg) {
-    Chain& chain = *static_cast<Chain*>(arg);
-    if (chain.started > 0) chain.newest = this_thread();
-    pthread_t next;
-    if (chain.started == chain.wanted) return nullptr;
-    chain.started++;
-    if (pthread_create(&next, chain.attr, start_next, arg) != 0) {
-        chain.started--;
-        return nullptr;
-    }
-    pthread_join(next, nullptr);
-    // Joined is not gone: the system still counts the thread for a moment.
-    const pid_t ended = chain.newest;
-    for (int i = 0; i < 10000 && alive(ended); i++) sched_yield();
-    chain.newest = this_thread();
-    return nullptr;
-}
-
-// How many of so many threads the system grants.
-int64_t granted(int64_t threads, uint64_t stack_bytes) {
-    pthread_attr_t attr;
-    if (pthread_attr_init(&attr) != 0) return 0;
-    if (stack_bytes > 0) pthread_attr_setstacksize(&attr, stack_bytes);
-    Chain chain{&attr, threads, 0, 0};
-    start_next(&chain);
-    pthread_attr_destroy(&attr);
-    return chain.started;
-}
 
 // The runtimes end the process where they are refused a thread. So threads of our own try first, and those of a team start while no
 // other team of this library does.
 void start_team(int64_t size, uint64_t stack_bytes) {
-    int cancellable;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);  // to wait for a thread is a point of cancellation
-    pthread_mutex_lock(&starting);
+    const os::OneAtATime starting;
     Team& mine = team;
-    mine.size = 1 + granted(size - 1, stack_bytes);
-    mine.refused_until = mine.size < size ? monotonic_ns() + kRefused : 0;
+    mine.size = 1 + os::granted_threads(size - 1, stack_bytes);
+    mine.refused_until = mine.size < size ? os::monotonic_ns() + kRefused : 0;
     const int threads = int(mine.size);
 #pragma omp parallel num_threads(threads)
-    if (omp_get_thread_num() == omp_get_num_threads() - 1) mine.last = this_thread();
-    pthread_mutex_unlock(&starting);
-    pthread_setcancelstate(cancellable, nullptr);
+    if (omp_get_thread_num() == omp_get_num_threads() - 1) mine.last = os::this_thread();
 }
 
 // The calling thread's team, of `size` threads if they can be had. A program whose own regions are smaller has ended some since the
 // last call.
 const Team& team_of(int64_t size, uint64_t stack_bytes) {
-    const bool refused = size > team.size && team.refused_until != 0 && monotonic_ns() < team.refused_until;
-    if ((size != team.size && !refused) || (team.size > 1 && !alive(team.last))) start_team(size, stack_bytes);
+    const bool refused = size > team.size && team.refused_until != 0 && os::monotonic_ns() < team.refused_until;
+    if ((size != team.size && !refused) || (team.size > 1 && !os::alive(team.last))) start_team(size, stack_bytes);
     return team;
 }
 
@@ -99,7 +53,7 @@ const Team& team_of(int64_t size, uint64_t stack_bytes) {
 bool built_with_openmp() { return true; }
 
 bool openmp_usable() {
-    const int self = getpid();
+    const int self = os::process_id();
     int asked = owner.load(std::memory_order_relaxed);
     return asked == self || (asked == 0 && (owner.compare_exchange_strong(asked, self, std::memory_order_relaxed) || asked == self));
 }

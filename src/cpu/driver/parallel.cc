@@ -1,12 +1,10 @@
 // Chooses the pool and the number of workers of a call by its work in flops, and runs them.
 #include "cpu/driver/parallel.h"
-#include <sched.h>
-#include <time.h>
-#include <unistd.h>
 #include <atomic>
 #include "backend/thread_state.h"
 #include "cpu/driver/openmp.h"
 #include "cpu/driver/pool.h"
+#include "os/machine.h"
 #include "spec/shape.h"
 
 namespace fa {
@@ -21,7 +19,7 @@ namespace {
 constexpr double kSmallWork = 2e6;
 
 // The most threads of a call; those of every OpenMP team, unless a call has more workers.
-int64_t team_size(const Threads& threads) { return min_of(threads.wanted != 0 ? threads.wanted : openmp_limit(), available_threads()); }
+int64_t team_size(const Threads& threads) { return min_of(threads.wanted != 0 ? threads.wanted : openmp_limit(), os::available_cpus()); }
 
 // What other people's threads are given to run.
 struct CallerBodies {
@@ -58,18 +56,11 @@ const char* pool_name(int64_t pool) {
     return pool == FA_POOL_OPENMP ? "OpenMP" : pool == FA_POOL_CALLER ? "parallel_for" : "the library's pool";
 }
 
-int64_t available_threads() {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-    const long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? n : 1;
-}
-
 int64_t worker_limit(const Threads& threads, int64_t items, double flops) {
     const int64_t pool = pool_of(threads);
     if (items <= 1 || (threads.wanted == 0 && flops < kSmallWork)) return 1;
     int64_t n = threads.wanted;
-    if (n == 0 && pool == FA_POOL_CALLER) n = available_threads();
+    if (n == 0 && pool == FA_POOL_CALLER) n = os::available_cpus();
     else if (n == 0 || pool == FA_POOL_OWN) n = team_size(threads);
     // A team's threads stand ready all or none; of the pool's, each is woken for itself.
     const double worth = flops / (kSmallWork / 2);
@@ -104,12 +95,6 @@ fa_status_t run_workers(const Threads& threads, int64_t workers, void (*body)(vo
     // not need, and starts others for the next larger one, which takes hundreds of microseconds with 16 of them.
     run_team(max_of(workers, team_size(threads)), threads.openmp_stack_bytes, workers, run_body, &bodies);
     return FA_OK;
-}
-
-int64_t monotonic_ns() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
 }
 
 }  // namespace cpu

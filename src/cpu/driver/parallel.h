@@ -31,10 +31,6 @@ int64_t worker_count(const Threads& threads, int64_t items, double flops);
 // that comes too late for that is left out. Fails only where the caller's pool does.
 fa_status_t run_workers(const Threads& threads, int64_t workers, void (*body)(void* arg, int64_t worker), void* arg, Message* m);
 
-// Hardware threads that the calling thread may run on.
-int64_t available_threads();
-
-int64_t monotonic_ns();
 void pause_spinning();  // cpuid.cc: leaves the core to its other hyperthread for a moment
 
 }  // namespace cpu

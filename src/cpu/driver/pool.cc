@@ -1,16 +1,13 @@
 // The library's own thread pool. A caller reserves idle workers, posts its job to each, runs body 0 itself, and takes back what no
-// worker has begun. A worker's life is one atomic state word; it spins for a while, then sleeps on that word's futex.
+// worker has begun. A worker's life is one atomic state word; it spins for a while, then parks on that word.
 #include "cpu/driver/pool.h"
-#include <errno.h>
-#include <linux/futex.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #include <atomic>
 #include "cpu/driver/parallel.h"
+#include "os/clock.h"
+#include "os/machine.h"
+#include "os/park.h"
+#include "os/process.h"
+#include "os/thread.h"
 
 namespace fa {
 namespace cpu {
@@ -23,17 +20,17 @@ namespace {
 constexpr int64_t kSpinWithin = 100 * 1000, kSpinAfter = 20 * 1000;
 // How long the pool makes do with the threads that it has, once the system has refused it one.
 constexpr int64_t kRefused = 1000 * 1000 * 1000;
-constexpr int64_t kMaxWorkers = CPU_SETSIZE - 1;
+constexpr int64_t kMaxWorkers = os::kMaxCpus - 1;
 // Bodies and what they call take less than 32 KB (gcc -fstack-usage), a signal's frame with AVX-512 and tile registers 12 KB; the C
 // library puts the program's thread-local variables there too.
-constexpr size_t kStackBytes = 256 << 10;
+constexpr uint64_t kStackBytes = 256 << 10;
 
 struct Worker;
 
 struct PoolJob {
     void (*body)(void*, int64_t);
     void* arg;
-    cpu_set_t cpus;                // on which the caller may run
+    os::CpuSet cpus;               // on which the caller may run
     std::atomic<Worker*> to_wake;  // a list
 };
 
@@ -52,28 +49,21 @@ struct alignas(64) Worker {
 Worker workers[kMaxWorkers];
 std::atomic<int64_t> worker_total{0};
 std::atomic<int64_t> at_work{0};  // callers, and workers with a job
-std::atomic<uint64_t> callers_cpus[CPU_SETSIZE / 64];
+std::atomic<uint64_t> callers_cpus[os::kMaxCpus / 64];
 std::atomic<bool> growing{false};  // whose owner has these two
 bool watching_forks = false;
 int64_t refused_until = 0;
 
-// Private: of this process alone. A wake-up without a cause is not excluded.
-void sleep_while(std::atomic<uint32_t>& state, uint32_t value) {
-    syscall(SYS_futex, &state, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
-}
-void wake(std::atomic<uint32_t>& state) { syscall(SYS_futex, &state, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0); }
-static_assert(sizeof(std::atomic<uint32_t>) == 4 && ATOMIC_INT_LOCK_FREE == 2, "the kernel reads the value itself");
-
 template <class Happened>
 bool spin_until(int64_t nanoseconds, const Happened& happened) {
     constexpr int kLooks = 16;  // between two at the clock
-    const int64_t end = monotonic_ns() + nanoseconds;
+    const int64_t end = os::monotonic_ns() + nanoseconds;
     do {
         for (int i = 0; i < kLooks; i++) {
             if (happened()) return true;
             pause_spinning();
         }
-    } while (monotonic_ns() < end);
+    } while (os::monotonic_ns() < end);
     return false;
 }
 
@@ -89,7 +79,7 @@ void await_job(Worker& w) {
         return;
     // Either the poster sees this flag, or its job is seen here.
     w.asleep.store(true, std::memory_order_seq_cst);
-    while (!begin(w, &observed)) sleep_while(w.state, observed);
+    while (!begin(w, &observed)) os::park(w.state, observed);
     w.asleep.store(false, std::memory_order_relaxed);
 }
 
@@ -102,7 +92,7 @@ void wake_two(PoolJob& job) {
         }
         if (!w) return;
         if (!w->asleep.load(std::memory_order_seq_cst)) continue;
-        wake(w->state);
+        os::unpark(w->state);
         woken++;
     }
 }
@@ -110,18 +100,17 @@ void wake_two(PoolJob& job) {
 // Threads start within a call, whose floating-point environment they have from then on.
 void* serve(void* arg) {
     Worker& w = *static_cast<Worker*>(arg);
-    cpu_set_t cpus;
-    CPU_ZERO(&cpus);
+    os::CpuSet cpus{};
     for (;;) {
         await_job(w);
         PoolJob& job = *w.job;
         wake_two(job);
-        if (!CPU_EQUAL(&cpus, &job.cpus)) {  // callers may be bound to parts of the machine
+        if (cpus != job.cpus) {  // callers may be bound to parts of the machine
             cpus = job.cpus;
-            sched_setaffinity(0, sizeof cpus, &cpus);
+            os::run_thread_on(cpus);
         }
         job.body(job.arg, w.body);
-        if (w.state.exchange(kDone, std::memory_order_acq_rel) == kAwaited) wake(w.state);
+        if (w.state.exchange(kDone, std::memory_order_acq_rel) == kAwaited) os::unpark(w.state);
     }
 }
 
@@ -138,57 +127,28 @@ void forget_workers() {
     refused_until = 0;
 }
 
-// Signals are the program's own business, save those that tell of a fault in the very thread.
-bool start_thread(Worker& w) {
-    sigset_t signals, before;
-    sigfillset(&signals);
-    constexpr int kFaults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
-    for (const int fault : kFaults) sigdelset(&signals, fault);
-    pthread_attr_t attr;
-    if (pthread_attr_init(&attr) != 0) return false;
-    size_t usual;
-    pthread_attr_getstacksize(&attr, &usual);
-    pthread_attr_setstacksize(&attr, kStackBytes);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &signals, &before);
-    pthread_t thread;
-    int error = pthread_create(&thread, &attr, serve, &w);
-    if (error == EINVAL) {  // thread-local variables fill all of that
-        pthread_attr_setstacksize(&attr, usual);
-        error = pthread_create(&thread, &attr, serve, &w);
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    pthread_attr_destroy(&attr);
-    if (error == 0) pthread_setname_np(thread, "flashattn");  // it never ends
-    return error == 0;
-}
-
 // Whether there is a worker i, which is started if need be: never more than one for each CPU besides the caller's.
 bool have_worker(int64_t i, int64_t cpus) {
     if (i < worker_total.load(std::memory_order_acquire)) return true;
     if (i >= cpus - 1 || i >= kMaxWorkers || growing.exchange(true, std::memory_order_acquire)) return false;
     bool have = i < worker_total.load(std::memory_order_relaxed);
-    if (!have && monotonic_ns() >= refused_until) {
-        watching_forks = watching_forks || pthread_atfork(nullptr, nullptr, forget_workers) == 0;
-        have = watching_forks && start_thread(workers[i]);
+    if (!have && os::monotonic_ns() >= refused_until) {
+        watching_forks = watching_forks || os::in_forked_children(forget_workers);
+        have = watching_forks && os::start_thread(serve, &workers[i], kStackBytes);
         if (have) worker_total.store(i + 1, std::memory_order_release);
-        else refused_until = monotonic_ns() + kRefused;
+        else refused_until = os::monotonic_ns() + kRefused;
     }
     growing.store(false, std::memory_order_release);
     return have;
 }
 
 // How many CPUs callers may run on, this one and those before it.
-int64_t cpus_of_callers(cpu_set_t* mine) {
-    CPU_ZERO(mine);
-    if (sched_getaffinity(0, sizeof *mine, mine) != 0) return available_threads();
-    uint64_t words[CPU_SETSIZE / 64];
-    static_assert(sizeof words == sizeof *mine, "cpu_set_t has a bit for each CPU");
-    memcpy(words, mine, sizeof words);
+int64_t cpus_of_callers(os::CpuSet* mine) {
+    if (!os::cpus_of_thread(mine)) return os::available_cpus();
     int64_t cpus = 0;
-    for (int i = 0; i < CPU_SETSIZE / 64; i++) {
+    for (int i = 0; i < os::kMaxCpus / 64; i++) {
         uint64_t known = callers_cpus[i].load(std::memory_order_relaxed);
-        if (words[i] & ~known) known = callers_cpus[i].fetch_or(words[i], std::memory_order_relaxed) | words[i];
+        if (mine->words[i] & ~known) known = callers_cpus[i].fetch_or(mine->words[i], std::memory_order_relaxed) | mine->words[i];
         cpus += __builtin_popcountll(known);
     }
     return cpus;
@@ -221,7 +181,7 @@ void take_back(Worker& w) {
     if (!spin_until(kSpinWithin, [&] { return w.state.load(std::memory_order_acquire) == kDone; })) {
         observed = kRunning;
         w.state.compare_exchange_strong(observed, kAwaited, std::memory_order_acq_rel);
-        while (w.state.load(std::memory_order_acquire) == kAwaited) sleep_while(w.state, kAwaited);
+        while (w.state.load(std::memory_order_acquire) == kAwaited) os::park(w.state, kAwaited);
     }
     w.state.store(kFree, std::memory_order_release);
 }

@@ -1,5 +1,5 @@
 // The library's own thread pool: one for the whole process, which every handle shares. Idle threads spin for some microseconds,
-// then sleep on a futex.
+// then sleep.
 #pragma once
 #include <stdint.h>
 

@@ -3,8 +3,11 @@
 #include <stdint.h>
 
 namespace fa {
+namespace os {
 
-void* allocate(uint64_t bytes, uint64_t alignment);  // NULL when out of memory; alignment is a power of two
+// NULL when out of memory, as for more than PTRDIFF_MAX bytes; alignment is a power of two.
+void* allocate(uint64_t bytes, uint64_t alignment);
 void release(void* memory);
 
+}  // namespace os
 }  // namespace fa

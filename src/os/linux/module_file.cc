@@ -3,18 +3,19 @@
 // what was found there stays what it is, now and later; by induction the name that comes out leads to the file that was judged, and
 // dlopen may take it. It gets no descriptor (/proc/self/fd/…): a module's own dependencies ($ORIGIN) and debuggers go by its
 // name, and under a number that is used again glibc hands out the module that it has loaded by that name before.
-#include "core/module_file.h"
+#include "os/linux/module_file.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "backend/module_note.h"
-#include "core/module_seal.h"
+#include "os/linux/module_seal.h"
+#include "os/path.h"
 
 namespace fa {
+namespace os {
 namespace {
 
 constexpr int kMaxLinks = 40;  // as many as the kernel follows
@@ -47,7 +48,7 @@ bool next_name(char* place, char* rest) {
     if (length == 2 && memcmp(name, "..", 2) == 0) {
         if (used != 0) *strrchr(place, '/') = 0;
     } else if (length != 1 || name[0] != '.') {
-        if (used + 1 + length >= PATH_MAX) return false;
+        if (used + 1 + length >= kMaxPath) return false;
         place[used] = '/';
         memcpy(place + used + 1, name, length);
         place[used + 1 + length] = 0;
@@ -58,11 +59,11 @@ bool next_name(char* place, char* rest) {
 
 // Puts what the link at `place` says before the rest, and goes back to where that begins.
 fa_status_t follow_link(char* place, char* rest, Message* m) {
-    char target[PATH_MAX];
+    char target[kMaxPath];
     const ssize_t length = readlink(place, target, sizeof target);
     const size_t left = strlen(rest);
     if (length < 0) return unreadable(m, place, errno);
-    if (1 + size_t(length) + left >= PATH_MAX) return unreadable(m, place, ENAMETOOLONG);
+    if (1 + size_t(length) + left >= kMaxPath) return unreadable(m, place, ENAMETOOLONG);
     memmove(rest + 1 + length, rest, left + 1);
     memcpy(rest + 1, target, size_t(length));
     rest[0] = '/';
@@ -71,7 +72,7 @@ fa_status_t follow_link(char* place, char* rest, Message* m) {
 }
 
 fa_status_t walk(const char* path, char* place, Message* m) {
-    char rest[PATH_MAX];
+    char rest[kMaxPath];
     struct stat s;
     mode_t folder = 0;  // of the last one
     snprintf(rest, sizeof rest, "%s", path);
@@ -144,4 +145,5 @@ fa_status_t examine_module(const char* path, char* real, Message* m) {
     return check_image(real, m);
 }
 
+}  // namespace os
 }  // namespace fa

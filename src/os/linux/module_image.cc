@@ -1,4 +1,4 @@
-#include "core/module_image.h"
+#include "os/linux/module_image.h"
 #include <elf.h>
 #include <string.h>
 
@@ -10,6 +10,7 @@
 #endif
 
 namespace fa {
+namespace os {
 namespace {
 
 constexpr uint64_t kPage = 4096;
@@ -476,4 +477,5 @@ uint64_t bytes_named(const Image& f) {
 
 const char* damaged_part(const Image& image) { return ImageReader(image).damaged_part(); }
 
+}  // namespace os
 }  // namespace fa

@@ -1,7 +1,8 @@
-#include "core/memory.h"
+#include "os/memory.h"
 #include <stdlib.h>
 
 namespace fa {
+namespace os {
 
 void* allocate(uint64_t bytes, uint64_t alignment) {
     void* memory = nullptr;
@@ -13,4 +14,5 @@ void* allocate(uint64_t bytes, uint64_t alignment) {
 
 void release(void* memory) { free(memory); }
 
+}  // namespace os
 }  // namespace fa

@@ -1,9 +1,10 @@
-#include "core/module_seal.h"
+#include "os/linux/module_seal.h"
 #include <elf.h>
 #include <string.h>
 #include "backend/module_note.h"
 
 namespace fa {
+namespace os {
 namespace {
 
 // For each h another value of w gives another result, and for each w another h: no change of one word is lost.
@@ -67,4 +68,5 @@ uint64_t note_of(const Image& f) {
     return found;
 }
 
+}  // namespace os
 }  // namespace fa

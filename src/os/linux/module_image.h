@@ -4,6 +4,7 @@
 #include <string.h>
 
 namespace fa {
+namespace os {
 
 // A shared library's file, in memory that may be read as a whole.
 struct Image {
@@ -31,4 +32,5 @@ uint64_t bytes_named(const Image& image);
 // are left to the seal.
 const char* damaged_part(const Image& image);
 
+}  // namespace os
 }  // namespace fa
