@@ -1,20 +1,52 @@
 # Enables C and C++ where the library can be built: elsewhere one sentence says so, instead of dozens of errors. A system's name is looked
 # at before its compilers, which may be missing, too.
-set(supported "64-bit Linux, GCC or Clang")
-if(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
+set(supported "64-bit Linux, FreeBSD, macOS or Windows, GCC or Clang")
+# The system's own macro, and the folders of src/os that implement it.
+if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  set(macro __linux__)
+  set(FA_SYSTEM_FOLDERS posix linux)
+elseif(CMAKE_SYSTEM_NAME STREQUAL "FreeBSD")
+  set(macro __FreeBSD__)
+  set(FA_SYSTEM_FOLDERS posix bsd freebsd no_modules)
+elseif(CMAKE_SYSTEM_NAME STREQUAL "Darwin")
+  set(macro __APPLE__)
+  set(FA_SYSTEM_FOLDERS posix bsd darwin no_modules)
+elseif(CMAKE_SYSTEM_NAME STREQUAL "Windows")
+  set(macro _WIN32)
+  set(FA_SYSTEM_FOLDERS windows no_modules)
+else()
   message(FATAL_ERROR "CMAKE_SYSTEM_NAME is \"${CMAKE_SYSTEM_NAME}\": expected ${supported}")
 endif()
-set(FA_SYSTEM_FOLDERS posix linux)  # of src/os
 enable_language(C)
 enable_language(CXX)
 # A compiler for another system may be given by its path alone, which leaves the system's name as it is.
 include(CheckCXXSourceCompiles)
 set(CMAKE_REQUIRED_QUIET ON)
-check_cxx_source_compiles("#if !defined __linux__ || !defined __GNUC__\n#error\n#endif\nint main() {}" FA_FOR_LINUX)
+check_cxx_source_compiles("#if !defined ${macro} || !defined __GNUC__\n#error\n#endif\nint main() {}" FA_FOR_SYSTEM)
 unset(CMAKE_REQUIRED_QUIET)
-if(NOT FA_FOR_LINUX)
+if(NOT FA_FOR_SYSTEM)
   message(FATAL_ERROR "CMAKE_CXX_COMPILER is \"${CMAKE_CXX_COMPILER}\": expected ${supported}")
 endif()
 if(NOT CMAKE_SIZEOF_VOID_P EQUAL 8)
   message(FATAL_ERROR "CMAKE_SIZEOF_VOID_P is \"${CMAKE_SIZEOF_VOID_P}\": expected 8, ${supported}")
 endif()
+# How the system's linker is told what a library exports, that sections without use are left out, and that nothing is missing. On Windows
+# the header says what is exported (FA_API).
+if(CMAKE_SYSTEM_NAME MATCHES "Linux|FreeBSD")
+  set(FA_ELF ON)
+endif()
+function(fa_link_library target map)
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE C)  # libstdc++ must not become a dependency
+  if(FA_ELF)
+    # As needed: CMake names libstdc++ because the objects were C++, though nothing in them needs it.
+    target_link_options(${target} PRIVATE -Wl,--version-script=${map} -Wl,--gc-sections -Wl,--as-needed -Wl,-z,relro,-z,now,-z,noexecstack)
+    set_target_properties(${target} PROPERTIES LINK_DEPENDS ${map})
+    if(NOT FA_SANITIZE)
+      target_link_options(${target} PRIVATE -Wl,--no-undefined)  # a sanitizer's run-time symbols come from the executable
+    endif()
+  elseif(APPLE)
+    target_link_options(${target} PRIVATE -Wl,-dead_strip)
+  else()
+    target_link_options(${target} PRIVATE -Wl,--gc-sections)
+  endif()
+endfunction()

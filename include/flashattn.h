@@ -77,7 +77,13 @@
 #define FA_VERSION_PATCH 0
 #define FA_VERSION (FA_VERSION_MAJOR * 10000 + FA_VERSION_MINOR * 100 + FA_VERSION_PATCH) /* compare with fa_version() */
 
-#if !defined(FA_STATIC) && defined(__GNUC__)
+#if defined(FA_STATIC)
+#define FA_API
+#elif defined(_WIN32) && defined(FA_BUILD)
+#define FA_API __declspec(dllexport)
+#elif defined(_WIN32)
+#define FA_API __declspec(dllimport)
+#elif defined(__GNUC__)
 #define FA_API __attribute__((visibility("default")))
 #else
 #define FA_API

@@ -11,8 +11,8 @@ expect_refusal() {
     [ "$(grep -c '^CMake Error' "$scratch/log")" = 1 ] || { cat "$scratch/log"; fail "not one error where $1"; }
     tr -s ' \n' ' ' <"$scratch/log" | grep -qF "$1" || { cat "$scratch/log"; fail "no sentence: $1"; }
 }
-expected="64-bit Linux, GCC or Clang"
-for system in Windows CYGWIN MSYS Darwin FreeBSD OpenBSD NetBSD DragonFly SunOS AIX Haiku GNU Emscripten WASI Generic; do
+expected="64-bit Linux, FreeBSD, macOS or Windows, GCC or Clang"
+for system in CYGWIN MSYS OpenBSD NetBSD DragonFly SunOS AIX Haiku GNU Emscripten WASI Generic; do
     expect_refusal "CMAKE_SYSTEM_NAME is \"$system\": expected $expected" <<<"set(CMAKE_SYSTEM_NAME $system)"
 done
 
