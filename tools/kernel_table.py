@@ -28,7 +28,8 @@ STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 SERIALISED = re.compile(r"\(C751[0-6]\)")
 HOPPER = re.compile(r"forward_sm90<(?:Descaled<)?(\w+)>?, (\d+), (\d+), (\d+), (\d+), \(MaskKind\)\d, \w+, \(ScoreMod\)\d, (\d+), (\d+), \(PvProduct\)(\d)>")
 
-LOCAL = re.compile(r"_(GLOBAL__N_|INTERNAL)_[0-9a-f]{8}_(\d+_\w+?_cu)_[0-9a-f]{8}")  # names with hashes of the file's path
+# Names of what is local to a file hold hashes of its path and the compiler's process number: mangled, after their length.
+LOCAL = re.compile(r"(\d+)_(GLOBAL__N_|INTERNAL)_(?=[0-9a-f]{8}_)")
 # Of each family a unit that is quickly assembled.
 SAMPLES = ("mma_Bf16_64", "bwd_mma_16bit_64", "mma_latent", "sm90/wide/dispatch", "sm90/latent/boxes", "bwd_sm90_Bf16_64",
            "bwd_sm90_Bf16_256")
@@ -92,9 +93,17 @@ def read_ptx(reports):
     return units
 
 
+def without_local_names(ptx):
+    parts, end = [], 0
+    for found in LOCAL.finditer(ptx):
+        parts += [ptx[end:found.start()], found.group(2)]
+        end = found.end(1) + int(found.group(1))
+    return "".join(parts) + ptx[end:]
+
+
 def hash_of(ptx):
     lines = (line for line in ptx.read_text().splitlines() if not line.startswith("//"))
-    return hashlib.sha256(LOCAL.sub(r"\1\2", "\n".join(lines)).encode()).hexdigest()[:16]
+    return hashlib.sha256(without_local_names("\n".join(lines)).encode()).hexdigest()[:16]
 
 
 def assembled(nvcc, units, kernels):
