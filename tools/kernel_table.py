@@ -1,24 +1,30 @@
 #!/usr/bin/env python3
-"""The tables of GPU kernels: registers and spills as ptxas reports them, tiles and shared memory as the backend lists them, and a hash of
-each translation unit's PTX.
+"""The tables of GPU kernels: registers and spills as ptxas reports them, tiles and shared memory as the backend lists
+them, and hashes of each translation unit.
 
-kernel_table.py NVCC VERSION LIST REPORT…                 prints the tables, docs/generated/kernels.md
-kernel_table.py --check TABLE NVCC VERSION LIST REPORT…   fails when TABLE does not have what this build has, or a kernel spills
+kernel_table.py --write TABLE NVCC VERSION LIST REPORT…   writes TABLE, docs/generated/kernels.md
+kernel_table.py --check TABLE NVCC VERSION LIST REPORT…   fails if TABLE differs from this build, or if a kernel spills
 
-NVCC and VERSION: the compiler. LIST: the program tests/budgets/kernel_list. REPORT: what tools/keep_ptxas_report kept, OBJECT.ptxas, with
-the PTX beside it. A build for some of TABLE's architectures, or with some of its units, is compared in what it has. Where a build has PTX
-alone (FA_CUDA_PTX), equal hashes say that registers are as TABLE has them, and a unit of each family is assembled to see that they are.
-Another compiler than TABLE's cannot tell whether it is current: the check is skipped (77).
+NVCC and VERSION: the compiler. LIST: the program tests/budgets/kernel_list. REPORT: OBJECT.ptxas, which tools/keep_ptxas_report
+kept with other files of its name. A build for some of TABLE's architectures, or with some of its units, is compared in what it
+has. Another compiler than TABLE's cannot tell whether it is current: the check is skipped (77).
+
+A build that assembles its kernels reports everything. A quick build (FA_CUDA_PTX) reports only which kernels there are. TABLE's
+rows then hold for each unit that has the same source, comments and spaces apart. To confirm that, the check compiles and
+assembles SAMPLES as for a release. --write does so for each unit with another source, and keeps its rows if the PTX is the same.
 """
 import difflib
 import hashlib
+import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict, namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
 SKIPPED = 77
 ENTRY = re.compile(r"Compiling entry function '(.*)' for '(\w+)'")
 SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -26,13 +32,19 @@ USED = re.compile(r"Used (\d+) registers")
 STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 # Waits that ptxas inserts between asynchronous matrix multiplications: each costs a kernel its overlap.
 SERIALISED = re.compile(r"\(C751[0-6]\)")
-HOPPER = re.compile(r"forward_sm90<(?:Descaled<)?(\w+)>?, (\d+), (\d+), (\d+), (\d+), \(MaskKind\)\d, \w+, \(ScoreMod\)\d, (\d+), (\d+), \(PvProduct\)(\d)>")
+HOPPER = re.compile(
+    r"forward_sm90<(?:Descaled<)?(\w+)>?, (\d+), (\d+), (\d+), (\d+), "
+    r"\(MaskKind\)\d, \w+, \(ScoreMod\)\d, (\d+), (\d+), \(PvProduct\)(\d)>"
+)
 
 # Names of what is local to a file hold hashes of its path and the compiler's process number: mangled, after their length.
 LOCAL = re.compile(r"(\d+)_(GLOBAL__N_|INTERNAL)_(?=[0-9a-f]{8}_)")
-# Of each family a unit that is quickly assembled.
-SAMPLES = ("mma_Bf16_64", "bwd_mma_16bit_64", "mma_latent", "sm90/wide/dispatch", "sm90/latent/boxes", "bwd_sm90_Bf16_64",
-           "bwd_sm90_Bf16_256")
+ENTRY_OF_PTX = re.compile(r"\.entry (\w+)\(")
+LITERAL_OR_SPACE = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])')|//[^\n]*|/\*.*?\*/|[\s\\]+""", re.S)
+DEFINES = re.compile(r"-D|-O|-std|-fmad|--expt|-Xptxas")  # options that decide what a kernel is
+QUICK = ["--Ofast-compile", "max"]
+# Units of several families that are quickly assembled.
+SAMPLES = ("mma_8bit_F16", "bwd_mma_16bit_64", "fwd_sm90_F16_64_1", "sm90/latent/bytes", "bwd_sm90_Bf16_64")
 UNITS = "## Translation units"
 
 Listed = namedtuple("Listed", "rows columns keys threads resident shared")
@@ -44,14 +56,15 @@ of its tile, in bytes. A spill is a register's value that had to go to memory, i
 UNITS_HEAD = f"""
 {UNITS}
 
-A hash of each unit's PTX. Where it is the same, so are the registers above: continuous integration compiles kernels to PTX and assembles few.
+Hashes of each unit's source, without comments and spaces, and of its PTX. Where either is the same, so are the registers above: continuous
+integration assembles few units.
 
 """
 
 
 class Kernel:
-    def __init__(self):
-        self.registers = self.stored = self.loaded = self.shared = 0
+    def __init__(self, registers=0, spilled=0, shared=0):
+        self.registers, self.stored, self.loaded, self.shared = registers, spilled, 0, shared
 
 
 def output_of(*command, text=None):
@@ -83,14 +96,51 @@ def read_report(name, text, kernels):
     return faults
 
 
-def read_ptx(reports):
-    """{unit: {architecture: path of its PTX}}"""
-    units = {}
-    for report in reports:
-        beside = Path(report).parent.glob(Path(report).name.removesuffix(".ptxas") + ".*.ptx")
-        unit = report.partition(".dir/")[2].removeprefix("./").removesuffix(".cu.o.ptxas")
-        units[unit] = {path.suffixes[-2][1:]: path for path in beside}
-    return units
+class Unit:
+    """A translation unit, as it was built: its command, its PTX and what ptxas said."""
+
+    def __init__(self, report):
+        self.object = Path(report).with_suffix("")
+        self.name = report.partition(".dir/")[2].removeprefix("./").removesuffix(".cu.o.ptxas")
+        self.report = Path(report).read_text()
+        self.command = self.beside(".command").read_text().splitlines()
+        self.folder = Path(self.beside(".folder").read_text().strip())
+        self.quick = all(word in self.command for word in QUICK)
+        self.ptx = {path.suffixes[-2][1:]: path.read_text() for path in self.object.parent.glob(self.object.name + ".*.ptx")}
+
+    def beside(self, suffix):
+        return self.object.with_name(self.object.name + suffix)
+
+    def kernels(self):
+        entries = sorted({name for ptx in self.ptx.values() for name in ENTRY_OF_PTX.findall(ptx)})
+        return [short(line) for line in output_of("c++filt", text="\n".join(entries)).splitlines()]
+
+    def source_hash(self):
+        """Of the project's own files that the unit reads, and of the options."""
+        read = (self.folder / path for path in self.beside(".includes").read_text().partition(":")[2].replace("\\\n", " ").split())
+        own = [path for path in read if (path.is_relative_to(ROOT) or path.is_relative_to(self.folder)) and "nvcc" not in path.parts]
+        texts = [LITERAL_OR_SPACE.sub(lambda m: m[1] or "", path.read_text()) for path in own]
+        return hash_of_text("\n".join(texts + sorted({word for word in self.command if DEFINES.match(word)})))
+
+    def compiled(self, nvcc, architectures, assemble):
+        """As the unit is compiled for a release: its PTX by architecture, and, if asked for, what ptxas says."""
+        with tempfile.TemporaryDirectory() as folder:
+            command = [word for word in self.command if word not in QUICK and not word.startswith("--generate-code")]
+            virtual = [architecture.replace("sm", "compute") for architecture in sorted(architectures)]
+            command += [f"--generate-code=arch={name},code={name}" for name in virtual]
+            command[command.index("-o") + 1] = f"{folder}/unit.o"
+            command[command.index("-MF") + 1] = f"{folder}/unit.d"
+            subprocess.run([*command, "--keep", "--keep-dir", folder], check=True, capture_output=True, cwd=self.folder)
+            ptx, report = {}, ""
+            for path in Path(folder).glob("*.ptx"):
+                text = path.read_text()
+                architecture = re.search(r"^\.target (\w+)", text, re.M)[1]
+                ptx[architecture] = text
+                if assemble(architecture, text):
+                    ptxas = [Path(nvcc).parent / "ptxas", "--warning-as-error", "-v", "-m64", "--fmad", "false"]
+                    ptxas += ["-arch", architecture, path, "-o", f"{folder}/unit.cubin"]
+                    report += subprocess.run(ptxas, check=True, capture_output=True, text=True).stderr
+            return ptx, report
 
 
 def without_local_names(ptx):
@@ -101,24 +151,12 @@ def without_local_names(ptx):
     return "".join(parts) + ptx[end:]
 
 
-def hash_of(ptx):
-    lines = (line for line in ptx.read_text().splitlines() if not line.startswith("//"))
-    return hashlib.sha256(without_local_names("\n".join(lines)).encode()).hexdigest()[:16]
+def hash_of_text(text):
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def assembled(nvcc, units, kernels):
-    """As read_report, of SAMPLES, which are assembled as nvcc would."""
-    faults = []
-    with tempfile.TemporaryDirectory() as folder:
-        for unit in SAMPLES:
-            for architecture, ptx in units.get(unit, {}).items():
-                command = [Path(nvcc).parent / "ptxas", "--warning-as-error", "-arch", architecture, "-m64", "-v", "--fmad", "false", ptx,
-                           "-o", f"{folder}/o"]
-                told = subprocess.run(command, capture_output=True, text=True)
-                faults += read_report(unit, told.stderr, kernels)
-                if told.returncode:
-                    faults.append(f"{unit} is not assembled for {architecture}: {told.stderr[-500:]}")
-    return faults
+def hash_of_ptx(ptx):
+    return hash_of_text(without_local_names("\n".join(line for line in ptx.splitlines() if not line.startswith("//"))))
 
 
 def read_list(program):
@@ -164,7 +202,7 @@ def architectures_of(kernels):
     return sorted({a for by_architecture in kernels.values() for a in by_architecture})
 
 
-def table(compiler, kernels, listed, units):
+def table(compiler, kernels, listed, hashes):
     architectures = architectures_of(kernels)
     heads = ["kernel", "rows × columns, keys", "threads", "shared"]
     heads += [f"{a}: {what}" for a in architectures for what in ("registers", "spilled")]
@@ -176,26 +214,22 @@ def table(compiler, kernels, listed, units):
         for a in architectures:
             cells += [str(on[a].registers), str(on[a].stored)] if a in on else ["–", "–"]
         lines.append("| " + " | ".join(cells) + " |")
-    built_for = sorted({a for by_architecture in units.values() for a in by_architecture})
-    lines += [UNITS_HEAD + "| unit | " + " | ".join(built_for) + " |", "|---" * (len(built_for) + 1) + "|"]
-    for unit, by_architecture in sorted(units.items()):
-        cells = [hash_of(by_architecture[a]) if a in by_architecture else "–" for a in built_for]
-        lines.append(f"| `{unit}` | " + " | ".join(cells) + " |")
+    of = ["source", *architectures]
+    lines += [UNITS_HEAD + "| unit | " + " | ".join(of) + " |", "|---" * (len(of) + 1) + "|"]
+    lines += [f"| `{unit}` | " + " | ".join(by.get(a, "–") for a in of) + " |" for unit, by in sorted(hashes.items())]
     return "\n".join(lines) + "\n"
 
 
 def cells_of(text):
-    """{(name of a kernel or a unit, head of its column): cell}, of architectures."""
+    """{(name of a kernel or a unit, head of its column): cell}"""
     cells, heads = {}, []
     for line in text.splitlines():
         row = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("| ") else None
         if row and row[0] in ("kernel", "unit"):
             heads = row
         elif row:
-            cells.update({(row[0], head): cell for head, cell in zip(heads, row) if head.startswith("sm_") and cell != "–"})
+            cells.update({(row[0].strip("`"), head): cell for head, cell in zip(heads[1:], row[1:]) if cell != "–"})
     return cells
-
-
 
 
 def spill_faults(kernels):
@@ -205,38 +239,65 @@ def spill_faults(kernels):
             yield f"{name} spills: {', '.join(f'{bytes} bytes on {a}' for a, bytes in sorted(spilled.items()))}"
 
 
+def read_units(units, known, nvcc, write):
+    """({kernel: {architecture: Kernel}}, {unit: {"source" or an architecture: hash}}, faults). A Kernel of the table has no shared
+    memory (None): the table has the sum of what is static and what is not."""
+    kernels, hashes, faults = defaultdict(dict), {}, []
+
+    def read(unit):
+        of_table = {head: cell for (name, head), cell in known.items() if name == unit.name}
+        hashes[unit.name] = {"source": unit.source_hash()}
+        if not unit.quick:
+            hashes[unit.name].update({a: hash_of_ptx(ptx) for a, ptx in unit.ptx.items()})
+            return faults.extend(read_report(unit.name, unit.report, kernels))
+        hashes[unit.name] = of_table | hashes[unit.name]
+        sample = not write and unit.name in SAMPLES
+        if sample or (write and hashes[unit.name] != of_table):
+            architectures = set(unit.ptx) if sample else set(unit.ptx) | of_table.keys() - {"source"}
+            ptx, report = unit.compiled(nvcc, architectures, lambda a, text: sample or hash_of_ptx(text) != of_table.get(a))
+            hashes[unit.name].update({a: hash_of_ptx(text) for a, text in ptx.items()})
+            faults.extend(read_report(unit.name, report, kernels))
+        for name in unit.kernels():
+            for architecture in hashes[unit.name].keys() - {"source"} - kernels[name].keys():
+                if (name, f"{architecture}: registers") in known:
+                    registers, spilled = (int(known[name, f"{architecture}: {what}"]) for what in ("registers", "spilled"))
+                    kernels[name][architecture] = Kernel(registers, spilled, None)
+
+    with ThreadPoolExecutor(os.cpu_count() if write else 1) as pool:
+        list(pool.map(read, units))
+    return kernels, hashes, faults
+
+
 def main(arguments):
-    check = arguments[:1] == ["--check"]
-    committed = arguments[1] if check else None
-    nvcc, compiler, program, *reports = arguments[2 if check else 0:]
-    kernels, faults = defaultdict(dict), []
-    for report in reports:
-        faults += read_report(Path(report).name, Path(report).read_text(), kernels)
-    units = read_ptx(reports)
+    mode, path, nvcc, compiler, program, *reports = arguments
+    text = Path(path).read_text() if Path(path).exists() else ""
+    same_compiler = f"nvcc {compiler};" in text
+    known = cells_of(text) if same_compiler else {}
+    kernels, hashes, faults = read_units([Unit(report) for report in reports], known, nvcc, mode == "--write")
     listed = read_list(program)
-    if kernels:
-        listed.update(hopper_kernels(kernels))
-        faults += [f"{name} is listed, but no report knows it" for name in sorted(listed.keys() - kernels.keys())]
-    elif check:
-        faults += assembled(nvcc, units, kernels)
+    listed.update(hopper_kernels(kernels))
+    for name, on in kernels.items():
+        for kernel in on.values():
+            if kernel.shared is None:
+                kernel.shared = int(known[name, "shared"]) - (listed[name].shared if name in listed else 0)
+    faults += [f"{name} is listed, but no report knows it" for name in sorted(listed.keys() - kernels.keys())]
     faults += spill_faults(kernels)
-    current = table(compiler, kernels, listed, units)
-    if not check:
-        print(current, end="")
+    current = table(compiler, kernels, listed, hashes)
+    if mode == "--write":
+        Path(path).write_text(current)
         print(*faults, sep="\n", end="\n" if faults else "", file=sys.stderr)
         return 1 if faults else 0
-    text = Path(committed).read_text()
-    if f"nvcc {compiler};" not in text:
-        print(f"skipped: {committed} was made with another compiler")
+    if not same_compiler:
+        print(f"skipped: {path} was made with another compiler")
         return SKIPPED
-    known, here = cells_of(text), cells_of(current)
-    stale = [f"{name}, {head}: {known.get((name, head), 'nothing')} in the table, {cell} here"
-             for (name, head), cell in here.items() if known.get((name, head)) != cell]
-    if {name for name, _ in known} <= {name for name, _ in here} and current != text:  # a build that has all
+    here = cells_of(current)
+    differ = [key for key, cell in here.items() if known.get(key) != cell]
+    stale = [f"{', '.join(key)}: {known.get(key, 'nothing')} in the table, {here[key]} here" for key in differ]
+    if known.keys() <= here.keys() and current != text:  # a build that has all
         stale += difflib.unified_diff(text.splitlines(), current.splitlines(), lineterm="")
     if stale:
-        faults += [f"{committed} is not current: build for its architectures, and the target kernel_table", *stale[:50]]
-    print("\n".join(faults + [f"{len(kernels)} kernels, {len(units)} units; {len(faults)} faults"]))
+        faults += [f"{path} is not current: build for its architectures, and the target kernel_table", *stale[:50]]
+    print("\n".join(faults + [f"{len(kernels)} kernels, {len(hashes)} units; {len(faults)} faults"]))
     return 1 if faults or not kernels else 0
 
 
