@@ -390,20 +390,24 @@ pub struct fa_device_info_t {
 /// ```
 /// Example, q8_0 keys, q4_0 values:        d.k_dtype = FA_Q8_0; d.v_dtype = FA_Q4_0;     strides, if given, count blocks of 32 dims
 /// Example, latent attention (MLA):        d.flags = FA_V_IN_K; d.heads_k = 1; d.dim_qk = 576; d.dim_v = 512;
-/// Example, documents in one sequence:     d.operands = FA_OPERAND_KEY_RANGES; d.key_range_stride[2] = 1;  key_ranges [rows][2] for
-/// all heads:
+/// Example, documents in one sequence:     d.operands = FA_OPERAND_KEY_RANGES; d.key_range_stride[2] = 1;
 /// ```text
-///                                         first key and last + 1 of the document of each row, or, if causal, row + 1
+///                                         key_ranges [rows][2] for all heads: first key and last + 1 of the document of each row, or,
+///                                         if causal, row + 1
 /// ```
 /// Example, a BlockMask of FlexAttention:  d.operands = FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST |
 /// ```text
 ///                                         FA_OPERAND_FULL_LIST_COUNT; d.list_rows = d.list_keys = 128; d.list_max = keys / 128;
 ///                                         kv_indices, kv_num_blocks, full_kv_indices, full_kv_num_blocks by their strides
 /// ```
-/// Example, top-k keys of each row:        d.operands = FA_OPERAND_KEY_LIST; d.list_max = k; d.list_heads = 1; d.list_stride =
-/// {rows·k, 0, k, 1}
-/// Example, the same as slots of a cache:  and d.list_space = FA_LIST_SLOTS; d.page_size = 64; d.num_pages = 9000;     (d.seqlen_k
-/// is not read)
+/// Example, top-k keys of each row:        d.operands = FA_OPERAND_KEY_LIST; d.list_max = k; d.list_heads = 1;
+/// ```text
+///                                         d.list_stride = {rows·k, 0, k, 1}
+/// ```
+/// Example, the same as slots of a cache:  and d.list_space = FA_LIST_SLOTS; d.page_size = 64; d.num_pages = 9000;
+/// ```text
+///                                         (d.seqlen_k is not read)
+/// ```
 /// Example, parts for fa_merge:            d.o_dtype = FA_F32; d.operands = FA_OPERAND_LSE
 #[repr(C)]
 #[derive(Clone, Copy)]
