@@ -5,8 +5,8 @@ them, and hashes of each translation unit.
 kernel_table.py --write TABLE NVCC VERSION LIST REPORT…   writes TABLE, docs/generated/kernels.md
 kernel_table.py --check TABLE NVCC VERSION LIST REPORT…   fails if TABLE differs from this build, or if a kernel spills
 
-NVCC and VERSION: the compiler. LIST: the program tests/budgets/kernel_list. REPORT: OBJECT.ptxas, which tools/keep_ptxas_report
-kept with other files of its name. A build for some of TABLE's architectures, or with some of its units, is compared in what it
+NVCC and VERSION: the compiler. LIST: the program tests/budgets/kernel_list, or - to compare registers and hashes alone. REPORT:
+OBJECT.ptxas, which tools/keep_ptxas_report kept with other files of its name. A build for some of TABLE's architectures, or with some of its units, is compared in what it
 has. Another compiler than TABLE's cannot tell whether it is current: the check is skipped (77).
 
 A build that assembles its kernels reports everything. A quick build (FA_CUDA_PTX) reports only which kernels there are. TABLE's
@@ -274,7 +274,7 @@ def main(arguments):
     same_compiler = f"nvcc {compiler};" in text
     known = cells_of(text) if same_compiler else {}
     kernels, hashes, faults = read_units([Unit(report) for report in reports], known, nvcc, mode == "--write")
-    listed = read_list(program)
+    listed = {} if program == "-" else read_list(program)
     listed.update(hopper_kernels(kernels))
     for name, on in kernels.items():
         for kernel in on.values():
@@ -290,7 +290,7 @@ def main(arguments):
     if not same_compiler:
         print(f"skipped: {path} was made with another compiler")
         return SKIPPED
-    here = cells_of(current)
+    here = {(name, head): cell for (name, head), cell in cells_of(current).items() if program != "-" or head.startswith(("sm_", "source"))}
     differ = [key for key, cell in here.items() if known.get(key) != cell]
     stale = [f"{', '.join(key)}: {known.get(key, 'nothing')} in the table, {here[key]} here" for key in differ]
     if known.keys() <= here.keys() and current != text:  # a build that has all
