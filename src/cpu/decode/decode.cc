@@ -155,13 +155,6 @@ void scale_columns(float* s, int rows, int keys, const float* factors) {
 // Masks what each row does not see, and what lies outside the block's keys. `common`: keys that all rows see.
 void mask_keys(const Call& c, const QueryTile& t, const KeyBand& common, int64_t key, int to, float* s) {
     if (common.begin <= key && key + kTileKeys <= common.end) return;
-    if (has_gaps(c)) {
-        uint64_t words[kMaxRows];
-        visible_words(c, t, key, low_bits(to), t.rows, words);
-        for (int r = 0; r < t.rows; r++, s += kTileKeys)
-            for (uint64_t hidden = ~words[r]; hidden; hidden &= hidden - 1) s[__builtin_ctzll(hidden)] = kNegInf;
-        return;
-    }
     for (int r = 0; r < t.rows; r++, s += kTileKeys) {
         const KeyBand band = key_band(t.rule, t.position(r, c.p->group), t.seq.k_len);
         const int64_t end = max_of(min_of(band.end - key, to), 0), begin = min_of(max_of(band.begin - key, 0), end);
@@ -170,20 +163,33 @@ void mask_keys(const Call& c, const QueryTile& t, const KeyBand& common, int64_t
     }
 }
 
-// Turns scores of the block at `key`, once multiplied by `factor`, into P.
-void softmax_block(const Call& c, const QueryTile& t, const KeyBand& common, int64_t key, int to, float factor, PartialState& state,
-                   float* s, float* rescale, const DecodeScratch& scratch) {
+// Turns scores of the block at `key`, once multiplied by `factor`, into P. kept: the keys of each row, where masks are data; else NULL.
+void softmax_block(const Call& c, const QueryTile& t, const KeyBand& common, int64_t key, int to, const uint64_t* kept, float factor,
+                   PartialState& state, float* s, float* rescale, const DecodeScratch& scratch) {
     if (factor != 1.f) c.k->scale_scores(s, factor, t.rows * kTileKeys);
     if (c.factor.product != 1.f) c.k->scale_scores(s, c.factor.product, t.rows * kTileKeys);
-    const bool addend = c.has_addend && (c.p->has(FA_OPERAND_BIAS | FA_OPERAND_ALIBI) || masks_keys(c, t, key, to));
-    if (addend) build_addend(c, t, key, to, 1, kTileKeys, scratch.addend);
+    const bool addend = c.p->has(FA_OPERAND_BIAS | FA_OPERAND_ALIBI);
+    if (addend && kept) gather_kept_addend(c, t, key, kept, scratch.addend);
+    else if (addend) build_addend(c, t, key, to, 1, kTileKeys, scratch.addend);
     if (c.has_score_mod) c.k->score_mod(s, addend ? scratch.addend : nullptr, c.p->d.softcap, t.rows * kTileKeys);
-    mask_keys(c, t, common, key, to, s);
+    if (!kept) mask_keys(c, t, common, key, to, s);
+    for (int r = 0; kept && r < t.rows; r++)
+        if (kept[r] != ~uint64_t(0)) c.k->mask_word(s + r * kTileKeys, kept[r]);
     c.k->decode_online_softmax(s, t.rows, state.m, state.l, rescale);
     if (c.has_dropout) apply_dropout(c, t, key, to, 1, kTileKeys, s);
 }
 
-// The state of a panel of tiles during its mainloop over the keys of a split.
+// A block of keys that some row sees.
+struct VisitedBlock {
+    int64_t key;
+    uint64_t read;             // the keys whose rows are read: those alone are in the lists of addresses, one behind the other
+    int first;                 // where they begin there
+    uint64_t kept[kMaxPanel];  // keys that some row of the tile sees, where masks are data
+};
+constexpr int kKnownBlocks = 8;  // at least those of a list of addresses, the one behind it and the one before
+static_assert(kKnownBlocks >= kLookupKeys / kTileKeys + 2, "v follows k a block behind");
+
+// The state of a panel of tiles during its mainloop over the keys of a split. Blocks of keys are visited in order, and numbered so.
 struct DecodePanel {
     const Call* c;
     const QueryTile* tiles;
@@ -193,31 +199,107 @@ struct DecodePanel {
     KeyBand visible[kMaxPanel], common[kMaxPanel];  // keys that any row sees, and that all rows do
     int chunk_keys;
     int far_chunks, far_tiles;  // chunks of keys, and tiles, to what is prefetched for the second-level cache
-    int64_t start, last;        // of a run: the first block's begin, and the end of its keys
-    int64_t at(int64_t key) const { return (key - start) % kLookupKeys; }  // in the lists of addresses
+    int64_t begin, next, end;   // of the split; where blocks are still to be looked for; of the keys that rows see
+    bool masked;                // rows have keys of their own, by masks that are data
+    bool shared_masks;          // the same in all tiles
+    bool single_keys;           // of a chunk, keys that no row sees are left out
+    int64_t found;              // blocks, so far
+    VisitedBlock blocks[kKnownBlocks];
+    uint64_t kept[kKnownBlocks][kDecodeRows];  // keys of each row, where these are alike
     DecodeScratch scratch;
     const DecodeMatrixKernels* matrix;  // NULL: vectors
     mutable bool limbs;                 // tile registers are configured for products of integers
     int rows;                           // there is room for in a tile
-    int from(int i, int64_t key) const { return int(max_of(visible[i].begin - key, 0)); }
-    int to(int i, int64_t key) const { return int(min_of(visible[i].end - key, kTileKeys)); }
+    const VisitedBlock& block(int64_t n) const { return blocks[n % kKnownBlocks]; }
+    int from(int i, int64_t n) const { return int(max_of(visible[i].begin - block(n).key, 0)); }
+    int to(int i, int64_t n) const { return int(min_of(visible[i].end - block(n).key, kTileKeys)); }
+    bool sees(int i, int64_t n) const { return masked ? block(n).kept[i] != 0 : from(i, n) < to(i, n); }
     // S and P of one block lie beside those of the next (two stages).
-    float* s(int i, int64_t key) const { return scratch.s + buffer_index(i, key) * kTileKeys; }
-    float* rescale(int i, int64_t key) const { return scratch.rescale + buffer_index(i, key); }
-    int64_t buffer_index(int i, int64_t key) const { return ((key & kTileKeys ? c->decode.panel : 0) + i) * rows; }
+    float* s(int i, int64_t n) const { return scratch.s + buffer_index(i, n) * kTileKeys; }
+    float* rescale(int i, int64_t n) const { return scratch.rescale + buffer_index(i, n); }
+    int64_t buffer_index(int i, int64_t n) const { return ((n & 1 ? c->decode.panel : 0) + i) * rows; }
     float*& o(int i) const { return scratch.o[i]; }
     float*& spare() const { return scratch.o[count]; }
 };
 
-// A tile's rows of keys from key + first + skip on, and those to prefetch: the next tile's, or the first one's next chunk.
-KvRows kv_rows(const DecodePanel& panel, const KvSource& source, int i, int64_t key, int first, int skip) {
-    const char* const* const rows = source.rows + panel.at(key) + first + skip;
+// Which keys of the block at `key` rows see, and which are read; false: none.
+bool find_kept_keys(DecodePanel& panel, int64_t key) {
+    VisitedBlock& b = panel.blocks[panel.found % kKnownBlocks];
+    uint64_t any = 0, words[kDecodeRows], *const shared = panel.kept[panel.found % kKnownBlocks];
+    const uint64_t within = low_bits(int(min_of(kTileKeys, panel.end - key)));
+    for (int i = 0; i < panel.count; i++) {
+        if (i > 0 && panel.shared_masks) b.kept[i] = b.kept[0];
+        else b.kept[i] = kept_words(*panel.c, panel.tiles[i], key, within, panel.shared_masks ? shared : words);
+        any |= b.kept[i];
+    }
+    b.read = any;
+    if (panel.single_keys || any == 0) return any != 0;
+    // Whole chunks, the first of them always: some kernels round what they rescale and what they add together, so that a row's bits would
+    // depend on which chunk did both.
+    b.read = 0;
+    for (int first = 0; first < kTileKeys; first += panel.chunk_keys) {
+        const uint64_t chunk = low_bits(panel.chunk_keys) << first;
+        if (first == 0 || (any & chunk) != 0) b.read |= chunk & within;
+    }
+    return true;
+}
+
+// Looks for blocks until so many are known.
+void find_blocks(DecodePanel& panel, int64_t enough) {
+    while (panel.found < enough && panel.next < panel.end) {
+        const int64_t key =
+            has_gaps(*panel.c) ? next_visible_block(*panel.c, panel.tiles, panel.count, panel.begin, panel.next) : panel.next;
+        panel.next = min_of(key, panel.end) + kTileKeys;
+        if (key >= panel.end || (panel.masked && !find_kept_keys(panel, key))) continue;
+        VisitedBlock& b = panel.blocks[panel.found++ % kKnownBlocks];
+        b.key = key;
+        if (!panel.masked) b.read = ~uint64_t(0);
+    }
+}
+
+// Addresses for the keys of a list's blocks from number n on, and of the block behind them; then the last one stands for more.
+void look_up_blocks(DecodePanel& panel, int64_t n, const KvSource& source) {
+    int at = 0;
+    for (int i = 0; i <= kLookupKeys / kTileKeys && n + i < panel.found; i++) {
+        VisitedBlock& b = panel.blocks[(n + i) % kKnownBlocks];
+        if (i < kLookupKeys / kTileKeys) b.first = at;
+        at += look_up_rows(*panel.c, panel.tiles[0], b.key, panel.end, b.read, source, at);
+    }
+    for (int j = at; j < min_of(at + kTileKeys + kMaxChunkKeys, kLookupKeys + kTileKeys); j++) source.rows[j] = source.rows[at - 1];
+}
+
+// The keys of a chunk that are read, counted from its first; all where only bands mask.
+uint64_t read_keys(const DecodePanel& panel, int64_t n, int first) { return panel.block(n).read >> first & low_bits(panel.chunk_keys); }
+
+// From the columns of P or of scores that are read, one behind the other, to those of a chunk's keys, and back.
+void spread_keys(float* s, int rows, uint64_t read) {
+    for (int r = 0; r < rows; r++, s += kTileKeys) {
+        int from = __builtin_popcountll(read);
+        for (uint64_t rest = read; rest;) {
+            const int to = 63 - __builtin_clzll(rest);
+            s[to] = s[--from];
+            rest &= ~(uint64_t(1) << to);
+        }
+    }
+}
+void gather_keys(float* p, int rows, uint64_t read) {
+    for (int r = 0; r < rows; r++, p += kTileKeys) {
+        int to = 0;
+        for (uint64_t rest = read; rest; rest &= rest - 1) p[to++] = p[__builtin_ctzll(rest)];
+    }
+}
+bool has_gaps(uint64_t read) { return (read & (read + 1)) != 0; }
+
+// A tile's rows of a chunk's keys from `skip` on, and those to prefetch: the next tile's, or the first one's next chunk.
+KvRows kv_rows(const DecodePanel& panel, const KvSource& source, int i, int64_t n, int first, int skip) {
+    const VisitedBlock& b = panel.block(n);
+    const char* const* const rows = source.rows + b.first + __builtin_popcountll(b.read & low_bits(first)) + skip;
     const bool last = i + 1 == panel.count;
     int far = i + panel.far_tiles, chunks = panel.far_chunks;
     if (far >= panel.count) far -= panel.count, chunks++;
     return {.row = rows,
             .offset = source.head[i].offset,
-            .next_row = last ? rows + panel.chunk_keys : rows,
+            .next_row = last ? rows + __builtin_popcountll(read_keys(panel, n, first)) : rows,
             .next_offset = source.head[last ? 0 : i + 1].offset,
             .far_row = rows + chunks * panel.chunk_keys,
             .far_offset = source.head[far].offset};
@@ -238,71 +320,95 @@ void qk_chunk_matrix(const DecodePanel& panel, int i, const DecodeChunk& chunk, 
     decode.qk(static_cast<const uint16_t*>(q), panel.tiles[i].rows, factor, chunk, panel.k.dim, panel.scratch.matrix, s);
 }
 
-// Scores of a tile and chunk [first, first + panel.chunk_keys) of the block at `key`: all of it, softmax_block() masks what lies
-// outside the band.
-void qk_tile_chunk(const DecodePanel& panel, int i, int64_t key, int first, Scratch& w) {
+// Scores of a tile and chunk [first, first + panel.chunk_keys) of block n: all of it, softmax_block() masks what lies outside the band.
+void qk_tile_chunk(const DecodePanel& panel, int i, int64_t n, int first, Scratch& w) {
     const Call& c = *panel.c;
     const QueryTile& t = panel.tiles[i];
-    const int to = int(min_of(panel.to(i, key), first + panel.chunk_keys));
-    if (panel.from(i, key) >= first + panel.chunk_keys || first >= to) return;
-    const KvRows rows = kv_rows(panel, panel.k, i, key, first, 0);
-    float* s = panel.s(i, key) + first;
-    if (panel.matrix) return qk_chunk_matrix(panel, i, {c.p->d.k_dtype, panel.scratch.has_limbs[i], rows, to - first}, s);
-    if (panel.k.head[i].in_place) return panel.k.kernels->qk(t.q, t.rows, rows, to - first, panel.k.dim, s);
+    if (!panel.sees(i, n)) return;
+    const uint64_t read = read_keys(panel, n, first);
+    const int keys = panel.masked ? __builtin_popcountll(read) : int(min_of(panel.to(i, n) - first, panel.chunk_keys));
+    if (keys <= 0 || (!panel.masked && panel.from(i, n) >= first + panel.chunk_keys)) return;
+    const KvRows rows = kv_rows(panel, panel.k, i, n, first, 0);
+    float* s = panel.s(i, n) + first;
+    if (panel.matrix) return qk_chunk_matrix(panel, i, {c.p->d.k_dtype, panel.scratch.has_limbs[i], rows, keys}, s);
+    if (panel.k.head[i].in_place) {
+        panel.k.kernels->qk(t.q, t.rows, rows, keys, panel.k.dim, s);
+        if (panel.masked && has_gaps(read)) spread_keys(s, t.rows, read);
+        return;
+    }
     ChunkOperands chunk;
-    locate_chunk(c, t, panel.k, panel.k.head[i], rows, key + first, to - first, panel.scratch.widened, chunk, w);
-    chunk.kernels->qk(t.q, t.rows, chunk.rows, to - first, chunk.dim, s);
-    if (chunk.scaled) scale_columns(s, t.rows, to - first, chunk.factors);
+    locate_chunk(c, t, panel.k, panel.k.head[i], rows, panel.block(n).key + first, keys, panel.scratch.widened, chunk, w);
+    chunk.kernels->qk(t.q, t.rows, chunk.rows, keys, chunk.dim, s);
+    if (chunk.scaled) scale_columns(s, t.rows, keys, chunk.factors);
 }
 
 // A tile's softmax follows its last scores at once: the softmax of all tiles together would keep memory idle for too long.
-void qk_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
+void qk_chunk(const DecodePanel& panel, int64_t n, int first, Scratch& w) {
     for (int i = 0; i < panel.count; i++) {
-        qk_tile_chunk(panel, i, key, first, w);
-        if (first + panel.chunk_keys == kTileKeys && panel.from(i, key) < panel.to(i, key))
-            softmax_block(*panel.c, panel.tiles[i], panel.common[i], key, panel.to(i, key), panel.matrix ? 1.f : panel.k.head[i].factor,
-                          panel.states[i], panel.s(i, key), panel.rescale(i, key), panel.scratch);
+        qk_tile_chunk(panel, i, n, first, w);
+        if (first + panel.chunk_keys < kTileKeys || !panel.sees(i, n)) continue;
+        const int64_t key = panel.block(n).key;
+        uint64_t words[kDecodeRows];
+        const uint64_t* kept = !panel.masked ? nullptr : panel.shared_masks ? panel.kept[n % kKnownBlocks] : words;
+        if (kept == words) kept_words(*panel.c, panel.tiles[i], key, low_bits(int(min_of(kTileKeys, panel.end - key))), words);
+        softmax_block(*panel.c, panel.tiles[i], panel.common[i], key, panel.to(i, n), kept, panel.matrix ? 1.f : panel.k.head[i].factor,
+                      panel.states[i], panel.s(i, n), panel.rescale(i, n), panel.scratch);
     }
 }
 
-void pv_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
+void pv_chunk(const DecodePanel& panel, int64_t n, int first, Scratch& w) {
     const Call& c = *panel.c;
     static const float ones[kDecodeRows] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const uint64_t read = read_keys(panel, n, first);
     for (int i = 0; i < panel.count; i++) {
         const QueryTile& t = panel.tiles[i];
-        const int from = int(max_of(panel.from(i, key), first)), to = int(min_of(panel.to(i, key), first + panel.chunk_keys));
-        if (from >= to) continue;
-        const KvRows rows = kv_rows(panel, panel.v, i, key, first, from - first);
-        float *const p = panel.s(i, key) + from, *const o = panel.o(i);
-        const bool already_rescaled = first > 0 && panel.from(i, key) < first;
-        const float* const rescale = already_rescaled ? ones : panel.rescale(i, key);
+        if (!panel.sees(i, n)) continue;
+        const int from = panel.masked ? first : int(max_of(panel.from(i, n), first));
+        const int keys = panel.masked ? __builtin_popcountll(read) : int(min_of(panel.to(i, n), first + panel.chunk_keys)) - from;
+        // Of a block that masks leave, the first chunk rescales what there is, even where it adds nothing.
+        const bool already_rescaled = first > 0 && (panel.masked || panel.from(i, n) < first);
+        if (keys <= 0 && (!panel.masked || already_rescaled)) continue;
+        const KvRows rows = kv_rows(panel, panel.v, i, n, first, from - first);
+        float *const p = panel.s(i, n) + from, *const o = panel.o(i);
+        const float* const rescale = already_rescaled ? ones : panel.rescale(i, n);
         if (panel.matrix) {
-            const DecodeChunk chunk{c.p->d.k_dtype, false, rows, to - from};
+            const DecodeChunk chunk{c.p->d.k_dtype, false, rows, keys};
             panel.o(i) = panel.matrix->pv(p, t.rows, chunk, panel.v.dim, already_rescaled ? nullptr : rescale, panel.scratch.matrix, o,
                                           panel.spare());
             if (panel.o(i) != o) panel.spare() = o;
             continue;
         }
         if (panel.v.head[i].in_place) {
-            panel.v.kernels->pv(p, t.rows, rows, to - from, panel.v.dim, rescale, o);
+            if (panel.masked && has_gaps(read)) gather_keys(p, t.rows, read);
+            panel.v.kernels->pv(p, t.rows, rows, keys, panel.v.dim, rescale, o);
             continue;
         }
         ChunkOperands chunk;
-        locate_chunk(c, t, panel.v, panel.v.head[i], rows, key + from, to - from, panel.scratch.widened, chunk, w);
-        if (chunk.scaled) scale_columns(p, t.rows, to - from, chunk.factors);
-        chunk.kernels->pv(p, t.rows, chunk.rows, to - from, chunk.dim, rescale, o);
+        locate_chunk(c, t, panel.v, panel.v.head[i], rows, panel.block(n).key + from, keys, panel.scratch.widened, chunk, w);
+        if (chunk.scaled) scale_columns(p, t.rows, keys, chunk.factors);
+        chunk.kernels->pv(p, t.rows, chunk.rows, keys, chunk.dim, rescale, o);
     }
 }
 
-// Software pipeline of two blocks: scores of the block at `key`, each chunk before P V of the same chunk of the block before it, so
-// that k and v are read at one steady pace.
-void process_block(const DecodePanel& panel, int64_t key, Scratch& w) {
-    const int64_t start = panel.start, last = panel.last;
-    if (key < last && panel.at(key) == 0) look_up_rows(*panel.c, panel.tiles[0], key, last, panel.k);
-    if (key > start && panel.at(key - kTileKeys) == 0) look_up_rows(*panel.c, panel.tiles[0], key - kTileKeys, last, panel.v);
+// Of a block that masks leave few keys, rows lie too far apart for hardware prefetchers, and are too few to wait for one chunk at a time.
+void prefetch_block(const DecodePanel& panel, const KvSource& source, int64_t n, int64_t bytes) {
+    if (!panel.single_keys || n + 1 >= panel.found || panel.block(n + 1).read == ~uint64_t(0)) return;
+    const VisitedBlock& b = panel.block(n);
+    const char* const* const rows = source.rows + b.first + __builtin_popcountll(b.read);
+    const int keys = __builtin_popcountll(panel.block(n + 1).read);
+    for (int i = 0; i < panel.count; i++)
+        for (int j = 0; j < keys; j++) prefetch_bytes(rows[j] + source.head[i].offset, bytes);
+}
+
+// Software pipeline of two blocks: scores of block n, each chunk before P V of the same chunk of the block before it, so that k and v
+// are read at one steady pace.
+void process_block(const DecodePanel& panel, int64_t n, Scratch& w) {
+    const Problem& p = *panel.c->p;
+    if (panel.masked && n < panel.found) prefetch_block(panel, panel.k, n, row_bytes(p.d.k_dtype, p.k_dims()));
+    if (panel.masked && n > 0) prefetch_block(panel, panel.v, n - 1, row_bytes(p.d.v_dtype, p.v_dims()));
     for (int first = 0; first < kTileKeys; first += panel.chunk_keys) {
-        if (key < last) qk_chunk(panel, key, first, w);
-        if (key > start) pv_chunk(panel, key - kTileKeys, first, w);
+        if (n < panel.found) qk_chunk(panel, n, first, w);
+        if (n > 0) pv_chunk(panel, n - 1, first, w);
     }
 }
 
@@ -321,24 +427,17 @@ void write_acc(const DecodePanel& panel, int i, PartialState& state) {
     }
 }
 
-// Blocks of which no row keeps a key are passed over: the first that is not, from `key` on, and the end of the run that begins there.
-bool is_masked_block(const DecodePanel& panel, int64_t key, int64_t end) {
-    const int keys = int(min_of(kTileKeys, end - key));
-    for (int i = 0; i < panel.count; i++)
-        if (!mask_removes_all(*panel.c, panel.tiles[i], key, keys)) return false;
+// Have all tiles the same masks, for rows in the same order?
+bool share_masks(const Call& c, const QueryTile* tiles, int count) {
+    for (int i = 1; i < count; i++)
+        if (tiles[i].batch != tiles[0].batch || tiles[i].first != tiles[0].first || tiles[i].rows != tiles[0].rows) return false;
+    return heads_share_masks(c);
+}
+// Can the kernels of vectors read single keys of all heads?
+bool reads_in_place(const KvSource& source, int count) {
+    for (int i = 0; i < count; i++)
+        if (!source.head[i].in_place) return false;
     return true;
-}
-int64_t next_block(const DecodePanel& panel, int64_t key, int64_t begin, int64_t end) {
-    for (;; key += kTileKeys) {
-        if (key < end && has_gaps(*panel.c)) key = next_visible_block(*panel.c, panel.tiles, panel.count, begin, key);
-        if (key >= end || !is_masked_block(panel, key, end)) return key;
-    }
-}
-int64_t end_of_run(const DecodePanel& panel, int64_t key, int64_t begin, int64_t end) {
-    if (!has_gaps(*panel.c) && !panel.c->p->has(FA_OPERAND_MASK)) return end;
-    do key += kTileKeys;
-    while (key < end && next_block(panel, key, begin, end) == key);
-    return min_of(key, end);
 }
 
 void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& w) {
@@ -368,15 +467,21 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
         memset(panel.o(i), 0, size_t(tiles[i].rows * stride) * sizeof(float));
     }
     // Blocks start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
-    const int64_t start = begin + (range.begin - begin) / kTileKeys * kTileKeys;
+    panel.begin = begin;
+    panel.next = begin + (range.begin - begin) / kTileKeys * kTileKeys;
+    panel.end = range.end;
+    panel.masked = has_gaps(c) || p.has(FA_OPERAND_MASK | FA_OPERAND_BIAS);
+    panel.shared_masks = panel.masked && share_masks(c, tiles, count);
+    panel.single_keys = !panel.matrix && reads_in_place(panel.k, count) && reads_in_place(panel.v, count);
     CallersTiles callers;
     if (panel.matrix && panel.matrix->acquire) panel.matrix->acquire(&callers);
     if (panel.matrix) configure(*panel.matrix, tiles[0].rows, panel.limbs);
-    for (int64_t from = next_block(panel, start, begin, range.end); from < range.end;
-         from = next_block(panel, panel.last, begin, range.end)) {
-        panel.start = from;
-        panel.last = end_of_run(panel, from, begin, range.end);
-        for (int64_t key = from; key < panel.last + kTileKeys; key += kTileKeys) process_block(panel, key, w);
+    constexpr int64_t kLookup = kLookupKeys / kTileKeys;
+    for (int64_t n = 0; n == 0 || n <= panel.found; n++) {
+        if (n % kLookup == 0) find_blocks(panel, n + kLookup + 1);
+        if (n % kLookup == 0 && n < panel.found) look_up_blocks(panel, n, panel.k);
+        if (n % kLookup == 1) look_up_blocks(panel, n - 1, panel.v);
+        process_block(panel, n, w);
     }
     if (panel.matrix && panel.matrix->release) panel.matrix->release(callers);
     for (int i = 0; i < count; i++) write_acc(panel, i, states[i]);

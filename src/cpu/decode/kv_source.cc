@@ -52,11 +52,15 @@ KvSource make_source(const Call& c, KvOperand operand, const QueryTile* tiles, i
     return source;
 }
 
-void look_up_rows(const Call& c, const QueryTile& t, int64_t key, int64_t end, const KvSource& source) {
-    const int known = int(min_of(kLookupKeys + kTileKeys, end - key));
-    locate_kv_rows(c, t, source.operand, 0, key, known, source.rows);
-    for (int j = known; j < min_of(round_up(known, kTileKeys) + kTileKeys, kLookupKeys + kTileKeys); j++)
-        source.rows[j] = source.rows[known - 1];
+int look_up_rows(const Call& c, const QueryTile& t, int64_t key, int64_t end, uint64_t read, const KvSource& source, int at) {
+    const char** const rows = source.rows + at;
+    const int known = int(min_of(kTileKeys, end - key));
+    locate_kv_rows(c, t, source.operand, 0, key, known, rows);
+    for (int j = known; j < kTileKeys; j++) rows[j] = rows[known - 1];
+    if (read == ~uint64_t(0)) return kTileKeys;
+    int count = 0;
+    for (uint64_t rest = read; rest; rest &= rest - 1) rows[count++] = rows[__builtin_ctzll(rest)];
+    return count;
 }
 
 void locate_chunk(const Call& c, const QueryTile& t, const KvSource& source, const KvHead& head, const KvRows& rows, int64_t key, int keys,

@@ -48,9 +48,9 @@ const DecodeKernels& decode_kernels(const Kernels& k, int32_t dtype);
 void to_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64_t dim, float* to, int64_t step);
 // Of the tiles' heads, whose keys begin with `key`. matrix: matrix instructions read it, which take any factor of a head.
 KvSource make_source(const Call& c, KvOperand operand, const QueryTile* tiles, int count, int64_t key, bool matrix, const char** rows);
-// Addresses for keys [key, key + kLookupKeys), as far as they lie before `end`, and of the block behind them; up to whole blocks,
-// the last one stands for those that are missing.
-void look_up_rows(const Call& c, const QueryTile& t, int64_t key, int64_t end, const KvSource& source);
+// Addresses for those of keys [key, key + kTileKeys) that are to be read, one behind the other from source.rows[at] on; of keys behind
+// `end`, the last one's. Returns their number.
+int look_up_rows(const Call& c, const QueryTile& t, int64_t key, int64_t end, uint64_t read, const KvSource& source, int at);
 // The `keys` keys from `key` on of a tile's head. Those that the kernel cannot read as they are stored are converted to f32, and multiplied
 // by their factors where these are not the head's.
 void locate_chunk(const Call& c, const QueryTile& t, const KvSource& source, const KvHead& head, const KvRows& rows, int64_t key, int keys,

@@ -109,6 +109,14 @@ struct RowCursor {
     }
 };
 
+static inline float bias_value(const Problem& p, const void* bias, int64_t index) {
+    switch (p.d.bias_dtype) {
+        case FA_F16: return f16_to_f32(static_cast<const uint16_t*>(bias)[index]);
+        case FA_BF16: return bf16_to_f32(static_cast<const uint16_t*>(bias)[index]);
+        default: return static_cast<const float*>(bias)[index];
+    }
+}
+
 // Prefetches into the second-level cache, for rows so far apart that hardware prefetchers do not follow them.
 static inline void prefetch_bytes(const void* from, int64_t bytes) {
     constexpr int64_t kCacheLine = 64;
@@ -234,6 +242,23 @@ int64_t next_visible_block(const Call& c, const QueryTile* tiles, int count, int
 // −inf in w.s, [key][width], where a row does not see the key.
 void mask_tile(const Call& c, const QueryTile& t, int64_t key, int keys, Scratch& w);
 
+// forward/kept_keys.cc: what boolean masks and biases of −inf leave of those.
+// The keys among `within` of [key, key + kTileKeys) that each row sees, and those that some row does.
+uint64_t kept_words(const Call& c, const QueryTile& t, int64_t key, uint64_t within, uint64_t* words);
+// Does some row see some?
+bool keeps_keys(const Call& c, const QueryTile& t, int64_t key, uint64_t within);
+// Do all heads of a sequence see the same keys?
+bool heads_share_masks(const Call& c);
+// bias − slope · |i + off − j| of the keys that each row sees, [row][kTileKeys]; of others it is finite or whatever the bias has.
+void gather_kept_addend(const Call& c, const QueryTile& t, int64_t key, const uint64_t* kept, float* addend);
+
+// forward/sparse_rows.cc: of a tile of the f32 method, rows that decoding takes in its place.
+bool streams_sparse_rows(const Call& c, const QueryTile& t);
+// A bit for each row that masks leave at most half of its keys.
+uint64_t find_sparse_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t end);
+// Writes their states.
+void run_sparse_rows(const Call& c, const QueryTile& t, uint64_t sparse, int64_t begin, int64_t end, PartialState& state, Scratch& w);
+
 // forward/key_lists.cc: writes the bits of list `index` of c.sets.lists.
 void expand_list(const Call& c, int64_t index);
 
@@ -259,11 +284,6 @@ bool score_tile(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key,
 // bias − slope · |i + off − j|, or −inf where the boolean mask or the band removes the key, for every row and key of the tile, so
 // many elements apart.
 void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend);
-// Is there a boolean mask that keeps none of keys [key, key + keys), all of which the bands leave all of the tile's rows? Not where that
-// would take long to see.
-bool mask_removes_all(const Call& c, const QueryTile& t, int64_t key, int keys);
-// Does a mask have columns for some of these keys? One of the last keys keeps those before them.
-bool masks_keys(const Call& c, const QueryTile& t, int64_t key, int keys);
 // Zeroes the elements of P that dropout removes, so many elements apart; [key][width].
 void apply_dropout(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* p);
 void apply_dropout_tile(const Call& c, const QueryTile& t, int64_t key, int keys, float* p);

@@ -145,7 +145,15 @@ void run_split_mainloop(const Call& c, const Schedule& s, const QueryTile* tiles
                         Scratch& w) {
     const KeyBand range = split_range(s, tiles[0].seq.k_len, split);
     for (int i = 0; i < count; i++) init_state(tiles[i], c.p->d.dim_v, states[i]);
-    tiles[0].method->mainloop(c, tiles, count, range.begin, range.end, states, w);
+    uint64_t sparse[kMaxPanel] = {};
+    bool all = s.may_stream_rows && streams_sparse_rows(c, tiles[0]);
+    for (int i = 0; s.may_stream_rows && i < count; i++) {
+        sparse[i] = streams_sparse_rows(c, tiles[i]) ? find_sparse_rows(c, tiles[i], range.begin, range.end) : 0;
+        all &= sparse[i] == low_bits(tiles[i].rows);
+    }
+    if (!all) tiles[0].method->mainloop(c, tiles, count, range.begin, range.end, states, w);
+    for (int i = 0; i < count; i++)
+        if (sparse[i]) run_sparse_rows(c, tiles[i], sparse[i], range.begin, range.end, states[i], w);
 }
 
 void write_tile_padding(const Call& c, const WorkItem& item, Scratch& w) {
@@ -241,7 +249,7 @@ void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s)
     if (p.d.seqlen_k <= kTileKeys && 2 * rows > k.lanes && rows <= kDecodeRows) return;
     if (!decode_method(p, k, &s.decode)) return;
     if (rows <= s.decode.rows) s.method = s.decode;
-    else matrix_method(p, k, &s.method);
+    else s.may_stream_rows = !matrix_method(p, k, &s.method);
 }
 
 // Of `decode`: by vectors.

@@ -13,6 +13,7 @@ struct Schedule {
     int64_t num_splits;     // as the specification's split_keys takes them
     int64_t split_size;
     int64_t max_splits;    // upper bound for any sequence
+    bool may_stream_rows;  // rows with few keys may be taken out of tiles
     bool parallel_splits;  // split-KV: splits are work items, their states kept in the workspace and then merged
     double flops;
     int64_t worker_bytes;  // one worker's share of the workspace

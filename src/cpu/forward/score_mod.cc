@@ -65,20 +65,12 @@ int gather_masks(const Call& c, const QueryTile& t, int64_t key, int keys, float
     return kept;
 }
 
-}  // namespace
-
-bool mask_removes_all(const Call& c, const QueryTile& t, int64_t key, int keys) {
-    const Problem& p = *c.p;
-    if (!p.has(FA_OPERAND_MASK) || p.has(FA_OPERAND_FULL_LIST) || !unit_key_stride(p) || classify(c, t, key, keys) != TileClass::full)
-        return false;
-    const uint8_t* masks[kMaxRows];
-    locate_masks(c, t, key, keys, masks);
-    return c.k->count_masks(masks, t.rows, keys) == 0;
-}
-
+// Does a mask have columns for some of these keys? One of the last keys keeps those before them.
 bool masks_keys(const Call& c, const QueryTile& t, int64_t key, int keys) {
     return c.p->has(FA_OPERAND_MASK) && key + keys > first_masked_key(c.p->d.mask_keys, t.seq.k_len);
 }
+
+}  // namespace
 
 bool alibi_by_lanes(const Problem& p) {
     return p.has(FA_OPERAND_ALIBI) && !(p.d.softcap > 0) && unit_key_stride(p) && !p.has(FA_OPERAND_FULL_LIST);

@@ -7,14 +7,6 @@ namespace fa {
 namespace cpu {
 namespace {
 
-float bias_value(const Problem& p, const void* bias, int64_t index) {
-    switch (p.d.bias_dtype) {
-        case FA_F16: return f16_to_f32(static_cast<const uint16_t*>(bias)[index]);
-        case FA_BF16: return bf16_to_f32(static_cast<const uint16_t*>(bias)[index]);
-        default: return static_cast<const float*>(bias)[index];
-    }
-}
-
 constexpr int kMaxVectors = 4;  // of a tile
 
 // How many of a tile's keys some row of each vector sees, from the first key on. What lies behind is neither multiplied nor, as P, added: a
@@ -181,8 +173,20 @@ void mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, i
     KeyBand visible[kMaxPanel];
     const KeyBand range = visible_range(c, tiles, count, begin, end, visible);
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
-    const auto next = [&](int64_t key) { return has_gaps(c) ? next_visible_block(c, tiles, count, begin, key) : key; };
-    for (int64_t key = begin + (range.begin - begin) / kTileKeys * kTileKeys, following; key < range.end; key = following) {
+    const bool masked = p.has(FA_OPERAND_MASK | FA_OPERAND_BIAS);
+    const auto is_seen = [&](int64_t key) {
+        const int64_t behind = min_of(key + kTileKeys, range.end);
+        for (int i = count - 1; i >= 0; i--)
+            if (visible[i].begin < behind && visible[i].end > key && keeps_keys(c, tiles[i], key, low_bits(behind - key))) return true;
+        return false;
+    };
+    const auto next = [&](int64_t key) {
+        for (;; key += kTileKeys) {
+            if (has_gaps(c)) key = next_visible_block(c, tiles, count, begin, key);
+            if (key >= range.end || !masked || is_seen(key)) return key;
+        }
+    };
+    for (int64_t key = next(begin + (range.begin - begin) / kTileKeys * kTileKeys), following; key < range.end; key = following) {
         following = next(key + kTileKeys);
         KeyBlock block{key, int(min_of(kTileKeys, range.end - key)), {}, {}};
         for (int i = 0; i < count; i++) {

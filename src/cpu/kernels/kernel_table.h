@@ -113,6 +113,12 @@ struct Kernels {
     int (*count_masks)(const uint8_t* const* masks, int rows, int keys);
     // How many elements of the lines, `stride` apart, are not −inf.
     int (*count_kept)(const float* lines, int64_t stride, int rows, int count);
+    // A bit for each of up to kTileKeys elements: whether it is another than this one.
+    uint64_t (*other_bytes)(const uint8_t* x, uint8_t one, int count);
+    uint64_t (*other_halves)(const uint16_t* x, uint16_t one, int count);
+    uint64_t (*other_words)(const uint32_t* x, uint32_t one, int count);
+    // −inf in a line of kTileKeys where the bit is 0.
+    void (*mask_word)(float* line, uint64_t kept);
     // Zeroes the elements of P that dropout removes, of keys [key, key + keys).
     void (*apply_dropout)(float* p, int vectors, int keys, int64_t key, const Dropout& d, const DropoutRows& rows);
 

@@ -138,6 +138,28 @@ static int count_masks(const uint8_t* const* masks, int rows, int keys) {
     return rows * keys - removed;
 }
 
+template <class T>
+static uint64_t other_elements(const T* x, T one, int count) {
+    uint64_t bits = 0;
+    if (count == kTileKeys)
+        for (int j = 0; j < kTileKeys; j++) bits |= uint64_t(x[j] != one) << j;
+    else
+        for (int j = 0; j < count; j++) bits |= uint64_t(x[j] != one) << j;
+    return bits;
+}
+
+static void mask_word(float* line, uint64_t kept) {
+    Ints bit;
+    for (int i = 0; i < kLanes; i++) bit[i] = 1 << i;
+    for (int j = 0; j < kTileKeys; j += kLanes, kept >>= kLanes) {
+        Floats x;
+        memcpy(&x, line + j, sizeof x);
+        const Ints hidden = (bit & int32_t(kept & 0xffff)) == 0;
+        x = hidden ? kNegInf - Floats{} : x;
+        memcpy(line + j, &x, sizeof x);
+    }
+}
+
 static int count_kept(const float* lines, int64_t stride, int rows, int count) {
     const Floats none = kNegInf - Floats{};
     Ints kept_lanes{};

@@ -37,6 +37,10 @@ constexpr Kernels tile_kernels(const char* name, int32_t isa, const MatrixKernel
     k.expand_masks = expand_masks;
     k.count_masks = count_masks;
     k.count_kept = count_kept;
+    k.other_bytes = other_elements<uint8_t>;
+    k.other_halves = other_elements<uint16_t>;
+    k.other_words = other_elements<uint32_t>;
+    k.mask_word = mask_word;
     k.apply_dropout = apply_dropout;
     for (int type = 0; type < kTypes; type++) {
         const bool is_block = type >= kSingleTypes && type < kDecodeTypes;
