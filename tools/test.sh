@@ -97,6 +97,8 @@ if [ "${1-}" != "" ]; then
     tools/build_site
 fi
 if [ "${1-}" = --full ]; then
+    enter "Windows: building, and running under Wine"
+    tools/test_systems.sh
     enter "The backend for ggml"
     adapters/ggml/test/run
     enter "Python with torch and JAX"

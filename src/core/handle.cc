@@ -138,7 +138,7 @@ fa_status_t make_handle(const fa_create_info_t* user, bool logged, fa_handle_t* 
     if (info.memory == FA_MEMORY_DEFAULT) info.memory = info.backend == FA_BACKEND_AUTO ? FA_MEMORY_HOST : FA_MEMORY_DEVICE;
 
     void* memory = watch_forks() ? os::allocate(sizeof(fa_handle_s), alignof(fa_handle_s)) : nullptr;
-    if (memory == nullptr) return fail(m, FA_OUT_OF_MEMORY, "no memory for a handle of %zu bytes", sizeof(fa_handle_s));
+    if (memory == nullptr) return fail(m, FA_OUT_OF_MEMORY, "no memory for a handle of %d bytes", int(sizeof(fa_handle_s)));
     fa_handle_s& h = *new (memory) fa_handle_s{};
     h.owner = current_process();
     h.busy.store(true, std::memory_order_relaxed);

@@ -1,5 +1,6 @@
 // The f32 tile method: one tile of scores, from Q Kᵀ over the score mod to masked log2 units, and the mainloop that runs tiles of
 // keys through online softmax into a PartialState. It supports every feature; other methods are faster for some calls.
+#include <stdlib.h>
 #include "cpu/driver/call.h"
 #include "cpu/kernels/storage_types.h"
 
