@@ -6,22 +6,27 @@ import contextlib
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from . import _abi, _cp
 from ._arrays import choice, integer
-from ._forward import ALIGNMENTS, KEY_LISTS, SCORE_SCALARS, named_causal, window_sides
-from ._keywords import refuse
+from ._forward import ALIGNMENTS, FLAGS, KEY_LISTS, SCORE_SCALARS, named_causal, window_sides
+from ._keywords import Keywords
 from ._tensors import Call, constant, gpu_backend, lse_shape, out_shape
 from ._transport import Messages, OrderedMessages
-from ._types import Alignment, Causal
+from ._types import CommonOptions
 from .errors import FlashAttnError
 from .handle import Handle
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_KEYWORDS = Keywords(CommonOptions, "torch.Tensor")
 _LONGEST = 1e9  # seconds, 30 years: in milliseconds 64 bits hold it
+_TENSORS = ("sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k")  # that may be None
 _ANYWHERE = 256  # the address of a tensor without elements, which is not followed
 
 
@@ -98,6 +103,7 @@ class context_parallel:
         """This process's rows of x, which has all along dim."""
         return x.index_select(dim, self.rows(x.shape[dim] if cu_seqlens is None else cu_seqlens).to(x.device))
 
+    @_KEYWORDS.listed
     def attention(
         self,
         q: torch.Tensor,
@@ -106,18 +112,8 @@ class context_parallel:
         *,
         length: int | None = None,
         length_k: int | None = None,
-        causal: Causal | None = None,
-        alignment: Alignment | None = None,
-        window: Sequence[int | None] | None = None,
-        chunk: int = 0,
-        scale: float | None = None,
-        softcap: float = 0,
-        alibi_slopes: torch.Tensor | None = None,
-        sinks: torch.Tensor | None = None,
-        cu_seqlens_q: torch.Tensor | None = None,
-        cu_seqlens_k: torch.Tensor | None = None,
         return_lse: bool = False,
-        **unknown: Any,
+        **options: Unpack[CommonOptions[torch.Tensor]],
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """softmax(scale · q kᵀ, masked) v, with gradients for q, k, v and sinks, and through out and lse.
 
@@ -129,23 +125,24 @@ class context_parallel:
 
         Returns out, this process's rows; with return_lse also lse, float32 (batch, heads, rows) or packed (heads, rows).
         """
-        if unknown:
-            refuse(context_parallel.attention, unknown)
-        if alignment is not None:
-            choice("alignment", alignment, ALIGNMENTS)
+        given = _KEYWORDS.complete(context_parallel.attention, options)
+        if given["alignment"] is not None:
+            choice("alignment", given["alignment"], ALIGNMENTS)
+        tensors = [given[name] for name in _TENSORS]
+        scale, window, slopes = given["scale"], given["window"], given["alibi_slopes"]
         settings = {
-            "causal": named_causal(causal),
-            "alignment": alignment,
+            **{name: given[name] for name in ("alignment", "chunk")},
+            "causal": named_causal(given["causal"]),
             "window": None if window is None else window_sides(window),
-            "chunk": chunk,
             "scale": None if scale is None else constant("scale", scale),
-            **dict.fromkeys(SCORE_SCALARS, 0.0),
-            "softcap": constant("softcap", softcap),
-            "lengths": self._lengths(q, k, length, length_k, cu_seqlens_q, cu_seqlens_k),
+            **{name: constant(name, given.get(name, 0.0)) for name in SCORE_SCALARS},
+            **{name: given.get(name, False) for name in FLAGS},
+            "lengths": self._lengths(q, k, length, length_k, given["cu_seqlens_q"], given["cu_seqlens_k"]),
             "gives_dlse": return_lse,
-            "wants_slopes": alibi_slopes is not None and alibi_slopes.requires_grad and torch.is_grad_enabled(),
+            "wants_slopes": slopes is not None and slopes.requires_grad and torch.is_grad_enabled(),
         }
-        out, lse = _Attention.apply(self, settings, q, k, v, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k)
+        function: Any = _Attention  # whose apply has no types
+        out, lse = function.apply(self, settings, q, k, v, *tensors)
         return (out, lse) if return_lse else out
 
     def synchronize(self) -> None:
@@ -307,8 +304,7 @@ class _Attention(torch.autograd.Function):
 
 def _given(settings: dict[str, Any], tensors: Sequence[torch.Tensor | None]) -> dict[str, Any]:
     """Of a Call: every operand and setting."""
-    names = ("q", "k", "v", "sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k")
     others = dict.fromkeys(("bias", "bias_scale", "bias_period", "mask", "mask_period", "key_ranges", *KEY_LISTS, "dropout_seed"))
-    others |= {"mask_keys": 0, "mask_bits": False, "list_rows": 1, "list_keys": 1, "dropout_p": 0.0, "deterministic": False, "handle": 0}
+    others |= {"mask_keys": 0, "mask_bits": False, "list_rows": 1, "list_keys": 1, "dropout_p": 0.0, "handle": 0}
     longest = {"max_seqlen_q": None, "max_seqlen_k": None}
-    return {**settings, **others, **longest, **dict(zip(names, tensors))}
+    return {**settings, **others, **longest, **dict(zip(("q", "k", "v", *_TENSORS), tensors))}

@@ -28,7 +28,7 @@ from ._arrays import (
 )
 from ._layout import Order, describe_keys, describe_queries
 from ._request import Request
-from ._types import Array
+from ._types import DEFAULTS, Array
 
 ALIGNMENTS = {
     "top-left": _abi.FA_ALIGN_TOP_LEFT,
@@ -45,6 +45,9 @@ STAGES = {
     "probability": _abi.FA_SCORES_PROBABILITY,
 }
 SCORE_SCALARS = ("softcap",)  # numbers of the descriptor that modify scores, 0: off; keywords of every `attention`
+# Keywords that are flags of the descriptor: booleans of its flags' names.
+_BOOLEANS = {name: f"FA_{name.upper()}" for name, value in DEFAULTS.items() if value is False}
+FLAGS = {name: getattr(_abi, flag) for name, flag in _BOOLEANS.items() if hasattr(_abi, flag)}
 KEY_LISTS = ("key_list", "key_list_count", "full_list", "full_list_count")
 OPEN = -1  # a side of the window without a limit
 
@@ -83,6 +86,7 @@ def build(q: ArrayLike, k: ArrayLike, v: ArrayLike | None, options: Mapping[str,
         request.descale(tensor, options[f"{tensor}_descale"], shape, axes, dim=dim, block=block, shift=shift)
     place(request, given.causal, given.causal_offset, given.alignment, given.window, given.chunk)
     plain_scores(request, given.scale, {name: options[name] for name in SCORE_SCALARS})
+    set_flags(request, options)
     _scores(request, given)
     _schedule(request, given)
     return request, _outputs(request, q.dtype, given.out_dtype, given.return_lse, given.return_scores)
@@ -163,6 +167,13 @@ def plain_scores(request: Request, scale: Any, scalars: Mapping[str, Any]) -> No
         desc.scale = number("scale", scale)
     for name in SCORE_SCALARS:
         setattr(desc, name, number(name, scalars[name]))
+
+
+def set_flags(request: Request, given: Mapping[str, Any]) -> None:
+    """given: those of FLAGS that a function has."""
+    for name, flag in FLAGS.items():
+        if given.get(name):
+            request.desc.flags |= flag
 
 
 def repeating(desc: Any, period: Sequence[int]) -> tuple[int, int, int, int]:

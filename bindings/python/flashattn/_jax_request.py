@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _abi
 from ._arrays import dtype_code, integer
-from ._forward import KEY_LISTS, SCORE_SCALARS, key_lists, place, plain_scores, ranges_shape, set_ranges
+from ._forward import KEY_LISTS, SCORE_SCALARS, key_lists, place, plain_scores, ranges_shape, set_flags, set_ranges
 from ._request import Request
 
 FLOATS = ("float32", "float16", "bfloat16")
@@ -33,7 +33,7 @@ class Static(NamedTuple):
     scale: float | None
     scalars: tuple[float, ...]  # each of SCORE_SCALARS
     dropout_p: float
-    deterministic: bool
+    flags: tuple[str, ...]  # those of FLAGS that are on
     max_seqlen_q: int | None
     max_seqlen_k: int | None
     list_rows: int
@@ -108,8 +108,7 @@ def describe(options: Static, given: Arrays) -> Request:
     place(request, options.causal, None, options.alignment, options.window, options.chunk)
     plain_scores(request, options.scale, dict(zip(SCORE_SCALARS, options.scalars)))
     desc.dropout_p = options.dropout_p
-    if options.deterministic:
-        desc.flags |= _abi.FA_DETERMINISTIC
+    set_flags(request, dict.fromkeys(options.flags, True))
     for name in options.names:
         x = given[name]
         point(request, name, x)

@@ -1,13 +1,17 @@
-"""Keywords that other libraries have for what these functions take: what it is called here."""
+"""Keywords of functions that take the options of `attention`: defaults, signatures, and what a keyword of another library is called
+here."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any
+from inspect import Parameter
+from typing import Any, Callable, TypeVar, cast
 
-from ._types import Options
+from ._types import DEFAULTS, Operand, Options
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _CALLED = {
     **dict.fromkeys(("attn_mask", "attention_mask", "key_padding_mask", "padding_mask", "block_mask"), "mask"),
@@ -34,16 +38,55 @@ _WORDS = {
 }
 
 
-def refuse(function: Any, unknown: Mapping[str, Any], known: Iterable[str] | None = None) -> None:
-    """TypeError for keywords that a function, or a class, lacks, with what may have been meant. known: those that it has; None: those of
-    its own signature."""
-    for name in unknown:
-        names = list(inspect.unwrap(function).__kwdefaults__ if known is None else known)
+class Keywords:
+    """The options of a function, which it takes as **options. kinds: the class of _types that has them, or one derived from it.
+    operand: what the kind's Operand is called."""
+
+    def __init__(self, kinds: Any, operand: str) -> None:
+        types: dict[str, str] = {}
+        for each in reversed(kinds.__mro__):
+            types.update(getattr(each, "__annotations__", {}))
+        self.defaults = {name: None if kind.endswith("| None") else DEFAULTS[name] for name, kind in types.items()}
+        self._parameters = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=self.defaults[name], annotation=kind.replace(Operand.__name__, operand))
+            for name, kind in types.items()
+        ]
+
+    def listed(self, function: Function) -> Function:
+        """The function with a signature that lists each option, as help() shows it."""
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+        # A stable sort: the function's own keywords come after the options.
+        parameters = sorted((*self._parameters, *own), key=lambda each: each.kind)
+        cast(Any, function).__signature__ = signature.replace(parameters=parameters)
+        return function
+
+    def complete(self, function: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Every option: the given ones, the others by their defaults. TypeError where the function lacks a given one."""
+        given = {**self.defaults, **options}
+        if len(given) != len(self.defaults):
+            refuse(function, options)
+        return given
+
+
+def keywords_of(function: Any) -> list[str]:
+    return [name for name, each in inspect.signature(function).parameters.items() if each.kind is Parameter.KEYWORD_ONLY]
+
+
+def refuse(function: Any, given: Iterable[str]) -> None:
+    """TypeError for a given keyword that a function, or a class, lacks, with what may have been meant."""
+    names = keywords_of(function)
+    for name in given:
+        if name in names:
+            continue
         meant, near = _CALLED.get(name, name), difflib.get_close_matches(name, names, 1)
         if meant in names or meant == "heads":
             hint = f": expected {_WORDS.get(meant, meant)}"
-        elif meant in Options.__annotations__:
+        elif meant in NUMPY.defaults:
             hint = f": {meant} is a keyword of flashattn.attention, which this function lacks"
         else:
             hint = f": did you mean {near[0]}?" if near else ""
         raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {name!r}{hint}")
+
+
+NUMPY = Keywords(Options, "ArrayLike")

@@ -10,7 +10,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 from ._arrays import choice, integer
-from ._forward import ALIGNMENTS, named_causal, window_sides
+from ._forward import ALIGNMENTS, SCORE_SCALARS, named_causal, window_sides
 from ._layout import Order
 from ._tensors import OPERANDS, SETTINGS, Call, check, constant, lse_shape, out_shape
 from ._torch_terms import Terms
@@ -42,8 +42,8 @@ def arguments(given: Mapping[str, Any]) -> tuple[Any, ...]:
         **given,
         **{name: given[name].transpose(1, 2) if swapped and given[name].ndim == 4 else given[name] for name in ("q", "k", "v")},
         **{"dropout_seed": seed, "causal": named_causal(given["causal"]), "window": None if window is None else window_sides(window)},
-        **{"scale": None if scale is None else constant("scale", scale), "softcap": constant("softcap", given["softcap"])},
-        "dropout_p": dropout_p,
+        **{"scale": None if scale is None else constant("scale", scale), "dropout_p": dropout_p},
+        **{name: constant(name, given[name]) for name in SCORE_SCALARS},
         "deterministic": torch.are_deterministic_algorithms_enabled() if given["deterministic"] is None else given["deterministic"],
         "handle": 0 if given["backend"] is None else given["backend"].pointer,
     }

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import _dispatch
 from ._operators import autocast_dtype
+from ._torch_attention import attention
 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 _LARGEST_DIM = 1024
@@ -207,8 +208,6 @@ def _attention(
     scale: float | None,
     enable_gqa: bool,
 ) -> torch.Tensor:
-    from .torch import attention  # which imports this module
-
     one_head = query.ndim == 3
     if one_head:
         query, key, value = (x.unsqueeze(1) for x in (query, key, value))

@@ -10,6 +10,7 @@ import torch
 from . import _abi
 from ._arrays import integer, narrow, number
 from ._forward import (
+    FLAGS,
     KEY_LISTS,
     SCORE_SCALARS,
     check_mask,
@@ -19,6 +20,7 @@ from ._forward import (
     plain_scores,
     ranges_shape,
     repeating,
+    set_flags,
     set_period,
     set_ranges,
 )
@@ -39,7 +41,8 @@ SETTINGS = {  # and their types in the operators' schema
     **{"list_rows": "SymInt", "list_keys": "SymInt"},
     "scale": "float?",
     **dict.fromkeys(SCORE_SCALARS, "float"),
-    **{"dropout_p": "float", "deterministic": "bool"},
+    "dropout_p": "float",
+    **dict.fromkeys(FLAGS, "bool"),
     "handle": "int",  # the pointer of a Handle of the caller's own; 0: the thread's
 }
 _INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
@@ -144,8 +147,7 @@ class Call:
         self._operands(given)
         desc.dropout_p = number("dropout_p", given["dropout_p"], 1)
         args.dropout_seed = int(seed) % (1 << 64) if given["dropout_p"] else 0  # an int64 holds the 64 bits of a seed
-        if given["deterministic"]:
-            desc.flags |= _abi.FA_DETERMINISTIC
+        set_flags(self._inputs, given)
 
     def _sizes(self, given: Mapping[str, Any]) -> None:
         desc, q, k, v = self.request.desc, given["q"], given["k"], given["v"]

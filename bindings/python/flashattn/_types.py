@@ -1,12 +1,21 @@
-"""Types of what callers give: words that are keywords' values, and the keywords of `attention`, for type checkers."""
+"""Types of what callers give: words that are keywords' values, and the keywords of every `attention`, each written once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict
+else:  # typing's own is not generic before Python 3.11. Only the names and types are read when a program runs.
+
+    class TypedDict:
+        def __init_subclass__(cls, total=True):
+            super().__init_subclass__()
+
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -19,41 +28,59 @@ Algorithm = Literal["flash", "standard", "flash1"]
 Precision = Literal["default", "native"]
 ListSpace = Literal["keys", "slots"]
 Stage = Literal["raw", "capped", "biased", "probability"]
+Operand = TypeVar("Operand")  # an array, as the library has it that a function is for
 
 
-class Options(TypedDict, total=False):
-    """Keywords of `attention` that do not change how many arrays it returns; their meaning is told there."""
+class CommonOptions(TypedDict, Generic[Operand], total=False):
+    """Keywords of every `attention`, also over several processes. flashattn.attention documents what they mean. A keyword whose
+    type has None is None by default. DEFAULTS has the others."""
 
-    dim_v: int | None
-    layout: Layout
     causal: Causal | None
-    causal_offset: ArrayLike | None
     alignment: Alignment | None
     window: Sequence[int | None] | None
     chunk: int
     scale: float | None
     softcap: float
-    bias: ArrayLike | None
-    bias_scale: ArrayLike | None
+    alibi_slopes: Operand | None
+    sinks: Operand | None
+    cu_seqlens_q: Operand | None
+    cu_seqlens_k: Operand | None
+
+
+class LocalOptions(CommonOptions[Operand], Generic[Operand], total=False):
+    """Keywords of every `attention` of one process."""
+
+    layout: Layout
+    bias: Operand | None
+    bias_scale: Operand | None
+    mask: Operand | None
+    key_ranges: Operand | None
+    key_list: Operand | None
+    key_list_count: Operand | None
+    full_list: Operand | None
+    full_list_count: Operand | None
+    list_rows: int
+    list_keys: int
+    max_seqlen_q: int | None
+    max_seqlen_k: int | None
+    dropout_p: float
+
+
+class Periods(TypedDict, total=False):
+    """Keywords for biases and masks that repeat, and for masks stored in another way."""
+
     bias_period: tuple[int, int] | None
-    mask: ArrayLike | None
     mask_period: tuple[int, int] | None
     mask_keys: int
     mask_bits: bool
-    key_ranges: ArrayLike | None
-    key_list: ArrayLike | None
-    key_list_count: ArrayLike | None
-    full_list: ArrayLike | None
-    full_list_count: ArrayLike | None
-    list_rows: int
-    list_keys: int
+
+
+class Options(Periods, LocalOptions[ArrayLike], total=False):
+    """Keywords of flashattn.attention that do not change how many arrays it returns."""
+
+    dim_v: int | None
+    causal_offset: ArrayLike | None
     list_space: ListSpace
-    alibi_slopes: ArrayLike | None
-    sinks: ArrayLike | None
-    cu_seqlens_q: ArrayLike | None
-    cu_seqlens_k: ArrayLike | None
-    max_seqlen_q: int | None
-    max_seqlen_k: int | None
     seqused_q: ArrayLike | None
     seqused_k: ArrayLike | None
     leftpad_k: ArrayLike | None
@@ -69,7 +96,6 @@ class Options(TypedDict, total=False):
     v_shift: ArrayLike | None
     q_tail: ArrayLike | None
     k_tail: ArrayLike | None
-    dropout_p: float
     dropout_seed: int
     dropout_offset: int
     num_splits: int
@@ -80,3 +106,24 @@ class Options(TypedDict, total=False):
     device_status: ArrayLike | None
     o_scale: float | None
     out_dtype: DTypeLike | None
+
+
+DEFAULTS: dict[str, Any] = {
+    "chunk": 0,
+    "softcap": 0,
+    "layout": "bshd",
+    "list_rows": 1,
+    "list_keys": 1,
+    "dropout_p": 0,
+    "mask_keys": 0,
+    "mask_bits": False,
+    "list_space": "keys",
+    "dropout_seed": 0,
+    "dropout_offset": 0,
+    "num_splits": 0,
+    "reserve_units": 0,
+    "split_size": 0,
+    "algorithm": "flash",
+    "precision": "default",
+    "deterministic": False,
+}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import ArrayLike
 
 from ._dlpack import exchanged
 from ._forward import build, results
-from ._keywords import refuse
+from ._keywords import NUMPY
 from ._place import ATTENTION, also_on_gpu, place_of
 from ._prepared import prepared
-from ._types import Algorithm, Alignment, Array, BackendName, Causal, Floats, Layout, ListSpace, Options, Precision, Stage
+from ._types import Array, BackendName, Floats, Options, Stage
 from .handle import Handle, handle_of
 
 if TYPE_CHECKING:
@@ -78,71 +76,16 @@ def attention(
 @prepared
 @also_on_gpu(ATTENTION)
 @exchanged
+@NUMPY.listed
 def attention(
     q: ArrayLike,
     k: ArrayLike,
     v: ArrayLike | None,
     *,
-    dim_v: int | None = None,
-    layout: Layout = "bshd",
-    causal: Causal | None = None,
-    causal_offset: ArrayLike | None = None,
-    alignment: Alignment | None = None,
-    window: Sequence[int | None] | None = None,
-    chunk: int = 0,
-    scale: float | None = None,
-    softcap: float = 0,
-    bias: ArrayLike | None = None,
-    bias_scale: ArrayLike | None = None,
-    bias_period: tuple[int, int] | None = None,
-    mask: ArrayLike | None = None,
-    mask_period: tuple[int, int] | None = None,
-    mask_keys: int = 0,
-    mask_bits: bool = False,
-    key_ranges: ArrayLike | None = None,
-    key_list: ArrayLike | None = None,
-    key_list_count: ArrayLike | None = None,
-    full_list: ArrayLike | None = None,
-    full_list_count: ArrayLike | None = None,
-    list_rows: int = 1,
-    list_keys: int = 1,
-    list_space: ListSpace = "keys",
-    alibi_slopes: ArrayLike | None = None,
-    sinks: ArrayLike | None = None,
-    cu_seqlens_q: ArrayLike | None = None,
-    cu_seqlens_k: ArrayLike | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    seqused_q: ArrayLike | None = None,
-    seqused_k: ArrayLike | None = None,
-    leftpad_k: ArrayLike | None = None,
-    kv_batch_idx: ArrayLike | None = None,
-    page_table: ArrayLike | None = None,
-    q_descale: ArrayLike | None = None,
-    k_descale: ArrayLike | None = None,
-    v_descale: ArrayLike | None = None,
-    q_descale_block: tuple[int, int] | None = None,
-    k_descale_block: tuple[int, int] | None = None,
-    v_descale_block: tuple[int, int] | None = None,
-    k_shift: ArrayLike | None = None,
-    v_shift: ArrayLike | None = None,
-    q_tail: ArrayLike | None = None,
-    k_tail: ArrayLike | None = None,
-    dropout_p: float = 0,
-    dropout_seed: int = 0,
-    dropout_offset: int = 0,
-    num_splits: int = 0,
-    reserve_units: int = 0,
-    split_size: int = 0,
-    algorithm: Algorithm = "flash",
-    precision: Precision = "default",
-    device_status: ArrayLike | None = None,
-    o_scale: float | None = None,
-    out_dtype: DTypeLike | None = None,
     return_lse: bool = False,
     return_scores: Stage | None = None,
     backend: BackendName | Handle | None = None,
-    **unknown: Any,
+    **options: Any,
 ) -> Array | tuple[Array, ...]:
     """softmax(scale · q kᵀ, masked) v for every query row. Accumulates in float32.
 
@@ -241,9 +184,7 @@ def attention(
     Raises FlashAttnError with the library's message: InvalidArgumentError (a ValueError too), UnsupportedError (a
     NotImplementedError too), OutOfMemoryError (a MemoryError too); ValueError or TypeError for arrays that fit no call.
     """
-    if unknown:
-        refuse(attention, unknown)
-    given = dict(locals())
+    given = {**NUMPY.complete(attention, options), "return_lse": return_lse, "return_scores": return_scores}
     request, dtype = build(q, k, v, given)
     place = place_of(backend)
     outputs = results(request, given, dtype, place.room)
@@ -251,17 +192,8 @@ def attention(
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def keywords(function: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """All keywords of `attention` but the backend, which a function takes as it does: the given ones, the rest by their defaults."""
-    call = inspect.signature(attention).bind((), (), (), **options)
-    call.apply_defaults()
-    unknown = call.arguments["unknown"]
-    if unknown:
-        refuse(function, unknown, call.kwargs.keys() - unknown.keys())
-    return {name: value for name, value in call.kwargs.items() if name != "backend"}
-
-
 @exchanged
+@NUMPY.listed
 def explain(
     q: ArrayLike | None = None,
     k: ArrayLike | None = None,
@@ -276,5 +208,6 @@ def explain(
     invalid call raises as in `attention`. Without tensors: the backend, and why others were skipped."""
     if q is None or k is None:
         return handle_of(backend).explain()
-    request, _ = build(q, k, v, keywords(explain, {**options, "return_lse": return_lse, "return_scores": return_scores}))
+    given = {**NUMPY.complete(explain, options), "return_lse": return_lse, "return_scores": return_scores}
+    request, _ = build(q, k, v, given)
     return handle_of(backend).explain(request.desc)

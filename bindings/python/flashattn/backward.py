@@ -11,11 +11,11 @@ from . import _abi
 from ._arrays import as_array, readable, strides_of, tensor
 from ._dlpack import exchanged
 from ._forward import build, repeating
+from ._keywords import NUMPY
 from ._layout import Order
 from ._place import BACKWARD, Gpu, Host, also_on_gpu, place_of
 from ._request import Request, literal
 from ._types import Array, BackendName, Options
-from .attention import keywords
 from .handle import Handle
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 @also_on_gpu(BACKWARD)
 @exchanged
+@NUMPY.listed
 def attention_backward(
     dout: ArrayLike,
     q: ArrayLike,
@@ -49,7 +50,7 @@ def attention_backward(
         no gradient: UnsupportedError.
     out, lse: the forward's results. If keys are in several parts, use out and lse of the whole, and sum dq over the parts.
         out_dtype="float32" in the forward keeps dq exact if 16-bit inputs are nearly uniform.
-    options: all keywords of the forward. Dropout is drawn again from dropout_seed and dropout_offset.
+    options: all keywords of the forward but return_lse and return_scores. Dropout is drawn again from dropout_seed and dropout_offset.
     dlse: gradient with respect to lse, its shape in float32; None: 0.
     deterministic: the same bits every time on a GPU, too; on the CPU always.
 
@@ -60,13 +61,12 @@ def attention_backward(
     """
     if v is None:
         raise TypeError("v is None: expected v, for v within k has no gradient")
-    given = keywords(attention_backward, {**options, "return_lse": True, "out_dtype": as_array("out", out).dtype})
+    given = NUMPY.complete(attention_backward, options)
+    given |= {"out_dtype": as_array("out", out).dtype, "return_lse": True, "return_scores": None, "deterministic": deterministic}
     inputs, _ = build(q, k, v, given)
     request = Request(_abi.BackwardArgs(), inputs)
     desc, order = request.desc, Order(given["layout"])
     packed_q, packed_k = given["cu_seqlens_q"] is not None, given["cu_seqlens_k"] is not None
-    if deterministic:
-        desc.flags |= _abi.FA_DETERMINISTIC
     if return_dbias and given["bias"] is None:
         raise ValueError("return_dbias is true: expected a bias")
     if return_dsinks and given["sinks"] is None:

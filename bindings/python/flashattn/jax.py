@@ -16,9 +16,8 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Callable, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -27,15 +26,15 @@ from jax.custom_batching import custom_vmap
 
 from . import _abi
 from ._arrays import choice, narrow, number
-from ._forward import ALIGNMENTS, KEY_LISTS, check_mask, list_shapes, named_causal, window_sides
-from ._jax_request import INTEGERS, PER_HEAD, Arrays, Static, broadcast_strides, describe, point, sizes, strides
+from ._forward import ALIGNMENTS, FLAGS, KEY_LISTS, SCORE_SCALARS, check_mask, list_shapes, named_causal, window_sides
+from ._jax_request import BITS, INTEGERS, PER_HEAD, Arrays, Static, broadcast_strides, describe, point, sizes, strides
 from ._jax_terms import Terms
-from ._keywords import refuse
+from ._keywords import Keywords
 from ._layout import Order
 from ._library import library, require
 from ._request import Request
 from ._terms import TERMS
-from ._types import Alignment, Causal, Layout
+from ._types import LocalOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -60,35 +59,14 @@ class _Wanted:
     names: tuple[str, ...]
 
 
-class Options(TypedDict, total=False):
-    """Keywords of `attention` that do not change how many arrays it returns. Their meaning is documented there."""
+class Options(LocalOptions[jax.Array], total=False):
+    """Keywords of `attention` that do not change how many arrays it returns."""
 
-    layout: Layout
-    causal: Causal | None
-    alignment: Alignment | None
-    window: Sequence[int | None] | None
-    chunk: int
-    scale: float | None
-    softcap: float
-    bias: jax.Array | None
-    bias_scale: jax.Array | None
-    mask: jax.Array | None
-    key_ranges: jax.Array | None
-    key_list: jax.Array | None
-    key_list_count: jax.Array | None
-    full_list: jax.Array | None
-    full_list_count: jax.Array | None
-    list_rows: int
-    list_keys: int
-    alibi_slopes: jax.Array | None
-    sinks: jax.Array | None
-    cu_seqlens_q: jax.Array | None
-    cu_seqlens_k: jax.Array | None
-    max_seqlen_q: int | None
-    max_seqlen_k: int | None
-    dropout_p: float
     dropout_key: jax.Array | None
     deterministic: bool
+
+
+_KEYWORDS = Keywords(Options, "jax.Array")
 
 
 @overload
@@ -99,39 +77,14 @@ def attention(
 def attention(
     q: jax.Array, k: jax.Array, v: jax.Array, *, return_lse: Literal[True], **options: Unpack[Options]
 ) -> tuple[jax.Array, jax.Array]: ...
+@_KEYWORDS.listed
 def attention(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
     *,
-    layout: Layout = "bshd",
-    causal: Causal | None = None,
-    alignment: Alignment | None = None,
-    window: Sequence[int | None] | None = None,
-    chunk: int = 0,
-    scale: float | None = None,
-    softcap: float = 0,
-    bias: jax.Array | None = None,
-    bias_scale: jax.Array | None = None,
-    mask: jax.Array | None = None,
-    key_ranges: jax.Array | None = None,
-    key_list: jax.Array | None = None,
-    key_list_count: jax.Array | None = None,
-    full_list: jax.Array | None = None,
-    full_list_count: jax.Array | None = None,
-    list_rows: int = 1,
-    list_keys: int = 1,
-    alibi_slopes: jax.Array | None = None,
-    sinks: jax.Array | None = None,
-    cu_seqlens_q: jax.Array | None = None,
-    cu_seqlens_k: jax.Array | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    dropout_p: float = 0,
-    dropout_key: jax.Array | None = None,
-    deterministic: bool = False,
     return_lse: bool = False,
-    **unknown: Any,
+    **options: Any,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """softmax(scale · q kᵀ, masked) v with gradients for q, k, v, bias, sinks, bias_scale and alibi_slopes, and through out and lse.
 
@@ -155,40 +108,32 @@ def attention(
     Raises ValueError, TypeError and FlashAttnError for wrong shapes and options. A failure in the call is a JAX error with the
     library's message.
     """
-    if unknown:
-        refuse(attention, unknown)
-    dropout_p = _constant("dropout_p", dropout_p, 1)
-    if dropout_p and dropout_key is None:
-        raise ValueError(f"dropout_p is {dropout_p}: expected a dropout_key")
-    given = {
-        **{"q": q, "k": k, "v": v, "bias": bias, "bias_scale": bias_scale, "sinks": sinks, "mask": mask, "alibi_slopes": alibi_slopes},
-        **{"key_ranges": key_ranges, "key_list": key_list, "key_list_count": key_list_count},
-        **{"full_list": full_list, "full_list_count": full_list_count},
-        **{"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "rng_state": _seed(dropout_key) if dropout_p else None},
-    }
-    arrays = {name: _operand(name, _array(name, x), cu_seqlens_q is not None) for name, x in given.items() if x is not None}
+    given = {"q": q, "k": k, "v": v, **_KEYWORDS.complete(attention, options)}
+    dropout_p = _constant("dropout_p", given["dropout_p"], 1)
+    if dropout_p:
+        if given["dropout_key"] is None:
+            raise ValueError(f"dropout_p is {dropout_p}: expected a dropout_key")
+        given["rng_state"] = _seed(given["dropout_key"])
+    packed = given["cu_seqlens_q"] is not None
+    operands = {name: given[name] for name in ("q", "k", "v", *BITS) if given.get(name) is not None}
+    arrays = {name: _operand(name, _array(name, x), packed) for name, x in operands.items()}
     lists = {name: x.shape for name, x in arrays.items() if name in KEY_LISTS}
     if lists:
-        arrays |= {name: jnp.broadcast_to(arrays[name], shape) for name, shape in list_shapes(lists, cu_seqlens_q is not None).items()}
-    if alignment is not None:
-        choice("alignment", alignment, ALIGNMENTS)
-    options = Static(
-        swapped=Order(layout).swapped and arrays["q"].ndim == 4,
-        causal=named_causal(causal),
-        alignment=alignment,
-        window=None if window is None else window_sides(window),
-        chunk=chunk,
-        scale=None if scale is None else _constant("scale", scale),
-        scalars=(_constant("softcap", softcap),),
+        arrays |= {name: jnp.broadcast_to(arrays[name], shape) for name, shape in list_shapes(lists, packed).items()}
+    if given["alignment"] is not None:
+        choice("alignment", given["alignment"], ALIGNMENTS)
+    static = Static(
+        swapped=Order(given["layout"]).swapped and arrays["q"].ndim == 4,
+        causal=named_causal(given["causal"]),
+        window=None if given["window"] is None else window_sides(given["window"]),
+        scale=None if given["scale"] is None else _constant("scale", given["scale"]),
+        scalars=tuple(_constant(name, given[name]) for name in SCORE_SCALARS),
+        flags=tuple(name for name in FLAGS if given[name]),
         dropout_p=dropout_p,
-        deterministic=bool(deterministic),
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k,
-        list_rows=list_rows,
-        list_keys=list_keys,
         names=tuple(arrays),
+        **{name: given[name] for name in ("alignment", "chunk", "max_seqlen_q", "max_seqlen_k", "list_rows", "list_keys")},
     )
-    out, lse = _attention(options, tuple(arrays.values()))
+    out, lse = _attention(static, tuple(arrays.values()))
     return (out, lse) if return_lse else out
 
 

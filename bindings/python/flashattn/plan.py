@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 
+from ._keywords import NUMPY
 from ._prepared import RANDOM, TENSORS, Prepared, bounded, in_order, signature_of
 from ._types import Array, BackendName, Floats, Options, Stage
-from .attention import keywords
 from .handle import Handle, handle_of
 
 if TYPE_CHECKING:
@@ -72,8 +72,20 @@ class Plan(Generic[Result]):
         backend: BackendName | Handle | None = ...,
         **options: Unpack[Options],
     ) -> None: ...
-    def __init__(self, q: Any, k: Any, v: Any, *, backend: Any = None, **options: Any) -> None:
-        given = bounded({"q": q, "k": k, "v": v, **keywords(Plan, options)})
+    @NUMPY.listed
+    def __init__(
+        self,
+        q: Array,
+        k: Array,
+        v: Array | None,
+        *,
+        return_lse: bool = False,
+        return_scores: Stage | None = None,
+        backend: BackendName | Handle | None = None,
+        **options: Any,
+    ) -> None:
+        options = NUMPY.complete(Plan, options)
+        given = bounded({"q": q, "k": k, "v": v, **options, "return_lse": return_lse, "return_scores": return_scores})
         random = {name: given.pop(name) for name in RANDOM}
         signature, arrays = signature_of(given)
         for name, value in given.items():

@@ -1,5 +1,6 @@
 """What is refused, by the library or before it, and how it is said."""
 
+import inspect
 import pickle
 import resource
 import unittest
@@ -257,6 +258,27 @@ class Python(unittest.TestCase):
         for name in ("zzz", "unknown"):
             with self.assertRaisesRegex(TypeError, f"unexpected keyword argument '{name}'$"):
                 flashattn.attention(Q, K, K, **{name: 1})
+
+    def test_keywords_are_listed(self):
+        """By help() and editors: each option with its type and default, in the place of **options."""
+        functions = (flashattn.attention, flashattn.attention_backward, flashattn.explain, flashattn.Plan)
+        parameters = {f: inspect.signature(f).parameters for f in functions}
+        for f, listed in parameters.items():
+            with self.subTest(function=f.__name__):
+                self.assertNotIn("options", listed)
+                for name, default, kind in (
+                    ("causal", None, "Causal | None"),
+                    ("bias", None, "ArrayLike | None"),
+                    ("mask_bits", False, "bool"),
+                    ("layout", "bshd", "Layout"),
+                    ("backend", None, "BackendName | Handle | None"),
+                ):
+                    self.assertEqual((listed[name].default, listed[name].annotation), (default, kind))
+        documented = flashattn.attention.__doc__
+        for name in parameters[flashattn.attention]:
+            self.assertRegex(documented, rf"\b{name}\b")
+        with self.assertRaisesRegex(TypeError, "unexpected keyword argument 'return_lse'"):
+            flashattn.attention_backward(Q, Q, K, K, Q, Q, return_lse=True)
 
 
 if __name__ == "__main__":

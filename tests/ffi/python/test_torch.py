@@ -423,7 +423,7 @@ class TorchOfRocm(unittest.TestCase):
             mock.patch.object(torch, "empty", on_rocm(empty)),
             mock.patch.object(torch, "full", on_rocm(full)),
             mock.patch.object(_request.Request, "run", recorded),
-            mock.patch("flashattn.torch.forward", _operators._forward),  # the operators themselves go by where memory really lies
+            mock.patch("flashattn._torch_attention.forward", _operators._forward),  # the operators themselves go by where memory really lies
         ):
             patch.start()
             self.addCleanup(patch.stop)

@@ -86,7 +86,7 @@ class Repeated(unittest.TestCase):
         self.assertGreater(len(_prepared_torch.CACHE._made), 8)
 
     def test_a_repeated_call_does_not_go_through_torch(self):
-        with mock.patch("flashattn.torch.forward", side_effect=AssertionError):
+        with mock.patch("flashattn._torch_attention.forward", side_effect=AssertionError):
             for given in calls():
                 copied = any(torch.is_tensor(x) and (x.stride(-1) != 1 or x.dtype == torch.float64) for x in given.values())
                 if not copied and "dropout_p" not in given:
