@@ -41,6 +41,12 @@ file src/cpu/tile.cc </dev/null
 "$tools/check_includes" "$tree" >/dev/null
 file src/cpu/isa/avx2/kernels.cc <<<'#include "cpu/tile.cc"'
 finds "an instruction set's file must not include" "$tools/check_includes" "$tree"
+rm -r "$tree/src/cpu"
+file bindings/python/flashattn/plan.py <<<'from ._request import Request'
+file bindings/python/flashattn/_request.py </dev/null
+"$tools/check_includes" "$tree" >/dev/null
+file bindings/python/flashattn/_request.py <<<'def f(): from . import plan'
+finds "_request <- plan <- _request" "$tools/check_includes" "$tree"
 
 rm -r "$tree/src"
 file src/core/api.cc <<<'int f() { return 1; }  // abort() is not called'

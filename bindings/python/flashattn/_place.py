@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar, cast
+from typing import Any, Callable, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -14,12 +14,10 @@ from . import _abi
 from ._arrays import FACTORS, FLOATS, strides_of
 from ._dlpack import GPU, device_of, is_foreign, library_of, room, seen
 from ._forward import KEY_LISTS, list_shapes
-from ._request import Request
+from ._keywords import refuse
+from ._request import Conversion, Request
 from ._types import Array, BackendName
 from .handle import Handle, handle_of
-
-if TYPE_CHECKING:
-    from .conversion import Conversion
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -193,8 +191,10 @@ def also_on_gpu(operands: Mapping[str, Operand]) -> Callable[[Function], Functio
             first: Any = next(iter((*arguments, *options.values())), None)
             if not is_foreign(first) or device_of("argument 1", first)[0] not in GPU:
                 return function(*arguments, **options)
+            unknown = options.keys() - signature.parameters.keys()
+            if unknown:
+                refuse(function, unknown)
             given = dict(signature.bind(*arguments, **options).arguments)
-            given.update(given.pop("options", {}))
             place = Gpu(first, given.pop("backend", None), operands)
             return place.theirs(function(**place.views(given), backend=place))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike
 from . import _abi
 from ._arrays import (
     FACTORS,
+    KEYS,
     address,
     as_array,
     block_of,
@@ -184,6 +186,31 @@ class Request:
             check(library().fa_extent(self.desc, self.op, ctypes.byref(self.args), where, ctypes.byref(needed)))
             if needed.value > room:
                 raise ValueError(f"{field} has {room} bytes: the call would use {needed.value}")
+
+
+class Conversion:
+    """What a place runs, as a Request, of fa_convert: the shapes have said already that nothing beyond the arrays is touched."""
+
+    def __init__(self, accumulate: bool) -> None:
+        self.args = SimpleNamespace(flags=0, stream=None)
+        self.conversion = _abi.Conversion(flags=_abi.FA_CONVERT_ACCUMULATE if accumulate else 0)
+        self.arrays: dict[str, Array] = {}
+
+    def tensor(self, name: str, array: Array, strides: tuple[int, ...]) -> None:
+        self.arrays[name] = array
+        setattr(self.conversion, name, array.ctypes.data)
+        setattr(self.conversion, f"{name}_dtype", dtype_code(name, array.dtype, KEYS))
+        setattr(self.conversion, f"{name}_stride", strides)
+
+    def pointers(self) -> Iterator[tuple[str, int, int]]:
+        yield from ((name, array.ctypes.data, reach(array)) for name, array in self.arrays.items())
+
+    def call(self, handle: Handle) -> None:
+        handle.check_host()
+        self.run(handle)
+
+    def run(self, handle: Handle) -> None:
+        handle.call("fa_convert", ctypes.byref(self.conversion), 1, self.args.flags, self.args.stream)
 
 
 def literal(strides: tuple[int, ...], *, packed: bool) -> tuple[int, ...]:

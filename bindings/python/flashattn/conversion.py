@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterator
-from types import SimpleNamespace
-
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import _abi
-from ._arrays import KEYS, as_array, dim_of, dtype_code, reach, readable, writable
+from ._arrays import as_array, dim_of, readable, writable
 from ._dlpack import exchanged
 from ._place import CONVERT, also_on_gpu, place_of
+from ._request import Conversion
 from ._types import Array, BackendName
 from .handle import Handle
 
@@ -49,28 +45,3 @@ def convert(out: Array, x: ArrayLike | None, *, accumulate: bool = False, backen
 
 def _four(array: Array) -> Array:
     return array[(np.newaxis,) * (_AXES - array.ndim)]
-
-
-class Conversion:
-    """What a place runs, as a Request: the shapes have said already that nothing beyond the arrays is touched."""
-
-    def __init__(self, accumulate: bool) -> None:
-        self.args = SimpleNamespace(flags=0, stream=None)
-        self.conversion = _abi.Conversion(flags=_abi.FA_CONVERT_ACCUMULATE if accumulate else 0)
-        self.arrays: dict[str, Array] = {}
-
-    def tensor(self, name: str, array: Array, strides: tuple[int, ...]) -> None:
-        self.arrays[name] = array
-        setattr(self.conversion, name, array.ctypes.data)
-        setattr(self.conversion, f"{name}_dtype", dtype_code(name, array.dtype, KEYS))
-        setattr(self.conversion, f"{name}_stride", strides)
-
-    def pointers(self) -> Iterator[tuple[str, int, int]]:
-        yield from ((name, array.ctypes.data, reach(array)) for name, array in self.arrays.items())
-
-    def call(self, handle: Handle) -> None:
-        handle.check_host()
-        self.run(handle)
-
-    def run(self, handle: Handle) -> None:
-        handle.call("fa_convert", ctypes.byref(self.conversion), 1, self.args.flags, self.args.stream)

@@ -11,7 +11,7 @@ from unittest import mock
 
 import flashattn
 import numpy as np
-from flashattn import _dlpack, _request, conversion
+from flashattn import _dlpack, _request
 from support import LIMITS, Case, ml_dtypes
 
 _SIZE = 1 << 24
@@ -118,7 +118,7 @@ class Gpu(Case):
         memory.open(False)
         try:
             with contextlib.ExitStack() as stack:
-                for kind in (_request.Request, conversion.Conversion):
+                for kind in (_request.Request, _request.Conversion):
                     stack.enter_context(mock.patch.object(kind, "run", opened(kind.run)))
                 stack.enter_context(mock.patch.dict(sys.modules, torch=None))  # not to be imported
                 result = function(*arrays, **options)
@@ -296,6 +296,8 @@ class Gpu(Case):
             self.call(q, k, v, o_scale=0.3)
         with self.assertRaisesRegex(ValueError, r"causal_offset has shape \(\) .* expected a dense array"):
             self.call(q, k, v, causal="explicit", causal_offset=np.array(3, np.int32))
+        with self.assertRaisesRegex(TypeError, r"^attention\(\) got an unexpected keyword argument 'attn_mask': expected mask"):
+            self.call(q, k, v, attn_mask=np.ones((9, 20), bool))
         with self.assertRaisesRegex(TypeError, "k_shift is given: it is not taken"):
             self.call(q, k, v, k_descale=np.ones((2, 20, 2), np.float32), k_shift=np.ones((2, 20, 2), np.float32))
         with self.assertRaisesRegex(ValueError, "backend is 'cpu': expected 'hip'"):
