@@ -304,8 +304,8 @@ FA_API fa_status_t fa_copy_async(fa_handle_t handle, void* to, const void* from,
 /* --------------------------------------------------------------------------------------------------------------- types */
 
 /* Element types. A type keeps `elements` neighbouring dims of a head in `bytes` bytes: one unit. Strides count units. The innermost
- * stride is 1, and the number of dims of a head is a multiple of `elements`. Pointers are aligned to the unit's largest scalar.
- * Accumulation is always f32.
+ * stride is 1, and the number of dims of a head is a multiple of `elements`. Example: a head of 128 dims of FA_Q8_0 is 4 units, 136
+ * bytes. Pointers are aligned to the unit's largest scalar. Accumulation is always f32.
  * Byte order: numbers of an array (f32, f16, bf16, integers) have the machine's byte order. Units with more than one number, or
  * defined by their bytes (blocks, 4 bits, FA_BIT), have the same bytes on every machine. */
 enum {
@@ -347,8 +347,8 @@ enum { /* flags */
 
 enum { /* precision */
     FA_PRECISION_DEFAULT = 0, /* q as given; P no coarser than q's type */
-    FA_PRECISION_NATIVE = 1   /* permits rounding, without promising it: q to k's element type (8 bits: with a scale for a row or
-                                 fewer dims), P to v's, and q, P, the values of block types and values times their scales to bf16.
+    FA_PRECISION_NATIVE = 1   /* permits, but does not promise, rounding: of q to k's element type (8 bits: with a scale for a row or
+                                 fewer dims), of P to v's, and of q, P, values of block types and scaled values to bf16.
                                  8-bit products over keys may be summed in a matrix unit's short accumulator. Study baselines ignore
                                  it */
 };
@@ -465,8 +465,8 @@ enum { /* strided: tensors with literal strides. Without its bit a tensor is den
  * Example, q8_0 keys, q4_0 values:        d.k_dtype = FA_Q8_0; d.v_dtype = FA_Q4_0;     strides, if given, count blocks of 32 dims
  * Example, latent attention (MLA):        d.flags = FA_V_IN_K; d.heads_k = 1; d.dim_qk = 576; d.dim_v = 512;
  * Example, documents in one sequence:     d.operands = FA_OPERAND_KEY_RANGES; d.key_range_stride[2] = 1;
- *                                         key_ranges [rows][2] for all heads: first key and last + 1 of the document of each row, or,
- *                                         if causal, row + 1
+ *                                         key_ranges [rows][2], for all heads: first key of the row's document, and its last + 1
+ *                                         (if causal: row + 1)
  * Example, a BlockMask of FlexAttention:  d.operands = FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST |
  *                                         FA_OPERAND_FULL_LIST_COUNT; d.list_rows = d.list_keys = 128; d.list_max = keys / 128;
  *                                         kv_indices, kv_num_blocks, full_kv_indices, full_kv_num_blocks by their strides
@@ -484,7 +484,7 @@ typedef struct fa_attention_desc_s {
 
     int32_t q_dtype;         /* FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required */
     int32_t k_dtype;         /* those, FA_I8, 4-bit types and blocks; 0: q's */
-    int32_t v_dtype;         /* as k_dtype; 0: k's. In a backward it must be k's (reserved: another) */
+    int32_t v_dtype;         /* as k_dtype; 0: k's. In a backward it must be k's (another type: reserved) */
     int32_t o_dtype;         /* as q_dtype; 0: q's, or bf16 if q is an 8-bit float */
     int32_t q_tail_dtype;    /* FA_F32, FA_F16, FA_BF16; 0: q's */
     int32_t k_tail_dtype;    /* the same */
@@ -509,7 +509,7 @@ typedef struct fa_attention_desc_s {
     int64_t batch;    /* sequences; batch, seqlen_q, seqlen_k may be 0 */
     int64_t heads_q;  /* query heads */
     int64_t heads_k;  /* divides heads_q: head h reads k head h · heads_k / heads_q; 0: heads_q */
-    int64_t heads_v;  /* the same for v; 0: heads_k. In a backward it must be heads_k (reserved: another number) */
+    int64_t heads_v;  /* the same for v; 0: heads_k. In a backward it must be heads_k (another number: reserved) */
     int64_t seqlen_q; /* rows of a sequence; with cu_seqlens_q or seqused_q the longest allowed */
     int64_t seqlen_k; /* keys of a sequence; with cu_seqlens_k, seqused_k or pages the longest allowed */
     int64_t dim_qk;   /* head dimension of q and k, 1 … 1024 */
@@ -546,9 +546,9 @@ typedef struct fa_attention_desc_s {
     int64_t v_descale_block[2]; /* the same for v_descale and v_shift */
 
     /* Strides, in units of the type (elements, except for 4-bit and block types): (batch, row, head, unit). The last is 1.
-     * Elsewhere 0 broadcasts an input. Strides are never negative. Along a dimension of size 0 or 1, any stride is allowed and has
-     * the same meaning. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a batch stride: give 0. Paged
-     * is [num_pages][page_size][heads][dim], with the page stride in [0]. */
+     * Any other stride of an input may be 0, which broadcasts it. Strides are never negative. Along a dimension of size 0 or 1, any
+     * stride is allowed and has the same meaning. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a
+     * batch stride: give 0. Paged is [num_pages][page_size][heads][dim], with the page stride in [0]. */
     int64_t q_stride[4];
     int64_t k_stride[4];
     int64_t v_stride[4];
@@ -623,8 +623,8 @@ enum { /* flags of the args: bits 0 … 7 are common to all calls, those of a si
     FA_MERGE_ACCUMULATE = 1 << 8,     /* fa_merge: o (f32) and lse already hold a state, and the parts are merged into it */
     FA_ROTARY_INTERLEAVED = 1 << 8,   /* fa_rotary, fa_append_kv: pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim /
                                          2) */
-    FA_APPEND_DYNAMIC_SCALE = 1 << 9, /* fa_append_kv: quantise by the largest magnitude of each block of dims and store the
-                                         de-scale factor */
+    FA_APPEND_DYNAMIC_SCALE = 1 << 9, /* fa_append_kv: quantise by the largest magnitude of each block of dims, and store
+                                         the scales */
     FA_ROTARY_OF_K = 1 << 10          /* fa_rotary: x has k's shape, type, strides and lengths instead of q's */
 };
 
@@ -664,9 +664,9 @@ typedef struct fa_forward_args_s {
     const int32_t* key_ranges;      /* pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in no range of its row
                                        is removed. Ranges of a row ascend and do not overlap. They may be empty, or reach beyond the
                                        keys */
-    const int32_t* key_list;        /* blocks of keys in which masks apply, in any order; −1: none. Each is in both lists together
-                                       only once (not checked: a repeated entry may count twice). With a list, a key in no entry is
-                                       removed */
+    const int32_t* key_list;        /* blocks of keys in which masks apply, in any order; −1: none. Each occurs at most
+                                       once in the two lists together (not checked: a repeated entry may count twice). With a list, a
+                                       key in no entry is removed */
     const int32_t* key_list_count;  /* number of entries to read, up to list_max; without: list_max */
     const int32_t* full_list;       /* blocks in which causal, window, chunk, boolean mask and ranges do not apply */
     const int32_t* full_list_count; /* as key_list_count */
@@ -681,7 +681,7 @@ typedef struct fa_forward_args_s {
     const int32_t* kv_batch_idx;    /* [batch] sequence of the cache (row of the page table) that sequence b reads */
     const int32_t* page_table;      /* [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read */
     float* scores;                  /* [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get 0
-                                       (raw, capped, probability) or −inf (biased). (reserved: with lists) */
+                                       (raw, capped, probability) or −inf (biased). With lists: (reserved) */
     const uint64_t* rng_state;      /* {seed, offset}, read when the call runs; dropout_seed and dropout_offset must then be 0 */
     uint32_t* device_status;        /* one word: a GPU checks the arrays in its memory first, with one more launch, and or-s
                                        FA_BAD_… bits into it */
@@ -849,16 +849,16 @@ FA_API fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc
  * padding. If two tokens of one call share a slot, it is undefined which of them remains. If cos and sin are given, k_new is
  * rotated first (position = slot − left padding).
  * Inputs. k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed
- * [total_new][heads][dim] by cu_seqlens_new. Under FA_V_IN_K there is no v, and no v_new. With a tail, k_new has all dim_qk dims,
- * of which the last go to k_tail.
- * Conversion. A cache of another type is converted. Blocks are quantised as ggml's reference does, byte for byte. Their f16 factor
- * is infinite for values beyond its range. A block holds NaN if one of its values is not finite. Other types store round((x −
- * shift) / descale) with the given scales (none: 1) and shifts (none: 0), saturated in 8 and 4 bits.
+ * [total_new][heads][dim] by cu_seqlens_new. Under FA_V_IN_K there is no v, and no v_new. With a tail, k_new has all dim_qk dims.
+ * The last dim_tail of them go to k_tail.
+ * Conversion. A cache of another type is converted. Blocks are quantised as ggml's reference does, byte for byte, and need no
+ * descale operands. Their f16 scale is infinite beyond f16's range. A block holds NaN if one of its values is not finite. Other
+ * types store round((x − shift) / descale) with the given scales (none: 1) and shifts (none: 0), saturated in 8 and 4 bits.
  * Dynamic scales. Under FA_APPEND_DYNAMIC_SCALE, caches of 8 and 4 bits (not blocks; k, v or both) get computed scales, which are
  * written into k_descale and v_descale. These need distinct entries for each slot, head and block of dims, and blocks of one row.
- * descale = largest magnitude in the block / largest value of the type (448, 57344, 6; 127, 7, 15), at least 2^-126 and finite. For
- * e8m0 it is the power of two that is not below, for other types the nearest number. FA_U4 with shifts: shift = the smallest value,
- * descale = (largest − smallest) / 15. A block of zeros has scale 1. A block of 4 bits with a value that is not finite has NaN. */
+ * descale = largest magnitude in the block / largest value of the type (E4M3 448, E5M2 57344, E2M1 6, I8 127, I4 7, U4 15), at
+ * least 2^-126 and finite. An e8m0 scale is rounded up to a power of two, others to nearest. FA_U4 with shifts: shift = smallest
+ * value, descale = (largest − smallest) / 15. A block of zeros has scale 1. A 4-bit block with a non-finite value has NaN. */
 typedef struct fa_append_kv_args_s {
     uint32_t struct_size;
     uint32_t flags;                /* FA_ARGS_STREAM, FA_APPEND_DYNAMIC_SCALE, FA_ROTARY_INTERLEAVED */

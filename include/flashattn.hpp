@@ -306,9 +306,9 @@ struct ForwardArgs {
      * is removed. Ranges of a row ascend and do not overlap. They may be empty, or reach beyond the
      * keys */
     Span<const int32_t> key_ranges{};
-    /* blocks of keys in which masks apply, in any order; −1: none. Each is in both lists together
-     * only once (not checked: a repeated entry may count twice). With a list, a key in no entry is
-     * removed */
+    /* blocks of keys in which masks apply, in any order; −1: none. Each occurs at most
+     * once in the two lists together (not checked: a repeated entry may count twice). With a list, a
+     * key in no entry is removed */
     Span<const int32_t> key_list{};
     Span<const int32_t> key_list_count{}; /* number of entries to read, up to list_max; without: list_max */
     Span<const int32_t> full_list{}; /* blocks in which causal, window, chunk, boolean mask and ranges do not apply */
@@ -326,7 +326,7 @@ struct ForwardArgs {
     /* [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read */
     Span<const int32_t> page_table{};
     /* [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get 0
-     * (raw, capped, probability) or −inf (biased). (reserved: with lists) */
+     * (raw, capped, probability) or −inf (biased). With lists: (reserved) */
     Span<float> scores{};
     /* {seed, offset}, read when the call runs; dropout_seed and dropout_offset must then be 0 */
     Span<const uint64_t> rng_state{};

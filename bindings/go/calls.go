@@ -50,9 +50,9 @@ type Forward struct {
 	// is removed. Ranges of a row ascend and do not overlap. They may be empty, or reach beyond the
 	// keys
 	KeyRanges []int32
-	// KeyList: blocks of keys in which masks apply, in any order; −1: none. Each is in both lists together
-	// only once (not checked: a repeated entry may count twice). With a list, a key in no entry is
-	// removed
+	// KeyList: blocks of keys in which masks apply, in any order; −1: none. Each occurs at most
+	// once in the two lists together (not checked: a repeated entry may count twice). With a list, a
+	// key in no entry is removed
 	KeyList []int32
 	// KeyListCount: number of entries to read, up to list_max; without: list_max
 	KeyListCount []int32
@@ -81,7 +81,7 @@ type Forward struct {
 	// PageTable: [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read
 	PageTable []int32
 	// Scores: [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get 0
-	// (raw, capped, probability) or −inf (biased). (reserved: with lists)
+	// (raw, capped, probability) or −inf (biased). With lists: (reserved)
 	Scores []float32
 	// RngState: {seed, offset}, read when the call runs; dropout_seed and dropout_offset must then be 0
 	RngState []uint64

@@ -29,7 +29,7 @@ type Attention struct {
 	QDtype Dtype
 	// KDtype: those, FA_I8, 4-bit types and blocks; 0: q's
 	KDtype Dtype
-	// VDtype: as k_dtype; 0: k's. In a backward it must be k's (reserved: another)
+	// VDtype: as k_dtype; 0: k's. In a backward it must be k's (another type: reserved)
 	VDtype Dtype
 	// ODtype: as q_dtype; 0: q's, or bf16 if q is an 8-bit float
 	ODtype Dtype
@@ -71,7 +71,7 @@ type Attention struct {
 	HeadsQ int64
 	// HeadsK: divides heads_q: head h reads k head h · heads_k / heads_q; 0: heads_q
 	HeadsK int64
-	// HeadsV: the same for v; 0: heads_k. In a backward it must be heads_k (reserved: another number)
+	// HeadsV: the same for v; 0: heads_k. In a backward it must be heads_k (another number: reserved)
 	HeadsV int64
 	// SeqlenQ: rows of a sequence; with cu_seqlens_q or seqused_q the longest allowed
 	SeqlenQ int64
@@ -126,9 +126,9 @@ type Attention struct {
 	// VDescaleBlock: the same for v_descale and v_shift
 	VDescaleBlock [2]int64
 	// QStride: Strides, in units of the type (elements, except for 4-bit and block types): (batch, row, head, unit). The last is 1.
-	// Elsewhere 0 broadcasts an input. Strides are never negative. Along a dimension of size 0 or 1, any stride is allowed and has
-	// the same meaning. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a batch stride: give 0. Paged
-	// is [num_pages][page_size][heads][dim], with the page stride in [0].
+	// Any other stride of an input may be 0, which broadcasts it. Strides are never negative. Along a dimension of size 0 or 1, any
+	// stride is allowed and has the same meaning. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a
+	// batch stride: give 0. Paged is [num_pages][page_size][heads][dim], with the page stride in [0].
 	QStride *[4]int64
 	// KStride is as in flashattn.h.
 	KStride *[4]int64

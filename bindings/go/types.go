@@ -68,8 +68,8 @@ type Precision int32
 const (
 	// PrecisionDefault: q as given; P no coarser than q's type
 	PrecisionDefault Precision = C.FA_PRECISION_DEFAULT
-	// PrecisionNative: permits rounding, without promising it: q to k's element type (8 bits: with a scale for a row or
-	// fewer dims), P to v's, and q, P, the values of block types and values times their scales to bf16.
+	// PrecisionNative: permits, but does not promise, rounding: of q to k's element type (8 bits: with a scale for a row or
+	// fewer dims), of P to v's, and of q, P, values of block types and scaled values to bf16.
 	// 8-bit products over keys may be summed in a matrix unit's short accumulator. Study baselines ignore
 	// it
 	PrecisionNative Precision = C.FA_PRECISION_NATIVE

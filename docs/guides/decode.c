@@ -40,7 +40,7 @@ int main(void) {
     fill(&q[0][0][0], BATCH * TOKENS * ROW_Q), fill(&k[0][0][0], BATCH * TOKENS * ROW_KV),
         fill(&v[0][0][0], BATCH * TOKENS * ROW_KV);
 
-    /* [cache] The pages of a sequence lie anywhere. An allocator would hand them out as they are needed; here all are known. */
+    /* [cache] The pages of a sequence may be in any order. A server would allocate them as needed. Here all are known. */
     int32_t page_table[BATCH][COLUMNS], used[BATCH] = {0};
     for (int b = 0; b < BATCH; b++)
         for (int c = 0; c < COLUMNS; c++) page_table[b][c] = PAGES - 1 - (c * BATCH + b);
@@ -50,12 +50,12 @@ int main(void) {
     desc.batch = BATCH, desc.heads_q = HEADS_Q, desc.heads_k = HEADS_KV, desc.dim_qk = DIM;
     desc.seqlen_q = 1, desc.seqlen_k = COLUMNS * PAGE, desc.page_size = PAGE, desc.num_pages = PAGES;
     desc.operands = FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
-    const int64_t factor_of_slot[4] = {PAGE * HEADS_KV, HEADS_KV, 1, 0}; /* (page, slot, head, block of dims) */
-    for (int i = 0; i < 4; i++) desc.k_descale_stride[i] = desc.v_descale_stride[i] = factor_of_slot[i];
+    const int64_t scale_of_slot[4] = {PAGE * HEADS_KV, HEADS_KV, 1, 0}; /* (page, slot, head, block of dims) */
+    for (int i = 0; i < 4; i++) desc.k_descale_stride[i] = desc.v_descale_stride[i] = scale_of_slot[i];
     /* [end] */
 
     fa_append_kv_args_t append = FA_APPEND_KV_ARGS_INIT;
-    append.flags = FA_APPEND_DYNAMIC_SCALE; /* a factor for each token and head, written into k_descale and v_descale */
+    append.flags = FA_APPEND_DYNAMIC_SCALE; /* a scale for each token and head, written into k_descale and v_descale */
     append.seqlen_new = 1, append.k = k_cache, append.v = v_cache, append.k_descale = k_descale, append.v_descale = v_descale;
     append.k_new_stride[0] = append.v_new_stride[0] = TOKENS * ROW_KV, append.k_new_stride[1] = append.v_new_stride[1] = ROW_KV;
     append.k_new_stride[2] = append.v_new_stride[2] = DIM, append.k_new_stride[3] = append.v_new_stride[3] = 1;
@@ -63,11 +63,11 @@ int main(void) {
     fa_forward_args_t attend = FA_FORWARD_ARGS_INIT;
     attend.k = k_cache, attend.v = v_cache, attend.k_descale = k_descale, attend.v_descale = v_descale;
     attend.seqused_k = used, attend.page_table = &page_table[0][0];
-    desc.strided = FA_STRIDED_Q | FA_STRIDED_O; /* rows of one token lie TOKENS apart */
+    desc.strided = FA_STRIDED_Q | FA_STRIDED_O; /* tokens of a sequence follow each other */
     const int64_t row_of_sequence[4] = {TOKENS * ROW_Q, ROW_Q, DIM, 1};
     for (int i = 0; i < 4; i++) desc.q_stride[i] = desc.o_stride[i] = row_of_sequence[i];
 
-    /* [loop] used: tokens in the cache, before the append and, one more, for the attention. */
+    /* [loop] used: tokens in the cache. The append takes the number before it, the attention the number after it. */
     for (int t = 0; t < TOKENS; t++) {
         append.k_new = k[0][t], append.v_new = v[0][t];
         check(fa_append_kv(handle, &desc, &append));

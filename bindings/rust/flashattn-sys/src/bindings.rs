@@ -184,8 +184,8 @@ pub const FA_V_IN_K: u32 = 1 << 4;
 
 /// q as given; P no coarser than q's type
 pub const FA_PRECISION_DEFAULT: i32 = 0;
-/// permits rounding, without promising it: q to k's element type (8 bits: with a scale for a row or
-/// fewer dims), P to v's, and q, P, the values of block types and values times their scales to bf16.
+/// permits, but does not promise, rounding: of q to k's element type (8 bits: with a scale for a row or
+/// fewer dims), of P to v's, and of q, P, values of block types and scaled values to bf16.
 /// 8-bit products over keys may be summed in a matrix unit's short accumulator. Study baselines ignore
 /// it
 pub const FA_PRECISION_NATIVE: i32 = 1;
@@ -243,8 +243,8 @@ pub const FA_MERGE_ACCUMULATE: u32 = 1 << 8;
 /// fa_rotary, fa_append_kv: pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim /
 /// 2)
 pub const FA_ROTARY_INTERLEAVED: u32 = 1 << 8;
-/// fa_append_kv: quantise by the largest magnitude of each block of dims and store the
-/// de-scale factor
+/// fa_append_kv: quantise by the largest magnitude of each block of dims, and store
+/// the scales
 pub const FA_APPEND_DYNAMIC_SCALE: u32 = 1 << 9;
 /// fa_rotary: x has k's shape, type, strides and lengths instead of q's
 pub const FA_ROTARY_OF_K: u32 = 1 << 10;
@@ -392,8 +392,8 @@ pub struct fa_device_info_t {
 /// Example, latent attention (MLA):        d.flags = FA_V_IN_K; d.heads_k = 1; d.dim_qk = 576; d.dim_v = 512;
 /// Example, documents in one sequence:     d.operands = FA_OPERAND_KEY_RANGES; d.key_range_stride[2] = 1;
 /// ```text
-///                                         key_ranges [rows][2] for all heads: first key and last + 1 of the document of each row, or,
-///                                         if causal, row + 1
+///                                         key_ranges [rows][2], for all heads: first key of the row's document, and its last + 1
+///                                         (if causal: row + 1)
 /// ```
 /// Example, a BlockMask of FlexAttention:  d.operands = FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST |
 /// ```text
@@ -425,7 +425,7 @@ pub struct fa_attention_desc_t {
     pub q_dtype: i32,
     /// those, FA_I8, 4-bit types and blocks; 0: q's
     pub k_dtype: i32,
-    /// as k_dtype; 0: k's. In a backward it must be k's (reserved: another)
+    /// as k_dtype; 0: k's. In a backward it must be k's (another type: reserved)
     pub v_dtype: i32,
     /// as q_dtype; 0: q's, or bf16 if q is an 8-bit float
     pub o_dtype: i32,
@@ -469,7 +469,7 @@ pub struct fa_attention_desc_t {
     pub heads_q: i64,
     /// divides heads_q: head h reads k head h · heads_k / heads_q; 0: heads_q
     pub heads_k: i64,
-    /// the same for v; 0: heads_k. In a backward it must be heads_k (reserved: another number)
+    /// the same for v; 0: heads_k. In a backward it must be heads_k (another number: reserved)
     pub heads_v: i64,
     /// rows of a sequence; with cu_seqlens_q or seqused_q the longest allowed
     pub seqlen_q: i64,
@@ -528,9 +528,9 @@ pub struct fa_attention_desc_t {
     /// the same for v_descale and v_shift
     pub v_descale_block: [i64; 2],
     /// Strides, in units of the type (elements, except for 4-bit and block types): (batch, row, head, unit). The last is 1.
-    /// Elsewhere 0 broadcasts an input. Strides are never negative. Along a dimension of size 0 or 1, any stride is allowed and has
-    /// the same meaning. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a batch stride: give 0. Paged
-    /// is [num_pages][page_size][heads][dim], with the page stride in [0].
+    /// Any other stride of an input may be 0, which broadcasts it. Strides are never negative. Along a dimension of size 0 or 1, any
+    /// stride is allowed and has the same meaning. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a
+    /// batch stride: give 0. Paged is [num_pages][page_size][heads][dim], with the page stride in [0].
     pub q_stride: [i64; 4],
     pub k_stride: [i64; 4],
     pub v_stride: [i64; 4],
@@ -611,9 +611,9 @@ pub struct fa_forward_args_t {
     /// is removed. Ranges of a row ascend and do not overlap. They may be empty, or reach beyond the
     /// keys
     pub key_ranges: *const i32,
-    /// blocks of keys in which masks apply, in any order; −1: none. Each is in both lists together
-    /// only once (not checked: a repeated entry may count twice). With a list, a key in no entry is
-    /// removed
+    /// blocks of keys in which masks apply, in any order; −1: none. Each occurs at most
+    /// once in the two lists together (not checked: a repeated entry may count twice). With a list, a
+    /// key in no entry is removed
     pub key_list: *const i32,
     /// number of entries to read, up to list_max; without: list_max
     pub key_list_count: *const i32,
@@ -642,7 +642,7 @@ pub struct fa_forward_args_t {
     /// [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read
     pub page_table: *const i32,
     /// [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get 0
-    /// (raw, capped, probability) or −inf (biased). (reserved: with lists)
+    /// (raw, capped, probability) or −inf (biased). With lists: (reserved)
     pub scores: *mut f32,
     /// {seed, offset}, read when the call runs; dropout_seed and dropout_offset must then be 0
     pub rng_state: *const u64,
@@ -822,16 +822,16 @@ pub struct fa_rotary_args_t {
 /// padding. If two tokens of one call share a slot, it is undefined which of them remains. If cos and sin are given, k_new is
 /// rotated first (position = slot − left padding).
 /// Inputs. k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed
-/// [total_new][heads][dim] by cu_seqlens_new. Under FA_V_IN_K there is no v, and no v_new. With a tail, k_new has all dim_qk dims,
-/// of which the last go to k_tail.
-/// Conversion. A cache of another type is converted. Blocks are quantised as ggml's reference does, byte for byte. Their f16 factor
-/// is infinite for values beyond its range. A block holds NaN if one of its values is not finite. Other types store round((x −
-/// shift) / descale) with the given scales (none: 1) and shifts (none: 0), saturated in 8 and 4 bits.
+/// [total_new][heads][dim] by cu_seqlens_new. Under FA_V_IN_K there is no v, and no v_new. With a tail, k_new has all dim_qk dims.
+/// The last dim_tail of them go to k_tail.
+/// Conversion. A cache of another type is converted. Blocks are quantised as ggml's reference does, byte for byte, and need no
+/// descale operands. Their f16 scale is infinite beyond f16's range. A block holds NaN if one of its values is not finite. Other
+/// types store round((x − shift) / descale) with the given scales (none: 1) and shifts (none: 0), saturated in 8 and 4 bits.
 /// Dynamic scales. Under FA_APPEND_DYNAMIC_SCALE, caches of 8 and 4 bits (not blocks; k, v or both) get computed scales, which are
 /// written into k_descale and v_descale. These need distinct entries for each slot, head and block of dims, and blocks of one row.
-/// descale = largest magnitude in the block / largest value of the type (448, 57344, 6; 127, 7, 15), at least 2^-126 and finite. For
-/// e8m0 it is the power of two that is not below, for other types the nearest number. FA_U4 with shifts: shift = the smallest value,
-/// descale = (largest − smallest) / 15. A block of zeros has scale 1. A block of 4 bits with a value that is not finite has NaN.
+/// descale = largest magnitude in the block / largest value of the type (E4M3 448, E5M2 57344, E2M1 6, I8 127, I4 7, U4 15), at
+/// least 2^-126 and finite. An e8m0 scale is rounded up to a power of two, others to nearest. FA_U4 with shifts: shift = smallest
+/// value, descale = (largest − smallest) / 15. A block of zeros has scale 1. A 4-bit block with a non-finite value has NaN.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fa_append_kv_args_t {

@@ -40,9 +40,9 @@ operands! {
     /// is removed. Ranges of a row ascend and do not overlap. They may be empty, or reach beyond the
     /// keys
     input i32 key_ranges FA_OPERAND_KEY_RANGES;
-    /// blocks of keys in which masks apply, in any order; −1: none. Each is in both lists together
-    /// only once (not checked: a repeated entry may count twice). With a list, a key in no entry is
-    /// removed
+    /// blocks of keys in which masks apply, in any order; −1: none. Each occurs at most
+    /// once in the two lists together (not checked: a repeated entry may count twice). With a list, a
+    /// key in no entry is removed
     input i32 key_list FA_OPERAND_KEY_LIST;
     /// number of entries to read, up to list_max; without: list_max
     input i32 key_list_count FA_OPERAND_KEY_LIST_COUNT;
@@ -71,7 +71,7 @@ operands! {
     /// [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read
     input i32 page_table FA_OPERAND_PAGE_TABLE;
     /// [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get 0
-    /// (raw, capped, probability) or −inf (biased). (reserved: with lists)
+    /// (raw, capped, probability) or −inf (biased). With lists: (reserved)
     output f32 scores FA_OPERAND_SCORES;
     /// {seed, offset}, read when the call runs; dropout_seed and dropout_offset must then be 0
     input u64 rng_state FA_OPERAND_RNG_STATE;

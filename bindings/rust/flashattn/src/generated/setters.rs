@@ -4,7 +4,7 @@ of_attention! {
     dtype q_dtype;
     /// those, FA_I8, 4-bit types and blocks; 0: q's
     dtype k_dtype;
-    /// as k_dtype; 0: k's. In a backward it must be k's (reserved: another)
+    /// as k_dtype; 0: k's. In a backward it must be k's (another type: reserved)
     dtype v_dtype;
     /// as q_dtype; 0: q's, or bf16 if q is an 8-bit float
     dtype o_dtype;
@@ -46,7 +46,7 @@ of_attention! {
     size heads_q;
     /// divides heads_q: head h reads k head h · heads_k / heads_q; 0: heads_q
     size heads_k;
-    /// the same for v; 0: heads_k. In a backward it must be heads_k (reserved: another number)
+    /// the same for v; 0: heads_k. In a backward it must be heads_k (another number: reserved)
     size heads_v;
     /// rows of a sequence; with cu_seqlens_q or seqused_q the longest allowed
     size seqlen_q;
@@ -101,9 +101,9 @@ of_attention! {
     /// the same for v_descale and v_shift
     array 2 v_descale_block;
     /// Strides, in units of the type (elements, except for 4-bit and block types): (batch, row, head, unit). The last is 1.
-    /// Elsewhere 0 broadcasts an input. Strides are never negative. Along a dimension of size 0 or 1, any stride is allowed and has
-    /// the same meaning. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a batch stride: give 0. Paged
-    /// is [num_pages][page_size][heads][dim], with the page stride in [0].
+    /// Any other stride of an input may be 0, which broadcasts it. Strides are never negative. Along a dimension of size 0 or 1, any
+    /// stride is allowed and has the same meaning. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a
+    /// batch stride: give 0. Paged is [num_pages][page_size][heads][dim], with the page stride in [0].
     array 4 FA_STRIDED_Q q_stride;
     /// As the field of this name in `flashattn.h`.
     array 4 FA_STRIDED_K k_stride;

@@ -49,8 +49,8 @@ choices! {
     Precision
     /// q as given; P no coarser than q's type
     Default = FA_PRECISION_DEFAULT,
-    /// permits rounding, without promising it: q to k's element type (8 bits: with a scale for a row or
-    /// fewer dims), P to v's, and q, P, the values of block types and values times their scales to bf16.
+    /// permits, but does not promise, rounding: of q to k's element type (8 bits: with a scale for a row or
+    /// fewer dims), of P to v's, and of q, P, values of block types and scaled values to bf16.
     /// 8-bit products over keys may be summed in a matrix unit's short accumulator. Study baselines ignore
     /// it
     Native = FA_PRECISION_NATIVE,
