@@ -52,8 +52,8 @@ type Options struct {
 }
 
 // Handle owns backend, device, threads and scratch memory. It takes ordinary memory on every backend: Go has no other. Calls of several
-// goroutines wait for one another. New makes one, and it stays where it is: a copy would use what the other has freed, so go vet points at
-// it and every call on it fails. A handle that is forgotten is closed by the garbage collector.
+// goroutines wait for one another. New makes one, and it stays where it is: a copy would use what the other has freed, so go vet reports
+// copies, and every call on a copy fails. A handle that is forgotten is closed by the garbage collector.
 type Handle struct {
 	mutex sync.Mutex
 	self  uintptr // where New made it; a pointer to itself would keep it from the garbage collector

@@ -127,7 +127,7 @@ def attention(
         list_space: "slots": key_list holds places of a cache, page · page_size + row in the page, and k and v are
             (num_pages, page_size, heads_k, dim). Keys then have no position, so no other mask is allowed.
         key_list_count, full_list_count: (batch, list heads, blocks of rows): number of valid entries; None: all.
-        In any of these four, batch or list heads may be 1, for all.
+        In lists and counts, batch or list heads may be 1: one for all.
         bias: added to the scores, unscaled; float32, float16, bfloat16 (float64 is converted), broadcast like mask; −inf removes.
         bias_scale: (heads,) factors of the bias. alibi_slopes(heads) and a bias of distances are ALiBi over any mask.
         bias_period, mask_period: (batch, heads) after which a bias or mask repeats. It then broadcasts to that many. 0: no

@@ -4,6 +4,7 @@ torch is not installed, or sees no GPU, or the library has no backend for it."""
 import types
 import unittest
 import warnings
+from pathlib import Path
 from unittest import mock
 
 import flashattn
@@ -148,6 +149,13 @@ class Torch(unittest.TestCase):
             self.assert_close(out[begin:end], one[0], 1e-6)
             for x, part in zip((q, k, v), parts):
                 self.assert_close(x.grad[begin:end], part.grad[0], 1e-6)
+
+    def test_packed_module(self):
+        layer, x = MultiheadAttention(16, heads=4, heads_kv=2).to(self.device), self.randn(20, 16)
+        cu = torch.tensor([0, 7, 20], device=self.device)
+        out = layer(x, causal="top-left", cu_seqlens_q=cu, cu_seqlens_k=cu)
+        for begin, end in ((0, 7), (7, 20)):
+            self.assert_close(out[begin:end], layer(x[None, begin:end], causal="top-left")[0], 1e-6)
 
     def test_gradcheck(self):
         q, k, v = (self.randn(1, 3, 2, 4, requires_grad=True) for _ in range(3))
@@ -309,6 +317,30 @@ class Torch(unittest.TestCase):
             optimiser.step()
             losses.append(float(loss))
         self.assertLess(losses[-1], 0.5 * losses[0])
+
+
+@unittest.skipIf(torch is None, "torch is not installed")
+class Guide(unittest.TestCase):
+    def test_training(self):
+        """The program of docs/guides/training.md runs, and its gradients are those of torch's attention, sequence by sequence."""
+        page = (Path(__file__).parents[3] / "docs/guides/training.md").read_text(encoding="utf-8")
+        names = {}
+        exec(page.split("## PyTorch")[1].split("```python\n")[1].split("```")[0].replace("optimizer.step()", ""), names)
+        layer, cu = names["layer"], names["cu_seqlens"].tolist()
+        ours = [p.grad.float() for p in layer.parameters()]
+
+        def by_sequence(q, k, v, **_):
+            shares = q.shape[1] // k.shape[1]
+            heads = [q, k.repeat_interleave(shares, 1), v.repeat_interleave(shares, 1)]
+            parts = [[x[begin:end].transpose(0, 1) for x in heads] for begin, end in zip(cu, cu[1:])]
+            return torch.cat([torch.nn.functional.scaled_dot_product_attention(*p, is_causal=True).transpose(0, 1) for p in parts])
+
+        names["attention"] = by_sequence
+        layer.zero_grad()
+        (layer(names["x"], names["cu_seqlens"]) - names["target"]).float().square().mean().backward()
+        for mine, p in zip(ours, layer.parameters()):
+            self.assertLess(float((mine - p.grad.float()).norm()), 0.02 * float(p.grad.float().norm()))  # of bf16
+
 
 
 @unittest.skipIf(no_gpu() is not None, no_gpu() or "")
