@@ -49,8 +49,8 @@ def attention(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """softmax(scale · q kᵀ, masked) v with gradients for q, k, v, bias, sinks, bias_scale and alibi_slopes, and through out and lse.
 
-    q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; k, v: the same with heads_k heads, which
-        divide heads. The keywords are those of flashattn.attention. bias and mask broadcast to (batch, heads, rows, keys);
+    q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q and cu_seqlens_k; k, v: the same with heads_k
+        heads, a divisor of heads. The keywords are those of flashattn.attention. bias and mask broadcast to (batch, heads, rows, keys);
         a bias has float32, float16 or bfloat16. A gradient of bias_scale takes memory for a float32 bias of all heads. A
         gradient of alibi_slopes takes twice that of (heads, rows, keys), for each sequence if sequences have different
         slopes, biases or diagonals. scale, softcap and dropout_p are numbers. A gradient of them is refused. key_ranges,
@@ -59,8 +59,8 @@ def attention(
         list_rows and list_keys.
     layout: "bhsd" for q, k, v and out of (batch, heads, rows, dim), as in scaled_dot_product_attention. A wrong
     layout is not detected: rows and heads are then swapped.
-    max_seqlen_q, max_seqlen_k: bounds of packed lengths; None: the longest of cu_seqlens. To read it, the call waits for a
-        GPU.
+    max_seqlen_q, max_seqlen_k: bounds of packed lengths; None: the longest of cu_seqlens. Reading it makes
+        the call wait for a GPU.
     dropout_p: in training only, as in torch.nn.functional. dropout_seed None: drawn from torch's own generator.
     deterministic: the same gradients, bit for bit, every time on a GPU, too; None: as torch.use_deterministic_algorithms says.
     backend: a Handle; None: the thread's own for the tensors' device.

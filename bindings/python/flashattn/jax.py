@@ -88,8 +88,8 @@ def attention(
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """softmax(scale · q kᵀ, masked) v with gradients for q, k, v, bias, sinks, bias_scale and alibi_slopes, and through out and lse.
 
-    q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; k, v: the same with heads_k heads, which
-        divide heads; float32, float16 or bfloat16, all of one type. The keywords are those of flashattn.attention.
+    q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q and cu_seqlens_k; k, v: the same with heads_k
+        heads, a divisor of heads; float32, float16 or bfloat16, all of one type. The keywords are those of flashattn.attention.
         Arguments that are not arrays must be known when the program is traced. bias and mask broadcast to (batch, heads,
         rows, keys); a bias has float32, float16 or bfloat16. key_ranges, key_list, full_list and their counts are those of
         flashattn.attention: a document mask, or the arrays of a block mask with list_rows and list_keys. They have no
