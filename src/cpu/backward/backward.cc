@@ -1,4 +1,9 @@
 #include "cpu/backward/backward.h"
+#include "cpu/forward/key_lists.h"
+#include "cpu/forward/kv_rows.h"
+#include "cpu/forward/q_rows.h"
+#include "cpu/forward/tile.h"
+#include "cpu/forward/visible_keys.h"
 #include <atomic>
 #include "cpu/backward/backward_call.h"
 

@@ -5,6 +5,7 @@
 // by rows, in panels of columns that fit the kernels' register blocks.
 #pragma once
 #include "cpu/driver/call.h"
+#include "cpu/forward/tile.h"
 #include "cpu/kernels/matrix_table.h"
 #include "cpu/kernels/storage_types.h"
 

@@ -1,6 +1,10 @@
 // dbias = dS, summed over what shares an element. Tiles are computed once more for it: a block owns its elements, so that each sum
 // is taken in one order, whatever the number of threads.
 #include "cpu/backward/backward_call.h"
+#include "cpu/forward/kv_rows.h"
+#include "cpu/forward/q_rows.h"
+#include "cpu/forward/tile.h"
+#include "cpu/forward/visible_keys.h"
 
 namespace fa {
 namespace cpu {

@@ -1,6 +1,9 @@
 // The backward by matrix instructions: packs keys and rows, and runs the products of a panel of query tiles against steps of keys.
 // S and dP come out as the f32 tiles' do, [key][row], so that all score mods between the products are shared with them.
 #include "cpu/backward/backward_call.h"
+#include "cpu/forward/kv_rows.h"
+#include "cpu/forward/tile.h"
+#include "cpu/forward/visible_keys.h"
 
 namespace fa {
 namespace cpu {

@@ -1,6 +1,7 @@
 // Rows of the backward: q and dout gathered into tiles, Δ computed from o and dout, and dq, dk, dv and dsinks written with one
 // rounding.
 #include "cpu/backward/backward_call.h"
+#include "cpu/forward/q_rows.h"
 
 namespace fa {
 namespace cpu {

@@ -1,5 +1,6 @@
 // The f32 tile of the backward: from scores to P and dS, and the products that add these into dq, dk and dv.
 #include "cpu/backward/backward_call.h"
+#include "cpu/forward/tile.h"
 
 namespace fa {
 namespace cpu {

@@ -2,6 +2,12 @@
 // rows, where they lie and as they are stored; lanes are elements of a head. A panel of kv heads goes through chunks of keys, Q Kᵀ
 // of one block interleaved with P V of the block before it, while the next chunk is prefetched.
 #include "cpu/decode/kv_source.h"
+#include "cpu/decode/decode.h"
+#include "cpu/forward/kept_keys.h"
+#include "cpu/forward/kv_rows.h"
+#include "cpu/forward/q_rows.h"
+#include "cpu/forward/tile.h"
+#include "cpu/forward/visible_keys.h"
 
 namespace fa {
 namespace cpu {

@@ -1,4 +1,5 @@
 #include "cpu/decode/kv_source.h"
+#include "cpu/forward/kv_rows.h"
 
 namespace fa {
 namespace cpu {

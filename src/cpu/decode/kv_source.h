@@ -1,6 +1,7 @@
 // How decoding reads k and v: rows where they lie and as they are stored, or widened to f32 where a kernel cannot read them.
 #pragma once
 #include "cpu/driver/call.h"
+#include "cpu/forward/kv_rows.h"
 #include "cpu/kernels/matrix_table.h"
 #include "cpu/kernels/storage_types.h"
 

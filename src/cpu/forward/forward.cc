@@ -1,6 +1,13 @@
 // Runs a forward call: partitions it into work items (panels of query tiles, or their splits), distributes these to workers, and
 // merges the states of splits. The mainloop itself is the method's (tile.cc, decode/, matrix/).
 #include "cpu/forward/forward.h"
+#include "cpu/decode/decode.h"
+#include "cpu/forward/key_lists.h"
+#include "cpu/forward/q_rows.h"
+#include "cpu/forward/sparse_rows.h"
+#include "cpu/forward/tile.h"
+#include "cpu/matrix/forward_matrix.h"
+#include "cpu/study/study.h"
 #include <atomic>
 #include "cpu/kernels/matrix_table.h"
 #include "cpu/kernels/storage_types.h"

@@ -27,10 +27,5 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count);
 // Runs the call on `workers` workers, each with its share of memory (shared part first).
 fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters, Message* m);
 
-// study/study.cc: the two baselines, for all query tiles of one sequence and kv head.
-int64_t study_bytes(const Problem& p, const Kernels& k);
-void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scratch& w);
-void run_flash1(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scratch& w);
-
 }  // namespace cpu
 }  // namespace fa

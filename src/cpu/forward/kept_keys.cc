@@ -1,6 +1,7 @@
 // Which keys boolean masks and biases of −inf leave the rows of a tile, beside bands, ranges and lists: a word of 64 keys for each row, so
 // that what no row sees is not read. Words are compared a vector at a time; rows that share a mask have theirs compared once.
-#include "cpu/driver/call.h"
+#include "cpu/forward/kept_keys.h"
+#include "cpu/forward/visible_keys.h"
 
 namespace fa {
 namespace cpu {

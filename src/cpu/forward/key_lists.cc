@@ -1,5 +1,5 @@
 // Lists of blocks of keys, from the caller's entries to the bits that tiles ask.
-#include "cpu/driver/call.h"
+#include "cpu/forward/key_lists.h"
 
 namespace fa {
 namespace cpu {

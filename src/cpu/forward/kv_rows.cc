@@ -1,6 +1,7 @@
 // The key side: finds rows of k and v in dense, packed, cached or paged memory by their key index, and converts them to f32 with
 // their de-scale factors.
-#include "cpu/driver/call.h"
+#include "cpu/forward/kv_rows.h"
+#include "cpu/forward/q_rows.h"
 #include "cpu/kernels/storage_types.h"
 
 namespace fa {

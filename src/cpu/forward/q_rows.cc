@@ -1,5 +1,5 @@
 // The query side: packs rows of q into a tile, initialises and merges partial states, and writes o and LSE.
-#include "cpu/driver/call.h"
+#include "cpu/forward/q_rows.h"
 #include "cpu/kernels/storage_types.h"
 
 namespace fa {

@@ -1,6 +1,7 @@
 // Score mods of the f32 tiles: ALiBi added lane by lane, bias and mask gathered row by row as memory has them, then transposed into
 // the tile's layout. A tile whose mask keeps no key is skipped.
-#include "cpu/driver/call.h"
+#include "cpu/forward/score_mod.h"
+#include "cpu/forward/tile.h"
 #include "cpu/kernels/storage_types.h"
 
 namespace fa {

@@ -1,7 +1,10 @@
 // Rows that masks leave at most half of their keys, in calls of few rows: sequences of a batch that share one cache, say, or the leaves of
 // a tree. A tile of all rows would multiply each row by every key that some row sees. Decoding reads a row's own keys alone. Which rows
 // those are follows from each row's own masks, since bits depend on it.
-#include "cpu/driver/call.h"
+#include "cpu/forward/sparse_rows.h"
+#include "cpu/forward/kept_keys.h"
+#include "cpu/forward/q_rows.h"
+#include "cpu/forward/visible_keys.h"
 
 namespace fa {
 namespace cpu {

@@ -1,7 +1,12 @@
 // The f32 tile method: one tile of scores, from Q Kᵀ over the score mod to masked log2 units, and the mainloop that runs tiles of
 // keys through online softmax into a PartialState. It supports every feature; other methods are faster for some calls.
 #include <stdlib.h>
-#include "cpu/driver/call.h"
+#include "cpu/forward/tile.h"
+#include "cpu/forward/kept_keys.h"
+#include "cpu/forward/kv_rows.h"
+#include "cpu/forward/q_rows.h"
+#include "cpu/forward/score_mod.h"
+#include "cpu/forward/visible_keys.h"
 #include "cpu/kernels/storage_types.h"
 
 namespace fa {

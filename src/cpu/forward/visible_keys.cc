@@ -1,7 +1,7 @@
 // Which keys a tile of query rows visits, and which of them it must edit: bands of causal, window and chunk masks, known from the first
 // and last row; ranges and lists, which rows have of their own, as a word of 64 keys for
 // each.
-#include "cpu/driver/call.h"
+#include "cpu/forward/visible_keys.h"
 
 namespace fa {
 namespace cpu {

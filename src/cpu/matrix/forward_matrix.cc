@@ -1,7 +1,10 @@
 // The forward by matrix instructions (matrix_table.h): packs q, k and v into operand tiles, once for all panels where that fits,
 // and lists the mainloop steps that a panel of row blocks takes over each chunk of keys.
 #include "cpu/kernels/matrix_table.h"
-#include "cpu/driver/call.h"
+#include "cpu/matrix/forward_matrix.h"
+#include "cpu/forward/kv_rows.h"
+#include "cpu/forward/q_rows.h"
+#include "cpu/forward/visible_keys.h"
 #include "cpu/kernels/storage_types.h"
 
 namespace fa {

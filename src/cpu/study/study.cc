@@ -4,7 +4,10 @@
 //   flash1    keys in the outer loop: each block of k and v is read once, and all tiles' q, o, m and l are loaded and stored for it.
 //
 // Tiles count their traffic here rather than in the loaders, because what is "in fast memory" differs between the two.
-#include "cpu/forward/forward.h"
+#include "cpu/study/study.h"
+#include "cpu/forward/kv_rows.h"
+#include "cpu/forward/q_rows.h"
+#include "cpu/forward/tile.h"
 #include "cpu/kernels/storage_types.h"
 
 namespace fa {

@@ -1,0 +1,12 @@
+// Few query rows for a kv head.
+#pragma once
+#include "cpu/driver/call.h"
+
+namespace fa {
+namespace cpu {
+
+// False where the call does not suit.
+bool decode_method(const Problem& p, const Kernels& k, Method* m);
+
+}  // namespace cpu
+}  // namespace fa

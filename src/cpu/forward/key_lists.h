@@ -1,0 +1,12 @@
+// Lists of keys as bits.
+#pragma once
+#include "cpu/driver/call.h"
+
+namespace fa {
+namespace cpu {
+
+// Writes the bits of list `index` of c.sets.lists.
+void expand_list(const Call& c, int64_t index);
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,15 @@
+// Rows of a tile of the f32 method that decoding takes in its place.
+#pragma once
+#include "cpu/driver/call.h"
+
+namespace fa {
+namespace cpu {
+
+bool streams_sparse_rows(const Call& c, const QueryTile& t);
+// A bit for each row that masks leave at most half of its keys.
+uint64_t find_sparse_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t end);
+// Writes their states.
+void run_sparse_rows(const Call& c, const QueryTile& t, uint64_t sparse, int64_t begin, int64_t end, PartialState& state, Scratch& w);
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,12 @@
+// Products of tiles of 16-bit values.
+#pragma once
+#include "cpu/driver/call.h"
+
+namespace fa {
+namespace cpu {
+
+// False where the CPU or the call does not suit.
+bool matrix_method(const Problem& p, const Kernels& k, Method* m);
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,13 @@
+// The two baselines, for all query tiles of one sequence and kv head.
+#pragma once
+#include "cpu/driver/call.h"
+
+namespace fa {
+namespace cpu {
+
+int64_t study_bytes(const Problem& p, const Kernels& k);
+void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scratch& w);
+void run_flash1(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scratch& w);
+
+}  // namespace cpu
+}  // namespace fa
