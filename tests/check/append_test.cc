@@ -5,6 +5,7 @@
 #include "support/handle.h"
 #include "support/random_case.h"
 #include "support/writes.h"
+#include "support/shaped.h"
 
 namespace test {
 namespace {
