@@ -30,8 +30,8 @@
  * The interface has three parts.
  *
  * The descriptor (fa_attention_desc_t) says *what* is computed: types, sizes, strides, masks and optional operands. It holds no
- * pointer, so it can be stored, hashed, compared and sent. A zero-filled descriptor with q_dtype and sizes is plain attention.
- * Every other field is zero until it is needed.
+ * pointer, so it can be stored, hashed, compared and sent. A descriptor of FA_ATTENTION_DESC_INIT with q_dtype and sizes is plain
+ * attention. Every other field is zero until it is needed.
  *
  * The args (fa_forward_args_t) say *where* the data is. A pointer must be given exactly when its FA_OPERAND_ bit is set.
  *
@@ -189,7 +189,7 @@ FA_API fa_status_t fa_create_info_init(fa_create_info_t* info, uint32_t struct_s
  *   FLASHATTN_LOG_FILE     the path of a regular file to which lines are appended if info.log is NULL. If it does not exist, it is
  *                          created for its user only. A link is not followed. If it cannot be opened, lines are lost, and no call fails
  *   FLASHATTN_MAX_ISA      the highest instruction set of the CPU backend, as FA_PARAM_MAX_ISA sets it
- *   OMP_STACKSIZE          and similar, with OpenMP's threads: to find out whether the system has as much memory for them
+ *   OMP_STACKSIZE          and similar, with FA_POOL_OPENMP: the stack size of its threads, to test how many the system grants
  * Errors: FA_INVALID_ARGUMENT (also for a FLASHATTN_MAX_ISA that names no level), FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED
  * (FLASHATTN_MAX_ISA names a level that this CPU lacks), FA_OUT_OF_MEMORY, FA_NO_DEVICE, FA_BACKEND_MISSING,
  * FA_BACKEND_INCOMPATIBLE, FA_DEVICE_ERROR. */
@@ -239,7 +239,7 @@ enum {
     FA_INFO_MEMORY = 102,  /* FA_MEMORY_HOST or _DEVICE */
     FA_INFO_ISA = 103,     /* FA_ISA_… in use; 0 on a GPU */
     FA_INFO_STREAM = 104,  /* the native stream of fa_create_info_t, as an integer; 0 on the CPU */
-    /* read-only figures of the last counted forward; those of tiles are always known */
+    /* read-only figures of the last counted forward; FA_STAT_TILE_ROWS and _KEYS also without FA_PARAM_COUNT_WORK */
     FA_STAT_TILE_ROWS = 200,     /* query rows of a tile (Br) */
     FA_STAT_TILE_KEYS = 201,     /* keys of a tile (Bc) */
     FA_STAT_FLOPS = 202,         /* floating-point operations of the products q·k and p·v */
@@ -266,12 +266,13 @@ enum { /* thread pool */
     FA_POOL_AUTO = 0,   /* FA_POOL_CALLER if parallel_for was given, else FA_POOL_OWN */
     FA_POOL_OPENMP = 1, /* an OpenMP team for each calling thread; its threads wait as OMP_WAIT_POLICY says. If a program has the
                            machine to itself and makes call after call, these threads begin sooner, because they wait without
-                           sleeping: on 16 cores by up to a fifth. If others need the cores, or there are pauses, they cost tens of
-                           times as much. Only the calling thread computes inside a parallel region, and in a child of fork() if the
-                           parent had made calls, because runtimes hang there. GNU's runtime also hangs after a team of the parent's
-                           own, which the library cannot see. Runtimes also end the process if the system refuses them a thread. The
-                           library therefore starts as many threads beforehand and requests no more than it got. If others take the
-                           last ones in between, the process ends. A build without OpenMP: FA_UNSUPPORTED */
+                           sleeping: on 16 cores, calls take up to a fifth less time. If other threads need the cores, calls take
+                           tens of times as long. With pauses between calls, they use tens of times as much processor time. Only the
+                           calling thread computes in these cases: inside a parallel region; in a child of fork() if the parent had
+                           made calls, because runtimes hang there. GNU's runtime also hangs there if the parent itself had a team,
+                           which the library cannot see. Runtimes also end the process if the system refuses them a thread. The library
+                           therefore starts as many threads beforehand and requests no more than it got. If others take the last
+                           ones in between, the process ends. A build without OpenMP: FA_UNSUPPORTED */
     FA_POOL_OWN = 2,    /* one pool for all handles of the process, with at most one thread for each CPU but one. None of them works
                            if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
                            waits for none that is slow to wake. Safe across fork() */
@@ -296,16 +297,17 @@ FA_API fa_status_t fa_malloc(fa_handle_t handle, uint64_t bytes, void** pointer)
 FA_API fa_status_t fa_free(fa_handle_t handle, void* pointer);
 FA_API fa_status_t fa_copy(fa_handle_t handle, void* to, const void* from, uint64_t bytes);
 FA_API fa_status_t fa_synchronize(fa_handle_t handle);
-/* Copies as fa_copy does, in stream order. The stream is that of the flag FA_ARGS_STREAM, else the handle's, with stream NULL. It
- * returns before the copy is done, if it can. Pageable host memory may be reused at once. Pinned memory may be reused when the
- * stream has passed the copy. */
+/* Copies as fa_copy does, in stream order. With the flag FA_ARGS_STREAM it uses `stream`. Otherwise it uses the handle's stream, and
+ * `stream` must be NULL. It returns before the copy is done, if it can. Pageable host memory may be reused at once. Pinned memory may
+ * be reused when the stream has passed the copy. */
 FA_API fa_status_t fa_copy_async(fa_handle_t handle, void* to, const void* from, uint64_t bytes, uint32_t flags, void* stream);
 
 /* --------------------------------------------------------------------------------------------------------------- types */
 
 /* Element types. A type keeps `elements` neighbouring dims of a head in `bytes` bytes: one unit. Strides count units. The innermost
  * stride is 1, and the number of dims of a head is a multiple of `elements`. Example: a head of 128 dims of FA_Q8_0 is 4 units, 136
- * bytes. Pointers are aligned to the unit's largest scalar. Accumulation is always f32.
+ * bytes. Pointers are aligned to the unit's largest scalar. Accumulation is f32. Exceptions: a GPU's matrix unit may sum 8-bit q · k,
+ * and under FA_PRECISION_NATIVE 8-bit P · v, in its short accumulator, which keeps 14 bits of the largest term.
  * Byte order: numbers of an array (f32, f16, bf16, integers) have the machine's byte order. Units with more than one number, or
  * defined by their bytes (blocks, 4 bits, FA_BIT), have the same bytes on every machine. */
 enum {
@@ -321,7 +323,7 @@ enum {
     FA_U4 = 37,   /* the same, 0 … 15 */
     FA_BIT = 48,  /* masks only: eight a byte, key j in bit j & 7 */
     /* k and v only: ggml's blocks of 32 dims, byte for byte as on little-endian machines. d and m are f16 with the low byte first.
-     * The value is 256 + ggml's number. The low halves of qs hold x of dims 0 … 15, the high halves x of dims 16 … 31. Bit c of qh,
+     * Each constant is 256 + ggml's number. The low halves of qs hold x of dims 0 … 15, the high halves x of dims 16 … 31. Bit c of qh,
      * which is bit c & 7 of its byte c >> 3, is bit 4 of x of dim c. */
     FA_Q4_0 = 258, /* 18 bytes: d, qs[16];              d · (x − 8) */
     FA_Q4_1 = 259, /* 20 bytes: d, m, qs[16];           d · x + m */
@@ -347,10 +349,9 @@ enum { /* flags */
 
 enum { /* precision */
     FA_PRECISION_DEFAULT = 0, /* q as given; P no coarser than q's type */
-    FA_PRECISION_NATIVE = 1   /* permits, but does not promise, rounding: of q to k's element type (8 bits: with a scale for a row or
-                                 fewer dims), of P to v's, and of q, P, values of block types and scaled values to bf16.
-                                 8-bit products over keys may be summed in a matrix unit's short accumulator. Study baselines ignore
-                                 it */
+    FA_PRECISION_NATIVE = 1   /* permits, but does not promise, rounding: of q to k's element type (8 bits: with a scale per row, or
+                                 per block of its dims), of P to v's, and of q, P, values of block types and scaled values to bf16.
+                                 8-bit P · v may be summed over keys in a matrix unit's short accumulator. Study baselines ignore it */
 };
 
 enum { /* alignment: where the diagonal is. Causal, window, chunk and ALiBi need one, because libraries differ */
@@ -498,7 +499,7 @@ typedef struct fa_attention_desc_s {
     int32_t algorithm;     /* FA_ALGORITHM_… */
     int32_t precision;     /* FA_PRECISION_… */
     int32_t scores_stage;  /* FA_SCORES_…, with FA_OPERAND_SCORES */
-    int32_t num_splits;    /* parts of the keys that are computed in parallel, up to 65536; 0: chosen from this descriptor alone */
+    int32_t num_splits;    /* parts of the keys that are computed in parallel, up to 65536; 0: chosen from descriptor and device */
     int32_t reserve_units; /* GPU: number of SMs (compute_units of fa_device_info_t) left free for other streams; at least two are
                               used. Kernels with one block per SM, such as Hopper's up to 256 dims, leave them free. All others
                               choose their splits for the remaining SMs. No effect on the CPU */
@@ -527,7 +528,7 @@ typedef struct fa_attention_desc_s {
     int64_t window_right; /* with FA_WINDOW: keys kept to the right of i + off, inclusive; −1: all; FA_CAUSAL acts as 0 */
     int64_t chunk;        /* > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off */
     int64_t split_size;   /* fixed number of keys of a split: the bits of a sequence then do not depend on the rest of the batch; 0:
-                             off, as with num_splits */
+                             off. Must be 0 if num_splits is set */
 
     int64_t mask_keys;     /* number of columns of the mask, for the last keys of a sequence; earlier keys are kept; 0: all keys */
     int64_t key_range_max; /* intervals of a row in key_ranges; 0: 1 */
@@ -929,9 +930,9 @@ FA_API fa_status_t fa_convert(fa_handle_t handle, const fa_conversion_t* list, i
 
 /* ------------------------------------------------------------------------------------------------------------- helpers */
 
-/* The dropout mask, which is the same on every backend. keep[r · keys + c] is 1 if key (key + c) of row (row + r) is kept, else 0,
- * for batch_head = b · heads_q + h. It is Philox 4x32-10: key' = first two words of Philox(key = seed, counter = {offset, 0}); r =
- * word j & 3 of Philox(key', counter = {j >> 2, i, low(batch_head), high(batch_head)}); kept iff r >= floor(p · 2^32). */
+/* The dropout mask, which is the same on every backend. keep[r · keys + c] is 1 if key j = key + c of row i = row + r is kept, else
+ * 0, for batch_head = b · heads_q + h. It is Philox 4x32-10: key' = first two words of Philox(key = seed, counter = {offset, 0}); w =
+ * word j & 3 of Philox(key', counter = {j >> 2, i, low(batch_head), high(batch_head)}); kept iff w >= floor(p · 2^32). */
 FA_API fa_status_t fa_dropout_mask(float p, uint64_t seed, uint64_t offset, int64_t batch_head, int64_t row, int64_t rows,
                                    int64_t key, int64_t keys, uint8_t* keep);
 

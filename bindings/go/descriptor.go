@@ -55,7 +55,7 @@ type Attention struct {
 	Precision Precision
 	// ScoresStage: FA_SCORES_…, with FA_OPERAND_SCORES
 	ScoresStage ScoresStage
-	// NumSplits: parts of the keys that are computed in parallel, up to 65536; 0: chosen from this descriptor alone
+	// NumSplits: parts of the keys that are computed in parallel, up to 65536; 0: chosen from descriptor and device
 	NumSplits int32
 	// ReserveUnits: GPU: number of SMs (compute_units of fa_device_info_t) left free for other streams; at least two are
 	// used. Kernels with one block per SM, such as Hopper's up to 256 dims, leave them free. All others
@@ -98,7 +98,7 @@ type Attention struct {
 	// Chunk: > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off
 	Chunk int64
 	// SplitSize: fixed number of keys of a split: the bits of a sequence then do not depend on the rest of the batch; 0:
-	// off, as with num_splits
+	// off. Must be 0 if num_splits is set
 	SplitSize int64
 	// MaskKeys: number of columns of the mask, for the last keys of a sequence; earlier keys are kept; 0: all keys
 	MaskKeys int64

@@ -46,12 +46,13 @@ const (
 	ThreadPoolAuto ThreadPool = C.FA_POOL_AUTO
 	// ThreadPoolOpenmp: an OpenMP team for each calling thread; its threads wait as OMP_WAIT_POLICY says. If a program has the
 	// machine to itself and makes call after call, these threads begin sooner, because they wait without
-	// sleeping: on 16 cores by up to a fifth. If others need the cores, or there are pauses, they cost tens of
-	// times as much. Only the calling thread computes inside a parallel region, and in a child of fork() if the
-	// parent had made calls, because runtimes hang there. GNU's runtime also hangs after a team of the parent's
-	// own, which the library cannot see. Runtimes also end the process if the system refuses them a thread. The
-	// library therefore starts as many threads beforehand and requests no more than it got. If others take the
-	// last ones in between, the process ends. A build without OpenMP: FA_UNSUPPORTED
+	// sleeping: on 16 cores, calls take up to a fifth less time. If other threads need the cores, calls take
+	// tens of times as long. With pauses between calls, they use tens of times as much processor time. Only the
+	// calling thread computes in these cases: inside a parallel region; in a child of fork() if the parent had
+	// made calls, because runtimes hang there. GNU's runtime also hangs there if the parent itself had a team,
+	// which the library cannot see. Runtimes also end the process if the system refuses them a thread. The library
+	// therefore starts as many threads beforehand and requests no more than it got. If others take the last
+	// ones in between, the process ends. A build without OpenMP: FA_UNSUPPORTED
 	ThreadPoolOpenmp ThreadPool = C.FA_POOL_OPENMP
 	// ThreadPoolOwn: one pool for all handles of the process, with at most one thread for each CPU but one. None of them works
 	// if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
@@ -68,10 +69,9 @@ type Precision int32
 const (
 	// PrecisionDefault: q as given; P no coarser than q's type
 	PrecisionDefault Precision = C.FA_PRECISION_DEFAULT
-	// PrecisionNative: permits, but does not promise, rounding: of q to k's element type (8 bits: with a scale for a row or
-	// fewer dims), of P to v's, and of q, P, values of block types and scaled values to bf16.
-	// 8-bit products over keys may be summed in a matrix unit's short accumulator. Study baselines ignore
-	// it
+	// PrecisionNative: permits, but does not promise, rounding: of q to k's element type (8 bits: with a scale per row, or
+	// per block of its dims), of P to v's, and of q, P, values of block types and scaled values to bf16.
+	// 8-bit P · v may be summed over keys in a matrix unit's short accumulator. Study baselines ignore it
 	PrecisionNative Precision = C.FA_PRECISION_NATIVE
 )
 

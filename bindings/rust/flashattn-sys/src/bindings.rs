@@ -125,12 +125,13 @@ pub const FA_ISA_SVE_BF16: i32 = 76;
 pub const FA_POOL_AUTO: i32 = 0;
 /// an OpenMP team for each calling thread; its threads wait as OMP_WAIT_POLICY says. If a program has the
 /// machine to itself and makes call after call, these threads begin sooner, because they wait without
-/// sleeping: on 16 cores by up to a fifth. If others need the cores, or there are pauses, they cost tens of
-/// times as much. Only the calling thread computes inside a parallel region, and in a child of fork() if the
-/// parent had made calls, because runtimes hang there. GNU's runtime also hangs after a team of the parent's
-/// own, which the library cannot see. Runtimes also end the process if the system refuses them a thread. The
-/// library therefore starts as many threads beforehand and requests no more than it got. If others take the
-/// last ones in between, the process ends. A build without OpenMP: FA_UNSUPPORTED
+/// sleeping: on 16 cores, calls take up to a fifth less time. If other threads need the cores, calls take
+/// tens of times as long. With pauses between calls, they use tens of times as much processor time. Only the
+/// calling thread computes in these cases: inside a parallel region; in a child of fork() if the parent had
+/// made calls, because runtimes hang there. GNU's runtime also hangs there if the parent itself had a team,
+/// which the library cannot see. Runtimes also end the process if the system refuses them a thread. The library
+/// therefore starts as many threads beforehand and requests no more than it got. If others take the last
+/// ones in between, the process ends. A build without OpenMP: FA_UNSUPPORTED
 pub const FA_POOL_OPENMP: i32 = 1;
 /// one pool for all handles of the process, with at most one thread for each CPU but one. None of them works
 /// if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
@@ -184,10 +185,9 @@ pub const FA_V_IN_K: u32 = 1 << 4;
 
 /// q as given; P no coarser than q's type
 pub const FA_PRECISION_DEFAULT: i32 = 0;
-/// permits, but does not promise, rounding: of q to k's element type (8 bits: with a scale for a row or
-/// fewer dims), of P to v's, and of q, P, values of block types and scaled values to bf16.
-/// 8-bit products over keys may be summed in a matrix unit's short accumulator. Study baselines ignore
-/// it
+/// permits, but does not promise, rounding: of q to k's element type (8 bits: with a scale per row, or
+/// per block of its dims), of P to v's, and of q, P, values of block types and scaled values to bf16.
+/// 8-bit P · v may be summed over keys in a matrix unit's short accumulator. Study baselines ignore it
 pub const FA_PRECISION_NATIVE: i32 = 1;
 
 pub const FA_ALIGN_UNSET: i32 = 0;
@@ -451,7 +451,7 @@ pub struct fa_attention_desc_t {
     pub precision: i32,
     /// FA_SCORES_…, with FA_OPERAND_SCORES
     pub scores_stage: i32,
-    /// parts of the keys that are computed in parallel, up to 65536; 0: chosen from this descriptor alone
+    /// parts of the keys that are computed in parallel, up to 65536; 0: chosen from descriptor and device
     pub num_splits: i32,
     /// GPU: number of SMs (compute_units of fa_device_info_t) left free for other streams; at least two are
     /// used. Kernels with one block per SM, such as Hopper's up to 256 dims, leave them free. All others
@@ -500,7 +500,7 @@ pub struct fa_attention_desc_t {
     /// > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off
     pub chunk: i64,
     /// fixed number of keys of a split: the bits of a sequence then do not depend on the rest of the batch; 0:
-    /// off, as with num_splits
+    /// off. Must be 0 if num_splits is set
     pub split_size: i64,
     /// number of columns of the mask, for the last keys of a sequence; earlier keys are kept; 0: all keys
     pub mask_keys: i64,
@@ -926,7 +926,7 @@ extern "C" {
     ///                          created for its user only. A link is not followed. If it cannot be opened, lines are lost, and no call fails
     /// ```
     ///   FLASHATTN_MAX_ISA      the highest instruction set of the CPU backend, as FA_PARAM_MAX_ISA sets it
-    ///   OMP_STACKSIZE          and similar, with OpenMP's threads: to find out whether the system has as much memory for them
+    ///   OMP_STACKSIZE          and similar, with FA_POOL_OPENMP: the stack size of its threads, to test how many the system grants
     /// Errors: FA_INVALID_ARGUMENT (also for a FLASHATTN_MAX_ISA that names no level), FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED
     /// (FLASHATTN_MAX_ISA names a level that this CPU lacks), FA_OUT_OF_MEMORY, FA_NO_DEVICE, FA_BACKEND_MISSING,
     /// FA_BACKEND_INCOMPATIBLE, FA_DEVICE_ERROR.
@@ -964,9 +964,9 @@ extern "C" {
     pub fn fa_free(handle: fa_handle_t, pointer: *mut c_void) -> fa_status_t;
     pub fn fa_copy(handle: fa_handle_t, to: *mut c_void, from: *const c_void, bytes: u64) -> fa_status_t;
     pub fn fa_synchronize(handle: fa_handle_t) -> fa_status_t;
-    /// Copies as fa_copy does, in stream order. The stream is that of the flag FA_ARGS_STREAM, else the handle's, with stream NULL. It
-    /// returns before the copy is done, if it can. Pageable host memory may be reused at once. Pinned memory may be reused when the
-    /// stream has passed the copy.
+    /// Copies as fa_copy does, in stream order. With the flag FA_ARGS_STREAM it uses `stream`. Otherwise it uses the handle's stream, and
+    /// `stream` must be NULL. It returns before the copy is done, if it can. Pageable host memory may be reused at once. Pinned memory may
+    /// be reused when the stream has passed the copy.
     pub fn fa_copy_async(
         handle: fa_handle_t,
         to: *mut c_void,
@@ -1041,9 +1041,9 @@ extern "C" {
         flags: u32,
         stream: *mut c_void,
     ) -> fa_status_t;
-    /// The dropout mask, which is the same on every backend. keep[r · keys + c] is 1 if key (key + c) of row (row + r) is kept, else 0,
-    /// for batch_head = b · heads_q + h. It is Philox 4x32-10: key' = first two words of Philox(key = seed, counter = {offset, 0}); r =
-    /// word j & 3 of Philox(key', counter = {j >> 2, i, low(batch_head), high(batch_head)}); kept iff r >= floor(p · 2^32).
+    /// The dropout mask, which is the same on every backend. keep[r · keys + c] is 1 if key j = key + c of row i = row + r is kept, else
+    /// 0, for batch_head = b · heads_q + h. It is Philox 4x32-10: key' = first two words of Philox(key = seed, counter = {offset, 0}); w =
+    /// word j & 3 of Philox(key', counter = {j >> 2, i, low(batch_head), high(batch_head)}); kept iff w >= floor(p · 2^32).
     pub fn fa_dropout_mask(
         p: f32,
         seed: u64,
