@@ -216,10 +216,10 @@ struct DecodePanel {
     const DecodeMatrixKernels* matrix;  // NULL: vectors
     mutable bool limbs;                 // tile registers are configured for products of integers
     int rows;                           // there is room for in a tile
-    const VisitedBlock& block(int64_t n) const { return blocks[n % kKnownBlocks]; }
-    int from(int i, int64_t n) const { return int(max_of(visible[i].begin - block(n).key, 0)); }
-    int to(int i, int64_t n) const { return int(min_of(visible[i].end - block(n).key, kTileKeys)); }
-    bool sees(int i, int64_t n) const { return masked ? block(n).kept[i] != 0 : from(i, n) < to(i, n); }
+    const VisitedBlock& block(int64_t n) const { return blocks[uint64_t(n) % kKnownBlocks]; }
+    int from(int i, const VisitedBlock& b) const { return int(max_of(visible[i].begin - b.key, 0)); }
+    int to(int i, const VisitedBlock& b) const { return int(min_of(visible[i].end - b.key, kTileKeys)); }
+    bool sees(int i, const VisitedBlock& b) const { return masked ? b.kept[i] != 0 : from(i, b) < to(i, b); }
     // S and P of one block lie beside those of the next (two stages).
     float* s(int i, int64_t n) const { return scratch.s + buffer_index(i, n) * kTileKeys; }
     float* rescale(int i, int64_t n) const { return scratch.rescale + buffer_index(i, n); }
@@ -227,6 +227,13 @@ struct DecodePanel {
     float*& o(int i) const { return scratch.o[i]; }
     float*& spare() const { return scratch.o[count]; }
 };
+
+bool has_gaps(uint64_t read) { return (read & (read + 1)) != 0; }
+// The baseline of x86-64 counts bits by a call, which each chunk of a plain cache would feel: few words have gaps.
+int count_bits(uint64_t read) {
+    if (has_gaps(read)) return __builtin_popcountll(read);
+    return read == ~uint64_t(0) ? 64 : __builtin_ctzll(read + 1);
+}
 
 // Which keys of the block at `key` rows see, and which are read; false: none.
 bool find_kept_keys(DecodePanel& panel, int64_t key) {
@@ -275,12 +282,12 @@ void look_up_blocks(DecodePanel& panel, int64_t n, const KvSource& source) {
 }
 
 // The keys of a chunk that are read, counted from its first; all where only bands mask.
-uint64_t read_keys(const DecodePanel& panel, int64_t n, int first) { return panel.block(n).read >> first & low_bits(panel.chunk_keys); }
+uint64_t read_keys(const DecodePanel& panel, const VisitedBlock& b, int first) { return b.read >> first & low_bits(panel.chunk_keys); }
 
 // From the columns of P or of scores that are read, one behind the other, to those of a chunk's keys, and back.
 void spread_keys(float* s, int rows, uint64_t read) {
     for (int r = 0; r < rows; r++, s += kTileKeys) {
-        int from = __builtin_popcountll(read);
+        int from = count_bits(read);
         for (uint64_t rest = read; rest;) {
             const int to = 63 - __builtin_clzll(rest);
             s[to] = s[--from];
@@ -294,18 +301,16 @@ void gather_keys(float* p, int rows, uint64_t read) {
         for (uint64_t rest = read; rest; rest &= rest - 1) p[to++] = p[__builtin_ctzll(rest)];
     }
 }
-bool has_gaps(uint64_t read) { return (read & (read + 1)) != 0; }
 
 // A tile's rows of a chunk's keys from `skip` on, and those to prefetch: the next tile's, or the first one's next chunk.
-KvRows kv_rows(const DecodePanel& panel, const KvSource& source, int i, int64_t n, int first, int skip) {
-    const VisitedBlock& b = panel.block(n);
-    const char* const* const rows = source.rows + b.first + __builtin_popcountll(b.read & low_bits(first)) + skip;
+KvRows kv_rows(const DecodePanel& panel, const KvSource& source, int i, const VisitedBlock& b, int first, int skip) {
+    const char* const* const rows = source.rows + b.first + count_bits(b.read & low_bits(first)) + skip;
     const bool last = i + 1 == panel.count;
     int far = i + panel.far_tiles, chunks = panel.far_chunks;
     if (far >= panel.count) far -= panel.count, chunks++;
     return {.row = rows,
             .offset = source.head[i].offset,
-            .next_row = last ? rows + __builtin_popcountll(read_keys(panel, n, first)) : rows,
+            .next_row = last ? rows + count_bits(read_keys(panel, b, first)) : rows,
             .next_offset = source.head[last ? 0 : i + 1].offset,
             .far_row = rows + chunks * panel.chunk_keys,
             .far_offset = source.head[far].offset};
@@ -327,14 +332,14 @@ void qk_chunk_matrix(const DecodePanel& panel, int i, const DecodeChunk& chunk, 
 }
 
 // Scores of a tile and chunk [first, first + panel.chunk_keys) of block n: all of it, softmax_block() masks what lies outside the band.
-void qk_tile_chunk(const DecodePanel& panel, int i, int64_t n, int first, Scratch& w) {
+void qk_tile_chunk(const DecodePanel& panel, int i, int64_t n, const VisitedBlock& b, int first, Scratch& w) {
     const Call& c = *panel.c;
     const QueryTile& t = panel.tiles[i];
-    if (!panel.sees(i, n)) return;
-    const uint64_t read = read_keys(panel, n, first);
-    const int keys = panel.masked ? __builtin_popcountll(read) : int(min_of(panel.to(i, n) - first, panel.chunk_keys));
-    if (keys <= 0 || (!panel.masked && panel.from(i, n) >= first + panel.chunk_keys)) return;
-    const KvRows rows = kv_rows(panel, panel.k, i, n, first, 0);
+    if (!panel.sees(i, b)) return;
+    const uint64_t read = read_keys(panel, b, first);
+    const int keys = panel.masked ? count_bits(read) : int(min_of(panel.to(i, b) - first, panel.chunk_keys));
+    if (keys <= 0 || (!panel.masked && panel.from(i, b) >= first + panel.chunk_keys)) return;
+    const KvRows rows = kv_rows(panel, panel.k, i, b, first, 0);
     float* s = panel.s(i, n) + first;
     if (panel.matrix) return qk_chunk_matrix(panel, i, {c.p->d.k_dtype, panel.scratch.has_limbs[i], rows, keys}, s);
     if (panel.k.head[i].in_place) {
@@ -343,38 +348,40 @@ void qk_tile_chunk(const DecodePanel& panel, int i, int64_t n, int first, Scratc
         return;
     }
     ChunkOperands chunk;
-    locate_chunk(c, t, panel.k, panel.k.head[i], rows, panel.block(n).key + first, keys, panel.scratch.widened, chunk, w);
+    locate_chunk(c, t, panel.k, panel.k.head[i], rows, b.key + first, keys, panel.scratch.widened, chunk, w);
     chunk.kernels->qk(t.q, t.rows, chunk.rows, keys, chunk.dim, s);
     if (chunk.scaled) scale_columns(s, t.rows, keys, chunk.factors);
 }
 
 // A tile's softmax follows its last scores at once: the softmax of all tiles together would keep memory idle for too long.
 void qk_chunk(const DecodePanel& panel, int64_t n, int first, Scratch& w) {
+    const VisitedBlock& b = panel.block(n);
     for (int i = 0; i < panel.count; i++) {
-        qk_tile_chunk(panel, i, n, first, w);
-        if (first + panel.chunk_keys < kTileKeys || !panel.sees(i, n)) continue;
-        const int64_t key = panel.block(n).key;
+        qk_tile_chunk(panel, i, n, b, first, w);
+        if (first + panel.chunk_keys < kTileKeys || !panel.sees(i, b)) continue;
+        const int64_t key = b.key;
         uint64_t words[kDecodeRows];
         const uint64_t* kept = !panel.masked ? nullptr : panel.shared_masks ? panel.kept[n % kKnownBlocks] : words;
         if (kept == words) kept_words(*panel.c, panel.tiles[i], key, low_bits(int(min_of(kTileKeys, panel.end - key))), words);
-        softmax_block(*panel.c, panel.tiles[i], panel.common[i], key, panel.to(i, n), kept, panel.matrix ? 1.f : panel.k.head[i].factor,
+        softmax_block(*panel.c, panel.tiles[i], panel.common[i], key, panel.to(i, b), kept, panel.matrix ? 1.f : panel.k.head[i].factor,
                       panel.states[i], panel.s(i, n), panel.rescale(i, n), panel.scratch);
     }
 }
 
 void pv_chunk(const DecodePanel& panel, int64_t n, int first, Scratch& w) {
+    const VisitedBlock& b = panel.block(n);
     const Call& c = *panel.c;
     static const float ones[kDecodeRows] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-    const uint64_t read = read_keys(panel, n, first);
+    const uint64_t read = read_keys(panel, b, first);
     for (int i = 0; i < panel.count; i++) {
         const QueryTile& t = panel.tiles[i];
-        if (!panel.sees(i, n)) continue;
-        const int from = panel.masked ? first : int(max_of(panel.from(i, n), first));
-        const int keys = panel.masked ? __builtin_popcountll(read) : int(min_of(panel.to(i, n), first + panel.chunk_keys)) - from;
+        if (!panel.sees(i, b)) continue;
+        const int from = panel.masked ? first : int(max_of(panel.from(i, b), first));
+        const int keys = panel.masked ? count_bits(read) : int(min_of(panel.to(i, b), first + panel.chunk_keys)) - from;
         // Of a block that masks leave, the first chunk rescales what there is, even where it adds nothing.
-        const bool already_rescaled = first > 0 && (panel.masked || panel.from(i, n) < first);
+        const bool already_rescaled = first > 0 && (panel.masked || panel.from(i, b) < first);
         if (keys <= 0 && (!panel.masked || already_rescaled)) continue;
-        const KvRows rows = kv_rows(panel, panel.v, i, n, first, from - first);
+        const KvRows rows = kv_rows(panel, panel.v, i, b, first, from - first);
         float *const p = panel.s(i, n) + from, *const o = panel.o(i);
         const float* const rescale = already_rescaled ? ones : panel.rescale(i, n);
         if (panel.matrix) {
@@ -390,7 +397,7 @@ void pv_chunk(const DecodePanel& panel, int64_t n, int first, Scratch& w) {
             continue;
         }
         ChunkOperands chunk;
-        locate_chunk(c, t, panel.v, panel.v.head[i], rows, panel.block(n).key + from, keys, panel.scratch.widened, chunk, w);
+        locate_chunk(c, t, panel.v, panel.v.head[i], rows, b.key + from, keys, panel.scratch.widened, chunk, w);
         if (chunk.scaled) scale_columns(p, t.rows, keys, chunk.factors);
         chunk.kernels->pv(p, t.rows, chunk.rows, keys, chunk.dim, rescale, o);
     }
@@ -400,8 +407,8 @@ void pv_chunk(const DecodePanel& panel, int64_t n, int first, Scratch& w) {
 void prefetch_block(const DecodePanel& panel, const KvSource& source, int64_t n, int64_t bytes) {
     if (!panel.single_keys || n + 1 >= panel.found || panel.block(n + 1).read == ~uint64_t(0)) return;
     const VisitedBlock& b = panel.block(n);
-    const char* const* const rows = source.rows + b.first + __builtin_popcountll(b.read);
-    const int keys = __builtin_popcountll(panel.block(n + 1).read);
+    const char* const* const rows = source.rows + b.first + count_bits(b.read);
+    const int keys = count_bits(panel.block(n + 1).read);
     for (int i = 0; i < panel.count; i++)
         for (int j = 0; j < keys; j++) prefetch_bytes(rows[j] + source.head[i].offset, bytes);
 }
