@@ -6,8 +6,8 @@ kernel_table.py --write TABLE NVCC VERSION LIST REPORT…   writes TABLE, docs/g
 kernel_table.py --check TABLE NVCC VERSION LIST REPORT…   fails if TABLE differs from this build, or if a kernel spills
 
 NVCC and VERSION: the compiler. LIST: the program tests/budgets/kernel_list, or - to compare registers and hashes alone. REPORT:
-OBJECT.ptxas, which tools/keep_ptxas_report kept with other files of its name. A build for some of TABLE's architectures, or with some of its units, is compared in what it
-has. Another compiler than TABLE's cannot tell whether it is current: the check is skipped (77).
+OBJECT.ptxas, which tools/keep_ptxas_report kept with other files of its name. A build for some of TABLE's architectures, or with some
+of its units, is compared in what it has. Another compiler than TABLE's cannot tell whether it is current: the check is skipped (77).
 
 A build that assembles its kernels reports everything. A quick build (FA_CUDA_PTX) reports only which kernels there are. TABLE's
 rows then hold for each unit that has the same source, comments and spaces apart. To confirm that, the check compiles and

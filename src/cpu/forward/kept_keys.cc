@@ -1,6 +1,7 @@
 // Which keys boolean masks and biases of −inf leave the rows of a tile, beside bands, ranges and lists: a word of 64 keys for each row, so
 // that what no row sees is not read. Words are compared a vector at a time; rows that share a mask have theirs compared once.
 #include "cpu/forward/kept_keys.h"
+#include "cpu/forward/score_mod.h"
 #include "cpu/forward/visible_keys.h"
 
 namespace fa {
@@ -107,7 +108,6 @@ bool heads_share_masks(const Call& c) {
 void gather_kept_addend(const Call& c, const QueryTile& t, int64_t key, const uint64_t* kept, float* addend) {
     const Problem& p = *c.p;
     const bool bias = p.has(FA_OPERAND_BIAS), alibi = p.has(FA_OPERAND_ALIBI), scaled = p.has(FA_OPERAND_BIAS_SCALE);
-    const int64_t step = p.d.bias_stride[3];
     int64_t before = -1;
     RowCursor cursor(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, cursor.next()) {
@@ -122,13 +122,7 @@ void gather_kept_addend(const Call& c, const QueryTile& t, int64_t key, const ui
         memset(line, 0, kTileKeys * sizeof *line);
         if (kept[lane] == 0) continue;
         const int first = __builtin_ctzll(kept[lane]), end = kWordKeys - __builtin_clzll(kept[lane]);
-        if (bias && step == 1)
-            c.k->widen[type_index(p.d.bias_dtype)](static_cast<const char*>(c.a->bias) + (row + key + first) * type_bytes(p.d.bias_dtype),
-                                                   end - first, line + first);
-        else if (bias)
-            for (int j = first; j < end; j++) line[j] = bias_value(p, c.a->bias, row + (key + j) * step);
-        if (bias && scaled)
-            for (int j = first; j < end; j++) line[j] = scaled_bias(line[j], c.a->bias_scale[head]);
+        if (bias) read_bias(c, head, row + (key + first) * p.d.bias_stride[3], end - first, line + first);
         if (!alibi) continue;
         const float slope = c.a->alibi_slopes[t.batch * p.d.alibi_batch_stride + head];
         for (int j = first; j < end; j++) line[j] -= slope * float(llabs(cursor.position + t.rule.off - (key + j)));

@@ -19,10 +19,6 @@ bool unit_key_stride(const Problem& p) {
     return (!p.has(FA_OPERAND_BIAS) || p.d.bias_stride[3] == 1) && (!p.has(FA_OPERAND_MASK) || p.d.mask_stride[3] == 1);
 }
 
-void scale_line(float scale, float* line, int count) {
-    for (int j = 0; j < count; j++) line[j] = scaled_bias(line[j], scale);
-}
-
 // One row's bias, −inf where the band or the mask removes the key.
 void gather_line(const Call& c, const QueryTile& t, int64_t position, int64_t head, int64_t key, int keys, float* line) {
     const Problem& p = *c.p;
@@ -34,10 +30,9 @@ void gather_line(const Call& c, const QueryTile& t, int64_t position, int64_t he
     if (count == 0) return;
     const int64_t at = key + begin, size = type_bytes(p.d.bias_dtype);
     if (p.has(FA_OPERAND_BIAS)) {
-        const char* bias = static_cast<const char*>(c.a->bias) + (bias_row(p, t.batch, head, position) + at) * size;
-        c.k->widen[type_index(p.d.bias_dtype)](bias, count, line + begin);
-        if (p.has(FA_OPERAND_BIAS_SCALE)) scale_line(c.a->bias_scale[head], line + begin, count);
-        prefetch_bytes(bias + count * size, kTileKeys * size);
+        const int64_t first = bias_row(p, t.batch, head, position) + at;
+        read_bias(c, head, first, count, line + begin);
+        prefetch_bytes(static_cast<const char*>(c.a->bias) + (first + count) * size, kTileKeys * size);
     } else {
         memset(line + begin, 0, size_t(count) * sizeof(float));
     }
@@ -72,6 +67,17 @@ bool masks_keys(const Call& c, const QueryTile& t, int64_t key, int keys) {
 }
 
 }  // namespace
+
+void read_bias(const Call& c, int64_t head, int64_t first, int count, float* to) {
+    const Problem& p = *c.p;
+    const int64_t step = p.d.bias_stride[3];
+    if (step == 1)
+        c.k->widen[type_index(p.d.bias_dtype)](static_cast<const char*>(c.a->bias) + first * type_bytes(p.d.bias_dtype), count, to);
+    else
+        for (int j = 0; j < count; j++) to[j] = bias_value(p, c.a->bias, first + j * step);
+    if (!p.has(FA_OPERAND_BIAS_SCALE)) return;
+    for (int j = 0; j < count; j++) to[j] = scaled_bias(to[j], c.a->bias_scale[head]);
+}
 
 bool alibi_by_lanes(const Problem& p) {
     return p.has(FA_OPERAND_ALIBI) && !(p.d.softcap > 0) && unit_key_stride(p) && !p.has(FA_OPERAND_FULL_LIST);

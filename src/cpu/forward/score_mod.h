@@ -5,6 +5,8 @@
 namespace fa {
 namespace cpu {
 
+// The bias of `count` keys, from its element `first` on, times the head's factor. first: bias_row() and the key's stride.
+void read_bias(const Call& c, int64_t head, int64_t first, int count, float* to);
 // Whether ALiBi needs no addend: where it can be added right behind the product.
 bool alibi_by_lanes(const Problem& p);
 void add_alibi(const Call& c, const QueryTile& t, int64_t key, int keys, float* s);
