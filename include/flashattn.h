@@ -440,9 +440,9 @@ enum { /* strided: tensors with literal strides. Without its bit a tensor is den
  *
  * NaN and infinity. NaN in q or in an attended k gives NaN in the row's o and LSE. NaN in an attended v gives NaN in its column of
  * o. Infinity in v, also by a scale, gives ±inf or NaN there. A removed key never shows through k, bias or mask.
- * On the CPU, an infinite d or m of a block of k counts as NaN, and so does an infinite scale of a row of q or of a head of k.
- * Values of q and k that other scales and shifts make infinite count as if they were stored so. A GPU may multiply sums of products
- * by such scales, or count them as NaN. Under FA_PRECISION_NATIVE, an infinite q may count as NaN.
+ * An infinite d or m of a block of k counts as NaN, and so does an infinite scale of a row of q or of a head of k.
+ * Values of q and k that other scales and shifts make infinite count as if they were stored so; on a GPU, they may count as NaN.
+ * Under FA_PRECISION_NATIVE, an infinite q may count as NaN.
  * A v that is not finite may also spoil its column in rows of the same sequence and kv head that do not attend it (0 · NaN). It
  * need not show in rows with a p that is 0 in f32. Which rows these are may differ between instruction sets and devices.
  *
@@ -734,10 +734,10 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
  * dk and dv share no elements with each other or with inputs. Rows and keys of padded tensors beyond the valid lengths get 0. Gaps
  * of packed tensors are not written. A row takes no part and has dq = 0, whatever its q and dout hold, if its LSE is −inf (no keys
  * and no sink), below −2.35e38 or +inf.
- * NaN and infinite values show in every gradient with a sum that they take part in. They may also spoil gradients of other rows and
- * keys of their sequence and kv head (0 · NaN), and sums over these (dbias, dsinks). Which ones these are may differ between
- * instruction sets and devices. They do not show in gradients of other sequences and kv heads. Values outside the valid lengths
- * show nowhere.
+ * NaN and infinite values show in every gradient with a sum that they take part in. They need not show through a p that is 0 in
+ * f32. They may also spoil gradients of other rows and keys of their sequence and kv head (0 · NaN), and sums over these (dbias,
+ * dsinks). Which ones these are may differ between instruction sets and devices. They do not show in gradients of other sequences
+ * and kv heads. Values outside the valid lengths show nowhere.
  * The CPU backend gives the same bits every time, for any number of threads. A GPU does so under FA_DETERMINISTIC.
  *
  * Strides of the gradients. All zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a

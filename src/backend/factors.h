@@ -25,9 +25,10 @@ FA_FN float load_factor(const void* base, int64_t index, int32_t dtype) {
 FA_FN int64_t factor_index(const Factors& f, int64_t outer, int64_t row, int64_t head) {
     return outer * f.stride[0] + row / f.block[0] * f.stride[1] + head * f.stride[2];
 }
+// Of what attention multiplies: see nan_if_infinite().
 FA_FN float scaled_value(const Factors& f, int64_t index, float stored) {
-    const float value = stored * load_factor(f.factor, index, f.dtype);
-    return f.shift ? value + load_factor(f.shift, index, f.dtype) : value;
+    const float value = stored * nan_if_infinite(load_factor(f.factor, index, f.dtype));
+    return f.shift ? value + nan_if_infinite(load_factor(f.shift, index, f.dtype)) : value;
 }
 
 // Rounded to a factor's type, and to a number of it: one that is none stays so, and a positive one stays positive.

@@ -35,8 +35,13 @@ FA_DEVICE void add_bias_tiles(const SimtBackwardParams& x, int64_t batch, int64_
             rt::barrier();
             if (!find_visible(x)) continue;
             compute_p_ds<true>(x, true, false);
+            // Elements of rows and keys that this sequence lacks are other sequences', in whose sums its NaN must not show.
             FA_UNROLL_FOR (int r = 0; r < 4; r++)
-                FA_UNROLL_FOR (int n = 0; n < 4; n++) sum[r][n] = fmaf(scale, backward_shared().ds[element_at<true>(r, n)], sum[r][n]);
+                FA_UNROLL_FOR (int n = 0; n < 4; n++) {
+                    const int row = rt::thread() / 16 * 4 + r, key = rt::thread() % 16 + 16 * n;
+                    if (row0 + row < t.seq.q_len && key0 + key < t.seq.k_len)
+                        sum[r][n] = fmaf(scale, backward_shared().ds[element_at<true>(r, n)], sum[r][n]);
+                }
         }
 }
 

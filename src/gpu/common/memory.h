@@ -77,7 +77,7 @@ FA_DEVICE float load_element(const void* base, int64_t i, int32_t dtype) {
     }
 }
 
-// Element `dim` of a row that begins with unit `row`. A block's bytes are read one by one.
+// Element `dim` of a row of q, k or v that begins with unit `row`. A block's bytes are read one by one.
 FA_DEVICE float load_dim(const void* base, int64_t row, int64_t dim, int32_t dtype) {
     if (is_nibble_type(dtype)) {
         const uint32_t pair = static_cast<const uint8_t*>(base)[row + dim / 2];
@@ -85,7 +85,7 @@ FA_DEVICE float load_dim(const void* base, int64_t row, int64_t dim, int32_t dty
     }
     if (!is_block_type(dtype)) return load_element(base, row + dim, dtype);
     const uint8_t* const block = static_cast<const uint8_t*>(base) + (row + dim / kBlockDims) * type_bytes(dtype);
-    return block_value(block, block_format(dtype), int(dim % kBlockDims));
+    return nan_if_infinite(block_value(block, block_format(dtype), int(dim % kBlockDims)));
 }
 
 // Four neighbouring values of a block, from dim `first` on, a multiple of 4: as they are stored, and as f32. Loads of every format are the
@@ -108,7 +108,7 @@ FA_DEVICE BlockQuad load_block_quad(const uint8_t* block, BlockFormat f, int fir
     return q;
 }
 FA_DEVICE void widen(const BlockQuad& q, BlockFormat f, float value[4]) {
-    const float d = f16_to_f32(q.d), m = f16_to_f32(q.m);
+    const float d = nan_if_infinite(f16_to_f32(q.d)), m = nan_if_infinite(f16_to_f32(q.m));
     FA_UNROLL_FOR (int e = 0; e < 4; e++) {
         const uint32_t x = q.x >> 8 * e & 255u;
         const int integer = f.bits == 8 ? int(int8_t(x)) : int(x | (q.fifth >> e & 1u) << 4) - (f.has_min ? 0 : 1 << (f.bits - 1));
@@ -173,7 +173,7 @@ FA_DEVICE float scaled_dim(const ScaledRows& r, const void* data, int32_t dtype,
 // The factor of a row that is plain and has one.
 FA_FN float row_factor(const ScaledRows& r, int64_t outer, int64_t row, int64_t head) {
     const int64_t* const s = r.factors.stride;
-    return static_cast<const float*>(r.factors.factor)[outer * s[0] + row * s[1] + head * s[2]];
+    return nan_if_infinite(static_cast<const float*>(r.factors.factor)[outer * s[0] + row * s[1] + head * s[2]]);
 }
 
 // Of kernels that read plain rows alone, the factors of q, k or v. NULL: none.

@@ -258,7 +258,7 @@ struct LatentTile {
                                                           : static_cast<const uint16_t*>(f.factor)[at];
     }
     FA_MEMBER static float factor_value(const Factors& f, int64_t column, uint32_t raw) {
-        return column < 0 ? 1.f : f.dtype == FA_F32 ? float_of(raw) : load_factor(&raw, 0, f.dtype);
+        return column < 0 ? 1.f : nan_if_infinite(f.dtype == FA_F32 ? float_of(raw) : load_factor(&raw, 0, f.dtype));
     }
     FA_MEMBER static void load_factors(const MmaForwardParams& x, const int64_t (&column)[kParts], int j,
                                        uint32_t (&raw)[kParts][kLaneKeys]) {

@@ -469,7 +469,7 @@ struct MmaBlock {
             const int head = int(t.kv_head) * group + row % group;
             s.row[r] = {position, head, int(clamp(band.begin, begin, end)), int(clamp(band.end, begin, end)), 0.f};
             if constexpr (Mma::kWidensQ)
-                s.q_factor[r] = x.q_descale.data ? x.q_descale.data[x.q_descale.strides.index(t.batch, 0, head)] : 1.f;
+                s.q_factor[r] = x.q_descale.data ? nan_if_infinite(x.q_descale.data[x.q_descale.strides.index(t.batch, 0, head)]) : 1.f;
             if (!x.alibi_slopes) continue;
             const float slope = log2_slope(x.alibi_slopes[t.batch * x.alibi_batch_stride + head]);
             s.row[r].slope = slope;

@@ -400,7 +400,7 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
         FA_UNROLL_FOR (int c = 0; c < M::kAccs; c++)
             FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
     }
-    const float k_factor = begin < end ? M::descale(x.k_descale) * M::common_q_factor(x) : 1.f;
+    const float k_factor = begin < end ? nan_if_infinite(M::descale(x.k_descale)) * M::common_q_factor(x) : 1.f;
     const auto v_descale = [&] { return Mma::kScaled || kStored<Mma> ? 1.f / x.v_unit : begin < end ? M::descale(x.v_descale) : 1.f; };
     constexpr bool late = Mma::kWidensQ && M::key_warps == 1;  // prefill has no register for it through the loop
     float v_factor = late ? 1.f : v_descale();

@@ -33,7 +33,7 @@ struct Bf16Copies {
 // Of a block, values `first` and seven more, and those of 16 dims behind them. Blocks lie at even addresses.
 FA_DEVICE void load_block_part(const uint16_t* block, BlockFormat f, int first, float value[16]) {
     const int head = f.has_min ? 2 : 1, at = head + (f.bits == 5 ? 2 : 0) + first / 2;
-    const float d = f16_to_f32(block[0]), m = f.has_min ? f16_to_f32(block[1]) : 0.f;
+    const float d = nan_if_infinite(f16_to_f32(block[0])), m = f.has_min ? nan_if_infinite(f16_to_f32(block[1])) : 0.f;
     uint32_t x[4] = {block[at] | uint32_t(block[at + 1]) << 16, block[at + 2] | uint32_t(block[at + 3]) << 16};
     if (f.bits == 8) {
         x[2] = block[at + 8] | uint32_t(block[at + 9]) << 16, x[3] = block[at + 10] | uint32_t(block[at + 11]) << 16;

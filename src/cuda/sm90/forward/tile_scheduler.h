@@ -43,7 +43,7 @@ FA_DEVICE int n_block_max_of(const Window& window, const WorkTileInfo& t, int ro
 }
 
 // The factors of q, k and v, of which a sequence and a head have one each. Below kMinScale all P of a row are equal, whatever
-// q and k are; a scale of 0 would meet a row_ref of −∞.
+// q and k are; a scale of 0 would meet a row_ref of −∞. An infinite one makes NaN of a row's largest score, as it should.
 FA_DEVICE void find_descale_factors(const Sm90Call& x, WorkTileInfo& t) {
     constexpr float kMinScale = 0x1p-60f;
     const int kv_index = x.sequences.packed_k() ? t.batch : t.kv_batch;

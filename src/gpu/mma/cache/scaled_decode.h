@@ -212,6 +212,14 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
             uint32_t multiplier[2][kBlocks];
             if constexpr (Type::kHalves) load_multipliers(multiplier, factors + (key + lane / 4) * 32 + lane % 4 / 2 * 16, 8 * 32);
             else load_factors<pitch, keys>(factor, offset, k, factors, key + lane / 4);
+            // (Offsets of blocks have d in them. What is not in blocks was converted so.)
+            if constexpr (Type::kInBlocks) {
+                FA_UNROLL_FOR (int i = 0; i < 2; i++)
+                    FA_UNROLL_FOR (int block = 0; block < kBlocks; block++) {
+                        float& infinite = Type::kOffsets ? offset[i][block] : factor[i][block];
+                        infinite = nan_if_infinite(infinite);
+                    }
+            }
             FA_UNROLL_FOR (int pair = 0; pair < kBlocks; pair += 2) {
                 FragmentB right[4];
                 load_blocks<false, T, pitch>(type, right, k, key, pair, multiplier);

@@ -217,19 +217,22 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
             }
         }
     }
+    // Infinite ones count as NaN: see nan_if_infinite().
     template <int32_t dtype>
     FA_MEMBER static Scaling32 load_scaling(const char* row, int c, const Factors& f, float unit) {
         using Stored = StoredBlock<dtype>;
         if constexpr (Stored::kBlock) {
             const char* const head = row + c * Stored::kBytes;
-            const float d = rt::load_f16(head);
-            if constexpr (Stored::kFormat.has_min) return {d * unit, fmaf(d, float(Stored::kMiddle), rt::load_f16(head + 2)) * unit};
+            const float d = nan_if_infinite(rt::load_f16(head));
+            if constexpr (Stored::kFormat.has_min)
+                return {d * unit, fmaf(d, float(Stored::kMiddle), nan_if_infinite(rt::load_f16(head + 2))) * unit};
             else return {d * unit, 0.f};
         } else {
             const bool halves = f.factor && f.block[1] == kBlockDims / 2;
             const int place = f.dtype == FA_F32 ? 0 : row[kPlaceAt + c];
-            const float factor = f.factor ? load_factor(row + kFactorAt + 4 * c + (place & 3), 0, f.dtype) : 1.f,
-                        second = f.shift || halves ? load_factor(row + kShiftAt + 4 * c + (place >> 2), 0, f.dtype) : 0.f;
+            const auto load = [&](const char* at) { return nan_if_infinite(load_factor(at, 0, f.dtype)); };
+            const float factor = f.factor ? load(row + kFactorAt + 4 * c + (place & 3)) : 1.f,
+                        second = f.shift || halves ? load(row + kShiftAt + 4 * c + (place >> 2)) : 0.f;
             const float of_numbers = dtype == FA_E2M1 ? 0.5f * unit : unit;
             if (halves) return {factor * of_numbers, second * of_numbers};
             return {factor * of_numbers, second * unit};

@@ -100,8 +100,9 @@ struct KvPipe<M, kind, Type, Copies::stored> {
             float factor[kBlocks], offset[kBlocks];
             const int shared = f.block[1] >= M::dims ? kBlocks : int(f.block[1]) / kBlockDims;  // blocks that share one
             FA_UNROLL_FOR (int c = 0; c < kBlocks; c++) {
-                factor[c] = f.factor ? load_factor(row + kFactorAt, c / shared, f.dtype) * unit : unit;
-                if constexpr (Type::kOffsets) offset[c] = f.shift ? load_factor(row + kShiftAt, c / shared, f.dtype) * unit : 0.f;
+                const auto load = [&](int at) { return nan_if_infinite(load_factor(row + at, c / shared, f.dtype)) * unit; };
+                factor[c] = f.factor ? load(kFactorAt) : unit;
+                if constexpr (Type::kOffsets) offset[c] = f.shift ? load(kShiftAt) : 0.f;
             }
             rt::store4(reinterpret_cast<float*>(to) + key * kBlocks, factor);
             if constexpr (Type::kOffsets) rt::store4(reinterpret_cast<float*>(to) + (M::keys + key) * kBlocks, offset);

@@ -25,12 +25,12 @@ FA_KERNEL void FA_BOUNDS(kBlockFactorThreads, 1) prepare_block_factors(FA_PARAM 
         const int64_t pair = i / x.to.groups, sequence = pair / x.to.heads_k, head = pair % x.to.heads_k,
                       key = i % x.to.groups * BlockFactors::kKeys;
         const bool there = key < x.keys && (!x.seqused || key < x.seqused[sequence]);
-        const float k = there ? factor(x.k, sequence, key, head) : 1.f, v = there ? factor(x.v, sequence, key, head) : 0.f;
+        const float k = there ? nan_if_infinite(factor(x.k, sequence, key, head)) : 1.f, v = there ? factor(x.v, sequence, key, head) : 0.f;
         x.to.kv[i] = make_float2(k, v);
         if (there) atomicMax(reinterpret_cast<int*>(x.to.v_unit + pair), __float_as_int(fabsf(v)));
     } else if (const int64_t j = i - x.kv_total; j < x.q_total) {
         const int64_t line = j / x.to.rows;
-        x.to.q[j] = factor(x.q, line / x.to.heads_q, j % x.to.rows, line % x.to.heads_q);
+        x.to.q[j] = nan_if_infinite(factor(x.q, line / x.to.heads_q, j % x.to.rows, line % x.to.heads_q));
     }
 }
 

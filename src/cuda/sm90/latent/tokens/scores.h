@@ -252,7 +252,9 @@ class TokenScores {
         bool nan = false, there[2];
         FA_UNROLL_FOR (int h = 0; h < 2; h++) there[h] = present >> (16 * warp + g() + 8 * h) & 1;
         Two of_row[kValues], of_part[kParts];
-        FA_UNROLL_FOR (int i = 0; i < kScores; i++) of_row[value_of(i)].x[half_of(i)] = score[i];
+        float infinite[2] = {};  // NaN where a factor is, which makes a score NaN: see nan_if_infinite()
+        FA_UNROLL_FOR (int i = 0; i < 2 * kParts; i++) infinite[i % 2] = fmaf(0.f, factor[i / 2][i % 2], infinite[i % 2]);
+        FA_UNROLL_FOR (int i = 0; i < kScores; i++) of_row[value_of(i)].x[half_of(i)] = score[i] + infinite[half_of(i)];
         FA_UNROLL_FOR (int i = 0; i < 2 * kParts; i++) of_part[i / 2].x[i % 2] = factor[i / 2][i % 2];
         FA_UNROLL_BY(1)
         for (int v = 0; v < kValues; v++, rotate(of_row)) {
