@@ -48,7 +48,7 @@ TEST(Pages, LinksLeadSomewhere) {
 TEST(Pages, NameFilesThatExist) {
     const std::regex path("`((bench|bindings|cli|cmake|docs|examples|include|src|tests|tools)/[^`* ]+)[^`*]*`");
     for (const char* page : {"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md", "docs/gpu.md", "docs/hopper.md",
-                             "docs/install.md", "docs/support.md", "docs/SPEC.md"}) {
+                             "docs/install.md", "docs/support.md", "docs/SPEC.md", "docs/amd.md", "docs/distributed.md"}) {
         const std::string text = read(page);
         for (std::sregex_iterator at(text.begin(), text.end(), path), end; at != end; ++at)
             EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(SOURCE_DIR) / (*at)[1].str())) << page << ": " << (*at)[1];
