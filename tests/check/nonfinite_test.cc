@@ -294,6 +294,7 @@ TEST(NonFinite, OfOneSequenceNotInABroadcastBias) {
         b.c.d.bias_stride[2] = 24, b.c.d.bias_stride[3] = 1;
         b.c.bind(rng);
         b.c.fill_normal(rng);
+        b.c.set_bias([&](int64_t, int64_t, int64_t, int64_t) { return rng.normal(); });
         const oracle::Reading r = b.c.reading();
         oracle::store(in_q ? b.c.q.as() : b.c.k.as(), in_q ? r.q(0, 1, 2) : r.k(0, 0, 4), FA_F32, NAN);
         ASSERT_EQ(b.run_forward(handle), FA_OK) << handle.error();
