@@ -3,7 +3,9 @@
 #include "hip/rt_hip.h"
 #include "gpu/host/backend.h"
 #include "gpu/backward/instances_simt.h"
+#include "gpu/rows/merge_splits.h"
 #include "gpu/simt/instances.h"
+#include "gpu/simt/study.h"
 #ifdef __HIP__
 #include "hip/matrix_hip.h"
 #include "gpu/transposed/instances.h"

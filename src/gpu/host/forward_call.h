@@ -310,8 +310,7 @@ fa_status_t launch_portable(const ForwardPlan& f, const fa_forward_args_t& a, ch
     if (x.partial_o) s = launch_merge(f.merge_columns, stream, merged);
     if (s != rt::kSuccess) return device_failed(m, s, merge_name(f.merge_columns));
     if (!p.has(FA_OPERAND_SCORES)) return FA_OK;
-    const int64_t rows = p.d.batch * p.kv_heads * x.rows;
-    if (x.partial_o) s = rt::launch(merge_split_states, ceil_div(rows, kMergeThreads), kMergeThreads, 0, stream, merged);
+    if (x.partial_o) s = launch_state_merge(stream, merged);
     if (s != rt::kSuccess) return device_failed(m, s, "merge_split_states");
     return launch_scores(p, a, lists, x.state, stream, m);
 }

@@ -3,7 +3,7 @@
 #pragma once
 #include "gpu/host/choose.h"
 #include "gpu/host/context.h"
-#include "gpu/common/merge.h"
+#include "gpu/rows/scores.h"
 
 namespace fa {
 namespace gpu {

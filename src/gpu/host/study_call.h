@@ -1,26 +1,12 @@
-// The calls of the study baselines: their plan, what fa_explain says of it, and launches of study.h's kernels.
+// The calls of the study baselines: their plan, what fa_explain says of it, and launches of simt/study.h's kernels.
 #pragma once
 #include "gpu/host/choose.h"
 #include "gpu/host/simt_call.h"
-#include "gpu/simt/study.h"
+#include "gpu/simt/study_kernels.h"
 
 namespace fa {
 namespace gpu {
 namespace {
-
-struct StudyInstance {
-    int columns;
-    void (*values)(StudyParams);
-    void (*flash1)(StudyParams);
-    int64_t (*shared_bytes)(int64_t q_dims);
-};
-
-template <int TV>
-constexpr StudyInstance study_instance() {
-    using S = Simt<kStudyRows / 16, TV>;
-    return {S::columns, standard_values<TV>, flash1_head<TV>, S::shared_bytes};
-}
-const StudyInstance kStudyInstances[] = {study_instance<4>(), study_instance<rt::kWideStudyColumns / 16>()};
 
 // Bytes of scores that standard holds at once, unless one head has more: far beyond any cache, so that they really go to memory.
 constexpr int64_t kSMatrixBytes = int64_t(1) << 30;
@@ -53,7 +39,7 @@ fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* m) {
         return fail(m, FA_UNSUPPORTED, "num_splits is %d and split_size %lld: the study baselines do not split keys", d.num_splits,
                     (long long)d.split_size);
     s->params = StudyParams{};
-    s->instance = &kStudyInstances[d.dim_v > kStudyInstances[0].columns];
+    s->instance = &study_instance(d.dim_v);
     SimtForwardParams& x = s->params.x;
     SplitParams whole{};
     whole.rows = d.seqlen_q * p.group;
@@ -90,9 +76,9 @@ fa_status_t launch_standard(const StudyPlan& s, StudyParams y, rt::Stream stream
     const uint64_t shared = uint64_t(s.instance->shared_bytes(y.x.q_dims));
     for (; y.first_head < s.heads; y.first_head += s.heads_at_once) {
         const int64_t heads = min_of(s.heads_at_once, s.heads - y.first_head), tiles = heads * y.x.blocks, key_tiles = y.pitch / kKeys;
-        rt::Status done = key_tiles ? rt::launch(standard_scores, tiles * key_tiles, kThreads, shared, stream, y) : rt::kSuccess;
+        rt::Status done = key_tiles ? rt::launch(s.instance->scores, tiles * key_tiles, kThreads, shared, stream, y) : rt::kSuccess;
         if (done != rt::kSuccess) return device_failed(m, done, "standard_scores");
-        done = rt::launch(standard_softmax, heads * y.x.rows, kMergeThreads, kMergeThreads / 16 * 4, stream, y);
+        done = rt::launch(s.instance->softmax, heads * y.x.rows, kMergeThreads, kMergeThreads / 16 * 4, stream, y);
         if (done != rt::kSuccess) return device_failed(m, done, "standard_softmax");
         done = rt::launch(s.instance->values, tiles * y.x.value_parts, kThreads, shared, stream, y);
         if (done != rt::kSuccess) return device_failed(m, done, "standard_values");

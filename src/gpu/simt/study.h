@@ -2,24 +2,16 @@
 //
 // standard  three kernels over a matrix in memory: S = q kᵀ is written, softmax replaces S by P, and o = P v reads P.
 // flash1    a block for each head, as in FlashAttention-1: keys in the outer loop, row tiles in the inner one, and each row's o, m and l
-// come
-//           from memory and go back there for every block of keys.
+//           come from memory and go back there for every block of keys.
+//
+// For the one translation unit of a module that compiles them.
 #pragma once
+#include "gpu/common/merge.h"
 #include "gpu/simt/forward.h"
+#include "gpu/simt/study_kernels.h"
 
 namespace fa {
 namespace gpu {
-
-constexpr int kStudyRows = 64;  // of a row tile
-
-// Heads are sequences' k and v heads here, with all query rows that share them: [batch][kv_heads].
-struct StudyParams {
-    SimtForwardParams x;
-    RowState* states;    // [value_parts][heads · rows], in the units of kHeadroomUnit; standard has one part
-    float* s_matrix;     // standard: [heads at once][rows][pitch]
-    int64_t pitch;       // floats of a row: whole tiles of keys
-    int64_t first_head;  // whose scores the matrix begins with
-};
 
 // What all tiles of a head have in common.
 template <class S>
@@ -247,6 +239,16 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
         move_o<TR, TV, false>(x, s, column0, o);
         S::write(x, t, s, m, l, o);
     }
+}
+
+template <int TV>
+constexpr StudyInstance study_instance() {
+    using S = Simt<kStudyRows / 16, TV>;
+    return {S::columns, standard_scores, standard_softmax, standard_values<TV>, flash1_head<TV>, S::shared_bytes};
+}
+const StudyInstance& study_instance(int64_t dim_v) {
+    static constexpr StudyInstance list[] = {study_instance<4>(), study_instance<rt::kWideStudyColumns / 16>()};
+    return list[dim_v > list[0].columns];
 }
 
 }  // namespace gpu
