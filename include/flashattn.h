@@ -604,7 +604,11 @@ FA_API fa_status_t fa_explain(fa_handle_t handle, const fa_attention_desc_t* des
 FA_API fa_status_t fa_backend_supports(int32_t backend, int32_t device, const fa_attention_desc_t* desc, int32_t op, char* text,
                                        uint64_t n);
 /* Bytes of a workspace with which the call allocates nothing. They suffice for all lengths within the descriptor's maxima, and for
- * the current parameters. A workspace is aligned to 256 bytes, may hold any bytes, and serves one call at a time. */
+ * the current parameters. A workspace is aligned to 256 bytes, may hold any bytes, and serves one call at a time.
+ * On CUDA, kernels are loaded when first used, and compiled first if the module has only PTX for the device, which takes seconds.
+ * This function loads those that the call will launch with tensors aligned to 16 bytes, so that the call need not. The other
+ * queries load nothing for it. If loading fails, the status is that of the call: FA_OUT_OF_MEMORY or FA_DEVICE_ERROR. *bytes is
+ * then not written. */
 FA_API fa_status_t fa_workspace_size(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, uint64_t* bytes);
 /* Bytes from a pointer of the call's args to the end of the last element that the call may access there. They follow from
  * descriptor, sizes and strides alone, so a caller can compare them with the size of its buffer.

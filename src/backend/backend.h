@@ -10,7 +10,7 @@
 
 namespace fa {
 
-constexpr uint32_t kBackendAbi = 6;  // raised whenever this file, problem.h or the public structs change their layout
+constexpr uint32_t kBackendAbi = 7;  // raised whenever this file, problem.h or the public structs change their layout
 
 // The sentence behind a failure. Empty means none.
 struct Message {
@@ -73,6 +73,9 @@ struct Backend {
     fa_status_t (*plan)(const Context*, Plan*, Message*);
     // Kernel, tiles, splits of a call now, in at most n bytes, kMaxExplanation or fewer.
     void (*explain)(const Context*, const Plan*, char* text, uint64_t n);
+    // Loads the kernels that the planned call will launch with such args, a struct of the plan's operation, and launches none. Pointers in
+    // there stand for nothing, aligned as most calls' are. What fails here fails in the call likewise. NULL: nothing is loaded that late.
+    fa_status_t (*prepare)(Context*, const Plan*, const void* args, Message*);
 
     // The plan is of the operation. Args are checked and complete: default strides filled in, host metadata verified when it can be
     // read. workspace is NULL or at least the planned size.
@@ -94,7 +97,7 @@ struct Backend {
 };
 
 // Who meets this raises kBackendAbi, then writes the new sizes. Args structs grow at their ends alone: a module reads what it knows.
-static_assert(sizeof(Problem) == 920 && sizeof(Host) == 48 && sizeof(Backend) == 184, "kBackendAbi is of another layout");
+static_assert(sizeof(Problem) == 920 && sizeof(Host) == 48 && sizeof(Backend) == 192, "kBackendAbi is of another layout");
 
 // Returns NULL, with the message, when the module cannot serve this host.
 using BackendEntry = const Backend* (*)(uint32_t host_abi, Message*);

@@ -187,7 +187,7 @@ fa_status_t fa_workspace_size(fa_handle_t handle, const fa_attention_desc_t* des
     return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
         if (bytes == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "bytes is NULL: expected where to write the size");
         const Plan* plan;
-        const fa_status_t status = plan_of(h, desc, op, Asker::question, &plan);
+        const fa_status_t status = plan_of(h, desc, op, Asker::workspace, &plan);
         if (status == FA_OK) *bytes = plan->workspace;
         return status;
     });

@@ -1,6 +1,7 @@
 #include "core/plans.h"
 #include <string.h>
 #include "core/handle.h"
+#include "core/prepare.h"
 #include "core/rules.h"
 #include "os/memory.h"
 #include "spec/shape.h"
@@ -16,6 +17,7 @@ bool is_planned(const Planned& one, const fa_attention_desc_t* desc) {
 
 fa_status_t make_plan(fa_handle_s& h, const fa_attention_desc_t* desc, int32_t op, Planned* one) {
     one->desc.struct_size = 0;
+    one->prepared = false;
     one->plan->op = op;
     FA_TRY(resolve(desc, op, &one->plan->problem, &h.message));
     FA_TRY(h.backend->plan(h.context, one->plan, &h.message));
@@ -57,6 +59,10 @@ fa_status_t plan_of(fa_handle_s& h, const fa_attention_desc_t* desc, int32_t op,
         if (desc == nullptr || !is_planned(operation.one[i], desc)) FA_TRY(make_plan(h, desc, op, &operation.one[i]));
     }
     if (asker == Asker::call) operation.latest = i;
+    if (asker == Asker::workspace && !operation.one[i].prepared) {
+        FA_TRY(prepare(h, *operation.one[i].plan));
+        operation.one[i].prepared = true;
+    }
     *plan = operation.one[i].plan;
     return FA_OK;
 }

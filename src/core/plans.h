@@ -13,6 +13,7 @@ namespace fa {
 struct Planned {
     fa_attention_desc_t desc;  // as the caller wrote it; struct_size 0: none
     Plan* plan;
+    bool prepared;  // the backend has loaded what the call launches
 };
 
 struct Plans {
@@ -30,9 +31,9 @@ void release_plans(fa_handle_s& h);
 // What the backend would plan has changed.
 void forget_plans(fa_handle_s& h);
 
-enum class Asker { call, question };
-// The plan of an operation with a descriptor, good until the next of this operation. A refusal leaves its sentence in the handle's
-// message.
+enum class Asker { call, question, workspace };
+// The plan of an operation with a descriptor, good until the next of this operation. For who asks about its workspace, and so is about to
+// call, it is prepared as well. A refusal leaves its sentence in the handle's message.
 fa_status_t plan_of(fa_handle_s& h, const fa_attention_desc_t* desc, int32_t op, Asker asker, const Plan** plan);
 
 }  // namespace fa

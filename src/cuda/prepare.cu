@@ -67,6 +67,17 @@ void log_compiled(const void* kernel, const cudaFuncAttributes& a, double took) 
     caller.host->log(caller.host->log_context, FA_LOG_INFO, text);
 }
 
+// While any stream of the process is captured, a thread may load code in this mode alone.
+template <class Load>
+Status while_captured(const Load& load) {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    Status s = cudaThreadExchangeStreamCaptureMode(&mode);
+    if (s != kSuccess) return s;
+    s = load();
+    const Status restored = cudaThreadExchangeStreamCaptureMode(&mode);
+    return s == kSuccess ? restored : s;
+}
+
 Status load(const void* kernel) {
     const double began = seconds();
     cudaFuncAttributes a;
@@ -87,6 +98,7 @@ Caller enter(Caller next) {
     caller = next;
     return before;
 }
+bool prepares() { return caller.prepares; }
 
 std::atomic<bool> portable_code_waits{true}, portable_code_is_compiled{false};
 
@@ -94,19 +106,14 @@ Status prepare_kernel(const void* kernel) {
     Loaded* const known = unsigned(caller.device) < kMostDevices ? find(kernel) : nullptr;
     const uint64_t bit = uint64_t(1) << unsigned(caller.device) % kMostDevices;
     if (known && known->devices.load(std::memory_order_acquire) & bit) return kSuccess;
-    // While any stream of the process is captured, a thread may load code in this mode alone.
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    Status s = cudaThreadExchangeStreamCaptureMode(&mode);
-    if (s != kSuccess) return s;
-    s = load(kernel);
-    const Status restored = cudaThreadExchangeStreamCaptureMode(&mode);
+    const Status s = while_captured([&] { return load(kernel); });
     if (s == kSuccess && known) known->devices.fetch_or(bit, std::memory_order_release);
-    return s == kSuccess ? restored : s;
+    return s;
 }
 
 Status find_code() {
     cudaFuncAttributes a;
-    const Status s = cudaFuncGetAttributes(&a, reinterpret_cast<const void*>(probe));
+    const Status s = while_captured([&] { return cudaFuncGetAttributes(&a, reinterpret_cast<const void*>(probe)); });
     if (s != kSuccess) return s;
     if (a.ptxVersion < 90) portable_code_waits.store(false, std::memory_order_relaxed);
     if (was_compiled(a)) portable_code_is_compiled.store(true, std::memory_order_relaxed);

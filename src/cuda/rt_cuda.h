@@ -178,28 +178,38 @@ static inline Status accessible(const void* p, int device, bool* yes) {
     return s;
 }
 
-// Who calls, while a thread is within a call: the current device, and whose log hears of kernels that are compiled.
+// Who calls, while a thread is within a call: the current device, whose log hears of kernels that are compiled, and whether launches only
+// load their kernels.
 struct Caller {
     int device;
     const Host* host;
+    bool prepares;
 };
+constexpr bool kLoadsWhenUsed = true;  // is a kernel loaded no sooner than that?
 // Who called before: to be told again when the call ends.
 Caller enter(Caller);
+bool prepares();
 // Loads a kernel's code onto the caller's device, once, and allows it all the shared memory that a block can have: prepare.cu.
 Status prepare_kernel(const void* kernel);
-// Is there code for the current device? It is not loaded yet.
+// Is there code for the current device? Of kernels that are launched, none is loaded yet.
 Status find_code();
 // What find_code has learned of the portable kernels, of all devices that were asked about. Do they call wait_for_predecessor? Those for
 // devices before Hopper cannot: kernels come after what is before them, as usual. Are they compiled from PTX when they are loaded?
 extern std::atomic<bool> portable_code_waits, portable_code_is_compiled;
 static inline bool compiles_kernels() { return portable_code_is_compiled.load(std::memory_order_relaxed); }
 
+static inline Status set_zero(void* p, uint64_t bytes, Stream stream) {
+    return prepares() ? kSuccess : cudaMemsetAsync(p, 0, bytes, stream);
+}
+
 template <class Params>
 static inline Status launch(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params) {
     const void* const function = reinterpret_cast<const void*>(kernel);
     void* arguments[] = {const_cast<Params*>(&params)};
     const Status s = prepare_kernel(function);
-    return s != kSuccess ? s : cudaLaunchKernel(function, dim3(unsigned(blocks)), dim3(unsigned(threads)), arguments, shared, stream);
+    return s != kSuccess || prepares()
+               ? s
+               : cudaLaunchKernel(function, dim3(unsigned(blocks)), dim3(unsigned(threads)), arguments, shared, stream);
 }
 
 // The same for a kernel that calls wait_for_predecessor before it reads what the kernel before it in the stream wrote: its blocks
@@ -219,7 +229,7 @@ template <class Params>
 static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params,
                                   int cluster = 1) {
     const Status s = prepare_kernel(reinterpret_cast<const void*>(kernel));
-    if (s != kSuccess) return s;
+    if (s != kSuccess || prepares()) return s;
     cudaLaunchAttribute attributes[2];
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(unsigned(blocks));

@@ -154,7 +154,9 @@ static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int th
 struct Caller {
     int device;
     const Host* host;
+    bool prepares;
 };
+constexpr bool kLoadsWhenUsed = false;
 static inline Caller enter(Caller) { return {}; }
 static inline Status find_code() { return kSuccess; }
 static inline bool compiles_kernels() { return false; }

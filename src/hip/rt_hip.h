@@ -220,7 +220,9 @@ static inline Status launch_tiles(void (*kernel)(Params), int64_t blocks, int di
 struct Caller {
     int device;
     const Host* host;
+    bool prepares;
 };
+constexpr bool kLoadsWhenUsed = false;
 static inline Caller enter(Caller) { return {}; }
 static inline Status find_code() { return load_kernels(); }
 static inline bool compiles_kernels() { return false; }

@@ -17,8 +17,11 @@ void** __cudaRegisterFatBinary(void* binary) {
 void __cudaRegisterFatBinaryEnd(void** handle) { (void)handle; }
 void __cudaUnregisterFatBinary(void** handle) { (void)handle; }
 
+static enum cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* mode) {
-    return *mode = cudaStreamCaptureModeGlobal, cudaSuccess;
+    const enum cudaStreamCaptureMode before = capture_mode;
+    capture_mode = *mode;
+    return *mode = before, cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, enum cudaDeviceAttr attribute, int device) {
     (void)device;

@@ -1,7 +1,8 @@
 /* The part of the CUDA run time that leads to a launch, as it answers for a Hopper GPU. It prints the kernels that are loaded, and those
- * that are launched, with what their parameters begin with, in words of eight bytes: what the host's compiler has made of a plan. Where
- * FAKE_PTX is set, kernels have been compiled from PTX for another architecture. FAKE_GPU = sm_80, sm_89 or sm_100 makes it another GPU,
- * for tools/support_tables. */
+ * that are launched: those of the backward with what their parameters begin with, in words of eight bytes, which is what the host's
+ * compiler has made of a plan. Where FAKE_PTX is set, kernels have been compiled from PTX for another architecture. FAKE_GPU = sm_80, sm_89
+ * or sm_100 makes it another GPU, for tools/support_tables. Some stream is always being captured, in the mode that forbids others most: to
+ * load code in another mode than the relaxed one would end that. FAKE_FAULT = load: there is no memory for any kernel's code. */
 #include <cuda.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -66,6 +67,8 @@ cudaError_t cudaFuncGetName(const char** name, const void* kernel) {
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes* a, const void* kernel) {
     const struct timespec compiling = {0, 60000000};
     const int ptx = getenv("FAKE_PTX") != NULL;
+    if (capture_mode != cudaStreamCaptureModeRelaxed) return cudaErrorStreamCaptureUnsupported;
+    if (getenv("FAKE_FAULT") && !strstr(name_of(kernel), "probe")) return cudaErrorMemoryAllocation;
     memset(a, 0, sizeof *a);
     a->ptxVersion = ptx ? 80 : 90;
     a->binaryVersion = 90;
@@ -83,10 +86,18 @@ static cudaError_t print_launch(const void* kernel, void** parameters) {
     uint64_t words[kWords];
     unsigned word;
     if (!name) return cudaErrorInvalidDeviceFunction;
-    memcpy(words, (const char*)parameters[0] + (strstr(name, "sm90") ? 8 * kMaps : 0), sizeof words);
+    if (capture_mode == cudaStreamCaptureModeRelaxed) return cudaErrorStreamCaptureUnsupported; /* which is the loader's alone */
     printf("launch %s:", name);
-    for (word = 0; word < kWords; word++) printf(" %016llx", (unsigned long long)words[word]);
+    if (strstr(name, "backward") || strstr(name, "finish") || strstr(name, "prepare_sm90")) {
+        memcpy(words, (const char*)parameters[0] + (strstr(name, "sm90") ? 8 * kMaps : 0), sizeof words);
+        for (word = 0; word < kWords; word++) printf(" %016llx", (unsigned long long)words[word]);
+    }
     printf("\n");
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
+    (void)p, (void)value, (void)bytes, (void)stream;
+    printf("launch memset:\n");
     return cudaSuccess;
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** parameters) {

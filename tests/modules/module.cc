@@ -86,6 +86,15 @@ void explain(const Context* c, const Plan*, char* text, uint64_t n) {
     snprintf(text, n, "fake kernel on %s memory", c->memory == FA_MEMORY_HOST ? "host" : "device");
 }
 
+// Of a handle with so many threads, none succeeds.
+constexpr int64_t kUnpreparedThreads = 13;
+fa_status_t prepare(Context* c, const Plan* plan, const void* args, Message* m) {
+    const auto* const a = static_cast<const fa_forward_args_t*>(args);
+    const bool complete = a->q && a->k && a->v && a->o && a->workspace && a->workspace_size == plan->workspace;
+    c->host.log(c->host.log_context, FA_LOG_INFO, complete ? "fake kernel prepared" : "an operand is missing");
+    return answer(c->threads == kUnpreparedThreads ? FA_OUT_OF_MEMORY : FA_OK, "prepare", m);
+}
+
 fa_status_t forward(Context*, const Plan* plan, const fa_forward_args_t* a, Message*) {
     const fa_attention_desc_t& d = plan->problem.d;
     const int64_t n = d.batch * d.seqlen_q * d.heads_q * d.dim_v;
@@ -115,9 +124,9 @@ fa_status_t copy(Context*, void* to, const void* from, uint64_t bytes, Message*)
 
 fa_status_t synchronize(Context*, uint32_t, void*, Message* m) { return fail(m, FA_DEVICE_ERROR, "the fake device is always broken"); }
 
-[[maybe_unused]] constexpr Backend kFake = {FAKE_ABI, FAKE_ID, "fake",       usable,  device_count, device_info, create,  destroy,
-                                            set,      get,     sizeof(Plan), plan,    explain,      forward,     nullptr, never,
-                                            never,    never,   allocate,     release, copy,         synchronize, nullptr, nullptr};
+[[maybe_unused]] constexpr Backend kFake = {FAKE_ABI, FAKE_ID,      "fake",  usable,  device_count, device_info, create,  destroy, set,
+                                            get,      sizeof(Plan), plan,    explain, prepare,      forward,     nullptr, never,   never,
+                                            never,    allocate,     release, copy,    synchronize,  nullptr,     nullptr};
 
 }  // namespace
 }  // namespace fa

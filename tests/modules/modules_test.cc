@@ -123,6 +123,36 @@ TEST_F(Good, PlanAnswersEveryQuestion) {
     EXPECT_EQ(fa_explain(handle, &d, FA_OP_FORWARD, nullptr, 100), FA_OK);
 }
 
+// Who asks how large a call's workspace is gets what the call needs prepared, once for a plan; other questions prepare nothing.
+TEST_F(Good, SizeOfAWorkspacePrepares) {
+    std::string log;
+    info.log_level = FA_LOG_INFO;
+    info.log = append_line;
+    info.log_user = &log;
+    make();
+    fa_attention_desc_t d = small_problem();
+    char text[256];
+    uint64_t bytes = 0;
+    log.clear();
+    EXPECT_EQ(fa_supports(handle, &d, FA_OP_FORWARD), FA_OK);
+    EXPECT_EQ(fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text), FA_OK);
+    EXPECT_EQ(log, "");
+    for (int i = 0; i < 3; i++) EXPECT_EQ(fa_workspace_size(handle, &d, FA_OP_FORWARD, &bytes), FA_OK);
+    EXPECT_EQ(log, "fake kernel prepared\n");
+    d.seqlen_q++;
+    EXPECT_EQ(fa_workspace_size(handle, &d, FA_OP_FORWARD, &bytes), FA_OK);
+    EXPECT_EQ(log, "fake kernel prepared\nfake kernel prepared\n");
+    // What cannot be prepared has the status that its call would have, each time that it is asked about.
+    ASSERT_EQ(fa_param_set(handle, FA_PARAM_THREADS, 13), FA_OK);
+    bytes = 5;
+    for (int i = 0; i < 2; i++) {
+        EXPECT_EQ(fa_workspace_size(handle, &d, FA_OP_FORWARD, &bytes), FA_OUT_OF_MEMORY);
+        EXPECT_STREQ(fa_last_error(handle), "the fake backend says no to prepare");
+    }
+    EXPECT_EQ(bytes, 5u);
+    EXPECT_EQ(fa_supports(handle, &d, FA_OP_FORWARD), FA_OK);
+}
+
 TEST_F(Good, SmallWorkspaceIsNamedWithBothNumbers) {
     make();
     const fa_attention_desc_t d = small_problem();

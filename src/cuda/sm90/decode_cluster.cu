@@ -49,8 +49,7 @@ rt::Status launch_cluster(void (*kernel)(MmaForwardParams), int64_t blocks, int 
                           const MmaForwardParams& x, bool early) {
     const ClusterLaunch launch(blocks, threads, shared, x.splits, stream, early);
     const rt::Status s = rt::prepare_kernel(reinterpret_cast<const void*>(kernel));
-    if (s != rt::kSuccess) return s;
-    return cudaLaunchKernelEx(&launch.config, kernel, x);
+    return s != rt::kSuccess || rt::prepares() ? s : cudaLaunchKernelEx(&launch.config, kernel, x);
 }
 
 }  // namespace gpu

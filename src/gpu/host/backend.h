@@ -127,6 +127,21 @@ void explain(const Context* c, const Plan* plan, char* text, uint64_t n) {
     return explain_forward(*c, *static_cast<const ForwardPlan*>(plan), text, n);
 }
 
+// The call itself, which decides what it launches, but for the launches.
+fa_status_t prepare(Context* c, const Plan* plan, const void* args, Message* m) {
+    c->prepares = true;
+    fa_status_t status;
+    switch (plan->op) {
+        case FA_OP_FORWARD: status = forward(c, plan, static_cast<const fa_forward_args_t*>(args), m); break;
+        case FA_OP_BACKWARD: status = backward(c, plan, static_cast<const fa_backward_args_t*>(args), m); break;
+        case FA_OP_MERGE: status = merge(c, plan, static_cast<const fa_merge_args_t*>(args), m); break;
+        case FA_OP_ROTARY: status = rotary(c, plan, static_cast<const fa_rotary_args_t*>(args), m); break;
+        default: status = append_kv(c, plan, static_cast<const fa_append_kv_args_t*>(args), m); break;
+    }
+    c->prepares = false;
+    return status;
+}
+
 // ---- memory
 
 // What waits for a stream that is being captured, or allocates then, ends the capture.
@@ -181,6 +196,7 @@ constexpr Backend backend_table() {
     b.plan_bytes = sizeof(AnyPlan);
     b.plan = plan;
     b.explain = explain;
+    b.prepare = rt::kLoadsWhenUsed ? prepare : nullptr;
     b.forward = forward;
     b.backward = backward;
     b.merge = merge;

@@ -1000,6 +1000,10 @@ extern "C" {
     ) -> fa_status_t;
     /// Bytes of a workspace with which the call allocates nothing. They suffice for all lengths within the descriptor's maxima, and for
     /// the current parameters. A workspace is aligned to 256 bytes, may hold any bytes, and serves one call at a time.
+    /// On CUDA, kernels are loaded when first used, and compiled first if the module has only PTX for the device, which takes seconds.
+    /// This function loads those that the call will launch with tensors aligned to 16 bytes, so that the call need not. The other
+    /// queries load nothing for it. If loading fails, the status is that of the call: FA_OUT_OF_MEMORY or FA_DEVICE_ERROR. *bytes is
+    /// then not written.
     pub fn fa_workspace_size(handle: fa_handle_t, desc: *const fa_attention_desc_t, op: i32, bytes: *mut u64) -> fa_status_t;
     /// Bytes from a pointer of the call's args to the end of the last element that the call may access there. They follow from
     /// descriptor, sizes and strides alone, so a caller can compare them with the size of its buffer.

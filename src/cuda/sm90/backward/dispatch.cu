@@ -264,7 +264,7 @@ rt::Status launch_arch_backward(const ArchBackwardPlan& plan, const Problem& p, 
                       &with_bias.bias_map);
     if (s == rt::kSuccess && deterministic(p) && x.dq_acc) {
         a.dq_semaphore = static_cast<uint32_t*>(memory);
-        s = cudaMemsetAsync(memory, 0, uint64_t(words.max_v) * sizeof(uint32_t), stream);
+        s = rt::set_zero(memory, uint64_t(words.max_v) * sizeof(uint32_t), stream);
     }
     if (s == rt::kSuccess && planned.max_v_blocks > 0) s = rt::launch_after(h.max_v, planned.max_v_blocks, 256, 0, stream, a);
     if (s == rt::kSuccess) s = rt::launch_after(h.prepare, planned.prepare_blocks, 256, 0, stream, a);

@@ -1,4 +1,4 @@
-// How tensors are described to Hopper's copy engine, and which it can walk through.
+// How tensors are described to Hopper's copy engine, and which it can walk through. A call that only loads its kernels has none.
 #pragma once
 #include <cudaTypedefs.h>
 #include "cuda/driver.h"
@@ -41,7 +41,8 @@ static inline bool encode_tensor_map(CUtensorMap* map, const void* base, int32_t
     const cuuint64_t strides[] = {bytes(stride[1], rows), bytes(stride[2], heads), bytes(stride[0], sequences)};
     const cuuint32_t boxes[] = {64, cuuint32_t(box.rows), cuuint32_t(box.heads), 1}, ones[] = {1, 1, 1, 1};
     const CUtensorMapDataType type = dtype == FA_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    return tensor_map_encoder()(map, type, 4, const_cast<void*>(base), extent, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+    return rt::prepares() ||
+           tensor_map_encoder()(map, type, 4, const_cast<void*>(base), extent, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                 CU_TENSOR_MAP_SWIZZLE_128B, promotion, outside) == CUDA_SUCCESS;
 }
 
@@ -53,9 +54,9 @@ static inline bool encode_interleaved_map(CUtensorMap* map, const void* base, in
     const cuuint64_t strides[] = {bytes(4 * row_stride), bytes(row_stride), bytes(8 * row_stride),
                                   bytes(matrices > 1 ? matrix_stride : rows * row_stride)};
     const cuuint32_t boxes[] = {64, 2, 4, 8, 1}, ones[] = {1, 1, 1, 1, 1};
-    return tensor_map_encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, const_cast<void*>(base), extent, strides, boxes, ones,
-                                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return rt::prepares() || tensor_map_encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, const_cast<void*>(base), extent, strides, boxes,
+                                                  ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 }  // namespace gpu

@@ -188,7 +188,7 @@ rt::Status pack(const PackedMask& to, const Problem& p, const uint8_t* from, rt:
     x.rows = int(p.d.seqlen_q);
     x.keys = int(p.d.seqlen_k);
     x.words = words;
-    const rt::Status s = cudaMemsetAsync(to.spans, 0, size_t(to.all_tiles()) * sizeof(int2), stream);
+    const rt::Status s = rt::set_zero(to.spans, uint64_t(to.all_tiles()) * sizeof(int2), stream);
     return s == rt::kSuccess ? rt::launch(pack_mask, ceil_div(to.words(), kPackThreads), kPackThreads, 0, stream, x) : s;
 }
 
@@ -457,7 +457,7 @@ rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_f
         return cudaErrorInvalidValue;
     if (plan.zeroed > 0) {
         a.tile_counter = reinterpret_cast<int*>(memory);
-        const rt::Status s = zeroed || h.mask == MaskKind::list ? rt::kSuccess : cudaMemsetAsync(memory, 0, plan.zeroed, stream);
+        const rt::Status s = zeroed || h.mask == MaskKind::list ? rt::kSuccess : rt::set_zero(memory, plan.zeroed, stream);
         if (s != rt::kSuccess) return s;
     }
     if (h.mask == MaskKind::list) {

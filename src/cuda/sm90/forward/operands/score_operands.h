@@ -58,7 +58,7 @@ rt::Status read_factors(BlockFactorParams x, const Problem& p, const fa_forward_
     // Of the call's own factors v's unit alone is left, which the scheduler reads.
     a->x.q_descale.data = a->x.k_descale.data = nullptr;
     a->x.v_descale = {x.to.v_unit, {p.d.heads_k, 0, 1}};
-    const rt::Status s = cudaMemsetAsync(x.to.v_unit, 0, unit_bytes(x), stream);
+    const rt::Status s = rt::set_zero(x.to.v_unit, uint64_t(unit_bytes(x)), stream);
     const int64_t blocks = ceil_div(x.kv_total + x.q_total, kBlockFactorThreads);
     return s == rt::kSuccess ? rt::launch(prepare_block_factors, blocks, kBlockFactorThreads, 0, stream, x) : s;
 }

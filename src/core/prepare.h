@@ -1,0 +1,11 @@
+// Before a call: its backend loads the kernels that the call will launch.
+#pragma once
+#include "core/check.h"
+
+struct fa_handle_s;
+
+namespace fa {
+
+fa_status_t prepare(fa_handle_s& h, const Plan&);
+
+}  // namespace fa
