@@ -26,13 +26,19 @@ void change_starts(Case& c, Rng& rng) {
     }
 }
 
+// Bytes of a call's workspace.
+uint64_t workspace_bytes(fa_handle_t handle, const fa_attention_desc_t& d, int32_t op) {
+    uint64_t bytes = uint64_t(64) << 20;
+    if (handle && fa_workspace_size(handle, &d, op, &bytes) != FA_OK) throw std::runtime_error(fa_last_error(handle));
+    return bytes;
+}
+
 class Forward : public Call {
   public:
     Forward(Case given, uint64_t seed, fa_handle_t handle, bool packed) : c_(std::move(given)), rng_(seed), packed_(packed) {
         c_.bind(rng_);
         moved_ = std::make_unique<Moved<fa_forward_args_t>>(moved(c_));
-        uint64_t bytes = 0;
-        if (fa_workspace_size(handle, &c_.d, FA_OP_FORWARD, &bytes) != FA_OK) throw std::runtime_error(fa_last_error(handle));
+        const uint64_t bytes = workspace_bytes(handle, c_.d, FA_OP_FORWARD);
         if (bytes > 0) workspace_ = Memory(int64_t(bytes));
         moved_->device.workspace = workspace_.as();
         moved_->device.workspace_size = bytes;
@@ -82,8 +88,7 @@ class Backward : public Call {
   public:
     Backward(uint64_t seed, fa_handle_t handle) : forward_(make_handle(FA_MEMORY_HOST)), rng_(seed), b_(make()) {
         moved_ = std::make_unique<MovedBackward>(b_);
-        uint64_t bytes = 0;
-        if (fa_workspace_size(handle, &b_.c.d, FA_OP_BACKWARD, &bytes) != FA_OK) throw std::runtime_error(fa_last_error(handle));
+        const uint64_t bytes = workspace_bytes(handle, b_.c.d, FA_OP_BACKWARD);
         workspace_ = Memory(int64_t(bytes));
         moved_->device.workspace = workspace_.as(), moved_->device.workspace_size = bytes;
         moved_->device.flags = FA_ARGS_STREAM;
@@ -304,6 +309,43 @@ class Rotate : public Writer<fa_rotary_args_t> {
     Buffer* out = nullptr;
 };
 
+// Whole numbers, which bf16 has.
+class Convert : public Call {
+  public:
+    explicit Convert(uint64_t seed) : rng_(seed), x_(kCount * 4), out_(kCount * 2) { change(); }
+    const char* name() const override { return "convert"; }
+    fa_status_t enqueue(fa_handle_t handle, cudaStream_t stream) override {
+        const fa_conversion_t list{x_.as(), out_.as(), {1, 1, 1, kCount}, {0, 0, 0, 1}, {0, 0, 0, 1}, FA_F32, FA_BF16, 0};
+        return fa_convert(handle, &list, 1, FA_ARGS_STREAM, stream);
+    }
+    void change() override {
+        for (float& value : want_) value = float(rng_.between(-100, 100));
+        cuda(cudaMemcpy(x_.as(), want_.data(), kCount * 4, cudaMemcpyHostToDevice));
+        cuda(cudaMemset(out_.as(), 0xff, kCount * 2));
+        cuda(cudaDeviceSynchronize());
+    }
+    std::string check() override {
+        cuda(cudaMemcpy(got_.data(), out_.as(), kCount * 2, cudaMemcpyDeviceToHost));
+        for (size_t i = 0; i < kCount; i++) {
+            uint32_t bits;
+            memcpy(&bits, &want_[i], sizeof bits);
+            if (got_[i] != bits >> 16) return "element " + std::to_string(i) + " is " + std::to_string(got_[i]);
+        }
+        return "";
+    }
+    std::vector<unsigned char> output() const override {
+        const auto* bytes = reinterpret_cast<const unsigned char*>(got_.data());
+        return {bytes, bytes + kCount * 2};
+    }
+
+  private:
+    static constexpr int64_t kCount = 5000;
+    Rng rng_;
+    Memory x_, out_;
+    std::vector<float> want_ = std::vector<float>(kCount);
+    std::vector<uint16_t> got_ = std::vector<uint16_t>(kCount);
+};
+
 }  // namespace
 
 std::unique_ptr<Call> forward_call(fa_handle_t handle, uint64_t seed) {
@@ -326,14 +368,17 @@ std::unique_ptr<Call> packed_call(fa_handle_t handle, uint64_t seed) {
     return std::make_unique<Forward>(std::move(c), seed, handle, true);
 }
 
+std::unique_ptr<Call> merge_call(uint64_t seed) { return std::make_unique<Merge>(seed); }
+
 std::vector<std::unique_ptr<Call>> one_of_each(fa_handle_t handle) {
     std::vector<std::unique_ptr<Call>> calls;
     calls.push_back(forward_call(handle, 201));
     calls.push_back(packed_call(handle, 202));
     calls.push_back(std::make_unique<Backward>(206, handle));
-    calls.push_back(std::make_unique<Merge>(203));
+    calls.push_back(merge_call(203));
     calls.push_back(std::make_unique<Append>(204));
     calls.push_back(std::make_unique<Rotate>(205));
+    calls.push_back(std::make_unique<Convert>(207));
     return calls;
 }
 

@@ -6,8 +6,8 @@
 
 namespace test::gpu {
 
-Graph::Graph(cudaStream_t stream, const std::function<void()>& enqueue) {
-    cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+Graph::Graph(cudaStream_t stream, const std::function<void()>& enqueue, cudaStreamCaptureMode mode) {
+    cuda(cudaStreamBeginCapture(stream, mode));
     enqueue();
     cudaGraph_t graph = nullptr;
     cuda(cudaStreamEndCapture(stream, &graph));

@@ -59,10 +59,10 @@ class Stream {
     cudaStream_t stream_ = nullptr;
 };
 
-// What `enqueue` puts into a stream, captured in the mode in which allocating or waiting, by any thread, is an error.
+// What `enqueue` puts into a stream, captured. In the first mode, allocating or waiting, by any thread, is an error.
 class Graph {
   public:
-    Graph(cudaStream_t stream, const std::function<void()>& enqueue);
+    Graph(cudaStream_t stream, const std::function<void()>& enqueue, cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal);
     Graph(const Graph&) = delete;
     Graph& operator=(const Graph&) = delete;
     ~Graph() { cudaGraphExecDestroy(exec_); }
@@ -189,10 +189,12 @@ class Call {
     virtual std::vector<unsigned char> output() const = 0;
 };
 
-std::vector<std::unique_ptr<Call>> one_of_each(
-    fa_handle_t handle);  // forward (paged, quantised, split, with dropout), backward, merge, append, rotary
+// forward (paged, quantised, split, with dropout; packed), backward, merge, append, rotary, convert. handle: says how large workspaces must
+// be, and loads the kernels of the calls that have one; NULL: more than they need.
+std::vector<std::unique_ptr<Call>> one_of_each(fa_handle_t handle);
 std::unique_ptr<Call> forward_call(fa_handle_t handle, uint64_t seed);
 std::unique_ptr<Call> packed_call(fa_handle_t handle, uint64_t seed);
+std::unique_ptr<Call> merge_call(uint64_t seed);  // has no workspace
 
 // "" when both are the same, else how they differ.
 std::string compare_bits(const std::vector<unsigned char>& a, const std::vector<unsigned char>& b);

@@ -1,5 +1,6 @@
 // Calls in graphs: captured once, in the mode that forbids allocating and waiting, and replayed over other lengths, page tables, factors
 // and random states in the same memory.
+#include <thread>
 #include "gpu/gpu.h"
 
 namespace test::gpu {
@@ -26,17 +27,18 @@ TEST_F(Graphs, ReplaysReadLengthsPagesAndFactorsAnew) {
     }
 }
 
-// In a process of its own, where no kernel has been loaded: every call's first is captured, in the mode that forbids loading to others.
-void capture_first_calls() {
+// In a process of its own, where no kernel of these calls has been loaded: every call's first is captured.
+void capture_first_calls(cudaStreamCaptureMode mode) {
     cuda(cudaSetDevice(0));
     const Handle handle = make_handle();
     const Stream stream;
-    const std::vector<std::unique_ptr<Call>> calls = one_of_each(handle);
+    const std::vector<std::unique_ptr<Call>> calls = one_of_each(nullptr);
     fa_status_t status = FA_OK;
-    const Graph graph(stream, [&] {
+    const auto enqueue = [&] {
         for (const auto& call : calls)
             if (status == FA_OK) status = call->enqueue(handle, stream);
-    });
+    };
+    const Graph graph(stream, enqueue, mode);
     if (status != FA_OK) fprintf(stderr, "%s\n", handle.error().c_str()), exit(1);
     for (const auto& call : calls) call->change();
     graph.replay(stream);
@@ -46,10 +48,52 @@ void capture_first_calls() {
     fprintf(stderr, "all calls are right\n");
     exit(0);
 }
-TEST_F(Graphs, FirstCallsAreCaptured) {
-    testing::FLAGS_gtest_death_test_style = "threadsafe";
-    EXPECT_EXIT(capture_first_calls(), testing::ExitedWithCode(0), "all calls are right");
+
+// The same where another thread captures: the first handle is made, its kernels are loaded by a question and by calls, and the capture
+// goes on.
+void call_beside_a_capture(cudaStreamCaptureMode mode) {
+    cuda(cudaSetDevice(0));
+    const Stream captured, stream;
+    const std::unique_ptr<Call> merge = merge_call(224);
+    const Case c = shaped({1, 2, 2, 200, 200, 64, 64}, FA_BF16);
+    std::string fault;
+    const auto call = [&] {
+        try {
+            cuda(cudaSetDevice(0));
+            const Handle handle = make_handle();
+            uint64_t bytes;
+            for (const int32_t op : {FA_OP_FORWARD, FA_OP_BACKWARD})
+                if (fa_workspace_size(handle, &c.d, op, &bytes) != FA_OK) fault = handle.error();
+            if (merge->enqueue(handle, stream) != FA_OK) fault = handle.error();
+        } catch (const std::exception& e) {
+            fault = e.what();
+        }
+    };
+    const Graph graph(captured, [&] { std::thread(call).join(); }, mode);
+    if (!fault.empty()) fprintf(stderr, "%s\n", fault.c_str()), exit(1);
+    stream.wait();
+    if (const std::string wrong = merge->check(); !wrong.empty()) fprintf(stderr, "merge: %s\n", wrong.c_str()), exit(1);
+    fprintf(stderr, "all calls are right\n");
+    exit(0);
 }
+
+class EachCaptureMode : public Gpu, public testing::WithParamInterface<cudaStreamCaptureMode> {};
+
+TEST_P(EachCaptureMode, FirstCallsAreCaptured) {
+    testing::FLAGS_gtest_death_test_style = "threadsafe";
+    EXPECT_EXIT(capture_first_calls(GetParam()), testing::ExitedWithCode(0), "all calls are right");
+}
+TEST_P(EachCaptureMode, FirstCallsBesideACapture) {
+    testing::FLAGS_gtest_death_test_style = "threadsafe";
+    EXPECT_EXIT(call_beside_a_capture(GetParam()), testing::ExitedWithCode(0), "all calls are right");
+}
+INSTANTIATE_TEST_SUITE_P(Graphs, EachCaptureMode,
+                         testing::Values(cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed),
+                         [](const auto& mode) {
+                             return std::string(mode.param == cudaStreamCaptureModeGlobal        ? "Global"
+                                                : mode.param == cudaStreamCaptureModeThreadLocal ? "ThreadLocal"
+                                                                                                 : "Relaxed");
+                         });
 
 // All calls in one graph: how an engine captures a step.
 TEST_F(Graphs, ManyCallsInOne) {
