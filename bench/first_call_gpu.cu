@@ -1,13 +1,17 @@
-// What a process pays before its first result on a GPU: fa_create, the first calls, which load kernels, or compile them where there is no
-// machine code for the device, and the device memory that code takes. In bf16, one query row over 4096 keys, 4096 rows, and their
-// gradients.
-//   fa_bench_first_call
+// What a process pays before its first result on a GPU: fa_create; fa_workspace_size, which loads kernels, or compiles them where there is
+// no machine code for the device; the first call and the second; and the device memory that code takes. Then the host's time for one of
+// many calls. In bf16, one query row over 4096 keys, 4096 rows, and their gradients.
+//   fa_bench_first_call [calls]                                      calls: without fa_workspace_size, so that calls load their kernels
+//   CUDA_FORCE_PTX_JIT=1 CUDA_CACHE_DISABLE=1 fa_bench_first_call    as where there is PTX alone, which has never been compiled
 #include <cuda_runtime.h>
 #include <flashattn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <algorithm>
 #include <chrono>
 #include <initializer_list>
+#include <vector>
 
 namespace {
 
@@ -28,6 +32,21 @@ void measure(const char* what, const F& f) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     printf("%-32s %9.4f s  %7.1f MB\n", what, took.count(), before - free_mb());
 }
+// The median of what the host spends in a call, of which few are waiting at a time.
+template <class F>
+void measure_host(const char* what, const F& f) {
+    constexpr int kCalls = 1000, kWaiting = 20;
+    std::vector<double> took;
+    for (int i = 0; i < kCalls; i++) {
+        if (i % kWaiting == 0) check(cudaDeviceSynchronize() == cudaSuccess, what);
+        const auto begin = std::chrono::steady_clock::now();
+        f();
+        took.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+    check(cudaDeviceSynchronize() == cudaSuccess, what);
+    std::nth_element(took.begin(), took.begin() + kCalls / 2, took.end());
+    printf("%-32s %9.2f us of the host\n", what, took[kCalls / 2] * 1e6);
+}
 void* device_memory(size_t bytes) {
     void* p = nullptr;
     check(cudaMalloc(&p, bytes) == cudaSuccess && cudaMemset(p, 0, bytes) == cudaSuccess, "no memory");
@@ -36,7 +55,8 @@ void* device_memory(size_t bytes) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+    const bool asks = argc < 2 || strcmp(argv[1], "calls") != 0;
     constexpr int64_t kRows = 4096, kHeads = 8, kDim = 128;
     constexpr size_t kBytes = kRows * kHeads * kDim * 2;
     measure("the device's context", [] { check(cudaFree(nullptr) == cudaSuccess, "no device"); });
@@ -62,16 +82,21 @@ int main() {
         d.q_dtype = FA_BF16, d.batch = 1, d.heads_q = kHeads, d.seqlen_q = rows, d.seqlen_k = kRows, d.dim_qk = kDim;
         d.operands = FA_OPERAND_LSE;
         char name[64], text[FA_TEXT_MAX];
-        measure("questions", [&] { check(fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK, fa_last_error(handle)); });
-        for (const char* which : {"first", "second"}) {
-            snprintf(name, sizeof name, "%s forward, %lld rows", which, (long long)rows);
-            measure(name, [&] { check(fa_forward_ex(handle, &d, &forward) == FA_OK, fa_last_error(handle)); });
-        }
-        if (rows < kRows) continue;
-        for (const char* which : {"first", "second"}) {
-            snprintf(name, sizeof name, "%s backward, %lld rows", which, (long long)rows);
-            measure(name, [&] { check(fa_backward(handle, &d, &backward) == FA_OK, fa_last_error(handle)); });
-        }
+        const auto both = [&](const char* what, int32_t op, const auto& call) {
+            measure("questions", [&] { check(fa_explain(handle, &d, op, text, sizeof text) == FA_OK, fa_last_error(handle)); });
+            uint64_t bytes;
+            snprintf(name, sizeof name, "fa_workspace_size, %s", what);
+            if (asks) measure(name, [&] { check(fa_workspace_size(handle, &d, op, &bytes) == FA_OK, fa_last_error(handle)); });
+            for (const char* which : {"first", "second"}) {
+                snprintf(name, sizeof name, "%s %s, %lld rows", which, what, (long long)rows);
+                measure(name, call);
+            }
+            snprintf(name, sizeof name, "later %ss, %lld rows", what, (long long)rows);
+            measure_host(name, call);
+        };
+        both("forward", FA_OP_FORWARD, [&] { check(fa_forward_ex(handle, &d, &forward) == FA_OK, fa_last_error(handle)); });
+        if (rows == kRows)
+            both("backward", FA_OP_BACKWARD, [&] { check(fa_backward(handle, &d, &backward) == FA_OK, fa_last_error(handle)); });
     }
     return fa_destroy(handle) == FA_OK ? 0 : 1;
 }
