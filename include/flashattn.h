@@ -33,17 +33,18 @@
  * pointer, so it can be stored, hashed, compared and sent. A descriptor of FA_ATTENTION_DESC_INIT with q_dtype and sizes is plain
  * attention. Every other field is zero until it is needed.
  *
- * The args (fa_forward_args_t) say *where* the data is. A pointer must be given exactly when its FA_OPERAND_ bit is set.
+ * The args (fa_forward_args_t) say *where* the data is. An optional pointer must be given exactly when its FA_OPERAND_ bit is set.
  *
  * The handle (fa_handle_t) owns backend, device, threads, scratch memory and the last error message.
  *
- * Sized structs. Every struct starts with struct_size, which its _INIT macro or _init function sets: at least its size in 0.2, at
- * most 4096. Structs only grow, at their end. Zero in a field means what the library did before the field existed. If the struct is
- * longer than this library knows, the unknown bytes must be zero. A non-zero field is invalid if its flag or operand is off.
+ * Sized structs. Every struct except fa_conversion_t starts with struct_size, which its _INIT macro or _init function sets: at least
+ * its size in 0.2, at most 4096. Structs only grow, at their end. Zero in a field means what the library did before the field existed.
+ * If the struct is longer than this library knows, the unknown bytes must be zero. A non-zero field is invalid if its flag or operand
+ * is off.
  *
  * ABI. A program compiled against 0.x runs with every later 0.y of the same SONAME. Structs only grow. An ABI break changes the
- * SONAME. Values of enums and macros never change. Some features are declared, but no backend has them yet. They are marked
- * (reserved) below and refused with FA_UNSUPPORTED and a message.
+ * SONAME. Values of enums and macros never change. The library runs only on 64-bit systems. Some features are declared, but no
+ * backend has them yet. They are marked (reserved) below and refused with FA_UNSUPPORTED and a message.
  *
  * Errors. Each call returns a status. fa_last_error(h) is the message: which field, its value, and what was expected. *Invalid*
  * means that the call can never be right. *Unsupported* means that it is right, but this backend lacks it. If an error is found
@@ -64,7 +65,7 @@
  * clear direction flag, and SME's streaming mode off.
  *
  * Positions. Row i and key j count within their own sequence, after left padding. `off` places the diagonal: row i is on key
- * i + off. The library runs only on 64-bit systems.
+ * i + off.
  */
 #ifndef FLASHATTN_H
 #define FLASHATTN_H
@@ -189,7 +190,8 @@ FA_API fa_status_t fa_create_info_init(fa_create_info_t* info, uint32_t struct_s
  *   FLASHATTN_LOG_FILE     the path of a regular file to which lines are appended if info.log is NULL. If it does not exist, it is
  *                          created for its user only. A link is not followed. If it cannot be opened, lines are lost, and no call fails
  *   FLASHATTN_MAX_ISA      the highest instruction set of the CPU backend, as FA_PARAM_MAX_ISA sets it
- *   OMP_STACKSIZE          and similar, with FA_POOL_OPENMP: the stack size of its threads, to test how many the system grants
+ *   OMP_STACKSIZE          and GOMP_STACKSIZE, KMP_STACKSIZE: the stack size of OpenMP's threads. With FA_POOL_OPENMP, the library
+ *                          first tests how many threads with this stack the system grants
  * Errors: FA_INVALID_ARGUMENT (also for a FLASHATTN_MAX_ISA that names no level), FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED
  * (FLASHATTN_MAX_ISA names a level that this CPU lacks), FA_OUT_OF_MEMORY, FA_NO_DEVICE, FA_BACKEND_MISSING,
  * FA_BACKEND_INCOMPATIBLE, FA_DEVICE_ERROR. */
@@ -224,14 +226,16 @@ FA_API fa_status_t fa_device_count(int32_t backend, int32_t* count);
 /* Describes a device. The caller has set info->struct_size (to sizeof *info). The rules of sized structs apply to it, too. */
 FA_API fa_status_t fa_device_info(int32_t backend, int32_t device, fa_device_info_t* info);
 
-/* Parameters and facts of a handle. None of them changes what is computed. The number of threads changes no bit of it. */
+/* Parameters and facts of a handle. None of them changes what is computed. FA_PARAM_MAX_ISA and FA_PARAM_COUNT_WORK can change its
+ * rounding. The number of threads and the pool change no bit. */
 enum {
-    FA_PARAM_THREADS = 1,     /* CPU threads, including the caller's; 0: as many as OpenMP's maximum and the thread's affinity
-                                 allow */
+    FA_PARAM_THREADS = 1,     /* CPU threads, including the caller's, with any pool; 0: as many as OpenMP's maximum and the calling
+                                 thread's affinity allow */
     FA_PARAM_MAX_ISA = 2,     /* FA_ISA_…: highest instruction set to use; 0: the best one. If the CPU lacks it: FA_UNSUPPORTED */
     FA_PARAM_LOG_LEVEL = 3,   /* FA_LOG_… */
-    FA_PARAM_COUNT_WORK = 4,  /* 1: forward calls count work and memory traffic into the FA_STAT_ figures (CPU backend). They then
-                                 run on f32 tiles one by one. Other calls may use faster methods that round differently */
+    FA_PARAM_COUNT_WORK = 4,  /* 1: forward calls count work and memory traffic into the FA_STAT_ figures (CPU backend). Counted
+                                 calls compute one f32 tile at a time. With 0, the same call may use a faster method that rounds
+                                 differently */
     FA_PARAM_THREAD_POOL = 5, /* FA_POOL_…: the pool of CPU threads */
     /* read-only facts */
     FA_INFO_BACKEND = 100, /* FA_BACKEND_… that the handle resolved to */
@@ -239,7 +243,7 @@ enum {
     FA_INFO_MEMORY = 102,  /* FA_MEMORY_HOST or _DEVICE */
     FA_INFO_ISA = 103,     /* FA_ISA_… in use; 0 on a GPU */
     FA_INFO_STREAM = 104,  /* the native stream of fa_create_info_t, as an integer; 0 on the CPU */
-    /* read-only figures of the last counted forward; FA_STAT_TILE_ROWS and _KEYS also without FA_PARAM_COUNT_WORK */
+    /* read-only figures of the last counted forward. FA_STAT_TILE_ROWS and _KEYS do not need FA_PARAM_COUNT_WORK */
     FA_STAT_TILE_ROWS = 200,     /* query rows of a tile (Br) */
     FA_STAT_TILE_KEYS = 201,     /* keys of a tile (Bc) */
     FA_STAT_FLOPS = 202,         /* floating-point operations of the products q·k and p·v */
@@ -264,15 +268,17 @@ FA_API const char* fa_isa_name(int32_t isa);
 
 enum { /* thread pool */
     FA_POOL_AUTO = 0,   /* FA_POOL_CALLER if parallel_for was given, else FA_POOL_OWN */
-    FA_POOL_OPENMP = 1, /* an OpenMP team for each calling thread; its threads wait as OMP_WAIT_POLICY says. If a program has the
-                           machine to itself and makes call after call, these threads begin sooner, because they wait without
-                           sleeping: on 16 cores, calls take up to a fifth less time. If other threads need the cores, calls take
-                           tens of times as long. With pauses between calls, they use tens of times as much processor time. Only the
-                           calling thread computes in these cases: inside a parallel region; in a child of fork() if the parent had
-                           made calls, because runtimes hang there. GNU's runtime also hangs there if the parent itself had a team,
-                           which the library cannot see. Runtimes also end the process if the system refuses them a thread. The library
-                           therefore starts as many threads beforehand and requests no more than it got. If others take the last
-                           ones in between, the process ends. A build without OpenMP: FA_UNSUPPORTED */
+    FA_POOL_OPENMP = 1, /* an OpenMP team for each calling thread; its threads wait as OMP_WAIT_POLICY says.
+                           Speed: unless this policy is passive, they wait without sleeping. If a program has the machine to itself and
+                           makes call after call, they begin sooner: on 16 cores, calls take up to a fifth less time. If other threads
+                           need the cores, calls take tens of times as long. With pauses between calls, they use tens of times as much
+                           processor time.
+                           Only the calling thread computes inside a parallel region, and in a child of fork() if the parent had made
+                           calls, because runtimes hang there. GNU's runtime also hangs there if the parent used OpenMP
+                           by itself, which the library cannot see.
+                           A runtime ends the process if the system refuses it a thread. The library therefore starts as many threads
+                           beforehand and requests no more than it got. If other programs take the last ones in between, the process
+                           ends. A build without OpenMP: FA_UNSUPPORTED */
     FA_POOL_OWN = 2,    /* one pool for all handles of the process, with at most one thread for each CPU but one. None of them works
                            if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
                            waits for none that is slow to wake. Safe across fork() */
@@ -307,7 +313,8 @@ FA_API fa_status_t fa_copy_async(fa_handle_t handle, void* to, const void* from,
 /* Element types. A type keeps `elements` neighbouring dims of a head in `bytes` bytes: one unit. Strides count units. The innermost
  * stride is 1, and the number of dims of a head is a multiple of `elements`. Example: a head of 128 dims of FA_Q8_0 is 4 units, 136
  * bytes. Pointers are aligned to the unit's largest scalar. Accumulation is f32. Exceptions: a GPU's matrix unit may sum 8-bit q · k,
- * and under FA_PRECISION_NATIVE 8-bit P · v, in its short accumulator, which keeps 14 bits of the largest term.
+ * and under FA_PRECISION_NATIVE 8-bit P · v, in its short accumulator, which keeps 14 bits of the largest term. P is the matrix of
+ * probabilities, the p of "What is computed" below.
  * Byte order: numbers of an array (f32, f16, bf16, integers) have the machine's byte order. Units with more than one number, or
  * defined by their bytes (blocks, 4 bits, FA_BIT), have the same bytes on every machine. */
 enum {
@@ -349,9 +356,10 @@ enum { /* flags */
 
 enum { /* precision */
     FA_PRECISION_DEFAULT = 0, /* q as given; P no coarser than q's type */
-    FA_PRECISION_NATIVE = 1   /* permits, but does not promise, rounding: of q to k's element type (8 bits: with a scale per row, or
-                                 per block of its dims), of P to v's, and of q, P, values of block types and scaled values to bf16.
-                                 8-bit P · v may be summed over keys in a matrix unit's short accumulator. Study baselines ignore it */
+    FA_PRECISION_NATIVE = 1   /* permits rounding, but does not promise it. q may be rounded to k's element type (to 8 bits: with a
+                                 scale per row, or per block of its dims), and P to v's. q, P, values of block types and scaled
+                                 values may be rounded to bf16. 8-bit P · v may be summed over keys in a matrix unit's short
+                                 accumulator. Study baselines ignore it */
 };
 
 enum { /* alignment: where the diagonal is. Causal, window, chunk and ALiBi need one, because libraries differ */
@@ -381,7 +389,8 @@ enum { /* list_space: what an entry of key_list and full_list counts */
                          Lengths of keys and a page table are ignored, but fa_append_kv uses a page table */
 };
 
-enum { /* strided: tensors with literal strides. Without its bit a tensor is dense, and its strides must all be zero */
+enum { /* strided: tensors with literal strides, which are used as given, 0 included. Without its bit a tensor is dense, and its strides
+          must all be zero */
     FA_STRIDED_Q = 1 << 0,
     FA_STRIDED_K = 1 << 1,
     FA_STRIDED_V = 1 << 2,
@@ -427,10 +436,10 @@ enum { /* strided: tensors with literal strides. Without its bit a tensor is den
 /* What is computed. For row i and key j of a sequence, in this order:
  *     s = scale · (q_i · k_j)
  *     s = softcap · tanh(s / softcap)          if softcap > 0
- *     s = s + bias_scale_h · bias_ij           not capped; the head's factor is 1 without FA_OPERAND_BIAS_SCALE
+ *     s = s + bias_scale_h · bias_ij           not capped; bias_scale_h is 1 without FA_OPERAND_BIAS_SCALE
  *     s = s − slope · |i + off − j|            ALiBi
  *     key removed, s = −inf                    causal, window, chunk, boolean mask, key ranges and lists,
- *                                              bias of −inf (times any factor), beyond the lengths
+ *                                              bias of −inf (with any bias_scale), beyond the lengths
  *     p = exp(s) / (Σ_j exp(s) + exp(sink))    the sink is one more logit per head, without a value
  *     p = p · keep / (1 − dropout_p)           LSE is not affected
  *     o = Σ_j p · v_j,   LSE = ln(Σ_j exp(s) + exp(sink))
@@ -525,7 +534,7 @@ typedef struct fa_attention_desc_s {
     int64_t page_table_stride; /* entries between two rows of the table; 0: ceil(seqlen_k / page_size) */
 
     int64_t window_left;  /* with FA_WINDOW: keys kept to the left of i + off, inclusive; −1: all */
-    int64_t window_right; /* with FA_WINDOW: keys kept to the right of i + off, inclusive; −1: all; FA_CAUSAL acts as 0 */
+    int64_t window_right; /* with FA_WINDOW: keys kept to the right of i + off, inclusive; −1: all. With FA_CAUSAL it acts as 0 */
     int64_t chunk;        /* > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off */
     int64_t split_size;   /* fixed number of keys of a split: the bits of a sequence then do not depend on the rest of the batch; 0:
                              off. Must be 0 if num_splits is set */
@@ -548,7 +557,7 @@ typedef struct fa_attention_desc_s {
 
     /* Strides, in units of the type (elements, except for 4-bit and block types): (batch, row, head, unit). The last is 1.
      * Any other stride of an input may be 0, which broadcasts it. Strides are never negative. Along a dimension of size 0 or 1, any
-     * stride is allowed and has the same meaning. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a
+     * stride from 0 on is allowed and has no effect. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a
      * batch stride: give 0. Paged is [num_pages][page_size][heads][dim], with the page stride in [0]. */
     int64_t q_stride[4];
     int64_t k_stride[4];
@@ -633,7 +642,8 @@ enum { /* flags of the args: bits 0 … 7 are common to all calls, those of a si
     FA_ROTARY_OF_K = 1 << 10          /* fa_rotary: x has k's shape, type, strides and lengths instead of q's */
 };
 
-enum { /* bits that a GPU sets in *device_status if a CPU handle would have refused; the GPU clamps the value or takes it as absent */
+enum { /* bits that a GPU sets in *device_status if a CPU handle would have refused the call. The GPU clamps the bad value, or treats it as
+          not given */
     FA_BAD_LENGTH = 1 << 0, /* cu_seqlens, seqused, left padding, more new tokens than a cache has room for */
     FA_BAD_PAGE = 1 << 1,   /* a page id, of pages that are used */
     FA_BAD_INDEX = 1 << 2   /* kv_batch_idx, positions, entries and counts of lists, key ranges that do not ascend */
@@ -723,7 +733,8 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
  *     dv_j  = Σ_i P̃_ij dout_i                    P̃ = P · keep / (1 − dropout_p)
  *     dS_ij = P_ij (dP_ij − Δ_i + dlse_i)        dP = keep / (1 − dropout_p) · dout vᵀ,  Δ_i = dout_i · o_i
  *     dbias = bias_scale_h dS, dsinks_h = Σ_i exp(sink_h − LSE_i) (dlse_i − Δ_i)
- *     dq_i  = scale Σ_j dS'_ij k_j,  dk_j = scale Σ_i dS'_ij q_i        dS' = dS · (1 − tanh²(scale q·k / softcap)), or dS
+ *     dq_i  = scale Σ_j dS'_ij k_j,  dk_j = scale Σ_i dS'_ij q_i        dS' = dS · (1 − tanh²(scale q·k / softcap)); dS if
+ *                                                                       softcap is 0
  * If several query heads share a k or v head, this head gets the sum over them.
  *
  * Inputs. The descriptor is the forward's and has FA_OPERAND_LSE. FA_OPERAND_SCORES, scores_stage, num_splits and split_size have
@@ -736,8 +747,8 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
  *
  * Outputs. A gradient has its input's type (dbias and dsinks: f32) and is rounded once. Each is optional: NULL is not computed. dq,
  * dk and dv share no elements with each other or with inputs. Rows and keys of padded tensors beyond the valid lengths get 0. Gaps
- * of packed tensors are not written. A row takes no part and has dq = 0, whatever its q and dout hold, if its LSE is −inf (no keys
- * and no sink), below −2.35e38 or +inf.
+ * of packed tensors are not written. If a row's LSE is −inf (no keys and no sink), below −2.35e38 or +inf, the row takes no part and
+ * has dq = 0, whatever its q and dout hold.
  * NaN and infinite values show in every gradient with a sum that they take part in. They need not show through a p that is 0 in
  * f32. They may also spoil gradients of other rows and keys of their sequence and kv head (0 · NaN), and sums over these (dbias,
  * dsinks). Which ones these are may differ between instruction sets and devices. They do not show in gradients of other sequences
@@ -863,7 +874,8 @@ FA_API fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc
  * written into k_descale and v_descale. These need distinct entries for each slot, head and block of dims, and blocks of one row.
  * descale = largest magnitude in the block / largest value of the type (E4M3 448, E5M2 57344, E2M1 6, I8 127, I4 7, U4 15), at
  * least 2^-126 and finite. An e8m0 scale is rounded up to a power of two, others to nearest. FA_U4 with shifts: shift = smallest
- * value, descale = (largest − smallest) / 15. A block of zeros has scale 1. A 4-bit block with a non-finite value has NaN. */
+ * value, descale = (largest − smallest) / 15. A block of zeros has scale 1. If a 4-bit block has a non-finite value, its scale is
+ * NaN. */
 typedef struct fa_append_kv_args_s {
     uint32_t struct_size;
     uint32_t flags;                /* FA_ARGS_STREAM, FA_APPEND_DYNAMIC_SCALE, FA_ROTARY_INTERLEAVED */
@@ -912,7 +924,8 @@ enum { /* flags of a conversion */
 
 /* Copies one tensor into another of the same size. The two share no element. Elements of equal types are copied bit for bit, for
  * every type except FA_BIT. f32, f16 and bf16 are converted into each other, rounded once. Strides count units, are literal, and 0
- * or more. The last is 1. No two elements of `out` are the same. This struct is an element of an array, so it is frozen. */
+ * or more. The last is 1. No two elements of `out` share an address. This struct is an element of an array, so it is frozen: it never
+ * grows. */
 typedef struct fa_conversion_s {
     const void* x;     /* NULL: zeros; x_stride and x_dtype are then not read */
     void* out;

@@ -1,5 +1,5 @@
-/* libflashattn for C++17: flashattn.h behind values that know their size and free themselves. Header only; flashattn.h is the manual
- * of what is computed, and its names are the names here.
+/* libflashattn for C++17, header only. Tensors know their size, and objects free themselves. flashattn.h is the manual of what is
+ * computed. The names of its fields are the names here.
  *
  *     std::vector<float> q(8192), k(8192), v(8192), o(8192);
  *     flashattn::Handle handle;
@@ -8,12 +8,12 @@
  *     a.causal(FA_ALIGN_TOP_LEFT);
  *     handle.forward(a, q, k, v, o);
  *
- * An args struct has a tensor for each pointer of the C struct; one that is given sets its bit in desc.operands, and a tensor's element
- * type fills the descriptor's where that is 0, and must agree with it where it is not. Before each call the library is asked how far it
- * would go behind each pointer: a tensor that is too short gives FA_INVALID_ARGUMENT, and nothing is touched.
+ * An args struct has a tensor for each pointer of the C struct. A tensor that is given sets its bit in desc.operands. If the type in
+ * the descriptor is 0, it becomes the tensor's element type. Otherwise the two must agree. Before each call, the size of each tensor is
+ * compared with fa_extent. A tensor that is too short gives FA_INVALID_ARGUMENT, and nothing is touched.
  *
- * Errors are thrown as flashattn::Error. With FLASHATTN_NO_EXCEPTIONS defined, as it is where the compiler has none, each call returns
- * a Status or a Result instead; a program may hold units of both kinds.
+ * Errors are thrown as flashattn::Error. If FLASHATTN_NO_EXCEPTIONS is defined, or the compiler has no exceptions, each call returns a
+ * Status or a Result instead. A program may link translation units of both kinds.
  *
  * Written by tools/generate_abi.py from tools/templates/flashattn.hpp and flashattn.h: change these, then run it again. */
 #ifndef FLASHATTN_HPP
@@ -47,7 +47,7 @@ namespace flashattn {
 
 /* ------------------------------------------------------------------------------------------------------------- element types */
 
-/* The bits of a value whose type C++17 has no name for. */
+/* Types without a name in C++17: the bits of a value. */
 struct F16 {
     uint16_t bits;
 };
@@ -61,7 +61,7 @@ struct E5M2 {
     uint8_t bits;
 };
 
-/* The type's number in flashattn.h. A program specialises it for half-precision types of its own:
+/* The type's number in flashattn.h. Specialise it for your program's own half-precision types:
  *     template <> struct flashattn::DtypeOf<_Float16> : std::integral_constant<int32_t, FA_F16> {}; */
 template <class T>
 struct DtypeOf;
@@ -80,8 +80,8 @@ struct DtypeOf<int8_t> : std::integral_constant<int32_t, FA_I8> {};
 
 /* ------------------------------------------------------------------------------------------------------------- spans, tensors */
 
-/* Pointer and number of elements; does not own them. Made from a pointer and a count, an array, or whatever has data() and size().
- * Without a pointer it is an operand that is not given. */
+/* Pointer and number of elements, which it does not own. It is made from a pointer and a count, an array, or any object with data() and
+ * size(). Without a pointer, the operand is not given. */
 template <class T>
 class Span {
   public:
@@ -100,7 +100,7 @@ class Span {
     size_t size_ = 0;
 };
 
-/* Elements of a type that the descriptor names: Tensor is written, ConstTensor read. */
+/* Like Span, for pointers whose element type the descriptor says. A call reads a ConstTensor, and writes a Tensor. */
 template <class Pointer>
 class AnyTensor {
     template <class C>
@@ -111,7 +111,7 @@ class AnyTensor {
     static constexpr uint64_t kUnknown = UINT64_MAX;
 
     constexpr AnyTensor() = default;
-    /* Memory of any type, as FA_Q8_0 and the like, which C++ has no element type for. bytes kUnknown: nobody checks. */
+    /* Memory of any type, such as FA_Q8_0, for which C++ has no element type. bytes kUnknown: the size is not checked. */
     constexpr AnyTensor(int32_t dtype, Pointer data, uint64_t bytes = kUnknown) : data_(data), bytes_(bytes), dtype_(dtype) {}
     template <class T, int32_t dtype = DtypeOf<std::remove_const_t<T>>::value>
     constexpr AnyTensor(T* data, size_t size) : data_(data), bytes_(size * sizeof(T)), dtype_(dtype) {}
@@ -136,7 +136,7 @@ using ConstTensor = AnyTensor<const void*>;
 
 /* ------------------------------------------------------------------------------------------------------------------- errors */
 
-/* What a call gave, and the library's sentence. */
+/* The status of a call, and the library's message. */
 class [[nodiscard]] Status {
   public:
     Status() = default;
@@ -153,11 +153,11 @@ class [[nodiscard]] Status {
     std::string message_;
 };
 
-// Code compiled with and without exceptions has different functions, so that both kinds may meet in one program.
+// With and without exceptions, functions have different names for the linker, so one program may contain both.
 #ifdef FLASHATTN_NO_EXCEPTIONS
 inline namespace by_result {
 
-/* A value, or why there is none. */
+/* A value, or the status of a failed call. */
 template <class T>
 class [[nodiscard]] Result {
   public:
@@ -186,7 +186,7 @@ Result<T> finish(Status status, T value) {
 #else
 inline namespace by_exception {
 
-/* what() is the name of the status and the sentence. */
+/* what(): the name of the status and the message. */
 class Error : public std::runtime_error {
   public:
     explicit Error(Status status) : std::runtime_error(std::string(status.name()) + ": " + status.message()), status_(std::move(status)) {}
@@ -214,9 +214,9 @@ T finish(Status status, T value) {
 
 /* ----------------------------------------------------------------------------------------------------------- the descriptor */
 
-/* The descriptor with its defaults; all its fields are there by their names. The functions set what belongs together. It has constructors,
- * which set struct_size, so that nobody can forget it. C++20 initialises the C struct by its fields' names, and that converts (what
- * is left out is 0; -Wmissing-field-initializers, a part of -Wextra, says so of each field):
+/* The descriptor, with its defaults. It has all fields of the C struct, and functions that set fields which belong together. Its
+ * constructors set struct_size. A C struct converts to it, so C++20 can initialise fields by name. Fields that are left out are 0
+ * (-Wextra warns of each one, by -Wmissing-field-initializers):
  *
  *     flashattn::Attention a = fa_attention_desc_t{.struct_size = sizeof(fa_attention_desc_t), .batch = 1, .heads_q = 4};
  */
@@ -224,7 +224,7 @@ struct Attention : fa_attention_desc_t {
     Attention() : fa_attention_desc_t(FA_ATTENTION_DESC_INIT) {}
     Attention(const fa_attention_desc_t& desc) : fa_attention_desc_t(desc) {}
 
-    /* alignment_: FA_ALIGN_…, where the diagonal lies. */
+    /* alignment_: FA_ALIGN_…, where the diagonal is. */
     Attention& causal(int32_t alignment_) {
         flags |= FA_CAUSAL;
         alignment = alignment_;
@@ -440,11 +440,11 @@ struct AppendKvArgs {
     Span<char> workspace{}; /* none: the handle's own scratch memory */
 };
 
-/* fa_convert: fa_conversion_t of flashattn.h. Sizes count elements, strides units, the last of which is 1. */
+/* fa_convert: fa_conversion_t of flashattn.h. Sizes count elements. Strides count units, and the last is 1. */
 struct Conversion {
     ConstTensor x{}; /* none: zeros */
     Tensor out{};
-    int64_t size[4] = {1, 1, 1, 1}; /* (batch, row, head, dim), or whatever is to be stepped along */
+    int64_t size[4] = {1, 1, 1, 1}; /* (batch, row, head, dim), or any other four dimensions */
     int64_t x_stride[4] = {0, 0, 0, 1};
     int64_t out_stride[4] = {0, 0, 0, 1};
     uint64_t flags = 0; /* FA_CONVERT_… */
@@ -452,7 +452,7 @@ struct Conversion {
 
 namespace detail {
 
-/* Bytes to the end of the last element, UINT64_MAX where they are more; 0 of what the library refuses. */
+/* Bytes to the end of the last element, at most UINT64_MAX; 0 for a conversion that the library refuses. */
 inline uint64_t reach(int32_t dtype, const int64_t (&size)[4], const int64_t (&stride)[4]) {
     int64_t elements = 0, bytes = 0;
     if (fa_dtype_unit(dtype, &elements, &bytes) != FA_OK) return 0;
@@ -474,14 +474,14 @@ class Binding {
     Binding(fa_attention_desc_t& desc, int32_t op, const void* args, bool f32_gradients = false)
         : desc_(desc), op_(op), args_(static_cast<const char*>(args)), f32_gradients_(f32_gradients) {}
 
-    /* pointer: in the args. type: the descriptor's field that has its type, if any. */
+    /* pointer: a field of the args. type: the field of the descriptor that has its type, if any. */
     template <class Pointer, class Given>
     void set(const char* name, Pointer*& pointer, const Given& given, uint64_t operand, int32_t fa_attention_desc_t::* type = nullptr) {
         pointer = given.data();
         if (!pointer) return;
         desc_.operands |= operand;
         if constexpr (std::is_void_v<Pointer>) {
-            // Those of a backward that accumulates are the only outputs whose type the descriptor does not say.
+            // The descriptor says the type of every output except the gradients of a backward that accumulates.
             int32_t expected = f32_gradients_ && !std::is_const_v<Pointer> ? FA_F32 : desc_.*type;
             if (expected == 0) expected = desc_.*type = given.dtype();
             if (expected != given.dtype() && fault_.ok()) {
@@ -493,7 +493,7 @@ class Binding {
         }
     }
 
-    /* Once the descriptor is whole. */
+    /* Call it when all pointers are set, because the extent follows from the whole descriptor. */
     Status check() const {
         if (!fault_.ok()) return fault_;
         for (const Room& room : rooms_) {
@@ -709,7 +709,7 @@ inline fa_status_t run(fa_handle_t handle, const fa_attention_desc_t& desc, cons
     return fa_append_kv(handle, &desc, &args);
 }
 
-/* The functions that a handle calls, at an address that stays, and what they threw. */
+/* The functions that a handle calls, at an address that does not change, and the exception that they threw. */
 struct Callbacks {
     std::function<void(int32_t, const char*)> log;
     std::function<void(int64_t, const std::function<void(int64_t)>&)> parallel_for;
@@ -748,7 +748,7 @@ struct Callbacks {
 
 /* --------------------------------------------------------------------------------------------------------------- the handle */
 
-/* How a handle is made: fa_create_info_t with C++'s functions. */
+/* Options of a handle: fa_create_info_t with C++ types. */
 struct HandleOptions {
     int32_t backend = FA_BACKEND_AUTO;
     int32_t device = 0;
@@ -757,11 +757,11 @@ struct HandleOptions {
     void* stream = nullptr;
     std::string backend_dir;                                  /* "": none */
     std::function<void(int32_t level, const char* line)> log; /* empty: as fa_create_info_t says of NULL */
-    /* Runs body(0) … body(n − 1) and returns when all are done. What it throws, or log, leaves the call that it was called by. */
+    /* Runs body(0) … body(n − 1) and returns when all are done. If it or log throws, the library's call throws this exception. */
     std::function<void(int64_t n, const std::function<void(int64_t)>& body)> parallel_for;
 };
 
-/* Owns an fa_handle_t. Moves, does not copy; it serves one thread at a time. */
+/* Owns an fa_handle_t. It can be moved, but not copied. It serves one thread at a time. */
 class Handle {
   public:
 #ifndef FLASHATTN_NO_EXCEPTIONS
@@ -790,21 +790,21 @@ class Handle {
 
     Handle(Handle&&) = default;
     Handle& operator=(Handle&& other) noexcept {
-        raw_ = std::move(other.raw_);  // first, for the old one may call its callbacks
+        raw_ = std::move(other.raw_);  // first, because destroying the old handle may call the old callbacks
         callbacks_ = std::move(other.callbacks_);
         return *this;
     }
 
     fa_handle_t get() const { return raw_.get(); } /* NULL after a move: calls then give FA_INVALID_ARGUMENT */
 
-    /* fa_forward_ex, and without optional operands fa_forward. */
+    /* fa_forward_ex. The second form has no optional operands. */
     Done forward(const Attention& attention, const ForwardArgs& args) { return detail::finish(call(attention, args)); }
     Done forward(const Attention& attention, ConstTensor q, ConstTensor k, ConstTensor v, Tensor o) {
         ForwardArgs args;
         args.q = q, args.k = k, args.v = v, args.o = o;
         return forward(attention, args);
     }
-    /* forward: the args that the forward was called with, o and lse as it wrote them. */
+    /* forward: the args of the forward, with o and lse as it wrote them. */
     Done backward(const Attention& attention, const ForwardArgs& forward, const BackwardArgs& args) {
         return detail::finish(call(attention, forward, args));
     }
@@ -825,9 +825,9 @@ class Handle {
         return detail::finish(std::move(status), value);
     }
 
-    /* Would the call work? Of a descriptor as the C library reads it: types, and a bit of operands for each optional tensor. */
+    /* Says whether a call would work. The descriptor must have its types and operand bits, because there are no args to take them from. */
     Status supports(const Attention& attention, int32_t op) const { return said(fa_supports(get(), &attention, op)); }
-    /* How it would be computed, or why it cannot be. */
+    /* Says how the call would be computed, or why it is refused. */
     std::string explain(const Attention& attention, int32_t op) const { return explain(&attention, op); }
     std::string explain() const { return explain(nullptr, FA_OP_FORWARD); }
     Result<uint64_t> workspace_size(const Attention& attention, int32_t op) const {
@@ -836,7 +836,7 @@ class Handle {
         return detail::finish(std::move(status), bytes);
     }
 
-    /* Memory of fa_malloc, which must be gone before the handle. Its elements are not initialised. */
+    /* Memory of fa_malloc. Destroy it before the handle. Its elements are not initialised. */
     template <class T>
     class Memory {
       public:
@@ -862,14 +862,14 @@ class Handle {
         Memory<T> made(get(), static_cast<T*>(pointer), status.ok() ? elements : 0);
         return detail::finish(std::move(status), std::move(made));
     }
-    /* Between any two of host and device memory; `to` has at least as many elements as `from`. */
+    /* Copies between any two of host and device memory. `to` has at least as many elements as `from`. */
     template <class T>
     Done copy(Span<T> to, Span<const std::common_type_t<T>> from) {
         Status status = fits(to, from);
         if (status) status = said(fa_copy(get(), to.data(), from.data(), from.size() * sizeof(T)));
         return detail::finish(std::move(status));
     }
-    /* The same in the order of a stream: the handle's, or, with FA_ARGS_STREAM in flags, this one. Both stay until it has come by. */
+    /* The same in stream order: in the handle's stream, or with FA_ARGS_STREAM in flags in `stream`. See fa_copy_async. */
     template <class T>
     Done copy_async(Span<T> to, Span<const std::common_type_t<T>> from, uint32_t flags = 0, void* stream = nullptr) {
         Status status = fits(to, from);
@@ -950,14 +950,14 @@ class Handle {
 /* major * 10000 + minor * 100 + patch of the library that runs. */
 inline int32_t version() { return fa_version(); }
 
-/* Is this backend usable here? The message says why, or why not. */
+/* Says whether a backend is usable here. The message has the reason. */
 inline Status backend_status(int32_t backend) {
     char text[FA_TEXT_MAX] = "";
     const fa_status_t status = fa_backend_status(backend, text, sizeof text);
     return {status, text};
 }
 
-/* Would the call work on a handle of this backend and device, all else at its default? The message is what fa_explain would say. */
+/* fa_backend_supports: whether a call would work on this backend and device. The message is the text of fa_explain. */
 inline Status backend_supports(int32_t backend, int32_t device, const Attention& attention, int32_t op) {
     char text[FA_TEXT_MAX] = "";
     const fa_status_t status = fa_backend_supports(backend, device, &attention, op, text, sizeof text);
@@ -976,7 +976,7 @@ inline Result<std::vector<fa_device_info_t>> devices(int32_t backend) {
     return detail::finish(std::move(said), std::move(found));
 }
 
-/* A byte for each of rows × keys pairs: 1 where the key is kept. See fa_dropout_mask. */
+/* rows × keys bytes: 1 if the key is kept. See fa_dropout_mask. */
 inline Result<std::vector<uint8_t>> dropout_mask(float p, uint64_t seed, uint64_t offset, int64_t batch_head, int64_t row, int64_t rows,
                                                  int64_t key, int64_t keys) {
     std::vector<uint8_t> keep(rows > 0 && keys > 0 ? static_cast<size_t>(rows) * static_cast<size_t>(keys) : 0);
@@ -985,7 +985,7 @@ inline Result<std::vector<uint8_t>> dropout_mask(float p, uint64_t seed, uint64_
     return detail::finish(std::move(said), std::move(keep));
 }
 
-/* ALiBi's slopes of so many heads; max_bias 0: the usual 8. */
+/* The slopes of ALiBi for `heads` heads; max_bias 0: the usual 8. */
 inline Result<std::vector<float>> alibi_slopes(int64_t heads, float max_bias = 0) {
     std::vector<float> slopes(heads > 0 ? static_cast<size_t>(heads) : 0);
     const fa_status_t status = fa_alibi_slopes(heads, max_bias, slopes.data());

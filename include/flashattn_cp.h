@@ -39,7 +39,7 @@ extern "C" {
 enum { FA_CP_SEND = 1, FA_CP_RECEIVE = 2 };
 
 /* Moves `bytes` to or from one peer. Two ranks list the messages between them in the same order. This struct is an element of an
- * array, so it is frozen. */
+ * array, so it is frozen: it never grows. */
 typedef struct fa_cp_message_s {
     int32_t peer;      /* rank of the peer */
     int32_t direction; /* FA_CP_SEND or FA_CP_RECEIVE */
@@ -169,7 +169,7 @@ typedef struct fa_cp_desc_s {
 FA_API fa_status_t fa_cp_desc_init(fa_cp_desc_t* spread, uint32_t struct_size);
 
 /* Rows [begin, begin + rows) of a sequence. On the rank they start at its row `local`: a row of the packed tensor if there is a
- * cu_seqlens, else of the sequence. This struct is an element of an array, so it is frozen. */
+ * cu_seqlens, else of the sequence. This struct is an element of an array, so it is frozen: it never grows. */
 typedef struct fa_cp_range_s {
     int64_t sequence;
     int64_t begin;
@@ -190,7 +190,7 @@ FA_API fa_status_t fa_cp_partition(const fa_cp_desc_t* spread, int32_t rank, int
 /* ------------------------------------------------------------------------------------------------------------------- the calls */
 
 /* Device memory (FA_CP_DEVICE_MEMORY). A call returns when its work is enqueued on the stream of its args or of the handle, and all
- * ranks have reported the same. fa_synchronize or the stream's own functions then wait for it, without a limit. If a rank dies
+ * ranks have reported that theirs is. fa_synchronize or the stream's own functions then wait for it, without a limit. If a rank dies
  * meanwhile, only fa_cp_synchronize or the next call detects it. All pointers of the args are to device memory, as in the core.
  * cu_seqlens_q, cu_seqlens_k and causal_offset are read on the host, which waits for the stream. With FA_CP_SHARD_KEYS they are
  * read only if positions matter (causal, window, ALiBi). Arrays that are not read are not compared between ranks. */
@@ -223,8 +223,8 @@ FA_API fa_status_t fa_cp_forward(fa_cp_t cp, const fa_attention_desc_t* desc, co
  * rank's rows, dk and dv the rank's keys. The contributions of all ranks' rows to a key are added in f32 and rounded once. dsinks
  * is whole, and the same on every rank. Dense strides follow from the local tensors.
  *
- * All ranks give the same of dq, dk, dv, dsinks and dlse, and the same FA_BACKWARD_ACCUMULATE. A rank without rows or keys gives
- * any pointer, which is not followed.
+ * Each of dq, dk, dv, dsinks and dlse is given by all ranks or by none. FA_BACKWARD_ACCUMULATE is the same on all ranks. For a tensor
+ * of which it has no rows or keys, a rank gives any pointer that is not NULL. It is not followed.
  *
  * Bits: with Ulysses those of one device; with all-gather and the ring the same every time for the same number of ranks.
  * FA_UNSUPPORTED with more than one rank: dbias, FA_CP_SHARD_KEYS, and what fa_cp_forward refuses. Failures: as in
@@ -238,8 +238,8 @@ FA_API fa_status_t fa_cp_backward(fa_cp_t cp, const fa_attention_desc_t* desc, c
 FA_API fa_status_t fa_cp_explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op,
                                  const void* args, char* text, uint64_t n);
 
-/* Waits until all work is done that calls on the object have enqueued, no longer than the time limit. In host memory there is none.
- * It is not collective. Errors: as for fa_cp_forward; FA_DEVICE_ERROR with one rank. */
+/* Waits until all work is done that calls on the object have enqueued, no longer than the time limit. In host memory, calls are done
+ * when they return, so it returns at once. It is not collective. Errors: as for fa_cp_forward; FA_DEVICE_ERROR with one rank. */
 FA_API fa_status_t fa_cp_synchronize(fa_cp_t cp);
 
 /* What this rank sent in the last call, the exchanges of statuses included. Either pointer may be NULL. */

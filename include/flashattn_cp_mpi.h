@@ -31,7 +31,7 @@ typedef struct fa_cp_mpi_group_s {
 
 typedef struct fa_cp_mpi_s {
     MPI_Comm comm;
-    fa_cp_mpi_group_t* groups; /* under way */
+    fa_cp_mpi_group_t* groups; /* those with messages in flight */
     int broken;                /* a call failed, or did not end in time */
 } fa_cp_mpi_t;
 
@@ -91,8 +91,7 @@ static inline fa_status_t fa_cp_mpi_start(void* user, const fa_cp_message_t* mes
     return FA_OK;
 }
 
-/* MPI makes progress only inside its calls, so this asks again and again; where ranks share a processor, it is the others' turn
-   between. */
+/* MPI makes progress only inside its calls, so this polls. It yields between polls, because ranks may share a processor. */
 static inline fa_status_t fa_cp_mpi_wait(void* user, uint64_t ticket, int64_t timeout_ms) {
     fa_cp_mpi_t* mpi = (fa_cp_mpi_t*)user;
     fa_cp_mpi_group_t* group = (fa_cp_mpi_group_t*)(uintptr_t)ticket;

@@ -44,8 +44,8 @@
 #error "flashattn_cp_nccl.h needs ncclCommSplit of NCCL 2.18 or later"
 #endif
 
-#define FA_CP_NCCL_ROOM ((uint64_t)1 << 20) /* bytes of host memory that are gathered at once, of all ranks and once more of this one */
-#define FA_CP_NCCL_OPENING 60000            /* ms that ranks may take to open and close */
+#define FA_CP_NCCL_ROOM ((uint64_t)1 << 20) /* bytes of a buffer of gather_host: those of all ranks, and a copy of this rank's */
+#define FA_CP_NCCL_OPENING 60000            /* time limit for opening and closing, in ms */
 
 typedef struct fa_cp_nccl_group_s {
     struct fa_cp_nccl_group_s* next;
@@ -58,13 +58,13 @@ typedef struct fa_cp_nccl_s {
     int ranks, device;
     FA_CP_GPU(Stream_t) messages, work; /* the transport's own, and the call's */
     FA_CP_GPU(Event_t) before, gathered, asked, end;
-    int within, ended;          /* between enter and leave; has there been a leave? */
-    int64_t timeout_ms;         /* of the exchange that the call began with */
+    int within, ended;          /* within: between enter and leave; ended: leave has been called */
+    int64_t timeout_ms;         /* that of the call's first exchange */
     char *room, *host_room;     /* FA_CP_NCCL_ROOM bytes on the device, and pinned */
-    fa_cp_nccl_group_t* groups; /* all that there have been, for use again */
+    fa_cp_nccl_group_t* groups; /* all groups, kept for reuse */
 } fa_cp_nccl_t;
 
-/* Makes the rank's device current; returns which was, for fa_cp_nccl_back. */
+/* Makes the rank's device current. Returns the device that was current, for fa_cp_nccl_back. */
 static inline int fa_cp_nccl_on_device(const fa_cp_nccl_t* nccl) {
     int device = nccl->device;
     FA_CP_GPU(GetDevice)(&device);
@@ -87,7 +87,7 @@ static inline fa_status_t fa_cp_nccl_of(FA_CP_GPU(Error_t) error) {
     return error == FA_CP_GPU(ErrorMemoryAllocation) ? FA_OUT_OF_MEMORY : FA_DEVICE_ERROR;
 }
 
-/* Until the communicator has taken what it was given, which may need its peers: they are connected when they first talk. */
+/* Waits until the communicator has accepted an operation. This may need the peers, because NCCL connects ranks at their first message. */
 static inline fa_status_t fa_cp_nccl_settle(ncclComm_t comm, ncclResult_t given, int64_t timeout_ms) {
     const int64_t begin = fa_cp_nccl_ms();
     while (given == ncclInProgress) {
@@ -100,7 +100,8 @@ static inline fa_status_t fa_cp_nccl_settle(ncclComm_t comm, ncclResult_t given,
     return given == ncclSuccess ? FA_OK : FA_PEER_FAILED;
 }
 
-/* Until the event has come. A stream goes on after a failure: the event is asked first, so that one that came behind it is none. */
+/* Waits for an event. After a failure, the stream continues and the event completes. The event is therefore queried before the error: if
+ * it completed only because of a failure, the error is already there. */
 static inline fa_status_t fa_cp_nccl_until(fa_cp_nccl_t* nccl, FA_CP_GPU(Event_t) event, int64_t timeout_ms) {
     const int64_t begin = fa_cp_nccl_ms();
     for (;;) {
@@ -129,13 +130,13 @@ static inline fa_cp_nccl_group_t* fa_cp_nccl_new_group(fa_cp_nccl_t* nccl) {
     return group;
 }
 
-/* The messages come behind the work so far … */
+/* Orders the next messages after the work that the call has enqueued so far. */
 static inline fa_status_t fa_cp_nccl_behind_work(fa_cp_nccl_t* nccl) {
     FA_CP_GPU(Error_t) error = FA_CP_GPU(EventRecord)(nccl->before, nccl->work);
     if (error == FA_CP_GPU(Success)) error = FA_CP_GPU(StreamWaitEvent)(nccl->messages, nccl->before, 0);
     return fa_cp_nccl_of(error);
 }
-/* … and when the communicator has taken them, a ticket says when they are done. */
+/* Waits until the communicator has accepted the messages, and gives a ticket for their completion. */
 static inline fa_status_t fa_cp_nccl_started(fa_cp_nccl_t* nccl, fa_cp_nccl_group_t* group, ncclResult_t given, uint64_t* ticket) {
     fa_status_t status = fa_cp_nccl_settle(nccl->comm, given, nccl->timeout_ms);
     if (status == FA_OK) status = fa_cp_nccl_of(FA_CP_GPU(EventRecord)(group->done, nccl->messages));
@@ -183,7 +184,7 @@ static inline fa_status_t fa_cp_nccl_all_gather(void* user, const void* from, vo
     return fa_cp_nccl_back(nccl, device, status);
 }
 
-/* One piece that fits the room: this rank's bytes lie behind those of all. */
+/* Gathers one piece that fits the buffer. This rank's bytes are stored after those of all ranks. */
 static inline fa_status_t fa_cp_nccl_gather_piece(fa_cp_nccl_t* nccl, const void* from, size_t bytes, int64_t timeout_ms) {
     const size_t own = (size_t)nccl->ranks * bytes;
     fa_status_t status;
@@ -255,7 +256,7 @@ static inline void fa_cp_nccl_abandon(void* user) {
     fa_cp_nccl_back(nccl, device, FA_OK);
 }
 
-/* What a transport has besides its communicator. Messages go before other work where both could run. */
+/* Creates the stream, events and buffers of a transport. The stream has the highest priority, so messages run before other work. */
 static inline FA_CP_GPU(Error_t) fa_cp_nccl_make(fa_cp_nccl_t* nccl) {
     int least = 0, greatest = 0, i;
     FA_CP_GPU(Event_t)* const events[] = {&nccl->before, &nccl->gathered, &nccl->asked, &nccl->end};

@@ -73,15 +73,15 @@ def descriptor(abi, docs):
         else:
             sets.append(f"\tdesc.{name} = C.{kind}(a.{go})\n")
     return (HEAD + INCLUDE + "// Attention says what is computed: types, sizes, strides, masks. It holds no data. Zero means the default, or off.\n"
-            "// Types of tensors are those of the data that a call gives; they are set here only to ask about calls, or to hold a call to them.\n"
+            "// A call takes the types of tensors from its data. Set them here only for Supports, Explain and the like, or to have a call checked.\n"
             "type Attention struct {\n"
             "\t// Causal: each row sees keys up to its own position; needs Alignment\n\tCausal bool\n"
             "\t// Window: needs Alignment\n\tWindow *Window\n"
-            "\t// Alignment: where the diagonal lies\n\tAlignment Alignment\n"
+            "\t// Alignment: where the diagonal is\n\tAlignment Alignment\n"
             "\t// Scale: nil: 1 / sqrt(DimQK)\n\tScale *float32\n"
-            "\t// Deterministic: the same bits every time; a forward is always so\n\tDeterministic bool\n"
-            "\t// VInK: v is the dims [0, DimV) of k, with its factors; V and VNew are left out\n\tVInK bool\n"
-            "\t// Operands: which optional operands a call would have, to ask about it; a call itself sets those that it gives\n\tOperands uint64\n\n"
+            "\t// Deterministic: the same bits every time; a forward always has them\n\tDeterministic bool\n"
+            "\t// VInK: v is the dims [0, DimV) of k, with its scales; V and VNew are not given\n\tVInK bool\n"
+            "\t// Operands: the optional operands of a call, for Supports, Explain and the like; a call itself sets the bits of those that it gives\n\tOperands uint64\n\n"
             + "".join(fields) + "}\n\nfunc (a *Attention) setFields(desc *C.fa_attention_desc_t) {\n" + "".join(sets) + "}\n")
 
 
@@ -90,7 +90,7 @@ def descriptor(abi, docs):
 
 def call(c, docs):
     go = name_of(c.name)
-    out = [f"// {go} is where the data of a call is. An operand that is given takes part in the call.\ntype {go} struct {{\n"]
+    out = [f"// {go} says where the data of a call is. Operands left at their zero value are not given.\ntype {go} struct {{\n"]
     for t in c.tensors:
         type_ = "Tensor" if t.element == "void" else f"[]{SCALARS[t.element]}"
         out.append(comment(name_of(t.name), t.doc) + f"\t{name_of(t.name)} {type_}\n")
@@ -98,12 +98,12 @@ def call(c, docs):
     for o in options:
         array = ARRAY.fullmatch(o.kind)
         out.append(comment(name_of(o.name), o.doc) + f"\t{name_of(o.name)} {f'[{array[2]}]int64' if array else SCALARS[o.kind]}\n")
-    out.append({"append_kv": "\t// Interleaved: of the rotation: pairs are dims (2t, 2t + 1); else halves\n\tInterleaved bool\n"
-                             "\t// DynamicScale: quantise by each token and head's largest magnitude and store the factor\n\tDynamicScale bool\n",
+    out.append({"append_kv": "\t// Interleaved: the rotation pairs dims (2t, 2t + 1); else halves\n\tInterleaved bool\n"
+                             "\t// DynamicScale: quantise by the largest magnitude of each block of dims, and store the scales\n\tDynamicScale bool\n",
                 "rotary": "\t// Interleaved: pairs are dims (2t, 2t + 1); else halves\n\tInterleaved bool\n"
                           "\t// OfK: x has k's shape, type, strides and lengths instead of q's\n\tOfK bool\n",
-                "backward": "\t// Accumulate: dq, dk and dv are float32; all gradients are added to what is there\n\tAccumulate bool\n",
-                "merge": "\t// Accumulate: o (float32) and lse hold a state already: merge the parts into it\n\tAccumulate bool\n"}.get(c.name, ""))
+                "backward": "\t// Accumulate: dq, dk and dv are float32; all gradients are added to existing values\n\tAccumulate bool\n",
+                "merge": "\t// Accumulate: o (float32) and lse already hold a state, and the parts are merged into it\n\tAccumulate bool\n"}.get(c.name, ""))
     out.append(f"}}\n\nfunc (x *{go}) bind(b *binding, args *C.{c.struct}) {{\n")
     out.append(f"\tb.begin({c.op.replace('FA_OP_', 'C.FA_OP_')}, unsafe.Pointer(args))\n")
     for o in options:

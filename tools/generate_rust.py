@@ -6,14 +6,14 @@ from generate_abi_texts import ARRAY, RUST_HEAD, RUST_KINDS, RUST_TAIL, WIDTH, i
 # Prefix of an enumeration's constants: its name, and what it is. Used by Go, too.
 ENUMS = {
     "FA_BACKEND_": ("Backend", "Where a handle computes."),
-    "FA_LOG_": ("LogLevel", "How much a handle says."),
-    "FA_POOL_": ("ThreadPool", "Whose CPU threads."),
+    "FA_LOG_": ("LogLevel", "Which lines the log gets."),
+    "FA_POOL_": ("ThreadPool", "The pool of CPU threads."),
     "FA_PRECISION_": ("Precision", "What may be rounded."),
-    "FA_ALIGN_": ("Alignment", "Where the diagonal of a mask lies."),
+    "FA_ALIGN_": ("Alignment", "Where the diagonal of a mask is."),
     "FA_ALGORITHM_": ("Algorithm", "How it is computed."),
     "FA_SCORES_": ("ScoresStage", "Which scores are written."),
-    "FA_LIST_": ("ListSpace", "What an entry of a list of keys counts."),
-    "FA_OP_": ("Op", "Which call a question is about."),
+    "FA_LIST_": ("ListSpace", "What an entry of a key list counts."),
+    "FA_OP_": ("Op", "The call that a query is about."),
 }
 TYPED = {"alignment": "Alignment", "algorithm": "Algorithm", "precision": "Precision", "scores_stage": "ScoresStage",
          "list_space": "ListSpace"}

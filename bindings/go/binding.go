@@ -44,12 +44,12 @@ type (
 	E5M2 uint8  // an 8-bit float with 5 exponent bits
 )
 
-// Element is a type of which slices are tensors.
+// Element is a type whose slices can be tensors.
 type Element interface {
 	float32 | F16 | BF16 | E4M3 | E5M2 | int8
 }
 
-// Tensor is a slice of elements of a type that the call finds out. The zero Tensor is one that is not given.
+// Tensor is a slice with its element type. The zero Tensor is not given.
 type Tensor struct {
 	data  unsafe.Pointer
 	bytes uint64
@@ -59,7 +59,7 @@ type Tensor struct {
 // What an empty slice points to: the library tells a pointer that is given from one that is not.
 var nothing [1]uint64
 
-// Of makes a tensor of a slice, whose memory it shares. Of a nil slice it is one that is not given.
+// Of makes a tensor that shares the memory of a slice. If the slice is nil, the tensor is not given.
 func Of[T Element](x []T) Tensor {
 	var dtype Dtype
 	switch any(x).(type) {
@@ -79,7 +79,7 @@ func Of[T Element](x []T) Tensor {
 	return tensorOf(dtype, x)
 }
 
-// Raw makes a tensor of bytes that hold any type, as the blocks of DtypeQ80.
+// Raw makes a tensor of bytes that hold any type, such as the blocks of DtypeQ80.
 func Raw(dtype Dtype, bytes []byte) Tensor { return tensorOf(dtype, bytes) }
 
 func tensorOf[T any](dtype Dtype, x []T) Tensor {
@@ -199,7 +199,7 @@ func (b *binding) tensor(name string, field uintptr, operand C.uint64_t, x Tenso
 		return
 	}
 	expected := *declared
-	// Those of a backward that accumulates are the only outputs whose type the descriptor does not say.
+	// The descriptor says the type of every output except the gradients of a backward that accumulates.
 	if b.f32Gradients && written && b.op == C.FA_OP_BACKWARD {
 		expected = C.FA_F32
 	}
@@ -270,7 +270,7 @@ func (h *Handle) Forward(a *Attention, x *Forward) error {
 	}, func(b *binding) C.fa_status_t { return runForward(h.raw, &b.desc, &args, b.pointers) })
 }
 
-// Backward computes gradients. forward is the one that the forward was called with, O and LSE as it wrote them.
+// Backward computes gradients. forward has the operands of the forward, with O and LSE as it wrote them.
 func (h *Handle) Backward(a *Attention, forward *Forward, x *Backward) error {
 	inputs, args := C.no_forward(), C.no_backward()
 	return h.call(a, func(b *binding) error {
@@ -287,7 +287,7 @@ func (h *Handle) Backward(a *Attention, forward *Forward, x *Backward) error {
 	}, func(b *binding) C.fa_status_t { return runBackward(h.raw, &b.desc, &inputs, &args, b.pointers) })
 }
 
-// Merge makes the whole of partial results over disjoint sets of keys.
+// Merge merges partial results over disjoint sets of keys into the whole.
 func (h *Handle) Merge(a *Attention, x *Merge) error {
 	args := C.no_merge()
 	return h.call(a, func(b *binding) error {
@@ -302,7 +302,7 @@ func (h *Handle) Merge(a *Attention, x *Merge) error {
 	}, func(b *binding) C.fa_status_t { return runMerge(h.raw, &b.desc, &args, b.pointers) })
 }
 
-// Rotary is the rotary embedding of a tensor that has q's shape. X and Out may be the same.
+// Rotary applies rotary embedding to a tensor of q's shape, with OfK of k's. X and Out may be the same.
 func (h *Handle) Rotary(a *Attention, x *Rotary) error {
 	args := C.no_rotary()
 	return h.call(a, func(b *binding) error {

@@ -9,7 +9,7 @@ import "C"
 
 import "unsafe"
 
-// Forward is where the data of a call is. An operand that is given takes part in the call.
+// Forward says where the data of a call is. Operands left at their zero value are not given.
 type Forward struct {
 	// Q is as in flashattn.h.
 	Q Tensor
@@ -148,7 +148,7 @@ func (x *Forward) bind(b *binding, args *C.fa_forward_args_t) {
 	bindSlice(b, "device_status", unsafe.Offsetof(args.device_status), C.FA_OPERAND_DEVICE_STATUS, x.DeviceStatus)
 }
 
-// Backward is where the data of a call is. An operand that is given takes part in the call.
+// Backward says where the data of a call is. Operands left at their zero value are not given.
 type Backward struct {
 	// Dout: gradient with respect to o
 	Dout Tensor
@@ -176,7 +176,7 @@ type Backward struct {
 	DvStride [4]int64
 	// DbiasStride: (batch, query head, row, key)
 	DbiasStride [4]int64
-	// Accumulate: dq, dk and dv are float32; all gradients are added to what is there
+	// Accumulate: dq, dk and dv are float32; all gradients are added to existing values
 	Accumulate bool
 }
 
@@ -197,7 +197,7 @@ func (x *Backward) bind(b *binding, args *C.fa_backward_args_t) {
 	bindSlice(b, "dsinks", unsafe.Offsetof(args.dsinks), 0, x.Dsinks)
 }
 
-// Merge is where the data of a call is. An operand that is given takes part in the call.
+// Merge says where the data of a call is. Operands left at their zero value are not given.
 type Merge struct {
 	// OParts is as in flashattn.h.
 	OParts []float32
@@ -223,7 +223,7 @@ type Merge struct {
 	// LSEPartsStride: (part, batch, head, row); all zero: dense [parts][batch][heads_q][seqlen_q] or
 	// [parts][heads_q][total_q]
 	LSEPartsStride [4]int64
-	// Accumulate: o (float32) and lse hold a state already: merge the parts into it
+	// Accumulate: o (float32) and lse already hold a state, and the parts are merged into it
 	Accumulate bool
 }
 
@@ -242,7 +242,7 @@ func (x *Merge) bind(b *binding, args *C.fa_merge_args_t) {
 	bindSlice(b, "seqused_q", unsafe.Offsetof(args.seqused_q), C.FA_OPERAND_SEQUSED_Q, x.SequsedQ)
 }
 
-// Rotary is where the data of a call is. An operand that is given takes part in the call.
+// Rotary says where the data of a call is. Operands left at their zero value are not given.
 type Rotary struct {
 	// X is as in flashattn.h.
 	X Tensor
@@ -290,7 +290,7 @@ func (x *Rotary) bind(b *binding, args *C.fa_rotary_args_t) {
 	bindSlice(b, "seqused", unsafe.Offsetof(args.seqused), either[C.uint64_t](x.OfK, C.FA_OPERAND_SEQUSED_K, C.FA_OPERAND_SEQUSED_Q), x.Seqused)
 }
 
-// AppendKV is where the data of a call is. An operand that is given takes part in the call.
+// AppendKV says where the data of a call is. Operands left at their zero value are not given.
 type AppendKV struct {
 	// KNew: the new keys
 	KNew Tensor
@@ -344,9 +344,9 @@ type AppendKV struct {
 	RotaryBegin int64
 	// RotaryDim: as in fa_rotary
 	RotaryDim int64
-	// Interleaved: of the rotation: pairs are dims (2t, 2t + 1); else halves
+	// Interleaved: the rotation pairs dims (2t, 2t + 1); else halves
 	Interleaved bool
-	// DynamicScale: quantise by each token and head's largest magnitude and store the factor
+	// DynamicScale: quantise by the largest magnitude of each block of dims, and store the scales
 	DynamicScale bool
 }
 

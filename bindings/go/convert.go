@@ -19,20 +19,20 @@ import (
 	"math/bits"
 )
 
-// Conversion copies, converts, sums or clears a tensor with strides. Sizes count elements, strides units, the last of which is 1.
+// Conversion copies, converts, sums or clears a tensor with strides. Sizes count elements. Strides count units, and the last is 1.
 type Conversion struct {
 	// X is what is read; not given: zeros
 	X Tensor
 	// Out is what is written
 	Out Tensor
-	// Size: (batch, row, head, dim), or whatever is to be stepped along; 1 where there is nothing
+	// Size: (batch, row, head, dim), or any other four dimensions; 1 for a dimension that is not used
 	Size               [4]int64
 	XStride, OutStride [4]int64
-	// Accumulate: X, which is float32, F16 or BF16, is added to what is in Out, which is float32
+	// Accumulate: X, which is float32, F16 or BF16, is added to the values of Out, which is float32
 	Accumulate bool
 }
 
-// reach is the bytes to the end of the last element, as many as there can be where they are more; 0 of what the library refuses.
+// reach is the number of bytes to the end of the last element, at most what 64 bits hold; 0 for a conversion that the library refuses.
 func reach(dtype Dtype, size, stride [4]int64) uint64 {
 	var elements, unit C.int64_t
 	if C.fa_dtype_unit(C.int32_t(dtype), &elements, &unit) != C.FA_OK {
@@ -59,7 +59,7 @@ func reach(dtype Dtype, size, stride [4]int64) uint64 {
 	return reached
 }
 
-// Convert does what the conversion says.
+// Convert performs the conversion.
 func (h *Handle) Convert(x *Conversion) error {
 	if err := h.enter(); err != nil {
 		return err

@@ -8,21 +8,21 @@ package flashattn
 import "C"
 
 // Attention says what is computed: types, sizes, strides, masks. It holds no data. Zero means the default, or off.
-// Types of tensors are those of the data that a call gives; they are set here only to ask about calls, or to hold a call to them.
+// A call takes the types of tensors from its data. Set them here only for Supports, Explain and the like, or to have a call checked.
 type Attention struct {
 	// Causal: each row sees keys up to its own position; needs Alignment
 	Causal bool
 	// Window: needs Alignment
 	Window *Window
-	// Alignment: where the diagonal lies
+	// Alignment: where the diagonal is
 	Alignment Alignment
 	// Scale: nil: 1 / sqrt(DimQK)
 	Scale *float32
-	// Deterministic: the same bits every time; a forward is always so
+	// Deterministic: the same bits every time; a forward always has them
 	Deterministic bool
-	// VInK: v is the dims [0, DimV) of k, with its factors; V and VNew are left out
+	// VInK: v is the dims [0, DimV) of k, with its scales; V and VNew are not given
 	VInK bool
-	// Operands: which optional operands a call would have, to ask about it; a call itself sets those that it gives
+	// Operands: the optional operands of a call, for Supports, Explain and the like; a call itself sets the bits of those that it gives
 	Operands uint64
 
 	// QDtype: FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required
@@ -127,7 +127,7 @@ type Attention struct {
 	VDescaleBlock [2]int64
 	// QStride: Strides, in units of the type (elements, except for 4-bit and block types): (batch, row, head, unit). The last is 1.
 	// Any other stride of an input may be 0, which broadcasts it. Strides are never negative. Along a dimension of size 0 or 1, any
-	// stride is allowed and has the same meaning. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a
+	// stride from 0 on is allowed and has no effect. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a
 	// batch stride: give 0. Paged is [num_pages][page_size][heads][dim], with the page stride in [0].
 	QStride *[4]int64
 	// KStride is as in flashattn.h.

@@ -1,6 +1,6 @@
-// Package flashattn computes attention through libflashattn: o = softmax(scale · q kᵀ, masked) v, without ever storing the score
-// matrix. An Attention says what is computed, a Forward (and Backward, Merge, Rotary, AppendKV) where the data is, a Handle owns backend,
-// threads and scratch memory. Names are those of the C header flashattn.h, which is the manual of everything.
+// Package flashattn computes attention with libflashattn: o = softmax(scale · q kᵀ, masked) v, without storing the score matrix. An
+// Attention says what is computed. A Forward, Backward, Merge, Rotary or AppendKV says where the data is. A Handle owns backend, threads
+// and scratch memory. Names follow the C header flashattn.h, which is the manual.
 //
 // The C library is found by pkg-config.
 package flashattn
@@ -35,7 +35,7 @@ type Status int32
 
 func (s Status) String() string { return C.GoString(C.fa_status_name(C.fa_status_t(s))) }
 
-// Error is what the library said: which field, its value, what was expected.
+// Error has the library's message: the field, its value and what was expected.
 type Error struct {
 	Status  Status
 	Message string
@@ -43,7 +43,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Status.String() + ": " + e.Message }
 
-// Options say how a handle is made. The zero value is the first usable of CUDA, HIP and CPU.
+// Options are the options of a new handle. The zero value takes the first usable of CUDA, HIP and CPU.
 type Options struct {
 	Backend    Backend
 	Device     int32    // index within the backend
@@ -51,9 +51,9 @@ type Options struct {
 	BackendDir string   // absolute folder of backend modules, searched before all others; "": none
 }
 
-// Handle owns backend, device, threads and scratch memory. It takes ordinary memory on every backend: Go has no other. Calls of several
-// goroutines wait for one another. New makes one, and it stays where it is: a copy would use what the other has freed, so go vet reports
-// copies, and every call on a copy fails. A handle that is forgotten is closed by the garbage collector.
+// Handle owns backend, device, threads and scratch memory. It takes ordinary memory on every backend. Calls of several goroutines wait
+// for each other. Do not copy a Handle: go vet reports copies, and every call on a copy fails, because it might use memory that the
+// original has freed. If a handle is not closed, the garbage collector closes it.
 type Handle struct {
 	mutex sync.Mutex
 	self  uintptr // where New made it; a pointer to itself would keep it from the garbage collector
@@ -63,7 +63,7 @@ type Handle struct {
 // New makes a handle on the backend. Close it after use.
 func New(backend Backend) (*Handle, error) { return NewWith(Options{Backend: backend}) }
 
-// NewWith makes a handle by options.
+// NewWith makes a handle with options.
 func NewWith(options Options) (*Handle, error) {
 	// The sentence of a failed fa_create belongs to the thread that called it.
 	runtime.LockOSThread()
@@ -84,7 +84,7 @@ func NewWith(options Options) (*Handle, error) {
 	return h, nil
 }
 
-// Close frees the handle. Closing twice is fine, and closing nil.
+// Close frees the handle. A second Close, or one of nil, does nothing.
 func (h *Handle) Close() {
 	if h.enter() == nil {
 		defer h.mutex.Unlock()
@@ -143,15 +143,15 @@ func (h *Handle) Backend() (Backend, error) {
 	return Backend(value), err
 }
 
-// SetThreads limits the threads of the CPU backend; 0 is the default. Threads never change a result.
+// SetThreads limits the threads of the CPU backend; 0 is the default. Results do not depend on it.
 func (h *Handle) SetThreads(threads int) error { return h.Set(ParamThreads, int64(threads)) }
 
-// Supports says whether the call would work: nil, or what is unsupported or invalid. Types and operands are those of the Attention itself.
+// Supports says whether a call would work: nil, or the error that it would give. Set types and Operands in the Attention.
 func (h *Handle) Supports(a *Attention, op Op) error {
 	return h.ask(a, func(desc *C.fa_attention_desc_t) error { return h.check(C.fa_supports(h.raw, desc, C.int32_t(op))) })
 }
 
-// Explain says how the call would be computed, or why it cannot be.
+// Explain says how a call would be computed, or why it is refused.
 func (h *Handle) Explain(a *Attention, op Op) (string, error) {
 	var said string
 	err := h.ask(a, func(desc *C.fa_attention_desc_t) error {
@@ -166,7 +166,7 @@ func (h *Handle) Explain(a *Attention, op Op) (string, error) {
 	return said, err
 }
 
-// WorkspaceSize is the scratch memory in bytes that the call would take.
+// WorkspaceSize gives the bytes of scratch memory that a call needs.
 func (h *Handle) WorkspaceSize(a *Attention, op Op) (uint64, error) {
 	var bytes C.uint64_t
 	err := h.ask(a, func(desc *C.fa_attention_desc_t) error {
@@ -190,7 +190,7 @@ func (h *Handle) ask(a *Attention, question func(*C.fa_attention_desc_t) error) 
 // Version of the library that runs: major * 10000 + minor * 100 + patch.
 func Version() int { return int(C.fa_version()) }
 
-// AlibiSlopes are ALiBi's slopes for so many heads; maxBias 0: the usual 8.
+// AlibiSlopes gives the slopes of ALiBi; maxBias 0: the usual 8.
 func AlibiSlopes(heads int, maxBias float32) ([]float32, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -28,8 +28,8 @@ func BackendStatus(backend Backend) error {
 	return nil
 }
 
-// BackendSupports says how a call would be computed by a handle on this backend and device with everything else at its default, or why it
-// cannot be. Types and operands are those of the Attention itself.
+// BackendSupports says how a call would be computed on this backend and device, with everything else at its default, or why it is
+// refused. Set types and Operands in the Attention.
 func BackendSupports(backend Backend, device int32, a *Attention, op Op) (string, error) {
 	if a == nil {
 		return "", &Error{InvalidArgument, "the attention is nil"}
@@ -47,13 +47,13 @@ func BackendSupports(backend Backend, device int32, a *Attention, op Op) (string
 type Device struct {
 	Backend      Backend
 	Index        int32  // Options.Device
-	ComputeUnits int32  // of the CPU the threads that this process may use, of a GPU its multiprocessors
-	MemoryBytes  uint64 // in all
+	ComputeUnits int32  // CPU: hardware threads that this process may use; GPU: multiprocessors
+	MemoryBytes  uint64 // memory of the device
 	Name         string
-	Arch         string // of the CPU the best instruction set that the library can use, of a GPU its architecture
+	Arch         string // CPU: the best instruction set that the library can use; GPU: its architecture
 }
 
-// Devices lists those of a backend; one that cannot be used here has none, and an error.
+// Devices lists the devices of a backend. If the backend is not usable here, it returns an error.
 func Devices(backend Backend) ([]Device, error) {
 	// The sentence belongs to the thread that asked.
 	runtime.LockOSThread()
@@ -74,8 +74,8 @@ func Devices(backend Backend) ([]Device, error) {
 	return devices, nil
 }
 
-// DropoutMask writes which keys dropout keeps, the same on every backend: keep[r * keys + c] is that of key + c in row + r of
-// batch * HeadsQ + head, for a Forward with this p, seed and offset.
+// DropoutMask writes which keys dropout keeps, the same on every backend: keep[r * keys + c] is for row + r and key + c of the head
+// batch * HeadsQ + head, in a Forward with this p, seed and offset.
 func DropoutMask(keep []bool, p float32, seed, offset uint64, batchHead, row, rows, key, keys int64) error {
 	if rows > 0 && keys > 0 && int64(len(keep))/keys < rows {
 		return &Error{InvalidArgument, fmt.Sprintf("keep has %d elements: expected rows * keys, %d * %d", len(keep), rows, keys)}

@@ -22,7 +22,7 @@ const (
 	HIP Backend = C.FA_BACKEND_HIP
 )
 
-// LogLevel: how much a handle says.
+// LogLevel: which lines the log gets.
 type LogLevel int32
 
 // Values of LogLevel.
@@ -37,22 +37,24 @@ const (
 	LogLevelDebug LogLevel = C.FA_LOG_DEBUG
 )
 
-// ThreadPool: whose CPU threads.
+// ThreadPool: the pool of CPU threads.
 type ThreadPool int32
 
 // Values of ThreadPool.
 const (
 	// ThreadPoolAuto: FA_POOL_CALLER if parallel_for was given, else FA_POOL_OWN
 	ThreadPoolAuto ThreadPool = C.FA_POOL_AUTO
-	// ThreadPoolOpenmp: an OpenMP team for each calling thread; its threads wait as OMP_WAIT_POLICY says. If a program has the
-	// machine to itself and makes call after call, these threads begin sooner, because they wait without
-	// sleeping: on 16 cores, calls take up to a fifth less time. If other threads need the cores, calls take
-	// tens of times as long. With pauses between calls, they use tens of times as much processor time. Only the
-	// calling thread computes in these cases: inside a parallel region; in a child of fork() if the parent had
-	// made calls, because runtimes hang there. GNU's runtime also hangs there if the parent itself had a team,
-	// which the library cannot see. Runtimes also end the process if the system refuses them a thread. The library
-	// therefore starts as many threads beforehand and requests no more than it got. If others take the last
-	// ones in between, the process ends. A build without OpenMP: FA_UNSUPPORTED
+	// ThreadPoolOpenmp: an OpenMP team for each calling thread; its threads wait as OMP_WAIT_POLICY says.
+	// Speed: unless this policy is passive, they wait without sleeping. If a program has the machine to itself and
+	// makes call after call, they begin sooner: on 16 cores, calls take up to a fifth less time. If other threads
+	// need the cores, calls take tens of times as long. With pauses between calls, they use tens of times as much
+	// processor time.
+	// Only the calling thread computes inside a parallel region, and in a child of fork() if the parent had made
+	// calls, because runtimes hang there. GNU's runtime also hangs there if the parent used OpenMP
+	// by itself, which the library cannot see.
+	// A runtime ends the process if the system refuses it a thread. The library therefore starts as many threads
+	// beforehand and requests no more than it got. If other programs take the last ones in between, the process
+	// ends. A build without OpenMP: FA_UNSUPPORTED
 	ThreadPoolOpenmp ThreadPool = C.FA_POOL_OPENMP
 	// ThreadPoolOwn: one pool for all handles of the process, with at most one thread for each CPU but one. None of them works
 	// if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
@@ -69,13 +71,14 @@ type Precision int32
 const (
 	// PrecisionDefault: q as given; P no coarser than q's type
 	PrecisionDefault Precision = C.FA_PRECISION_DEFAULT
-	// PrecisionNative: permits, but does not promise, rounding: of q to k's element type (8 bits: with a scale per row, or
-	// per block of its dims), of P to v's, and of q, P, values of block types and scaled values to bf16.
-	// 8-bit P · v may be summed over keys in a matrix unit's short accumulator. Study baselines ignore it
+	// PrecisionNative: permits rounding, but does not promise it. q may be rounded to k's element type (to 8 bits: with a
+	// scale per row, or per block of its dims), and P to v's. q, P, values of block types and scaled
+	// values may be rounded to bf16. 8-bit P · v may be summed over keys in a matrix unit's short
+	// accumulator. Study baselines ignore it
 	PrecisionNative Precision = C.FA_PRECISION_NATIVE
 )
 
-// Alignment: where the diagonal of a mask lies.
+// Alignment: where the diagonal of a mask is.
 type Alignment int32
 
 // Values of Alignment.
@@ -118,7 +121,7 @@ const (
 	ScoresStageProbability ScoresStage = C.FA_SCORES_PROBABILITY
 )
 
-// ListSpace: what an entry of a list of keys counts.
+// ListSpace: what an entry of a key list counts.
 type ListSpace int32
 
 // Values of ListSpace.
@@ -131,7 +134,7 @@ const (
 	ListSpaceSlots ListSpace = C.FA_LIST_SLOTS
 )
 
-// Op: which call a question is about.
+// Op: the call that a query is about.
 type Op int32
 
 // Values of Op.
@@ -224,15 +227,16 @@ type Param int32
 
 // Parameters are set and read; facts and figures are read.
 const (
-	// ParamThreads: CPU threads, including the caller's; 0: as many as OpenMP's maximum and the thread's affinity
-	// allow
+	// ParamThreads: CPU threads, including the caller's, with any pool; 0: as many as OpenMP's maximum and the calling
+	// thread's affinity allow
 	ParamThreads Param = C.FA_PARAM_THREADS
 	// ParamMaxISA: FA_ISA_…: highest instruction set to use; 0: the best one. If the CPU lacks it: FA_UNSUPPORTED
 	ParamMaxISA Param = C.FA_PARAM_MAX_ISA
 	// ParamLogLevel: FA_LOG_…
 	ParamLogLevel Param = C.FA_PARAM_LOG_LEVEL
-	// ParamCountWork: 1: forward calls count work and memory traffic into the FA_STAT_ figures (CPU backend). They then
-	// run on f32 tiles one by one. Other calls may use faster methods that round differently
+	// ParamCountWork: 1: forward calls count work and memory traffic into the FA_STAT_ figures (CPU backend). Counted
+	// calls compute one f32 tile at a time. With 0, the same call may use a faster method that rounds
+	// differently
 	ParamCountWork Param = C.FA_PARAM_COUNT_WORK
 	// ParamThreadPool: FA_POOL_…: the pool of CPU threads
 	ParamThreadPool Param = C.FA_PARAM_THREAD_POOL

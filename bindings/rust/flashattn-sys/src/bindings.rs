@@ -73,15 +73,16 @@ pub const FA_LOG_INFO: i32 = 2;
 /// one line a call
 pub const FA_LOG_DEBUG: i32 = 3;
 
-/// CPU threads, including the caller's; 0: as many as OpenMP's maximum and the thread's affinity
-/// allow
+/// CPU threads, including the caller's, with any pool; 0: as many as OpenMP's maximum and the calling
+/// thread's affinity allow
 pub const FA_PARAM_THREADS: i32 = 1;
 /// FA_ISA_…: highest instruction set to use; 0: the best one. If the CPU lacks it: FA_UNSUPPORTED
 pub const FA_PARAM_MAX_ISA: i32 = 2;
 /// FA_LOG_…
 pub const FA_PARAM_LOG_LEVEL: i32 = 3;
-/// 1: forward calls count work and memory traffic into the FA_STAT_ figures (CPU backend). They then
-/// run on f32 tiles one by one. Other calls may use faster methods that round differently
+/// 1: forward calls count work and memory traffic into the FA_STAT_ figures (CPU backend). Counted
+/// calls compute one f32 tile at a time. With 0, the same call may use a faster method that rounds
+/// differently
 pub const FA_PARAM_COUNT_WORK: i32 = 4;
 /// FA_POOL_…: the pool of CPU threads
 pub const FA_PARAM_THREAD_POOL: i32 = 5;
@@ -123,15 +124,17 @@ pub const FA_ISA_SVE_BF16: i32 = 76;
 
 /// FA_POOL_CALLER if parallel_for was given, else FA_POOL_OWN
 pub const FA_POOL_AUTO: i32 = 0;
-/// an OpenMP team for each calling thread; its threads wait as OMP_WAIT_POLICY says. If a program has the
-/// machine to itself and makes call after call, these threads begin sooner, because they wait without
-/// sleeping: on 16 cores, calls take up to a fifth less time. If other threads need the cores, calls take
-/// tens of times as long. With pauses between calls, they use tens of times as much processor time. Only the
-/// calling thread computes in these cases: inside a parallel region; in a child of fork() if the parent had
-/// made calls, because runtimes hang there. GNU's runtime also hangs there if the parent itself had a team,
-/// which the library cannot see. Runtimes also end the process if the system refuses them a thread. The library
-/// therefore starts as many threads beforehand and requests no more than it got. If others take the last
-/// ones in between, the process ends. A build without OpenMP: FA_UNSUPPORTED
+/// an OpenMP team for each calling thread; its threads wait as OMP_WAIT_POLICY says.
+/// Speed: unless this policy is passive, they wait without sleeping. If a program has the machine to itself and
+/// makes call after call, they begin sooner: on 16 cores, calls take up to a fifth less time. If other threads
+/// need the cores, calls take tens of times as long. With pauses between calls, they use tens of times as much
+/// processor time.
+/// Only the calling thread computes inside a parallel region, and in a child of fork() if the parent had made
+/// calls, because runtimes hang there. GNU's runtime also hangs there if the parent used OpenMP
+/// by itself, which the library cannot see.
+/// A runtime ends the process if the system refuses it a thread. The library therefore starts as many threads
+/// beforehand and requests no more than it got. If other programs take the last ones in between, the process
+/// ends. A build without OpenMP: FA_UNSUPPORTED
 pub const FA_POOL_OPENMP: i32 = 1;
 /// one pool for all handles of the process, with at most one thread for each CPU but one. None of them works
 /// if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
@@ -185,9 +188,10 @@ pub const FA_V_IN_K: u32 = 1 << 4;
 
 /// q as given; P no coarser than q's type
 pub const FA_PRECISION_DEFAULT: i32 = 0;
-/// permits, but does not promise, rounding: of q to k's element type (8 bits: with a scale per row, or
-/// per block of its dims), of P to v's, and of q, P, values of block types and scaled values to bf16.
-/// 8-bit P · v may be summed over keys in a matrix unit's short accumulator. Study baselines ignore it
+/// permits rounding, but does not promise it. q may be rounded to k's element type (to 8 bits: with a
+/// scale per row, or per block of its dims), and P to v's. q, P, values of block types and scaled
+/// values may be rounded to bf16. 8-bit P · v may be summed over keys in a matrix unit's short
+/// accumulator. Study baselines ignore it
 pub const FA_PRECISION_NATIVE: i32 = 1;
 
 pub const FA_ALIGN_UNSET: i32 = 0;
@@ -341,10 +345,10 @@ pub struct fa_device_info_t {
 /// ```text
 ///     s = scale · (q_i · k_j)
 ///     s = softcap · tanh(s / softcap)          if softcap > 0
-///     s = s + bias_scale_h · bias_ij           not capped; the head's factor is 1 without FA_OPERAND_BIAS_SCALE
+///     s = s + bias_scale_h · bias_ij           not capped; bias_scale_h is 1 without FA_OPERAND_BIAS_SCALE
 ///     s = s − slope · |i + off − j|            ALiBi
 ///     key removed, s = −inf                    causal, window, chunk, boolean mask, key ranges and lists,
-///                                              bias of −inf (times any factor), beyond the lengths
+///                                              bias of −inf (with any bias_scale), beyond the lengths
 ///     p = exp(s) / (Σ_j exp(s) + exp(sink))    the sink is one more logit per head, without a value
 ///     p = p · keep / (1 − dropout_p)           LSE is not affected
 ///     o = Σ_j p · v_j,   LSE = ln(Σ_j exp(s) + exp(sink))
@@ -495,7 +499,7 @@ pub struct fa_attention_desc_t {
     pub page_table_stride: i64,
     /// with FA_WINDOW: keys kept to the left of i + off, inclusive; −1: all
     pub window_left: i64,
-    /// with FA_WINDOW: keys kept to the right of i + off, inclusive; −1: all; FA_CAUSAL acts as 0
+    /// with FA_WINDOW: keys kept to the right of i + off, inclusive; −1: all. With FA_CAUSAL it acts as 0
     pub window_right: i64,
     /// > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off
     pub chunk: i64,
@@ -529,7 +533,7 @@ pub struct fa_attention_desc_t {
     pub v_descale_block: [i64; 2],
     /// Strides, in units of the type (elements, except for 4-bit and block types): (batch, row, head, unit). The last is 1.
     /// Any other stride of an input may be 0, which broadcasts it. Strides are never negative. Along a dimension of size 0 or 1, any
-    /// stride is allowed and has the same meaning. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a
+    /// stride from 0 on is allowed and has no effect. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a
     /// batch stride: give 0. Paged is [num_pages][page_size][heads][dim], with the page stride in [0].
     pub q_stride: [i64; 4],
     pub k_stride: [i64; 4],
@@ -675,7 +679,8 @@ pub struct fa_forward_args_t {
 ///     dv_j  = Σ_i P̃_ij dout_i                    P̃ = P · keep / (1 − dropout_p)
 ///     dS_ij = P_ij (dP_ij − Δ_i + dlse_i)        dP = keep / (1 − dropout_p) · dout vᵀ,  Δ_i = dout_i · o_i
 ///     dbias = bias_scale_h dS, dsinks_h = Σ_i exp(sink_h − LSE_i) (dlse_i − Δ_i)
-///     dq_i  = scale Σ_j dS'_ij k_j,  dk_j = scale Σ_i dS'_ij q_i        dS' = dS · (1 − tanh²(scale q·k / softcap)), or dS
+///     dq_i  = scale Σ_j dS'_ij k_j,  dk_j = scale Σ_i dS'_ij q_i        dS' = dS · (1 − tanh²(scale q·k / softcap)); dS if
+///                                                                       softcap is 0
 /// ```
 /// If several query heads share a k or v head, this head gets the sum over them.
 ///
@@ -689,8 +694,8 @@ pub struct fa_forward_args_t {
 ///
 /// Outputs. A gradient has its input's type (dbias and dsinks: f32) and is rounded once. Each is optional: NULL is not computed. dq,
 /// dk and dv share no elements with each other or with inputs. Rows and keys of padded tensors beyond the valid lengths get 0. Gaps
-/// of packed tensors are not written. A row takes no part and has dq = 0, whatever its q and dout hold, if its LSE is −inf (no keys
-/// and no sink), below −2.35e38 or +inf.
+/// of packed tensors are not written. If a row's LSE is −inf (no keys and no sink), below −2.35e38 or +inf, the row takes no part and
+/// has dq = 0, whatever its q and dout hold.
 /// NaN and infinite values show in every gradient with a sum that they take part in. They need not show through a p that is 0 in
 /// f32. They may also spoil gradients of other rows and keys of their sequence and kv head (0 · NaN), and sums over these (dbias,
 /// dsinks). Which ones these are may differ between instruction sets and devices. They do not show in gradients of other sequences
@@ -831,7 +836,8 @@ pub struct fa_rotary_args_t {
 /// written into k_descale and v_descale. These need distinct entries for each slot, head and block of dims, and blocks of one row.
 /// descale = largest magnitude in the block / largest value of the type (E4M3 448, E5M2 57344, E2M1 6, I8 127, I4 7, U4 15), at
 /// least 2^-126 and finite. An e8m0 scale is rounded up to a power of two, others to nearest. FA_U4 with shifts: shift = smallest
-/// value, descale = (largest − smallest) / 15. A block of zeros has scale 1. A 4-bit block with a non-finite value has NaN.
+/// value, descale = (largest − smallest) / 15. A block of zeros has scale 1. If a 4-bit block has a non-finite value, its scale is
+/// NaN.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fa_append_kv_args_t {
@@ -890,7 +896,8 @@ pub struct fa_append_kv_args_t {
 
 /// Copies one tensor into another of the same size. The two share no element. Elements of equal types are copied bit for bit, for
 /// every type except FA_BIT. f32, f16 and bf16 are converted into each other, rounded once. Strides count units, are literal, and 0
-/// or more. The last is 1. No two elements of `out` are the same. This struct is an element of an array, so it is frozen.
+/// or more. The last is 1. No two elements of `out` share an address. This struct is an element of an array, so it is frozen: it never
+/// grows.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fa_conversion_t {
@@ -926,7 +933,10 @@ extern "C" {
     ///                          created for its user only. A link is not followed. If it cannot be opened, lines are lost, and no call fails
     /// ```
     ///   FLASHATTN_MAX_ISA      the highest instruction set of the CPU backend, as FA_PARAM_MAX_ISA sets it
-    ///   OMP_STACKSIZE          and similar, with FA_POOL_OPENMP: the stack size of its threads, to test how many the system grants
+    ///   OMP_STACKSIZE          and GOMP_STACKSIZE, KMP_STACKSIZE: the stack size of OpenMP's threads. With FA_POOL_OPENMP, the library
+    /// ```text
+    ///                          first tests how many threads with this stack the system grants
+    /// ```
     /// Errors: FA_INVALID_ARGUMENT (also for a FLASHATTN_MAX_ISA that names no level), FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED
     /// (FLASHATTN_MAX_ISA names a level that this CPU lacks), FA_OUT_OF_MEMORY, FA_NO_DEVICE, FA_BACKEND_MISSING,
     /// FA_BACKEND_INCOMPATIBLE, FA_DEVICE_ERROR.

@@ -17,9 +17,9 @@ macro_rules! choices {
 }
 include!("generated/types.rs");
 
-/// What is computed: types, sizes, strides, masks. It holds no data. What is not set has its default, which is zero or off; a value that is
-/// larger than the library counts becomes its largest, and is refused there. Types of tensors are those of the slices that a call
-/// gives; they are set here only to ask about calls ([`crate::OpenHandle::explain`]), or to hold a call to them.
+/// What is computed: types, sizes, strides, masks. It holds no data. Fields that are not set have their default, which is zero or off. A
+/// value beyond the range of the C field becomes the largest of this range, which the library refuses. A call takes the types of tensors
+/// from its slices. Set them here only for queries ([`crate::OpenHandle::explain`]), or to have a call checked.
 #[derive(Clone, Copy)]
 pub struct Attention {
     pub(crate) desc: sys::fa_attention_desc_t,
@@ -126,32 +126,32 @@ impl Attention {
         self.alignment(alignment)
     }
 
-    /// Where the diagonal lies. Masks and chunks take it along with them; ALiBi needs it, too.
+    /// Where the diagonal is. `causal` and `window` set it, too. Chunks and ALiBi need it.
     pub fn alignment(mut self, alignment: Alignment) -> Self {
         self.desc.alignment = alignment as i32;
         self
     }
 
-    /// Instead of 1 / sqrt(dim_qk).
+    /// The scale of q·k, instead of 1 / sqrt(dim_qk).
     pub fn scale(mut self, scale: f32) -> Self {
         self.desc.flags |= sys::FA_SCALE_EXPLICIT;
         self.desc.scale = scale;
         self
     }
 
-    /// The same bits every time; a forward is always so.
+    /// The same bits every time. A forward always has them.
     pub fn deterministic(mut self) -> Self {
         self.desc.flags |= sys::FA_DETERMINISTIC;
         self
     }
 
-    /// v is the dims [0, dim_v) of k, with its factors; `v` and `v_new` are left out.
+    /// v is the dims [0, dim_v) of k, with its scales. `v` and `v_new` are not given.
     pub fn v_in_k(mut self) -> Self {
         self.desc.flags |= sys::FA_V_IN_K;
         self
     }
 
-    /// `FA_OPERAND_…` of [`sys`]: which optional operands a call would have, to ask about it. A call itself sets those that it gives.
+    /// `FA_OPERAND_…` of [`sys`]: the optional operands of a call, for queries. A call itself sets the bits of those that it gives.
     pub fn operands(mut self, bits: u64) -> Self {
         self.desc.operands |= bits;
         self

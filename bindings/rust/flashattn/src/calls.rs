@@ -1,4 +1,4 @@
-//! The args of each call: slices by the names of the C structs' pointers.
+//! The args of each call. Slices have the names of the C structs' pointers.
 
 use std::marker::PhantomData;
 use std::mem::size_of_val;
@@ -109,7 +109,7 @@ macro_rules! operands {
         impl<'a> $name<'a> {
             pub(crate) const OP: i32 = $op;
 
-            /// Without operands.
+            /// Args without operands.
             pub fn new() -> Self {
                 Self { args: Default::default(), bounds: Default::default(), life: PhantomData }
             }
@@ -196,7 +196,7 @@ mod sealed {
     }
 }
 
-/// What a backward takes of the forward: its args, with o and LSE as it wrote them.
+/// The forward's args that a backward takes, with o and LSE as the forward wrote them.
 pub trait Inputs: sealed::Inputs {}
 
 impl sealed::Inputs for Forward<'_> {
@@ -206,8 +206,8 @@ impl sealed::Inputs for Forward<'_> {
 }
 impl Inputs for Forward<'_> {}
 
-/// A forward's args whose o and LSE are borrowed for reading only, by [`Forward::computed`]. They are for backwards, and for no other
-/// forward, which would write through them:
+/// Args of a forward, made by [`Forward::computed`], that borrow o and LSE only for reading. They are for a backward. A forward, which
+/// would write o and LSE, does not take them:
 ///
 /// ```
 /// # use flashattn::{Attention, Backward, Forward, Handle};
@@ -227,7 +227,7 @@ impl Inputs for Forward<'_> {}
 /// # Ok::<(), flashattn::Error>(())
 /// ```
 ///
-/// Nor is one of the two replaced by another that may be written:
+/// o and LSE cannot be replaced by slices that may be written:
 ///
 /// ```compile_fail,E0599
 /// # use flashattn::Forward;
@@ -235,7 +235,7 @@ impl Inputs for Forward<'_> {}
 /// let call = Forward::new().q(&x).k(&x).v(&x).computed(&o, &lse).o(&mut other);
 /// ```
 ///
-/// Args stay with their thread, for whoever has a reference to them can have their outputs written:
+/// Args cannot be shared between threads, because a call writes their outputs through a shared reference:
 ///
 /// ```compile_fail,E0277
 /// fn shared<T: Sync>() {}
@@ -256,7 +256,7 @@ impl sealed::Inputs for Computed<'_> {
 impl Inputs for Computed<'_> {}
 
 impl<'a> Forward<'a> {
-    /// For backwards: o and LSE as the forward wrote them, which are only read. It comes last.
+    /// For a backward: o and LSE as the forward wrote them. They are only read. Call it last.
     pub fn computed<T: Element>(mut self, o: &'a [T], lse: &'a [f32]) -> Computed<'a> {
         self.args.o = o.as_ptr() as *mut c_void;
         self.args.lse = lse.as_ptr() as *mut f32;
@@ -268,7 +268,7 @@ impl<'a> Forward<'a> {
 }
 
 impl Backward<'_> {
-    /// dq, dk and dv are f32, whatever the inputs' types; all gradients are added to what is there.
+    /// dq, dk and dv are f32 for all types of inputs, and all gradients are added to existing values.
     pub fn accumulate(mut self) -> Self {
         self.args.flags |= FA_BACKWARD_ACCUMULATE;
         self
@@ -276,7 +276,7 @@ impl Backward<'_> {
 }
 
 impl Merge<'_> {
-    /// o (f32) and lse hold a state already, into which the parts are merged.
+    /// o (f32) and lse already hold a state, and the parts are merged into it.
     pub fn accumulate(mut self) -> Self {
         self.args.flags |= FA_MERGE_ACCUMULATE;
         self
@@ -284,7 +284,7 @@ impl Merge<'_> {
 }
 
 impl<'a> Rotary<'a> {
-    /// Pairs are dims (2t, 2t + 1); else halves.
+    /// Pairs are dims (2t, 2t + 1). By default, they are (t, t + rotary_dim / 2).
     pub fn interleaved(mut self) -> Self {
         self.args.flags |= FA_ROTARY_INTERLEAVED;
         self
@@ -310,7 +310,7 @@ impl<'a> Rotary<'a> {
         Ok(())
     }
 
-    /// x and out in one: the tensor is turned where it is.
+    /// Rotates a tensor in place: it is both x and out.
     pub fn in_place<T: Element>(self, x: &'a mut [T]) -> Self {
         let bytes = size_of_val(x);
         let mut same = self.out(x);
@@ -322,13 +322,13 @@ impl<'a> Rotary<'a> {
 }
 
 impl AppendKv<'_> {
-    /// Of the rotation: pairs are dims (2t, 2t + 1); else halves.
+    /// The rotation pairs dims (2t, 2t + 1). By default, it pairs (t, t + rotary_dim / 2).
     pub fn interleaved(mut self) -> Self {
         self.args.flags |= FA_ROTARY_INTERLEAVED;
         self
     }
 
-    /// Quantise by each token and head's largest magnitude and store the de-scale factor.
+    /// Quantises by the largest magnitude of each block of dims, and stores the scales.
     pub fn dynamic_scale(mut self) -> Self {
         self.args.flags |= FA_APPEND_DYNAMIC_SCALE;
         self

@@ -8,8 +8,8 @@ use crate::calls::size;
 use crate::error::invalid;
 use crate::{sys, Element, Result};
 
-/// One tensor into another of the same sizes: copied, converted, summed or cleared. Sizes count elements, strides units, the last of which
-/// is 1. Without x, out becomes 0.
+/// Copies, converts, sums or clears a tensor with strides. Sizes count elements. Strides count units, and the last is 1. Without x, out
+/// becomes 0.
 pub struct Conversion<'a> {
     raw: sys::fa_conversion_t,
     x_bytes: usize,
@@ -18,20 +18,20 @@ pub struct Conversion<'a> {
 }
 
 impl<'a> Conversion<'a> {
-    /// Of so many elements: (batch, row, head, dim), or whatever is to be stepped along; 1 where there is nothing.
+    /// size: elements as (batch, row, head, dim), or any other four dimensions; 1 for a dimension that is not used.
     pub fn new(sizes: [usize; 4]) -> Self {
         let raw = sys::fa_conversion_t { size: sizes.map(size), ..Default::default() };
         Self { raw, x_bytes: 0, out_bytes: 0, life: PhantomData }
     }
 
-    /// What is read.
+    /// The tensor that is read.
     pub fn x<T: Element>(mut self, x: &'a [T], strides: [usize; 4]) -> Self {
         (self.raw.x, self.raw.x_dtype, self.x_bytes) = (x.as_ptr() as *const c_void, T::DTYPE as i32, size_of_val(x));
         self.raw.x_stride = strides.map(size);
         self
     }
 
-    /// What is written.
+    /// The tensor that is written.
     pub fn out<T: Element>(mut self, out: &'a mut [T], strides: [usize; 4]) -> Self {
         (self.raw.out_dtype, self.out_bytes) = (T::DTYPE as i32, size_of_val(out));
         self.raw.out = out.as_mut_ptr() as *mut c_void;
@@ -39,7 +39,7 @@ impl<'a> Conversion<'a> {
         self
     }
 
-    /// x, which is f32, f16 or bf16, is added to what is in out, which is f32.
+    /// x (f32, f16 or bf16) is added to the values of out (f32).
     pub fn accumulate(mut self) -> Self {
         self.raw.flags |= sys::FA_CONVERT_ACCUMULATE as u64;
         self

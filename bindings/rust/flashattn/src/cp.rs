@@ -1,6 +1,6 @@
 //! One attention over several ranks: processes, or threads with a [`ContextParallel`] each. All ranks make the same calls in the same
-//! order, on tensors that hold their own rows; what travels between them goes over a [`Transport`] of the program's. `flashattn_cp.h` is
-//! the manual.
+//! order, on tensors that hold their own rows. They exchange messages through a [`Transport`], which the program implements.
+//! `flashattn_cp.h` is the manual.
 
 use std::ffi::CStr;
 use std::panic::resume_unwind;
@@ -17,37 +17,37 @@ use crate::pinned::Pinned;
 use crate::sys::{self, cp::*};
 use crate::{Attention, Backward, Forward, Handle, Inputs, OpenHandle, Result};
 
-/// Why a message did not come.
+/// Why a message failed.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The peer did not answer within the limit.
+    /// The peer did not answer within the time limit.
     TimedOut,
-    /// The peer, or the way to it, failed; or its message has another length.
+    /// The peer or the transport failed, or the message has another length.
     PeerFailed,
-    /// No memory for the message.
+    /// There is no memory for the message.
     OutOfMemory,
 }
 
 /// A message to a peer.
 #[derive(Debug)]
 pub struct Outgoing<'a> {
-    /// Its rank.
+    /// The peer's rank.
     pub peer: usize,
-    /// The same on both sides; those that are in flight at once differ in their low 15 bits.
+    /// The same on both sides. Tags of messages in flight at once differ in their low 15 bits.
     pub tag: u64,
-    /// At most 2^30.
+    /// The message, of at most 2^30 bytes.
     pub bytes: &'a [u8],
 }
 
 /// A message that a peer sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
-    /// Its rank.
+    /// The peer's rank.
     pub peer: usize,
-    /// As the sender has it.
+    /// The sender's tag.
     pub tag: u64,
-    /// How long it is.
+    /// Its length in bytes.
     pub bytes: usize,
 }
 
@@ -56,33 +56,33 @@ pub struct Incoming {
 pub struct Arrival<'a> {
     /// The sender's rank.
     pub peer: usize,
-    /// As the sender has it.
+    /// The sender's tag.
     pub tag: u64,
-    /// To be filled.
+    /// Memory for the message, which the transport fills.
     pub bytes: &'a mut [u8],
 }
 
-/// How ranks talk to each other. Two ranks list the messages between them in the same order.
+/// Moves messages between ranks. Two ranks list the messages between them in the same order.
 pub trait Transport {
-    /// This rank, from 0 on.
+    /// This rank, counted from 0.
     fn rank(&self) -> usize;
-    /// How many there are.
+    /// The number of ranks.
     fn ranks(&self) -> usize;
-    /// Starts a group of messages without waiting for any peer; what is sent is borrowed for the call alone. Returns a number by which the
-    /// wait for it is told.
+    /// Starts a group of messages without waiting for any peer. Data to send is borrowed only during the call. Returns a ticket, which
+    /// `wait` takes.
     fn start(&mut self, outgoing: &[Outgoing<'_>], incoming: &[Incoming]) -> std::result::Result<u64, Failure>;
-    /// Returns when the group is done, its messages in `arrivals`, in the order of `incoming`. limit: `None` is none.
+    /// Returns when the group is done. The messages are then in `arrivals`, in the order of `incoming`. limit: `None`: no limit.
     fn wait(&mut self, group: u64, arrivals: &mut [Arrival<'_>], limit: Option<Duration>) -> std::result::Result<(), Failure>;
 }
 
-/// Who has which rows of a sequence.
+/// Which rows and keys of a sequence a rank has.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Layout {
-    /// Rank r has part r.
+    /// Rank r has part r of `ranks`.
     Contiguous = FA_CP_LAYOUT_CONTIGUOUS,
-    /// Rank r has parts r and 2 · ranks − 1 − r of twice as many: equal work for each under a causal mask.
+    /// Rank r has parts r and 2 · ranks − 1 − r of 2 · ranks: equal work for each under a causal mask.
     Zigzag = FA_CP_LAYOUT_ZIGZAG,
 }
 
@@ -91,52 +91,52 @@ pub enum Layout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Method {
-    /// Ulysses where it can, else all-gather; merge where keys alone are spread.
+    /// The possible method with the lowest estimated time. If only keys are distributed, merge.
     Auto = FA_CP_METHOD_AUTO,
     /// Each rank computes all rows of its share of the heads.
     Ulysses = FA_CP_METHOD_ULYSSES,
-    /// Each rank computes its rows with the keys that they see, which are gathered.
+    /// Each rank computes its rows with the keys that they see, which it gathers.
     AllGather = FA_CP_METHOD_ALL_GATHER,
     /// Keys pass from rank to rank.
     Ring = FA_CP_METHOD_RING,
 }
 
-/// How a problem is spread over the ranks; the same on all of them.
+/// How a problem is distributed over the ranks. It is the same on all ranks.
 #[derive(Clone, Copy)]
 pub struct Spread {
     desc: fa_cp_desc_t,
 }
 
 impl Spread {
-    /// Rows of q and o, keys of k and v.
+    /// Distributes rows of q and o, and keys of k and v: training, prefill.
     pub fn rows(layout: Layout) -> Self {
         Spread { desc: fa_cp_desc_t { shard: FA_CP_SHARD_ROWS, layout: layout as i32, ..Default::default() } }
     }
 
-    /// Keys alone, as a cache that lies on several ranks: each has all of q and gets all of o.
+    /// Distributes only keys: decoding from a distributed cache. Each rank has all of q and gets all of o.
     pub fn keys() -> Self {
         Spread { desc: fa_cp_desc_t { shard: FA_CP_SHARD_KEYS, ..Default::default() } }
     }
 
-    /// Instead of [`Method::Auto`].
+    /// The method, instead of [`Method::Auto`].
     pub fn method(mut self, method: Method) -> Self {
         self.desc.method = method as i32;
         self
     }
 
-    /// All-gather: k heads that are gathered at once.
+    /// For all-gather: number of k heads gathered at once.
     pub fn head_chunk(mut self, heads: usize) -> Self {
         self.desc.head_chunk = i32::try_from(heads).unwrap_or(i32::MAX);
         self
     }
 
-    /// Parts begin at multiples of it.
+    /// Parts begin at multiples of this number of rows.
     pub fn block(mut self, rows: usize) -> Self {
         self.desc.block = i64::try_from(rows).unwrap_or(i64::MAX);
         self
     }
 
-    /// The rows of one rank, in ascending order: for loaders of data, position numbers and labels. Needs no transport.
+    /// The rows of one rank, in ascending order, for data loaders, position numbers and labels. It needs no transport.
     ///
     /// ```
     /// use flashattn::cp::{Layout, Lengths, Spread};
@@ -179,21 +179,21 @@ impl Spread {
     }
 }
 
-/// Rows of sequences.
+/// Lengths of sequences.
 #[derive(Clone, Copy, Debug)]
 pub enum Lengths<'a> {
-    /// As many in each.
+    /// The same length for each.
     Each {
-        /// Sequences.
+        /// Number of sequences.
         batch: usize,
-        /// Rows of one.
+        /// Rows of each sequence.
         rows: usize,
     },
-    /// Where each begins among packed rows, and where the last ends.
+    /// `cu_seqlens`: where each sequence begins among the packed rows, and where the last one ends.
     Packed(&'a [i32]),
 }
 
-/// Rows [begin, begin + rows) of a sequence, which a rank has from its row `local` on.
+/// Rows [begin, begin + rows) of a sequence. On the rank they start at its row `local`.
 pub type Range = fa_cp_range_t;
 
 fn check(raw: fa_cp_t, status: i32) -> Result<()> {
@@ -205,7 +205,7 @@ fn check(raw: fa_cp_t, status: i32) -> Result<()> {
     Err(Error::of(status, message))
 }
 
-/// A rank: a handle to compute with, and a transport to the others.
+/// A rank, with its handle and its transport.
 pub struct ContextParallel {
     raw: fa_cp_t,
     handle: Handle,
@@ -218,7 +218,7 @@ pub struct ContextParallel {
 unsafe impl Send for ContextParallel {}
 
 impl ContextParallel {
-    /// The handle's tensors lie in host memory. limit: the longest wait for a peer, which may be computing meanwhile; `None`: no limit.
+    /// The handle's tensors are in host memory. limit: the longest wait for a peer, which may be computing meanwhile; `None`: no limit.
     pub fn new(mut handle: Handle, transport: impl Transport + Send + 'static, limit: Option<Duration>) -> Result<Self> {
         let (rank, ranks) = (transport.rank(), transport.ranks());
         let wires = Pinned::new(Wires::new(transport));
@@ -241,7 +241,7 @@ impl ContextParallel {
         Ok(ContextParallel { raw, handle, wires, rank, ranks })
     }
 
-    /// The handle, for what it does by itself, as [`OpenHandle::set`] and the calls on this rank's cache. It stays this object's:
+    /// The handle, for calls on this rank alone, such as [`OpenHandle::set`] and those on this rank's cache. This object keeps owning it:
     ///
     /// ```
     /// # use flashattn::{cp::ContextParallel, sys, Result};
@@ -267,7 +267,7 @@ impl ContextParallel {
         &mut self.handle
     }
 
-    /// Attention over all ranks, which all make this call. The descriptor has the sizes of the whole problem; slices hold this rank's rows,
+    /// Attention over all ranks. All ranks make this call. The descriptor has the sizes of the whole problem. Slices hold this rank's rows
     /// or keys, as `spread` says.
     pub fn forward(&mut self, attention: &Attention, spread: &Spread, call: &Forward<'_>) -> Result<()> {
         let read = self.read_forward(attention, spread, call);
@@ -288,7 +288,7 @@ impl ContextParallel {
         self.said(status)
     }
 
-    /// The method of a forward, this rank's share, and what it sends, in words.
+    /// Describes a forward as text: the method, this rank's share and the bytes that it sends.
     pub fn explain(&mut self, attention: &Attention, spread: &Spread, call: &Forward<'_>) -> Result<String> {
         let (desc, args) = self.read_forward(attention, spread, call)?;
         let args: *const sys::fa_forward_args_t = &args;
@@ -309,7 +309,7 @@ impl ContextParallel {
         Ok(crate::handle::text_of(&text))
     }
 
-    /// Bytes and messages that this rank sent in the last call.
+    /// The bytes and messages that this rank sent in the last call.
     pub fn traffic(&self) -> (u64, u64) {
         let (mut bytes, mut messages) = (0, 0);
         // SAFETY: the object is live, both are writable.

@@ -2,7 +2,7 @@
 
 use crate::Dtype;
 
-/// A type of which slices are tensors. A slice of a type that keeps several dims in one value has one value for each such unit.
+/// A type whose slices can be tensors. If one value of the type holds several dims, a slice has one value for each such unit.
 ///
 /// # Safety
 /// `DTYPE`'s unit must have exactly this type's size, and every bit pattern of it must be a value of this type.
@@ -40,7 +40,7 @@ elements! {
     E5M2(u8) = E5m2,
     /// Two 4-bit floats, the even dim in the low half.
     E2M1x2(u8) = E2m1,
-    /// A factor that is a power of two.
+    /// A scale that is a power of two.
     E8M0(u8) = E8m0,
     /// Two 4-bit integers in two's complement, the even dim in the low half.
     I4x2(u8) = I4,
@@ -50,8 +50,8 @@ elements! {
 
 macro_rules! blocks {
     ($($name:ident($words:literal) = $dtype:ident,)*) => {$(
-        /// A block of 32 dims as ggml stores it, in 16-bit words that lie low byte first on every machine: `u16::from_le` of the
-        /// first is the factor's bits.
+        /// A block of 32 dims as ggml stores it, in 16-bit words with the low byte first on every machine. `u16::from_le` of the first
+        /// word gives the bits of the scale.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[repr(transparent)]
         pub struct $name(pub [u16; $words]);

@@ -1,16 +1,16 @@
-//! The statuses of the library as an enumeration, each with its sentence.
+//! The statuses of the library as an enumeration, each with its message.
 
 use std::ffi::CStr;
 use std::fmt;
 
 use crate::sys;
 
-/// What a call gives.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
 macro_rules! errors {
     ($($(#[$doc:meta])* $name:ident = $status:ident,)*) => {
-        /// What the library said when a call failed: one sentence, which names the field, its value and what was expected.
+        /// The status of a failed call, with the library's message: the field, its value and what was expected.
         #[non_exhaustive]
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[allow(rustdoc::broken_intra_doc_links)]
@@ -36,7 +36,7 @@ macro_rules! errors {
                 }
             }
 
-            /// The sentence.
+            /// The message.
             pub fn message(&self) -> &str {
                 match self {
                     $(Error::$name(message) => message,)*

@@ -84,7 +84,7 @@ unsafe extern "C" fn on_parallel_for(
     }
 }
 
-/// How a handle is made.
+/// Options of a new handle.
 #[derive(Default)]
 pub struct Builder {
     info: sys::fa_create_info_t,
@@ -93,7 +93,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// This backend, and never another instead.
+    /// The backend. It is never replaced by another.
     pub fn backend(mut self, backend: Backend) -> Self {
         self.info.backend = backend as i32;
         self
@@ -111,17 +111,17 @@ impl Builder {
         self
     }
 
-    /// Receives the lines of the log, with their level. A panic leaves the call that wrote the line.
+    /// Receives the lines of the log, with their level. If it panics, the call that wrote the line panics, too.
     pub fn log(mut self, log: impl Fn(i32, &str) + Send + Sync + 'static) -> Self {
         self.callbacks.log = Some(Box::new(log));
         self
     }
 
-    /// The program's own threads: `parallel_for(n, body)` runs body(0) … body(n − 1), each once, and returns when all are done. Where some
-    /// were left out, the call fails. It is for the CPU backend. A panic leaves the call that it was called by.
+    /// The program's own threads: `parallel_for(n, body)` runs body(0) … body(n − 1), each once, and returns when all are done. If it does
+    /// not run all of them, the call fails. If it panics, the call panics, too. Only the CPU backend uses it.
     ///
     /// # Safety
-    /// It must run no body twice, and must not return while one is still to run or running.
+    /// It must run no body twice. When it returns, no body may be running, and it must start none later.
     pub unsafe fn parallel_for(mut self, parallel_for: impl Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync + 'static) -> Self {
         self.callbacks.parallel_for = Some(Box::new(parallel_for));
         self
@@ -137,7 +137,7 @@ impl Builder {
         Ok(self)
     }
 
-    /// Makes it.
+    /// Makes the handle.
     pub fn build(self) -> Result<Handle> {
         let callbacks = Pinned::new(self.callbacks);
         let user = callbacks.pointer().cast();
@@ -162,8 +162,8 @@ impl Builder {
     }
 }
 
-/// Owns backend, device, threads and scratch memory. It takes ordinary memory on every backend; for memory of a device and its streams,
-/// [`sys`] has a handle with `FA_MEMORY_DEVICE`. What it does is said at [`OpenHandle`]. It has one owner, and serves one thread at a time:
+/// Owns backend, device, threads and scratch memory. It takes ordinary memory on every backend. For a device's memory and streams, use a
+/// handle of [`sys`] with `FA_MEMORY_DEVICE`. Its methods are those of [`OpenHandle`]. It has one owner, and serves one thread at a time:
 ///
 /// ```
 /// fn send<T: Send>() {}
@@ -196,8 +196,8 @@ impl DerefMut for Handle {
     }
 }
 
-/// A [`Handle`] for those who do not own it. Who else points to it, as [`crate::cp::ContextParallel`] does, may rely on that it stays: it
-/// has no size that is known, so that nothing can be put in its place, and nobody but its owner ends it.
+/// A borrowed [`Handle`], with its methods. Other objects, such as [`crate::cp::ContextParallel`], keep a pointer to the same handle. This
+/// type is therefore unsized: safe code cannot overwrite or swap it, and only its owner can destroy it.
 pub struct OpenHandle<End: ?Sized = [()]> {
     raw: sys::fa_handle_t,
     callbacks: Pinned<Callbacks>,
@@ -214,12 +214,12 @@ impl Handle {
         Handle::builder().build()
     }
 
-    /// A handle on this backend; never another instead.
+    /// A handle on this backend, which is never replaced by another.
     pub fn with_backend(backend: Backend) -> Result<Handle> {
         Handle::builder().backend(backend).build()
     }
 
-    /// For all that a handle can be made with.
+    /// A handle with other options.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -258,7 +258,7 @@ impl OpenHandle {
 
     /// Attention.
     ///
-    /// Packed sequences lie one after the other, here of one row and of two. With q of 0 each row is the mean of its sequence:
+    /// Here two packed sequences have one row and two rows. Since q is 0, each output row is the mean of its sequence's v:
     ///
     /// ```
     /// # use flashattn::{Attention, Forward, Handle};
@@ -278,7 +278,7 @@ impl OpenHandle {
         self.said(status)
     }
 
-    /// Gradients. `forward` is what the forward was called with, or has its inputs, and o and LSE by [`Forward::computed`].
+    /// Gradients. `forward` is the args of the forward, or its inputs with o and LSE by [`Forward::computed`].
     ///
     /// ```
     /// # use flashattn::{Alignment, Attention, Backward, Forward, Handle};
@@ -307,7 +307,7 @@ impl OpenHandle {
         self.said(status)
     }
 
-    /// Partial results over disjoint sets of keys become the whole. Here the second part has three times the weight of the first:
+    /// Merges partial results over disjoint sets of keys into the whole. Here the second part has three times the weight of the first:
     ///
     /// ```
     /// # use flashattn::{Attention, Handle, Merge};
@@ -326,7 +326,7 @@ impl OpenHandle {
         self.said(status)
     }
 
-    /// Rotary embedding. Here one pair of dims stays at position 0, and turns by a right angle at position 1:
+    /// Rotary embedding. Here a pair of dims is not changed at position 0, and rotated by a right angle at position 1:
     ///
     /// ```
     /// # use flashattn::{Attention, Handle, Rotary};
@@ -345,7 +345,7 @@ impl OpenHandle {
         self.said(status)
     }
 
-    /// New tokens go into the cache.
+    /// Writes new tokens into the cache.
     pub fn append_kv(&mut self, attention: &Attention, call: &AppendKv<'_>) -> Result<()> {
         let mut desc = attention.desc;
         call.bounds.settle(&mut desc, false)?;
@@ -372,14 +372,14 @@ impl OpenHandle {
         self.said(status)
     }
 
-    /// Would the call work? Types and operands are those that the descriptor itself has.
+    /// Says whether a call would work. Set types and operands in the descriptor.
     pub fn supports(&mut self, attention: &Attention, op: Op) -> Result<()> {
         // SAFETY: handle and descriptor are live.
         let status = unsafe { sys::fa_supports(self.raw, &attention.desc, op as i32) };
         self.said(status)
     }
 
-    /// How it would be computed, or why it cannot be.
+    /// Says how a call would be computed, or why it is refused.
     pub fn explain(&mut self, attention: &Attention, op: Op) -> String {
         let mut text = [0u8; sys::FA_TEXT_MAX as usize];
         // SAFETY: handle and descriptor are live, text is writable for so many bytes and zero-terminated.
@@ -390,7 +390,7 @@ impl OpenHandle {
         }
     }
 
-    /// Bytes of scratch memory that the call would take.
+    /// The bytes of scratch memory that a call needs.
     pub fn workspace_size(&mut self, attention: &Attention, op: Op) -> Result<u64> {
         let mut bytes = 0;
         // SAFETY: all are live.

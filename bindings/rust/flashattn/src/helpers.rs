@@ -1,4 +1,4 @@
-//! What needs no handle.
+//! Functions that need no handle.
 
 use std::mem::size_of;
 use std::ptr;
@@ -14,7 +14,7 @@ pub fn version() -> i32 {
     unsafe { sys::fa_version() }
 }
 
-/// Is this backend usable here? The sentence says where it is, or the error why not.
+/// Says whether a backend is usable here. The text has the details, the error has the reason.
 pub fn backend_status(backend: Backend) -> Result<String> {
     let mut text = [0u8; sys::FA_TEXT_MAX as usize];
     // SAFETY: text is writable for so many bytes.
@@ -25,8 +25,8 @@ pub fn backend_status(backend: Backend) -> Result<String> {
     }
 }
 
-/// Would the call work on a handle of this backend and device with everything else at its default? How it would be computed, or the error.
-/// Types and operands are those that the descriptor itself has.
+/// Says how a call would be computed on this backend and device, with everything else at its default, or why it is refused. Set types and
+/// operands in the descriptor.
 pub fn backend_supports(backend: Backend, device: i32, attention: &Attention, op: Op) -> Result<String> {
     let mut text = [0u8; sys::FA_TEXT_MAX as usize];
     let room = text.len() as u64;
@@ -45,11 +45,11 @@ pub fn backend_supports(backend: Backend, device: i32, attention: &Attention, op
 pub struct Device {
     /// Index within the backend.
     pub device: i32,
-    /// CPU: hardware threads this process may use; GPU: multiprocessors.
+    /// CPU: hardware threads that this process may use; GPU: multiprocessors.
     pub compute_units: i32,
-    /// Of its memory.
+    /// Bytes of its memory.
     pub memory_bytes: u64,
-    /// As its maker calls it.
+    /// Its name, as the system or the driver gives it.
     pub name: String,
     /// CPU: the best instruction set that the library can use on it; GPU: its architecture.
     pub arch: String,
@@ -82,7 +82,7 @@ pub(crate) fn room<T: Clone + Default>(n: usize) -> Result<Vec<T>> {
     Ok(values)
 }
 
-/// ALiBi's slopes for so many heads; `max_bias` 0: the usual 8.
+/// The slopes of ALiBi; `max_bias` 0: the usual 8.
 pub fn alibi_slopes(heads: usize, max_bias: f32) -> Result<Vec<f32>> {
     // More than the library counts it refuses without a look at the room for them.
     let mut slopes = room(if heads <= i32::MAX as usize { heads } else { 0 })?;

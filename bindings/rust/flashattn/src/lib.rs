@@ -1,7 +1,7 @@
-//! FlashAttention: `o = softmax(scale · q kᵀ, masked) v` without ever storing the score matrix.
+//! FlashAttention: `o = softmax(scale · q kᵀ, masked) v`, without storing the score matrix.
 //!
-//! An [`Attention`] says what is computed, a [`Forward`] where the data is, a [`Handle`] owns backend, threads and scratch memory. Names
-//! are those of the C library's header, whose documentation [`sys`] carries.
+//! An [`Attention`] says what is computed. A [`Forward`] says where the data is. A [`Handle`] owns backend, threads and scratch memory.
+//! Names are those of the C header. Its documentation is in [`sys`].
 //!
 //! ```
 //! use flashattn::{Alignment, Attention, Forward, Handle};
@@ -13,7 +13,7 @@
 //! # Ok::<(), flashattn::Error>(())
 //! ```
 //!
-//! Decoding from a cache of pages, to which each step's token is appended first:
+//! Decoding from a paged cache. Each step first appends its token:
 //!
 //! ```
 //! use flashattn::{AppendKv, Attention, Forward, Handle};

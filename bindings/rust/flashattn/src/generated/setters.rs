@@ -102,7 +102,7 @@ of_attention! {
     array 2 v_descale_block;
     /// Strides, in units of the type (elements, except for 4-bit and block types): (batch, row, head, unit). The last is 1.
     /// Any other stride of an input may be 0, which broadcasts it. Strides are never negative. Along a dimension of size 0 or 1, any
-    /// stride is allowed and has the same meaning. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a
+    /// stride from 0 on is allowed and has no effect. Dense is [batch][seqlen][heads][dim]. Packed is [total][heads][dim], without a
     /// batch stride: give 0. Paged is [num_pages][page_size][heads][dim], with the page stride in [0].
     array 4 FA_STRIDED_Q q_stride;
     /// As the field of this name in `flashattn.h`.

@@ -12,7 +12,7 @@ choices! {
     Hip = FA_BACKEND_HIP,
 }
 choices! {
-    /// How much a handle says.
+    /// Which lines the log gets.
     LogLevel
     /// `FA_LOG_NONE`.
     None = FA_LOG_NONE,
@@ -24,19 +24,21 @@ choices! {
     Debug = FA_LOG_DEBUG,
 }
 choices! {
-    /// Whose CPU threads.
+    /// The pool of CPU threads.
     ThreadPool
     /// FA_POOL_CALLER if parallel_for was given, else FA_POOL_OWN
     Auto = FA_POOL_AUTO,
-    /// an OpenMP team for each calling thread; its threads wait as OMP_WAIT_POLICY says. If a program has the
-    /// machine to itself and makes call after call, these threads begin sooner, because they wait without
-    /// sleeping: on 16 cores, calls take up to a fifth less time. If other threads need the cores, calls take
-    /// tens of times as long. With pauses between calls, they use tens of times as much processor time. Only the
-    /// calling thread computes in these cases: inside a parallel region; in a child of fork() if the parent had
-    /// made calls, because runtimes hang there. GNU's runtime also hangs there if the parent itself had a team,
-    /// which the library cannot see. Runtimes also end the process if the system refuses them a thread. The library
-    /// therefore starts as many threads beforehand and requests no more than it got. If others take the last
-    /// ones in between, the process ends. A build without OpenMP: FA_UNSUPPORTED
+    /// an OpenMP team for each calling thread; its threads wait as OMP_WAIT_POLICY says.
+    /// Speed: unless this policy is passive, they wait without sleeping. If a program has the machine to itself and
+    /// makes call after call, they begin sooner: on 16 cores, calls take up to a fifth less time. If other threads
+    /// need the cores, calls take tens of times as long. With pauses between calls, they use tens of times as much
+    /// processor time.
+    /// Only the calling thread computes inside a parallel region, and in a child of fork() if the parent had made
+    /// calls, because runtimes hang there. GNU's runtime also hangs there if the parent used OpenMP
+    /// by itself, which the library cannot see.
+    /// A runtime ends the process if the system refuses it a thread. The library therefore starts as many threads
+    /// beforehand and requests no more than it got. If other programs take the last ones in between, the process
+    /// ends. A build without OpenMP: FA_UNSUPPORTED
     Openmp = FA_POOL_OPENMP,
     /// one pool for all handles of the process, with at most one thread for each CPU but one. None of them works
     /// if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
@@ -50,13 +52,14 @@ choices! {
     Precision
     /// q as given; P no coarser than q's type
     Default = FA_PRECISION_DEFAULT,
-    /// permits, but does not promise, rounding: of q to k's element type (8 bits: with a scale per row, or
-    /// per block of its dims), of P to v's, and of q, P, values of block types and scaled values to bf16.
-    /// 8-bit P · v may be summed over keys in a matrix unit's short accumulator. Study baselines ignore it
+    /// permits rounding, but does not promise it. q may be rounded to k's element type (to 8 bits: with a
+    /// scale per row, or per block of its dims), and P to v's. q, P, values of block types and scaled
+    /// values may be rounded to bf16. 8-bit P · v may be summed over keys in a matrix unit's short
+    /// accumulator. Study baselines ignore it
     Native = FA_PRECISION_NATIVE,
 }
 choices! {
-    /// Where the diagonal of a mask lies.
+    /// Where the diagonal of a mask is.
     Alignment
     /// `FA_ALIGN_UNSET`.
     Unset = FA_ALIGN_UNSET,
@@ -90,7 +93,7 @@ choices! {
     Probability = FA_SCORES_PROBABILITY,
 }
 choices! {
-    /// What an entry of a list of keys counts.
+    /// What an entry of a key list counts.
     ListSpace
     /// keys of the sequence, as masks count them
     Keys = FA_LIST_KEYS,
@@ -100,7 +103,7 @@ choices! {
     Slots = FA_LIST_SLOTS,
 }
 choices! {
-    /// Which call a question is about.
+    /// The call that a query is about.
     Op
     /// `FA_OP_FORWARD`.
     Forward = FA_OP_FORWARD,
