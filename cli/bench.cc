@@ -306,15 +306,15 @@ void bench(const BenchOptions& o) {
 
 void add_bench(CLI::App& app) {
     const auto o = std::make_shared<BenchOptions>();
-    CLI::App& c = *app.add_subcommand("bench", "How fast attention is on this machine");
+    CLI::App& c = *app.add_subcommand("bench", "Time attention on this machine");
     const auto shapes = [o](const std::vector<std::string>& texts) {
         o->shapes.clear();
         for (const std::string& text : texts) o->shapes.push_back(parse_shape(text));
     };
     std::vector<std::string> suites = kSuites;
     suites.push_back("all");
-    add_choice(c, "--suite", o->suite, suites, "Shapes that are often asked for; default all");
-    c.add_option_function<std::vector<std::string>>("--shape", shapes, "A shape of yours; may be given again for more")
+    add_choice(c, "--suite", o->suite, suites, "Common shapes; default all");
+    c.add_option_function<std::vector<std::string>>("--shape", shapes, "A shape; may be given more than once")
         ->type_name("BATCH,HEADS,N,D")
         ->expected(1)
         ->take_all();
@@ -322,25 +322,26 @@ void add_bench(CLI::App& app) {
     add_int(c, "--heads-kv", o->heads_k, "Heads of k and v; default HEADS");
     add_int(c, "--dim-v", o->dim_v, "Elements of a head of v; default D");
     c.add_flag("--v-in-k", o->v_in_k, "v is the first elements of k, as latent attention has it");
-    add_int(c, "--page-size", o->page_size, "Keep k and v in shuffled pages of so many keys");
+    add_int(c, "--page-size", o->page_size, "Keep k and v in pages of this many keys, in a shuffled order");
     c.add_flag("--backward", o->backward, "Time the gradients of q, k and v instead of the forward");
-    c.add_flag("--deterministic", o->deterministic, "Ask for the same bits every time, which gradients on a GPU else have not");
-    c.add_flag("--cold", o->cold, "Sets of k and v take turns, so that they come from memory");
+    c.add_flag("--deterministic", o->deterministic, "Request the same bits every time, which gradients on a GPU do not have otherwise");
+    c.add_flag("--cold", o->cold, "Alternate between sets of k and v, so that they are read from memory");
     add_choice(c, "--dtype", o->dtype, {"f32", "f16", "bf16", "e4m3", "e5m2"},
                "Type of q, k and v; default f32 and bf16, or the suite's own");
     add_choice(c, "--kv-dtype", o->k_dtype, names_of(cache_types()), "Type of k and v; default that of q");
     add_mask_options(c, o->masks);
-    add_real(c, "--softcap", o->softcap, "Cap scores softly to ± this");
+    add_real(c, "--softcap", o->softcap, "Replace each score s by c tanh(s/c)");
     add_choice(c, "--backend", o->backend, names_of(kBackends), "Where to compute; default auto");
     add_choice(c, "--algorithm", o->algorithm, names_of(kAlgorithms), "Default flash; the others are baselines for study");
-    add_choice(c, "--precision", o->precision, names_of(kPrecisions), "native: q and P may be rounded to the type of k and v");
+    add_choice(c, "--precision", o->precision, names_of(kPrecisions),
+               "native: permits rounding q to the type of k, P to that of v, and both to bfloat16");
     add_int(c, "--threads", o->threads, "CPU threads; default all");
-    add_int(c, "--num-splits", o->num_splits, "Parts that the keys are cut into; default chosen");
+    add_int(c, "--num-splits", o->num_splits, "Parts into which the keys are cut; by default the library chooses");
     add_int(c, "--rounds", o->rounds, "Timed rounds; default 7");
     add_real(c, "--milliseconds", o->milliseconds, "Length of a round; default 100, and at least one call");
-    c.add_flag("--list", o->list, "Say what would be timed, and time nothing");
+    c.add_flag("--list", o->list, "Print the calls and their kernels, without timing them");
     c.add_flag("--json", o->json, "Print JSON");
-    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an .svg, .png or .pdf file; -: SVG in place of the table");
+    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an .svg, .png or .pdf file; -: print SVG instead of the table");
     c.callback([o] { bench(*o); });
 }
 

@@ -163,7 +163,7 @@ void print_fish(const CLI::App& app) {
 
 void add_completion(CLI::App& app) {
     const auto shell = std::make_shared<std::string>();
-    CLI::App& c = *app.add_subcommand("completion", "A script by which a shell completes this tool's command lines");
+    CLI::App& c = *app.add_subcommand("completion", "Print a script with which a shell completes command lines of this tool");
     add_choice(c, "SHELL", *shell, {"bash", "zsh", "fish"}, "The shell")->required();
     c.callback([&app, shell] {
         if (*shell == "bash") print_bash(app);

@@ -151,7 +151,7 @@ void print(const Json& info) {
 
 void add_info(CLI::App& app) {
     const auto json = std::make_shared<bool>(false);
-    CLI::App& c = *app.add_subcommand("info", "What the library can do on this machine, and why it cannot do the rest");
+    CLI::App& c = *app.add_subcommand("info", "Print backends, devices, instruction sets, parameters and kernels");
     c.add_flag("--json", *json, "Print JSON");
     c.callback([json] {
         const Json info = collect();

@@ -4,9 +4,9 @@
 namespace tool {
 
 void add_mask_options(CLI::App& app, MaskOptions& masks) {
-    add_choice(app, "--causal", masks.causal, names_of(kAlignments), "Row i sees no key after the one it stands on");
-    add_ints(app, "--window", masks.window, "LEFT,RIGHT", "Keys to see on either side of that key; -1: all");
-    add_choice(app, "--align", masks.align, names_of(kAlignments), "Where the diagonal lies, for --window and --alibi without --causal");
+    add_choice(app, "--causal", masks.causal, names_of(kAlignments), "Row i sees no key after its diagonal");
+    add_ints(app, "--window", masks.window, "LEFT,RIGHT", "Keys that a row sees on each side of its diagonal; -1: all");
+    add_choice(app, "--align", masks.align, names_of(kAlignments), "The diagonal for --window and --alibi without --causal");
     app.add_flag("--alibi", masks.alibi, "Subtract slope · distance from the scores, with the usual slopes");
 }
 

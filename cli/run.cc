@@ -304,7 +304,7 @@ void add_run(CLI::App& app) {
     add_text(c, "--lse", o->lse, file, "Where to write the log-sum-exp, float32: (batch, heads, seq), packed (heads, total)");
     add_mask_options(c, o->masks);
     add_real(c, "--scale", o->scale, "Factor of q·k; default 1/sqrt(dim)");
-    add_real(c, "--softcap", o->softcap, "Cap scores softly to ± this");
+    add_real(c, "--softcap", o->softcap, "Replace each score s by c tanh(s/c)");
     add_text(c, "--bias", o->bias, file, "Added to the scores; broadcasts to (batch, heads, rows, keys)");
     add_text(c, "--bias-scale", o->bias_scale, file, "float32 (heads,): a factor of the bias for each head");
     add_text(c, "--mask", o->mask, file, "bool or uint8, nonzero: attend; broadcasts to (batch, heads, rows, keys)");
@@ -314,17 +314,17 @@ void add_run(CLI::App& app) {
     add_choice(c, "--layout", o->layout, {"bshd", "bhsd"}, "Order of the axes of q, k, v and the output; default bshd");
     add_choice(c, "--dtype", o->dtype, {"f32", "f16", "bf16"}, "Type of q, k and v; bf16 reads uint16 files as bfloat16");
     add_choice(c, "--kv-type", o->kv_type, cache_scheme_names(),
-               "Quantise k and v first, as a cache holds them: ggml's blocks; 8 bits by a factor for each token and head; MXFP8, MXFP4 and "
-               "NVFP4 by one for 32 or 16 dims; 4 bits by one for 32, u4 with a shift, as KIVI has it");
-    add_choice(c, "--v-type", o->v_type, cache_scheme_names(),
-               "The same for v alone, --kv-type being then for k; default that of --kv-type");
+               "Quantise k and v first, as a cache holds them: ggml's blocks; 8 bits with a scale for each token and head; MXFP8 and MXFP4 "
+               "with a scale for 32 dims, NVFP4 for 16; 4 bits with a scale for 32 dims, u4 also with a shift, as in KIVI");
+    add_choice(c, "--v-type", o->v_type, cache_scheme_names(), "The same for v alone. --kv-type is then the type of k, and must be given");
     add_choice(c, "--out-dtype", o->out_dtype, {"f32", "f16", "bf16"}, "Type of the output; default that of q");
     add_choice(c, "--backend", o->backend, names_of(kBackends), "Where to compute; default auto");
     add_choice(c, "--algorithm", o->algorithm, names_of(kAlgorithms), "Default flash; the others are baselines for study");
-    add_choice(c, "--precision", o->precision, names_of(kPrecisions), "native: q and P may be rounded to the type of k and v");
+    add_choice(c, "--precision", o->precision, names_of(kPrecisions),
+               "native: permits rounding q to the type of k, P to that of v, and both to bfloat16");
     add_int(c, "--threads", o->threads, "CPU threads; default all");
-    add_int(c, "--num-splits", o->num_splits, "Parts that the keys are cut into; default chosen");
-    c.add_flag("--explain", o->explain, "Print how it is computed");
+    add_int(c, "--num-splits", o->num_splits, "Parts into which the keys are cut; by default the library chooses");
+    c.add_flag("--explain", o->explain, "Print the backend, kernel, tiles and splits");
     c.callback([o] {
         check_paths(*o);
         if (!o->bias_scale.empty() && o->bias.empty()) misuse("--bias-scale is given without --bias; expected both");

@@ -111,8 +111,8 @@ void add_solve(CLI::App& app) {
         int64_t digits = 2;
     };
     const auto o = std::make_shared<Options>();
-    CLI::App& c =
-        *app.add_subcommand("solve", "Multi-head attention of a text: N, d_model and h, then Q, K and V as N rows of d_model numbers");
+    CLI::App& c = *app.add_subcommand(
+        "solve", "Compute multi-head attention. The text file has N, d_model and h, then Q, K and V as N rows of d_model numbers");
     add_text(c, "FILE", o->path, "", "The text; - is standard input")->required();
     add_int(c, "--digits", o->digits, "Digits after the point; default 2");
     add_choice(c, "--backend", o->backend, names_of(kBackends), "Where to compute; default auto");

@@ -199,28 +199,29 @@ void study(StudyOptions o) {
 
 void add_study(CLI::App& app) {
     const auto o = std::make_shared<StudyOptions>();
-    CLI::App& c = *app.add_subcommand("study", "Work, space, memory traffic and time of standard attention, FlashAttention-1 and -2");
+    CLI::App& c =
+        *app.add_subcommand("study", "Compare operations, space, memory traffic and time of standard attention, FlashAttention-1 and -2");
     const auto shapes = [o](const std::vector<std::string>& texts) {
         o->shapes.clear();
         for (const std::string& text : texts) o->shapes.push_back(parse_shape(text));
     };
-    c.add_option_function<std::vector<std::string>>("--shape", shapes, "A shape of yours; may be given again for more")
+    c.add_option_function<std::vector<std::string>>("--shape", shapes, "A shape; may be given more than once")
         ->type_name("BATCH,HEADS,N,D")
         ->expected(1)
         ->take_all();
     std::vector<std::string> names = names_of(kBackends);
     names.emplace_back(kEvery);
-    add_choice(c, "--backend", o->backend, names, "Where to take times; default all that are usable");
+    add_choice(c, "--backend", o->backend, names, "Where to compute; default all usable backends");
     add_int(c, "--rounds", o->rounds, "Timed runs of each algorithm; default 5");
-    add_real(c, "--seconds", o->seconds, "Begin no further round of a shape after so long; default 10");
+    add_real(c, "--seconds", o->seconds, "Begin no round of a shape after this many seconds; default 10");
     c.add_flag("--json", o->json, "Print JSON");
-    add_ints(c, "--ranks", o->ranks.ranks, "R,...", "Instead: what one causal attention costs over so many ranks, by formula");
+    add_ints(c, "--ranks", o->ranks.ranks, "R,...", "Print instead the cost of one causal attention over this many ranks, by formula");
     add_int(c, "--kv-heads", o->ranks.heads_kv, "With --ranks: heads of k and v; default as many as HEADS");
     add_real(c, "--speed", o->ranks.speed, "With --ranks: TFLOP/s of a rank; default 600");
-    add_real(c, "--memory", o->ranks.memory, "With --ranks: GB/s that a rank reads and writes to pack and add; default: no time");
-    add_real(c, "--link-rate", o->ranks.link_rate, "With --ranks: GB/s of a link of yours instead of NVLink, InfiniBand, Ethernet");
+    add_real(c, "--memory", o->ranks.memory, "With --ranks: GB/s at which a rank packs and adds; by default, these take no time");
+    add_real(c, "--link-rate", o->ranks.link_rate, "With --ranks: GB/s of a link, instead of NVLink, InfiniBand and Ethernet");
     add_real(c, "--latency", o->ranks.latency, "With --link-rate: microseconds of a message; default 0");
-    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an .svg, .png or .pdf file; -: SVG in place of the table");
+    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an .svg, .png or .pdf file; -: print SVG instead of the table");
     c.callback([o] { study(*o); });
 }
 

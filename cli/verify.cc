@@ -167,8 +167,8 @@ void add_verify(CLI::App& app) {
         std::vector<std::string> only;
     };
     const auto o = std::make_shared<Options>();
-    CLI::App& c = *app.add_subcommand("verify", "Check every kernel that this machine can run against fp64; exit status 1 if one is wrong");
-    c.add_option("--only", o->only, "Only cases whose name contains this; * and ? stand for anything")
+    CLI::App& c = *app.add_subcommand("verify", "Compare every kernel that this machine can run with fp64; exit status 1 if one is wrong");
+    c.add_option("--only", o->only, "Only calls with names that contain this shell pattern; may be given more than once")
         ->type_name("PATTERN")
         ->expected(1)
         ->take_all();
