@@ -43,8 +43,8 @@ ENTRY_OF_PTX = re.compile(r"\.entry (\w+)\(")
 LITERAL_OR_SPACE = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])')|//[^\n]*|/\*.*?\*/|[\s\\]+""", re.S)
 DEFINES = re.compile(r"-D|-O|-std|-fmad|--expt|-Xptxas")  # options that decide what a kernel is
 QUICK = ["--Ofast-compile", "max"]
-# Units of several families that are quickly assembled.
-SAMPLES = ("mma_8bit_F16", "bwd_mma_16bit_64", "fwd_sm90_F16_64_1", "sm90/latent/bytes", "bwd_sm90_Bf16_64")
+# Units of the portable and of Hopper's kernels that are quickly assembled.
+SAMPLES = ("mma_8bit_F16", "fwd_sm90_F16_64_1")
 UNITS = "## Translation units"
 
 Listed = namedtuple("Listed", "rows columns keys threads resident shared")

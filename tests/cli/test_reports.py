@@ -234,7 +234,7 @@ class Verify(ReportCase):
             terminal, its_end = os.openpty()
         except OSError as reason:  # a bare container may have no terminals to give
             self.skipTest(f"no terminal: {reason}")
-        with subprocess.Popen([TOOL, "verify"], stdout=subprocess.DEVNULL, stderr=its_end) as process:
+        with subprocess.Popen([TOOL, "verify", "--only", "bf16*"], stdout=subprocess.DEVNULL, stderr=its_end) as process:
             os.close(its_end)
             drawn = b""
             while True:
@@ -247,13 +247,13 @@ class Verify(ReportCase):
                 drawn += piece
         os.close(terminal)
         self.assertEqual(process.returncode, 0)
-        self.assertGreater(drawn.count(b"\r\x1b[K["), 60)
+        self.assertGreater(drawn.count(b"\r\x1b[K["), 3)
         self.assertNotIn(b"\n", drawn)
         self.assertTrue(drawn.endswith(b"\r\x1b[K"))
 
     def test_a_wrong_number_is_seen(self):
-        done = self.run_tool("verify", env={"LD_PRELOAD": os.environ["FLASHATTN_WRONG_NUMBER"],
-                                            "ASAN_OPTIONS": "verify_asan_link_order=0"})
+        done = self.run_tool("verify", "--only", "f*plain*", env={"LD_PRELOAD": os.environ["FLASHATTN_WRONG_NUMBER"],
+                                                                  "ASAN_OPTIONS": "verify_asan_link_order=0"})
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stdout, r"\nf32 plain .* FAIL")
         self.assertRegex(done.stdout, r"\nFAIL f32 plain, cpu generic: o: sequence 0, head 0, row 0, index 0 is ")

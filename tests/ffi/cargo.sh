@@ -3,6 +3,7 @@ skip_without cargo rustc
 
 # From Debian's packages where they have the one crate that is needed, else from the registry.
 export CARGO_HOME=$work/cargo_$(basename "$0" .sh) CARGO_TARGET_DIR=$work/rust RUSTFLAGS="-D warnings" RUSTDOCFLAGS="-D warnings"
+export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0  # these programs are built once, and nobody looks into them
 [ ! -d "$HOME/.rustup" ] || export RUSTUP_HOME=${RUSTUP_HOME-$HOME/.rustup}
 mkdir -p "$CARGO_HOME"
 rm -f "$CARGO_HOME/config.toml"

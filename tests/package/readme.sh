@@ -3,6 +3,7 @@
 # view, the installation goes to a folder and ldconfig is not tried.
 . "$(dirname "$0")/common.sh"
 
+build=$1
 # fenced PAGE TITLE: the commands in the section's fences, one a line.
 fenced() { sed -n "/^## $2\$/,/^## /p" "$SOURCE/$1" | awk '/^```/ {fenced = !fenced; next} fenced' | sed 's/ && /\n/g'; }
 
@@ -27,10 +28,19 @@ first=([1]=3.19 [2]=3.20 [3]=3.21 [4]=3.23 [5]=3.24 [6]=3.25)
 copy=$scratch/copy
 mkdir "$copy" "$scratch/bin"
 tar -C "$SOURCE" --exclude='./build*' --exclude='./.*' --exclude=target -cf - . | tar -C "$copy" -xf -
-# What takes minutes and shows nothing here: the tool, whose installation has a test, and optimised code.
+# What takes minutes and shows nothing here: the tool, whose installation has a test, and compiling. An object that the build at hand has of
+# the same name serves once more; others are compiled without optimisation.
 sed -i '/^option(FA_CLI /s/ [^ ]*)$/ OFF)/' "$copy/CMakeLists.txt"
-printf '#!/bin/bash\nexec "${@/#-O[123]/-O0}"\n' >"$scratch/bin/unoptimised"
-export CMAKE_C_COMPILER_LAUNCHER=$scratch/bin/unoptimised CMAKE_CXX_COMPILER_LAUNCHER=$scratch/bin/unoptimised
+cat >"$scratch/bin/compile" <<COMPILE
+#!/bin/bash
+object=
+for argument; do
+    [ "\$previous" != -o ] || object=\$argument
+    previous=\$argument
+done
+[[ "\$object" = src/*.o ]] && cp "$build/\$object" "\$object" 2>/dev/null || exec "\${@/#-O[123]/-O0}"
+COMPILE
+export CMAKE_C_COMPILER_LAUNCHER=$scratch/bin/compile CMAKE_CXX_COMPILER_LAUNCHER=$scratch/bin/compile
 unset PKG_CONFIG_PATH LD_LIBRARY_PATH DESTDIR CFLAGS CXXFLAGS LDFLAGS
 export PATH=$scratch/bin:$PATH
 
