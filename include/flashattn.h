@@ -158,8 +158,8 @@ enum { /* log level */
 typedef void (*fa_log_fn)(void* user, int32_t level, const char* message);
 
 /* Runs body(arg, 0) … body(arg, n − 1), in any order, on any threads. It returns when all that it began are done: FA_OK if all ran,
- * otherwise a status. The call then returns this status, and its outputs are undefined. It must not throw and must not be
- * cancelled. A program with its own thread pool gives one in fa_create_info_t. Results never depend on how the work is
+ * otherwise another status. If it returns another status, so does the library's call, and its outputs are undefined. It must not throw
+ * and must not be cancelled. A program with its own thread pool gives one in fa_create_info_t. Results never depend on how the work is
  * distributed. */
 typedef fa_status_t (*fa_parallel_for_fn)(void* user, int64_t n, void (*body)(void* arg, int64_t i), void* arg);
 
@@ -170,7 +170,8 @@ typedef struct fa_create_info_s {
     int32_t device;                  /* index within the backend; 0 is the first */
     int32_t memory;                  /* FA_MEMORY_… */
     int32_t log_level;               /* FA_LOG_…; 0: FLASHATTN_LOG (error, info, debug) or none */
-    void* stream;                    /* native stream of calls without FA_ARGS_STREAM; must outlive the handle; NULL on the CPU */
+    void* stream;                    /* GPU: native stream of calls without FA_ARGS_STREAM; must outlive the handle; NULL: the legacy
+                                        default stream. FA_BACKEND_AUTO, CPU: must be NULL */
     const char* backend_dir;         /* absolute folder of backend modules, searched before all others; copied; NULL: none */
     fa_log_fn log;                   /* NULL: lines go to the file of FLASHATTN_LOG_FILE, if that is set */
     void* log_user;                  /* first argument of log */

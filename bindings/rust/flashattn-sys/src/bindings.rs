@@ -310,7 +310,8 @@ pub struct fa_create_info_t {
     pub memory: i32,
     /// FA_LOG_…; 0: FLASHATTN_LOG (error, info, debug) or none
     pub log_level: i32,
-    /// native stream of calls without FA_ARGS_STREAM; must outlive the handle; NULL on the CPU
+    /// GPU: native stream of calls without FA_ARGS_STREAM; must outlive the handle; NULL: the legacy
+    /// default stream. FA_BACKEND_AUTO, CPU: must be NULL
     pub stream: *mut c_void,
     /// absolute folder of backend modules, searched before all others; copied; NULL: none
     pub backend_dir: *const c_char,
