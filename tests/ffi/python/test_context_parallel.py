@@ -44,7 +44,8 @@ def old_torch():
 
 def on_processes(count, work):
     """Runs a function of this module in so many processes of one group. Returns what failed, by process."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # torch, which takes seconds to import, is read once
     answers = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
