@@ -48,7 +48,7 @@ struct Plan {
     int32_t op;          // FA_OP_…
     uint64_t workspace;  // bytes
 };
-constexpr uint64_t kPlanAlignment = 64, kMaxExplanation = 384;
+constexpr uint64_t kPlanAlignment = 128, kMaxExplanation = 1536;
 
 struct Context;  // a backend's own part of a handle
 
@@ -71,7 +71,7 @@ struct Backend {
     uint64_t plan_bytes;  // of the largest
     // Fills the rest in from problem and op. FA_OK, or FA_UNSUPPORTED with the reason.
     fa_status_t (*plan)(const Context*, Plan*, Message*);
-    // Kernel, tiles, splits of a call now, in at most n bytes, kMaxExplanation or fewer.
+    // Kernel, tiles, splits of a call now, and why not others, in at most n bytes, kMaxExplanation or fewer.
     void (*explain)(const Context*, const Plan*, char* text, uint64_t n);
     // Loads the kernels that the planned call will launch with such args, a struct of the plan's operation, and launches none. Pointers in
     // there stand for nothing, aligned as most calls' are. What fails here fails in the call likewise. NULL: nothing is loaded that late.

@@ -156,6 +156,7 @@ fa_status_t fa_explain(fa_handle_t handle, const fa_attention_desc_t* desc, int3
             return status;
         }
         char how[fa::kMaxExplanation];
+        static_assert(sizeof how + 128 <= FA_TEXT_MAX, "with what stands around it, an explanation would be cut off");
         h.backend->explain(h.context, plan, how, sizeof how);
         snprintf(text, n, "%s, device %d: %s; workspace of %llu bytes", h.backend->name, h.device, how,
                  (unsigned long long)plan->workspace);

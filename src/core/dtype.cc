@@ -8,14 +8,8 @@ namespace {
 constexpr uint32_t kFloat = kQuery | kKeys | kOutput | kTail | kFactor | kBias, kSmallFloat = kQuery | kKeys | kOutput;
 
 constexpr Dtype kDtypes[] = {
-    {FA_F32, "f32", 1, 4, kFloat},        {FA_F16, "f16", 1, 2, kFloat},
-    {FA_BF16, "bf16", 1, 2, kFloat},      {FA_E4M3, "e4m3", 1, 1, kSmallFloat | kFactor},
-    {FA_E5M2, "e5m2", 1, 1, kSmallFloat}, {FA_E2M1, "e2m1", 2, 1, kKeys},
-    {FA_E8M0, "e8m0", 1, 1, kFactor},     {FA_I8, "i8", 1, 1, kKeys},
-    {FA_I4, "i4", 2, 1, kKeys},           {FA_U4, "u4", 2, 1, kKeys},
-    {FA_BIT, "bit", 8, 1, kMaskBits},     {FA_Q4_0, "q4_0", 32, 18, kKeys},
-    {FA_Q4_1, "q4_1", 32, 20, kKeys},     {FA_Q5_0, "q5_0", 32, 22, kKeys},
-    {FA_Q5_1, "q5_1", 32, 24, kKeys},     {FA_Q8_0, "q8_0", 32, 34, kKeys},
+#define FA_DTYPE(value, name, elements, bytes, holds) {value, name, elements, bytes, holds},
+#include "backend/dtypes.def"
 };
 
 // "f32, f16, bf16": the types that hold this.

@@ -7,7 +7,7 @@ namespace {
 
 enum Index {
 #define FA_OPERAND(name, field) k##name,
-#include "core/operands.def"
+#include "backend/operands.def"
     kEnd
 };
 static_assert(kEnd == kOperands, "the list and the count differ");
@@ -16,7 +16,7 @@ static_assert(kEnd == kOperands, "the list and the count differ");
     static_assert(FA_OPERAND_##name == uint64_t(1) << k##name, "bit " #name " is not at its pointer's place");      \
     static_assert(offsetof(fa_forward_args_t, field) == offsetof(fa_forward_args_t, lse) + k##name * sizeof(void*), \
                   #field " is not at its bit's place");
-#include "core/operands.def"
+#include "backend/operands.def"
 
 const void* pointer_of(const fa_forward_args_t& a, int index) {
     const void* pointer;
@@ -29,7 +29,7 @@ const void* pointer_of(const fa_forward_args_t& a, int index) {
 const char* operand_name(uint64_t operand) {
     static const char* const names[] = {
 #define FA_OPERAND(name, field) "FA_OPERAND_" #name,
-#include "core/operands.def"
+#include "backend/operands.def"
     };
     return names[__builtin_ctzll(operand)];
 }

@@ -20,7 +20,7 @@ struct Operand {
 };
 constexpr Operand kOperand[] = {
 #define FA_OPERAND(name, field) {"FA_OPERAND_" #name, #field},
-#include "core/operands.def"
+#include "backend/operands.def"
 };
 constexpr int kOperandCount = sizeof kOperand / sizeof kOperand[0];
 

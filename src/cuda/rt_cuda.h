@@ -27,7 +27,7 @@ constexpr int32_t kBackend = FA_BACKEND_CUDA;
 constexpr char kName[] = "cuda";
 constexpr char kVendor[] = "NVIDIA";
 #ifdef FA_HAS_SM90  // the build has that device's own kernels
-constexpr bool kArchKernels = true;  // see arch_kernel.h
+constexpr bool kArchKernels = true;  // see gpu/host/arch.h
 #else
 constexpr bool kArchKernels = false;
 #endif

@@ -24,7 +24,7 @@ namespace rt {
 constexpr int32_t kBackend = FA_BACKEND_HIP;  // it stands in for the backend that no test machine has
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "emulated";
-constexpr bool kArchKernels = false;  // see arch_kernel.h
+constexpr bool kArchKernels = false;  // see gpu/host/arch.h
 #ifdef FA_EMU_AMD
 constexpr bool kAmdKernels = true;  // are MFMA and WMMA kernels compiled?
 #else

@@ -26,7 +26,7 @@ namespace rt {
 constexpr int32_t kBackend = FA_BACKEND_HIP;
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "AMD";
-constexpr bool kArchKernels = false;  // see arch_kernel.h
+constexpr bool kArchKernels = false;  // see gpu/host/arch.h
 #ifdef __HIP__
 constexpr bool kAmdKernels = true;  // are MFMA and WMMA kernels compiled?
 #else

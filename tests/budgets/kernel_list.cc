@@ -6,29 +6,12 @@ extern "C" const char __executable_start;
 
 int main() {
     using namespace fa::gpu;
-    const InstanceLists lists[] = {{{simt_instances(), {}, {}}},
-                                   lists_of<MmaSync<F16>>(),
-                                   lists_of<MmaSync<Bf16>>(),
-                                   lists_of<MmaTf32>(),
-                                   lists_of<MmaByte<F16>>(),
-                                   lists_of<MmaByte<Bf16>>(),
-                                   lists_of<MmaFp8>(),
-                                   lists_of<MmaQuantised<F16>>(),
-                                   lists_of<MmaQuantised<Bf16>>(),
-                                   lists_of<MmaScaled<F16>>(),
-                                   lists_of<MmaScaled<Bf16>>(),
-
-                                   latent_lists<MmaLatent<F16>>(),
-                                   latent_lists<MmaLatent<Bf16>>(),
-                                   latent_lists<MmaLatentByte<Bf16>>(),
-                                   latent_lists<MmaLatentMixed<Bf16>, 512>()};
-    for (const InstanceLists& of_type : lists)
-        for (const Instances& list : of_type.width)
-            for (int i = 0; i < list.count; i++) {
-                const Instance& k = list.list[i];
-                const uintptr_t kernel = k.simt ? reinterpret_cast<uintptr_t>(k.simt) : reinterpret_cast<uintptr_t>(k.general);
-                if (!kernel) continue;
-                printf("%llx %d %d %d %d %d %lld\n", (unsigned long long)(kernel - uintptr_t(&__executable_start)), k.rows, k.columns,
-                       k.keys, k.threads, k.resident, (long long)k.shared_bytes(k.columns));
-            }
+    for (const ForwardFamily* const family : forward_families().list)
+        if (family)
+            family->kernels(
+                [](void*, const KernelEntry& k) {
+                    printf("%llx %d %d %d %d %d %lld\n", (unsigned long long)(uintptr_t(k.kernel) - uintptr_t(&__executable_start)), k.rows,
+                           k.columns, k.keys, k.threads, k.resident, (long long)k.shared_bytes);
+                },
+                nullptr);
 }

@@ -1,6 +1,8 @@
 // Every listed kernel: found through fa_explain, compared with the oracle, and asked for the same bits a thousand times. Small enough for
 // the compute sanitizer.
 #include <algorithm>
+#include <cstring>
+#include <functional>
 #include <map>
 #include <set>
 #include <tuple>
@@ -25,6 +27,36 @@ std::string matrix_name(const char* family, int columns, int row_warps, int row_
 
 // Is a row of sm90/forward/kernels.def with those types compiled for f16 and bf16?
 bool is_of_both(const std::string& types) { return types.rfind("both", 0) == 0; }
+
+// Hopper's own, from their rows.
+std::set<std::string> listed_hopper_kernels() {
+    std::set<std::string> names;
+#define FA_PAIR_true "_pair"
+#define FA_PAIR_false ""
+#define FA_MOD_none ""
+#define FA_MOD_softcap "_softcap"
+#define FA_MOD_alibi "_alibi"
+#define FA_MOD_mask "_mask"
+#define FA_MOD_bias "_bias"
+#define FA_MOD_bias_f32 "_bias_f32"
+#define FA_MOD_factors "_factors"
+#define FA_SM90(d, dv, n, warpgroups, mask, pair, mod, stages, q_stages, min_k, cost, types)                      \
+    for (const std::string dtype : {"f16", "bf16", "e4m3"})                                                       \
+        if ((is_of_both(#types) && dtype != "e4m3") || std::string(#types).rfind(dtype, 0) == 0)                  \
+            names.insert("fwd_sm90_" #d "x" #dv "_" #mask "_" #warpgroups "x64x" #n FA_PAIR_##pair FA_MOD_##mod + \
+                         std::string(#types).substr(is_of_both(#types) ? 4 : dtype.size()) + " " + dtype);
+#include "cuda/sm90/forward/kernels.def"
+#undef FA_SM90
+    const auto insert = [&](const char* name, const std::string& type) {
+        names.insert(std::string(name) + (type == "F16" ? " f16" : " bf16"));
+    };
+#define FA_SM90_WIDE(type, pair, name) insert(name, #type);
+#include "cuda/sm90/wide/kernels.def"
+#define FA_SM90_LATENT(type, dims, source, name) insert(name, #type);
+#define FA_SM90_LATENT_TOKENS(form, rows, name) insert(name, "Bf16");
+#include "cuda/sm90/latent/kernels.def"
+    return names;
+}
 
 std::set<std::string> listed_kernels() {
     std::set<std::string> names = {"merge_splits", "merge_split_rows", "merge_split_states", "write_scores"};
@@ -58,29 +90,7 @@ std::set<std::string> listed_kernels() {
 #undef FA_MMA_32BIT
     if (is_hopper()) {
         names.insert("merge_in_cluster");
-#define FA_PAIR_true "_pair"
-#define FA_PAIR_false ""
-#define FA_MOD_none ""
-#define FA_MOD_softcap "_softcap"
-#define FA_MOD_alibi "_alibi"
-#define FA_MOD_mask "_mask"
-#define FA_MOD_bias "_bias"
-#define FA_MOD_bias_f32 "_bias_f32"
-#define FA_MOD_factors "_factors"
-#define FA_SM90(d, dv, n, warpgroups, mask, pair, mod, stages, q_stages, min_k, cost, types)                      \
-    for (const std::string dtype : {"f16", "bf16", "e4m3"})                                                       \
-        if ((is_of_both(#types) && dtype != "e4m3") || std::string(#types).rfind(dtype, 0) == 0)                  \
-            names.insert("fwd_sm90_" #d "x" #dv "_" #mask "_" #warpgroups "x64x" #n FA_PAIR_##pair FA_MOD_##mod + \
-                         std::string(#types).substr(is_of_both(#types) ? 4 : dtype.size()) + " " + dtype);
-#include "cuda/sm90/forward/kernels.def"
-#undef FA_SM90
-        for (const char* dtype : {" f16", " bf16"})
-            for (const char* kernel : {"576x512_latent_64x128", "512x512_latent_64x128", "576x512_latent_rows_64x128",
-                                       "512x512_latent_rows_64x128", "512x512_64x64", "512x512_64x64_pair"})
-                names.insert(std::string("fwd_sm90_") + kernel + dtype);
-        for (const char* dims : {"576x512", "512x512"})
-            for (const char* kernel : {"bytes_64x128", "tokens_16x64", "tokens_32x64"})
-                names.insert(std::string("fwd_sm90_") + dims + "_latent_" + kernel + " bf16");
+        for (const std::string& name : listed_hopper_kernels()) names.insert(name);
     }
     return names;
 }
@@ -360,15 +370,26 @@ TEST_F(EveryKernel, AgreesWithTheOracle) {
 
 // Those of one width, type, and way to latent rows: a test for each, as most of the time goes into the oracle, which has one thread.
 struct Part {
-    const char *width, *dtype, *latent = nullptr;
-    bool operator()(const std::string& name) const {
-        const std::string begin = std::string("fwd_sm90_") + width + "x", end = std::string(" ") + dtype;
-        const auto has = [&](const char* kind) { return name.find(kind) != std::string::npos; };
-        return name.rfind(begin, 0) == 0 && name.rfind(end) == name.size() - end.size() &&
-               (latent ? has(latent) : !has("_latent_rows") && !has("_latent_bytes") && !has("_latent_tokens"));
+    std::string width, dtype, latent;
+    bool operator()(const std::string& name) const { return of_hopper(name) && *this == part_of(name); }
+    bool operator==(const Part& other) const { return text() == other.text(); }
+    bool operator<(const Part& other) const { return text() < other.text(); }
+    std::string text() const { return width + ' ' + dtype + latent; }
+    static Part part_of(const std::string& name) {  // fwd_sm90_576x512_latent_rows_64x128 bf16
+        const size_t width = std::strlen("fwd_sm90_");
+        Part part{name.substr(width, name.find('x') - width), name.substr(name.find(' ') + 1), ""};
+        for (const char* kind : {"_latent_rows", "_latent_bytes", "_latent_tokens"})
+            if (name.find(kind) != std::string::npos) part.latent = kind;
+        return part;
     }
 };
-void PrintTo(const Part& part, std::ostream* out) { *out << part.width << ' ' << part.dtype << (part.latent ? part.latent : ""); }
+void PrintTo(const Part& part, std::ostream* out) { *out << part.text(); }
+std::vector<Part> parts_of(const std::function<bool(const std::string&)>& which) {
+    std::set<Part> parts;
+    for (const std::string& name : listed_hopper_kernels())
+        if (which(name)) parts.insert(Part::part_of(name));
+    return {parts.begin(), parts.end()};
+}
 
 class EveryHopperKernel : public EveryKernel, public testing::WithParamInterface<Part> {
   protected:
@@ -406,44 +427,12 @@ TEST_P(EveryHopperKernelOfLists, AgreesWithTheOracle) {
 TEST_P(EveryHopperKernelOfLists, SkipsWhatAMaskLeavesEmpty) {
     if (!is_hopper()) GTEST_SKIP() << "not a Hopper";
     const Handle handle = make_handle();
-    Case c = with_empty_units(std::stoll(part.width), std::string(part.dtype) == "f16" ? FA_F16 : FA_BF16);
+    Case c = with_empty_units(std::stoll(part.width), part.dtype == "f16" ? FA_F16 : FA_BF16);
     ASSERT_TRUE(of_lists(kernels_of(handle, c.d).at(0)));
     EXPECT_EQ(run_on_device(handle, c), "");
 }
-const Part kParts[] = {{"64", "bf16"},
-                       {"96", "bf16"},
-                       {"128", "bf16"},
-                       {"192", "bf16"},
-                       {"256", "bf16"},
-                       {"64", "f16"},
-                       {"128", "f16"},
-                       {"256", "f16"},
-                       {"64", "e4m3"},
-                       {"128", "e4m3"},
-                       {"192", "e4m3"},
-                       {"256", "e4m3"},
-                       {"512", "bf16"},
-                       {"512", "bf16", "_latent_rows"},
-                       {"512", "bf16", "_latent_bytes"},
-                       {"512", "bf16", "_latent_tokens"},
-                       {"576", "bf16"},
-                       {"576", "bf16", "_latent_rows"},
-                       {"576", "bf16", "_latent_bytes"},
-                       {"576", "bf16", "_latent_tokens"},
-                       {"512", "f16"},
-                       {"512", "f16", "_latent_rows"},
-                       {"576", "f16"},
-                       {"576", "f16", "_latent_rows"}};
-INSTANTIATE_TEST_SUITE_P(Parts, EveryHopperKernel, testing::ValuesIn(kParts));
-const Part kListParts[] = {{"64", "bf16"}, {"128", "bf16"}, {"256", "bf16"}, {"64", "f16"}, {"128", "f16"}, {"256", "f16"}};
-INSTANTIATE_TEST_SUITE_P(Parts, EveryHopperKernelOfLists, testing::ValuesIn(kListParts));
-
-TEST_F(EveryKernel, OfHopperIsInAPart) {
-    for (const std::string& name : listed_kernels()) {
-        const auto parts = std::count_if(std::begin(kParts), std::end(kParts), [&](const Part& part) { return part(name); });
-        EXPECT_EQ(parts, of_hopper(name) ? 1 : 0) << name;
-    }
-}
+INSTANTIATE_TEST_SUITE_P(Parts, EveryHopperKernel, testing::ValuesIn(parts_of([](const std::string& name) { return !of_lists(name); })));
+INSTANTIATE_TEST_SUITE_P(Parts, EveryHopperKernelOfLists, testing::ValuesIn(parts_of(of_lists)));
 
 // fa_explain tells what a call will launch: of latent attention, too, the splits and their merge.
 TEST_F(EveryKernel, ExplainsSplitsOfLatentAttention) {

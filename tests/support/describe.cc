@@ -42,7 +42,7 @@ void add(std::string& text, const std::string& name, const int64_t (&values)[cou
 
 const char* const kOperands[] = {
 #define FA_OPERAND(name, field) #name,
-#include "core/operands.def"
+#include "backend/operands.def"
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Launches of the portable matrix kernel for decode (mma/forward.h) in clusters, which sm_90 has: the splits of a tile are a cluster's
 // CTAs, and merge their partial states through distributed shared memory.
 #include "cuda/rt_cuda.h"
-#include "gpu/host/arch_kernel.h"
+#include "gpu/host/arch.h"
 #include "gpu/common/instance.h"
 
 namespace fa {

@@ -1,6 +1,6 @@
-// The hook of arch_kernel.h for the backward.
+// What a backend with kernels of an architecture's own adds for the backward.
 #pragma once
-#include "gpu/host/arch_kernel.h"
+#include "gpu/host/family.h"
 #include "gpu/common/backward_params.h"
 
 namespace fa {
@@ -15,12 +15,12 @@ struct ArchBackwardKernel {
     bool own_lse;            // it leaves an lse_log2 of its own units, which the sums of dbias and dsinks cannot read
     const void* impl;
 };
-// What they make of a call, from device and descriptor alone, of which a launch takes it as ArchPlan is taken.
+// What they make of a call, from device and descriptor alone, of which a launch takes it as FamilyPlan is taken.
 struct ArchBackwardPlan {
     const ArchBackwardKernel* kernel;  // NULL: none takes the call
     int64_t blocks;                    // of its launch
     uint64_t workspace;                // bytes of `memory` below, which may hold anything
-    PlannedParams<2560> params;
+    FamilyParams params;
 };
 ArchBackwardPlan plan_arch_backward(const rt::Device&, const Problem&);
 // Does it take tensors that lie so?

@@ -91,7 +91,7 @@ void destroy(Context* c, bool forked) {
         OnDevice on(*c);
         rt::finish(&c->scratch_used);
         rt::release(c->scratch);
-        rt::release(c->arch_memory.zeros);
+        rt::release(c->zeroed.zeros);
     }
     host.release(c);
 }

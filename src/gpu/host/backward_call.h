@@ -114,8 +114,8 @@ fa_status_t plan_backward(const rt::Device& device, BackwardPlan* plan, Message*
     const bool key_padding = !p.packed_k() && p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K);
     plan->key_blocks = key_padding ? d.batch * d.heads_k * ceil_div(d.seqlen_k, kPaddedRows) : 0;
     plan->rows_bytes = uint64_t(round_up(d.heads_q * padded_rows * 4, 256));
-    const fa_status_t listed = plan_lists(p, &plan->list_bytes, m);
-    if (listed != FA_OK) return listed;
+    Refusal lists;
+    if (!plan_lists(p, &plan->list_bytes, &lists)) return fail(m, FA_UNSUPPORTED, "%s", lists.text);
     plan->workspace = 0;
     plan->arch = ArchBackwardPlan{};
     if constexpr (rt::kArchKernels) plan->arch = plan_arch_backward(device, p);

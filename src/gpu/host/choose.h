@@ -4,13 +4,13 @@
 #include "gpu/common/merge.h"
 #include "gpu/simt/forward.h"
 #include "gpu/common/instance.h"
+#include "gpu/host/extents.h"
+#include "gpu/host/mma_implements.h"
+#include "gpu/host/refusal.h"
 
 namespace fa {
 namespace gpu {
 namespace {
-
-// Bytes of a key's k and v of one head.
-int64_t kv_row_bytes(const Problem& p) { return row_bytes(p.d.k_dtype, p.d.dim_qk) + row_bytes(p.d.v_dtype, p.d.dim_v); }
 
 int64_t latent_row_bytes(const Problem& p) {
     return row_bytes(p.d.k_dtype, p.k_dims()) + (p.d.dim_qk - p.k_dims()) * type_bytes(p.d.k_tail_dtype);
@@ -141,26 +141,35 @@ InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, CacheT
     return {};
 }
 
-// What mma kernels implement: the forward's, with k and v of q's type or in blocks, or of 8 bits, and the backward's.
-constexpr uint64_t kMmaScoreOperands = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_RNG_STATE;
-constexpr uint64_t kMmaOptions = option::bands | option::schedule | option::softcap | option::dropout_p;
-constexpr Implements kMmaForward = {
-    FA_OPERAND_LSE | kMmaScoreOperands | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE | FA_OPERAND_SCORES,
-    kMmaOptions | FA_V_IN_K | option::precision};
-constexpr Implements kMmaByteForward = {kMmaForward.operands | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE, kMmaForward.options};
-constexpr Implements kMmaScaledForward = {kMmaByteForward.operands | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT,
-                                          (kMmaForward.options & ~uint64_t(FA_V_IN_K)) | option::v_dtype | option::kv_factors};
-constexpr Implements kMmaFp8Forward = {kMmaByteForward.operands | FA_OPERAND_Q_DESCALE, kMmaForward.options};
-// Those of them without anything to do to scores and probabilities beside products and bands.
-constexpr Implements kPlainScores = {kMmaFp8Forward.operands & ~(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI),
-                                     kMmaForward.options & ~(option::score_mods | option::dropout_p)};
+// Each list of mma kernels that a device can have, once.
+template <class Visit>
+void each_mma_list(Visit visit) {
+    constexpr MatrixUnit kUnits[] = {MatrixUnit::mma_sync,    MatrixUnit::mfma_gfx90a, MatrixUnit::mfma,
+                                     MatrixUnit::mfma_gfx950, MatrixUnit::wmma_gfx11,  MatrixUnit::wmma_gfx12};
+    constexpr int kMost = 512;
+    const Instance* seen[kMost];
+    int count = 0;
+    rt::Device device{};
+    for (const MatrixUnit unit : kUnits) {
+        device.matrix = unit;
+        for (const int32_t q_dtype : {FA_F16, FA_BF16, FA_F32, FA_E4M3, FA_E5M2})
+            for (int cache = 0; cache < int(CacheType::other); cache++)
+                for (const Instances& list : mma_instances_of(device, q_dtype, CacheType(cache)).width) {
+                    bool known = list.count == 0;
+                    for (int i = 0; i < count && !known; i++) known = seen[i] == list.list;
+                    if (known || count == kMost) continue;
+                    seen[count++] = list.list;
+                    visit(list);
+                }
+    }
+}
+
 // Of latent attention with a tile for k and v (latent/policies.h).
 constexpr Implements kLatentForward = {
     FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE | FA_OPERAND_SCORES,
     option::bands | option::schedule | FA_V_IN_K};
 constexpr Implements kLatentByteForward = {kLatentForward.operands | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_TAIL,
                                            kLatentForward.options | option::kv_factors};
-constexpr Implements kMmaBackward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequenceOperands | FA_OPERAND_O_SCALE, kMmaOptions};
 
 // The kernels of latent attention for a call; other: none, or those of narrow heads are as good. Dims that a warp has, or half of them,
 // share a factor.
@@ -200,18 +209,28 @@ bool gathers(const rt::Device& device, const Problem& p) {
     return p.kv_heads == d.heads_k && (one_list || p.kv_heads % d.list_heads == 0) && d.scale > 0 && plain_scale(d.scale);
 }
 
+// A number that launches count in 31 bits.
+bool counts_in_31_bits(const char* name, int64_t n, Refusal* r) {
+    return n < int64_t(1) << 31 || refuse(r, "%s is %lld: expected less than 2^31", name, (long long)n);
+}
+
 // The mma kernels that take a call; none: it has what they do not implement, other types of k or v, wide heads, sizes
 // beyond 2^31, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or coarse values below them are
 // 0, an output of wider range than the probabilities shows what has become of the small ones.
-InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
+InstanceLists mma_instances_for(const rt::Device& device, const Problem& p, Refusal* r) {
     const fa_attention_desc_t& d = p.d;
-    const int64_t limit = int64_t(1) << 31;
     const int32_t type = mma_type(device, d);
     const CacheType latent = latent_type(p, type), cache = cache_type(d.k_dtype, type);
     const bool bytes = cache == CacheType::bytes, drops = d.dropout_p > 0;
-    if ((drops && type == FA_F32) || d.seqlen_k >= limit || d.seqlen_q * p.group >= limit || (p.paged() && d.num_pages >= limit)) return {};
+    if (device.matrix == MatrixUnit::none)
+        return refuse(r, "arch is %s: expected a device with matrix instructions that there are kernels for", device.arch), InstanceLists{};
+    if (drops && type == FA_F32)
+        return refuse(r, "dropout_p is %g with q_dtype f32: expected 0, or a q of 16 bits", double(d.dropout_p)), InstanceLists{};
+    if (!counts_in_31_bits("seqlen_k", d.seqlen_k, r) || !counts_in_31_bits("seqlen_q * heads_q / heads_k", d.seqlen_q * p.group, r) ||
+        (p.paged() && !counts_in_31_bits("num_pages", d.num_pages, r)))
+        return {};
     if (gathers(device, p)) return mma_instances_of(device, type, CacheType::like_q);
-    if (widens_q(device, d)) return p.within(kMmaFp8Forward) ? mma_instances_of(device, d.q_dtype, cache) : InstanceLists{};
+    if (widens_q(device, d)) return implements(p, kMmaFp8Forward, r) ? mma_instances_of(device, d.q_dtype, cache) : InstanceLists{};
     if (latent != CacheType::other) return mma_instances_of(device, type, latent);
     constexpr int64_t kStoredRows = 16;
     const bool decodes = rows_together(p) <= kStoredRows && max_of(d.dim_qk, d.dim_v) <= 128 && d.split_size == 0;
@@ -220,7 +239,16 @@ InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const bool narrow = (drops || bytes) && cache != CacheType::blocks && type == FA_F16 && d.o_dtype != FA_F16;
     if (cache != CacheType::other && !narrow && p.within(bytes ? kMmaByteForward : kMmaForward))
         return mma_instances_of(device, type, cache);
-    if (is_scaled_cache(p) && p.within(kMmaScaledForward)) return mma_instances_of(device, type, CacheType::scaled);
+    const bool scaled = is_scaled_cache(p);
+    if (scaled && implements(p, kMmaScaledForward, r)) return mma_instances_of(device, type, CacheType::scaled);
+    if (scaled) return {};
+    if (cache == CacheType::other)
+        refuse(r, "k_dtype is %s and v_dtype %s beside a q_dtype of %s: expected q's, or types of 8 bits and fewer with factors of 32 dims",
+               dtype_name(d.k_dtype), dtype_name(d.v_dtype), dtype_name(d.q_dtype));
+    else if (narrow)
+        refuse(r, "o_dtype is %s with %s: expected f16, as products are", dtype_name(d.o_dtype),
+               drops ? "dropout_p above 0" : "k and v of 8 bits");
+    else implements(p, bytes ? kMmaByteForward : kMmaForward, r);
     return {};
 }
 
@@ -233,19 +261,21 @@ bool prefers_stages(const rt::Device& device, const Problem& p, const Instance& 
 // Of the narrowest instances that span the head: the lowest that holds all rows of a kv head in one tile, else the one whose waves
 // take the least time: a low tile reads k and v more often, a tall one may leave much of the last wave idle. With a fixed split
 // size always the tallest, for a sequence's bits must not depend on the other lengths of the batch.
-const Instance& choose_instance(const rt::Device& device, const Problem& p) {
+const Instance* choose_mma(const rt::Device& device, const Problem& p, Refusal* r) {
     constexpr double kLowTiles = 1.18;  // time of low tiles over that of a tall one with as many rows
     const bool gathered = gathers(device, p);
     const int64_t rows = rows_together(p, p.slots() || gathered), heads = p.d.batch * p.kv_heads;
-    const InstanceLists mma = mma_instances_for(device, p);
+    if (r) r->text[0] = 0;
+    const InstanceLists mma = mma_instances_for(device, p, r);
     const StoredFormat stored = stored_format(p);
-    const Instance *best = nullptr, *tallest = nullptr;
+    const Instance *best = nullptr, *tallest = nullptr, *widest = nullptr;
     double min_time = 0;
     for (const Instances& list : mma.width)
         for (int i = 0; i < list.count; i++) {
             const Instance& one = list.list[i];
             if (gathered && !one.gathers) continue;
             if (one.stored != StoredFormat::none && one.stored != stored) continue;
+            if (one.dims > (widest ? widest->dims : 0)) widest = &one;
             if (one.dims < p.d.dim_qk || one.columns < p.d.dim_v || (best && one.dims != best->dims) ||
                 one.shared_bytes(0) > int64_t(device.shared_per_block))
                 continue;
@@ -257,9 +287,26 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
             min_time = time;
             best = &one;
         }
-    if (best) return *best;
+    if (best || !r || r->text[0]) return best;
+    if (!widest)
+        refuse(r, "q_dtype is %s beside a k_dtype of %s: there are no matrix kernels of these for %s", dtype_name(p.d.q_dtype),
+               dtype_name(p.d.k_dtype), device.arch);
+    else if (widest->dims < p.d.dim_qk || widest->columns < p.d.dim_v)
+        refuse(r, "dim_qk is %lld and dim_v %lld: expected at most %d and %d", (long long)p.d.dim_qk, (long long)p.d.dim_v, widest->dims,
+               widest->columns);
+    else
+        refuse(r, "dim_qk is %lld and dim_v %lld, whose tiles need %lld bytes of shared memory: expected at most %llu, which %s has",
+               (long long)p.d.dim_qk, (long long)p.d.dim_v, (long long)widest->shared_bytes(0), (unsigned long long)device.shared_per_block,
+               device.arch);
+    return nullptr;
+}
+
+// The lowest SIMT kernel that needs no more tiles than a taller one, of the narrowest that span v; of wider heads in parts.
+const Instance& choose_simt(const rt::Device& device, const Problem& p) {
+    const int64_t rows = rows_together(p, p.slots() || gathers(device, p));
     const Instances simt = simt_instances();
     const int widest = simt.list[simt.count - 1].columns;
+    const Instance* best = nullptr;
     for (int i = 0; i < simt.count; i++) {
         const Instance& one = simt.list[i];
         const bool wide = one.columns >= p.d.dim_v || one.columns == widest;
@@ -377,37 +424,9 @@ Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const In
     return best;
 }
 
-// The time of an mma kernel for a call, in as many splits as suit it.
-double mma_time(const rt::Device& device, const Problem& p) {
-    const Instance& kernel = choose_instance(device, p);
+// The time of a kernel for a call, in as many splits as suit it.
+double time_of(const rt::Device& device, const Problem& p, const Instance& kernel) {
     return num_splits_heuristic(device, p, kernel, p.d.batch * p.kv_heads * ceil_div(p.d.seqlen_q * p.group, kernel.rows)).time;
-}
-
-// Of an arch kernel: what a tile of so many rows computes, how long one takes to start, what a multiprocessor computes in a microsecond
-// while others are idle, and how much less another kernel's time must be to be taken for less.
-double arch_tile_flops(const Problem& p, int64_t rows) { return double(rows * p.d.seqlen_k) * double(2 * (p.d.dim_qk + p.d.dim_v)); }
-constexpr double kArchStart = 3, kArchFlopsPerUs = 6.7e6, kArchMargin = 1.1;
-
-// Does an mma kernel take less time than an arch kernel that has `tiles` of more rows than a head has? Its multiprocessors, where all are
-// busy, draw so much power that their clocks fall.
-bool prefers_low_tiles(const rt::Device& device, const Problem& p, int64_t rows, int64_t tiles) {
-    constexpr double kFullFlopsPerUs = 5e6, kBytesPerUs = 3e6;
-    const double waves = double(ceil_div(tiles, device.multiprocessors)),
-                 tile = arch_tile_flops(p, rows) / (2 * tiles <= device.multiprocessors ? kArchFlopsPerUs : kFullFlopsPerUs),
-                 memory = double(p.d.batch * p.kv_heads * p.d.seqlen_k) * double(kv_row_bytes(p)) / kBytesPerUs,
-                 run = waves * (kArchStart + tile);
-    return mma_time(device, p) < kArchMargin * (run > memory ? run : memory);
-}
-
-// Should a call with so few tiles that an arch kernel, with `rows` in a tile, would leave most of the machine idle be cut into
-// splits? A multiprocessor's rate there is about twice that of an mma kernel. So should one whose rows do not fill its `arch_tiles`.
-bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows, int64_t arch_tiles) {
-    const fa_attention_desc_t& d = p.d;
-    const int64_t tiles = d.batch * d.heads_q * ceil_div(d.seqlen_q, rows);
-    const bool cut_short = d.flags & FA_WINDOW || d.chunk > 0 || (p.causal() && d.alignment != FA_ALIGN_BOTTOM_RIGHT);
-    if (d.seqlen_q < rows && d.num_splits != 1) return prefers_low_tiles(device, p, rows, arch_tiles);
-    if (2 * tiles > device.multiprocessors || d.num_splits == 1 || cut_short || !p.within(kPlainScores)) return false;
-    return kArchMargin * mma_time(device, p) < kArchStart + arch_tile_flops(p, rows) / kArchFlopsPerUs;
 }
 
 // Should a tile's splits be a cluster, on Hopper, and merge among themselves? Not those of a fixed size, whose bits must not depend

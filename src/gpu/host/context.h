@@ -2,8 +2,9 @@
 // pointers, and the parameters that forward and backward launches share. For the *_call.h files, each of which has the calls of one
 // kind; the including file has defined the names of rt_cuda.h, rt_hip.h or rt_emu.h.
 #pragma once
-#include "gpu/host/arch_kernel.h"
+#include "gpu/host/arch.h"
 #include "gpu/host/check_arrays.h"
+#include "gpu/host/family.h"
 #include "gpu/common/instance.h"
 #include "gpu/common/key_lists.h"
 #include "gpu/common/simt_params.h"
@@ -23,7 +24,7 @@ struct Context {
     uint64_t scratch_bytes;
     rt::Stream scratch_stream;
     rt::Event scratch_used;
-    gpu::ArchKernelMemory arch_memory;
+    gpu::ZeroedMemory zeroed;
     // Where kernels were found able to read, by some bits of the address: the query costs 0.2 us each time.
     mutable const void* readable[64];
     bool prepares;  // launches only load their kernels
@@ -37,11 +38,6 @@ rt::Device unreserved(const rt::Device& device, const fa_attention_desc_t& d) {
     rt::Device o = device;
     o.multiprocessors = max_of(device.multiprocessors - d.reserve_units, min_of(device.multiprocessors, 2));
     return o;
-}
-
-fa_status_t device_failed(Message* m, rt::Status s, const char* what) {
-    rt::clear_error();
-    return fail(m, rt::out_of_memory(s) ? FA_OUT_OF_MEMORY : FA_DEVICE_ERROR, "%s: %s", what, rt::text(s));
 }
 
 // ---- what calls have in common
@@ -129,17 +125,15 @@ fa_status_t check_tensors(const Context& c, const Problem& p, const fa_forward_a
     return FA_OK;
 }
 
-fa_status_t launched(Message* m, rt::Status s, const char* kernel) { return s == rt::kSuccess ? FA_OK : device_failed(m, s, kernel); }
-
 constexpr char kCompiledAtFirst[] = ", compiled from PTX when first called";  // what fa_explain says where there is no machine code
 
 constexpr int64_t kMaxBlocks = int64_t(1) << 31;  // of one launch, and one more
 
 // Bytes of a workspace for the bits of a call's lists; refused where a launch cannot hold a block for each.
-fa_status_t plan_lists(const Problem& p, uint64_t* bytes, Message* m) {
+bool plan_lists(const Problem& p, uint64_t* bytes, Refusal* r) {
     *bytes = uint64_t(round_up(key_list_bytes(p), 256));
-    if (key_lists(p, nullptr).count < kMaxBlocks) return FA_OK;
-    return fail(m, FA_UNSUPPORTED, "list_rows is %lld: a launch holds fewer than 2^31 lists of keys", (long long)p.d.list_rows);
+    return key_lists(p, nullptr).count < kMaxBlocks ||
+           refuse(r, "list_rows is %lld: a launch holds fewer than 2^31 lists of keys", (long long)p.d.list_rows);
 }
 // Says in *device_status what is wrong with a call's arrays, if the caller has asked.
 template <class Args>

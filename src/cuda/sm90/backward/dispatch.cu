@@ -223,7 +223,7 @@ ArchBackwardPlan plan_arch_backward(const rt::Device& device, const Problem& p) 
     plan.blocks = planned.blocks;
     plan.workspace = uint64_t(planned.words.all) * sizeof(float);
     if (planned.bias.units > 0) plan.workspace = uint64_t(copy_at(planned.words) + bytes_of(planned.bias, p));
-    plan.params.set(planned);
+    plan.params.emplace<Planned>() = planned;
     return plan;
 }
 

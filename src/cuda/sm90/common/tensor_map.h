@@ -3,6 +3,7 @@
 #include <cudaTypedefs.h>
 #include "cuda/driver.h"
 #include "gpu/host/extents.h"
+#include "spec/shape.h"
 
 namespace fa {
 namespace gpu {

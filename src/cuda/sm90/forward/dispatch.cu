@@ -2,22 +2,24 @@
 // and workspace), and its launch.
 // Answers depend on the device and the descriptor alone; the tensors' addresses have been checked to be multiples of 16 bytes
 // before.
+#include "cuda/sm90/common/refusals.h"
+#include "cuda/sm90/common/tensor_map.h"
 #include "cuda/sm90/forward/kernel_list.h"
 #include "cuda/sm90/forward/operands/list_operands.h"
-#include "cuda/sm90/common/latent_dispatch.h"
 #include "cuda/sm90/forward/operands/pack_mask.h"
 #include "cuda/sm90/forward/operands/score_operands.h"
-#include "cuda/sm90/common/tensor_map.h"
-#include "cuda/sm90/common/wide_dispatch.h"
 #include "cuda/sm90/forward/operands/widen_kv.h"
+#include "cuda/sm90/forward/rows.h"
+#include "gpu/host/arch.h"
+#include "gpu/host/family.h"
+#include "gpu/host/mma_implements.h"
 
 namespace fa {
 namespace gpu {
+
+extern const ForwardFamily sm90_forward;
+
 namespace {
-
-const Sm90Kernel& sm90_kernel(const ArchKernel& arch_kernel) { return *static_cast<const Sm90Kernel*>(arch_kernel.impl); }
-
-constexpr int kWidths[] = {64, 96, 128, 192, 256};
 
 constexpr struct Unit {
     int32_t dtype;
@@ -28,19 +30,11 @@ constexpr struct Unit {
 #include "units.inc"
 #undef FA_SM90_UNIT
 };
-constexpr bool tries_every_width() {
-    for (const Unit& unit : kUnits) {
-        bool tried = false;
-        for (const int width : kWidths) tried |= width == unit.width;
-        if (!tried) return false;
-    }
-    return true;
-}
-static_assert(tries_every_width(), "kernels.def has a width that kWidths lacks");
 
 // Lists and ranges, within any masks; and a boolean mask of heads that are too wide for a ScoreMod.
 bool reads_key_units(const Problem& p) {
-    return p.has(kRowSetOperands) || (p.has(FA_OPERAND_MASK) && type_bytes(p.d.q_dtype) == 2 && (p.d.dim_qk > 128 || p.d.dim_v > 128));
+    return p.has(kRowSetOperands) || (p.has(FA_OPERAND_MASK) && type_bytes(p.d.q_dtype) == 2 &&
+                                      max_of(p.d.dim_qk, p.d.dim_v) > (p.d.q_dtype == FA_F16 ? kMaskDimsF16 : kMaskDimsBf16));
 }
 MaskKind mask_kind_of(const Problem& p) {
     if (reads_key_units(p)) return MaskKind::list;
@@ -83,10 +77,14 @@ constexpr Implements kBiasForward = {kForward.operands | FA_OPERAND_BIAS | FA_OP
 
 // The types that there are kernels for: q, k and v alike, once widen_kv has run, and o like them or f32; with 8 bits f32, f16, bf16 or
 // e4m3.
-bool types_fit(const fa_attention_desc_t& d) {
-    if (d.k_dtype != d.q_dtype) return false;
-    if (d.q_dtype == FA_E4M3) return d.o_dtype == FA_F32 || d.o_dtype == FA_F16 || d.o_dtype == FA_BF16 || d.o_dtype == FA_E4M3;
-    return (d.q_dtype == FA_F16 || d.q_dtype == FA_BF16) && (d.o_dtype == d.q_dtype || d.o_dtype == FA_F32);
+bool types_fit(const Problem& p, Refusal* r) {
+    const fa_attention_desc_t& d = p.d;
+    if (d.q_dtype != FA_E4M3)
+        return (d.q_dtype == FA_F16 || d.q_dtype == FA_BF16 ||
+                refuse(r, "q_dtype is %s: expected f16, bf16 or e4m3", dtype_name(d.q_dtype))) &&
+               is_like_q(p, r) && is_like_q_or_f32(p, r);
+    return is_like_q(p, r) && (d.o_dtype == FA_F32 || d.o_dtype == FA_F16 || d.o_dtype == FA_BF16 || d.o_dtype == FA_E4M3 ||
+                               refuse(r, "o_dtype is %s: expected f32, f16, bf16 or e4m3", dtype_name(d.o_dtype)));
 }
 
 // Rows of a page that one TMA load brings: what divides both the page and the block of keys.
@@ -135,34 +133,56 @@ Problem widened_problem(const Problem& p, const WidenKvParams& k, const WidenKvP
 }
 
 bool is_low_call(const Problem& p) { return p.d.seqlen_q < kMinRows; }
-bool low_call_fits(const Problem& p) {
-    const bool plain = p.within({FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
-                                 FA_CAUSAL | FA_DETERMINISTIC | option::reserve_units | option::precision});
-    return plain && p.d.seqlen_q >= kFewestRows && type_bytes(p.d.q_dtype) == 2;
+constexpr Implements kLowForward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
+                                    FA_CAUSAL | FA_DETERMINISTIC | option::reserve_units | option::precision};
+bool low_call_fits(const Problem& p, Refusal* r) {
+    if (p.d.seqlen_q < kFewestRows)
+        return refuse(r, "seqlen_q is %lld: expected %lld or more", (long long)p.d.seqlen_q, (long long)kFewestRows);
+    if (type_bytes(p.d.q_dtype) == 2 && p.within(kLowForward)) return true;
+    if (!r) return false;
+    Refusal more;
+    if (is_half("q_dtype", p.d.q_dtype, &more)) implements(p, kLowForward, &more);
+    return refuse(r, "seqlen_q is %lld, below %lld, where %.160s", (long long)p.d.seqlen_q, (long long)kMinRows, more.text);
 }
 
-bool can_implement(const rt::Device& device, const Problem& p) {
+bool scores_fit(const Problem& p, Refusal* r) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.sm90 || !types_fit(d)) return false;
-    const bool lists = reads_key_units(p);
-    if (!p.within(lists ? kListForward : type_bytes(d.q_dtype) == 1 ? kByteForward : p.has(FA_OPERAND_BIAS) ? kBiasForward : kForward))
-        return false;
-    if (lists && (type_bytes(d.q_dtype) == 1 || !lists_fit(p))) return false;
-    if (!(d.scale > 0) || (d.softcap > 0 && !softcap_polynomial_fits(p))) return false;
-    if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
-    // With left padding a block of keys would begin within a page.
-    if (p.paged() && (d.page_size % kMinPageChunk != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMaxExtent))
-        return false;
-    if (d.seqlen_k < 1 || (is_low_call(p) && !low_call_fits(p))) return false;
-    if (d.dim_qk > 256 || d.dim_v > 256 || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
-    if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent ||
-        rows_of_q(p) < 1 || rows_of_k(p) < 1 || d.batch * d.heads_q * ceil_div(d.seqlen_q, kMinRows) >= kMaxExtent)
-        return false;
-    if ((p.has(FA_OPERAND_BIAS) && !bias_fits(p)) || (has_block_factors(p) && !block_factors_fit(p))) return false;
-    return tma_compatible(d.q_stride, d.q_dtype, rows_of_q(p), d.heads_q, sequences_of_q(p)) &&
-           tma_compatible(d.k_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
-           tma_compatible(d.v_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
-           (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
+    if (!is_positive_scale(p, r)) return false;
+    if (d.softcap > 0 && !softcap_polynomial_fits(p))
+        return refuse(r, "softcap is %g, with a scale of %g: expected up to 256, 2^-16 to 2^16 of the scale, without FA_OPERAND_ALIBI",
+                      double(d.softcap), double(d.scale));
+    if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI)))
+        return refuse(r, "operands has FA_OPERAND_MASK beside %s: expected one of them", d.softcap > 0 ? "softcap" : "FA_OPERAND_ALIBI");
+    if (p.has(FA_OPERAND_BIAS) && !bias_fits(p))
+        return refuse(r, "operands has FA_OPERAND_BIAS: expected no softcap, mask or ALiBi beside it, and a copy of at most a GiB");
+    if (has_block_factors(p) && !block_factors_fit(p))
+        return refuse(r, "k_descale_block is %lld x %lld: expected factors of whole rows, of %d keys alike, of dense tensors",
+                      (long long)d.k_descale_block[0], (long long)d.k_descale_block[1], int(BlockFactors::kKeys));
+    return true;
+}
+// With left padding a block of keys would begin within a page.
+bool pages_fit(const Problem& p, Refusal* r) {
+    if (!p.paged()) return true;
+    if (p.d.page_size % kMinPageChunk != 0)
+        return refuse(r, "page_size is %lld: expected a multiple of %lld", (long long)p.d.page_size, (long long)kMinPageChunk);
+    if (p.has(FA_OPERAND_LEFTPAD_K)) return refuse(r, "operands has FA_OPERAND_LEFTPAD_K with pages: a block of keys would begin in one");
+    return in_range("num_pages", p.d.num_pages, 1, kMaxExtent, r);
+}
+
+bool can_implement(const rt::Device& device, const Problem& p, Refusal* r) {
+    const fa_attention_desc_t& d = p.d;
+    if (!is_sm90(device, r) || !types_fit(p, r)) return false;
+    const bool lists = reads_key_units(p), bytes = type_bytes(d.q_dtype) == 1;
+    if (!implements(p, lists ? kListForward : bytes ? kByteForward : p.has(FA_OPERAND_BIAS) ? kBiasForward : kForward, r)) return false;
+    if (lists && bytes) return refuse(r, "q_dtype is e4m3 with lists or ranges of keys: expected f16 or bf16");
+    if (lists && !lists_fit(p))
+        return refuse(r, "list_keys is %lld and list_rows %lld: expected multiples of %d and %d, pages of whole ones, and tables that fit",
+                      (long long)d.list_keys, (long long)d.list_rows, int(KeyUnitTable::kKeys), int(KeyUnitTable::kRows));
+    return scores_fit(p, r) && pages_fit(p, r) && (!is_low_call(p) || low_call_fits(p, r)) && in_eights("dim_qk", d.dim_qk, r) &&
+           in_eights("dim_v", d.dim_v, r) && in_range("dim_qk", d.dim_qk, 8, 257, r) && in_range("dim_v", d.dim_v, 8, 257, r) &&
+           extents_fit(p, r) &&
+           in_range("batch * heads_q * tiles", d.batch * d.heads_q * ceil_div(d.seqlen_q, kMinRows), 0, kMaxExtent, r) &&
+           tma_reads_tensors(p, r) && writes_vectors(p, r);
 }
 
 // The mask operand as it will be packed. In a call's workspace it lies behind the tile counter: spans, then bits.
@@ -192,13 +212,12 @@ rt::Status pack(const PackedMask& to, const Problem& p, const uint8_t* from, rt:
     return s == rt::kSuccess ? rt::launch(pack_mask, ceil_div(to.words(), kPackThreads), kPackThreads, 0, stream, x) : s;
 }
 
-// Heads that share a tile: as many as make the tiles fewest, by a tenth where there are as many rows as it has. Bands have no kernels of 96
-// and 192 dims; those of the next width take a third longer.
+// Heads that share a tile: as many as make the tiles fewest, by a tenth where there are as many rows as it has. Where kernels of narrower
+// heads pack none, those of the next width that do take a third longer.
 int64_t packed_heads(const Problem& p) {
     const bool low = is_low_call(p);
-    if (!low && !(low_call_fits(p) && has_uniform_lengths(p))) return 1;
-    const int64_t dim = p.d.dim_qk;
-    const bool wider = p.d.q_dtype == FA_BF16 && ((dim > 64 && dim <= 96) || (dim > 128 && dim <= 192));
+    if (!low && !(low_call_fits(p, nullptr) && has_uniform_lengths(p))) return 1;
+    const bool wider = packs_in_wider_heads(p.d.q_dtype, p.d.dim_qk);
     const auto tiles = [&](int64_t n) { return ceil_div(p.d.seqlen_q, kMinRows / n) * (p.group / n); };
     int64_t best = 1;
     for (int64_t n = 2; p.group % n == 0 && kMinRows / n >= kFewestPacked; n *= 2)
@@ -250,40 +269,112 @@ bool pv_product_fits(const Sm90Kernel& h, const Problem& p) {
     return h.pv == PvProduct::wide || h.max_dim_v > 128 || p.has(FA_OPERAND_LSE) == (h.pv == PvProduct::p8_lse);
 }
 
-// Of a width's kernels for a mask the one that should take the least time; NULL: none can implement the call.
-const ArchKernel* fastest_kernel(int width, MaskKind mask, const rt::Device& device, const Problem& p) {
+// What keeps a kernel from a call, the first thing first; all: nothing does.
+enum class Lacks { type, score_mod, mask, width, keys, precision, factors, lengths, heads, pages, nothing };
+Lacks lacks(const Sm90Kernel& h, const Unit& unit, int width, MaskKind mask, ScoreMod score_mod, int64_t packed, const Problem& p) {
+    if (unit.dtype != p.d.q_dtype) return Lacks::type;
+    if (h.score_mod != score_mod) return Lacks::score_mod;
+    if (h.mask != mask) return Lacks::mask;
+    if (unit.width != width || h.max_dim_v < p.d.dim_v) return Lacks::width;
+    if (p.d.seqlen_k < h.min_seqlen_k) return Lacks::keys;
+    if (!pv_product_fits(h, p)) return Lacks::precision;
+    if (type_bytes(unit.dtype) == 2 && h.descale != p.has(kDescaleOperands)) return Lacks::factors;
+    if ((h.cluster_size > 1 || warpgroup_diagonals(h.mask, h.block_n, h.block_m)) && !has_uniform_lengths(p)) return Lacks::lengths;
+    if (packed > 1 && !(h.packs_heads && h.block_m == kMinRows)) return Lacks::heads;
+    return p.paged() && !h.paged_kv ? Lacks::pages : Lacks::nothing;
+}
+
+// Of a width's kernels for a mask the one that should take the least time; NULL: none can implement the call. `most`: the last thing that
+// one lacks.
+const Sm90Kernel* fastest_kernel(int width, MaskKind mask, const rt::Device& device, const Problem& p, Lacks* most) {
     const ScoreMod score_mod = score_mod_of(p);
     const int64_t packed = packed_heads(p);
-    const ArchKernel* best = nullptr;
+    const Sm90Kernel* best = nullptr;
     double least = 0;
     for (const Unit& unit : kUnits) {
         if (unit.dtype != p.d.q_dtype || unit.width != width) continue;
         const Sm90KernelList list = unit.kernels();
         for (int i = 0; i < list.count; i++) {
-            const Sm90Kernel& h = sm90_kernel(list.arch_kernel[i]);
-            if (h.max_dim_v < p.d.dim_v || h.mask != mask || h.score_mod != score_mod || p.d.seqlen_k < h.min_seqlen_k) continue;
-            if (!pv_product_fits(h, p) || (type_bytes(unit.dtype) == 2 && h.descale != p.has(kDescaleOperands))) continue;
-            if ((h.cluster_size > 1 || warpgroup_diagonals(h.mask, h.block_n, h.block_m)) && !has_uniform_lengths(p)) continue;
-            if (packed > 1 && !(h.packs_heads && h.block_m == kMinRows)) continue;
-            if ((p.paged() && !h.paged_kv) || (best && h.max_dim_v != sm90_kernel(*best).max_dim_v)) continue;
+            const Sm90Kernel& h = list.kernel[i];
+            const Lacks missing = lacks(h, unit, width, mask, score_mod, packed, p);
+            if (missing > *most) *most = missing;
+            if (missing != Lacks::nothing || (best && h.max_dim_v != best->max_dim_v)) continue;
             const double time = estimated_time(h, device, p);
             if (best && time >= least) continue;
-            best = &list.arch_kernel[i];
+            best = &h;
             least = time;
         }
     }
     return best;
 }
 
-const ArchKernel* kernel_for(const rt::Device& device, const Problem& p) {
-    if (!can_implement(device, p)) return nullptr;
-    for (const int width : kWidths) {
+const char* words_of(ScoreMod score_mod) {
+    switch (score_mod) {
+        case ScoreMod::softcap: return "softcap";
+        case ScoreMod::alibi: return "FA_OPERAND_ALIBI";
+        case ScoreMod::mask: return "FA_OPERAND_MASK";
+        case ScoreMod::bias:
+        case ScoreMod::bias_f32: return "FA_OPERAND_BIAS";
+        case ScoreMod::factors: return "factors of rows or keys";
+        default: return "these masks";
+    }
+}
+bool refuse_kernel(const Problem& p, Lacks missing, Refusal* r) {
+    const fa_attention_desc_t& d = p.d;
+    const long long dim_qk = d.dim_qk, dim_v = d.dim_v;
+    switch (missing) {
+        case Lacks::precision:
+            return refuse(r, "precision is %d and seqlen_k %lld: no kernel of these products for dim_qk %lld and dim_v %lld",
+                          int(d.precision), (long long)d.seqlen_k, dim_qk, dim_v);
+        case Lacks::factors:
+            return refuse(r, "operands has factors of q, k or v with %s: no kernel has both for dim_qk %lld and dim_v %lld",
+                          words_of(score_mod_of(p)), dim_qk, dim_v);
+        case Lacks::lengths:
+            return refuse(r, "operands has lengths that differ, with dim_qk %lld and dim_v %lld: expected the same", dim_qk, dim_v);
+        case Lacks::heads:
+            return refuse(r, "heads_q is %lld and heads_k %lld: no kernel packs these heads with dim_qk %lld and dim_v %lld",
+                          (long long)d.heads_q, (long long)d.heads_k, dim_qk, dim_v);
+        case Lacks::pages:
+            return refuse(r, "operands has FA_OPERAND_PAGE_TABLE with %s: no kernel has both for dim_qk %lld and dim_v %lld",
+                          words_of(score_mod_of(p)), dim_qk, dim_v);
+        default:
+            return refuse(r, "q_dtype is %s, dim_qk %lld and dim_v %lld with %s: there is no such kernel", dtype_name(d.q_dtype), dim_qk,
+                          dim_v, words_of(score_mod_of(p)));
+    }
+}
+
+const Sm90Kernel* kernel_for(const rt::Device& device, const Problem& p, Refusal* r) {
+    if (!can_implement(device, p, r)) return nullptr;
+    Lacks most = Lacks::type;
+    for (const int width : kWidths.at) {
         if (width < p.d.dim_qk) continue;
         const MaskKind kind = mask_kind_of(p);
         for (const MaskKind mask : {kind, kind == MaskKind::list ? kind : MaskKind::band})
-            if (const ArchKernel* const best = fastest_kernel(width, mask, device, p)) return best;
+            if (const Sm90Kernel* const best = fastest_kernel(width, mask, device, p, &most)) return best;
     }
+    refuse_kernel(p, most, r);
     return nullptr;
+}
+
+// The time that a family for any address must take less than to have the call, for its tiles are smaller, or it cuts keys: where rows do
+// not fill a tile, or there are so few tiles that most of the machine would be idle. There a multiprocessor's rate is about twice that of
+// an mma kernel. Multiprocessors that are all busy draw so much power that their clocks fall. 0: no other time matters.
+double limit_of(const rt::Device& device, const Problem& p, int64_t rows, int64_t tiles) {
+    constexpr double kStart = 3, kFlopsPerUs = 6.7e6, kFullFlopsPerUs = 5e6, kBytesPerUs = 3e6, kMargin = 1.1;
+    const fa_attention_desc_t& d = p.d;
+    const double flops = double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v));  // of a tile
+    if (d.seqlen_q < rows && d.num_splits != 1) {
+        const double waves = double(ceil_div(tiles, device.multiprocessors)),
+                     tile = flops / (2 * tiles <= device.multiprocessors ? kFlopsPerUs : kFullFlopsPerUs),
+                     memory = double(d.batch * p.kv_heads * d.seqlen_k) * double(kv_row_bytes(p)) / kBytesPerUs,
+                     run = waves * (kStart + tile);
+        return kMargin * (run > memory ? run : memory);
+    }
+    const bool cut_short = d.flags & FA_WINDOW || d.chunk > 0 || (p.causal() && d.alignment != FA_ALIGN_BOTTOM_RIGHT);
+    if (2 * d.batch * d.heads_q * ceil_div(d.seqlen_q, rows) > device.multiprocessors || d.num_splits == 1 || cut_short ||
+        !p.within(kPlainScores))
+        return 0;
+    return (kStart + flops / kFlopsPerUs) / kMargin;
 }
 
 Sm90Call planned_call(const Problem& p) {
@@ -313,6 +404,8 @@ void set_call_tensors(const Problem& p, const fa_forward_args_t& a, Sm90Call* x)
 
 // What a plan holds for a launch.
 struct Sm90Plan {
+    const Sm90Kernel* kernel;
+    uint64_t widened;  // bytes at the workspace's end in which copies of 8-bit k and v in q's type lie
     Sm90ForwardParams forward;
     WidenKvParams k, v;
     CopyBiasParams bias;
@@ -335,22 +428,21 @@ rt::Status widen(WidenKvParams x, const Problem& p, const fa_forward_args_t& arg
     return rt::launch(p.d.q_dtype == FA_F16 ? widen_kernel<F16>(dtype) : widen_kernel<Bf16>(dtype), blocks, kWidenThreads, 0, stream, x);
 }
 
-}  // namespace
-
-ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& asked) {
-    ArchPlan plan = plan_latent_kernel(device, asked);
-    if (plan.kernel) return plan;
-    plan = plan_wide_kernel(device, asked);
-    if (plan.kernel) return plan;
-    plan = {};
-    Sm90Plan planned{};
-    planned.k = widening_of(asked, asked.d.k_dtype, asked.d.k_stride, asked.d.heads_k, asked.d.dim_qk);
-    planned.v = widening_of(asked, asked.d.v_dtype, asked.d.v_stride, asked.d.heads_v, asked.d.dim_v);
-    const Problem p = widened_problem(asked, planned.k, planned.v);
-    if (is_low_call(p) && (planned.k.total | planned.v.total) != 0) return plan;  // the copies would take longer than the call
-    plan.kernel = kernel_for(device, p);
-    if (!plan.kernel) return plan;
-    const Sm90Kernel& h = sm90_kernel(*plan.kernel);
+bool plan_sm90(const rt::Device& device, const Problem& asked, FamilyPlan* plan, Refusal* r) {
+    const WidenKvParams k = widening_of(asked, asked.d.k_dtype, asked.d.k_stride, asked.d.heads_k, asked.d.dim_qk),
+                        v = widening_of(asked, asked.d.v_dtype, asked.d.v_stride, asked.d.heads_v, asked.d.dim_v);
+    const Problem p = widened_problem(asked, k, v);
+    if (is_low_call(p) && (k.total | v.total) != 0)  // the copies would take longer than the call
+        return is_sm90(device, r) &&
+               refuse(r, "seqlen_q is %lld: expected %lld or more with k or v of 8 bits", (long long)p.d.seqlen_q, (long long)kMinRows);
+    const Sm90Kernel* const kernel = kernel_for(device, p, r);
+    if (!kernel) return false;
+    const Sm90Kernel& h = *kernel;
+    Sm90Plan& planned = plan->params.emplace<Sm90Plan>();
+    planned.kernel = kernel;
+    planned.k = k, planned.v = v;
+    plan->kernel = h.name;
+    plan->rows = h.rows, plan->keys = h.block_n;
     const fa_attention_desc_t& d = p.d;
     Sm90ForwardParams& a = planned.forward;
     a.x = planned_call(p);
@@ -362,72 +454,47 @@ ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& asked) {
     a.pair_by_heads = pair_by_heads(h, p);
     a.m_blocks = int(m_blocks_of(h, p));
     a.num_tiles = int(tiles_of(h, p));
-    plan.tiles = a.num_tiles * h.cluster_size;
+    plan->limit = limit_of(device, asked, h.rows, a.num_tiles * h.cluster_size);
     const int64_t packed = packed_heads(p);
     a.tile_heads = int(d.heads_q / packed);
     while (h.block_m > packed << a.head_rows_log2) a.head_rows_log2++;
     if (p.causal() || h.mask == MaskKind::list) a.section = int(section_heads(h, p) / (a.pair_by_heads ? 2 : packed));
-    plan.blocks = h.cluster_size * min_of(int(ceil_div(a.num_tiles, h.tiles_at_once())), device.multiprocessors / h.cluster_size);
-    plan.split.splits = 1;
-    if (schedules_dynamically(h, device, p)) plan.workspace = kArchKernelBytes, plan.zeroed = 2 * sizeof *a.tile_counter;
+    plan->blocks = h.cluster_size * min_of(int(ceil_div(a.num_tiles, h.tiles_at_once())), device.multiprocessors / h.cluster_size);
+    plan->split.splits = 1;
+    if (schedules_dynamically(h, device, p)) plan->workspace = kZeroedBytes, plan->zeroed = 2 * sizeof *a.tile_counter;
     if (h.mask == MaskKind::list) {
         planned.units = planned_units(p, h.block_n, a.window);
-        plan.workspace = kArchKernelBytes + table_bytes(p, planned.units.to);
+        plan->workspace = kZeroedBytes + table_bytes(p, planned.units.to);
     }
     if (h.score_mod == ScoreMod::mask) {
         a.mask = packed_mask(p);
-        plan.workspace = kArchKernelBytes + packed_mask_bytes(a.mask);
+        plan->workspace = kZeroedBytes + packed_mask_bytes(a.mask);
     }
     if (h.score_mod == ScoreMod::factors) {
         planned.factors = planned_factors(p);
-        plan.workspace = kArchKernelBytes + factor_bytes(planned.factors);
+        plan->workspace = kZeroedBytes + factor_bytes(planned.factors);
     }
     if (bias_size_of(h.score_mod) > 0) {
         a.bias = planned_bias(p);
         a.bias.heads_first = a.bias.heads_first && !a.pair_by_heads;  // whose two heads are neighbours
         planned.bias = copy_of_bias(p, a.bias, kBiasTileRows);
-        if (planned.bias.units > 0) plan.workspace = kArchKernelBytes + uint64_t(bytes_of(planned.bias, p));
+        if (planned.bias.units > 0) plan->workspace = kZeroedBytes + uint64_t(bytes_of(planned.bias, p));
     }
-    plan.widened = uint64_t(round_up(planned.k.bytes(), 256) + planned.v.bytes());
-    if (plan.widened > 0) plan.workspace = uint64_t(round_up(int64_t(plan.workspace), 256)) + plan.widened;
-    plan.params.set(planned);
-    return plan;
+    planned.widened = uint64_t(round_up(planned.k.bytes(), 256) + planned.v.bytes());
+    if (planned.widened > 0) plan->workspace = uint64_t(round_up(int64_t(plan->workspace), 256)) + planned.widened;
+    plan->widens = planned.widened > 0;
+    return true;
 }
 
-rt::Status arch_kernel_memory(ArchKernelMemory* memory, rt::Stream stream, void** zeros) {
-    *zeros = nullptr;
-    unsigned long long id;
-    if (rt::capturing(stream)) return rt::kSuccess;
-    rt::Status s = cudaStreamGetId(stream, &id);
-    if (s != rt::kSuccess) return s;
-    int i = 0;
-    while (i < memory->streams && memory->stream[i] != id) i++;
-    if (i == ArchKernelMemory::kStreams) return rt::kSuccess;
-    if (!memory->zeros) {
-        void* fresh;
-        s = cudaMalloc(&fresh, ArchKernelMemory::kStreams * kArchKernelBytes);
-        if (s != rt::kSuccess) return s;
-        memory->zeros = static_cast<char*>(fresh);
-    }
-    *zeros = memory->zeros + i * kArchKernelBytes;
-    if (i < memory->streams) return rt::kSuccess;
-    s = cudaMemsetAsync(*zeros, 0, kArchKernelBytes, stream);
-    if (s == rt::kSuccess) memory->stream[memory->streams++] = id;
-    return s;
-}
-
-rt::Status find_arch_driver(const rt::Device& device) {
-    return !device.sm90 || tensor_map_encoder() ? rt::kSuccess : cudaErrorInsufficientDriver;
-}
-
-rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_forward_args_t& args, char* memory, bool zeroed,
-                              rt::Stream stream) {
-    if (is_latent_kernel(*plan.kernel)) return launch_latent_kernel(plan, p, args, memory, stream);
-    if (is_wide_kernel(*plan.kernel)) return launch_wide_kernel(plan, p, args, memory, stream);
-    const Sm90Kernel& h = sm90_kernel(*plan.kernel);
+rt::Status launch_kernels(const FamilyPlan& plan, const ForwardCall& call) {
+    const Sm90Plan& planned = plan.params.get<Sm90Plan>();
+    const Sm90Kernel& h = *planned.kernel;
+    const Problem& p = call.problem;
     const fa_attention_desc_t& d = p.d;
+    const fa_forward_args_t& args = call.args;
+    char* const memory = call.memory;
+    const rt::Stream stream = call.stream;
     const int64_t kv_sequences = sequences_of_k(p);
-    const Sm90Plan planned = plan.params.get<Sm90Plan>();
     Sm90ForwardParams a = planned.forward;
     set_call_tensors(p, args, &a.x);
     // k and v as the kernel reads them: as they came, or copies, which lie behind all else in the workspace.
@@ -435,7 +502,7 @@ rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_f
         const void* data;
         DenseStrides stride;
     } k{args.k, {}}, v{args.v, {}};
-    char* copy = memory + plan.workspace - plan.widened;
+    char* copy = memory + plan.workspace - planned.widened;
     const auto prepare = [&](Tensor* t, const WidenKvParams& x, int32_t dtype, const int64_t* stride) {
         memcpy(t->stride.at, stride, sizeof t->stride.at);
         if (x.total == 0) return rt::kSuccess;
@@ -457,28 +524,71 @@ rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_f
         return cudaErrorInvalidValue;
     if (plan.zeroed > 0) {
         a.tile_counter = reinterpret_cast<int*>(memory);
-        const rt::Status s = zeroed || h.mask == MaskKind::list ? rt::kSuccess : rt::set_zero(memory, plan.zeroed, stream);
+        const rt::Status s = call.zeroed || h.mask == MaskKind::list ? rt::kSuccess : rt::set_zero(memory, plan.zeroed, stream);
         if (s != rt::kSuccess) return s;
     }
     if (h.mask == MaskKind::list) {
-        const rt::Status s = list_units(planned.units, p, args, memory + kArchKernelBytes, a.tile_counter, stream, &a);
+        const rt::Status s = list_units(planned.units, p, args, memory + kZeroedBytes, a.tile_counter, stream, &a);
         if (s != rt::kSuccess) return s;
     }
     if (h.score_mod == ScoreMod::mask) {
-        a.mask.spans = reinterpret_cast<int2*>(memory + kArchKernelBytes);
-        a.mask.bits = reinterpret_cast<uint2*>(memory + kArchKernelBytes + span_bytes(a.mask));
+        a.mask.spans = reinterpret_cast<int2*>(memory + kZeroedBytes);
+        a.mask.bits = reinterpret_cast<uint2*>(memory + kZeroedBytes + span_bytes(a.mask));
         const rt::Status s = pack(a.mask, p, args.mask, stream);
         if (s != rt::kSuccess) return s;
     }
     if (bias_size_of(h.score_mod) > 0) {
-        const rt::Status s = read_bias(planned.bias, p, args, kBiasTileRows, memory + kArchKernelBytes, stream, &a.bias, &a.bias_map);
+        const rt::Status s = read_bias(planned.bias, p, args, kBiasTileRows, memory + kZeroedBytes, stream, &a.bias, &a.bias_map);
         if (s != rt::kSuccess) return s;
     }
     if (h.score_mod == ScoreMod::factors) {
-        const rt::Status s = read_factors(planned.factors, p, args, memory + kArchKernelBytes, stream, &a);
+        const rt::Status s = read_factors(planned.factors, p, args, memory + kZeroedBytes, stream, &a);
         if (s != rt::kSuccess) return s;
     }
     return rt::launch_after(h.kernel, plan.blocks, h.threads, h.shared_bytes, stream, a, h.cluster_size);
+}
+
+fa_status_t launch_sm90(const FamilyPlan& plan, const ForwardCall& call, Message* m) {
+    return launched(m, launch_kernels(plan, call), plan.kernel);
+}
+void visit_sm90(KernelVisitor visitor, void* user) {
+    for (const Unit& unit : kUnits) {
+        const Sm90KernelList list = unit.kernels();
+        for (int i = 0; i < list.count; i++) {
+            const Sm90Kernel& h = list.kernel[i];
+            visitor(user, {h.name, h.rows, 0, h.block_n, h.threads, 1, h.shared_bytes, reinterpret_cast<const void*>(h.kernel)});
+        }
+    }
+}
+
+}  // namespace
+
+const ForwardFamily sm90_forward = {"sm90", false, true, plan_sm90, nullptr, launch_sm90, visit_sm90};
+
+rt::Status zeroed_memory(ZeroedMemory* memory, rt::Stream stream, void** zeros) {
+    *zeros = nullptr;
+    unsigned long long id;
+    if (rt::capturing(stream)) return rt::kSuccess;
+    rt::Status s = cudaStreamGetId(stream, &id);
+    if (s != rt::kSuccess) return s;
+    int i = 0;
+    while (i < memory->streams && memory->stream[i] != id) i++;
+    if (i == ZeroedMemory::kStreams) return rt::kSuccess;
+    if (!memory->zeros) {
+        void* fresh;
+        s = cudaMalloc(&fresh, ZeroedMemory::kStreams * kZeroedBytes);
+        if (s != rt::kSuccess) return s;
+        memory->zeros = static_cast<char*>(fresh);
+    }
+    *zeros = memory->zeros + i * kZeroedBytes;
+    if (i < memory->streams) return rt::kSuccess;
+    s = cudaMemsetAsync(*zeros, 0, kZeroedBytes, stream);
+    if (s == rt::kSuccess) memory->stream[memory->streams++] = id;
+    return s;
+}
+
+rt::Status find_arch_driver(const rt::Device& device) {
+    return !device.sm90 || tensor_map_encoder() ? rt::kSuccess : cudaErrorInsufficientDriver;
 }
 
 }  // namespace gpu

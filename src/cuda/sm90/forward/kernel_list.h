@@ -2,7 +2,6 @@
 // translation units of a few kernels each from it (forward/unit.cu.in), and dispatch.cu chooses among all of them.
 #pragma once
 #include "cuda/rt_cuda.h"
-#include "gpu/host/arch_kernel.h"
 
 namespace fa {
 namespace gpu {
@@ -13,6 +12,8 @@ enum class ScoreMod;
 enum class PvProduct;
 
 struct Sm90Kernel {
+    const char* name;
+    int rows;  // of the tiles that a CTA computes at once
     int max_dim_v;
     MaskKind mask;
     ScoreMod score_mod;
@@ -31,7 +32,7 @@ struct Sm90Kernel {
 
 // A translation unit's kernels, of one type and width of q, in the order of kernels.def.
 struct Sm90KernelList {
-    const ArchKernel* arch_kernel;  // `impl` is an Sm90Kernel
+    const Sm90Kernel* kernel;
     int count;
 };
 template <int unit>

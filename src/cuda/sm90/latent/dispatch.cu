@@ -1,55 +1,56 @@
 // The latent kernels of both types and widths: which calls they take, their plan, with the splits of keys, and their launch.
-#include "cuda/sm90/common/latent_dispatch.h"
 #include <atomic>
+#include "cuda/sm90/common/tensor_map.h"
 #include "cuda/sm90/latent/lists.h"
 #include "cuda/sm90/latent/merge.h"
 #include "cuda/sm90/latent/tokens/params.h"
 #include "cuda/sm90/latent/unit.h"
 #include "cuda/sm90/split_o/dispatch.h"
-#include "cuda/sm90/common/tensor_map.h"
+#include "gpu/host/family.h"
 
 namespace fa {
 namespace gpu {
+
+extern const ForwardFamily sm90_latent_forward;
+
 namespace {
 
 struct LatentKernel {
+    const char* name;
     int32_t dtype;
     int dim;
     LatentSource source;
+    int rows, keys;  // of a tile
     int threads, shared_bytes;
     LatentKernelPointer (*kernel)();
 };
-template <class T, int HeadDim, LatentSource kSource = LatentSource::boxes>
-constexpr LatentKernel kLatent{kIsF16<T> ? FA_F16 : FA_BF16,
-                               HeadDim,
-                               kSource,
-                               LatentTraits<T, HeadDim, kSource>::kThreads,
-                               LatentTraits<T, HeadDim, kSource>::kSharedBytes,
-                               latent_kernel_of<T, HeadDim, kSource>};
-template <class Form, int Rows>
-constexpr LatentKernel kTokens{FA_BF16,
-                               Form::kOwn + 64,
-                               LatentSource::tokens,
-                               TokenTraits<Form, Rows>::kThreads,
-                               TokenTraits<Form, Rows>::kSharedBytes,
-                               latent_token_kernel<Form, Rows>};
-constexpr ArchKernel kList[] = {
-    {"fwd_sm90_576x512_latent_64x128", 64, 128, &kLatent<F16, 576>, true},
-    {"fwd_sm90_576x512_latent_64x128", 64, 128, &kLatent<Bf16, 576>, true},
-    {"fwd_sm90_512x512_latent_64x128", 64, 128, &kLatent<F16, 512>, true},
-    {"fwd_sm90_512x512_latent_64x128", 64, 128, &kLatent<Bf16, 512>, true},
-    {"fwd_sm90_576x512_latent_rows_64x128", 64, 128, &kLatent<F16, 576, LatentSource::rows>, true},
-    {"fwd_sm90_576x512_latent_rows_64x128", 64, 128, &kLatent<Bf16, 576, LatentSource::rows>, true},
-    {"fwd_sm90_512x512_latent_rows_64x128", 64, 128, &kLatent<F16, 512, LatentSource::rows>, true},
-    {"fwd_sm90_512x512_latent_rows_64x128", 64, 128, &kLatent<Bf16, 512, LatentSource::rows>, true},
-    {"fwd_sm90_576x512_latent_tokens_16x64", 16, 64, &kTokens<Tokens656, 16>, true},
-    {"fwd_sm90_576x512_latent_tokens_32x64", 32, 64, &kTokens<Tokens656, 32>, true},
-    {"fwd_sm90_512x512_latent_tokens_16x64", 16, 64, &kTokens<Tokens584, 16>, true},
-    {"fwd_sm90_512x512_latent_tokens_32x64", 32, 64, &kTokens<Tokens584, 32>, true},
-    {"fwd_sm90_576x512_latent_bytes_64x128", 64, 128, &kLatent<Bf16, 576, LatentSource::bytes>, true},
-    {"fwd_sm90_512x512_latent_bytes_64x128", 64, 128, &kLatent<Bf16, 512, LatentSource::bytes>, true},
+constexpr LatentKernel kKernels[] = {
+#define FA_SM90_LATENT(T, dims, from, name)                   \
+    {name,                                                    \
+     kIsF16<T> ? FA_F16 : FA_BF16,                            \
+     dims,                                                    \
+     LatentSource::from,                                      \
+     64,                                                      \
+     128,                                                     \
+     LatentTraits<T, dims, LatentSource::from>::kThreads,     \
+     LatentTraits<T, dims, LatentSource::from>::kSharedBytes, \
+     latent_kernel_of<T, dims, LatentSource::from>},
+#define FA_SM90_LATENT_TOKENS(Form, rows, name) \
+    {name,                                      \
+     FA_BF16,                                   \
+     Form::kOwn + 64,                           \
+     LatentSource::tokens,                      \
+     rows,                                      \
+     64,                                        \
+     TokenTraits<Form, rows>::kThreads,         \
+     TokenTraits<Form, rows>::kSharedBytes,     \
+     latent_token_kernel<Form, rows>},
+#include "cuda/sm90/latent/kernels.def"
 };
-const LatentKernel& latent_kernel(const ArchKernel& arch_kernel) { return *static_cast<const LatentKernel*>(arch_kernel.impl); }
+struct LatentPlan {
+    const LatentKernel* kernel;
+    LatentParams a;  // but for tensor maps and pointers
+};
 
 constexpr Implements kLatentForward = {FA_OPERAND_LSE | FA_OPERAND_SINKS |
                                            (kSequenceOperands & ~(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q)) | FA_OPERAND_PAGE_TABLE |
@@ -72,42 +73,50 @@ constexpr int64_t kTail = 64;  // dims of 16 bits behind those of 8
 
 // Steps from one sequence or page to the next and from row to row, in so many bytes; false: they are no multiples of these, or 32 bits
 // do not count them.
-bool count_steps(const Problem& p, const int64_t stride[4], int64_t element_bytes, int64_t unit, uint32_t (&step)[2]) {
+bool count_steps(const Problem& p, const char* name, const int64_t stride[4], int64_t element_bytes, int64_t unit, uint32_t (&step)[2],
+                 Refusal* r) {
+    const auto uneven = [&] {
+        return refuse(r, "%s is (%lld, %lld): expected steps of whole %lld bytes, fewer than 2^32 of them", name, (long long)stride[0],
+                      (long long)stride[1], (long long)unit);
+    };
     const int64_t extent[] = {sequences_of_k(p), rows_of_k(p)};
     int64_t all = 0;
     for (int i = 0; i < 2; i++) {
         const int64_t bytes = extent[i] > 1 ? stride[i] * element_bytes : 0;
-        if (bytes < 0 || bytes % unit != 0 || bytes / unit > int64_t(0xffffffff) / max_of(extent[i], 1)) return false;
+        if (bytes < 0 || bytes % unit != 0 || bytes / unit > int64_t(0xffffffff) / max_of(extent[i], 1)) return uneven();
         all += bytes / unit * extent[i];
         step[i] = uint32_t(bytes / unit);
     }
-    return all <= int64_t(0xffffffff);
+    return all <= int64_t(0xffffffff) || uneven();
 }
 
 // Factors that kernels of 8 bits read: powers of two, which leave a value exact in bf16, or others by permission. That of tokens keeps them
 // apart: of f32 it takes any, of 128 dims each, and powers of two of 64 where v has the tail.
-bool reads_factors(const Problem& p, LatentSource source, uint32_t (&step)[2]) {
+bool reads_factors(const Problem& p, LatentSource source, uint32_t (&step)[2], Refusal* r) {
     const fa_attention_desc_t& d = p.d;
     if (!p.has(FA_OPERAND_K_DESCALE)) return true;
+    const int64_t* const block = d.k_descale_block;
     const bool powers = d.k_descale_dtype == FA_E8M0, f32 = d.k_descale_dtype == FA_F32 || d.k_descale_dtype == 0;
-    if (source == LatentSource::tokens) {
-        const bool mixed = d.dim_qk == Tokens584::kOwn + kTail;
-        return (mixed ? powers : f32) && d.k_descale_block[0] == 1 && d.k_descale_block[1] == (mixed ? 64 : 128) &&
-               d.k_descale_stride[3] == 1 && count_steps(p, d.k_descale_stride, powers ? 1 : 4, 4, step);
-    }
-    return (powers || (f32 && d.precision == FA_PRECISION_NATIVE)) && d.k_descale_block[0] == 1 &&
-           (d.k_descale_block[1] == 64 || d.k_descale_block[1] == 128) && d.k_descale_stride[3] == 1 &&
-           count_steps(p, d.k_descale_stride, powers ? 1 : 4, 4, step);
+    const bool mixed = d.dim_qk == Tokens584::kOwn + kTail, tokens = source == LatentSource::tokens;
+    const bool type_fits = tokens ? (mixed ? powers : f32) : powers || (f32 && d.precision == FA_PRECISION_NATIVE);
+    const bool block_fits = block[0] == 1 && (tokens ? block[1] == (mixed ? 64 : 128) : block[1] == 64 || block[1] == 128);
+    if (!type_fits)
+        return refuse(r, "k_descale_dtype is %s: expected e8m0, or f32 with FA_PRECISION_NATIVE", dtype_name(d.k_descale_dtype));
+    if (!block_fits)
+        return refuse(r, "k_descale_block is %lld x %lld: expected 1 x 64 or 1 x 128", (long long)block[0], (long long)block[1]);
+    if (d.k_descale_stride[3] != 1) return refuse(r, "k_descale_stride[3] is %lld: expected 1", (long long)d.k_descale_stride[3]);
+    return count_steps(p, "k_descale_stride", d.k_descale_stride, powers ? 1 : 4, 4, step, r);
 }
 
 // Rows whose addresses are multiples of 16 bytes.
-bool set_row_steps(const Problem& p, LatentSource source, LatentRows* rows) {
+bool set_row_steps(const Problem& p, LatentSource source, LatentRows* rows, Refusal* r) {
     const fa_attention_desc_t& d = p.d;
-    if (!count_steps(p, d.k_stride, type_bytes(d.k_dtype), 16, rows->k_step)) return false;
+    if (!count_steps(p, "k_stride", d.k_stride, type_bytes(d.k_dtype), 16, rows->k_step, r)) return false;
     if (!p.has(FA_OPERAND_K_TAIL)) return true;
     rows->factor_shift = d.k_descale_block[1] == 64 ? 6 : 7;
     rows->factor_e8m0 = d.k_descale_dtype == FA_E8M0;
-    return count_steps(p, d.k_tail_stride, type_bytes(d.k_tail_dtype), 16, rows->tail_step) && reads_factors(p, source, rows->factor_step);
+    return count_steps(p, "k_tail_stride", d.k_tail_stride, type_bytes(d.k_tail_dtype), 16, rows->tail_step, r) &&
+           reads_factors(p, source, rows->factor_step, r);
 }
 
 // Lists of keys as lists of slots, which a kernel makes of them: of single keys, for all heads.
@@ -138,57 +147,77 @@ uint64_t slot_list_bytes(const Problem& asked) {
 }
 
 // One list for all heads of a block of rows, of slots that 32 bits count.
-bool lists_are_plain(const Problem& p) {
+bool lists_are_plain(const Problem& p, Refusal* r) {
     const fa_attention_desc_t& d = p.d;
-    if (!p.slots()) return !p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT);
-    return d.list_heads == 1 && d.list_rows * d.heads_q < kMaxExtent && d.page_size < kMaxExtent && d.num_pages < kMaxExtent &&
-           d.num_pages * d.page_size <= int64_t(0x7fffffff);
+    if (!p.slots())
+        return !p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT) ||
+               refuse(r, "list_keys is %lld, list_heads %lld and list_rows %lld: expected lists of single keys for all heads%s",
+                      (long long)d.list_keys, (long long)d.list_heads, (long long)d.list_rows, p.causal() ? " and each row" : "");
+    return in_range("list_heads", d.list_heads, 1, 2, r) && in_range("list_rows * heads_q", d.list_rows * d.heads_q, 0, kMaxExtent, r) &&
+           in_range("page_size", d.page_size, 0, kMaxExtent, r) && in_range("num_pages", d.num_pages, 0, kMaxExtent, r) &&
+           in_range("num_pages * page_size", d.num_pages * d.page_size, 0, int64_t(1) << 31, r);
 }
 
-bool by_boxes(const Problem& p) {
-    return p.d.k_dtype == p.d.q_dtype && p.within(kLatentForward) && blocks_lie_in_pages(p) &&
-           tma_compatible(p.d.k_stride, p.d.q_dtype, rows_of_k(p), 1, sequences_of_k(p));
+bool by_boxes(const Problem& p, Refusal* r) {
+    return is_like_q(p, r) && implements(p, kLatentForward, r) && blocks_lie_in_pages(p, r) &&
+           tma_reads("k_stride", p.d.k_stride, p.d.q_dtype, rows_of_k(p), 1, sequences_of_k(p), r);
 }
-bool by_address(const Problem& p, LatentSource source, int64_t tile_rows) {
+bool by_address(const Problem& p, LatentSource source, int64_t tile_rows, Refusal* r) {
     const fa_attention_desc_t& d = p.d;
     LatentRows rows;
-    if (!lists_are_plain(p) || !set_row_steps(p, source, &rows) ||
-        (p.paged() && (d.page_size >= kMaxExtent || d.num_pages < 1 || d.num_pages >= kMaxExtent)))
+    if (source == LatentSource::rows && !is_like_q(p, r)) return false;
+    if (!lists_are_plain(p, r) || !set_row_steps(p, source, &rows, r)) return false;
+    if (p.paged() && (!in_range("page_size", d.page_size, 0, kMaxExtent, r) || !in_range("num_pages", d.num_pages, 1, kMaxExtent, r)))
         return false;
-    if (source == LatentSource::rows) return d.k_dtype == d.q_dtype && p.within(kLatentRowsForward);
+    if (source == LatentSource::rows) return implements(p, kLatentRowsForward, r);
     // Widening takes a tile the same time however many rows it has: 16 rows of 128 sequences took 254 µs, 235 by mma.sync, which takes no
     // lists; 32 of 64 132 and 220.
-    if (source == LatentSource::bytes && !p.slots() && rows_of(p) < 32) return false;
-    if (source == LatentSource::tokens && !p.has(FA_OPERAND_K_DESCALE)) return false;
+    if (source == LatentSource::bytes && !p.slots() && rows_of(p) < 32)
+        return refuse(r, "seqlen_q * heads_q is %lld: expected 32 or more, or lists", (long long)rows_of(p));
+    if (source == LatentSource::tokens && !p.has(FA_OPERAND_K_DESCALE))
+        return refuse(r, "operands lacks FA_OPERAND_K_DESCALE: expected factors of tokens");
     // More rows than a tile has: only where no other kernel takes them, for each tile widens all keys.
     if (source == LatentSource::tokens && min_of(row_tiles(p, tile_rows).period, rows_of(p)) > tile_rows &&
-        (tile_rows < 32 || by_address(p, LatentSource::bytes, 64)))
-        return false;
-    return d.q_dtype == FA_BF16 && d.k_dtype == FA_E4M3 && p.has(FA_OPERAND_K_TAIL) && d.k_tail_dtype == FA_BF16 && d.dim_tail == kTail &&
-           p.within(kLatentBytesForward);
+        (tile_rows < 32 || by_address(p, LatentSource::bytes, 64, nullptr)))
+        return refuse(r, "seqlen_q * heads_q is %lld: expected at most %lld", (long long)rows_of(p), (long long)tile_rows);
+    if (d.q_dtype != FA_BF16 || d.k_dtype != FA_E4M3)
+        return refuse(r, "q_dtype is %s beside a k_dtype of %s: expected the same, or bf16 and e4m3", dtype_name(d.q_dtype),
+                      dtype_name(d.k_dtype));
+    if (!p.has(FA_OPERAND_K_TAIL)) return refuse(r, "operands lacks FA_OPERAND_K_TAIL, which a k of e4m3 has");
+    if (d.k_tail_dtype != FA_BF16) return refuse(r, "k_tail_dtype is %s: expected bf16", dtype_name(d.k_tail_dtype));
+    return in_range("dim_tail", d.dim_tail, kTail, kTail + 1, r) && implements(p, kLatentBytesForward, r);
 }
 
-const ArchKernel* kernel_for(const Problem& p) {
-    for (const ArchKernel& one : kList) {
-        const LatentKernel& h = latent_kernel(one);
-        if (h.dtype == p.d.q_dtype && h.dim == p.d.dim_qk &&
-            (h.source == LatentSource::boxes ? by_boxes(p) : by_address(p, h.source, one.rows)))
-            return &one;
+// Of several, the reasons of the one that takes most: for a k of q's type by address, and of 8 bits in tall tiles.
+const LatentKernel* kernel_for(const Problem& p, Refusal* r) {
+    const LatentSource speaker = p.d.k_dtype == p.d.q_dtype ? LatentSource::rows : LatentSource::bytes;
+    bool spoken = false;
+    for (const LatentKernel& one : kKernels) {
+        if (one.dtype != p.d.q_dtype || one.dim != p.d.dim_qk) continue;
+        Refusal* const said = one.source == speaker ? r : nullptr;
+        if (one.source == LatentSource::boxes ? by_boxes(p, said) : by_address(p, one.source, one.rows, said)) return &one;
+        spoken |= one.source == speaker;
     }
+    if (spoken) return nullptr;
+    if (p.d.dim_qk != 512 && p.d.dim_qk != 576) refuse(r, "dim_qk is %lld: expected 512 or 576", (long long)p.d.dim_qk);
+    else by_address(p, LatentSource::bytes, 64, r);  // of f16 there are none
     return nullptr;
 }
 
-bool can_implement(const rt::Device& device, const Problem& p) {
+bool can_implement(const rt::Device& device, const Problem& p, Refusal* r) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.sm90 || !p.v_in_k() || p.kv_heads != 1 || d.dim_v != 512) return false;
-    if ((d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32)) return false;
-    if (!(d.scale > 0)) return false;
-    if (d.split_size % kSplitQuantum != 0 || d.seqlen_q < 1 || d.seqlen_k < 1 || d.seqlen_q >= kMaxExtent || rows_of(p) >= kMaxExtent ||
-        d.seqlen_k >= kMaxExtent || rows_of_k(p) < 1 || rows_of_k(p) >= kMaxExtent || d.batch * tiles_of(p, 16) >= kMaxExtent ||
-        !rows_are_even(d))
+    if (!is_sm90(device, r)) return false;
+    if (!p.v_in_k()) return refuse(r, "flags lacks FA_V_IN_K: expected it");
+    if (!in_range("heads_k", p.kv_heads, 1, 2, r) || !in_range("dim_v", d.dim_v, 512, 513, r) || !is_half("q_dtype", d.q_dtype, r) ||
+        !is_like_q_or_f32(p, r) || !is_positive_scale(p, r) || !has_whole_splits(p, r) || !extents_fit(p, r) ||
+        !in_range("seqlen_q * heads_q", rows_of(p), 1, kMaxExtent, r) ||
+        !in_range("batch * tiles", d.batch * tiles_of(p, 16), 0, kMaxExtent, r))
         return false;
     const int64_t q_stride[4] = {d.q_stride[0], q_row_stride(d), 0, 1};
-    return tma_compatible(q_stride, d.q_dtype, rows_of(p), 1, d.batch) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
+    if (!rows_are_even(d))
+        return refuse(r, "q_stride is (%lld, %lld, %lld): expected rows that are heads_q times the step of a head apart",
+                      (long long)d.q_stride[0], (long long)d.q_stride[1], (long long)d.q_stride[2]);
+    return tma_reads("q_stride", q_stride, d.q_dtype, rows_of(p), 1, d.batch, r) && writes_vectors(p, r);
 }
 
 constexpr SplitCosts kSplitCosts = {kPairKeys, 1, 3};  // in pairs of blocks of keys
@@ -200,7 +229,7 @@ int pairs_at_once() {
     int device = kDevices;
     if (cudaGetDevice(&device) != cudaSuccess || device >= kDevices) return rt::clear_error(), 0;
     if (const int found = known[device].load(std::memory_order_relaxed)) return found - 1;
-    const LatentKernel& h = latent_kernel(kList[0]);
+    const LatentKernel& h = kKernels[0];
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim.x = 2;
@@ -228,55 +257,53 @@ bool pairs_are_faster(const rt::Device& device, const Problem& p, const SplitPar
     return ceil_div(steps, 2) + kSplitCosts.border + kMerge < split_time(device, tiles, split.num_splits, steps, kSplitCosts);
 }
 
-}  // namespace
-
-bool is_latent_kernel(const ArchKernel& arch_kernel) {
-    return &arch_kernel >= kList && &arch_kernel < kList + sizeof kList / sizeof *kList;
-}
-
-ArchPlan plan_latent_kernel(const rt::Device& device, const Problem& asked) {
-    ArchPlan plan{};
+bool plan_latent(const rt::Device& device, const Problem& asked, FamilyPlan* plan, Refusal* r) {
     const Problem p = as_slots(asked);
-    if (!can_implement(device, p)) return plan;
-    const ArchKernel* const kernel = kernel_for(p);
-    if (!kernel) return plan;
+    if (!can_implement(device, p, r)) return false;
+    const LatentKernel* const kernel = kernel_for(p, r);
+    if (!kernel) return false;
     const int64_t tiles = tiles_of(p, kernel->rows);
     SplitParams split = splits_of(device, p, p.d.batch * tiles, kSplitCosts);
-    const LatentSource source = latent_kernel(*kernel).source;
+    const LatentSource source = kernel->source;
     const bool pairs = source != LatentSource::tokens && pairs_are_faster(device, p, split);
     if (pairs) split.num_splits = split.splits = 1;
     const int64_t items = p.d.batch * tiles * split.splits * (pairs ? 2 : 1);
-    if (items >= kMaxExtent || (split.splits > 1 && p.d.batch * rows_of(p) >= kMaxExtent)) return plan;
-    plan.kernel = kernel;
-    plan.split = split;
-    plan.blocks = min_of(items, min_of(device.multiprocessors, kMaxLatentCtas));
-    plan.merge = "merge_latent_splits";
-    plan.split_memory = split_memory(p, plan.split, false);
-    plan.workspace = plan.split_memory.bytes() + slot_list_bytes(asked);
-    LatentParams a{};
+    if (!in_range("batch * tiles * num_splits", items, 0, kMaxExtent, r)) return false;
+    if (split.splits > 1 && !in_range("batch * seqlen_q * heads_q", p.d.batch * rows_of(p), 0, kMaxExtent, r)) return false;
+    plan->kernel = kernel->name;
+    plan->rows = kernel->rows, plan->keys = kernel->keys;
+    plan->splits_keys = true;
+    plan->split = split;
+    plan->blocks = min_of(items, min_of(device.multiprocessors, kMaxLatentCtas));
+    plan->merge = "merge_latent_splits";
+    plan->split_memory = split_memory(p, split, false);
+    plan->workspace = plan->split_memory.bytes() + slot_list_bytes(asked);
+    LatentPlan& own = plan->params.emplace<LatentPlan>();
+    own.kernel = kernel;
+    LatentParams& a = own.a;
     set_rows(p, &a.x);
-    static_cast<SplitParams&>(a.x) = plan.split;
+    static_cast<SplitParams&>(a.x) = split;
     a.x.scale = p.d.scale;
     a.x.causal = p.causal();
     a.x.pages = pages_of(p, nullptr);
     a.tile_rows = kernel->rows, a.tiles = int(tiles);
-    a.splits = int(plan.split.splits);
+    a.splits = int(split.splits);
     a.ctas_of_tile = pairs ? 2 : 1;
     a.items = int(items);
     a.rows.q_step[0] = p.d.q_stride[0] / 8, a.rows.q_step[1] = q_row_stride(p.d) / 8;
-    if (source != LatentSource::boxes) set_row_steps(p, source, &a.rows);
-    plan.rounds_k = source == LatentSource::bytes && p.has(FA_OPERAND_K_DESCALE) && p.d.k_descale_dtype != FA_E8M0;
+    if (source != LatentSource::boxes) set_row_steps(p, source, &a.rows, nullptr);
+    if (source == LatentSource::bytes && p.has(FA_OPERAND_K_DESCALE) && p.d.k_descale_dtype != FA_E8M0)
+        plan->product_dtype = FA_BF16;  // by permission
     if (p.slots()) {
         const RowTiles of_list = row_tiles(p, kernel->rows);
         a.rows_of_list = int(of_list.period), a.tiles_of_list = int(of_list.of_period);
         a.rows.page_size = divisor(p.d.page_size), a.rows.slots = int(p.d.num_pages * p.d.page_size);
     }
-    plan.params.set(a);
-    return plan;
+    return true;
 }
 
 // Makes lists of slots, in memory.
-static rt::Status list_slots(const Problem& p, const fa_forward_args_t& args, char* memory, rt::Stream stream, ListTable* to) {
+rt::Status list_slots(const Problem& p, const fa_forward_args_t& args, char* memory, rt::Stream stream, ListTable* to) {
     LatentKeyLists x{};
     x.from = list_table(p, args);
     x.sequences = sequence_table(p, args);
@@ -291,14 +318,17 @@ static rt::Status list_slots(const Problem& p, const fa_forward_args_t& args, ch
     return rt::launch_after(list_latent_slots, lists, kSlotThreads, uint64_t(ceil_div(p.d.seqlen_k, 32)) * 4, stream, x);
 }
 
-rt::Status launch_latent_kernel(const ArchPlan& plan, const Problem& asked, const fa_forward_args_t& args, char* memory,
-                                rt::Stream stream) {
-    const LatentKernel& h = latent_kernel(*plan.kernel);
+rt::Status launch_kernels(const FamilyPlan& plan, const ForwardCall& call) {
+    const LatentPlan& own = plan.params.get<LatentPlan>();
+    const LatentKernel& h = *own.kernel;
+    const Problem& asked = call.problem;
     const Problem p = as_slots(asked);
     const fa_attention_desc_t& d = p.d;
-    LatentParams a = plan.params.get<LatentParams>();
+    const fa_forward_args_t& args = call.args;
+    const rt::Stream stream = call.stream;
+    LatentParams a = own.a;
     set_row_tensors(p, args, &a.x);
-    set_split_memory(plan.split_memory, memory, &a.x);
+    set_split_memory(plan.split_memory, call.memory, &a.x);
     a.x.pages.table = operand(p, FA_OPERAND_PAGE_TABLE, args.page_table);
     a.rows.q = static_cast<const char*>(args.q);
     a.rows.k = static_cast<const char*>(args.k);
@@ -306,7 +336,7 @@ rt::Status launch_latent_kernel(const ArchPlan& plan, const Problem& asked, cons
     a.rows.factor = static_cast<const char*>(operand(p, FA_OPERAND_K_DESCALE, static_cast<const void*>(args.k_descale)));
     a.rows.list = list_table(p, args);
     if (names_keys(asked)) {
-        const rt::Status s = list_slots(asked, args, memory + plan.split_memory.bytes(), stream, &a.rows.list);
+        const rt::Status s = list_slots(asked, args, call.memory + plan.split_memory.bytes(), stream, &a.rows.list);
         if (s != rt::kSuccess) return s;
     }
     // Fetching 256 bytes for 128 costs 7 % where memory is the limit, and gains 2 % where tiles of a sequence share what comes.
@@ -320,6 +350,18 @@ rt::Status launch_latent_kernel(const ArchPlan& plan, const Problem& asked, cons
     if (s != rt::kSuccess || plan.split.splits == 1) return s;
     return rt::launch_after(merge_latent_splits, p.d.batch * rows_of(p), kMergeTeam * merge_teams(plan.split), 0, stream, a.x);
 }
+
+fa_status_t launch_latent(const FamilyPlan& plan, const ForwardCall& call, Message* m) {
+    return launched(m, launch_kernels(plan, call), plan.kernel);
+}
+void visit_latent(KernelVisitor visitor, void* user) {
+    for (const LatentKernel& one : kKernels)
+        visitor(user, {one.name, one.rows, 0, one.keys, one.threads, 1, one.shared_bytes, reinterpret_cast<const void*>(one.kernel())});
+}
+
+}  // namespace
+
+const ForwardFamily sm90_latent_forward = {"sm90_latent", false, true, plan_latent, nullptr, launch_latent, visit_latent};
 
 }  // namespace gpu
 }  // namespace fa

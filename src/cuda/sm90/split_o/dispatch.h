@@ -1,5 +1,6 @@
 // How the kernels whose O two warpgroups share (split_o/consumer.h) cut keys into splits.
 #pragma once
+#include "cuda/sm90/common/refusals.h"
 #include "cuda/sm90/common/tensor_map.h"
 #include "gpu/common/row_params.h"
 
@@ -36,8 +37,11 @@ inline SplitParams splits_of(const rt::Device& device, const Problem& p, int64_t
 }
 
 // May a block of 64 keys be taken to lie in one page?
-inline bool blocks_lie_in_pages(const Problem& p) {
-    return !p.paged() || (p.d.page_size % 64 == 0 && !p.has(FA_OPERAND_LEFTPAD_K) && p.d.num_pages >= 1 && p.d.num_pages < kMaxExtent);
+inline bool blocks_lie_in_pages(const Problem& p, Refusal* r) {
+    if (!p.paged()) return true;
+    if (p.d.page_size % 64 != 0) return refuse(r, "page_size is %lld: expected a multiple of 64", (long long)p.d.page_size);
+    if (p.has(FA_OPERAND_LEFTPAD_K)) return refuse(r, "operands has FA_OPERAND_LEFTPAD_K with pages: a block of keys would span two");
+    return in_range("num_pages", p.d.num_pages, 1, kMaxExtent, r);
 }
 
 }  // namespace gpu

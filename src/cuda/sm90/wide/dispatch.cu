@@ -1,28 +1,32 @@
 // The kernels of wide heads, of both types, with and without pairs: which calls they take, their plan, with the splits of keys, and their
 // launch.
-#include "cuda/sm90/common/wide_dispatch.h"
-#include "cuda/sm90/split_o/dispatch.h"
 #include "cuda/sm90/common/tensor_map.h"
+#include "cuda/sm90/split_o/dispatch.h"
 #include "cuda/sm90/wide/kernel.h"
+#include "gpu/host/family.h"
 
 namespace fa {
 namespace gpu {
+
+extern const ForwardFamily sm90_wide_forward;
+
 namespace {
 
 struct WideKernel {
+    const char* name;
     int32_t dtype;
     bool pair;
     void (*kernel)(WideParams);
 };
-template <class T, bool pair>
-constexpr WideKernel kWide{kIsF16<T> ? FA_F16 : FA_BF16, pair, wide_sm90<T, pair>};
-constexpr ArchKernel kList[] = {
-    {"fwd_sm90_512x512_64x64_pair", 64, 64, &kWide<F16, true>, true},
-    {"fwd_sm90_512x512_64x64_pair", 64, 64, &kWide<Bf16, true>, true},
-    {"fwd_sm90_512x512_64x64", 64, 64, &kWide<F16, false>, true},
-    {"fwd_sm90_512x512_64x64", 64, 64, &kWide<Bf16, false>, true},
+constexpr WideKernel kKernels[] = {
+#define FA_SM90_WIDE(T, pair, name) {name, kIsF16<T> ? FA_F16 : FA_BF16, pair, wide_sm90<T, pair>},
+#include "cuda/sm90/wide/kernels.def"
 };
-const WideKernel& wide_kernel(const ArchKernel& arch_kernel) { return *static_cast<const WideKernel*>(arch_kernel.impl); }
+struct WidePlan {
+    const WideKernel* kernel;
+    WideParams a;  // but for tensor maps and pointers
+};
+constexpr int kBlock = 64;  // rows, and keys, of a tile
 constexpr int kThreads = WideTraits<Bf16, true>::kThreads, kSharedBytes = WideTraits<Bf16, true>::kSharedBytes;
 
 constexpr Implements kWideForward = {
@@ -38,22 +42,18 @@ int64_t head_group(const Problem& p) {
 int64_t row_tiles(const Problem& p) { return ceil_div(p.d.seqlen_q * head_group(p), 64); }
 int64_t outer_tiles(const Problem& p) { return p.d.batch * (p.d.heads_q / head_group(p)); }
 
-bool can_implement(const rt::Device& device, const Problem& p) {
+bool can_implement(const rt::Device& device, const Problem& p, Refusal* r) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.sm90 || p.v_in_k() || d.dim_qk > 512 || d.dim_v > 512 || (d.dim_qk <= 256 && d.dim_v <= 256)) return false;
-    if (d.dim_qk % 8 != 0 || d.dim_v % 8 != 0 || d.dim_v < 8 || d.dim_qk < 8) return false;
-    if ((d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype || (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32))
-        return false;
-    if (!p.within(kWideForward) || !(d.scale > 0)) return false;
-    if (!blocks_lie_in_pages(p)) return false;
-    if (d.split_size % kSplitQuantum != 0 || d.seqlen_q < 1 || d.seqlen_k < 1 || d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent ||
-        rows_of_q(p) < 1 || rows_of_q(p) >= kMaxExtent || rows_of_k(p) < 1 || rows_of_k(p) >= kMaxExtent ||
-        d.seqlen_q * p.group >= kMaxExtent || outer_tiles(p) * (row_tiles(p) + 1) >= kMaxExtent)
-        return false;
-    return tma_compatible(d.q_stride, d.q_dtype, rows_of_q(p), d.heads_q, sequences_of_q(p)) &&
-           tma_compatible(d.k_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
-           tma_compatible(d.v_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
-           (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
+    if (!is_sm90(device, r)) return false;
+    if (p.v_in_k()) return refuse(r, "flags has FA_V_IN_K, which it does not implement");
+    if (d.dim_qk > 512 || d.dim_v > 512 || (d.dim_qk <= 256 && d.dim_v <= 256))
+        return refuse(r, "dim_qk is %lld and dim_v %lld: expected 257 to 512", (long long)d.dim_qk, (long long)d.dim_v);
+    return in_eights("dim_qk", d.dim_qk, r) && in_eights("dim_v", d.dim_v, r) && is_half("q_dtype", d.q_dtype, r) && is_like_q(p, r) &&
+           is_like_q_or_f32(p, r) && implements(p, kWideForward, r) && is_positive_scale(p, r) && blocks_lie_in_pages(p, r) &&
+           has_whole_splits(p, r) && extents_fit(p, r) &&
+           in_range("seqlen_q * heads_q / heads_k", d.seqlen_q * p.group, 1, kMaxExtent, r) &&
+           in_range("batch * heads_q * tiles", outer_tiles(p) * (row_tiles(p) + 1), 0, kMaxExtent, r) && tma_reads_tensors(p, r) &&
+           writes_vectors(p, r);
 }
 
 constexpr SplitCosts kSplitCosts = {64, 3, 6};  // in blocks of keys
@@ -62,46 +62,47 @@ constexpr SplitCosts kSplitCosts = {64, 3, 6};  // in blocks of keys
 // of a few rows for many heads. Where tiles part ways, at diagonals, pairs gain 8 to 12 %; elsewhere they lose as much by waiting for each
 // other.
 bool wants_pairs(const Problem& p) { return p.options & option::bands && head_group(p) == 1 && row_tiles(p) > 1; }
-const ArchKernel* kernel_for(const Problem& p) {
-    for (const ArchKernel& one : kList)
-        if (wide_kernel(one).dtype == p.d.q_dtype && wide_kernel(one).pair == wants_pairs(p)) return &one;
+const WideKernel* kernel_for(const Problem& p) {
+    for (const WideKernel& one : kKernels)
+        if (one.dtype == p.d.q_dtype && one.pair == wants_pairs(p)) return &one;
     return nullptr;
 }
 
-}  // namespace
-
-bool is_wide_kernel(const ArchKernel& arch_kernel) { return &arch_kernel >= kList && &arch_kernel < kList + sizeof kList / sizeof *kList; }
-
-ArchPlan plan_wide_kernel(const rt::Device& device, const Problem& p) {
-    ArchPlan plan{};
-    if (!can_implement(device, p)) return plan;
-    const ArchKernel* const kernel = kernel_for(p);
-    const int64_t cluster = wide_kernel(*kernel).pair ? 2 : 1, tiles = ceil_div(row_tiles(p), cluster);
-    plan.split = splits_of(device, p, outer_tiles(p) * row_tiles(p), kSplitCosts);
-    plan.blocks = outer_tiles(p) * plan.split.splits * tiles * cluster;
-    if (plan.blocks >= kMaxExtent) return plan;
-    plan.kernel = kernel;
-    plan.split_memory = split_memory(p, plan.split, false);
-    plan.workspace = plan.split_memory.bytes();
-    WideParams a{};
+bool plan_wide(const rt::Device& device, const Problem& p, FamilyPlan* plan, Refusal* r) {
+    if (!can_implement(device, p, r)) return false;
+    const WideKernel& kernel = *kernel_for(p);
+    const int64_t cluster = kernel.pair ? 2 : 1, tiles = ceil_div(row_tiles(p), cluster);
+    plan->split = splits_of(device, p, outer_tiles(p) * row_tiles(p), kSplitCosts);
+    plan->blocks = outer_tiles(p) * plan->split.splits * tiles * cluster;
+    if (!in_range("batch * heads_q * tiles * num_splits", plan->blocks, 0, kMaxExtent, r)) return false;
+    plan->kernel = kernel.name;
+    plan->rows = plan->keys = kBlock;
+    plan->splits_keys = plan->merge_follows = true;
+    plan->split_memory = split_memory(p, plan->split, false);
+    plan->workspace = plan->split_memory.bytes();
+    WidePlan& own = plan->params.emplace<WidePlan>();
+    own.kernel = &kernel;
+    WideParams& a = own.a;
     set_rows(p, &a.x);
-    static_cast<SplitParams&>(a.x) = plan.split;
+    static_cast<SplitParams&>(a.x) = plan->split;
     a.x.scale = p.d.scale;
     a.x.window = window_of(p);
     a.x.pages = pages_of(p, nullptr);
     a.tiles = int(tiles);
-    a.splits = int(plan.split.splits);
+    a.splits = int(plan->split.splits);
     a.head_group = int(head_group(p));
-    plan.params.set(a);
-    return plan;
+    return true;
 }
 
-rt::Status launch_wide_kernel(const ArchPlan& plan, const Problem& p, const fa_forward_args_t& args, char* memory, rt::Stream stream) {
-    const WideKernel& h = wide_kernel(*plan.kernel);
+rt::Status launch_kernel(const FamilyPlan& plan, const ForwardCall& call) {
+    const WidePlan& own = plan.params.get<WidePlan>();
+    const WideKernel& h = *own.kernel;
+    const Problem& p = call.problem;
     const fa_attention_desc_t& d = p.d;
-    WideParams a = plan.params.get<WideParams>();
+    const fa_forward_args_t& args = call.args;
+    WideParams a = own.a;
     set_row_tensors(p, args, &a.x);
-    set_split_memory(plan.split_memory, memory, &a.x);
+    set_split_memory(plan.split_memory, call.memory, &a.x);
     a.x.pages.table = operand(p, FA_OPERAND_PAGE_TABLE, args.page_table);
     // Of q, heads before rows: a box has a head group's heads of some rows.
     const int64_t q_stride[4] = {d.q_stride[0], d.q_stride[2], d.q_stride[1], 1};
@@ -110,8 +111,20 @@ rt::Status launch_wide_kernel(const ArchPlan& plan, const Problem& p, const fa_f
         !encode_tensor_map(&a.k, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), {64}) ||
         !encode_tensor_map(&a.v, args.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), {64}))
         return cudaErrorInvalidValue;
-    return rt::launch_after(h.kernel, plan.blocks, kThreads, uint64_t(kSharedBytes), stream, a, h.pair ? 2 : 1);
+    return rt::launch_after(h.kernel, plan.blocks, kThreads, uint64_t(kSharedBytes), call.stream, a, h.pair ? 2 : 1);
 }
+
+fa_status_t launch_wide(const FamilyPlan& plan, const ForwardCall& call, Message* m) {
+    return launched(m, launch_kernel(plan, call), plan.kernel);
+}
+void visit_wide(KernelVisitor visitor, void* user) {
+    for (const WideKernel& one : kKernels)
+        visitor(user, {one.name, kBlock, 0, kBlock, kThreads, 1, kSharedBytes, reinterpret_cast<const void*>(one.kernel)});
+}
+
+}  // namespace
+
+const ForwardFamily sm90_wide_forward = {"sm90_wide", false, true, plan_wide, nullptr, launch_wide, visit_wide};
 
 }  // namespace gpu
 }  // namespace fa

@@ -2,6 +2,7 @@
 // the table of units in the workspace.
 #pragma once
 #include "cuda/sm90/forward/operands/list_units.h"
+#include "gpu/common/mma_params.h"
 
 namespace fa {
 namespace gpu {

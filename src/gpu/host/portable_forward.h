@@ -1,0 +1,311 @@
+// The portable families of the forward, of tensors at any address: on matrix units, and in f32 arithmetic, which takes what no other does.
+// Their plans and their launches: the kernel, what merges its splits, and the scores output.
+#pragma once
+#include "gpu/host/choose.h"
+#include "gpu/host/context.h"
+#include "gpu/host/family.h"
+#include "gpu/host/simt_call.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+// What a plan holds of either family.
+template <class Params>
+struct PortablePlan {
+    const Instance* instance;
+    Params x;          // but for what args add
+    int32_t mma_type;  // see there
+    bool gathers;      // see there
+    int64_t grid;
+    int dies;  // see dies_of
+    uint64_t shared_bytes;
+    bool early;           // see is_short
+    bool cluster_merge;   // may a tile's splits merge in their cluster?
+    uint64_t list_bytes;  // of the bits of lists, behind the splits' memory
+};
+using MmaPlan = PortablePlan<MmaForwardParams>;
+using SimtPlan = PortablePlan<SimtForwardParams>;
+
+// What v's factors are multiplied by, lest sums of the largest over all keys overflow: no smaller than that needs, so that the product of a
+// small one and a probability is still one that bf16 holds.
+float v_unit(const Problem& p) {
+    const int32_t factors = p.d.v_descale_dtype;
+    if (!p.has(FA_OPERAND_V_DESCALE) || factors == FA_F16 || factors == FA_E4M3) return 1.f;
+    float unit = 0x1p-8f;
+    for (int64_t keys = 1; keys < p.d.seqlen_k && unit > kHeadroomUnit; keys *= 2) unit /= 2;
+    return unit;
+}
+
+// What splits divide: keys, or entries of lists that are gathered.
+Problem of_entries(const Problem& p, bool gathers) {
+    Problem counted = p;
+    const int lists = (p.has(FA_OPERAND_KEY_LIST) ? 1 : 0) + (p.has(FA_OPERAND_FULL_LIST) ? 1 : 0);
+    if (gathers) counted.d.seqlen_k = p.d.list_max * p.d.list_keys * lists;
+    return counted;
+}
+
+// Of a kernel whose tiles have `rows` rows.
+void set_mma_forward(const Problem& p, int rows, bool gathers, const SplitParams& split, MmaForwardParams* x) {
+    const fa_attention_desc_t& d = p.d;
+    set_rows(p, x);
+    set_mma_call(p, x);
+    static_cast<SplitParams&>(*x) = split;
+    const auto source = [&](const int64_t stride[4], int64_t dim, int32_t dtype) {
+        const int64_t bytes = type_bytes(dtype);
+        const ByteStrides in_bytes{p.packed_k() ? 0 : stride[0] * bytes, stride[1] * bytes, stride[2] * bytes,
+                                   int32_t(row_bytes(dtype, dim))};
+        return RowSource{nullptr, in_bytes, 0};
+    };
+    x->q_strides = row_strides(d.q_stride, p.packed_q());
+    x->k = source(d.k_stride, d.dim_qk, d.k_dtype);
+    x->v = source(d.v_stride, d.dim_v, d.v_dtype);
+    if (p.has(FA_OPERAND_K_TAIL)) {
+        x->k = source(d.k_stride, p.k_dims(), d.k_dtype);
+        x->v = source(d.k_tail_stride, d.dim_tail, d.k_tail_dtype);
+    }
+    x->k_dims = int32_t(p.k_dims());
+    x->q_descale.strides = row_strides(d.q_descale_stride, false);
+    x->k_descale.strides = row_strides(d.k_descale_stride, false);
+    x->v_descale.strides = row_strides(d.v_descale_stride, false);
+    x->pages = pages_of(p, nullptr);
+    x->by_location = p.paged() || gathers;
+    x->tiles = row_tiles(p, rows, gathers);
+    x->blocks = tile_count(x->tiles, x->rows);
+    x->section = p.causal() ? min_of(kv_heads_in_l2(p), d.batch * p.kv_heads) : 0;
+    // Blocks of keys are cut where their tiles are, of which none is wider.
+    if (gathers && d.list_keys > 1 && d.split_size == 0)
+        x->split_size = round_up(max_of(split_keys(of_entries(p, true).d.seqlen_k, x->num_splits, 0), 1), kListedTile);
+    if (x->uniform_lengths || gathers) x->uniform_split_keys = split_keys(of_entries(p, gathers).d.seqlen_k, x->num_splits, x->split_size);
+    x->k_dtype = d.k_dtype;
+    x->q_dtype = d.q_dtype;
+    x->k_factors = k_factors(p, nullptr, nullptr);
+    x->v_factors = v_factors(p, nullptr, nullptr);
+    x->v_dtype = d.v_dtype;
+    x->v_unit = v_unit(p);
+    x->q_factors_differ = p.has(FA_OPERAND_Q_DESCALE) && p.group > 1 && d.q_descale_stride[2] != 0;
+}
+
+// Dies that each take an equal share of neighbouring blocks, so that a head's keys and values come to one second-level cache; 1: blocks go
+// where they come to. With a causal mask a part of a head may be its long tiles or its short ones: heads stay whole there.
+int dies_of(const rt::Device& d, const Problem& p, int64_t blocks) {
+    const int all = rt::dies(d);
+    return blocks % all || (p.causal() && p.d.batch * p.kv_heads % all) ? 1 : all;
+}
+
+void set_params(const rt::Device& device, const Problem& p, const SplitParams& split, SimtPlan* own) {
+    const Instance& kernel = *own->instance;
+    set_simt_forward(p, device, kernel.rows, kernel.columns, kernel.shared_bytes, split, &own->x);
+    own->shared_bytes = uint64_t(kernel.shared_bytes(own->x.q_dims));
+}
+void set_params(const rt::Device&, const Problem& p, const SplitParams& split, MmaPlan* own) {
+    set_mma_forward(p, own->instance->rows, own->gathers, split, &own->x);
+    if (own->dies > 1 && own->x.section > 0) own->x.section = 1;  // a die's cache is small
+    own->shared_bytes = uint64_t(own->instance->shared_bytes(0));
+}
+
+// One launch of so many tiles, cut into splits, and of lists; the plan of what follows from them.
+template <class Params>
+bool plan_portable(const rt::Device& device, const Problem& p, const Instance& kernel, FamilyPlan* plan, Refusal* r) {
+    const fa_attention_desc_t& d = p.d;
+    PortablePlan<Params>& own = plan->params.emplace<PortablePlan<Params>>();
+    own.instance = &kernel;
+    own.mma_type = kernel.simt ? d.q_dtype : mma_type(device, d);
+    own.gathers = !kernel.simt && gathers(device, p);
+    SplitParams& x = plan->split;
+    x.rows = d.seqlen_q * p.group;
+    const Problem counted = of_entries(p, own.gathers);
+    const int64_t tiles = d.batch * p.kv_heads * tile_count(row_tiles(p, kernel.rows, p.slots() || own.gathers), x.rows) *
+                          ceil_div(d.dim_v, kernel.columns),
+                  all = d.batch * p.kv_heads * x.rows;
+    x.split_size = d.split_size;
+    x.num_splits = d.num_splits;
+    if (x.num_splits == 0 && !d.split_size) x.num_splits = num_splits_heuristic(device, counted, kernel, tiles).count;
+    x.splits = max_splits(counted.d.seqlen_k, x.num_splits, x.split_size);
+    if (tiles >= kMaxBlocks / x.splits || all >= kMaxBlocks || d.batch * d.heads_q * d.seqlen_q >= kMaxBlocks) {
+        if (r) r->final = true;
+        return refuse(r, "%lld tiles in %lld splits: a launch holds fewer than 2^31 blocks; use fewer splits or a smaller batch",
+                      (long long)tiles, (long long)x.splits);
+    }
+    own.grid = tiles * x.splits;
+    own.dies = dies_of(device, p, own.grid);
+    set_params(device, p, x, &own);
+    own.early = is_short(kernel, split_keys(counted.d.seqlen_k, x.num_splits, x.split_size));
+    own.cluster_merge = can_merge_in_cluster(counted, kernel, x.splits);
+    if constexpr (rt::kArchKernels)
+        if (own.cluster_merge) own.cluster_merge = cluster_fits(device, kernel, tiles, x.splits);
+    if (own.cluster_merge) plan->merge = "their cluster";
+    plan->kernel = kernel.family;
+    plan->rows = kernel.rows, plan->keys = kernel.keys, plan->columns = int(max_of(kernel.dims, kernel.columns));
+    plan->splits_keys = true;
+    plan->split_memory = split_memory(p, x, p.has(FA_OPERAND_SCORES));
+    plan->product_dtype = own.mma_type == d.q_dtype ? 0 : own.mma_type;
+    if (!own.gathers && !plan_lists(p, &own.list_bytes, r)) return false;
+    plan->workspace = plan->split_memory.bytes() + own.list_bytes;
+    return true;
+}
+
+bool plan_mma(const rt::Device& device, const Problem& p, FamilyPlan* plan, Refusal* r) {
+    const Instance* const kernel = choose_mma(device, p, r);
+    return kernel && plan_portable<MmaForwardParams>(device, p, *kernel, plan, r);
+}
+bool plan_simt(const rt::Device& device, const Problem& p, FamilyPlan* plan, Refusal* r) {
+    return plan_portable<SimtForwardParams>(device, p, choose_simt(device, p), plan, r);
+}
+double mma_time(const rt::Device& device, const Problem& p) {
+    const Instance* const kernel = choose_mma(device, p, nullptr);
+    return kernel ? time_of(device, p, *kernel) : 0;
+}
+double simt_time(const rt::Device& device, const Problem& p) { return time_of(device, p, choose_simt(device, p)); }
+
+// Are rows of k and v as a plain call has them, or a paged one? See Kind.
+bool kv_offsets_fit(const Problem& p, const MmaForwardParams& x, int columns) {
+    const fa_attention_desc_t& d = p.d;
+    const int64_t bytes = type_bytes(d.k_dtype), vec = is_block_type(d.k_dtype) ? columns / 16 : 16, limit = (int64_t(1) << 31) / bytes,
+                  paged_limit = (vec << 32) / bytes;
+    const auto fits = [&](const int64_t stride[4]) {
+        if (!x.by_location) return stride[1] < limit && stride[1] > -limit;
+        const int64_t outer = p.paged()      ? d.num_pages
+                              : p.packed_k() ? 0
+                                             : max_of(d.batch, d.kv_batch),
+                      rows = p.paged()      ? d.page_size
+                             : p.packed_k() ? d.total_k
+                                            : d.seqlen_k;
+        return rows < limit && stride[0] >= 0 && stride[1] >= 0 && outer * stride[0] + rows * stride[1] < paged_limit;
+    };
+    return x.k.width == 16 && x.v.width == 16 && fits(d.k_stride) && fits(d.v_stride);
+}
+
+// What args add.
+void set_mma_forward_tensors(const Problem& p, const MmaPlan& f, const fa_forward_args_t& a, MmaForwardParams* x) {
+    const fa_attention_desc_t& d = p.d;
+    set_row_tensors(p, a, x);
+    set_mma_call_tensors(p, a, x);
+    x->q = a.q;
+    x->k.base = a.k;
+    x->v.base = a.v;
+    if (p.has(FA_OPERAND_K_TAIL)) x->v.base = a.k_tail;
+    x->q_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_Q_DESCALE, a.q_descale));
+    x->k_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_K_DESCALE, a.k_descale));
+    x->v_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_V_DESCALE, a.v_descale));
+    x->k_factors.factor = operand(p, FA_OPERAND_K_DESCALE, a.k_descale);
+    x->k_factors.shift = operand(p, FA_OPERAND_K_SHIFT, a.k_shift);
+    x->v_factors.factor = operand(p, FA_OPERAND_V_DESCALE, a.v_descale);
+    x->v_factors.shift = operand(p, FA_OPERAND_V_SHIFT, a.v_shift);
+    x->pages.table = operand(p, FA_OPERAND_PAGE_TABLE, a.page_table);
+    if (f.gathers) x->gathered = gathered_lists(p, a);
+    x->o_scale = operand(p, FA_OPERAND_O_SCALE, a.o_scale);
+    x->o_plain = d.o_dtype == f.mma_type && d.dim_v % 4 == 0 && vec4_aligned(a.o, x->o_strides, d.o_dtype) && d.dropout_p == 0 &&
+                 !p.has(FA_OPERAND_O_SCALE);
+    const int64_t* strides = d.mask_stride;
+    // Blocks of keys are counted from a split's begin.
+    x->mask_vec16 = p.has(FA_OPERAND_MASK) && strides[3] == 1 && x->split_size % 16 == 0 &&
+                    (strides[0] | strides[1] | strides[2] | int64_t(reinterpret_cast<uintptr_t>(a.mask))) % 16 == 0;
+    x->q_width = f.mma_type == d.q_dtype ? copy_width(a.q, x->q_strides, d.dim_qk, d.q_dtype) : 0;
+    const auto width = [&](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
+        const RowStrides rows = row_strides(stride, p.packed_k());
+        if (f.instance->scaled) return piece_width(base, rows, dim, dtype);
+        return is_block_type(dtype) ? block_copy_width(base, rows, dim, dtype, f.instance->columns) : copy_width(base, rows, dim, dtype);
+    };
+    x->k.width = width(a.k, d.k_stride, d.dim_qk, d.k_dtype);
+    x->v.width = width(a.v, d.v_stride, d.dim_v, d.v_dtype);
+    if (!p.has(FA_OPERAND_K_TAIL)) return;
+    x->k_descale.data = x->v_descale.data = nullptr;  // k_factors has them
+    x->k.width = width(a.k, d.k_stride, p.k_dims(), d.k_dtype);
+    x->v.width = width(a.k_tail, d.k_tail_stride, d.dim_tail, d.k_tail_dtype);
+}
+
+FactorPieces factor_pieces(const Factors& f, int64_t dim) {
+    if (!f.factor) return {};
+    const int64_t size = type_bytes(f.dtype), bytes = ceil_div(dim, f.block[1]) * size;
+    const int64_t bits = int64_t(reinterpret_cast<uintptr_t>(f.factor) | reinterpret_cast<uintptr_t>(f.shift)) |
+                         (f.stride[0] | f.stride[1] | f.stride[2]) * size | bytes | 16;
+    return {int32_t(bytes), int32_t(bits & -bits), int32_t(size)};
+}
+
+// Are its values numbers times factors and something else besides, or are there two factors for 32 dims? See mma/cache/scaled.h.
+uint32_t scaled_features(int32_t dtype, const Factors& f, uint32_t offsets, uint32_t halves) {
+    if (is_block_type(dtype) ? block_format(dtype).has_min : f.shift != nullptr) return offsets;
+    return f.factor && f.block[1] == kBlockDims / 2 ? halves : 0;
+}
+
+// The instance's kernel.
+template <class Params>
+rt::Status launch_grid(const PortablePlan<Params>& f, void (*kernel)(Params), const Params& x, rt::Stream stream) {
+    const Instance& one = *f.instance;
+    return rt::launch_tiles(kernel, f.grid, f.dies, f.early, one.threads, f.shared_bytes, stream, x);
+}
+rt::Status launch_instance(const FamilyPlan& plan, const SimtPlan& f, const ForwardCall& call, const KeyLists& lists,
+                           SimtForwardParams* x) {
+    set_simt_forward_tensors(call.problem, call.args, lists, x);
+    set_split_memory(plan.split_memory, call.memory, x);
+    return launch_grid(f, f.instance->simt, *x, call.stream);
+}
+rt::Status launch_instance(const FamilyPlan& plan, const MmaPlan& f, const ForwardCall& call, const KeyLists&, MmaForwardParams* x) {
+    const Problem& p = call.problem;
+    const fa_attention_desc_t& d = p.d;
+    const Instance& one = *f.instance;
+    set_mma_forward_tensors(p, f, call.args, x);
+    const bool offsets_fit = kv_offsets_fit(p, *x, one.columns), scores = needs_score_mod(p) || d.dropout_p > 0;
+    const bool other_type = d.k_dtype == FA_Q5_0 || (is_fp8(d.q_dtype) && d.k_dtype != FA_E4M3);
+    const bool general = scores || !offsets_fit || other_type || (f.gathers && d.list_keys > 1);
+    x->features = features_of(p, needs_score_mod(p), x->by_location || !offsets_fit) | (x->by_location ? kPaged : 0);
+    if (one.scaled)
+        x->features |= scaled_features(d.k_dtype, x->k_factors, kKeyOffsets, kKeyHalves) |
+                       scaled_features(d.v_dtype, x->v_factors, kValueOffsets, kValueHalves);
+    if (one.stored != StoredFormat::none)
+        x->k_pieces = factor_pieces(x->k_factors, d.dim_qk), x->v_pieces = factor_pieces(x->v_factors, d.dim_v);
+    x->cluster_merge = f.cluster_merge && !general;
+    void (*const kernel)(MmaForwardParams) = general ? one.general : x->by_location ? one.paged : one.plain;
+    if constexpr (rt::kArchKernels)
+        if (x->cluster_merge) return launch_cluster(kernel, f.grid, one.threads, f.shared_bytes, call.stream, *x, f.early);
+    set_split_memory(plan.split_memory, call.memory, x);
+    return launch_grid(f, kernel, *x, call.stream);
+}
+
+// The same, and what merges its splits and writes the scores output.
+template <class Params>
+fa_status_t launch_portable(const FamilyPlan& plan, const PortablePlan<Params>& f, const ForwardCall& call, Message* m) {
+    const Problem& p = call.problem;
+    const fa_forward_args_t& a = call.args;
+    const KeyLists lists = f.gathers ? KeyLists{} : key_lists(p, call.memory + plan.split_memory.bytes());
+    const fa_status_t listed = launch_lists(p, a, lists, call.stream, m);
+    if (listed != FA_OK) return listed;
+    Params x = f.x;
+    rt::Status s = launch_instance(plan, f, call, lists, &x);
+    if (s != rt::kSuccess) return device_failed(m, s, plan.kernel);
+    SplitMergeParams merged{x, x, x.o_scale, x.dropout_scale};
+    if (f.gathers) merged.sequences = sequence_table(of_entries(p, true), fa_forward_args_t{}), merged.sequences.q = x.sequences.q;
+    if (x.partial_o) s = launch_merge(plan.merge_columns, call.stream, merged);
+    if (s != rt::kSuccess) return device_failed(m, s, merge_name(plan.merge_columns));
+    if (!p.has(FA_OPERAND_SCORES)) return FA_OK;
+    if (x.partial_o) s = launch_state_merge(call.stream, merged);
+    if (s != rt::kSuccess) return device_failed(m, s, "merge_split_states");
+    return launch_scores(p, a, lists, x.state, call.stream, m);
+}
+
+template <class Params>
+fa_status_t launch_own(const FamilyPlan& plan, const ForwardCall& call, Message* m) {
+    return launch_portable(plan, plan.params.get<PortablePlan<Params>>(), call, m);
+}
+
+// Every kernel of a list.
+void visit(const Instances& list, KernelVisitor visitor, void* user) {
+    for (int i = 0; i < list.count; i++) {
+        const Instance& one = list.list[i];
+        const void* const kernel = one.simt ? reinterpret_cast<const void*>(one.simt) : reinterpret_cast<const void*>(one.general);
+        if (kernel)
+            visitor(user, {one.family, one.rows, one.columns, one.keys, one.threads, one.resident, one.shared_bytes(one.columns), kernel});
+    }
+}
+void visit_mma(KernelVisitor visitor, void* user) {
+    each_mma_list([&](const Instances& list) { visit(list, visitor, user); });
+}
+void visit_simt(KernelVisitor visitor, void* user) { visit(simt_instances(), visitor, user); }
+
+constexpr ForwardFamily kMmaForwardFamily = {"mma", true, true, plan_mma, mma_time, launch_own<MmaForwardParams>, visit_mma};
+constexpr ForwardFamily kSimtForwardFamily = {"simt", true, false, plan_simt, simt_time, launch_own<SimtForwardParams>, visit_simt};
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa
