@@ -17,11 +17,11 @@ struct Operation {
     fa_status_t (*Backend::*run)(Context*, const Plan*, const Args*, Message*);
 };
 
-fa_status_t check_plain_forward(const Problem& p, fa_forward_args_t* args, bool host_metadata, Regions* regions, Message* m) {
+fa_status_t check_plain_forward(const Problem& p, fa_forward_args_t* args, bool host_metadata, Regions* regions, Message* message) {
     if (p.d.operands != 0)
-        return fail(m, FA_INVALID_ARGUMENT,
+        return fail(message, FA_INVALID_ARGUMENT,
                     "desc.operands is 0x%llx: expected 0, since fa_forward takes only q, k, v and o; use fa_forward_ex", llu(p.d.operands));
-    return check_forward(p, args, host_metadata, regions, m);
+    return check_forward(p, args, host_metadata, regions, message);
 }
 
 constexpr Operation<fa_forward_args_t> kPlainForward = {FA_OP_FORWARD, "fa_forward", check_plain_forward, &Backend::forward};
@@ -84,15 +84,15 @@ fa_status_t execute(fa_handle_t handle, const fa_attention_desc_t* desc, const A
     });
 }
 
-fa_status_t check_stream(uint32_t flags, const void* stream, Message* m) {
-    FA_TRY(known_bits(m, "flags", flags, FA_ARGS_STREAM));
+fa_status_t check_stream(uint32_t flags, const void* stream, Message* message) {
+    FA_TRY(known_bits(message, "flags", flags, FA_ARGS_STREAM));
     if (!stream || flags & FA_ARGS_STREAM) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT, "stream is %p: expected NULL without FA_ARGS_STREAM", stream);
+    return fail(message, FA_INVALID_ARGUMENT, "stream is %p: expected NULL without FA_ARGS_STREAM", stream);
 }
 
-fa_status_t check_copy(const void* to, const void* from, uint64_t bytes, Message* m) {
+fa_status_t check_copy(const void* to, const void* from, uint64_t bytes, Message* message) {
     if (to != nullptr && from != nullptr) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT, "%s is NULL: expected %llu bytes", to == nullptr ? "to" : "from", llu(bytes));
+    return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected %llu bytes", to == nullptr ? "to" : "from", llu(bytes));
 }
 
 }  // namespace

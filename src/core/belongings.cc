@@ -63,7 +63,7 @@ const char* first_value(const fa_attention_desc_t& d, const Field& f) {
     return nullptr;
 }
 
-fa_status_t check_field(const fa_attention_desc_t& d, uint64_t operands, const Field& f, Message* m) {
+fa_status_t check_field(const fa_attention_desc_t& d, uint64_t operands, const Field& f, Message* message) {
     if (operands & f.operands) return FA_OK;
     const char* const at = first_value(d, f);
     if (!at) return FA_OK;
@@ -75,21 +75,21 @@ fa_status_t check_field(const fa_attention_desc_t& d, uint64_t operands, const F
     if (f.bytes == f.element) snprintf(name, sizeof name, "%s", f.name);
     else snprintf(name, sizeof name, "%s[%d]", f.name, int((at - reinterpret_cast<const char*>(&d) - f.offset) / f.element));
     if (f.operands == 0)
-        return fail(m, FA_UNSUPPORTED_FIELD, "%s is %lld: expected 0, since this version does not use it", name, ll(value));
-    return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without %s", name, ll(value), operand_name(f.operands));
+        return fail(message, FA_UNSUPPORTED_FIELD, "%s is %lld: expected 0, since this version does not use it", name, ll(value));
+    return fail(message, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without %s", name, ll(value), operand_name(f.operands));
 }
 
 }  // namespace
 
-fa_status_t check_belongings(const fa_attention_desc_t& d, int32_t op, Message* m) {
+fa_status_t check_belongings(const fa_attention_desc_t& d, int32_t op, Message* message) {
     if (!reads_keys(op)) return FA_OK;
     if ((attends(op) && d.strided & FA_STRIDED_Q_TAIL && !(d.operands & FA_OPERAND_Q_TAIL)) ||
         (d.strided & FA_STRIDED_K_TAIL && !(d.operands & FA_OPERAND_K_TAIL)))
-        return fail(m, FA_INVALID_ARGUMENT, "strided is 0x%x: expected no FA_STRIDED_Q_TAIL or _K_TAIL without the tail's operand",
+        return fail(message, FA_INVALID_ARGUMENT, "strided is 0x%x: expected no FA_STRIDED_Q_TAIL or _K_TAIL without the tail's operand",
                     d.strided);
     const uint64_t operands = d.operands | (attends(op) && d.list_space == FA_LIST_SLOTS ? kSlots : 0);
     for (const Field& f : kFields)
-        if (f.reader == Reader::keys || attends(op)) FA_TRY(check_field(d, operands, f, m));
+        if (f.reader == Reader::keys || attends(op)) FA_TRY(check_field(d, operands, f, message));
     return FA_OK;
 }
 

@@ -93,58 +93,58 @@ static fa_status_t check_tensors(const Problem& p, const fa_append_kv_args_t& a,
 }
 
 // Slots [begin, end) of sequence b: within its own, on pages that exist, with angles for their positions.
-static fa_status_t check_slots(const Problem& p, const fa_append_kv_args_t& a, int64_t b, int64_t begin, int64_t end, Message* m) {
+static fa_status_t check_slots(const Problem& p, const fa_append_kv_args_t& a, int64_t b, int64_t begin, int64_t end, Message* message) {
     if (a.cos) {
         const int64_t pad = a.leftpad_k ? a.leftpad_k[b] : 0;
         if (begin < pad) {
-            return fail(m, FA_INVALID_ARGUMENT, "leftpad_k[%lld] is %lld: expected %lld or less, the slot of a rotated token", ll(b),
+            return fail(message, FA_INVALID_ARGUMENT, "leftpad_k[%lld] is %lld: expected %lld or less, the slot of a rotated token", ll(b),
                         ll(pad), ll(begin));
         }
         if (end - pad > a.max_position) {
-            return fail(m, FA_INVALID_ARGUMENT, "max_position is %lld: expected %lld or more, for slot %lld of sequence %lld",
+            return fail(message, FA_INVALID_ARGUMENT, "max_position is %lld: expected %lld or more, for slot %lld of sequence %lld",
                         ll(a.max_position), ll(end - pad), ll(end - 1), ll(b));
         }
     }
     if (!a.page_table) return FA_OK;
-    return check_pages(p, a.page_table, a.kv_batch_idx ? a.kv_batch_idx[b] : b, begin, end, m);
+    return check_pages(p, a.page_table, a.kv_batch_idx ? a.kv_batch_idx[b] : b, begin, end, message);
 }
 
-static fa_status_t check_contents(const Problem& p, const fa_append_kv_args_t& a, Message* m) {
+static fa_status_t check_contents(const Problem& p, const fa_append_kv_args_t& a, Message* message) {
     const Lengths keys{kLengthsOfK, nullptr, a.seqused_k, p.d.batch, p.d.seqlen_k, 0};
     constexpr LengthNames fresh{"cu_seqlens_new", "seqused_new", "seqlen_new", "total_new"};
-    FA_TRY(check_lengths({fresh, a.cu_seqlens_new, a.seqused_new, p.d.batch, a.seqlen_new, a.total_new}, m));
-    FA_TRY(check_lengths(keys, m));
-    if (a.leftpad_k) FA_TRY(check_leftpad(keys, a.leftpad_k, m));
-    if (a.kv_batch_idx) FA_TRY(check_kv_batch_idx(p, a.kv_batch_idx, m));
+    FA_TRY(check_lengths({fresh, a.cu_seqlens_new, a.seqused_new, p.d.batch, a.seqlen_new, a.total_new}, message));
+    FA_TRY(check_lengths(keys, message));
+    if (a.leftpad_k) FA_TRY(check_leftpad(keys, a.leftpad_k, message));
+    if (a.kv_batch_idx) FA_TRY(check_kv_batch_idx(p, a.kv_batch_idx, message));
     const QuerySpans spans{a.cu_seqlens_new, a.seqused_new, a.seqlen_new, a.total_new};
     return each_sequence(p.d.batch, spans, [&](int64_t b, const Span& tokens) -> fa_status_t {
         if (a.positions) {
             const int64_t first = a.cu_seqlens_new ? tokens.begin : b * a.seqlen_new;
             for (int64_t i = first; i < first + tokens.length; i++) {
                 const int64_t slot = a.positions[i];
-                FA_TRY(entry_in_range(m, "positions", i, slot, {-1, p.d.seqlen_k - 1, "seqlen_k", p.d.seqlen_k}));
-                if (slot >= 0) FA_TRY(check_slots(p, a, b, slot, slot + 1, m));
+                FA_TRY(entry_in_range(message, "positions", i, slot, {-1, p.d.seqlen_k - 1, "seqlen_k", p.d.seqlen_k}));
+                if (slot >= 0) FA_TRY(check_slots(p, a, b, slot, slot + 1, message));
             }
             return FA_OK;
         }
         const int64_t begin = a.seqused_k ? a.seqused_k[b] : a.leftpad_k ? a.leftpad_k[b] : 0, end = begin + tokens.length;
         if (end > p.d.seqlen_k) {
-            return fail(m, FA_INVALID_ARGUMENT,
+            return fail(message, FA_INVALID_ARGUMENT,
                         "seqlen_k is %lld: expected %lld or more, sequence %lld has %lld slots in use and %lld new tokens",
                         ll(p.d.seqlen_k), ll(end), ll(b), ll(begin), ll(tokens.length));
         }
-        return check_slots(p, a, b, begin, end, m);
+        return check_slots(p, a, b, begin, end, message);
     });
 }
 
-fa_status_t check_append_kv(const Problem& p, fa_append_kv_args_t* args, bool host_metadata, Regions* regions, Message* m) {
+fa_status_t check_append_kv(const Problem& p, fa_append_kv_args_t* args, bool host_metadata, Regions* regions, Message* message) {
     const fa_append_kv_args_t& a = *args;
-    Call call(p, regions, m);
+    Call call(p, regions, message);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED | FA_APPEND_DYNAMIC_SCALE, a.stream, a.workspace, a.workspace_size));
-    FA_TRY(in_range(m, "seqlen_new", a.seqlen_new, 0, kMaxSize));
-    FA_TRY(in_range(m, "total_new", a.total_new, 0, kMaxSize));
+    FA_TRY(in_range(message, "seqlen_new", a.seqlen_new, 0, kMaxSize));
+    FA_TRY(in_range(message, "total_new", a.total_new, 0, kMaxSize));
     if (a.total_new != 0 && !a.cu_seqlens_new) {
-        return fail(m, FA_INVALID_ARGUMENT, "total_new is %lld: expected 0 without cu_seqlens_new", ll(a.total_new));
+        return fail(message, FA_INVALID_ARGUMENT, "total_new is %lld: expected 0 without cu_seqlens_new", ll(a.total_new));
     }
 
     if (p.v_in_k()) FA_TRY(check_v_in_k(a, &call));
@@ -152,22 +152,23 @@ fa_status_t check_append_kv(const Problem& p, fa_append_kv_args_t* args, bool ho
     if (a.cu_seqlens_new) args->seqlen_new = min_of(a.seqlen_new, a.total_new);
     int64_t lines;
     if (__builtin_mul_overflow(p.d.batch * a.seqlen_new, max_of(p.d.heads_k, p.d.heads_v), &lines)) {
-        return fail(m, FA_INVALID_ARGUMENT, "seqlen_new is %lld: expected batch * seqlen_new * heads_k, %lld * %lld * %lld, below 2^63",
-                    ll(a.seqlen_new), ll(p.d.batch), ll(a.seqlen_new), ll(p.d.heads_k));
+        return fail(message, FA_INVALID_ARGUMENT,
+                    "seqlen_new is %lld: expected batch * seqlen_new * heads_k, %lld * %lld * %lld, below 2^63", ll(a.seqlen_new),
+                    ll(p.d.batch), ll(a.seqlen_new), ll(p.d.heads_k));
     }
 
     const Rows rows{p.d.batch, a.seqlen_new, a.total_new, a.cu_seqlens_new != nullptr};
     Tensor k_new = tokens("k_new", a.k_new, p.d.q_dtype, rows, p.d.heads_k, p.d.dim_qk, a.k_new_stride);
     Tensor v_new = tokens("v_new", a.v_new, p.d.q_dtype, rows, p.d.heads_v, p.d.dim_v, a.v_new_stride);
-    FA_TRY(lay_out(&k_new, true, m));
-    FA_TRY(lay_out(&v_new, true, m));
+    FA_TRY(lay_out(&k_new, true, message));
+    FA_TRY(lay_out(&v_new, true, message));
     put_strides(k_new, args->k_new_stride);
     put_strides(v_new, args->v_new_stride);
 
     FA_TRY(call.always(Role::input, k_new));
     FA_TRY(call.always(Role::input, v_new));
     FA_TRY(check_tensors(p, a, &call));
-    return host_metadata ? check_contents(p, a, m) : FA_OK;
+    return host_metadata ? check_contents(p, a, message) : FA_OK;
 }
 
 }  // namespace fa

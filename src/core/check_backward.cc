@@ -7,14 +7,14 @@ namespace fa {
 
 // `like` under another name, type, address and, unless all zero, other strides, which become the caller's literal ones.
 static fa_status_t lay_like(Tensor like, const char* name, const void* base, int32_t element, bool unit, int64_t* stride, Tensor* t,
-                            Message* m) {
+                            Message* message) {
     like.name = name;
     like.base = base;
     like.element = element;
     bool given = false;
     for (int i = 0; i < like.rank; i++) given |= stride[i] != 0;
     if (given) memcpy(like.stride, stride, sizeof *stride * size_t(like.rank));
-    FA_TRY(check_strides(like, unit, m));
+    FA_TRY(check_strides(like, unit, message));
     put_strides(like, stride);
     *t = like;
     return FA_OK;
@@ -75,15 +75,15 @@ static fa_status_t check_forward_part(const Problem& p, const fa_forward_args_t*
     return f.bias_scale ? check_bias_scale(p, f.bias_scale, call->message) : FA_OK;
 }
 
-fa_status_t check_backward(const Problem& p, CheckedBackward* args, bool host_metadata, Regions* regions, Message* m) {
+fa_status_t check_backward(const Problem& p, CheckedBackward* args, bool host_metadata, Regions* regions, Message* message) {
     const fa_backward_args_t& a = *args;
-    Call call(p, regions, m);
+    Call call(p, regions, message);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_BACKWARD_ACCUMULATE, a.stream, a.workspace, a.workspace_size));
     if (!regions->asked) FA_TRY(check_forward_part(p, a.forward, host_metadata, &args->inputs, &call));
     args->forward = &args->inputs;
     Tensor dout, dlse;
-    FA_TRY(lay_like(o_tensor(p, nullptr), "dout", a.dout, element_size(p.d.q_dtype), true, args->dout_stride, &dout, m));
-    FA_TRY(lay_like(lse_tensor(p, nullptr), "dlse", a.dlse, 4, false, args->dlse_stride, &dlse, m));
+    FA_TRY(lay_like(o_tensor(p, nullptr), "dout", a.dout, element_size(p.d.q_dtype), true, args->dout_stride, &dout, message));
+    FA_TRY(lay_like(lse_tensor(p, nullptr), "dlse", a.dlse, 4, false, args->dlse_stride, &dlse, message));
     FA_TRY(call.always(Role::input, dout));
     FA_TRY(call.perhaps(Role::input, dlse));
     FA_TRY(check_gradients(p, args, &call));

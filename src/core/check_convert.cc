@@ -9,7 +9,7 @@ namespace {
 
 bool converts(int32_t dtype) { return dtype == FA_F32 || dtype == FA_F16 || dtype == FA_BF16; }
 
-fa_status_t check_types(const fa_conversion_t& c, Message* m) {
+fa_status_t check_types(const fa_conversion_t& c, Message* message) {
     const struct {
         const char* field;
         int32_t dtype;
@@ -18,16 +18,19 @@ fa_status_t check_types(const fa_conversion_t& c, Message* m) {
     for (const auto& t : types) {
         if (!t.read) continue;
         if (!find_dtype(t.dtype))
-            return fail(m, FA_UNSUPPORTED_FIELD, "%s is %d: unknown, expected a type that fa_dtype_name knows", t.field, t.dtype);
-        if (t.dtype == FA_BIT) return fail(m, FA_INVALID_ARGUMENT, "%s is bit: expected a type with whole bytes per element", t.field);
+            return fail(message, FA_UNSUPPORTED_FIELD, "%s is %d: unknown, expected a type that fa_dtype_name knows", t.field, t.dtype);
+        if (t.dtype == FA_BIT)
+            return fail(message, FA_INVALID_ARGUMENT, "%s is bit: expected a type with whole bytes per element", t.field);
     }
     if (c.flags & FA_CONVERT_ACCUMULATE) {
         if (c.out_dtype != FA_F32)
-            return fail(m, FA_INVALID_ARGUMENT, "out_dtype is %s: expected FA_F32 with FA_CONVERT_ACCUMULATE", fa_dtype_name(c.out_dtype));
+            return fail(message, FA_INVALID_ARGUMENT, "out_dtype is %s: expected FA_F32 with FA_CONVERT_ACCUMULATE",
+                        fa_dtype_name(c.out_dtype));
         if (c.x && !converts(c.x_dtype))
-            return fail(m, FA_UNSUPPORTED, "x_dtype is %s: expected f32, f16 or bf16 with FA_CONVERT_ACCUMULATE", fa_dtype_name(c.x_dtype));
+            return fail(message, FA_UNSUPPORTED, "x_dtype is %s: expected f32, f16 or bf16 with FA_CONVERT_ACCUMULATE",
+                        fa_dtype_name(c.x_dtype));
     } else if (c.x && c.x_dtype != c.out_dtype && !(converts(c.x_dtype) && converts(c.out_dtype))) {
-        return fail(m, FA_UNSUPPORTED, "x_dtype is %s and out_dtype is %s: expected equal types, or two of f32, f16 and bf16",
+        return fail(message, FA_UNSUPPORTED, "x_dtype is %s and out_dtype is %s: expected equal types, or two of f32, f16 and bf16",
                     fa_dtype_name(c.x_dtype), fa_dtype_name(c.out_dtype));
     }
     return FA_OK;
@@ -44,48 +47,49 @@ Tensor tensor_of(const char* name, const void* base, int32_t dtype, const fa_con
             {stride[0], stride[1], stride[2], stride[3]}};
 }
 
-fa_status_t check_tensor(const Tensor& t, Message* m) {
-    FA_TRY(check_strides(t, true, m));
+fa_status_t check_tensor(const Tensor& t, Message* message) {
+    FA_TRY(check_strides(t, true, message));
     if (t.empty()) return FA_OK;
     const uintptr_t address = reinterpret_cast<uintptr_t>(t.base);
-    if (!t.base) return fail(m, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer", t.name);
+    if (!t.base) return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer", t.name);
     if (address % uint64_t(t.alignment()) != 0)
-        return fail(m, FA_INVALID_ARGUMENT, "%s is %p: expected an address that is a multiple of its alignment, %d", t.name, t.base,
+        return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected an address that is a multiple of its alignment, %d", t.name, t.base,
                     t.alignment());
     if (address + span(t) < address)
-        return fail(m, FA_INVALID_ARGUMENT, "%s is %p and reaches over %llu bytes: expected an end within the address space", t.name,
+        return fail(message, FA_INVALID_ARGUMENT, "%s is %p and reaches over %llu bytes: expected an end within the address space", t.name,
                     t.base, llu(span(t)));
     return FA_OK;
 }
 
-fa_status_t check_conversion(const fa_conversion_t& c, Message* m) {
-    FA_TRY(known_bits(m, "flags", c.flags, FA_CONVERT_ACCUMULATE));
-    FA_TRY(check_types(c, m));
+fa_status_t check_conversion(const fa_conversion_t& c, Message* message) {
+    FA_TRY(known_bits(message, "flags", c.flags, FA_CONVERT_ACCUMULATE));
+    FA_TRY(check_types(c, message));
     static constexpr const char* kSize[] = {"size[0]", "size[1]", "size[2]", "size[3]"};
-    for (int i = 0; i < 4; i++) FA_TRY(in_range(m, kSize[i], c.size[i], 0, kMaxSize));
+    for (int i = 0; i < 4; i++) FA_TRY(in_range(message, kSize[i], c.size[i], 0, kMaxSize));
     const int64_t unit = unit_elements(c.out_dtype);
     if (c.size[3] % unit != 0)
-        return fail(m, FA_INVALID_ARGUMENT, "size[3] is %lld: expected a multiple of %lld for %s", ll(c.size[3]), ll(unit),
+        return fail(message, FA_INVALID_ARGUMENT, "size[3] is %lld: expected a multiple of %lld for %s", ll(c.size[3]), ll(unit),
                     fa_dtype_name(c.out_dtype));
     const Tensor out = tensor_of("out", c.out, c.out_dtype, c, c.out_stride);
-    FA_TRY(check_tensor(out, m));
-    FA_TRY(check_distinct(out, m));
+    FA_TRY(check_tensor(out, message));
+    FA_TRY(check_distinct(out, message));
     if (!c.x) return FA_OK;
     const Tensor x = tensor_of("x", c.x, c.x_dtype, c, c.x_stride);
-    FA_TRY(check_tensor(x, m));
+    FA_TRY(check_tensor(x, message));
     if (!overlap(out, x)) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT, "out is %p and shares elements with x at %p: expected an output with separate memory", c.out, c.x);
+    return fail(message, FA_INVALID_ARGUMENT, "out is %p and shares elements with x at %p: expected an output with separate memory", c.out,
+                c.x);
 }
 
 }  // namespace
 
-fa_status_t check_convert(const fa_conversion_t* list, int64_t count, Message* m) {
-    FA_TRY(in_range(m, "count", count, 0, kMaxSize));
-    if (!list && count > 0) return fail(m, FA_INVALID_ARGUMENT, "list is NULL: expected %lld conversions", ll(count));
+fa_status_t check_convert(const fa_conversion_t* list, int64_t count, Message* message) {
+    FA_TRY(in_range(message, "count", count, 0, kMaxSize));
+    if (!list && count > 0) return fail(message, FA_INVALID_ARGUMENT, "list is NULL: expected %lld conversions", ll(count));
     for (int64_t i = 0; i < count; i++) {
         Message which;
         const fa_status_t status = check_conversion(list[i], &which);
-        if (status != FA_OK) return fail(m, status, "list[%lld].%.*s", ll(i), int(sizeof which.text - 32), which.text);
+        if (status != FA_OK) return fail(message, status, "list[%lld].%.*s", ll(i), int(sizeof which.text - 32), which.text);
     }
     return FA_OK;
 }

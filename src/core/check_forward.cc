@@ -47,31 +47,31 @@ static fa_status_t check_v(const Problem& p, fa_forward_args_t* a, Call* call) {
     return FA_OK;
 }
 
-static fa_status_t check_contents(const Problem& p, const fa_forward_args_t& a, Message* m) {
-    FA_TRY(check_input_lengths(p, a, m));
-    if (a.kv_batch_idx) FA_TRY(check_kv_batch_idx(p, a.kv_batch_idx, m));
+static fa_status_t check_contents(const Problem& p, const fa_forward_args_t& a, Message* message) {
+    FA_TRY(check_input_lengths(p, a, message));
+    if (a.kv_batch_idx) FA_TRY(check_kv_batch_idx(p, a.kv_batch_idx, message));
     const SequenceTable sequences = sequence_table(p, a);
     const auto pages = [&](int64_t b, const Span&) {
         const Sequence s = sequence_of(sequences, b);
-        return check_pages(p, a.page_table, s.kv_index, s.k_begin, s.k_begin + s.k_len, m);
+        return check_pages(p, a.page_table, s.kv_index, s.k_begin, s.k_begin + s.k_len, message);
     };
     if (a.page_table) FA_TRY(each_sequence(p.d.batch, sequences.q, pages));
-    if (a.key_ranges) FA_TRY(check_key_ranges(p, a, m));
-    if (a.key_list || a.full_list) FA_TRY(check_key_lists(p, a, m));
-    if (a.bias_scale) FA_TRY(check_bias_scale(p, a.bias_scale, m));
-    return a.o_scale ? check_o_scale(*a.o_scale, m) : FA_OK;
+    if (a.key_ranges) FA_TRY(check_key_ranges(p, a, message));
+    if (a.key_list || a.full_list) FA_TRY(check_key_lists(p, a, message));
+    if (a.bias_scale) FA_TRY(check_bias_scale(p, a.bias_scale, message));
+    return a.o_scale ? check_o_scale(*a.o_scale, message) : FA_OK;
 }
 
-fa_status_t check_forward(const Problem& p, fa_forward_args_t* args, bool host_metadata, Regions* regions, Message* m) {
+fa_status_t check_forward(const Problem& p, fa_forward_args_t* args, bool host_metadata, Regions* regions, Message* message) {
     const fa_forward_args_t& a = *args;
-    Call call(p, regions, m);
+    Call call(p, regions, message);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM, a.stream, a.workspace, a.workspace_size));
     FA_TRY(call.always(Role::input, q_tensor(p, "q", a.q)));
     FA_TRY(call.always(Role::input, k_tensor(p, a.k)));
     FA_TRY(check_v(p, args, &call));
     FA_TRY(call.always(Role::output, o_tensor(p, a.o)));
     FA_TRY(check_operands(p, a, kAllOperands & ~kDescales, Role::output, &call));
-    if (host_metadata) FA_TRY(check_contents(p, a, m));
+    if (host_metadata) FA_TRY(check_contents(p, a, message));
     FA_TRY(check_descales(p, a, host_metadata, &call));
     return call.outputs_apart();
 }

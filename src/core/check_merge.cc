@@ -30,26 +30,28 @@ static Tensor lse_parts_tensor(const Problem& p, const fa_merge_args_t& a) {
             {s[0], s[1], s[2], s[3]}};
 }
 
-fa_status_t check_merge(const Problem& p, fa_merge_args_t* args, bool host_metadata, Regions* regions, Message* m) {
+fa_status_t check_merge(const Problem& p, fa_merge_args_t* args, bool host_metadata, Regions* regions, Message* message) {
     const fa_merge_args_t& a = *args;
-    Call call(p, regions, m);
+    Call call(p, regions, message);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_MERGE_ACCUMULATE, a.stream, a.workspace, a.workspace_size));
-    FA_TRY(in_range(m, "parts", a.parts, 0, kMaxSize));
+    FA_TRY(in_range(message, "parts", a.parts, 0, kMaxSize));
     if (a.flags & FA_MERGE_ACCUMULATE) {
         if (p.d.o_dtype != FA_F32) {
-            return fail(m, FA_INVALID_ARGUMENT, "o_dtype is %s: expected FA_F32 with FA_MERGE_ACCUMULATE", fa_dtype_name(p.d.o_dtype));
+            return fail(message, FA_INVALID_ARGUMENT, "o_dtype is %s: expected FA_F32 with FA_MERGE_ACCUMULATE",
+                        fa_dtype_name(p.d.o_dtype));
         }
         if (p.has(FA_OPERAND_O_SCALE))
-            return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected no FA_OPERAND_O_SCALE with FA_MERGE_ACCUMULATE",
+            return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected no FA_OPERAND_O_SCALE with FA_MERGE_ACCUMULATE",
                         llu(p.d.operands));
         if (!p.has(FA_OPERAND_LSE)) {
-            return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_LSE with FA_MERGE_ACCUMULATE", llu(p.d.operands));
+            return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_LSE with FA_MERGE_ACCUMULATE",
+                        llu(p.d.operands));
         }
     }
 
     Tensor o_parts = o_parts_tensor(p, a), lse_parts = lse_parts_tensor(p, a);
-    FA_TRY(lay_out(&o_parts, true, m));
-    FA_TRY(lay_out(&lse_parts, false, m));
+    FA_TRY(lay_out(&o_parts, true, message));
+    FA_TRY(lay_out(&lse_parts, false, message));
     put_strides(o_parts, args->o_parts_stride);
     put_strides(lse_parts, args->lse_parts_stride);
 
@@ -64,8 +66,8 @@ fa_status_t check_merge(const Problem& p, fa_merge_args_t* args, bool host_metad
     FA_TRY(call.outputs_apart());
 
     if (!host_metadata) return FA_OK;
-    FA_TRY(check_lengths({kLengthsOfQ, a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q}, m));
-    return a.o_scale ? check_o_scale(*a.o_scale, m) : FA_OK;
+    FA_TRY(check_lengths({kLengthsOfQ, a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q}, message));
+    return a.o_scale ? check_o_scale(*a.o_scale, message) : FA_OK;
 }
 
 }  // namespace fa

@@ -33,83 +33,87 @@ static uint64_t operands_read(int32_t op) {
     }
 }
 
-static fa_status_t check_known(const fa_attention_desc_t& d, Message* m) {
-    FA_TRY(known_bits(m, "flags", d.flags, FA_CAUSAL | FA_WINDOW | FA_SCALE_EXPLICIT | FA_DETERMINISTIC | FA_V_IN_K));
-    FA_TRY(known_bits(m, "operands", d.operands, kAllOperands));
-    FA_TRY(known_bits(m, "strided", d.strided,
+static fa_status_t check_known(const fa_attention_desc_t& d, Message* message) {
+    FA_TRY(known_bits(message, "flags", d.flags, FA_CAUSAL | FA_WINDOW | FA_SCALE_EXPLICIT | FA_DETERMINISTIC | FA_V_IN_K));
+    FA_TRY(known_bits(message, "operands", d.operands, kAllOperands));
+    FA_TRY(known_bits(message, "strided", d.strided,
                       FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE | FA_STRIDED_Q_TAIL | FA_STRIDED_K_TAIL));
-    FA_TRY(known_value(m, "alignment", d.alignment, FA_ALIGN_EXPLICIT));
-    FA_TRY(known_value(m, "precision", d.precision, FA_PRECISION_NATIVE));
-    FA_TRY(known_value(m, "list_space", d.list_space, FA_LIST_SLOTS));
-    FA_TRY(known_value(m, "algorithm", d.algorithm, FA_ALGORITHM_FLASH1));
-    return known_value(m, "scores_stage", d.scores_stage, FA_SCORES_PROBABILITY);
+    FA_TRY(known_value(message, "alignment", d.alignment, FA_ALIGN_EXPLICIT));
+    FA_TRY(known_value(message, "precision", d.precision, FA_PRECISION_NATIVE));
+    FA_TRY(known_value(message, "list_space", d.list_space, FA_LIST_SLOTS));
+    FA_TRY(known_value(message, "algorithm", d.algorithm, FA_ALGORITHM_FLASH1));
+    return known_value(message, "scores_stage", d.scores_stage, FA_SCORES_PROBABILITY);
 }
 
-static fa_status_t check_types(fa_attention_desc_t* d, int32_t op, Message* m) {
+static fa_status_t check_types(fa_attention_desc_t* d, int32_t op, Message* message) {
     if (d->q_dtype == 0 && op == FA_OP_MERGE) d->q_dtype = d->o_dtype;
-    if (d->q_dtype == 0) return fail(m, FA_INVALID_ARGUMENT, "q_dtype is not set: expected FA_F32, FA_F16, FA_BF16, FA_E4M3 or FA_E5M2");
-    FA_TRY(check_dtype("q_dtype", d->q_dtype, kQuery, m));
-    FA_TRY(check_dtype("o_dtype", d->o_dtype, kOutput, m));
+    if (d->q_dtype == 0)
+        return fail(message, FA_INVALID_ARGUMENT, "q_dtype is not set: expected FA_F32, FA_F16, FA_BF16, FA_E4M3 or FA_E5M2");
+    FA_TRY(check_dtype("q_dtype", d->q_dtype, kQuery, message));
+    FA_TRY(check_dtype("o_dtype", d->o_dtype, kOutput, message));
     if (reads_keys(op)) {
-        FA_TRY(check_dtype("k_dtype", d->k_dtype, kKeys, m));
-        FA_TRY(check_dtype("v_dtype", d->v_dtype, kKeys, m));
-        FA_TRY(check_dtype("k_descale_dtype", d->k_descale_dtype, kFactor, m));
-        FA_TRY(check_dtype("v_descale_dtype", d->v_descale_dtype, kFactor, m));
-        FA_TRY(check_dtype("k_tail_dtype", d->k_tail_dtype, kTail, m));
+        FA_TRY(check_dtype("k_dtype", d->k_dtype, kKeys, message));
+        FA_TRY(check_dtype("v_dtype", d->v_dtype, kKeys, message));
+        FA_TRY(check_dtype("k_descale_dtype", d->k_descale_dtype, kFactor, message));
+        FA_TRY(check_dtype("v_descale_dtype", d->v_descale_dtype, kFactor, message));
+        FA_TRY(check_dtype("k_tail_dtype", d->k_tail_dtype, kTail, message));
     }
     if (attends(op)) {
-        FA_TRY(check_dtype("q_descale_dtype", d->q_descale_dtype, kFactor, m));
-        FA_TRY(check_dtype("q_tail_dtype", d->q_tail_dtype, kTail, m));
-        FA_TRY(check_dtype("bias_dtype", d->bias_dtype, kBias, m));
-        FA_TRY(check_dtype("mask_dtype", d->mask_dtype, kMaskBits, m));
+        FA_TRY(check_dtype("q_descale_dtype", d->q_descale_dtype, kFactor, message));
+        FA_TRY(check_dtype("q_tail_dtype", d->q_tail_dtype, kTail, message));
+        FA_TRY(check_dtype("bias_dtype", d->bias_dtype, kBias, message));
+        FA_TRY(check_dtype("mask_dtype", d->mask_dtype, kMaskBits, message));
     }
     if (d->k_dtype == 0) d->k_dtype = d->q_dtype;
     if (d->v_dtype == 0) d->v_dtype = d->k_dtype;
     if (op == FA_OP_BACKWARD && d->v_dtype != d->k_dtype)
-        return fail(m, FA_UNSUPPORTED, "v_dtype is %s: no backend has another type than k's in the backward yet, expected %s",
+        return fail(message, FA_UNSUPPORTED, "v_dtype is %s: no backend has another type than k's in the backward yet, expected %s",
                     fa_dtype_name(d->v_dtype), fa_dtype_name(d->k_dtype));
     if (d->o_dtype == 0) d->o_dtype = element_size(d->q_dtype) == 1 ? int32_t(FA_BF16) : d->q_dtype;
     if ((op == FA_OP_APPEND_KV || op == FA_OP_ROTARY) && element_size(d->q_dtype) == 1) {
-        return fail(m, FA_UNSUPPORTED, "q_dtype is %s: expected FA_F32, FA_F16 or FA_BF16 for this call", fa_dtype_name(d->q_dtype));
+        return fail(message, FA_UNSUPPORTED, "q_dtype is %s: expected FA_F32, FA_F16 or FA_BF16 for this call", fa_dtype_name(d->q_dtype));
     }
     return FA_OK;
 }
 
 // What has a gradient.
-static fa_status_t check_differentiable(const fa_attention_desc_t& d, Message* m) {
+static fa_status_t check_differentiable(const fa_attention_desc_t& d, Message* message) {
     const struct {
         const char* name;
         int32_t type;
     } types[] = {{"q_dtype", d.q_dtype}, {"k_dtype", d.k_dtype}, {"v_dtype", d.v_dtype}, {"o_dtype", d.o_dtype}};
     for (const auto& t : types) {
         if (element_size(t.type) > 1 && unit_elements(t.type) == 1) continue;
-        return fail(m, FA_UNSUPPORTED, "%s is %s: expected FA_F32, FA_F16 or FA_BF16 for the backward", t.name, fa_dtype_name(t.type));
+        return fail(message, FA_UNSUPPORTED, "%s is %s: expected FA_F32, FA_F16 or FA_BF16 for the backward", t.name,
+                    fa_dtype_name(t.type));
     }
     const uint64_t refused =
         d.operands & (FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE |
                       FA_OPERAND_O_SCALE | FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT);
     if (refused != 0) {
-        return fail(m, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s for the backward", llu(d.operands), operand_name(refused));
+        return fail(message, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s for the backward", llu(d.operands), operand_name(refused));
     }
     if (!(d.operands & FA_OPERAND_LSE))
-        return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_LSE, which the backward reads", llu(d.operands));
+        return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_LSE, which the backward reads", llu(d.operands));
     if (d.algorithm == FA_ALGORITHM_FLASH) return FA_OK;
-    return fail(m, FA_UNSUPPORTED, "algorithm is %d: expected FA_ALGORITHM_FLASH (0) for the backward", d.algorithm);
+    return fail(message, FA_UNSUPPORTED, "algorithm is %d: expected FA_ALGORITHM_FLASH (0) for the backward", d.algorithm);
 }
 
 // v within k has nothing of its own to say; what belongs to V_DESCALE is refused with its operand off.
-static fa_status_t check_v_in_k(const fa_attention_desc_t& d, int32_t op, Message* m) {
+static fa_status_t check_v_in_k(const fa_attention_desc_t& d, int32_t op, Message* message) {
     if (op == FA_OP_BACKWARD)
-        return fail(m, FA_UNSUPPORTED, "flags is 0x%x: no backend has a gradient of v within k yet, expected no FA_V_IN_K for the backward",
-                    d.flags);
+        return fail(message, FA_UNSUPPORTED,
+                    "flags is 0x%x: no backend has a gradient of v within k yet, expected no FA_V_IN_K for the backward", d.flags);
     const uint64_t own = d.operands & (FA_OPERAND_V_DESCALE | FA_OPERAND_V_SHIFT);
-    if (own) return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected no %s with FA_V_IN_K", llu(d.operands), operand_name(own));
+    if (own)
+        return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected no %s with FA_V_IN_K", llu(d.operands), operand_name(own));
     if (d.strided & FA_STRIDED_V)
-        return fail(m, FA_INVALID_ARGUMENT, "strided is 0x%x: expected no FA_STRIDED_V with FA_V_IN_K", d.strided);
-    if (d.v_dtype != 0) return fail(m, FA_INVALID_ARGUMENT, "v_dtype is %d: expected 0 with FA_V_IN_K", d.v_dtype);
-    if (d.heads_v != 0) return fail(m, FA_INVALID_ARGUMENT, "heads_v is %lld: expected 0 with FA_V_IN_K", ll(d.heads_v));
+        return fail(message, FA_INVALID_ARGUMENT, "strided is 0x%x: expected no FA_STRIDED_V with FA_V_IN_K", d.strided);
+    if (d.v_dtype != 0) return fail(message, FA_INVALID_ARGUMENT, "v_dtype is %d: expected 0 with FA_V_IN_K", d.v_dtype);
+    if (d.heads_v != 0) return fail(message, FA_INVALID_ARGUMENT, "heads_v is %lld: expected 0 with FA_V_IN_K", ll(d.heads_v));
     if (d.dim_v > d.dim_qk)
-        return fail(m, FA_INVALID_ARGUMENT, "dim_v is %lld: expected dim_qk, %lld, or less with FA_V_IN_K", ll(d.dim_v), ll(d.dim_qk));
+        return fail(message, FA_INVALID_ARGUMENT, "dim_v is %lld: expected dim_qk, %lld, or less with FA_V_IN_K", ll(d.dim_v),
+                    ll(d.dim_qk));
     return FA_OK;
 }
 
@@ -123,13 +127,13 @@ static void take_v_from_k(fa_attention_desc_t* d) {
     if (d->operands & FA_OPERAND_K_SHIFT) d->operands |= FA_OPERAND_V_SHIFT;
 }
 
-static fa_status_t check_dim(const char* field, int64_t dim, Message* m) {
-    if (dim > kMaxDim) return fail(m, FA_UNSUPPORTED, "%s is %lld: expected %lld or less", field, ll(dim), ll(kMaxDim));
-    return in_range(m, field, dim, 1, kMaxDim);
+static fa_status_t check_dim(const char* field, int64_t dim, Message* message) {
+    if (dim > kMaxDim) return fail(message, FA_UNSUPPORTED, "%s is %lld: expected %lld or less", field, ll(dim), ll(kMaxDim));
+    return in_range(message, field, dim, 1, kMaxDim);
 }
 
 // Rows hold whole units, and blocks carry their own factors.
-static fa_status_t check_units(const Problem& p, Message* m) {
+static fa_status_t check_units(const Problem& p, Message* message) {
     const fa_attention_desc_t& d = p.d;
     const struct {
         const char *dtype_name, *dim_name;
@@ -141,30 +145,30 @@ static fa_status_t check_units(const Problem& p, Message* m) {
     for (const auto& side : sides) {
         const int32_t elements = unit_elements(side.dtype);
         if (side.dim % elements != 0)
-            return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected a multiple of %d, the dims of a %s of %s", side.dim_name,
+            return fail(message, FA_INVALID_ARGUMENT, "%s is %lld: expected a multiple of %d, the dims of a %s of %s", side.dim_name,
                         ll(side.dim), elements, is_block_type(side.dtype) ? "block" : "unit", fa_dtype_name(side.dtype));
         if (is_block_type(side.dtype) && d.operands & side.descale)
-            return fail(m, FA_INVALID_ARGUMENT, "%s is %s: expected no %s, since blocks contain their own scales", side.dtype_name,
+            return fail(message, FA_INVALID_ARGUMENT, "%s is %s: expected no %s, since blocks contain their own scales", side.dtype_name,
                         fa_dtype_name(side.dtype), operand_name(side.descale));
     }
     return FA_OK;
 }
 
-static fa_status_t check_sizes(Problem* p, int32_t op, Message* m) {
+static fa_status_t check_sizes(Problem* p, int32_t op, Message* message) {
     fa_attention_desc_t* const d = &p->d;
-    FA_TRY(in_range(m, "batch", d->batch, 0, kMaxSize));
-    FA_TRY(in_range(m, "heads_k", d->heads_k, 0, kMaxSize));
-    FA_TRY(in_range(m, "heads_v", d->heads_v, 0, kMaxSize));
+    FA_TRY(in_range(message, "batch", d->batch, 0, kMaxSize));
+    FA_TRY(in_range(message, "heads_k", d->heads_k, 0, kMaxSize));
+    FA_TRY(in_range(message, "heads_v", d->heads_v, 0, kMaxSize));
     if (op == FA_OP_APPEND_KV && d->heads_q == 0) d->heads_q = d->heads_v ? common_multiple(d->heads_k, d->heads_v) : d->heads_k;
-    FA_TRY(in_range(m, "heads_q", d->heads_q, 1, kMaxSize));
-    FA_TRY(in_range(m, "seqlen_q", d->seqlen_q, 0, kMaxSize));
-    FA_TRY(in_range(m, "seqlen_k", d->seqlen_k, 0, kMaxSize));
-    FA_TRY(in_range(m, "total_q", d->total_q, 0, kMaxSize));
-    FA_TRY(in_range(m, "total_k", d->total_k, 0, kMaxSize));
-    FA_TRY(in_range(m, "kv_batch", d->kv_batch, 0, kMaxSize));
-    FA_TRY(in_range(m, "page_size", d->page_size, 0, kMaxSize));
-    FA_TRY(in_range(m, "num_pages", d->num_pages, 0, kMaxSize));
-    FA_TRY(in_range(m, "page_table_stride", d->page_table_stride, 0, INT64_MAX));
+    FA_TRY(in_range(message, "heads_q", d->heads_q, 1, kMaxSize));
+    FA_TRY(in_range(message, "seqlen_q", d->seqlen_q, 0, kMaxSize));
+    FA_TRY(in_range(message, "seqlen_k", d->seqlen_k, 0, kMaxSize));
+    FA_TRY(in_range(message, "total_q", d->total_q, 0, kMaxSize));
+    FA_TRY(in_range(message, "total_k", d->total_k, 0, kMaxSize));
+    FA_TRY(in_range(message, "kv_batch", d->kv_batch, 0, kMaxSize));
+    FA_TRY(in_range(message, "page_size", d->page_size, 0, kMaxSize));
+    FA_TRY(in_range(message, "num_pages", d->num_pages, 0, kMaxSize));
+    FA_TRY(in_range(message, "page_table_stride", d->page_table_stride, 0, INT64_MAX));
 
     if (d->heads_k == 0) d->heads_k = d->heads_q;
     if (d->heads_v == 0) d->heads_v = d->heads_k;
@@ -175,25 +179,26 @@ static fa_status_t check_sizes(Problem* p, int32_t op, Message* m) {
         } sides[] = {{"heads_k", d->heads_k}, {"heads_v", d->heads_v}};
         for (const auto& side : sides) {
             if (d->heads_q % side.heads == 0) continue;
-            return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected a divisor of heads_q, %lld", side.name, ll(side.heads),
+            return fail(message, FA_INVALID_ARGUMENT, "%s is %lld: expected a divisor of heads_q, %lld", side.name, ll(side.heads),
                         ll(d->heads_q));
         }
         if (op == FA_OP_BACKWARD && d->heads_v != d->heads_k)
-            return fail(m, FA_UNSUPPORTED, "heads_v is %lld: no backend has another number than k's in the backward yet, expected %lld",
-                        ll(d->heads_v), ll(d->heads_k));
+            return fail(message, FA_UNSUPPORTED,
+                        "heads_v is %lld: no backend has another number than k's in the backward yet, expected %lld", ll(d->heads_v),
+                        ll(d->heads_k));
     }
 
-    if (op != FA_OP_MERGE) FA_TRY(check_dim("dim_qk", d->dim_qk, m));
+    if (op != FA_OP_MERGE) FA_TRY(check_dim("dim_qk", d->dim_qk, message));
     if (d->dim_v == 0) d->dim_v = d->dim_qk;
-    if (op != FA_OP_ROTARY) FA_TRY(check_dim("dim_v", d->dim_v, m));
+    if (op != FA_OP_ROTARY) FA_TRY(check_dim("dim_v", d->dim_v, message));
     if (!reads_keys(op)) return FA_OK;
-    FA_TRY(check_tails(d, op, m));
-    FA_TRY(check_units(*p, m));
-    return check_factors(p, op, m);
+    FA_TRY(check_tails(d, op, message));
+    FA_TRY(check_units(*p, message));
+    return check_factors(p, op, message);
 }
 
 // Rows that a backend may count, in whatever order it multiplies and with some bytes for each, without an overflow.
-static fa_status_t check_rows(fa_attention_desc_t* d, int32_t op, Message* m) {
+static fa_status_t check_rows(fa_attention_desc_t* d, int32_t op, Message* message) {
     // No packed sequence is longer than all of them. Scores and dbias alone may have room for more, and are written throughout, if they
     // have elements.
     const uint64_t throughout = op == FA_OP_BACKWARD ? FA_OPERAND_BIAS : FA_OPERAND_SCORES;
@@ -205,68 +210,72 @@ static fa_status_t check_rows(fa_attention_desc_t* d, int32_t op, Message* m) {
     }
     int64_t rows;
     if (__builtin_mul_overflow(max_of(d->batch, 1) * d->heads_q, max_of(d->seqlen_q, 1), &rows) || rows > kMaxRows) {
-        return fail(m, FA_INVALID_ARGUMENT, "seqlen_q is %lld: expected batch * heads_q * seqlen_q, %lld * %lld * %lld, of at most 2^56",
-                    ll(d->seqlen_q), ll(d->batch), ll(d->heads_q), ll(d->seqlen_q));
+        return fail(message, FA_INVALID_ARGUMENT,
+                    "seqlen_q is %lld: expected batch * heads_q * seqlen_q, %lld * %lld * %lld, of at most 2^56", ll(d->seqlen_q),
+                    ll(d->batch), ll(d->heads_q), ll(d->seqlen_q));
     }
     return FA_OK;
 }
 
 // Keys that lie one upon the other have no bytes that would bound their number.
-static fa_status_t check_keys(const fa_attention_desc_t& d, Message* m) {
+static fa_status_t check_keys(const fa_attention_desc_t& d, Message* message) {
     int64_t keys;
     if (!__builtin_mul_overflow(d.batch * d.heads_q, d.seqlen_k, &keys)) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT, "seqlen_k is %lld: expected batch * heads_q * seqlen_k, %lld * %lld * %lld, below 2^63",
+    return fail(message, FA_INVALID_ARGUMENT, "seqlen_k is %lld: expected batch * heads_q * seqlen_k, %lld * %lld * %lld, below 2^63",
                 ll(d.seqlen_k), ll(d.batch), ll(d.heads_q), ll(d.seqlen_k));
 }
 
 // After how many sequences and heads a bias or a mask repeats, at most all.
-static fa_status_t check_period(const char* field, int64_t period[2], const fa_attention_desc_t& d, Message* m) {
+static fa_status_t check_period(const char* field, int64_t period[2], const fa_attention_desc_t& d, Message* message) {
     const int64_t extent[2] = {d.batch, d.heads_q};
     for (int i = 0; i < 2; i++) {
-        if (period[i] < 0) return fail(m, FA_INVALID_ARGUMENT, "%s[%d] is %lld: expected 0 or more", field, i, ll(period[i]));
+        if (period[i] < 0) return fail(message, FA_INVALID_ARGUMENT, "%s[%d] is %lld: expected 0 or more", field, i, ll(period[i]));
         if (period[i] == 0 || period[i] > extent[i]) period[i] = extent[i];
     }
     return FA_OK;
 }
 
-static fa_status_t check_scores(fa_attention_desc_t* d, Message* m) {
+static fa_status_t check_scores(fa_attention_desc_t* d, Message* message) {
     if (d->flags & FA_SCALE_EXPLICIT) {
         if (!(fabsf(d->scale) <= kMaxBaseE)) {
-            return fail(m, FA_INVALID_ARGUMENT, "scale is %g: expected a magnitude of at most %g, f32's largest over log2 e",
+            return fail(message, FA_INVALID_ARGUMENT, "scale is %g: expected a magnitude of at most %g, f32's largest over log2 e",
                         double(d->scale), double(kMaxBaseE));
         }
     } else {
-        if (d->scale != 0.0f) return fail(m, FA_INVALID_ARGUMENT, "scale is %g: expected 0 without FA_SCALE_EXPLICIT", double(d->scale));
+        if (d->scale != 0.0f)
+            return fail(message, FA_INVALID_ARGUMENT, "scale is %g: expected 0 without FA_SCALE_EXPLICIT", double(d->scale));
         d->scale = float(1.0 / sqrt(double(d->dim_qk)));
         d->flags |= FA_SCALE_EXPLICIT;
     }
     if (!(isfinite(d->softcap) && d->softcap >= 0.0f)) {
-        return fail(m, FA_INVALID_ARGUMENT, "softcap is %g: expected a finite number, 0 or more", double(d->softcap));
+        return fail(message, FA_INVALID_ARGUMENT, "softcap is %g: expected a finite number, 0 or more", double(d->softcap));
     }
     if (!(d->dropout_p >= 0.0f && d->dropout_p < 1.0f)) {
-        return fail(m, FA_INVALID_ARGUMENT, "dropout_p is %g: expected 0 or more and less than 1", double(d->dropout_p));
+        return fail(message, FA_INVALID_ARGUMENT, "dropout_p is %g: expected 0 or more and less than 1", double(d->dropout_p));
     }
     if (d->bias_dtype == 0) d->bias_dtype = FA_F32;
     if ((d->operands & FA_OPERAND_BIAS_SCALE) && !(d->operands & FA_OPERAND_BIAS))
-        return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_BIAS with FA_OPERAND_BIAS_SCALE", llu(d->operands));
-    FA_TRY(check_period("bias_period", d->bias_period, *d, m));
-    FA_TRY(check_period("mask_period", d->mask_period, *d, m));
-    FA_TRY(in_range(m, "mask_keys", d->mask_keys, 0, kMaxSize));
+        return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_BIAS with FA_OPERAND_BIAS_SCALE",
+                    llu(d->operands));
+    FA_TRY(check_period("bias_period", d->bias_period, *d, message));
+    FA_TRY(check_period("mask_period", d->mask_period, *d, message));
+    FA_TRY(in_range(message, "mask_keys", d->mask_keys, 0, kMaxSize));
     if (d->key_range_max == 0) d->key_range_max = 1;
-    return in_range(m, "key_range_max", d->key_range_max, 1, kMaxSize);
+    return in_range(message, "key_range_max", d->key_range_max, 1, kMaxSize);
 }
 
-static fa_status_t check_schedule(fa_attention_desc_t* d, Message* m) {
-    FA_TRY(in_range(m, "num_splits", d->num_splits, 0, kMaxSplits));
-    FA_TRY(in_range(m, "split_size", d->split_size, 0, INT64_MAX));
+static fa_status_t check_schedule(fa_attention_desc_t* d, Message* message) {
+    FA_TRY(in_range(message, "num_splits", d->num_splits, 0, kMaxSplits));
+    FA_TRY(in_range(message, "split_size", d->split_size, 0, INT64_MAX));
     if (d->num_splits != 0 && d->split_size != 0) {
-        return fail(m, FA_INVALID_ARGUMENT, "split_size is %lld: expected 0 when num_splits is set, %d", ll(d->split_size), d->num_splits);
+        return fail(message, FA_INVALID_ARGUMENT, "split_size is %lld: expected 0 when num_splits is set, %d", ll(d->split_size),
+                    d->num_splits);
     }
     d->split_size = min_of(d->split_size, kFar);
-    FA_TRY(in_range(m, "reserve_units", d->reserve_units, 0, INT32_MAX));
+    FA_TRY(in_range(message, "reserve_units", d->reserve_units, 0, INT32_MAX));
     const bool f32 = d->q_dtype == FA_F32 && d->k_dtype == FA_F32 && d->v_dtype == FA_F32 && d->o_dtype == FA_F32;
     if (d->algorithm != FA_ALGORITHM_FLASH && !f32) {
-        return fail(m, FA_UNSUPPORTED,
+        return fail(message, FA_UNSUPPORTED,
                     "algorithm is %d and q_dtype, k_dtype, v_dtype, o_dtype are %s, %s, %s, %s: expected f32 for a study baseline",
                     d->algorithm, fa_dtype_name(d->q_dtype), fa_dtype_name(d->k_dtype), fa_dtype_name(d->v_dtype),
                     fa_dtype_name(d->o_dtype));
@@ -274,18 +283,18 @@ static fa_status_t check_schedule(fa_attention_desc_t* d, Message* m) {
     return FA_OK;
 }
 
-static fa_status_t check_masks(fa_attention_desc_t* d, Message* m) {
+static fa_status_t check_masks(fa_attention_desc_t* d, Message* message) {
     if (d->flags & FA_WINDOW) {
-        FA_TRY(in_range(m, "window_left", d->window_left, -1, INT64_MAX));
-        FA_TRY(in_range(m, "window_right", d->window_right, -1, INT64_MAX));
+        FA_TRY(in_range(message, "window_left", d->window_left, -1, INT64_MAX));
+        FA_TRY(in_range(message, "window_right", d->window_right, -1, INT64_MAX));
         d->window_left = min_of(d->window_left, kFar);
         d->window_right = min_of(d->window_right, kFar);
     } else if (d->window_left != 0 || d->window_right != 0) {
         const bool left = d->window_left != 0;
-        return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without FA_WINDOW", left ? "window_left" : "window_right",
+        return fail(message, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without FA_WINDOW", left ? "window_left" : "window_right",
                     ll(left ? d->window_left : d->window_right));
     }
-    FA_TRY(in_range(m, "chunk", d->chunk, 0, INT64_MAX));
+    FA_TRY(in_range(message, "chunk", d->chunk, 0, INT64_MAX));
     d->chunk = min_of(d->chunk, kFar);
 
     const char* user = d->flags & FA_CAUSAL             ? "FA_CAUSAL"
@@ -294,31 +303,32 @@ static fa_status_t check_masks(fa_attention_desc_t* d, Message* m) {
                        : d->operands & FA_OPERAND_ALIBI ? "FA_OPERAND_ALIBI"
                                                         : nullptr;
     if (user && d->alignment == FA_ALIGN_UNSET) {
-        return fail(m, FA_INVALID_ARGUMENT, "alignment is not set: expected FA_ALIGN_TOP_LEFT, _BOTTOM_RIGHT or _EXPLICIT with %s", user);
+        return fail(message, FA_INVALID_ARGUMENT, "alignment is not set: expected FA_ALIGN_TOP_LEFT, _BOTTOM_RIGHT or _EXPLICIT with %s",
+                    user);
     }
     const bool offset = (d->operands & FA_OPERAND_CAUSAL_OFFSET) != 0;
     if (offset != (d->alignment == FA_ALIGN_EXPLICIT)) {
-        return fail(m, FA_INVALID_ARGUMENT, "alignment is %d: expected FA_ALIGN_EXPLICIT (3) %s FA_OPERAND_CAUSAL_OFFSET", d->alignment,
-                    offset ? "with" : "only with");
+        return fail(message, FA_INVALID_ARGUMENT, "alignment is %d: expected FA_ALIGN_EXPLICIT (3) %s FA_OPERAND_CAUSAL_OFFSET",
+                    d->alignment, offset ? "with" : "only with");
     }
     return FA_OK;
 }
 
-static fa_status_t check_cache(fa_attention_desc_t* d, Message* m) {
+static fa_status_t check_cache(fa_attention_desc_t* d, Message* message) {
     const uint64_t cache = d->operands & (FA_OPERAND_PAGE_TABLE | FA_OPERAND_KV_BATCH_IDX);
     if ((d->operands & FA_OPERAND_CU_SEQLENS_K) && cache) {
-        return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_CU_SEQLENS_K without %s", llu(d->operands),
+        return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_CU_SEQLENS_K without %s", llu(d->operands),
                     operand_name(cache));
     }
-    if (d->operands & FA_OPERAND_PAGE_TABLE) FA_TRY(in_range(m, "page_size", d->page_size, 1, kMaxSize));
-    if (d->operands & FA_OPERAND_KV_BATCH_IDX) FA_TRY(in_range(m, "kv_batch", d->kv_batch, d->batch > 0, kMaxSize));
+    if (d->operands & FA_OPERAND_PAGE_TABLE) FA_TRY(in_range(message, "page_size", d->page_size, 1, kMaxSize));
+    if (d->operands & FA_OPERAND_KV_BATCH_IDX) FA_TRY(in_range(message, "kv_batch", d->kv_batch, d->batch > 0, kMaxSize));
     return FA_OK;
 }
 
-static fa_status_t check_zero_strides(const Tensor& t, const char* owner, Message* m) {
+static fa_status_t check_zero_strides(const Tensor& t, const char* owner, Message* message) {
     for (int i = 0; i < t.rank; i++) {
         if (t.stride[i] == 0) continue;
-        return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 without %s", t.name, i, ll(t.stride[i]), owner);
+        return fail(message, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 without %s", t.name, i, ll(t.stride[i]), owner);
     }
     return FA_OK;
 }
@@ -327,111 +337,114 @@ enum class Use { read, written };
 
 // Strides of a tensor that has a bit in `strided`; `stride` is its field.
 static fa_status_t lay_strided(const fa_attention_desc_t& d, uint32_t bit, const char* bit_name, Tensor t, bool unit, Use use,
-                               int64_t* stride, Message* m) {
+                               int64_t* stride, Message* message) {
     if (d.strided & bit) {
-        FA_TRY(check_strides(t, unit, m));
+        FA_TRY(check_strides(t, unit, message));
     } else {
-        FA_TRY(check_zero_strides(t, bit_name, m));
-        FA_TRY(lay_dense(&t, m));
+        FA_TRY(check_zero_strides(t, bit_name, message));
+        FA_TRY(lay_dense(&t, message));
     }
-    if (use == Use::written) FA_TRY(check_distinct(t, m));
+    if (use == Use::written) FA_TRY(check_distinct(t, message));
     put_strides(t, stride);
     return FA_OK;
 }
 
 // Strides of a tensor that has an operand bit: always literal.
-static fa_status_t lay_literal(const fa_attention_desc_t& d, uint64_t operand, const Tensor& t, Use use, int64_t* stride, Message* m) {
-    if (!(d.operands & operand)) return check_zero_strides(t, operand_name(operand), m);
-    FA_TRY(check_strides(t, false, m));
-    if (use == Use::written) FA_TRY(check_distinct(t, m));
+static fa_status_t lay_literal(const fa_attention_desc_t& d, uint64_t operand, const Tensor& t, Use use, int64_t* stride,
+                               Message* message) {
+    if (!(d.operands & operand)) return check_zero_strides(t, operand_name(operand), message);
+    FA_TRY(check_strides(t, false, message));
+    if (use == Use::written) FA_TRY(check_distinct(t, message));
     put_strides(t, stride);
     return FA_OK;
 }
 
 // The same for a table_of(), of whose strides one is a field.
-static fa_status_t lay_table(const Tensor& t, int64_t* row_stride, Message* m) {
+static fa_status_t lay_table(const Tensor& t, int64_t* row_stride, Message* message) {
     int64_t stride[kMaxRank];
-    FA_TRY(check_fits(t, m));
+    FA_TRY(check_fits(t, message));
     put_strides(t, stride);
     *row_stride = stride[0];
     return FA_OK;
 }
 
-static fa_status_t lay_keys(Problem* p, int32_t op, Message* m) {
+static fa_status_t lay_keys(Problem* p, int32_t op, Message* message) {
     fa_attention_desc_t& d = p->d;
     const Use use = op == FA_OP_APPEND_KV ? Use::written : Use::read;
-    FA_TRY(lay_strided(d, FA_STRIDED_K, "FA_STRIDED_K", k_tensor(*p, nullptr), true, use, d.k_stride, m));
-    FA_TRY(lay_strided(d, FA_STRIDED_V, "FA_STRIDED_V", v_tensor(*p, nullptr), true, use, d.v_stride, m));
+    FA_TRY(lay_strided(d, FA_STRIDED_K, "FA_STRIDED_K", k_tensor(*p, nullptr), true, use, d.k_stride, message));
+    FA_TRY(lay_strided(d, FA_STRIDED_V, "FA_STRIDED_V", v_tensor(*p, nullptr), true, use, d.v_stride, message));
     if (p->has(FA_OPERAND_K_TAIL))
-        FA_TRY(lay_strided(d, FA_STRIDED_K_TAIL, "FA_STRIDED_K_TAIL", k_tail_tensor(*p, nullptr), true, use, d.k_tail_stride, m));
-    FA_TRY(lay_literal(d, FA_OPERAND_K_DESCALE, k_descale_tensor(*p, nullptr), Use::read, d.k_descale_stride, m));
-    FA_TRY(lay_literal(d, FA_OPERAND_V_DESCALE, v_descale_tensor(*p, nullptr), Use::read, d.v_descale_stride, m));
-    return lay_table(page_table_tensor(*p, nullptr), &d.page_table_stride, m);
+        FA_TRY(lay_strided(d, FA_STRIDED_K_TAIL, "FA_STRIDED_K_TAIL", k_tail_tensor(*p, nullptr), true, use, d.k_tail_stride, message));
+    FA_TRY(lay_literal(d, FA_OPERAND_K_DESCALE, k_descale_tensor(*p, nullptr), Use::read, d.k_descale_stride, message));
+    FA_TRY(lay_literal(d, FA_OPERAND_V_DESCALE, v_descale_tensor(*p, nullptr), Use::read, d.v_descale_stride, message));
+    return lay_table(page_table_tensor(*p, nullptr), &d.page_table_stride, message);
 }
 
-static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
+static fa_status_t lay_tensors(Problem* p, int32_t op, Message* message) {
     fa_attention_desc_t& d = p->d;
     if (attends(op) || op == FA_OP_ROTARY) {
-        FA_TRY(lay_strided(d, FA_STRIDED_Q, "FA_STRIDED_Q", q_tensor(*p, "q", nullptr), true, Use::read, d.q_stride, m));
+        FA_TRY(lay_strided(d, FA_STRIDED_Q, "FA_STRIDED_Q", q_tensor(*p, "q", nullptr), true, Use::read, d.q_stride, message));
     }
     if (p->has(FA_OPERAND_Q_TAIL))
-        FA_TRY(lay_strided(d, FA_STRIDED_Q_TAIL, "FA_STRIDED_Q_TAIL", q_tail_tensor(*p, nullptr), true, Use::read, d.q_tail_stride, m));
-    if (reads_keys(op)) FA_TRY(lay_keys(p, op, m));
+        FA_TRY(
+            lay_strided(d, FA_STRIDED_Q_TAIL, "FA_STRIDED_Q_TAIL", q_tail_tensor(*p, nullptr), true, Use::read, d.q_tail_stride, message));
+    if (reads_keys(op)) FA_TRY(lay_keys(p, op, message));
     if (attends(op) || op == FA_OP_MERGE) {
         const Use use = op == FA_OP_BACKWARD ? Use::read : Use::written;
-        FA_TRY(lay_strided(d, FA_STRIDED_O, "FA_STRIDED_O", o_tensor(*p, nullptr), true, use, d.o_stride, m));
-        FA_TRY(lay_strided(d, FA_STRIDED_LSE, "FA_STRIDED_LSE", lse_tensor(*p, nullptr), false, use, d.lse_stride, m));
+        FA_TRY(lay_strided(d, FA_STRIDED_O, "FA_STRIDED_O", o_tensor(*p, nullptr), true, use, d.o_stride, message));
+        FA_TRY(lay_strided(d, FA_STRIDED_LSE, "FA_STRIDED_LSE", lse_tensor(*p, nullptr), false, use, d.lse_stride, message));
     }
     if (attends(op)) {
         FA_TRY(lay_literal(d, FA_OPERAND_BIAS, pair_tensor(*p, "bias", nullptr, element_size(d.bias_dtype), d.bias_stride, d.bias_period),
-                           Use::read, d.bias_stride, m));
-        FA_TRY(lay_literal(d, FA_OPERAND_MASK, mask_tensor(*p, nullptr), Use::read, d.mask_stride, m));
-        FA_TRY(lay_literal(d, FA_OPERAND_KEY_RANGES, key_range_tensor(*p, "key_range", nullptr), Use::read, d.key_range_stride, m));
-        FA_TRY(
-            lay_literal(d, FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST, key_list_tensor(*p, "list", nullptr), Use::read, d.list_stride, m));
+                           Use::read, d.bias_stride, message));
+        FA_TRY(lay_literal(d, FA_OPERAND_MASK, mask_tensor(*p, nullptr), Use::read, d.mask_stride, message));
+        FA_TRY(lay_literal(d, FA_OPERAND_KEY_RANGES, key_range_tensor(*p, "key_range", nullptr), Use::read, d.key_range_stride, message));
+        FA_TRY(lay_literal(d, FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST, key_list_tensor(*p, "list", nullptr), Use::read, d.list_stride,
+                           message));
         FA_TRY(lay_literal(d, FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST_COUNT, key_list_count_tensor(*p, "list_count", nullptr),
-                           Use::read, d.list_count_stride, m));
-        FA_TRY(check_list_bytes(*p, m));
-        FA_TRY(lay_literal(d, FA_OPERAND_Q_DESCALE, q_descale_tensor(*p, nullptr), Use::read, d.q_descale_stride, m));
-        FA_TRY(in_range(m, "alibi_batch_stride", d.alibi_batch_stride, 0, INT64_MAX));
-        FA_TRY(lay_table(table_of("alibi_slopes", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride), &d.alibi_batch_stride, m));
+                           Use::read, d.list_count_stride, message));
+        FA_TRY(check_list_bytes(*p, message));
+        FA_TRY(lay_literal(d, FA_OPERAND_Q_DESCALE, q_descale_tensor(*p, nullptr), Use::read, d.q_descale_stride, message));
+        FA_TRY(in_range(message, "alibi_batch_stride", d.alibi_batch_stride, 0, INT64_MAX));
+        FA_TRY(lay_table(table_of("alibi_slopes", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride), &d.alibi_batch_stride, message));
     }
     if (op != FA_OP_FORWARD) return FA_OK;
-    return lay_literal(d, FA_OPERAND_SCORES, score_tensor(*p, "scores", nullptr, 4, d.scores_stride), Use::written, d.scores_stride, m);
+    return lay_literal(d, FA_OPERAND_SCORES, score_tensor(*p, "scores", nullptr, 4, d.scores_stride), Use::written, d.scores_stride,
+                       message);
 }
 
-fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Message* m) {
-    FA_TRY(in_range(m, "op", op, FA_OP_FORWARD, FA_OP_BACKWARD));
+fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Message* message) {
+    FA_TRY(in_range(message, "op", op, FA_OP_FORWARD, FA_OP_BACKWARD));
     fa_attention_desc_t& d = p->d;
-    FA_TRY(import_struct(&d, user, m));
-    FA_TRY(check_known(d, m));
+    FA_TRY(import_struct(&d, user, message));
+    FA_TRY(check_known(d, message));
     const uint64_t given = d.operands;
     d.operands &= operands_read(op);
     if (op == FA_OP_APPEND_KV && (d.operands & FA_OPERAND_CU_SEQLENS_K)) {
-        return fail(m, FA_INVALID_ARGUMENT,
+        return fail(message, FA_INVALID_ARGUMENT,
                     "operands is 0x%llx: expected no FA_OPERAND_CU_SEQLENS_K, since packed keys have no room to append", llu(d.operands));
     }
     // An append stores whole rows of k unless they have a tail.
     if (op == FA_OP_APPEND_KV && (given & FA_OPERAND_Q_TAIL) && !(given & FA_OPERAND_K_TAIL)) d.dim_tail = 0;
-    FA_TRY(check_belongings(d, op, m));
+    FA_TRY(check_belongings(d, op, message));
     if (!attends(op)) d.list_space = FA_LIST_KEYS;
     if (d.list_space == FA_LIST_SLOTS) d.seqlen_k = 0;  // the entries' number, when that is known to be one
     const bool v_in_k = reads_keys(op) && (d.flags & FA_V_IN_K);
-    if (v_in_k) FA_TRY(check_v_in_k(d, op, m));
-    FA_TRY(check_types(&d, op, m));
-    if (op == FA_OP_BACKWARD) FA_TRY(check_differentiable(d, m));
-    FA_TRY(check_sizes(p, op, m));
+    if (v_in_k) FA_TRY(check_v_in_k(d, op, message));
+    FA_TRY(check_types(&d, op, message));
+    if (op == FA_OP_BACKWARD) FA_TRY(check_differentiable(d, message));
+    FA_TRY(check_sizes(p, op, message));
     if (op != FA_OP_APPEND_KV && d.total_q != 0 && !p->packed_q())
-        return fail(m, FA_INVALID_ARGUMENT, "total_q is %lld: expected 0 without FA_OPERAND_CU_SEQLENS_Q", ll(d.total_q));
-    if (reads_keys(op)) FA_TRY(check_cache(&d, m));
-    if (op != FA_OP_APPEND_KV) FA_TRY(check_rows(&d, op, m));
+        return fail(message, FA_INVALID_ARGUMENT, "total_q is %lld: expected 0 without FA_OPERAND_CU_SEQLENS_Q", ll(d.total_q));
+    if (reads_keys(op)) FA_TRY(check_cache(&d, message));
+    if (op != FA_OP_APPEND_KV) FA_TRY(check_rows(&d, op, message));
     if (attends(op)) {
-        FA_TRY(check_scores(&d, m));
-        FA_TRY(check_lists(&d, op, m));
-        FA_TRY(check_schedule(&d, m));
-        FA_TRY(check_masks(&d, m));
+        FA_TRY(check_scores(&d, message));
+        FA_TRY(check_lists(&d, op, message));
+        FA_TRY(check_schedule(&d, message));
+        FA_TRY(check_masks(&d, message));
         if (op == FA_OP_FORWARD && d.scores_stage != 0 && !p->has(FA_OPERAND_SCORES))
-            return fail(m, FA_INVALID_ARGUMENT, "scores_stage is %d: expected 0 without FA_OPERAND_SCORES", d.scores_stage);
+            return fail(message, FA_INVALID_ARGUMENT, "scores_stage is %d: expected 0 without FA_OPERAND_SCORES", d.scores_stage);
     }
     p->kv_heads = common_multiple(d.heads_k, d.heads_v);
     if (p->slots()) p->kv_heads = common_multiple(p->kv_heads, d.list_heads);
@@ -439,8 +452,8 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
     p->pages_per_row = p->has(FA_OPERAND_PAGE_TABLE) ? ceil_div(d.seqlen_k, d.page_size) : 0;
     if (p->has(FA_OPERAND_PAGE_TABLE) && d.page_table_stride == 0) d.page_table_stride = p->pages_per_row;
     if (v_in_k && op == FA_OP_APPEND_KV) d.heads_v = 0;  // it comes with k
-    FA_TRY(lay_tensors(p, op, m));
-    if (attends(op)) FA_TRY(check_keys(d, m));
+    FA_TRY(lay_tensors(p, op, message));
+    if (attends(op)) FA_TRY(check_keys(d, message));
     if (reads_keys(op)) settle_blocks(p);
     if (v_in_k && op == FA_OP_FORWARD) take_v_from_k(&d);
     p->options = attends(op) ? options_of(d) : 0;

@@ -40,13 +40,13 @@ int32_t unit_elements(int32_t dtype) {
     return t ? t->elements : 1;
 }
 
-fa_status_t check_dtype(const char* field, int32_t value, Holds holds, Message* m) {
+fa_status_t check_dtype(const char* field, int32_t value, Holds holds, Message* message) {
     const Dtype* t = find_dtype(value);
     if (value == 0 || (t && t->holds & holds)) return FA_OK;
-    if (!t) return fail(m, FA_UNSUPPORTED_FIELD, "%s is %d: unknown, expected a type that fa_dtype_name knows", field, value);
+    if (!t) return fail(message, FA_UNSUPPORTED_FIELD, "%s is %d: unknown, expected a type that fa_dtype_name knows", field, value);
     char types[160];
     list_types(holds, types, sizeof types);
-    return fail(m, FA_INVALID_ARGUMENT, "%s is %s: expected one of %s", field, t->name, types);
+    return fail(message, FA_INVALID_ARGUMENT, "%s is %s: expected one of %s", field, t->name, types);
 }
 
 }  // namespace fa

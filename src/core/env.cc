@@ -67,13 +67,13 @@ bool look_up(const Word (&words)[N], const char* text, int32_t* value) {
     return false;
 }
 
-fa_status_t no_such_isa(Message* m) {
+fa_status_t no_such_isa(Message* message) {
     char expected[128] = "";
     for (const Word& w : kIsaWords) {
         const size_t used = strlen(expected);
         snprintf(expected + used, sizeof expected - used, "%s%s", used ? ", " : "", w.text);
     }
-    return fail(m, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\": expected one of %s", variables.max_isa, expected);
+    return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\": expected one of %s", variables.max_isa, expected);
 }
 
 }  // namespace

@@ -13,23 +13,23 @@ namespace {
 // an extent follow no pointer.
 template <class Args, class Checked>
 fa_status_t measure(const fa_attention_desc_t* desc, int32_t op, const void* user, uint32_t field,
-                    fa_status_t (*check)(const Problem&, Checked*, bool, Regions*, Message*), uint64_t* bytes, Message* m) {
+                    fa_status_t (*check)(const Problem&, Checked*, bool, Regions*, Message*), uint64_t* bytes, Message* message) {
     Checked args;
     fa_attention_desc_t of_k;
     Problem p;
-    FA_TRY(import_struct<Args>(&args, static_cast<const Args*>(user), m));
-    FA_TRY(choose_desc(args, &desc, &of_k, m));
-    FA_TRY(resolve(desc, op, &p, m));
+    FA_TRY(import_struct<Args>(&args, static_cast<const Args*>(user), message));
+    FA_TRY(choose_desc(args, &desc, &of_k, message));
+    FA_TRY(resolve(desc, op, &p, message));
     const Pointer* asked = nullptr;
     for (const Pointer& one : pointers_of<Args>())
         if (one.offset == field) asked = &one;
     if (asked == nullptr)
-        return fail(m, FA_INVALID_ARGUMENT, "field is %u: expected the offset of a pointer to a tensor in the args", field);
+        return fail(message, FA_INVALID_ARGUMENT, "field is %u: expected the offset of a pointer to a tensor in the args", field);
     constexpr uintptr_t kGiven = 256;  // aligned for every type
     memcpy(reinterpret_cast<char*>(&args) + field, &kGiven, sizeof kGiven);
     Regions regions;
     regions.asked = asked->name;
-    FA_TRY(check(p, &args, false, &regions, m));
+    FA_TRY(check(p, &args, false, &regions, message));
     *bytes = regions.extent;
     return FA_OK;
 }

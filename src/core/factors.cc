@@ -28,15 +28,16 @@ struct Sides {
     }
 };
 
-fa_status_t check_side(const Problem& p, const Side& s, Message* m) {
+fa_status_t check_side(const Problem& p, const Side& s, Message* message) {
     for (int i = 0; i < 2; i++)
-        if (s.block[i] < 0) return fail(m, FA_INVALID_ARGUMENT, "%s[%d] is %lld: expected 0 or more", s.block_name, i, ll(s.block[i]));
+        if (s.block[i] < 0)
+            return fail(message, FA_INVALID_ARGUMENT, "%s[%d] is %lld: expected 0 or more", s.block_name, i, ll(s.block[i]));
     if (s.shift && p.has(s.shift)) {
         if (!p.has(s.factor))
-            return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected %s with %s", llu(p.d.operands), operand_name(s.factor),
+            return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected %s with %s", llu(p.d.operands), operand_name(s.factor),
                         operand_name(s.shift));
         if (*s.dtype == FA_E8M0)
-            return fail(m, FA_INVALID_ARGUMENT, "%s is e8m0: expected no %s, since a shift has the type of the scales", s.dtype_name,
+            return fail(message, FA_INVALID_ARGUMENT, "%s is e8m0: expected no %s, since a shift has the type of the scales", s.dtype_name,
                         operand_name(s.shift));
     }
     if (*s.dtype == 0) *s.dtype = FA_F32;
@@ -47,9 +48,9 @@ fa_status_t check_side(const Problem& p, const Side& s, Message* m) {
 
 }  // namespace
 
-fa_status_t check_factors(Problem* p, int32_t op, Message* m) {
+fa_status_t check_factors(Problem* p, int32_t op, Message* message) {
     const Sides sides(p);
-    for (int i = attends(op) ? 0 : 1; i < 3; i++) FA_TRY(check_side(*p, sides.side[i], m));
+    for (int i = attends(op) ? 0 : 1; i < 3; i++) FA_TRY(check_side(*p, sides.side[i], message));
     return FA_OK;
 }
 
@@ -62,7 +63,7 @@ void settle_blocks(Problem* p) {
     }
 }
 
-fa_status_t check_tails(fa_attention_desc_t* d, int32_t op, Message* m) {
+fa_status_t check_tails(fa_attention_desc_t* d, int32_t op, Message* message) {
     const struct {
         const char* name;
         uint64_t operand;
@@ -74,13 +75,13 @@ fa_status_t check_tails(fa_attention_desc_t* d, int32_t op, Message* m) {
         any = true;
         if (*tails[i].dtype != 0) continue;
         if (element_size(d->q_dtype) == 1)
-            return fail(m, FA_INVALID_ARGUMENT, "%s is not set: expected FA_F32, FA_F16 or FA_BF16 where q_dtype is %s", tails[i].name,
-                        fa_dtype_name(d->q_dtype));
+            return fail(message, FA_INVALID_ARGUMENT, "%s is not set: expected FA_F32, FA_F16 or FA_BF16 where q_dtype is %s",
+                        tails[i].name, fa_dtype_name(d->q_dtype));
         *tails[i].dtype = d->q_dtype;
     }
     if (!any) return FA_OK;
-    if (d->dim_qk == 1) return fail(m, FA_INVALID_ARGUMENT, "dim_qk is 1: expected 2 or more with a tail");
-    return in_range(m, "dim_tail", d->dim_tail, 1, d->dim_qk - 1);
+    if (d->dim_qk == 1) return fail(message, FA_INVALID_ARGUMENT, "dim_qk is 1: expected 2 or more with a tail");
+    return in_range(message, "dim_tail", d->dim_tail, 1, d->dim_qk - 1);
 }
 
 }  // namespace fa

@@ -26,49 +26,49 @@ bool watch_forks() {
     return true;
 }
 
-fa_status_t check_info(const fa_create_info_t& i, Message* m) {
-    if (i.flags != 0) return fail(m, FA_UNSUPPORTED_FIELD, "info.flags is 0x%x: expected 0", i.flags);
+fa_status_t check_info(const fa_create_info_t& i, Message* message) {
+    if (i.flags != 0) return fail(message, FA_UNSUPPORTED_FIELD, "info.flags is 0x%x: expected 0", i.flags);
     if (i.backend != FA_BACKEND_AUTO && registered(i.backend) == nullptr)
-        return fail(m, FA_UNSUPPORTED_FIELD, "info.backend is %d: expected an FA_BACKEND_ value", i.backend);
+        return fail(message, FA_UNSUPPORTED_FIELD, "info.backend is %d: expected an FA_BACKEND_ value", i.backend);
     if (i.memory < FA_MEMORY_DEFAULT || i.memory > FA_MEMORY_DEVICE)
-        return fail(m, FA_UNSUPPORTED_FIELD, "info.memory is %d: expected an FA_MEMORY_ value", i.memory);
+        return fail(message, FA_UNSUPPORTED_FIELD, "info.memory is %d: expected an FA_MEMORY_ value", i.memory);
     if (i.log_level < FA_LOG_NONE || i.log_level > FA_LOG_DEBUG)
-        return fail(m, FA_UNSUPPORTED_FIELD, "info.log_level is %d: expected an FA_LOG_ value", i.log_level);
-    if (i.device < 0) return fail(m, FA_INVALID_ARGUMENT, "info.device is %d: expected 0 or more", i.device);
+        return fail(message, FA_UNSUPPORTED_FIELD, "info.log_level is %d: expected an FA_LOG_ value", i.log_level);
+    if (i.device < 0) return fail(message, FA_INVALID_ARGUMENT, "info.device is %d: expected 0 or more", i.device);
     if (i.stream != nullptr && i.backend == FA_BACKEND_AUTO)
-        return fail(m, FA_INVALID_ARGUMENT, "info.stream is %p: expected NULL with FA_BACKEND_AUTO, since a stream belongs to one backend",
-                    i.stream);
+        return fail(message, FA_INVALID_ARGUMENT,
+                    "info.stream is %p: expected NULL with FA_BACKEND_AUTO, since a stream belongs to one backend", i.stream);
     if (i.backend_dir != nullptr && !os::is_absolute(i.backend_dir))
-        return fail(m, FA_INVALID_ARGUMENT, "info.backend_dir is \"%s\": expected an absolute path", i.backend_dir);
+        return fail(message, FA_INVALID_ARGUMENT, "info.backend_dir is \"%s\": expected an absolute path", i.backend_dir);
     return FA_OK;
 }
 
-fa_status_t read_info(const fa_create_info_t* user, fa_create_info_t* info, Message* m) {
+fa_status_t read_info(const fa_create_info_t* user, fa_create_info_t* info, Message* message) {
     *info = FA_CREATE_INFO_INIT;
     if (user == nullptr) return FA_OK;
-    const fa_status_t status = import_struct(info, user, m);
-    return status != FA_OK ? status : check_info(*info, m);
+    const fa_status_t status = import_struct(info, user, message);
+    return status != FA_OK ? status : check_info(*info, message);
 }
 
-fa_status_t open_backend(fa_handle_s& h, const Registered& entry, fa_create_info_t info, const Environment& env, Message* m) {
-    fa_status_t status = find_backend(entry, info.backend_dir, &h.backend, m);
+fa_status_t open_backend(fa_handle_s& h, const Registered& entry, fa_create_info_t info, const Environment& env, Message* message) {
+    fa_status_t status = find_backend(entry, info.backend_dir, &h.backend, message);
     if (status != FA_OK) return status;
     info.backend = entry.id;
-    status = h.backend->create(&h.host, &info, &h.context, m);
+    status = h.backend->create(&h.host, &info, &h.context, message);
     if (status != FA_OK || entry.id != FA_BACKEND_CPU || env.max_isa == 0) return status;
-    status = h.backend->set(h.context, FA_PARAM_MAX_ISA, env.max_isa, m);
+    status = h.backend->set(h.context, FA_PARAM_MAX_ISA, env.max_isa, message);
     if (status != FA_OK) h.backend->destroy(h.context, false);
     return status;
 }
 
 // AUTO: any failure is a reason to go on; the last one, the CPU's, is the caller's.
-fa_status_t choose_backend(fa_handle_s& h, const fa_create_info_t& info, const Environment& env, Message* m) {
-    if (info.backend != FA_BACKEND_AUTO) return open_backend(h, *registered(info.backend), info, env, m);
+fa_status_t choose_backend(fa_handle_s& h, const fa_create_info_t& info, const Environment& env, Message* message) {
+    if (info.backend != FA_BACKEND_AUTO) return open_backend(h, *registered(info.backend), info, env, message);
     fa_status_t status = FA_OK;
     for (int i = 0; i < kBackends; i++) {
-        status = open_backend(h, kRegistry[i], info, env, m);
+        status = open_backend(h, kRegistry[i], info, env, message);
         if (status == FA_OK) break;
-        h.passed_over[i] = *m;
+        h.passed_over[i] = *message;
     }
     return status;
 }
@@ -97,7 +97,7 @@ void wrap_callbacks(fa_handle_s& h, fa_create_info_t* info) {
 }
 
 // Of a handle that is inside a call, fa_create.
-fa_status_t furnish(fa_handle_s& h, fa_create_info_t info, const Environment& env, bool logged, Message* m) {
+fa_status_t furnish(fa_handle_s& h, fa_create_info_t info, const Environment& env, bool logged, Message* message) {
     wrap_callbacks(h, &info);
     if (logged) h.log = log_of(info, env);
     h.host = {.abi = kBackendAbi,
@@ -109,13 +109,13 @@ fa_status_t furnish(fa_handle_s& h, fa_create_info_t info, const Environment& en
     h.device = info.device;
     h.memory = info.memory;
     h.stream = info.stream;
-    fa_status_t status = choose_backend(h, info, env, m);
+    fa_status_t status = choose_backend(h, info, env, message);
     if (status == FA_OK) {
-        status = make_plans(h, m);
+        status = make_plans(h, message);
         if (status != FA_OK) h.backend->destroy(h.context, false);
     }
     if (status != FA_OK) {
-        log_line(h.log, FA_LOG_ERROR, "fa_create: %s: %s", fa_status_name(status), m->text);
+        log_line(h.log, FA_LOG_ERROR, "fa_create: %s: %s", fa_status_name(status), message->text);
         return status;
     }
     h.host_metadata = h.memory == FA_MEMORY_HOST || h.backend->id == FA_BACKEND_CPU;
@@ -129,21 +129,21 @@ fa_status_t furnish(fa_handle_s& h, fa_create_info_t info, const Environment& en
 }
 
 // logged: false for a handle that only answers whether one can be made.
-fa_status_t make_handle(const fa_create_info_t* user, bool logged, fa_handle_t* handle, Message* m) {
+fa_status_t make_handle(const fa_create_info_t* user, bool logged, fa_handle_t* handle, Message* message) {
     fa_create_info_t info;
     Environment env;
-    fa_status_t status = read_info(user, &info, m);
-    if (status == FA_OK) status = environment(&env, m);
+    fa_status_t status = read_info(user, &info, message);
+    if (status == FA_OK) status = environment(&env, message);
     if (status != FA_OK) return status;
     if (info.memory == FA_MEMORY_DEFAULT) info.memory = info.backend == FA_BACKEND_AUTO ? FA_MEMORY_HOST : FA_MEMORY_DEVICE;
 
     void* memory = watch_forks() ? os::allocate(sizeof(fa_handle_s), alignof(fa_handle_s)) : nullptr;
-    if (memory == nullptr) return fail(m, FA_OUT_OF_MEMORY, "no memory for a handle of %d bytes", int(sizeof(fa_handle_s)));
+    if (memory == nullptr) return fail(message, FA_OUT_OF_MEMORY, "no memory for a handle of %d bytes", int(sizeof(fa_handle_s)));
     fa_handle_s& h = *new (memory) fa_handle_s{};
     h.owner = current_process();
     h.busy.store(true, std::memory_order_relaxed);
     h.caller.enter();
-    status = furnish(h, info, env, logged, m);
+    status = furnish(h, info, env, logged, message);
     h.caller.leave();
     h.busy.store(false, std::memory_order_relaxed);
     if (status != FA_OK) {
@@ -151,24 +151,24 @@ fa_status_t make_handle(const fa_create_info_t* user, bool logged, fa_handle_t* 
         return status;
     }
     *handle = &h;
-    m->text[0] = 0;
+    message->text[0] = 0;
     return FA_OK;
 }
 
 // What fa_create would give for a backend. A CPU handle is cheap to try, and settles FLASHATTN_MAX_ISA too; a handle of a GPU
 // would start a context on the device.
-fa_status_t probe(int32_t id, const Backend** backend, Message* m) {
+fa_status_t probe(int32_t id, const Backend** backend, Message* message) {
     const Registered* entry = registered(id);
     if (entry == nullptr)
-        return fail(m, FA_INVALID_ARGUMENT, "backend is %d: expected FA_BACKEND_CPU, FA_BACKEND_CUDA or FA_BACKEND_HIP", id);
+        return fail(message, FA_INVALID_ARGUMENT, "backend is %d: expected FA_BACKEND_CPU, FA_BACKEND_CUDA or FA_BACKEND_HIP", id);
     Environment env;
-    fa_status_t status = environment(&env, m);
-    if (status == FA_OK) status = find_backend(*entry, nullptr, backend, m);
+    fa_status_t status = environment(&env, message);
+    if (status == FA_OK) status = find_backend(*entry, nullptr, backend, message);
     if (status != FA_OK || id != FA_BACKEND_CPU) return status;
     fa_create_info_t info = FA_CREATE_INFO_INIT;
     info.backend = id;
     fa_handle_t trial;
-    status = make_handle(&info, false, &trial, m);
+    status = make_handle(&info, false, &trial, message);
     return status != FA_OK ? status : fa_destroy(trial);
 }
 

@@ -11,11 +11,12 @@ namespace {
 
 constexpr int64_t kIndexEnd = int64_t(1) << 31;  // rows and keys fill one 32-bit counter word each; sizes go no further
 
-fa_status_t check_range(const char* begin_name, int64_t begin, const char* count_name, int64_t count, Message* m) {
-    if (begin < 0 || begin > kIndexEnd) return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 to 2^31", begin_name, (long long)begin);
+fa_status_t check_range(const char* begin_name, int64_t begin, const char* count_name, int64_t count, Message* message) {
+    if (begin < 0 || begin > kIndexEnd)
+        return fail(message, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 to 2^31", begin_name, (long long)begin);
     if (count < 0 || count > kIndexEnd - begin)
-        return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 to %lld, since %s + %s may reach 2^31", count_name, (long long)count,
-                    (long long)(kIndexEnd - begin), begin_name, count_name);
+        return fail(message, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 to %lld, since %s + %s may reach 2^31", count_name,
+                    (long long)count, (long long)(kIndexEnd - begin), begin_name, count_name);
     return FA_OK;
 }
 

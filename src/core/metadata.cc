@@ -5,121 +5,121 @@
 
 namespace fa {
 
-fa_status_t check_lengths(const Lengths& l, Message* m) {
+fa_status_t check_lengths(const Lengths& l, Message* message) {
     if (!l.cu && !l.used) return FA_OK;
     const LengthNames& n = l.names;
-    if (l.cu) FA_TRY(entry_in_range(m, n.cu, 0, l.cu[0], {0, l.total, n.total, l.total}));
+    if (l.cu) FA_TRY(entry_in_range(message, n.cu, 0, l.cu[0], {0, l.total, n.total, l.total}));
     for (int64_t b = 0; b < l.batch; b++) {
         if (l.cu) {
-            FA_TRY(entry_in_range(m, n.cu, b + 1, l.cu[b + 1], {l.cu[b], l.total, n.total, l.total}));
+            FA_TRY(entry_in_range(message, n.cu, b + 1, l.cu[b + 1], {l.cu[b], l.total, n.total, l.total}));
             if (l.bound(b) > l.longest && l.longest == 0)
-                return fail(m, FA_INVALID_ARGUMENT, "%s is 0: expected 1 or more, since %s[%lld] is %lld", n.longest, n.cu, ll(b + 1),
+                return fail(message, FA_INVALID_ARGUMENT, "%s is 0: expected 1 or more, since %s[%lld] is %lld", n.longest, n.cu, ll(b + 1),
                             ll(l.cu[b + 1]));
             if (l.bound(b) > l.longest)
-                return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld or less, %s after its predecessor", n.cu, ll(b + 1),
-                            ll(l.cu[b + 1]), ll(l.cu[b] + l.longest), n.longest);
+                return fail(message, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld or less, %s after its predecessor", n.cu,
+                            ll(b + 1), ll(l.cu[b + 1]), ll(l.cu[b] + l.longest), n.longest);
         }
-        if (l.used) FA_TRY(entry_in_range(m, n.used, b, l.used[b], {0, l.bound(b), l.cu ? nullptr : n.longest, l.longest}));
+        if (l.used) FA_TRY(entry_in_range(message, n.used, b, l.used[b], {0, l.bound(b), l.cu ? nullptr : n.longest, l.longest}));
     }
     return FA_OK;
 }
 
-fa_status_t check_leftpad(const Lengths& keys, const int32_t* leftpad, Message* m) {
+fa_status_t check_leftpad(const Lengths& keys, const int32_t* leftpad, Message* message) {
     for (int64_t b = 0; b < keys.batch; b++) {
         const bool all = !keys.cu && !keys.used;
-        FA_TRY(entry_in_range(m, "leftpad_k", b, leftpad[b], {0, keys.length(b), all ? "seqlen_k" : nullptr, keys.longest}));
+        FA_TRY(entry_in_range(message, "leftpad_k", b, leftpad[b], {0, keys.length(b), all ? "seqlen_k" : nullptr, keys.longest}));
     }
     return FA_OK;
 }
 
-fa_status_t check_input_lengths(const Problem& p, const fa_forward_args_t& a, Message* m) {
+fa_status_t check_input_lengths(const Problem& p, const fa_forward_args_t& a, Message* message) {
     const Lengths q{kLengthsOfQ, a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q};
     const Lengths k{kLengthsOfK, a.cu_seqlens_k, a.seqused_k, p.d.batch, p.d.seqlen_k, p.d.total_k};
-    FA_TRY(check_lengths(q, m));
-    FA_TRY(check_lengths(k, m));
-    return a.leftpad_k ? check_leftpad(k, a.leftpad_k, m) : FA_OK;
+    FA_TRY(check_lengths(q, message));
+    FA_TRY(check_lengths(k, message));
+    return a.leftpad_k ? check_leftpad(k, a.leftpad_k, message) : FA_OK;
 }
 
-fa_status_t check_kv_batch_idx(const Problem& p, const int32_t* index, Message* m) {
+fa_status_t check_kv_batch_idx(const Problem& p, const int32_t* index, Message* message) {
     for (int64_t b = 0; b < p.d.batch; b++)
-        FA_TRY(entry_in_range(m, "kv_batch_idx", b, index[b], {0, p.d.kv_batch - 1, "kv_batch", p.d.kv_batch}));
+        FA_TRY(entry_in_range(message, "kv_batch_idx", b, index[b], {0, p.d.kv_batch - 1, "kv_batch", p.d.kv_batch}));
     return FA_OK;
 }
 
-fa_status_t check_pages(const Problem& p, const int32_t* page_table, int64_t row, int64_t begin, int64_t end, Message* m) {
+fa_status_t check_pages(const Problem& p, const int32_t* page_table, int64_t row, int64_t begin, int64_t end, Message* message) {
     if (begin >= end) return FA_OK;
     for (int64_t i = begin / p.d.page_size; i < ceil_div(end, p.d.page_size); i++) {
         const int64_t at = row * p.d.page_table_stride + i;
-        FA_TRY(entry_in_range(m, "page_table", at, page_table[at], {0, p.d.num_pages - 1, "num_pages", p.d.num_pages}));
+        FA_TRY(entry_in_range(message, "page_table", at, page_table[at], {0, p.d.num_pages - 1, "num_pages", p.d.num_pages}));
     }
     return FA_OK;
 }
 
-static fa_status_t check_row_ranges(const KeyRanges& r, int64_t row, Message* m) {
+static fa_status_t check_row_ranges(const KeyRanges& r, int64_t row, Message* message) {
     int64_t last_end = INT64_MIN;
     for (int64_t t = 0; t < r.max; t++) {
         const int64_t at = 2 * (row + t * r.interval);
         const int64_t begin = r.pairs[at], end = r.pairs[at + 1];
         if (begin >= end) continue;
         if (begin < last_end)
-            return fail(m, FA_INVALID_ARGUMENT, "key_ranges[%lld] is %lld: expected %lld or more, the end of an interval before it", ll(at),
-                        ll(begin), ll(last_end));
+            return fail(message, FA_INVALID_ARGUMENT, "key_ranges[%lld] is %lld: expected %lld or more, the end of an interval before it",
+                        ll(at), ll(begin), ll(last_end));
         last_end = end;
     }
     return FA_OK;
 }
 
-fa_status_t check_key_ranges(const Problem& p, const fa_forward_args_t& a, Message* m) {
+fa_status_t check_key_ranges(const Problem& p, const fa_forward_args_t& a, Message* message) {
     const KeyRanges r = key_ranges(p, a);
     const int64_t heads = r.rows.head == 0 ? 1 : p.d.heads_q;
     return each_sequence(p.d.batch, query_spans(p, a.cu_seqlens_q, a.seqused_q), [&](int64_t b, const Span& s) -> fa_status_t {
         for (int64_t h = 0; h < heads; h++)
-            for (int64_t i = 0; i < s.length; i++) FA_TRY(check_row_ranges(r, r.rows.index(b, s.begin + i, h), m));
+            for (int64_t i = 0; i < s.length; i++) FA_TRY(check_row_ranges(r, r.rows.index(b, s.begin + i, h), message));
         return FA_OK;
     });
 }
 
 static fa_status_t check_list(const int32_t* entries, const int32_t* counts, const char* name, const Problem& p, int64_t at,
-                              int64_t count_at, Message* m) {
+                              int64_t count_at, Message* message) {
     char field[32];
     snprintf(field, sizeof field, "%s_count", name);
-    if (counts) FA_TRY(entry_in_range(m, field, count_at, counts[count_at], {0, p.d.list_max, "list_max", p.d.list_max}));
+    if (counts) FA_TRY(entry_in_range(message, field, count_at, counts[count_at], {0, p.d.list_max, "list_max", p.d.list_max}));
     const int64_t length = counts ? counts[count_at] : p.d.list_max;
     const Bounds entry = p.slots() ? Bounds{-1, p.d.num_pages * p.d.page_size - 1, "num_pages", p.d.num_pages}
                                    : Bounds{-1, ceil_div(p.d.seqlen_k, p.d.list_keys) - 1, "seqlen_k", p.d.seqlen_k};
     for (int64_t e = 0; e < length; e++)
-        FA_TRY(entry_in_range(m, name, at + e * p.d.list_stride[3], entries[at + e * p.d.list_stride[3]], entry));
+        FA_TRY(entry_in_range(message, name, at + e * p.d.list_stride[3], entries[at + e * p.d.list_stride[3]], entry));
     return FA_OK;
 }
 
-fa_status_t check_key_lists(const Problem& p, const fa_forward_args_t& a, Message* m) {
+fa_status_t check_key_lists(const Problem& p, const fa_forward_args_t& a, Message* message) {
     const int64_t *s = p.d.list_stride, *c = p.d.list_count_stride;
     const int64_t heads = s[1] == 0 && c[1] == 0 ? 1 : p.d.list_heads;
     return each_sequence(p.d.batch, query_spans(p, a.cu_seqlens_q, a.seqused_q), [&](int64_t b, const Span& rows) -> fa_status_t {
         if (rows.begin % p.d.list_rows != 0)
-            return fail(m, FA_INVALID_ARGUMENT, "cu_seqlens_q[%lld] is %lld: expected a multiple of list_rows, %lld", ll(b), ll(rows.begin),
-                        ll(p.d.list_rows));
+            return fail(message, FA_INVALID_ARGUMENT, "cu_seqlens_q[%lld] is %lld: expected a multiple of list_rows, %lld", ll(b),
+                        ll(rows.begin), ll(p.d.list_rows));
         const int64_t outer = p.packed_q() ? 0 : b;
         for (int64_t h = 0; h < heads; h++)
             for (int64_t block = rows.begin / p.d.list_rows; block < ceil_div(rows.begin + rows.length, p.d.list_rows); block++) {
                 const int64_t at = outer * s[0] + h * s[1] + block * s[2], count_at = outer * c[0] + h * c[1] + block * c[2];
-                if (a.key_list) FA_TRY(check_list(a.key_list, a.key_list_count, "key_list", p, at, count_at, m));
-                if (a.full_list) FA_TRY(check_list(a.full_list, a.full_list_count, "full_list", p, at, count_at, m));
+                if (a.key_list) FA_TRY(check_list(a.key_list, a.key_list_count, "key_list", p, at, count_at, message));
+                if (a.full_list) FA_TRY(check_list(a.full_list, a.full_list_count, "full_list", p, at, count_at, message));
             }
         return FA_OK;
     });
 }
 
-fa_status_t check_bias_scale(const Problem& p, const float* scale, Message* m) {
+fa_status_t check_bias_scale(const Problem& p, const float* scale, Message* message) {
     for (int64_t h = 0; h < p.d.heads_q; h++)
         if (!isfinite(scale[h]))
-            return fail(m, FA_INVALID_ARGUMENT, "bias_scale[%lld] is %g: expected a finite number", ll(h), double(scale[h]));
+            return fail(message, FA_INVALID_ARGUMENT, "bias_scale[%lld] is %g: expected a finite number", ll(h), double(scale[h]));
     return FA_OK;
 }
 
-fa_status_t check_o_scale(float o_scale, Message* m) {
+fa_status_t check_o_scale(float o_scale, Message* message) {
     if (isfinite(o_scale)) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT, "o_scale[0] is %g: expected a finite number", double(o_scale));
+    return fail(message, FA_INVALID_ARGUMENT, "o_scale[0] is %g: expected a finite number", double(o_scale));
 }
 
 }  // namespace fa

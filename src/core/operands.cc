@@ -71,11 +71,11 @@ Tensor operand_tensor(const Problem& p, const fa_forward_args_t& a, int index) {
     }
 }
 
-static fa_status_t check_dropout_place(const fa_forward_args_t& a, Message* m) {
-    FA_TRY(in_range(m, "dropout_row", a.dropout_row, 0, kMaxSize));
-    FA_TRY(in_range(m, "dropout_key", a.dropout_key, 0, kMaxSize));
-    FA_TRY(in_range(m, "dropout_head", a.dropout_head, 0, INT64_MAX >> 1));
-    return in_range(m, "dropout_heads", a.dropout_heads, 0, kMaxSize);
+static fa_status_t check_dropout_place(const fa_forward_args_t& a, Message* message) {
+    FA_TRY(in_range(message, "dropout_row", a.dropout_row, 0, kMaxSize));
+    FA_TRY(in_range(message, "dropout_key", a.dropout_key, 0, kMaxSize));
+    FA_TRY(in_range(message, "dropout_head", a.dropout_head, 0, INT64_MAX >> 1));
+    return in_range(message, "dropout_heads", a.dropout_heads, 0, kMaxSize);
 }
 
 fa_status_t check_operands(const Problem& p, const fa_forward_args_t& a, uint64_t read, Role lse, Call* call) {

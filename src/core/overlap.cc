@@ -113,12 +113,13 @@ bool overlaps_itself(const Tensor& t) {
     return false;
 }
 
-fa_status_t check_distinct(const Tensor& t, Message* m) {
+fa_status_t check_distinct(const Tensor& t, Message* message) {
     if (!overlaps_itself(t)) return FA_OK;
     char strides[kMaxRank * 24];
     int at = 0;
     for (int i = 0; i < t.rank; i++) at += snprintf(strides + at, sizeof strides - at, "%s%lld", i ? ", " : "", ll(t.stride[i]));
-    return fail(m, FA_INVALID_ARGUMENT, "%s_stride is {%s}: expected strides that keep the elements of an output apart", t.name, strides);
+    return fail(message, FA_INVALID_ARGUMENT, "%s_stride is {%s}: expected strides that keep the elements of an output apart", t.name,
+                strides);
 }
 
 bool overlap(const Tensor& a, const Tensor& b) {

@@ -47,8 +47,8 @@ constexpr Parameter kParameters[] = {
 };
 // clang-format on
 
-fa_status_t unknown(int32_t key, Message* m) {
-    return fail(m, FA_INVALID_ARGUMENT, "key is %d: expected an FA_PARAM_, FA_INFO_ or FA_STAT_ key", key);
+fa_status_t unknown(int32_t key, Message* message) {
+    return fail(message, FA_INVALID_ARGUMENT, "key is %d: expected an FA_PARAM_, FA_INFO_ or FA_STAT_ key", key);
 }
 
 }  // namespace

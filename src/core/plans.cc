@@ -30,10 +30,11 @@ fa_status_t make_plan(fa_handle_s& h, const fa_attention_desc_t* desc, int32_t o
 
 }  // namespace
 
-fa_status_t make_plans(fa_handle_s& h, Message* m) {
+fa_status_t make_plans(fa_handle_s& h, Message* message) {
     const uint64_t bytes = uint64_t(round_up(int64_t(h.backend->plan_bytes), int64_t(kPlanAlignment)));
     char* memory = static_cast<char*>(os::allocate(2 * Plans::kOperations * bytes, kPlanAlignment));
-    if (memory == nullptr) return fail(m, FA_OUT_OF_MEMORY, "no memory for a handle's plans of %llu bytes each", (unsigned long long)bytes);
+    if (memory == nullptr)
+        return fail(message, FA_OUT_OF_MEMORY, "no memory for a handle's plans of %llu bytes each", (unsigned long long)bytes);
     h.plans.memory = memory;
     for (auto& operation : h.plans.of)
         for (Planned& one : operation.one) {

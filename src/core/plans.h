@@ -26,7 +26,7 @@ struct Plans {
 };
 
 // Room for the plans of the handle's backend.
-fa_status_t make_plans(fa_handle_s& h, Message* m);
+fa_status_t make_plans(fa_handle_s& h, Message* message);
 void release_plans(fa_handle_s& h);
 // What the backend would plan has changed.
 void forget_plans(fa_handle_s& h);

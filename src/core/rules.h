@@ -14,9 +14,9 @@ constexpr int64_t kMaxSize = INT32_MAX;  // of any one dimension: row and key nu
 
 static inline long long ll(int64_t value) { return value; }  // for %lld: int64_t is long here and long long elsewhere
 
-static inline fa_status_t in_range(Message* m, const char* field, int64_t value, int64_t min, int64_t max) {
-    if (value < min) return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected %lld or more", field, ll(value), ll(min));
-    if (value > max) return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected %lld or less", field, ll(value), ll(max));
+static inline fa_status_t in_range(Message* message, const char* field, int64_t value, int64_t min, int64_t max) {
+    if (value < min) return fail(message, FA_INVALID_ARGUMENT, "%s is %lld: expected %lld or more", field, ll(value), ll(min));
+    if (value > max) return fail(message, FA_INVALID_ARGUMENT, "%s is %lld: expected %lld or less", field, ll(value), ll(max));
     return FA_OK;
 }
 
@@ -28,30 +28,31 @@ struct Bounds {
 };
 // One entry of an int32 array. Where the bounds leave no choice they are no range to tell of: a field of 0 that leaves no room was most
 // likely never set, and is what the sentence names.
-static inline fa_status_t entry_in_range(Message* m, const char* field, int64_t index, int64_t value, const Bounds& b) {
+static inline fa_status_t entry_in_range(Message* message, const char* field, int64_t index, int64_t value, const Bounds& b) {
     if (value >= b.min && value <= b.max) return FA_OK;
     if (b.by && b.by_value == 0 && (value > b.max || b.min > b.max))
-        return fail(m, FA_INVALID_ARGUMENT, "%s is 0: expected 1 or more, since %s[%lld] is %lld", b.by, field, ll(index), ll(value));
+        return fail(message, FA_INVALID_ARGUMENT, "%s is 0: expected 1 or more, since %s[%lld] is %lld", b.by, field, ll(index), ll(value));
     if (b.min < b.max)
-        return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld to %lld", field, ll(index), ll(value), ll(b.min), ll(b.max));
-    if (!b.by)
-        return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld, all that its sequence has", field, ll(index), ll(value),
+        return fail(message, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld to %lld", field, ll(index), ll(value), ll(b.min),
                     ll(b.max));
-    return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld, since %s is %lld", field, ll(index), ll(value), ll(b.max), b.by,
-                ll(b.by_value));
+    if (!b.by)
+        return fail(message, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld, all that its sequence has", field, ll(index), ll(value),
+                    ll(b.max));
+    return fail(message, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld, since %s is %lld", field, ll(index), ll(value), ll(b.max),
+                b.by, ll(b.by_value));
 }
 
 static inline unsigned long long llu(uint64_t value) { return value; }  // for %llu and %llx
 
-static inline fa_status_t known_bits(Message* m, const char* field, uint64_t bits, uint64_t known) {
+static inline fa_status_t known_bits(Message* message, const char* field, uint64_t bits, uint64_t known) {
     if ((bits & ~known) == 0) return FA_OK;
-    return fail(m, FA_UNSUPPORTED_FIELD, "%s is 0x%llx: bits 0x%llx are unknown, expected a part of 0x%llx", field, llu(bits),
+    return fail(message, FA_UNSUPPORTED_FIELD, "%s is 0x%llx: bits 0x%llx are unknown, expected a part of 0x%llx", field, llu(bits),
                 llu(bits & ~known), llu(known));
 }
 
-static inline fa_status_t known_value(Message* m, const char* field, int32_t value, int32_t last) {
+static inline fa_status_t known_value(Message* message, const char* field, int32_t value, int32_t last) {
     if (value >= 0 && value <= last) return FA_OK;
-    return fail(m, FA_UNSUPPORTED_FIELD, "%s is %d: unknown, expected 0 to %d", field, value, last);
+    return fail(message, FA_UNSUPPORTED_FIELD, "%s is %d: unknown, expected 0 to %d", field, value, last);
 }
 
 // "FA_OPERAND_LSE" for its bit.

@@ -11,23 +11,23 @@ uint64_t span(const Tensor& t) {
     return (last + 1) * uint64_t(t.element);
 }
 
-static fa_status_t too_large(const Tensor& t, Message* m) {
+static fa_status_t too_large(const Tensor& t, Message* message) {
     char shape[kMaxRank * 24];
     int at = 0;
     for (int i = 0; i < t.rank; i++) at += snprintf(shape + at, sizeof shape - at, "%s%lld", i ? " x " : "", ll(t.extent[i]));
-    return fail(m, FA_INVALID_ARGUMENT, "%s is %s elements with %s_stride: expected a reach of at most 2^63 - 1 bytes", t.name, shape,
+    return fail(message, FA_INVALID_ARGUMENT, "%s is %s elements with %s_stride: expected a reach of at most 2^63 - 1 bytes", t.name, shape,
                 t.name);
 }
 
-fa_status_t check_fits(const Tensor& t, Message* m) {
+fa_status_t check_fits(const Tensor& t, Message* message) {
     if (t.empty()) return FA_OK;
     int64_t elements = 1, step, bytes;
     for (int i = 0; i < t.rank; i++) {
         if (__builtin_mul_overflow(t.extent[i] - 1, t.stride[i], &step) || __builtin_add_overflow(elements, step, &elements)) {
-            return too_large(t, m);
+            return too_large(t, message);
         }
     }
-    return __builtin_mul_overflow(elements, int64_t(t.element), &bytes) ? too_large(t, m) : FA_OK;
+    return __builtin_mul_overflow(elements, int64_t(t.element), &bytes) ? too_large(t, message) : FA_OK;
 }
 
 void put_strides(const Tensor& t, int64_t* to) {
@@ -35,36 +35,37 @@ void put_strides(const Tensor& t, int64_t* to) {
     for (int i = 0; i < t.rank; i++) to[i] = !empty && t.extent[i] > 1 ? t.stride[i] : i == t.rank - 1;
 }
 
-fa_status_t lay_dense(Tensor* t, Message* m) {
+fa_status_t lay_dense(Tensor* t, Message* message) {
     int64_t elements = 1;
     for (int i = t->rank - 1; i >= 0; i--) {
         t->stride[i] = i == t->absent ? 0 : elements;
-        if (__builtin_mul_overflow(elements, t->extent[i], &elements)) return too_large(*t, m);
+        if (__builtin_mul_overflow(elements, t->extent[i], &elements)) return too_large(*t, message);
     }
-    return check_fits(*t, m);
+    return check_fits(*t, message);
 }
 
-fa_status_t check_strides(const Tensor& t, bool unit, Message* m) {
+fa_status_t check_strides(const Tensor& t, bool unit, Message* message) {
     for (int i = 0; i < t.rank; i++) {
         const int64_t s = t.stride[i];
-        if (s < 0) return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 or more", t.name, i, ll(s));
+        if (s < 0) return fail(message, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 or more", t.name, i, ll(s));
         if (i == t.absent && s != 0) {
-            return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0, packed rows have no batch stride", t.name, i, ll(s));
+            return fail(message, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0, packed rows have no batch stride", t.name, i,
+                        ll(s));
         }
     }
     const int last = t.rank - 1;
     if (unit && t.stride[last] != 1) {
-        return fail(m, t.stride[last] == 0 ? FA_INVALID_ARGUMENT : FA_UNSUPPORTED, "%s_stride[%d] is %lld: expected an element stride of 1",
-                    t.name, last, ll(t.stride[last]));
+        return fail(message, t.stride[last] == 0 ? FA_INVALID_ARGUMENT : FA_UNSUPPORTED,
+                    "%s_stride[%d] is %lld: expected an element stride of 1", t.name, last, ll(t.stride[last]));
     }
-    return check_fits(t, m);
+    return check_fits(t, message);
 }
 
-fa_status_t lay_out(Tensor* t, bool unit, Message* m) {
+fa_status_t lay_out(Tensor* t, bool unit, Message* message) {
     for (int i = 0; i < t->rank; i++) {
-        if (t->stride[i] != 0) return check_strides(*t, unit, m);
+        if (t->stride[i] != 0) return check_strides(*t, unit, message);
     }
-    return lay_dense(t, m);
+    return lay_dense(t, message);
 }
 
 Tensor tokens(const char* name, const void* base, int32_t dtype, const Rows& r, int64_t heads, int64_t dim, const int64_t* s) {

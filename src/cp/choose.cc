@@ -48,7 +48,7 @@ double predicted_seconds(const Job& job, const Method& method) {
     return job.op == FA_OP_BACKWARD ? t.backward : t.forward;
 }
 
-const Method* find_method(const Job& job, Message* m, fa_status_t* status) {
+const Method* find_method(const Job& job, Message* message, fa_status_t* status) {
     const bool rows = job.spread.shard == FA_CP_SHARD_ROWS, chosen = job.spread.method == FA_CP_METHOD_AUTO;
     const Method* best = nullptr;
     double least = 0;
@@ -56,7 +56,7 @@ const Method* find_method(const Job& job, Message* m, fa_status_t* status) {
         if (!chosen && job.spread.method != method->id) continue;
         if (rows == (method == &kMergeMethod)) continue;                                        // which alone has keys' shards
         if (chosen && (job.d.flags & FA_DETERMINISTIC) && method == &kRingAttention) continue;  // whose bits depend on the number of ranks
-        *status = method->check(job, m);
+        *status = method->check(job, message);
         if (!chosen) return *status == FA_OK ? method : nullptr;
         if (*status != FA_OK) continue;
         const double seconds = predicted_seconds(job, *method);
@@ -69,7 +69,7 @@ const Method* find_method(const Job& job, Message* m, fa_status_t* status) {
         return best;
     }
     if (!chosen)
-        *status = fail(m, FA_INVALID_ARGUMENT, "spread.method is %d: expected %s", job.spread.method,
+        *status = fail(message, FA_INVALID_ARGUMENT, "spread.method is %d: expected %s", job.spread.method,
                        rows ? "another than FA_CP_METHOD_MERGE with FA_CP_SHARD_ROWS" : "FA_CP_METHOD_MERGE with FA_CP_SHARD_KEYS");
     return nullptr;
 }

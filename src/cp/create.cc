@@ -46,12 +46,13 @@ fa_status_t grow(fa_cp_s* cp, Slot slot, uint64_t bytes) {
     return FA_OK;
 }
 
-static fa_status_t check_transport(const fa_cp_transport_t& t, Message* m) {
-    FA_TRY(known_bits(m, "transport.flags", t.flags, FA_CP_DEVICE_MEMORY));
-    FA_TRY(in_range(m, "transport.ranks", t.ranks, 1, kMaxSize));
-    FA_TRY(in_range(m, "transport.rank", t.rank, 0, t.ranks - 1));
+static fa_status_t check_transport(const fa_cp_transport_t& t, Message* message) {
+    FA_TRY(known_bits(message, "transport.flags", t.flags, FA_CP_DEVICE_MEMORY));
+    FA_TRY(in_range(message, "transport.ranks", t.ranks, 1, kMaxSize));
+    FA_TRY(in_range(message, "transport.rank", t.rank, 0, t.ranks - 1));
     if (t.ranks > 1 && !(t.start && t.wait))
-        return fail(m, FA_INVALID_ARGUMENT, "transport.%s is NULL: expected a function with %d ranks", t.start ? "wait" : "start", t.ranks);
+        return fail(message, FA_INVALID_ARGUMENT, "transport.%s is NULL: expected a function with %d ranks", t.start ? "wait" : "start",
+                    t.ranks);
     const struct {
         const char* name;
         bool given;
@@ -62,27 +63,27 @@ static fa_status_t check_transport(const fa_cp_transport_t& t, Message* m) {
     const bool device = (t.flags & FA_CP_DEVICE_MEMORY) != 0;
     for (const auto& f : of_device) {
         if (f.given && !device)
-            return fail(m, FA_INVALID_ARGUMENT, "transport.%s is not NULL: expected NULL without FA_CP_DEVICE_MEMORY", f.name);
+            return fail(message, FA_INVALID_ARGUMENT, "transport.%s is not NULL: expected NULL without FA_CP_DEVICE_MEMORY", f.name);
         if (!f.given && device && t.ranks > 1)
-            return fail(m, FA_INVALID_ARGUMENT, "transport.%s is NULL: expected a function with FA_CP_DEVICE_MEMORY", f.name);
+            return fail(message, FA_INVALID_ARGUMENT, "transport.%s is NULL: expected a function with FA_CP_DEVICE_MEMORY", f.name);
     }
     return FA_OK;
 }
 
-static fa_status_t check_handle(fa_handle_t handle, bool device, Message* m) {
-    if (!handle) return fail(m, FA_INVALID_ARGUMENT, "handle is NULL: expected a handle");
+static fa_status_t check_handle(fa_handle_t handle, bool device, Message* message) {
+    if (!handle) return fail(message, FA_INVALID_ARGUMENT, "handle is NULL: expected a handle");
     int64_t backend = 0, memory = 0;
     fa_status_t status = fa_param_get(handle, FA_INFO_BACKEND, &backend);
     if (status == FA_OK) status = fa_param_get(handle, FA_INFO_MEMORY, &memory);
-    if (status != FA_OK) return fail(m, status, "%s", fa_last_error(handle));
+    if (status != FA_OK) return fail(message, status, "%s", fa_last_error(handle));
     if (backend == FA_BACKEND_CPU || (memory == FA_MEMORY_DEVICE) == device) return FA_OK;
-    return fail(m, FA_UNSUPPORTED, "the handle takes %s memory: expected one that was created with %s %s FA_CP_DEVICE_MEMORY",
+    return fail(message, FA_UNSUPPORTED, "the handle takes %s memory: expected one that was created with %s %s FA_CP_DEVICE_MEMORY",
                 device ? "host" : "device", device ? "FA_MEMORY_DEVICE" : "FA_MEMORY_HOST", device ? "under" : "without");
 }
 
-static fa_status_t check_figure(Message* m, const char* name, double value) {
+static fa_status_t check_figure(Message* message, const char* name, double value) {
     if (value >= 0 && value <= DBL_MAX) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT, "%s is %g: expected a finite number, 0 or more", name, value);
+    return fail(message, FA_INVALID_ARGUMENT, "%s is %g: expected a finite number, 0 or more", name, value);
 }
 
 // What the caller does not say is between GPUs of one host, in 16-bit types, as four H100 with NCCL have it (bench/results), or between
@@ -95,22 +96,22 @@ static Machine machine_of(const fa_cp_create_info_t& info, bool device) {
     return m;
 }
 
-static fa_status_t create(fa_cp_t* out, fa_handle_t handle, const fa_cp_create_info_t* user, Message* m) {
-    if (!out) return fail(m, FA_INVALID_ARGUMENT, "cp is NULL: expected where to put the object");
+static fa_status_t create(fa_cp_t* out, fa_handle_t handle, const fa_cp_create_info_t* user, Message* message) {
+    if (!out) return fail(message, FA_INVALID_ARGUMENT, "cp is NULL: expected where to put the object");
     *out = nullptr;
     fa_cp_create_info_t info;
     fa_cp_transport_t transport;
-    FA_TRY(import_struct(&info, user, m));
-    FA_TRY(known_bits(m, "info.flags", info.flags, 0));
-    FA_TRY(in_range(m, "info.timeout_ms", info.timeout_ms, -1, INT64_MAX));
-    FA_TRY(check_figure(m, "info.link_bytes_per_second", info.link_bytes_per_second));
-    FA_TRY(check_figure(m, "info.link_seconds", info.link_seconds));
-    FA_TRY(check_figure(m, "info.flops_per_second", info.flops_per_second));
-    FA_TRY(import_struct(&transport, info.transport, m));
-    FA_TRY(check_transport(transport, m));
-    FA_TRY(check_handle(handle, (transport.flags & FA_CP_DEVICE_MEMORY) != 0, m));
+    FA_TRY(import_struct(&info, user, message));
+    FA_TRY(known_bits(message, "info.flags", info.flags, 0));
+    FA_TRY(in_range(message, "info.timeout_ms", info.timeout_ms, -1, INT64_MAX));
+    FA_TRY(check_figure(message, "info.link_bytes_per_second", info.link_bytes_per_second));
+    FA_TRY(check_figure(message, "info.link_seconds", info.link_seconds));
+    FA_TRY(check_figure(message, "info.flops_per_second", info.flops_per_second));
+    FA_TRY(import_struct(&transport, info.transport, message));
+    FA_TRY(check_transport(transport, message));
+    FA_TRY(check_handle(handle, (transport.flags & FA_CP_DEVICE_MEMORY) != 0, message));
     fa_cp_s* cp = static_cast<fa_cp_s*>(calloc(1, sizeof(fa_cp_s)));
-    if (!cp) return fail(m, FA_OUT_OF_MEMORY, "no memory for an object of %d bytes", int(sizeof(fa_cp_s)));
+    if (!cp) return fail(message, FA_OUT_OF_MEMORY, "no memory for an object of %d bytes", int(sizeof(fa_cp_s)));
     new (&cp->busy) std::atomic<bool>(false);
     cp->handle = handle;
     cp->transport = transport;
@@ -119,7 +120,7 @@ static fa_status_t create(fa_cp_t* out, fa_handle_t handle, const fa_cp_create_i
     cp->machine = machine_of(info, cp->device);
     const fa_status_t status = transport.ranks > 1 ? grow(cp, kHello, (uint64_t(transport.ranks) + 1) * kHelloBytes) : FA_OK;
     if (status != FA_OK) {
-        *m = cp->message;
+        *message = cp->message;
         free(cp);
         return status;
     }

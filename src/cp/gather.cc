@@ -69,12 +69,12 @@ Chunks chunks_of(const Job& job) {
     return {groups / wanted, d.heads_q / groups * wanted, group_k * wanted, d.heads_v / groups * wanted};
 }
 
-fa_status_t check_chunks(const Job& job, Message* m) {
+fa_status_t check_chunks(const Job& job, Message* message) {
     const fa_attention_desc_t& d = job.d;
     const int64_t step = d.heads_k / divisor(d.heads_k, d.heads_v), chunk = job.spread.head_chunk;
     if (chunk == 0 || (chunk % step == 0 && d.heads_k % chunk == 0)) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT, "spread.head_chunk is %lld: expected a multiple of %lld that divides heads_k, %lld", ll(chunk),
-                ll(step), ll(d.heads_k));
+    return fail(message, FA_INVALID_ARGUMENT, "spread.head_chunk is %lld: expected a multiple of %lld that divides heads_k, %lld",
+                ll(chunk), ll(step), ll(d.heads_k));
 }
 
 Gathered lay_out_gathered(const Job& job, const Chunks& c, Shares* shares) {

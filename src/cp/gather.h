@@ -39,7 +39,7 @@ struct Chunks {
     int64_t count, q, k, v;  // heads of one
 };
 Chunks chunks_of(const Job& job);
-fa_status_t check_chunks(const Job& job, Message* m);
+fa_status_t check_chunks(const Job& job, Message* message);
 
 // Keys are [sequence][key][heads of the chunk][dim] for each needed range in turn, values behind them.
 struct Gathered {

@@ -53,19 +53,19 @@ void write(char (&text)[32], int32_t x) { write(text, int64_t(x)); }
 void write(char (&text)[32], uint32_t x) { write(text, uint64_t(x)); }
 
 template <class T>
-fa_status_t check_default(Field field, const char* name, T given, T usual, int32_t ranks, Message* m) {
+fa_status_t check_default(Field field, const char* name, T given, T usual, int32_t ranks, Message* message) {
     if (given == usual) return FA_OK;
     char is[32], expected[32];
     write(is, given);
     write(expected, usual);
-    return fail(m, FA_UNSUPPORTED, "%s is %s: expected %s on %d ranks, %s", name, is, expected, ranks, reason(field));
+    return fail(message, FA_UNSUPPORTED, "%s is %s: expected %s on %d ranks, %s", name, is, expected, ranks, reason(field));
 }
 template <class T, size_t n>
-fa_status_t check_default(Field field, const char* name, const T (&given)[n], const T (&usual)[n], int32_t ranks, Message* m) {
+fa_status_t check_default(Field field, const char* name, const T (&given)[n], const T (&usual)[n], int32_t ranks, Message* message) {
     for (size_t i = 0; i < n; i++) {
         char element[64];
         snprintf(element, sizeof element, "%s[%zu]", name, i);
-        FA_TRY(check_default(field, element, given[i], usual[i], ranks, m));
+        FA_TRY(check_default(field, element, given[i], usual[i], ranks, message));
     }
     return FA_OK;
 }

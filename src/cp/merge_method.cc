@@ -24,9 +24,9 @@ Buffers lay_out(const Job& job, Shares* own, Shares* parts) {
     return b;
 }
 
-fa_status_t check(const Job& job, Message* m) {
+fa_status_t check(const Job& job, Message* message) {
     if (job.d.chunk == 0) return FA_OK;
-    return fail(m, FA_UNSUPPORTED, "chunk is %lld: expected 0 for FA_CP_METHOD_MERGE", ll(job.d.chunk));
+    return fail(message, FA_UNSUPPORTED, "chunk is %lld: expected 0 for FA_CP_METHOD_MERGE", ll(job.d.chunk));
 }
 
 fa_status_t prepare(Job* job) {

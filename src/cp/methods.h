@@ -27,7 +27,7 @@ struct Method {
 extern const Method kUlysses, kAllGather, kRingAttention, kMergeMethod;
 
 // By spread.method, or for FA_CP_METHOD_AUTO the one that is predicted to be done first; NULL with a status and sentence where none can.
-const Method* find_method(const Job& job, Message* m, fa_status_t* status);
+const Method* find_method(const Job& job, Message* message, fa_status_t* status);
 double predicted_seconds(const Job& job, const Method& method);  // of the call; 0: it has no prediction
 
 // A share of a buffer, aligned for any tensor.

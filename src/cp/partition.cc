@@ -24,26 +24,27 @@ Ranges ranges_of(const Partition& p, int64_t length, int32_t rank) {
     return r;
 }
 
-fa_status_t read_spread(const fa_cp_desc_t* user, fa_cp_desc_t* s, Message* m) {
-    FA_TRY(import_struct(s, user, m));
-    FA_TRY(known_bits(m, "spread.flags", s->flags, 0));
-    if (s->shard == 0) return fail(m, FA_INVALID_ARGUMENT, "spread.shard is not set: expected FA_CP_SHARD_ROWS or FA_CP_SHARD_KEYS");
-    FA_TRY(known_value(m, "spread.shard", s->shard, FA_CP_SHARD_KEYS));
-    FA_TRY(known_value(m, "spread.layout", s->layout, FA_CP_LAYOUT_ZIGZAG));
-    FA_TRY(known_value(m, "spread.method", s->method, FA_CP_METHOD_MERGE));
-    FA_TRY(in_range(m, "spread.block", s->block, 0, kMaxSize));
-    FA_TRY(in_range(m, "spread.head_chunk", s->head_chunk, 0, kMaxSize));
+fa_status_t read_spread(const fa_cp_desc_t* user, fa_cp_desc_t* s, Message* message) {
+    FA_TRY(import_struct(s, user, message));
+    FA_TRY(known_bits(message, "spread.flags", s->flags, 0));
+    if (s->shard == 0) return fail(message, FA_INVALID_ARGUMENT, "spread.shard is not set: expected FA_CP_SHARD_ROWS or FA_CP_SHARD_KEYS");
+    FA_TRY(known_value(message, "spread.shard", s->shard, FA_CP_SHARD_KEYS));
+    FA_TRY(known_value(message, "spread.layout", s->layout, FA_CP_LAYOUT_ZIGZAG));
+    FA_TRY(known_value(message, "spread.method", s->method, FA_CP_METHOD_MERGE));
+    FA_TRY(in_range(message, "spread.block", s->block, 0, kMaxSize));
+    FA_TRY(in_range(message, "spread.head_chunk", s->head_chunk, 0, kMaxSize));
     if (s->block == 0) s->block = 1;
     return FA_OK;
 }
 
-static fa_status_t check_lengths(const int32_t* cu_seqlens, int64_t batch, int64_t seqlen, Message* m) {
-    FA_TRY(in_range(m, "batch", batch, 0, kMaxSize));
-    FA_TRY(in_range(m, "seqlen", seqlen, 0, kMaxSize));
+static fa_status_t check_lengths(const int32_t* cu_seqlens, int64_t batch, int64_t seqlen, Message* message) {
+    FA_TRY(in_range(message, "batch", batch, 0, kMaxSize));
+    FA_TRY(in_range(message, "seqlen", seqlen, 0, kMaxSize));
     if (!cu_seqlens) return FA_OK;
-    if (seqlen != 0) return fail(m, FA_INVALID_ARGUMENT, "seqlen is %lld: expected 0 with cu_seqlens", ll(seqlen));
+    if (seqlen != 0) return fail(message, FA_INVALID_ARGUMENT, "seqlen is %lld: expected 0 with cu_seqlens", ll(seqlen));
     for (int64_t b = 0; b <= batch; b++)
-        FA_TRY(entry_in_range(m, "cu_seqlens", b, cu_seqlens[b], {b > 0 ? cu_seqlens[b - 1] : 0, kMaxSize, "the largest row", kMaxSize}));
+        FA_TRY(entry_in_range(message, "cu_seqlens", b, cu_seqlens[b],
+                              {b > 0 ? cu_seqlens[b - 1] : 0, kMaxSize, "the largest row", kMaxSize}));
     return FA_OK;
 }
 

@@ -47,44 +47,44 @@ void fill_defaults(fa_attention_desc_t* d) {
 }
 
 // What no method has yet, in the words of the field.
-fa_status_t check_known_to_methods(const Job& job, Message* m) {
+fa_status_t check_known_to_methods(const Job& job, Message* message) {
     const fa_attention_desc_t& d = job.d;
     const char* shard = job.spread.shard == FA_CP_SHARD_ROWS ? "FA_CP_SHARD_ROWS" : "FA_CP_SHARD_KEYS";
     const uint64_t refused = d.operands & ~(job.spread.shard == FA_CP_SHARD_ROWS ? kRowsOperands : kKeysOperands);
     if (refused != 0)
-        return fail(m, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s with %s on %d ranks", llu(d.operands),
+        return fail(message, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s with %s on %d ranks", llu(d.operands),
                     kOperand[__builtin_ctzll(refused)].bit, shard, job.ranks);
-    FA_TRY(check_known(d, job.ranks, m));
+    FA_TRY(check_known(d, job.ranks, message));
     if (d.dropout_p != 0 && job.spread.shard == FA_CP_SHARD_KEYS)
-        return fail(m, FA_UNSUPPORTED, "dropout_p is %g: expected 0 with FA_CP_SHARD_KEYS", double(d.dropout_p));
+        return fail(message, FA_UNSUPPORTED, "dropout_p is %g: expected 0 with FA_CP_SHARD_KEYS", double(d.dropout_p));
     if (job.a.workspace)
-        return fail(m, FA_UNSUPPORTED, "workspace is %p: expected NULL on %d ranks, where each call of the core needs another",
+        return fail(message, FA_UNSUPPORTED, "workspace is %p: expected NULL on %d ranks, where each call of the core needs another",
                     job.a.workspace, job.ranks);
     return FA_OK;
 }
 
-fa_status_t check_pointers(const Job& job, Message* m) {
+fa_status_t check_pointers(const Job& job, Message* message) {
     for (int i = 0; i < kOperandCount; i++) {
         const void* pointer;
         memcpy(&pointer, reinterpret_cast<const char*>(&job.a) + offsetof(fa_forward_args_t, lse) + size_t(i) * sizeof pointer,
                sizeof pointer);
         const bool set = (job.d.operands >> i & 1) != 0;
         if (!set && pointer)
-            return fail(m, FA_INVALID_ARGUMENT, "%s is %p: expected NULL without %s", kOperand[i].field, pointer, kOperand[i].bit);
+            return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected NULL without %s", kOperand[i].field, pointer, kOperand[i].bit);
         if (set && !pointer && job.local_rows > 0)
-            return fail(m, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer with %s", kOperand[i].field, kOperand[i].bit);
+            return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer with %s", kOperand[i].field, kOperand[i].bit);
     }
     return FA_OK;
 }
 
 fa_status_t check_cu_seqlens(const char* name, const int32_t* cu, int64_t batch, int64_t longest, const char* total_name, int64_t total,
-                             Message* m) {
-    if (!cu) return fail(m, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer with its operand", name);
+                             Message* message) {
+    if (!cu) return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer with its operand", name);
     for (int64_t b = 0; b <= batch; b++) {
-        FA_TRY(entry_in_range(m, name, b, cu[b], {b > 0 ? cu[b - 1] : 0, total, total_name, total}));
+        FA_TRY(entry_in_range(message, name, b, cu[b], {b > 0 ? cu[b - 1] : 0, total, total_name, total}));
         if (b > 0 && cu[b] - cu[b - 1] > longest)
-            return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %d after %d: expected at most %lld rows of a sequence", name, ll(b), cu[b],
-                        cu[b - 1], ll(longest));
+            return fail(message, FA_INVALID_ARGUMENT, "%s[%lld] is %d after %d: expected at most %lld rows of a sequence", name, ll(b),
+                        cu[b], cu[b - 1], ll(longest));
     }
     return FA_OK;
 }
@@ -103,9 +103,9 @@ View view_of(const void* data, int32_t dtype, bool strided, const int64_t stride
     return v;
 }
 
-fa_status_t check_data(const char* name, const View& v, int64_t batch, int64_t rows, Message* m) {
+fa_status_t check_data(const char* name, const View& v, int64_t batch, int64_t rows, Message* message) {
     if (v.data || batch == 0 || rows == 0) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer to this rank's rows", name);
+    return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer to this rank's rows", name);
 }
 
 void lay_out(Job* job) {
@@ -135,10 +135,10 @@ fa_status_t check_by_core(Job* job) {
 }
 
 // The arrays that a call reads on the host, and room for offsets. What lies in device memory is copied, when the stream has come by.
-fa_status_t read_arrays(Job* job, Message* m) {
+fa_status_t read_arrays(Job* job, Message* message) {
     fa_cp_s* const cp = job->cp;
     const int64_t batch = job->d.batch;
-    FA_TRY(in_range(m, "batch", batch, 0, kMaxSize));
+    FA_TRY(in_range(message, "batch", batch, 0, kMaxSize));
     const bool rows = job->spread.shard == FA_CP_SHARD_ROWS;
     const struct {
         const int32_t *given, **to;
@@ -173,29 +173,29 @@ fa_status_t read_arrays(Job* job, Message* m) {
     return FA_OK;
 }
 
-fa_status_t read_rows(Job* job, Message* m) {
+fa_status_t read_rows(Job* job, Message* message) {
     const fa_attention_desc_t& d = job->d;
     job->packed_q = job->has(FA_OPERAND_CU_SEQLENS_Q);
     job->packed_k = job->has(FA_OPERAND_CU_SEQLENS_K);
-    if (job->packed_q) FA_TRY(check_cu_seqlens("cu_seqlens_q", job->cu_seqlens_q, d.batch, d.seqlen_q, "total_q", d.total_q, m));
-    if (job->packed_k) FA_TRY(check_cu_seqlens("cu_seqlens_k", job->cu_seqlens_k, d.batch, d.seqlen_k, "total_k", d.total_k, m));
+    if (job->packed_q) FA_TRY(check_cu_seqlens("cu_seqlens_q", job->cu_seqlens_q, d.batch, d.seqlen_q, "total_q", d.total_q, message));
+    if (job->packed_k) FA_TRY(check_cu_seqlens("cu_seqlens_k", job->cu_seqlens_k, d.batch, d.seqlen_k, "total_k", d.total_k, message));
     job->local_keys = job->keys_on(job->rank);
     job->local_rows = 0;
     if (!job->packed_q) job->local_rows = ranges_of(job->partition, d.seqlen_q, job->rank).rows();
     else
         for (Segments s(*job); s.next();) job->local_rows += s->own_rows.rows();
     FA_TRY(check_by_core(job));
-    FA_TRY(check_pointers(*job, m));
+    FA_TRY(check_pointers(*job, message));
     lay_out(job);
-    FA_TRY(check_data("q", job->q, d.batch, job->local_rows, m));
-    FA_TRY(check_data("k", job->k, d.batch, job->local_keys, m));
-    FA_TRY(check_data("v", job->v, d.batch, job->local_keys, m));
-    return check_data("o", job->o, d.batch, job->local_rows, m);
+    FA_TRY(check_data("q", job->q, d.batch, job->local_rows, message));
+    FA_TRY(check_data("k", job->k, d.batch, job->local_keys, message));
+    FA_TRY(check_data("v", job->v, d.batch, job->local_keys, message));
+    return check_data("o", job->o, d.batch, job->local_rows, message);
 }
 
-fa_status_t read_keys(Job* job, Message* m) {
+fa_status_t read_keys(Job* job, Message* message) {
     if (job->spread.layout != FA_CP_LAYOUT_CONTIGUOUS)
-        return fail(m, FA_INVALID_ARGUMENT, "spread.layout is %d: expected 0 with FA_CP_SHARD_KEYS, where keys are in rank order",
+        return fail(message, FA_INVALID_ARGUMENT, "spread.layout is %d: expected 0 with FA_CP_SHARD_KEYS, where keys are in rank order",
                     job->spread.layout);
     fa_attention_desc_t partial = job->d;
     partial.o_dtype = FA_F32;
@@ -206,10 +206,10 @@ fa_status_t read_keys(Job* job, Message* m) {
     job->packed_k = job->has(FA_OPERAND_CU_SEQLENS_K);
     job->local_rows = job->packed_q ? job->d.total_q : job->d.seqlen_q;
     job->local_keys = job->packed_k ? job->d.total_k : job->d.seqlen_k;
-    FA_TRY(check_pointers(*job, m));
+    FA_TRY(check_pointers(*job, message));
     lay_out(job);
-    FA_TRY(check_data("q", job->q, job->d.batch, job->local_rows, m));
-    return check_data("o", job->o, job->d.batch, job->local_rows, m);
+    FA_TRY(check_data("q", job->q, job->d.batch, job->local_rows, message));
+    return check_data("o", job->o, job->d.batch, job->local_rows, message);
 }
 
 uint64_t hash_array(uint64_t hash, const int32_t* array, int64_t n) {

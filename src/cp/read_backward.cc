@@ -23,7 +23,7 @@ View lay_like(const View& like, const void* data, int64_t unit, const int64_t st
 }
 
 // The core's checks of strides and of how tensors share memory, on this rank's rows and keys.
-fa_status_t check_layouts(const Job& job, Message* m) {
+fa_status_t check_layouts(const Job& job, Message* message) {
     fa_attention_desc_t local = job.d;
     if (job.packed_q) local.total_q = job.local_rows;
     else local.seqlen_q = job.local_rows;
@@ -35,18 +35,18 @@ fa_status_t check_layouts(const Job& job, Message* m) {
     for (size_t i = 0; i < sizeof kFields / sizeof kFields[0]; i++) {
         uint64_t bytes;
         const fa_status_t status = given[i] ? fa_extent(&local, FA_OP_BACKWARD, &job.g, uint32_t(kFields[i]), &bytes) : FA_OK;
-        if (status != FA_OK) return fail(m, status, "%s", fa_last_error(nullptr));
+        if (status != FA_OK) return fail(message, status, "%s", fa_last_error(nullptr));
     }
     return FA_OK;
 }
 
 }  // namespace
 
-fa_status_t read_backward_args(const fa_backward_args_t* user, Job* job, Message* m) {
-    FA_TRY(import_struct(&job->g, user, m));
-    FA_TRY(known_bits(m, "flags", job->g.flags, FA_ARGS_STREAM | FA_BACKWARD_ACCUMULATE));
-    if (!job->g.forward) return fail(m, FA_INVALID_ARGUMENT, "forward is NULL: expected the fa_forward_args_t of the forward");
-    FA_TRY(import_struct(&job->a, job->g.forward, m));
+fa_status_t read_backward_args(const fa_backward_args_t* user, Job* job, Message* message) {
+    FA_TRY(import_struct(&job->g, user, message));
+    FA_TRY(known_bits(message, "flags", job->g.flags, FA_ARGS_STREAM | FA_BACKWARD_ACCUMULATE));
+    if (!job->g.forward) return fail(message, FA_INVALID_ARGUMENT, "forward is NULL: expected the fa_forward_args_t of the forward");
+    FA_TRY(import_struct(&job->a, job->g.forward, message));
     job->a.flags = job->g.flags & FA_ARGS_STREAM;
     job->a.stream = job->g.stream;
     job->a.workspace = job->g.workspace;
@@ -55,15 +55,15 @@ fa_status_t read_backward_args(const fa_backward_args_t* user, Job* job, Message
     return FA_OK;
 }
 
-fa_status_t read_gradients(Job* job, Message* m) {
+fa_status_t read_gradients(Job* job, Message* message) {
     const fa_backward_args_t& g = job->g;
     if (job->ranks > 1 && g.dbias)
-        return fail(m, FA_UNSUPPORTED, "dbias is %p: expected NULL on %d ranks", static_cast<void*>(g.dbias), job->ranks);
+        return fail(message, FA_UNSUPPORTED, "dbias is %p: expected NULL on %d ranks", static_cast<void*>(g.dbias), job->ranks);
     if (g.dsinks && !job->has(FA_OPERAND_SINKS))
-        return fail(m, FA_INVALID_ARGUMENT, "dsinks is %p: expected NULL without FA_OPERAND_SINKS", static_cast<void*>(g.dsinks));
+        return fail(message, FA_INVALID_ARGUMENT, "dsinks is %p: expected NULL without FA_OPERAND_SINKS", static_cast<void*>(g.dsinks));
     if (!g.dout && job->d.batch > 0 && job->local_rows > 0)
-        return fail(m, FA_INVALID_ARGUMENT, "dout is NULL: expected a pointer to this rank's rows");
-    FA_TRY(check_layouts(*job, m));
+        return fail(message, FA_INVALID_ARGUMENT, "dout is NULL: expected a pointer to this rank's rows");
+    FA_TRY(check_layouts(*job, message));
     const int64_t wide = sizeof(float), own = job->q.unit, unit = job->accumulates() ? wide : own;
     job->dout = lay_like(job->o, g.dout, own, g.dout_stride);
     job->dq = lay_like(job->q, g.dq, unit, g.dq_stride);

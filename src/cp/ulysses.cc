@@ -7,16 +7,16 @@ namespace fa {
 namespace cp {
 namespace {
 
-fa_status_t check(const Job& job, Message* m) {
+fa_status_t check(const Job& job, Message* message) {
     const fa_attention_desc_t& d = job.d;
     if (d.heads_k % job.ranks != 0)
-        return fail(m, FA_UNSUPPORTED, "heads_k is %lld: expected a multiple of the %d ranks for FA_CP_METHOD_ULYSSES", ll(d.heads_k),
+        return fail(message, FA_UNSUPPORTED, "heads_k is %lld: expected a multiple of the %d ranks for FA_CP_METHOD_ULYSSES", ll(d.heads_k),
                     job.ranks);
     if (d.heads_v % job.ranks != 0)
-        return fail(m, FA_UNSUPPORTED, "heads_v is %lld: expected a multiple of the %d ranks for FA_CP_METHOD_ULYSSES", ll(d.heads_v),
+        return fail(message, FA_UNSUPPORTED, "heads_v is %lld: expected a multiple of the %d ranks for FA_CP_METHOD_ULYSSES", ll(d.heads_v),
                     job.ranks);
     if (d.operands & (FA_OPERAND_BIAS | FA_OPERAND_MASK))
-        return fail(m, FA_UNSUPPORTED,
+        return fail(message, FA_UNSUPPORTED,
                     "operands is 0x%llx: expected neither FA_OPERAND_BIAS nor _MASK, since a rank has only its own rows of them, for "
                     "FA_CP_METHOD_ULYSSES",
                     llu(d.operands));

@@ -241,14 +241,14 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
 }
 
 fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s, const Threads& threads,
-                         int64_t workers, char* memory, Message* m) {
+                         int64_t workers, char* memory, Message* message) {
     BackwardCall g;
     g.inputs = *a.forward;
     g.c = make_call(plan_call(p, k, tile_method(p, k), Method{}, false), p, g.inputs);
     g.a = &a;
     g.block_keys = s.block_keys;
     g.matrix = s.matrix;
-    BackwardRun run{&threads, workers, m};
+    BackwardRun run{&threads, workers, message};
     run.job.g = &g;
     run.job.s = &s;
     run.job.shared = memory;

@@ -43,7 +43,7 @@ struct RowsPlan : Plan {  // merge, append_kv, rotary
 constexpr uint64_t kPlanBytes = sizeof(ForwardPlan);
 static_assert(kPlanBytes >= sizeof(BackwardPlan) && kPlanBytes >= sizeof(RowsPlan), "a forward's is the largest");
 
-fa_status_t no_such_isa(int64_t isa, Message* m) {
+fa_status_t no_such_isa(int64_t isa, Message* message) {
     char wanted[24], offered[64] = "";
     snprintf(wanted, sizeof wanted, "%lld", (long long)isa);
     for (const Word& word : kIsaWords) {
@@ -52,11 +52,11 @@ fa_status_t no_such_isa(int64_t isa, Message* m) {
         const size_t used = strlen(offered);
         snprintf(offered + used, sizeof offered - used, "%s%s", used ? ", " : "", word.text);
     }
-    return fail(m, FA_UNSUPPORTED, "max_isa is %s: this CPU or build offers %s", wanted, offered);
+    return fail(message, FA_UNSUPPORTED, "max_isa is %s: this CPU or build offers %s", wanted, offered);
 }
 
-fa_status_t no_streams(const void* stream, Message* m) {
-    return fail(m, FA_INVALID_ARGUMENT, "stream is %p: expected NULL, since the CPU backend has no streams", stream);
+fa_status_t no_streams(const void* stream, Message* message) {
+    return fail(message, FA_INVALID_ARGUMENT, "stream is %p: expected NULL, since the CPU backend has no streams", stream);
 }
 
 fa_status_t usable(Message*) { return FA_OK; }
@@ -66,8 +66,8 @@ fa_status_t device_count(int32_t* count, Message*) {
     return FA_OK;
 }
 
-fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* m) {
-    if (device != 0) return fail(m, FA_NO_DEVICE, "device is %d: the CPU backend has one device, 0", device);
+fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* message) {
+    if (device != 0) return fail(message, FA_NO_DEVICE, "device is %d: the CPU backend has one device, 0", device);
     info->compute_units = int32_t(os::available_cpus());
     info->memory_bytes = os::memory_bytes();
     os::processor_name(info->name, sizeof info->name);
@@ -75,11 +75,11 @@ fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* m) {
     return FA_OK;
 }
 
-fa_status_t create(const Host* host, const fa_create_info_t* info, Context** context, Message* m) {
-    if (info->device != 0) return fail(m, FA_NO_DEVICE, "device is %d: the CPU backend has one device, 0", info->device);
-    if (info->stream) return no_streams(info->stream, m);
+fa_status_t create(const Host* host, const fa_create_info_t* info, Context** context, Message* message) {
+    if (info->device != 0) return fail(message, FA_NO_DEVICE, "device is %d: the CPU backend has one device, 0", info->device);
+    if (info->stream) return no_streams(info->stream, message);
     Context* c = static_cast<Context*>(host->allocate(sizeof(Context), kAlignment));
-    if (!c) return fail(m, FA_OUT_OF_MEMORY, "no memory for a CPU handle");
+    if (!c) return fail(message, FA_OUT_OF_MEMORY, "no memory for a CPU handle");
     *c = Context{};
     c->host = *host;
     c->threads = {info->parallel_for, info->parallel_user, 0, FA_POOL_AUTO, host->openmp_stack_bytes};
@@ -94,33 +94,33 @@ void destroy(Context* c, bool) {
     host.release(c);
 }
 
-fa_status_t set_pool(Context* c, int64_t pool, Message* m) {
+fa_status_t set_pool(Context* c, int64_t pool, Message* message) {
     if (pool == FA_POOL_OPENMP && !built_with_openmp())
-        return fail(m, FA_UNSUPPORTED, "thread_pool is %lld, OpenMP: this library was built without it", (long long)pool);
+        return fail(message, FA_UNSUPPORTED, "thread_pool is %lld, OpenMP: this library was built without it", (long long)pool);
     if (pool == FA_POOL_CALLER && !c->threads.parallel_for)
-        return fail(m, FA_INVALID_ARGUMENT, "thread_pool is %lld, the caller's: expected a parallel_for, given to fa_create",
+        return fail(message, FA_INVALID_ARGUMENT, "thread_pool is %lld, the caller's: expected a parallel_for, given to fa_create",
                     (long long)pool);
     c->threads.pool = pool;
     return FA_OK;
 }
 
-fa_status_t set(Context* c, int32_t key, int64_t value, Message* m) {
+fa_status_t set(Context* c, int32_t key, int64_t value, Message* message) {
     switch (key) {
         case FA_PARAM_THREADS: c->threads.wanted = value; return FA_OK;
         case FA_PARAM_COUNT_WORK: c->count = value != 0; return FA_OK;
-        case FA_PARAM_THREAD_POOL: return set_pool(c, value, m);
+        case FA_PARAM_THREAD_POOL: return set_pool(c, value, message);
         case FA_PARAM_MAX_ISA: {
             const Kernels* k = select_kernels(value);
-            if (!k) return no_such_isa(value, m);
+            if (!k) return no_such_isa(value, message);
             c->kernels = k;
             c->max_isa = value;
             return FA_OK;
         }
-        default: return fail(m, FA_INTERNAL, "the CPU backend has no parameter %d", key);
+        default: return fail(message, FA_INTERNAL, "the CPU backend has no parameter %d", key);
     }
 }
 
-fa_status_t get(Context* c, int32_t key, int64_t* value, Message* m) {
+fa_status_t get(Context* c, int32_t key, int64_t* value, Message* message) {
     switch (key) {
         case FA_PARAM_THREADS: *value = c->threads.wanted; return FA_OK;
         case FA_PARAM_THREAD_POOL: *value = c->threads.pool; return FA_OK;
@@ -133,7 +133,7 @@ fa_status_t get(Context* c, int32_t key, int64_t* value, Message* m) {
         case FA_STAT_BYTES_READ: *value = c->counters.read; return FA_OK;
         case FA_STAT_BYTES_WRITTEN: *value = c->counters.written; return FA_OK;
         case FA_STAT_EXTRA_BYTES: *value = c->extra_bytes; return FA_OK;
-        default: return fail(m, FA_INTERNAL, "the CPU backend has no parameter %d", key);
+        default: return fail(message, FA_INTERNAL, "the CPU backend has no parameter %d", key);
     }
 }
 
@@ -159,19 +159,19 @@ uint64_t workspace_bytes(const AnySchedule& s, int64_t workers) {
     return uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
 }
 
-fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
+fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* message) {
     const Problem& p = plan->problem;
     const fa_attention_desc_t& d = p.d;
     const bool study = d.algorithm != FA_ALGORITHM_FLASH;
     if (study && (d.num_splits > 1 || d.split_size > 0))
-        return fail(m, FA_UNSUPPORTED, "num_splits is %d and split_size %lld: the study baselines do not split keys", d.num_splits,
+        return fail(message, FA_UNSUPPORTED, "num_splits is %d and split_size %lld: the study baselines do not split keys", d.num_splits,
                     (long long)d.split_size);
     // The matrix of a head is the only memory that can outgrow the machine's address space.
     int64_t elements;
     if (d.algorithm == FA_ALGORITHM_STANDARD &&
         (__builtin_mul_overflow(round_up(d.seqlen_q * p.group, c.kernels->rows), d.seqlen_k * 4, &elements) ||
          elements > INT64_MAX / 65536))
-        return fail(m, FA_UNSUPPORTED, "seqlen_q %lld times seqlen_k %lld: too many scores for the standard algorithm to store",
+        return fail(message, FA_UNSUPPORTED, "seqlen_q %lld times seqlen_k %lld: too many scores for the standard algorithm to store",
                     (long long)d.seqlen_q, (long long)d.seqlen_k);
     plan->schedule = make_schedule(p, *c.kernels, c.count);
     plan->call = plan_call(p, *c.kernels, plan->schedule.method, plan->schedule.decode, c.count);
@@ -194,12 +194,12 @@ void explain_forward(const Context& c, const ForwardPlan& plan, char* text, uint
              s.parallel_splits ? " side by side" : "", threads_text(c.threads, forward_workers(c, s, worker_count)).text);
 }
 
-fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
+fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* message) {
     const Problem& p = plan->problem;
     // Accumulators of dq for all rows of a head are the only memory that can outgrow the machine's address space.
     constexpr double kMaxDqBytes = double(int64_t(1) << 48);
     if (double(p.d.seqlen_q) * double(p.group) * double(p.d.dim_qk) * sizeof(float) > kMaxDqBytes)
-        return fail(m, FA_UNSUPPORTED,
+        return fail(message, FA_UNSUPPORTED,
                     "seqlen_q is %lld, with %lld query heads to a kv head: too many rows for the backward's dq accumulator",
                     (long long)p.d.seqlen_q, (long long)p.group);
     plan->kernels = c.kernels;
@@ -215,9 +215,9 @@ void explain_backward(const Context& c, const BackwardPlan& plan, char* text, ui
              threads_text(c.threads, backward_workers(c, s, worker_count)).text);
 }
 
-fa_status_t plan(const Context* c, Plan* plan, Message* m) {
-    if (plan->op == FA_OP_FORWARD) return plan_forward(*c, static_cast<ForwardPlan*>(plan), m);
-    if (plan->op == FA_OP_BACKWARD) return plan_backward(*c, static_cast<BackwardPlan*>(plan), m);
+fa_status_t plan(const Context* c, Plan* plan, Message* message) {
+    if (plan->op == FA_OP_FORWARD) return plan_forward(*c, static_cast<ForwardPlan*>(plan), message);
+    if (plan->op == FA_OP_BACKWARD) return plan_backward(*c, static_cast<BackwardPlan*>(plan), message);
     static_cast<RowsPlan*>(plan)->kernels = c->kernels;
     plan->workspace = 0;
     return FA_OK;
@@ -244,23 +244,24 @@ char* workspace(Context* c, void* given, uint64_t bytes) {
 // The memory of `workers` workers, or of as many as fit the caller's workspace: more threads may be allowed now than when it was
 // sized.
 template <class AnySchedule>
-fa_status_t take_workspace(Context* c, const AnySchedule& s, void* given, uint64_t size, int64_t* workers, char** memory, Message* m) {
+fa_status_t take_workspace(Context* c, const AnySchedule& s, void* given, uint64_t size, int64_t* workers, char** memory,
+                           Message* message) {
     const uint64_t bytes = workspace_bytes(s, *workers);
     if (given && bytes > size) *workers = (int64_t(size) - s.shared_bytes) / s.worker_bytes;
     *memory = workspace(c, given, bytes);
-    return *memory ? FA_OK : fail(m, FA_OUT_OF_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)bytes);
+    return *memory ? FA_OK : fail(message, FA_OUT_OF_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)bytes);
 }
 
-fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a, Message* m) {
-    if (a->stream) return no_streams(a->stream, m);
+fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a, Message* message) {
+    if (a->stream) return no_streams(a->stream, message);
     const ForwardPlan& plan = *static_cast<const ForwardPlan*>(planned);
     const Schedule& s = plan.schedule;
     int64_t workers = forward_workers(*c, s, worker_count);
     char* memory;
-    const fa_status_t status = take_workspace(c, s, a->workspace, a->workspace_size, &workers, &memory, m);
+    const fa_status_t status = take_workspace(c, s, a->workspace, a->workspace_size, &workers, &memory, message);
     if (status != FA_OK) return status;
     Counters counters{};
-    const fa_status_t ran = run_forward(make_call(plan.call, plan.problem, *a), s, c->threads, workers, memory, &counters, m);
+    const fa_status_t ran = run_forward(make_call(plan.call, plan.problem, *a), s, c->threads, workers, memory, &counters, message);
     if (ran == FA_OK && plan.call.count) {
         c->counters = counters;
         c->extra_bytes = s.extra_bytes;
@@ -268,31 +269,35 @@ fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a,
     return ran;
 }
 
-fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* a, Message* m) {
-    if (a->stream) return no_streams(a->stream, m);
+fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* a, Message* message) {
+    if (a->stream) return no_streams(a->stream, message);
     const BackwardPlan& plan = *static_cast<const BackwardPlan*>(planned);
     int64_t workers = backward_workers(*c, plan.schedule, worker_count);
     char* memory;
-    const fa_status_t status = take_workspace(c, plan.schedule, a->workspace, a->workspace_size, &workers, &memory, m);
-    return status != FA_OK ? status : run_backward(plan.problem, *a, *plan.kernels, plan.schedule, c->threads, workers, memory, m);
+    const fa_status_t status = take_workspace(c, plan.schedule, a->workspace, a->workspace_size, &workers, &memory, message);
+    return status != FA_OK ? status : run_backward(plan.problem, *a, *plan.kernels, plan.schedule, c->threads, workers, memory, message);
 }
 
 // Each row by itself.
 template <class Args>
 fa_status_t rows(Context* c, const Plan* plan, const Args& a,
-                 fa_status_t (*run)(const Problem&, const Args&, const Kernels&, const Threads&, Message*), Message* m) {
-    if (a.stream) return no_streams(a.stream, m);
-    return run(plan->problem, a, *static_cast<const RowsPlan*>(plan)->kernels, c->threads, m);
+                 fa_status_t (*run)(const Problem&, const Args&, const Kernels&, const Threads&, Message*), Message* message) {
+    if (a.stream) return no_streams(a.stream, message);
+    return run(plan->problem, a, *static_cast<const RowsPlan*>(plan)->kernels, c->threads, message);
 }
-fa_status_t merge(Context* c, const Plan* plan, const fa_merge_args_t* a, Message* m) { return rows(c, plan, *a, run_merge, m); }
-fa_status_t append_kv(Context* c, const Plan* plan, const fa_append_kv_args_t* a, Message* m) {
-    return rows(c, plan, *a, run_append_kv, m);
+fa_status_t merge(Context* c, const Plan* plan, const fa_merge_args_t* a, Message* message) {
+    return rows(c, plan, *a, run_merge, message);
 }
-fa_status_t rotary(Context* c, const Plan* plan, const fa_rotary_args_t* a, Message* m) { return rows(c, plan, *a, run_rotary, m); }
+fa_status_t append_kv(Context* c, const Plan* plan, const fa_append_kv_args_t* a, Message* message) {
+    return rows(c, plan, *a, run_append_kv, message);
+}
+fa_status_t rotary(Context* c, const Plan* plan, const fa_rotary_args_t* a, Message* message) {
+    return rows(c, plan, *a, run_rotary, message);
+}
 
-fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* m) {
+fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* message) {
     *pointer = bytes ? c->host.allocate(bytes, kAlignment) : nullptr;
-    return *pointer || !bytes ? FA_OK : fail(m, FA_OUT_OF_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
+    return *pointer || !bytes ? FA_OK : fail(message, FA_OUT_OF_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
 }
 
 fa_status_t release(Context* c, void* pointer, Message*) {

@@ -35,12 +35,12 @@ void run_body(void* arg, int64_t i) {
     bodies.ran.fetch_add(1, std::memory_order_relaxed);
 }
 
-fa_status_t run_callers(const Threads& threads, int64_t n, CallerBodies& bodies, Message* m) {
+fa_status_t run_callers(const Threads& threads, int64_t n, CallerBodies& bodies, Message* message) {
     const fa_status_t status = threads.parallel_for(threads.user, n, run_body, &bodies);
-    if (status != FA_OK) return fail(m, status, "parallel_for returned status %d: the outputs are undefined", int(status));
+    if (status != FA_OK) return fail(message, status, "parallel_for returned status %d: the outputs are undefined", int(status));
     const int64_t ran = bodies.ran.load(std::memory_order_relaxed);
     if (ran == n) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT,
+    return fail(message, FA_INVALID_ARGUMENT,
                 "parallel_for returned FA_OK and ran %lld of %lld bodies: expected all of them; the outputs are undefined", (long long)ran,
                 (long long)n);
 }
@@ -76,7 +76,7 @@ int64_t worker_count(const Threads& threads, int64_t items, double flops) {
     return worker_limit(threads, items, flops);
 }
 
-fa_status_t run_workers(const Threads& threads, int64_t workers, void (*body)(void*, int64_t), void* arg, Message* m) {
+fa_status_t run_workers(const Threads& threads, int64_t workers, void (*body)(void*, int64_t), void* arg, Message* message) {
     if (workers <= 1) {
         body(arg, 0);
         return FA_OK;
@@ -90,7 +90,7 @@ fa_status_t run_workers(const Threads& threads, int64_t workers, void (*body)(vo
     bodies.body = body;
     bodies.arg = arg;
     bodies.ran = 0;
-    if (pool == FA_POOL_CALLER) return run_callers(threads, workers, bodies, m);
+    if (pool == FA_POOL_CALLER) return run_callers(threads, workers, bodies, message);
     // Every team has the same size, also where some threads find nothing to do: libgomp ends the threads that a smaller team does
     // not need, and starts others for the next larger one, which takes hundreds of microseconds with 16 of them.
     run_team(max_of(workers, team_size(threads)), threads.openmp_stack_bytes, workers, run_body, &bodies);

@@ -29,7 +29,7 @@ int64_t worker_count(const Threads& threads, int64_t items, double flops);
 
 // Runs body(arg, 0) … body(arg, workers − 1), each of which takes work until none is left: where the pool is the library's own, one
 // that comes too late for that is left out. Fails only where the caller's pool does.
-fa_status_t run_workers(const Threads& threads, int64_t workers, void (*body)(void* arg, int64_t worker), void* arg, Message* m);
+fa_status_t run_workers(const Threads& threads, int64_t workers, void (*body)(void* arg, int64_t worker), void* arg, Message* message);
 
 void pause_spinning();  // cpuid.cc: leaves the core to its other hyperthread for a moment
 

@@ -384,14 +384,15 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     return s;
 }
 
-fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters, Message* m) {
+fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters,
+                        Message* message) {
     ForwardRun run;
     if (s.method.shared_bytes > 0) c.shared = memory;
     c.sets.lists = key_lists(*c.p, memory + s.shared_bytes - s.list_bytes);
     run.c = &c;
     run.threads = &threads;
     run.workers = workers;
-    run.m = m;
+    run.m = message;
     ForwardJob& job = run.job;
     job.c = &c;
     job.s = &s;

@@ -8,15 +8,15 @@
 namespace fa {
 namespace cpu {
 
-fa_status_t run_merge(const Problem& p, const fa_merge_args_t& a, const Kernels& k, const Threads& threads, Message* m);
-fa_status_t run_append_kv(const Problem& p, const fa_append_kv_args_t& a, const Kernels& k, const Threads& threads, Message* m);
-fa_status_t run_rotary(const Problem& p, const fa_rotary_args_t& a, const Kernels& k, const Threads& threads, Message* m);
+fa_status_t run_merge(const Problem& p, const fa_merge_args_t& a, const Kernels& k, const Threads& threads, Message* message);
+fa_status_t run_append_kv(const Problem& p, const fa_append_kv_args_t& a, const Kernels& k, const Threads& threads, Message* message);
+fa_status_t run_rotary(const Problem& p, const fa_rotary_args_t& a, const Kernels& k, const Threads& threads, Message* message);
 
 constexpr int64_t kMaxDim = 1024;
 
 // Runs row(context, i) for i < count, in chunks, on as many workers as `bytes` of traffic deserve.
 fa_status_t for_rows(const Threads& threads, int64_t count, double bytes, void (*row)(const void* context, int64_t i), const void* context,
-                     Message* m);
+                     Message* message);
 
 }  // namespace cpu
 }  // namespace fa

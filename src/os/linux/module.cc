@@ -12,27 +12,28 @@ namespace fa {
 namespace os {
 namespace {
 
-fa_status_t load(Module* module, Message* m) {
+fa_status_t load(Module* module, Message* message) {
     // Never closed: a GPU runtime inside cannot be unloaded while its threads live.
     void* const library = dlopen(module->file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library == nullptr) {
         const char* reason = dlerror();
-        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s cannot be loaded: %s", module->file, reason == nullptr ? "no reason given" : reason);
+        return fail(message, FA_BACKEND_INCOMPATIBLE, "%s cannot be loaded: %s", module->file,
+                    reason == nullptr ? "no reason given" : reason);
     }
     module->entry = reinterpret_cast<BackendEntry>(dlsym(library, kBackendEntry));
     if (module->entry != nullptr) return FA_OK;
-    return fail(m, FA_BACKEND_INCOMPATIBLE, "%s has no function %s: it is no module of this library", module->file, kBackendEntry);
+    return fail(message, FA_BACKEND_INCOMPATIBLE, "%s has no function %s: it is no module of this library", module->file, kBackendEntry);
 }
 
 // FA_BACKEND_MISSING: there is no such file here, look further.
-fa_status_t try_folder(const char* name, const char* folder, Module* module, Message* m) {
+fa_status_t try_folder(const char* name, const char* folder, Module* module, Message* message) {
     char path[kMaxPath];
     struct stat s;
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= int(sizeof path))
-        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s cannot be examined: %s", folder, strerror(ENAMETOOLONG));
+        return fail(message, FA_BACKEND_INCOMPATIBLE, "%s cannot be examined: %s", folder, strerror(ENAMETOOLONG));
     if (stat(path, &s) != 0 && (errno == ENOENT || errno == ENOTDIR)) return FA_BACKEND_MISSING;
-    const fa_status_t status = examine_module(path, module->file, m);
-    return status != FA_OK ? status : load(module, m);
+    const fa_status_t status = examine_module(path, module->file, message);
+    return status != FA_OK ? status : load(module, message);
 }
 
 }  // namespace
@@ -47,19 +48,19 @@ void folder_beside_library(char* folder, size_t size) {
     if (snprintf(folder, size, "%.*s/flashattn", length, us.dli_fname) >= int(size)) folder[0] = 0;
 }
 
-fa_status_t open_module(const char* name, const char* const* folders, int count, Module* module, Message* m) {
-    char searched[sizeof m->text] = "";
+fa_status_t open_module(const char* name, const char* const* folders, int count, Module* module, Message* message) {
+    char searched[sizeof message->text] = "";
     for (int i = 0; i < count; i++) {
         const char* const folder = folders[i];
         if (folder == nullptr || folder[0] == 0) continue;
         if (!is_absolute(folder))
-            return fail(m, FA_BACKEND_INCOMPATIBLE, "FLASHATTN_BACKEND_DIR is \"%s\": expected an absolute path", folder);
-        const fa_status_t status = try_folder(name, folder, module, m);
+            return fail(message, FA_BACKEND_INCOMPATIBLE, "FLASHATTN_BACKEND_DIR is \"%s\": expected an absolute path", folder);
+        const fa_status_t status = try_folder(name, folder, module, message);
         if (status != FA_BACKEND_MISSING) return status;
         const size_t used = strlen(searched);
         snprintf(searched + used, sizeof searched - used, "%s%s", used == 0 ? "" : ", ", folder);
     }
-    return fail(m, FA_BACKEND_MISSING, "%s is not installed; searched: %s", name, searched);
+    return fail(message, FA_BACKEND_MISSING, "%s is not installed; searched: %s", name, searched);
 }
 
 }  // namespace os
