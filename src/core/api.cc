@@ -17,11 +17,12 @@ struct Operation {
     fa_status_t (*Backend::*run)(Context*, const Plan*, const Args*, Message*);
 };
 
-fa_status_t check_plain_forward(const Problem& p, fa_forward_args_t* args, bool host_metadata, Regions* regions, Message* message) {
-    if (p.d.operands != 0)
+fa_status_t check_plain_forward(const Problem& problem, fa_forward_args_t* args, bool host_metadata, Regions* regions, Message* message) {
+    if (problem.d.operands != 0)
         return fail(message, FA_INVALID_ARGUMENT,
-                    "desc.operands is 0x%llx: expected 0, since fa_forward takes only q, k, v and o; use fa_forward_ex", llu(p.d.operands));
-    return check_forward(p, args, host_metadata, regions, message);
+                    "desc.operands is 0x%llx: expected 0, since fa_forward takes only q, k, v and o; use fa_forward_ex",
+                    llu(problem.d.operands));
+    return check_forward(problem, args, host_metadata, regions, message);
 }
 
 constexpr Operation<fa_forward_args_t> kPlainForward = {FA_OP_FORWARD, "fa_forward", check_plain_forward, &Backend::forward};

@@ -31,11 +31,11 @@ static_assert(sizeof(CheckedBackward) == sizeof(fa_backward_args_t) + sizeof(fa_
 
 // args: imported; they get their defaults. host_metadata: int32 arrays are readable here, so their contents are checked as well. regions:
 // what the call touches, workspace apart.
-fa_status_t check_forward(const Problem& p, fa_forward_args_t* args, bool host_metadata, Regions* regions, Message*);
-fa_status_t check_backward(const Problem& p, CheckedBackward* args, bool host_metadata, Regions* regions, Message*);
-fa_status_t check_merge(const Problem& p, fa_merge_args_t* args, bool host_metadata, Regions* regions, Message*);
-fa_status_t check_append_kv(const Problem& p, fa_append_kv_args_t* args, bool host_metadata, Regions* regions, Message*);
-fa_status_t check_rotary(const Problem& p, fa_rotary_args_t* args, bool host_metadata, Regions* regions, Message*);
+fa_status_t check_forward(const Problem& problem, fa_forward_args_t* args, bool host_metadata, Regions* regions, Message*);
+fa_status_t check_backward(const Problem& problem, CheckedBackward* args, bool host_metadata, Regions* regions, Message*);
+fa_status_t check_merge(const Problem& problem, fa_merge_args_t* args, bool host_metadata, Regions* regions, Message*);
+fa_status_t check_append_kv(const Problem& problem, fa_append_kv_args_t* args, bool host_metadata, Regions* regions, Message*);
+fa_status_t check_rotary(const Problem& problem, fa_rotary_args_t* args, bool host_metadata, Regions* regions, Message*);
 
 // The descriptor that a call has: the caller's, but under FA_ROTARY_OF_K one in `room` with k's half in the place of q's, which is what all
 // else reads.

@@ -6,14 +6,14 @@
 
 namespace fa {
 
-static fa_status_t check_rotation(const Problem& p, const fa_append_kv_args_t& a, Call* call) {
+static fa_status_t check_rotation(const Problem& problem, const fa_append_kv_args_t& a, Call* call) {
     Message* m = call->message;
     if ((a.cos != nullptr) != (a.sin != nullptr)) {
         return fail(m, FA_INVALID_ARGUMENT, "cos is %p and sin is %p: expected both or neither", static_cast<const void*>(a.cos),
                     static_cast<const void*>(a.sin));
     }
     if (a.cos) {
-        FA_TRY(check_rotation_sizes(p, a.max_position, a.rotary_begin, a.rotary_dim, m));
+        FA_TRY(check_rotation_sizes(problem, a.max_position, a.rotary_begin, a.rotary_dim, m));
         FA_TRY(call->perhaps(Role::input, angle_tensor("cos", a.cos, a.max_position, a.rotary_dim)));
         return call->perhaps(Role::input, angle_tensor("sin", a.sin, a.max_position, a.rotary_dim));
     }
@@ -27,40 +27,41 @@ static fa_status_t check_rotation(const Problem& p, const fa_append_kv_args_t& a
 }
 
 // What factors that are computed must be: of whole rows or parts of them, each by itself, and beside a type that has none.
-static fa_status_t check_dynamic(const Problem& p, const fa_append_kv_args_t& a, bool is_k, Call* call) {
+static fa_status_t check_dynamic(const Problem& problem, const fa_append_kv_args_t& a, bool is_k, Call* call) {
     Message* m = call->message;
-    const int32_t dtype = is_k ? p.d.k_dtype : p.d.v_dtype;
+    const int32_t dtype = is_k ? problem.d.k_dtype : problem.d.v_dtype;
     const uint64_t shift = is_k ? FA_OPERAND_K_SHIFT : FA_OPERAND_V_SHIFT;
     const char letter = is_k ? 'k' : 'v';
-    const int64_t rows = is_k ? p.d.k_descale_block[0] : p.d.v_descale_block[0];
+    const int64_t rows = is_k ? problem.d.k_descale_block[0] : problem.d.v_descale_block[0];
     if (rows > 1)
         return fail(m, FA_UNSUPPORTED, "%c_descale_block[0] is %lld: expected one row with FA_APPEND_DYNAMIC_SCALE", letter, ll(rows));
-    if (p.has(shift) && dtype != FA_U4)
+    if (problem.has(shift) && dtype != FA_U4)
         return fail(m, FA_UNSUPPORTED, "%c_dtype is %s: expected u4 with %s and FA_APPEND_DYNAMIC_SCALE", letter, fa_dtype_name(dtype),
                     operand_name(shift));
-    FA_TRY(check_distinct(is_k ? k_descale_tensor(p, a.k_descale) : v_descale_tensor(p, a.v_descale), m));
-    return check_distinct(is_k ? k_descale_tensor(p, a.k_shift, "k_shift") : v_descale_tensor(p, a.v_shift, "v_shift"), m);
+    FA_TRY(check_distinct(is_k ? k_descale_tensor(problem, a.k_descale) : v_descale_tensor(problem, a.v_descale), m));
+    return check_distinct(is_k ? k_descale_tensor(problem, a.k_shift, "k_shift") : v_descale_tensor(problem, a.v_shift, "v_shift"), m);
 }
 
 // Those of a cache of 8 or 4 bits are written under FA_APPEND_DYNAMIC_SCALE, by themselves for each slot and head.
-static fa_status_t check_descales(const Problem& p, const fa_append_kv_args_t& a, Call* call) {
+static fa_status_t check_descales(const Problem& problem, const fa_append_kv_args_t& a, Call* call) {
     const bool dynamic = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
-    const bool dynamic_k = dynamic && element_size(p.d.k_dtype) == 1, dynamic_v = dynamic && !p.v_in_k() && element_size(p.d.v_dtype) == 1;
+    const bool dynamic_k = dynamic && element_size(problem.d.k_dtype) == 1,
+               dynamic_v = dynamic && !problem.v_in_k() && element_size(problem.d.v_dtype) == 1;
     if (dynamic && !dynamic_k && !dynamic_v)
         return fail(call->message, FA_INVALID_ARGUMENT,
                     "k_dtype and v_dtype are %s and %s: expected e4m3, e5m2, i8 or a type of 4 bits with FA_APPEND_DYNAMIC_SCALE",
-                    fa_dtype_name(p.d.k_dtype), fa_dtype_name(p.d.v_dtype));
-    const uint64_t missing = ((dynamic_k ? FA_OPERAND_K_DESCALE : 0) | (dynamic_v ? FA_OPERAND_V_DESCALE : 0)) & ~p.d.operands;
+                    fa_dtype_name(problem.d.k_dtype), fa_dtype_name(problem.d.v_dtype));
+    const uint64_t missing = ((dynamic_k ? FA_OPERAND_K_DESCALE : 0) | (dynamic_v ? FA_OPERAND_V_DESCALE : 0)) & ~problem.d.operands;
     if (missing)
-        return fail(call->message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected %s with FA_APPEND_DYNAMIC_SCALE", llu(p.d.operands),
-                    operand_name(missing));
-    if (dynamic_k) FA_TRY(check_dynamic(p, a, true, call));
-    if (dynamic_v) FA_TRY(check_dynamic(p, a, false, call));
+        return fail(call->message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected %s with FA_APPEND_DYNAMIC_SCALE",
+                    llu(problem.d.operands), operand_name(missing));
+    if (dynamic_k) FA_TRY(check_dynamic(problem, a, true, call));
+    if (dynamic_v) FA_TRY(check_dynamic(problem, a, false, call));
     const Role k_role = dynamic_k ? Role::output : Role::input, v_role = dynamic_v ? Role::output : Role::input;
-    FA_TRY(call->with(FA_OPERAND_K_DESCALE, k_role, k_descale_tensor(p, a.k_descale)));
-    FA_TRY(call->with(FA_OPERAND_V_DESCALE, v_role, v_descale_tensor(p, a.v_descale)));
-    FA_TRY(call->with(FA_OPERAND_K_SHIFT, k_role, k_descale_tensor(p, a.k_shift, "k_shift")));
-    return call->with(FA_OPERAND_V_SHIFT, v_role, v_descale_tensor(p, a.v_shift, "v_shift"));
+    FA_TRY(call->with(FA_OPERAND_K_DESCALE, k_role, k_descale_tensor(problem, a.k_descale)));
+    FA_TRY(call->with(FA_OPERAND_V_DESCALE, v_role, v_descale_tensor(problem, a.v_descale)));
+    FA_TRY(call->with(FA_OPERAND_K_SHIFT, k_role, k_descale_tensor(problem, a.k_shift, "k_shift")));
+    return call->with(FA_OPERAND_V_SHIFT, v_role, v_descale_tensor(problem, a.v_shift, "v_shift"));
 }
 
 // v within k comes with it.
@@ -73,27 +74,28 @@ static fa_status_t check_v_in_k(const fa_append_kv_args_t& a, Call* call) {
     return call->without("v", a.v, "FA_V_IN_K");
 }
 
-static fa_status_t check_tensors(const Problem& p, const fa_append_kv_args_t& a, Call* call) {
+static fa_status_t check_tensors(const Problem& problem, const fa_append_kv_args_t& a, Call* call) {
     const Role in = Role::input;
     const bool packed = a.cu_seqlens_new != nullptr;
-    FA_TRY(call->always(Role::output, k_tensor(p, a.k)));
-    FA_TRY(call->always(Role::output, v_tensor(p, a.v)));
-    FA_TRY(call->with(FA_OPERAND_K_TAIL, Role::output, k_tail_tensor(p, a.k_tail)));
-    FA_TRY(check_descales(p, a, call));
-    FA_TRY(check_rotation(p, a, call));
-    FA_TRY(call->perhaps(in, array_of("cu_seqlens_new", a.cu_seqlens_new, 4, p.d.batch + 1)));
-    FA_TRY(call->perhaps(in, array_of("seqused_new", a.seqused_new, 4, p.d.batch)));
-    FA_TRY(call->perhaps(in, array_of("positions", a.positions, 4, packed ? a.total_new : p.d.batch * a.seqlen_new)));
-    FA_TRY(call->with(FA_OPERAND_SEQUSED_K, in, array_of("seqused_k", a.seqused_k, 4, p.d.batch)));
-    FA_TRY(call->with(FA_OPERAND_LEFTPAD_K, in, array_of("leftpad_k", a.leftpad_k, 4, p.d.batch)));
-    FA_TRY(call->with(FA_OPERAND_KV_BATCH_IDX, in, array_of("kv_batch_idx", a.kv_batch_idx, 4, p.d.batch)));
-    FA_TRY(call->with(FA_OPERAND_PAGE_TABLE, in, page_table_tensor(p, a.page_table)));
+    FA_TRY(call->always(Role::output, k_tensor(problem, a.k)));
+    FA_TRY(call->always(Role::output, v_tensor(problem, a.v)));
+    FA_TRY(call->with(FA_OPERAND_K_TAIL, Role::output, k_tail_tensor(problem, a.k_tail)));
+    FA_TRY(check_descales(problem, a, call));
+    FA_TRY(check_rotation(problem, a, call));
+    FA_TRY(call->perhaps(in, array_of("cu_seqlens_new", a.cu_seqlens_new, 4, problem.d.batch + 1)));
+    FA_TRY(call->perhaps(in, array_of("seqused_new", a.seqused_new, 4, problem.d.batch)));
+    FA_TRY(call->perhaps(in, array_of("positions", a.positions, 4, packed ? a.total_new : problem.d.batch * a.seqlen_new)));
+    FA_TRY(call->with(FA_OPERAND_SEQUSED_K, in, array_of("seqused_k", a.seqused_k, 4, problem.d.batch)));
+    FA_TRY(call->with(FA_OPERAND_LEFTPAD_K, in, array_of("leftpad_k", a.leftpad_k, 4, problem.d.batch)));
+    FA_TRY(call->with(FA_OPERAND_KV_BATCH_IDX, in, array_of("kv_batch_idx", a.kv_batch_idx, 4, problem.d.batch)));
+    FA_TRY(call->with(FA_OPERAND_PAGE_TABLE, in, page_table_tensor(problem, a.page_table)));
     FA_TRY(call->with(FA_OPERAND_DEVICE_STATUS, Role::output, array_of("device_status", a.device_status, 4, 1)));
     return call->outputs_apart();
 }
 
 // Slots [begin, end) of sequence b: within its own, on pages that exist, with angles for their positions.
-static fa_status_t check_slots(const Problem& p, const fa_append_kv_args_t& a, int64_t b, int64_t begin, int64_t end, Message* message) {
+static fa_status_t check_slots(const Problem& problem, const fa_append_kv_args_t& a, int64_t b, int64_t begin, int64_t end,
+                               Message* message) {
     if (a.cos) {
         const int64_t pad = a.leftpad_k ? a.leftpad_k[b] : 0;
         if (begin < pad) {
@@ -106,40 +108,40 @@ static fa_status_t check_slots(const Problem& p, const fa_append_kv_args_t& a, i
         }
     }
     if (!a.page_table) return FA_OK;
-    return check_pages(p, a.page_table, a.kv_batch_idx ? a.kv_batch_idx[b] : b, begin, end, message);
+    return check_pages(problem, a.page_table, a.kv_batch_idx ? a.kv_batch_idx[b] : b, begin, end, message);
 }
 
-static fa_status_t check_contents(const Problem& p, const fa_append_kv_args_t& a, Message* message) {
-    const Lengths keys{kLengthsOfK, nullptr, a.seqused_k, p.d.batch, p.d.seqlen_k, 0};
+static fa_status_t check_contents(const Problem& problem, const fa_append_kv_args_t& a, Message* message) {
+    const Lengths keys{kLengthsOfK, nullptr, a.seqused_k, problem.d.batch, problem.d.seqlen_k, 0};
     constexpr LengthNames fresh{"cu_seqlens_new", "seqused_new", "seqlen_new", "total_new"};
-    FA_TRY(check_lengths({fresh, a.cu_seqlens_new, a.seqused_new, p.d.batch, a.seqlen_new, a.total_new}, message));
+    FA_TRY(check_lengths({fresh, a.cu_seqlens_new, a.seqused_new, problem.d.batch, a.seqlen_new, a.total_new}, message));
     FA_TRY(check_lengths(keys, message));
     if (a.leftpad_k) FA_TRY(check_leftpad(keys, a.leftpad_k, message));
-    if (a.kv_batch_idx) FA_TRY(check_kv_batch_idx(p, a.kv_batch_idx, message));
+    if (a.kv_batch_idx) FA_TRY(check_kv_batch_idx(problem, a.kv_batch_idx, message));
     const QuerySpans spans{a.cu_seqlens_new, a.seqused_new, a.seqlen_new, a.total_new};
-    return each_sequence(p.d.batch, spans, [&](int64_t b, const Span& tokens) -> fa_status_t {
+    return each_sequence(problem.d.batch, spans, [&](int64_t b, const Span& tokens) -> fa_status_t {
         if (a.positions) {
             const int64_t first = a.cu_seqlens_new ? tokens.begin : b * a.seqlen_new;
             for (int64_t i = first; i < first + tokens.length; i++) {
                 const int64_t slot = a.positions[i];
-                FA_TRY(entry_in_range(message, "positions", i, slot, {-1, p.d.seqlen_k - 1, "seqlen_k", p.d.seqlen_k}));
-                if (slot >= 0) FA_TRY(check_slots(p, a, b, slot, slot + 1, message));
+                FA_TRY(entry_in_range(message, "positions", i, slot, {-1, problem.d.seqlen_k - 1, "seqlen_k", problem.d.seqlen_k}));
+                if (slot >= 0) FA_TRY(check_slots(problem, a, b, slot, slot + 1, message));
             }
             return FA_OK;
         }
         const int64_t begin = a.seqused_k ? a.seqused_k[b] : a.leftpad_k ? a.leftpad_k[b] : 0, end = begin + tokens.length;
-        if (end > p.d.seqlen_k) {
+        if (end > problem.d.seqlen_k) {
             return fail(message, FA_INVALID_ARGUMENT,
                         "seqlen_k is %lld: expected %lld or more, sequence %lld has %lld slots in use and %lld new tokens",
-                        ll(p.d.seqlen_k), ll(end), ll(b), ll(begin), ll(tokens.length));
+                        ll(problem.d.seqlen_k), ll(end), ll(b), ll(begin), ll(tokens.length));
         }
-        return check_slots(p, a, b, begin, end, message);
+        return check_slots(problem, a, b, begin, end, message);
     });
 }
 
-fa_status_t check_append_kv(const Problem& p, fa_append_kv_args_t* args, bool host_metadata, Regions* regions, Message* message) {
+fa_status_t check_append_kv(const Problem& problem, fa_append_kv_args_t* args, bool host_metadata, Regions* regions, Message* message) {
     const fa_append_kv_args_t& a = *args;
-    Call call(p, regions, message);
+    Call call(problem, regions, message);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED | FA_APPEND_DYNAMIC_SCALE, a.stream, a.workspace, a.workspace_size));
     FA_TRY(in_range(message, "seqlen_new", a.seqlen_new, 0, kMaxSize));
     FA_TRY(in_range(message, "total_new", a.total_new, 0, kMaxSize));
@@ -147,19 +149,19 @@ fa_status_t check_append_kv(const Problem& p, fa_append_kv_args_t* args, bool ho
         return fail(message, FA_INVALID_ARGUMENT, "total_new is %lld: expected 0 without cu_seqlens_new", ll(a.total_new));
     }
 
-    if (p.v_in_k()) FA_TRY(check_v_in_k(a, &call));
+    if (problem.v_in_k()) FA_TRY(check_v_in_k(a, &call));
     // No packed sequence is longer than all of them.
     if (a.cu_seqlens_new) args->seqlen_new = min_of(a.seqlen_new, a.total_new);
     int64_t lines;
-    if (__builtin_mul_overflow(p.d.batch * a.seqlen_new, max_of(p.d.heads_k, p.d.heads_v), &lines)) {
+    if (__builtin_mul_overflow(problem.d.batch * a.seqlen_new, max_of(problem.d.heads_k, problem.d.heads_v), &lines)) {
         return fail(message, FA_INVALID_ARGUMENT,
                     "seqlen_new is %lld: expected batch * seqlen_new * heads_k, %lld * %lld * %lld, below 2^63", ll(a.seqlen_new),
-                    ll(p.d.batch), ll(a.seqlen_new), ll(p.d.heads_k));
+                    ll(problem.d.batch), ll(a.seqlen_new), ll(problem.d.heads_k));
     }
 
-    const Rows rows{p.d.batch, a.seqlen_new, a.total_new, a.cu_seqlens_new != nullptr};
-    Tensor k_new = tokens("k_new", a.k_new, p.d.q_dtype, rows, p.d.heads_k, p.d.dim_qk, a.k_new_stride);
-    Tensor v_new = tokens("v_new", a.v_new, p.d.q_dtype, rows, p.d.heads_v, p.d.dim_v, a.v_new_stride);
+    const Rows rows{problem.d.batch, a.seqlen_new, a.total_new, a.cu_seqlens_new != nullptr};
+    Tensor k_new = tokens("k_new", a.k_new, problem.d.q_dtype, rows, problem.d.heads_k, problem.d.dim_qk, a.k_new_stride);
+    Tensor v_new = tokens("v_new", a.v_new, problem.d.q_dtype, rows, problem.d.heads_v, problem.d.dim_v, a.v_new_stride);
     FA_TRY(lay_out(&k_new, true, message));
     FA_TRY(lay_out(&v_new, true, message));
     put_strides(k_new, args->k_new_stride);
@@ -167,8 +169,8 @@ fa_status_t check_append_kv(const Problem& p, fa_append_kv_args_t* args, bool ho
 
     FA_TRY(call.always(Role::input, k_new));
     FA_TRY(call.always(Role::input, v_new));
-    FA_TRY(check_tensors(p, a, &call));
-    return host_metadata ? check_contents(p, a, message) : FA_OK;
+    FA_TRY(check_tensors(problem, a, &call));
+    return host_metadata ? check_contents(problem, a, message) : FA_OK;
 }
 
 }  // namespace fa

@@ -27,24 +27,24 @@ static fa_status_t check_gradient(const Tensor& t, Call* call) {
     return call->always(Role::output, t);
 }
 
-static fa_status_t check_gradients(const Problem& p, fa_backward_args_t* a, Call* call) {
+static fa_status_t check_gradients(const Problem& problem, fa_backward_args_t* a, Call* call) {
     Message* m = call->message;
     const bool wide = (a->flags & FA_BACKWARD_ACCUMULATE) != 0;
     const auto bytes = [&](int32_t dtype) { return wide ? 4 : element_size(dtype); };
     Tensor dq, dk, dv;
-    FA_TRY(lay_like(q_tensor(p, "q", nullptr), "dq", a->dq, bytes(p.d.q_dtype), true, a->dq_stride, &dq, m));
-    FA_TRY(lay_like(k_tensor(p, nullptr), "dk", a->dk, bytes(p.d.k_dtype), true, a->dk_stride, &dk, m));
-    FA_TRY(lay_like(v_tensor(p, nullptr), "dv", a->dv, bytes(p.d.v_dtype), true, a->dv_stride, &dv, m));
+    FA_TRY(lay_like(q_tensor(problem, "q", nullptr), "dq", a->dq, bytes(problem.d.q_dtype), true, a->dq_stride, &dq, m));
+    FA_TRY(lay_like(k_tensor(problem, nullptr), "dk", a->dk, bytes(problem.d.k_dtype), true, a->dk_stride, &dk, m));
+    FA_TRY(lay_like(v_tensor(problem, nullptr), "dv", a->dv, bytes(problem.d.v_dtype), true, a->dv_stride, &dv, m));
     FA_TRY(check_gradient(dq, call));
     FA_TRY(check_gradient(dk, call));
     return check_gradient(dv, call);
 }
 
-static fa_status_t check_score_gradients(const Problem& p, fa_backward_args_t* a, Call* call) {
-    if (a->dsinks) FA_TRY(call->with(FA_OPERAND_SINKS, Role::output, array_of("dsinks", a->dsinks, 4, p.d.heads_q)));
+static fa_status_t check_score_gradients(const Problem& problem, fa_backward_args_t* a, Call* call) {
+    if (a->dsinks) FA_TRY(call->with(FA_OPERAND_SINKS, Role::output, array_of("dsinks", a->dsinks, 4, problem.d.heads_q)));
     Tensor dbias;
-    FA_TRY(lay_like(pair_tensor(p, "bias", nullptr, 4, p.d.bias_stride, p.d.bias_period), "dbias", a->dbias, 4, false, a->dbias_stride,
-                    &dbias, call->message));
+    FA_TRY(lay_like(pair_tensor(problem, "bias", nullptr, 4, problem.d.bias_stride, problem.d.bias_period), "dbias", a->dbias, 4, false,
+                    a->dbias_stride, &dbias, call->message));
     if (!a->dbias) return FA_OK;
     Tensor once = dbias;  // sums share their element on purpose
     for (int i = 0; i < once.rank; i++)
@@ -54,7 +54,7 @@ static fa_status_t check_score_gradients(const Problem& p, fa_backward_args_t* a
 }
 
 // The forward's own args: its tensors, with o and LSE as inputs now. What it did with its stream, workspace and scores is over.
-static fa_status_t check_forward_part(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out,
+static fa_status_t check_forward_part(const Problem& problem, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out,
                                       Call* call) {
     if (!user) return fail(call->message, FA_INVALID_ARGUMENT, "forward is NULL: expected the fa_forward_args_t of the forward");
     FA_TRY(import_struct(out, user, call->message));
@@ -63,31 +63,31 @@ static fa_status_t check_forward_part(const Problem& p, const fa_forward_args_t*
     out->workspace_size = 0;
     out->scores = nullptr;
     const fa_forward_args_t& f = *out;
-    FA_TRY(call->always(Role::input, q_tensor(p, "q", f.q)));
-    FA_TRY(call->always(Role::input, k_tensor(p, f.k)));
-    FA_TRY(call->always(Role::input, v_tensor(p, f.v)));
-    FA_TRY(call->always(Role::input, o_tensor(p, f.o)));
-    FA_TRY(check_operands(p, f, kAllOperands, Role::input, call));
+    FA_TRY(call->always(Role::input, q_tensor(problem, "q", f.q)));
+    FA_TRY(call->always(Role::input, k_tensor(problem, f.k)));
+    FA_TRY(call->always(Role::input, v_tensor(problem, f.v)));
+    FA_TRY(call->always(Role::input, o_tensor(problem, f.o)));
+    FA_TRY(check_operands(problem, f, kAllOperands, Role::input, call));
     if (!host_metadata) return FA_OK;
-    FA_TRY(check_input_lengths(p, f, call->message));
-    if (f.key_ranges) FA_TRY(check_key_ranges(p, f, call->message));
-    if (f.key_list || f.full_list) FA_TRY(check_key_lists(p, f, call->message));
-    return f.bias_scale ? check_bias_scale(p, f.bias_scale, call->message) : FA_OK;
+    FA_TRY(check_input_lengths(problem, f, call->message));
+    if (f.key_ranges) FA_TRY(check_key_ranges(problem, f, call->message));
+    if (f.key_list || f.full_list) FA_TRY(check_key_lists(problem, f, call->message));
+    return f.bias_scale ? check_bias_scale(problem, f.bias_scale, call->message) : FA_OK;
 }
 
-fa_status_t check_backward(const Problem& p, CheckedBackward* args, bool host_metadata, Regions* regions, Message* message) {
+fa_status_t check_backward(const Problem& problem, CheckedBackward* args, bool host_metadata, Regions* regions, Message* message) {
     const fa_backward_args_t& a = *args;
-    Call call(p, regions, message);
+    Call call(problem, regions, message);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_BACKWARD_ACCUMULATE, a.stream, a.workspace, a.workspace_size));
-    if (!regions->asked) FA_TRY(check_forward_part(p, a.forward, host_metadata, &args->inputs, &call));
+    if (!regions->asked) FA_TRY(check_forward_part(problem, a.forward, host_metadata, &args->inputs, &call));
     args->forward = &args->inputs;
     Tensor dout, dlse;
-    FA_TRY(lay_like(o_tensor(p, nullptr), "dout", a.dout, element_size(p.d.q_dtype), true, args->dout_stride, &dout, message));
-    FA_TRY(lay_like(lse_tensor(p, nullptr), "dlse", a.dlse, 4, false, args->dlse_stride, &dlse, message));
+    FA_TRY(lay_like(o_tensor(problem, nullptr), "dout", a.dout, element_size(problem.d.q_dtype), true, args->dout_stride, &dout, message));
+    FA_TRY(lay_like(lse_tensor(problem, nullptr), "dlse", a.dlse, 4, false, args->dlse_stride, &dlse, message));
     FA_TRY(call.always(Role::input, dout));
     FA_TRY(call.perhaps(Role::input, dlse));
-    FA_TRY(check_gradients(p, args, &call));
-    FA_TRY(check_score_gradients(p, args, &call));
+    FA_TRY(check_gradients(problem, args, &call));
+    FA_TRY(check_score_gradients(problem, args, &call));
     return call.outputs_apart();
 }
 

@@ -20,24 +20,24 @@ static Tensor reached(Tensor t, int64_t block_rows, const int32_t* cu, int64_t b
 
 constexpr uint64_t kDescales = FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
 
-static fa_status_t check_descales(const Problem& p, const fa_forward_args_t& a, bool host_metadata, Call* call) {
-    if (!p.has(kDescales) && !a.q_descale && !a.k_descale && !a.v_descale && !a.k_shift && !a.v_shift) return FA_OK;
+static fa_status_t check_descales(const Problem& problem, const fa_forward_args_t& a, bool host_metadata, Call* call) {
+    if (!problem.has(kDescales) && !a.q_descale && !a.k_descale && !a.v_descale && !a.k_shift && !a.v_shift) return FA_OK;
     const int32_t* cu_q = host_metadata ? a.cu_seqlens_q : nullptr;
     const int32_t* cu_k = host_metadata ? a.cu_seqlens_k : nullptr;
-    const auto of_k = [&](const Tensor& t) { return reached(t, p.d.k_descale_block[0], cu_k, p.d.batch); };
-    const auto of_v = [&](const Tensor& t) { return reached(t, p.d.v_descale_block[0], cu_k, p.d.batch); };
-    FA_TRY(
-        call->with(FA_OPERAND_Q_DESCALE, Role::input, reached(q_descale_tensor(p, a.q_descale), p.d.q_descale_block[0], cu_q, p.d.batch)));
-    FA_TRY(call->with(FA_OPERAND_K_DESCALE, Role::input, of_k(k_descale_tensor(p, a.k_descale))));
-    FA_TRY(call->with(FA_OPERAND_K_SHIFT, Role::input, of_k(k_descale_tensor(p, a.k_shift, "k_shift"))));
-    if (p.v_in_k()) return FA_OK;
-    FA_TRY(call->with(FA_OPERAND_V_DESCALE, Role::input, of_v(v_descale_tensor(p, a.v_descale))));
-    return call->with(FA_OPERAND_V_SHIFT, Role::input, of_v(v_descale_tensor(p, a.v_shift, "v_shift")));
+    const auto of_k = [&](const Tensor& t) { return reached(t, problem.d.k_descale_block[0], cu_k, problem.d.batch); };
+    const auto of_v = [&](const Tensor& t) { return reached(t, problem.d.v_descale_block[0], cu_k, problem.d.batch); };
+    FA_TRY(call->with(FA_OPERAND_Q_DESCALE, Role::input,
+                      reached(q_descale_tensor(problem, a.q_descale), problem.d.q_descale_block[0], cu_q, problem.d.batch)));
+    FA_TRY(call->with(FA_OPERAND_K_DESCALE, Role::input, of_k(k_descale_tensor(problem, a.k_descale))));
+    FA_TRY(call->with(FA_OPERAND_K_SHIFT, Role::input, of_k(k_descale_tensor(problem, a.k_shift, "k_shift"))));
+    if (problem.v_in_k()) return FA_OK;
+    FA_TRY(call->with(FA_OPERAND_V_DESCALE, Role::input, of_v(v_descale_tensor(problem, a.v_descale))));
+    return call->with(FA_OPERAND_V_SHIFT, Role::input, of_v(v_descale_tensor(problem, a.v_shift, "v_shift")));
 }
 
 // v within k: a backend gets k's pointers for it.
-static fa_status_t check_v(const Problem& p, fa_forward_args_t* a, Call* call) {
-    if (!p.v_in_k()) return call->always(Role::input, v_tensor(p, a->v));
+static fa_status_t check_v(const Problem& problem, fa_forward_args_t* a, Call* call) {
+    if (!problem.v_in_k()) return call->always(Role::input, v_tensor(problem, a->v));
     FA_TRY(call->without("v", a->v, "FA_V_IN_K"));
     FA_TRY(call->without("v_descale", a->v_descale, "FA_V_IN_K"));
     FA_TRY(call->without("v_shift", a->v_shift, "FA_V_IN_K"));
@@ -47,32 +47,32 @@ static fa_status_t check_v(const Problem& p, fa_forward_args_t* a, Call* call) {
     return FA_OK;
 }
 
-static fa_status_t check_contents(const Problem& p, const fa_forward_args_t& a, Message* message) {
-    FA_TRY(check_input_lengths(p, a, message));
-    if (a.kv_batch_idx) FA_TRY(check_kv_batch_idx(p, a.kv_batch_idx, message));
-    const SequenceTable sequences = sequence_table(p, a);
+static fa_status_t check_contents(const Problem& problem, const fa_forward_args_t& a, Message* message) {
+    FA_TRY(check_input_lengths(problem, a, message));
+    if (a.kv_batch_idx) FA_TRY(check_kv_batch_idx(problem, a.kv_batch_idx, message));
+    const SequenceTable sequences = sequence_table(problem, a);
     const auto pages = [&](int64_t b, const Span&) {
         const Sequence s = sequence_of(sequences, b);
-        return check_pages(p, a.page_table, s.kv_index, s.k_begin, s.k_begin + s.k_len, message);
+        return check_pages(problem, a.page_table, s.kv_index, s.k_begin, s.k_begin + s.k_len, message);
     };
-    if (a.page_table) FA_TRY(each_sequence(p.d.batch, sequences.q, pages));
-    if (a.key_ranges) FA_TRY(check_key_ranges(p, a, message));
-    if (a.key_list || a.full_list) FA_TRY(check_key_lists(p, a, message));
-    if (a.bias_scale) FA_TRY(check_bias_scale(p, a.bias_scale, message));
+    if (a.page_table) FA_TRY(each_sequence(problem.d.batch, sequences.q, pages));
+    if (a.key_ranges) FA_TRY(check_key_ranges(problem, a, message));
+    if (a.key_list || a.full_list) FA_TRY(check_key_lists(problem, a, message));
+    if (a.bias_scale) FA_TRY(check_bias_scale(problem, a.bias_scale, message));
     return a.o_scale ? check_o_scale(*a.o_scale, message) : FA_OK;
 }
 
-fa_status_t check_forward(const Problem& p, fa_forward_args_t* args, bool host_metadata, Regions* regions, Message* message) {
+fa_status_t check_forward(const Problem& problem, fa_forward_args_t* args, bool host_metadata, Regions* regions, Message* message) {
     const fa_forward_args_t& a = *args;
-    Call call(p, regions, message);
+    Call call(problem, regions, message);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM, a.stream, a.workspace, a.workspace_size));
-    FA_TRY(call.always(Role::input, q_tensor(p, "q", a.q)));
-    FA_TRY(call.always(Role::input, k_tensor(p, a.k)));
-    FA_TRY(check_v(p, args, &call));
-    FA_TRY(call.always(Role::output, o_tensor(p, a.o)));
-    FA_TRY(check_operands(p, a, kAllOperands & ~kDescales, Role::output, &call));
-    if (host_metadata) FA_TRY(check_contents(p, a, message));
-    FA_TRY(check_descales(p, a, host_metadata, &call));
+    FA_TRY(call.always(Role::input, q_tensor(problem, "q", a.q)));
+    FA_TRY(call.always(Role::input, k_tensor(problem, a.k)));
+    FA_TRY(check_v(problem, args, &call));
+    FA_TRY(call.always(Role::output, o_tensor(problem, a.o)));
+    FA_TRY(check_operands(problem, a, kAllOperands & ~kDescales, Role::output, &call));
+    if (host_metadata) FA_TRY(check_contents(problem, a, message));
+    FA_TRY(check_descales(problem, a, host_metadata, &call));
     return call.outputs_apart();
 }
 

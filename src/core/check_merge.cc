@@ -4,8 +4,8 @@
 
 namespace fa {
 
-static Tensor o_parts_tensor(const Problem& p, const fa_merge_args_t& a) {
-    const Rows r = query_rows(p);
+static Tensor o_parts_tensor(const Problem& problem, const fa_merge_args_t& a) {
+    const Rows r = query_rows(problem);
     const int64_t* s = a.o_parts_stride;
     return {"o_parts",
             a.o_parts,
@@ -13,12 +13,12 @@ static Tensor o_parts_tensor(const Problem& p, const fa_merge_args_t& a) {
             5,
             r.packed ? 1 : kNoDim,
             false,
-            {a.parts, r.packed ? 1 : r.batch, r.packed ? r.total : r.rows, p.d.heads_q, p.d.dim_v},
+            {a.parts, r.packed ? 1 : r.batch, r.packed ? r.total : r.rows, problem.d.heads_q, problem.d.dim_v},
             {s[0], s[1], s[2], s[3], s[4]}};
 }
 
-static Tensor lse_parts_tensor(const Problem& p, const fa_merge_args_t& a) {
-    const Rows r = query_rows(p);
+static Tensor lse_parts_tensor(const Problem& problem, const fa_merge_args_t& a) {
+    const Rows r = query_rows(problem);
     const int64_t* s = a.lse_parts_stride;
     return {"lse_parts",
             a.lse_parts,
@@ -26,30 +26,30 @@ static Tensor lse_parts_tensor(const Problem& p, const fa_merge_args_t& a) {
             4,
             r.packed ? 1 : kNoDim,
             false,
-            {a.parts, r.packed ? 1 : r.batch, p.d.heads_q, r.packed ? r.total : r.rows},
+            {a.parts, r.packed ? 1 : r.batch, problem.d.heads_q, r.packed ? r.total : r.rows},
             {s[0], s[1], s[2], s[3]}};
 }
 
-fa_status_t check_merge(const Problem& p, fa_merge_args_t* args, bool host_metadata, Regions* regions, Message* message) {
+fa_status_t check_merge(const Problem& problem, fa_merge_args_t* args, bool host_metadata, Regions* regions, Message* message) {
     const fa_merge_args_t& a = *args;
-    Call call(p, regions, message);
+    Call call(problem, regions, message);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_MERGE_ACCUMULATE, a.stream, a.workspace, a.workspace_size));
     FA_TRY(in_range(message, "parts", a.parts, 0, kMaxSize));
     if (a.flags & FA_MERGE_ACCUMULATE) {
-        if (p.d.o_dtype != FA_F32) {
+        if (problem.d.o_dtype != FA_F32) {
             return fail(message, FA_INVALID_ARGUMENT, "o_dtype is %s: expected FA_F32 with FA_MERGE_ACCUMULATE",
-                        fa_dtype_name(p.d.o_dtype));
+                        fa_dtype_name(problem.d.o_dtype));
         }
-        if (p.has(FA_OPERAND_O_SCALE))
+        if (problem.has(FA_OPERAND_O_SCALE))
             return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected no FA_OPERAND_O_SCALE with FA_MERGE_ACCUMULATE",
-                        llu(p.d.operands));
-        if (!p.has(FA_OPERAND_LSE)) {
+                        llu(problem.d.operands));
+        if (!problem.has(FA_OPERAND_LSE)) {
             return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_LSE with FA_MERGE_ACCUMULATE",
-                        llu(p.d.operands));
+                        llu(problem.d.operands));
         }
     }
 
-    Tensor o_parts = o_parts_tensor(p, a), lse_parts = lse_parts_tensor(p, a);
+    Tensor o_parts = o_parts_tensor(problem, a), lse_parts = lse_parts_tensor(problem, a);
     FA_TRY(lay_out(&o_parts, true, message));
     FA_TRY(lay_out(&lse_parts, false, message));
     put_strides(o_parts, args->o_parts_stride);
@@ -57,16 +57,16 @@ fa_status_t check_merge(const Problem& p, fa_merge_args_t* args, bool host_metad
 
     FA_TRY(call.always(Role::input, o_parts));
     FA_TRY(call.always(Role::input, lse_parts));
-    FA_TRY(call.always(Role::output, o_tensor(p, a.o)));
-    FA_TRY(call.with(FA_OPERAND_LSE, Role::output, lse_tensor(p, a.lse)));
-    FA_TRY(call.with(FA_OPERAND_SINKS, Role::input, array_of("sinks", a.sinks, 4, p.d.heads_q)));
+    FA_TRY(call.always(Role::output, o_tensor(problem, a.o)));
+    FA_TRY(call.with(FA_OPERAND_LSE, Role::output, lse_tensor(problem, a.lse)));
+    FA_TRY(call.with(FA_OPERAND_SINKS, Role::input, array_of("sinks", a.sinks, 4, problem.d.heads_q)));
     FA_TRY(call.with(FA_OPERAND_O_SCALE, Role::input, array_of("o_scale", a.o_scale, 4, 1)));
-    FA_TRY(call.with(FA_OPERAND_CU_SEQLENS_Q, Role::input, array_of("cu_seqlens_q", a.cu_seqlens_q, 4, p.d.batch + 1)));
-    FA_TRY(call.with(FA_OPERAND_SEQUSED_Q, Role::input, array_of("seqused_q", a.seqused_q, 4, p.d.batch)));
+    FA_TRY(call.with(FA_OPERAND_CU_SEQLENS_Q, Role::input, array_of("cu_seqlens_q", a.cu_seqlens_q, 4, problem.d.batch + 1)));
+    FA_TRY(call.with(FA_OPERAND_SEQUSED_Q, Role::input, array_of("seqused_q", a.seqused_q, 4, problem.d.batch)));
     FA_TRY(call.outputs_apart());
 
     if (!host_metadata) return FA_OK;
-    FA_TRY(check_lengths({kLengthsOfQ, a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q}, message));
+    FA_TRY(check_lengths({kLengthsOfQ, a.cu_seqlens_q, a.seqused_q, problem.d.batch, problem.d.seqlen_q, problem.d.total_q}, message));
     return a.o_scale ? check_o_scale(*a.o_scale, message) : FA_OK;
 }
 

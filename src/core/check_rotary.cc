@@ -9,15 +9,15 @@
 namespace fa {
 
 // Every row that will be turned has its angle in the tables.
-static fa_status_t check_positions(const Problem& p, const fa_rotary_args_t& a, Message* message) {
+static fa_status_t check_positions(const Problem& problem, const fa_rotary_args_t& a, Message* message) {
     const LengthNames of = a.flags & FA_ROTARY_OF_K ? kLengthsOfK : kLengthsOfQ;
     const LengthNames names{"cu_seqlens", "seqused", of.longest, of.total};
-    FA_TRY(check_lengths({names, a.cu_seqlens, a.seqused, p.d.batch, p.d.seqlen_q, p.d.total_q}, message));
+    FA_TRY(check_lengths({names, a.cu_seqlens, a.seqused, problem.d.batch, problem.d.seqlen_q, problem.d.total_q}, message));
     const bool uniform = !a.cu_seqlens && !a.seqused && !a.positions && !a.position_offset;  // one stands for all
-    const int64_t batch = uniform ? min_of(p.d.batch, 1) : p.d.batch;
-    return each_sequence(batch, query_spans(p, a.cu_seqlens, a.seqused), [&](int64_t b, const Span& rows) -> fa_status_t {
+    const int64_t batch = uniform ? min_of(problem.d.batch, 1) : problem.d.batch;
+    return each_sequence(batch, query_spans(problem, a.cu_seqlens, a.seqused), [&](int64_t b, const Span& rows) -> fa_status_t {
         if (a.positions) {
-            const int64_t first = p.packed_q() ? rows.begin : b * p.d.seqlen_q;
+            const int64_t first = problem.packed_q() ? rows.begin : b * problem.d.seqlen_q;
             for (int64_t i = first; i < first + rows.length; i++)
                 FA_TRY(entry_in_range(message, "positions", i, a.positions[i], {0, a.max_position - 1, "max_position", a.max_position}));
             return FA_OK;
@@ -63,14 +63,14 @@ fa_status_t choose_desc(const fa_rotary_args_t& args, const fa_attention_desc_t*
     return FA_OK;
 }
 
-fa_status_t check_rotary(const Problem& p, fa_rotary_args_t* args, bool host_metadata, Regions* regions, Message* message) {
+fa_status_t check_rotary(const Problem& problem, fa_rotary_args_t* args, bool host_metadata, Regions* regions, Message* message) {
     const fa_rotary_args_t& a = *args;
-    Call call(p, regions, message);
+    Call call(problem, regions, message);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED | FA_ROTARY_OF_K, a.stream, a.workspace, a.workspace_size));
-    FA_TRY(check_rotation_sizes(p, a.max_position, a.rotary_begin, a.rotary_dim, message));
+    FA_TRY(check_rotation_sizes(problem, a.max_position, a.rotary_begin, a.rotary_dim, message));
 
-    const Tensor x = q_tensor(p, "x", a.x);
-    Tensor turned = tokens("out", a.out, p.d.q_dtype, query_rows(p), p.d.heads_q, p.d.dim_qk, a.out_stride);
+    const Tensor x = q_tensor(problem, "x", a.x);
+    Tensor turned = tokens("out", a.out, problem.d.q_dtype, query_rows(problem), problem.d.heads_q, problem.d.dim_qk, a.out_stride);
     bool given = false;
     for (int64_t s : a.out_stride) given |= s != 0;
     if (!given) memcpy(turned.stride, x.stride, sizeof turned.stride);
@@ -84,13 +84,14 @@ fa_status_t check_rotary(const Problem& p, fa_rotary_args_t* args, bool host_met
     FA_TRY(call.always(Role::output, turned));
     FA_TRY(call.always(Role::input, angle_tensor("cos", a.cos, a.max_position, a.rotary_dim)));
     FA_TRY(call.always(Role::input, angle_tensor("sin", a.sin, a.max_position, a.rotary_dim)));
-    FA_TRY(call.perhaps(Role::input, array_of("positions", a.positions, 4, p.packed_q() ? p.d.total_q : p.d.batch * p.d.seqlen_q)));
-    FA_TRY(call.perhaps(Role::input, array_of("position_offset", a.position_offset, 4, p.d.batch)));
-    FA_TRY(call.with(FA_OPERAND_CU_SEQLENS_Q, Role::input, array_of("cu_seqlens", a.cu_seqlens, 4, p.d.batch + 1)));
-    FA_TRY(call.with(FA_OPERAND_SEQUSED_Q, Role::input, array_of("seqused", a.seqused, 4, p.d.batch)));
+    FA_TRY(call.perhaps(
+        Role::input, array_of("positions", a.positions, 4, problem.packed_q() ? problem.d.total_q : problem.d.batch * problem.d.seqlen_q)));
+    FA_TRY(call.perhaps(Role::input, array_of("position_offset", a.position_offset, 4, problem.d.batch)));
+    FA_TRY(call.with(FA_OPERAND_CU_SEQLENS_Q, Role::input, array_of("cu_seqlens", a.cu_seqlens, 4, problem.d.batch + 1)));
+    FA_TRY(call.with(FA_OPERAND_SEQUSED_Q, Role::input, array_of("seqused", a.seqused, 4, problem.d.batch)));
     FA_TRY(call.outputs_apart());
     const bool readable = host_metadata || !(a.cu_seqlens || a.seqused || a.positions || a.position_offset);
-    return readable ? check_positions(p, a, message) : FA_OK;
+    return readable ? check_positions(problem, a, message) : FA_OK;
 }
 
 }  // namespace fa

@@ -133,15 +133,16 @@ static fa_status_t check_dim(const char* field, int64_t dim, Message* message) {
 }
 
 // Rows hold whole units, and blocks carry their own factors.
-static fa_status_t check_units(const Problem& p, Message* message) {
-    const fa_attention_desc_t& d = p.d;
+static fa_status_t check_units(const Problem& problem, Message* message) {
+    const fa_attention_desc_t& d = problem.d;
     const struct {
         const char *dtype_name, *dim_name;
         int32_t dtype;
         int64_t dim;
         uint64_t descale;
-    } sides[] = {{"k_dtype", p.has(FA_OPERAND_K_TAIL) ? "dim_qk - dim_tail" : "dim_qk", d.k_dtype, p.k_dims(), FA_OPERAND_K_DESCALE},
-                 {"v_dtype", "dim_v", d.v_dtype, p.v_dims(), FA_OPERAND_V_DESCALE}};
+    } sides[] = {
+        {"k_dtype", problem.has(FA_OPERAND_K_TAIL) ? "dim_qk - dim_tail" : "dim_qk", d.k_dtype, problem.k_dims(), FA_OPERAND_K_DESCALE},
+        {"v_dtype", "dim_v", d.v_dtype, problem.v_dims(), FA_OPERAND_V_DESCALE}};
     for (const auto& side : sides) {
         const int32_t elements = unit_elements(side.dtype);
         if (side.dim % elements != 0)
@@ -154,8 +155,8 @@ static fa_status_t check_units(const Problem& p, Message* message) {
     return FA_OK;
 }
 
-static fa_status_t check_sizes(Problem* p, int32_t op, Message* message) {
-    fa_attention_desc_t* const d = &p->d;
+static fa_status_t check_sizes(Problem* problem, int32_t op, Message* message) {
+    fa_attention_desc_t* const d = &problem->d;
     FA_TRY(in_range(message, "batch", d->batch, 0, kMaxSize));
     FA_TRY(in_range(message, "heads_k", d->heads_k, 0, kMaxSize));
     FA_TRY(in_range(message, "heads_v", d->heads_v, 0, kMaxSize));
@@ -193,8 +194,8 @@ static fa_status_t check_sizes(Problem* p, int32_t op, Message* message) {
     if (op != FA_OP_ROTARY) FA_TRY(check_dim("dim_v", d->dim_v, message));
     if (!reads_keys(op)) return FA_OK;
     FA_TRY(check_tails(d, op, message));
-    FA_TRY(check_units(*p, message));
-    return check_factors(p, op, message);
+    FA_TRY(check_units(*problem, message));
+    return check_factors(problem, op, message);
 }
 
 // Rows that a backend may count, in whatever order it multiplies and with some bytes for each, without an overflow.
@@ -368,54 +369,57 @@ static fa_status_t lay_table(const Tensor& t, int64_t* row_stride, Message* mess
     return FA_OK;
 }
 
-static fa_status_t lay_keys(Problem* p, int32_t op, Message* message) {
-    fa_attention_desc_t& d = p->d;
+static fa_status_t lay_keys(Problem* problem, int32_t op, Message* message) {
+    fa_attention_desc_t& d = problem->d;
     const Use use = op == FA_OP_APPEND_KV ? Use::written : Use::read;
-    FA_TRY(lay_strided(d, FA_STRIDED_K, "FA_STRIDED_K", k_tensor(*p, nullptr), true, use, d.k_stride, message));
-    FA_TRY(lay_strided(d, FA_STRIDED_V, "FA_STRIDED_V", v_tensor(*p, nullptr), true, use, d.v_stride, message));
-    if (p->has(FA_OPERAND_K_TAIL))
-        FA_TRY(lay_strided(d, FA_STRIDED_K_TAIL, "FA_STRIDED_K_TAIL", k_tail_tensor(*p, nullptr), true, use, d.k_tail_stride, message));
-    FA_TRY(lay_literal(d, FA_OPERAND_K_DESCALE, k_descale_tensor(*p, nullptr), Use::read, d.k_descale_stride, message));
-    FA_TRY(lay_literal(d, FA_OPERAND_V_DESCALE, v_descale_tensor(*p, nullptr), Use::read, d.v_descale_stride, message));
-    return lay_table(page_table_tensor(*p, nullptr), &d.page_table_stride, message);
+    FA_TRY(lay_strided(d, FA_STRIDED_K, "FA_STRIDED_K", k_tensor(*problem, nullptr), true, use, d.k_stride, message));
+    FA_TRY(lay_strided(d, FA_STRIDED_V, "FA_STRIDED_V", v_tensor(*problem, nullptr), true, use, d.v_stride, message));
+    if (problem->has(FA_OPERAND_K_TAIL))
+        FA_TRY(
+            lay_strided(d, FA_STRIDED_K_TAIL, "FA_STRIDED_K_TAIL", k_tail_tensor(*problem, nullptr), true, use, d.k_tail_stride, message));
+    FA_TRY(lay_literal(d, FA_OPERAND_K_DESCALE, k_descale_tensor(*problem, nullptr), Use::read, d.k_descale_stride, message));
+    FA_TRY(lay_literal(d, FA_OPERAND_V_DESCALE, v_descale_tensor(*problem, nullptr), Use::read, d.v_descale_stride, message));
+    return lay_table(page_table_tensor(*problem, nullptr), &d.page_table_stride, message);
 }
 
-static fa_status_t lay_tensors(Problem* p, int32_t op, Message* message) {
-    fa_attention_desc_t& d = p->d;
+static fa_status_t lay_tensors(Problem* problem, int32_t op, Message* message) {
+    fa_attention_desc_t& d = problem->d;
     if (attends(op) || op == FA_OP_ROTARY) {
-        FA_TRY(lay_strided(d, FA_STRIDED_Q, "FA_STRIDED_Q", q_tensor(*p, "q", nullptr), true, Use::read, d.q_stride, message));
+        FA_TRY(lay_strided(d, FA_STRIDED_Q, "FA_STRIDED_Q", q_tensor(*problem, "q", nullptr), true, Use::read, d.q_stride, message));
     }
-    if (p->has(FA_OPERAND_Q_TAIL))
-        FA_TRY(
-            lay_strided(d, FA_STRIDED_Q_TAIL, "FA_STRIDED_Q_TAIL", q_tail_tensor(*p, nullptr), true, Use::read, d.q_tail_stride, message));
-    if (reads_keys(op)) FA_TRY(lay_keys(p, op, message));
+    if (problem->has(FA_OPERAND_Q_TAIL))
+        FA_TRY(lay_strided(d, FA_STRIDED_Q_TAIL, "FA_STRIDED_Q_TAIL", q_tail_tensor(*problem, nullptr), true, Use::read, d.q_tail_stride,
+                           message));
+    if (reads_keys(op)) FA_TRY(lay_keys(problem, op, message));
     if (attends(op) || op == FA_OP_MERGE) {
         const Use use = op == FA_OP_BACKWARD ? Use::read : Use::written;
-        FA_TRY(lay_strided(d, FA_STRIDED_O, "FA_STRIDED_O", o_tensor(*p, nullptr), true, use, d.o_stride, message));
-        FA_TRY(lay_strided(d, FA_STRIDED_LSE, "FA_STRIDED_LSE", lse_tensor(*p, nullptr), false, use, d.lse_stride, message));
+        FA_TRY(lay_strided(d, FA_STRIDED_O, "FA_STRIDED_O", o_tensor(*problem, nullptr), true, use, d.o_stride, message));
+        FA_TRY(lay_strided(d, FA_STRIDED_LSE, "FA_STRIDED_LSE", lse_tensor(*problem, nullptr), false, use, d.lse_stride, message));
     }
     if (attends(op)) {
-        FA_TRY(lay_literal(d, FA_OPERAND_BIAS, pair_tensor(*p, "bias", nullptr, element_size(d.bias_dtype), d.bias_stride, d.bias_period),
-                           Use::read, d.bias_stride, message));
-        FA_TRY(lay_literal(d, FA_OPERAND_MASK, mask_tensor(*p, nullptr), Use::read, d.mask_stride, message));
-        FA_TRY(lay_literal(d, FA_OPERAND_KEY_RANGES, key_range_tensor(*p, "key_range", nullptr), Use::read, d.key_range_stride, message));
-        FA_TRY(lay_literal(d, FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST, key_list_tensor(*p, "list", nullptr), Use::read, d.list_stride,
+        FA_TRY(lay_literal(d, FA_OPERAND_BIAS,
+                           pair_tensor(*problem, "bias", nullptr, element_size(d.bias_dtype), d.bias_stride, d.bias_period), Use::read,
+                           d.bias_stride, message));
+        FA_TRY(lay_literal(d, FA_OPERAND_MASK, mask_tensor(*problem, nullptr), Use::read, d.mask_stride, message));
+        FA_TRY(lay_literal(d, FA_OPERAND_KEY_RANGES, key_range_tensor(*problem, "key_range", nullptr), Use::read, d.key_range_stride,
                            message));
-        FA_TRY(lay_literal(d, FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST_COUNT, key_list_count_tensor(*p, "list_count", nullptr),
-                           Use::read, d.list_count_stride, message));
-        FA_TRY(check_list_bytes(*p, message));
-        FA_TRY(lay_literal(d, FA_OPERAND_Q_DESCALE, q_descale_tensor(*p, nullptr), Use::read, d.q_descale_stride, message));
+        FA_TRY(lay_literal(d, FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST, key_list_tensor(*problem, "list", nullptr), Use::read,
+                           d.list_stride, message));
+        FA_TRY(lay_literal(d, FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST_COUNT,
+                           key_list_count_tensor(*problem, "list_count", nullptr), Use::read, d.list_count_stride, message));
+        FA_TRY(check_list_bytes(*problem, message));
+        FA_TRY(lay_literal(d, FA_OPERAND_Q_DESCALE, q_descale_tensor(*problem, nullptr), Use::read, d.q_descale_stride, message));
         FA_TRY(in_range(message, "alibi_batch_stride", d.alibi_batch_stride, 0, INT64_MAX));
         FA_TRY(lay_table(table_of("alibi_slopes", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride), &d.alibi_batch_stride, message));
     }
     if (op != FA_OP_FORWARD) return FA_OK;
-    return lay_literal(d, FA_OPERAND_SCORES, score_tensor(*p, "scores", nullptr, 4, d.scores_stride), Use::written, d.scores_stride,
+    return lay_literal(d, FA_OPERAND_SCORES, score_tensor(*problem, "scores", nullptr, 4, d.scores_stride), Use::written, d.scores_stride,
                        message);
 }
 
-fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Message* message) {
+fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* problem, Message* message) {
     FA_TRY(in_range(message, "op", op, FA_OP_FORWARD, FA_OP_BACKWARD));
-    fa_attention_desc_t& d = p->d;
+    fa_attention_desc_t& d = problem->d;
     FA_TRY(import_struct(&d, user, message));
     FA_TRY(check_known(d, message));
     const uint64_t given = d.operands;
@@ -433,8 +437,8 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
     if (v_in_k) FA_TRY(check_v_in_k(d, op, message));
     FA_TRY(check_types(&d, op, message));
     if (op == FA_OP_BACKWARD) FA_TRY(check_differentiable(d, message));
-    FA_TRY(check_sizes(p, op, message));
-    if (op != FA_OP_APPEND_KV && d.total_q != 0 && !p->packed_q())
+    FA_TRY(check_sizes(problem, op, message));
+    if (op != FA_OP_APPEND_KV && d.total_q != 0 && !problem->packed_q())
         return fail(message, FA_INVALID_ARGUMENT, "total_q is %lld: expected 0 without FA_OPERAND_CU_SEQLENS_Q", ll(d.total_q));
     if (reads_keys(op)) FA_TRY(check_cache(&d, message));
     if (op != FA_OP_APPEND_KV) FA_TRY(check_rows(&d, op, message));
@@ -443,20 +447,20 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
         FA_TRY(check_lists(&d, op, message));
         FA_TRY(check_schedule(&d, message));
         FA_TRY(check_masks(&d, message));
-        if (op == FA_OP_FORWARD && d.scores_stage != 0 && !p->has(FA_OPERAND_SCORES))
+        if (op == FA_OP_FORWARD && d.scores_stage != 0 && !problem->has(FA_OPERAND_SCORES))
             return fail(message, FA_INVALID_ARGUMENT, "scores_stage is %d: expected 0 without FA_OPERAND_SCORES", d.scores_stage);
     }
-    p->kv_heads = common_multiple(d.heads_k, d.heads_v);
-    if (p->slots()) p->kv_heads = common_multiple(p->kv_heads, d.list_heads);
-    p->group = reads_keys(op) ? d.heads_q / p->kv_heads : 1;
-    p->pages_per_row = p->has(FA_OPERAND_PAGE_TABLE) ? ceil_div(d.seqlen_k, d.page_size) : 0;
-    if (p->has(FA_OPERAND_PAGE_TABLE) && d.page_table_stride == 0) d.page_table_stride = p->pages_per_row;
+    problem->kv_heads = common_multiple(d.heads_k, d.heads_v);
+    if (problem->slots()) problem->kv_heads = common_multiple(problem->kv_heads, d.list_heads);
+    problem->group = reads_keys(op) ? d.heads_q / problem->kv_heads : 1;
+    problem->pages_per_row = problem->has(FA_OPERAND_PAGE_TABLE) ? ceil_div(d.seqlen_k, d.page_size) : 0;
+    if (problem->has(FA_OPERAND_PAGE_TABLE) && d.page_table_stride == 0) d.page_table_stride = problem->pages_per_row;
     if (v_in_k && op == FA_OP_APPEND_KV) d.heads_v = 0;  // it comes with k
-    FA_TRY(lay_tensors(p, op, message));
+    FA_TRY(lay_tensors(problem, op, message));
     if (attends(op)) FA_TRY(check_keys(d, message));
-    if (reads_keys(op)) settle_blocks(p);
+    if (reads_keys(op)) settle_blocks(problem);
     if (v_in_k && op == FA_OP_FORWARD) take_v_from_k(&d);
-    p->options = attends(op) ? options_of(d) : 0;
+    problem->options = attends(op) ? options_of(d) : 0;
     return FA_OK;
 }
 

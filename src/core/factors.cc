@@ -17,25 +17,25 @@ struct Side {
 };
 struct Sides {
     Side side[3];
-    explicit Sides(Problem* p) {
-        fa_attention_desc_t& d = p->d;
+    explicit Sides(Problem* problem) {
+        fa_attention_desc_t& d = problem->d;
         side[0] = {"q_descale_block",  "q_descale_dtype", FA_OPERAND_Q_DESCALE, 0,
-                   &d.q_descale_dtype, d.q_descale_block, d.q_descale_stride,   p->q_dims()};
+                   &d.q_descale_dtype, d.q_descale_block, d.q_descale_stride,   problem->q_dims()};
         side[1] = {"k_descale_block",  "k_descale_dtype", FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT,
-                   &d.k_descale_dtype, d.k_descale_block, d.k_descale_stride,   p->k_dims()};
+                   &d.k_descale_dtype, d.k_descale_block, d.k_descale_stride,   problem->k_dims()};
         side[2] = {"v_descale_block",  "v_descale_dtype", FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT,
-                   &d.v_descale_dtype, d.v_descale_block, d.v_descale_stride,   p->v_dims()};
+                   &d.v_descale_dtype, d.v_descale_block, d.v_descale_stride,   problem->v_dims()};
     }
 };
 
-fa_status_t check_side(const Problem& p, const Side& s, Message* message) {
+fa_status_t check_side(const Problem& problem, const Side& s, Message* message) {
     for (int i = 0; i < 2; i++)
         if (s.block[i] < 0)
             return fail(message, FA_INVALID_ARGUMENT, "%s[%d] is %lld: expected 0 or more", s.block_name, i, ll(s.block[i]));
-    if (s.shift && p.has(s.shift)) {
-        if (!p.has(s.factor))
-            return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected %s with %s", llu(p.d.operands), operand_name(s.factor),
-                        operand_name(s.shift));
+    if (s.shift && problem.has(s.shift)) {
+        if (!problem.has(s.factor))
+            return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected %s with %s", llu(problem.d.operands),
+                        operand_name(s.factor), operand_name(s.shift));
         if (*s.dtype == FA_E8M0)
             return fail(message, FA_INVALID_ARGUMENT, "%s is e8m0: expected no %s, since a shift has the type of the scales", s.dtype_name,
                         operand_name(s.shift));
@@ -48,16 +48,16 @@ fa_status_t check_side(const Problem& p, const Side& s, Message* message) {
 
 }  // namespace
 
-fa_status_t check_factors(Problem* p, int32_t op, Message* message) {
-    const Sides sides(p);
-    for (int i = attends(op) ? 0 : 1; i < 3; i++) FA_TRY(check_side(*p, sides.side[i], message));
+fa_status_t check_factors(Problem* problem, int32_t op, Message* message) {
+    const Sides sides(problem);
+    for (int i = attends(op) ? 0 : 1; i < 3; i++) FA_TRY(check_side(*problem, sides.side[i], message));
     return FA_OK;
 }
 
-void settle_blocks(Problem* p) {
-    const Sides sides(p);
+void settle_blocks(Problem* problem) {
+    const Sides sides(problem);
     for (const Side& s : sides.side) {
-        if (!p->has(s.factor)) continue;
+        if (!problem->has(s.factor)) continue;
         if (s.stride[1] == 0) s.block[0] = 1;
         if (s.stride[3] == 0) s.block[1] = s.dims;
     }

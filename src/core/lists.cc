@@ -69,13 +69,13 @@ fa_status_t check_lists(fa_attention_desc_t* d, int32_t op, Message* message) {
 }
 
 // Backends keep a bit for each pair of a block of rows and one of keys.
-fa_status_t check_list_bytes(const Problem& p, Message* message) {
-    const KeyLists l = key_lists(p, nullptr);
+fa_status_t check_list_bytes(const Problem& problem, Message* message) {
+    const KeyLists l = key_lists(problem, nullptr);
     int64_t lists = l.batches * l.list_heads, words;
     if (!__builtin_mul_overflow(lists, l.row_blocks, &lists) && !__builtin_mul_overflow(lists, l.size, &words) && words < INT64_MAX / 64)
         return FA_OK;
-    return fail(message, FA_UNSUPPORTED, "list_rows is %lld and list_keys %lld: too many blocks to store a bit for each", ll(p.d.list_rows),
-                ll(p.d.list_keys));
+    return fail(message, FA_UNSUPPORTED, "list_rows is %lld and list_keys %lld: too many blocks to store a bit for each",
+                ll(problem.d.list_rows), ll(problem.d.list_keys));
 }
 
 }  // namespace fa

@@ -32,25 +32,25 @@ fa_status_t check_leftpad(const Lengths& keys, const int32_t* leftpad, Message* 
     return FA_OK;
 }
 
-fa_status_t check_input_lengths(const Problem& p, const fa_forward_args_t& a, Message* message) {
-    const Lengths q{kLengthsOfQ, a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q};
-    const Lengths k{kLengthsOfK, a.cu_seqlens_k, a.seqused_k, p.d.batch, p.d.seqlen_k, p.d.total_k};
+fa_status_t check_input_lengths(const Problem& problem, const fa_forward_args_t& a, Message* message) {
+    const Lengths q{kLengthsOfQ, a.cu_seqlens_q, a.seqused_q, problem.d.batch, problem.d.seqlen_q, problem.d.total_q};
+    const Lengths k{kLengthsOfK, a.cu_seqlens_k, a.seqused_k, problem.d.batch, problem.d.seqlen_k, problem.d.total_k};
     FA_TRY(check_lengths(q, message));
     FA_TRY(check_lengths(k, message));
     return a.leftpad_k ? check_leftpad(k, a.leftpad_k, message) : FA_OK;
 }
 
-fa_status_t check_kv_batch_idx(const Problem& p, const int32_t* index, Message* message) {
-    for (int64_t b = 0; b < p.d.batch; b++)
-        FA_TRY(entry_in_range(message, "kv_batch_idx", b, index[b], {0, p.d.kv_batch - 1, "kv_batch", p.d.kv_batch}));
+fa_status_t check_kv_batch_idx(const Problem& problem, const int32_t* index, Message* message) {
+    for (int64_t b = 0; b < problem.d.batch; b++)
+        FA_TRY(entry_in_range(message, "kv_batch_idx", b, index[b], {0, problem.d.kv_batch - 1, "kv_batch", problem.d.kv_batch}));
     return FA_OK;
 }
 
-fa_status_t check_pages(const Problem& p, const int32_t* page_table, int64_t row, int64_t begin, int64_t end, Message* message) {
+fa_status_t check_pages(const Problem& problem, const int32_t* page_table, int64_t row, int64_t begin, int64_t end, Message* message) {
     if (begin >= end) return FA_OK;
-    for (int64_t i = begin / p.d.page_size; i < ceil_div(end, p.d.page_size); i++) {
-        const int64_t at = row * p.d.page_table_stride + i;
-        FA_TRY(entry_in_range(message, "page_table", at, page_table[at], {0, p.d.num_pages - 1, "num_pages", p.d.num_pages}));
+    for (int64_t i = begin / problem.d.page_size; i < ceil_div(end, problem.d.page_size); i++) {
+        const int64_t at = row * problem.d.page_table_stride + i;
+        FA_TRY(entry_in_range(message, "page_table", at, page_table[at], {0, problem.d.num_pages - 1, "num_pages", problem.d.num_pages}));
     }
     return FA_OK;
 }
@@ -69,49 +69,52 @@ static fa_status_t check_row_ranges(const KeyRanges& r, int64_t row, Message* me
     return FA_OK;
 }
 
-fa_status_t check_key_ranges(const Problem& p, const fa_forward_args_t& a, Message* message) {
-    const KeyRanges r = key_ranges(p, a);
-    const int64_t heads = r.rows.head == 0 ? 1 : p.d.heads_q;
-    return each_sequence(p.d.batch, query_spans(p, a.cu_seqlens_q, a.seqused_q), [&](int64_t b, const Span& s) -> fa_status_t {
+fa_status_t check_key_ranges(const Problem& problem, const fa_forward_args_t& a, Message* message) {
+    const KeyRanges r = key_ranges(problem, a);
+    const int64_t heads = r.rows.head == 0 ? 1 : problem.d.heads_q;
+    return each_sequence(problem.d.batch, query_spans(problem, a.cu_seqlens_q, a.seqused_q), [&](int64_t b, const Span& s) -> fa_status_t {
         for (int64_t h = 0; h < heads; h++)
             for (int64_t i = 0; i < s.length; i++) FA_TRY(check_row_ranges(r, r.rows.index(b, s.begin + i, h), message));
         return FA_OK;
     });
 }
 
-static fa_status_t check_list(const int32_t* entries, const int32_t* counts, const char* name, const Problem& p, int64_t at,
+static fa_status_t check_list(const int32_t* entries, const int32_t* counts, const char* name, const Problem& problem, int64_t at,
                               int64_t count_at, Message* message) {
     char field[32];
     snprintf(field, sizeof field, "%s_count", name);
-    if (counts) FA_TRY(entry_in_range(message, field, count_at, counts[count_at], {0, p.d.list_max, "list_max", p.d.list_max}));
-    const int64_t length = counts ? counts[count_at] : p.d.list_max;
-    const Bounds entry = p.slots() ? Bounds{-1, p.d.num_pages * p.d.page_size - 1, "num_pages", p.d.num_pages}
-                                   : Bounds{-1, ceil_div(p.d.seqlen_k, p.d.list_keys) - 1, "seqlen_k", p.d.seqlen_k};
+    if (counts) FA_TRY(entry_in_range(message, field, count_at, counts[count_at], {0, problem.d.list_max, "list_max", problem.d.list_max}));
+    const int64_t length = counts ? counts[count_at] : problem.d.list_max;
+    const Bounds entry = problem.slots()
+                             ? Bounds{-1, problem.d.num_pages * problem.d.page_size - 1, "num_pages", problem.d.num_pages}
+                             : Bounds{-1, ceil_div(problem.d.seqlen_k, problem.d.list_keys) - 1, "seqlen_k", problem.d.seqlen_k};
     for (int64_t e = 0; e < length; e++)
-        FA_TRY(entry_in_range(message, name, at + e * p.d.list_stride[3], entries[at + e * p.d.list_stride[3]], entry));
+        FA_TRY(entry_in_range(message, name, at + e * problem.d.list_stride[3], entries[at + e * problem.d.list_stride[3]], entry));
     return FA_OK;
 }
 
-fa_status_t check_key_lists(const Problem& p, const fa_forward_args_t& a, Message* message) {
-    const int64_t *s = p.d.list_stride, *c = p.d.list_count_stride;
-    const int64_t heads = s[1] == 0 && c[1] == 0 ? 1 : p.d.list_heads;
-    return each_sequence(p.d.batch, query_spans(p, a.cu_seqlens_q, a.seqused_q), [&](int64_t b, const Span& rows) -> fa_status_t {
-        if (rows.begin % p.d.list_rows != 0)
-            return fail(message, FA_INVALID_ARGUMENT, "cu_seqlens_q[%lld] is %lld: expected a multiple of list_rows, %lld", ll(b),
-                        ll(rows.begin), ll(p.d.list_rows));
-        const int64_t outer = p.packed_q() ? 0 : b;
-        for (int64_t h = 0; h < heads; h++)
-            for (int64_t block = rows.begin / p.d.list_rows; block < ceil_div(rows.begin + rows.length, p.d.list_rows); block++) {
-                const int64_t at = outer * s[0] + h * s[1] + block * s[2], count_at = outer * c[0] + h * c[1] + block * c[2];
-                if (a.key_list) FA_TRY(check_list(a.key_list, a.key_list_count, "key_list", p, at, count_at, message));
-                if (a.full_list) FA_TRY(check_list(a.full_list, a.full_list_count, "full_list", p, at, count_at, message));
-            }
-        return FA_OK;
-    });
+fa_status_t check_key_lists(const Problem& problem, const fa_forward_args_t& a, Message* message) {
+    const int64_t *s = problem.d.list_stride, *c = problem.d.list_count_stride;
+    const int64_t heads = s[1] == 0 && c[1] == 0 ? 1 : problem.d.list_heads;
+    return each_sequence(
+        problem.d.batch, query_spans(problem, a.cu_seqlens_q, a.seqused_q), [&](int64_t b, const Span& rows) -> fa_status_t {
+            if (rows.begin % problem.d.list_rows != 0)
+                return fail(message, FA_INVALID_ARGUMENT, "cu_seqlens_q[%lld] is %lld: expected a multiple of list_rows, %lld", ll(b),
+                            ll(rows.begin), ll(problem.d.list_rows));
+            const int64_t outer = problem.packed_q() ? 0 : b;
+            for (int64_t h = 0; h < heads; h++)
+                for (int64_t block = rows.begin / problem.d.list_rows; block < ceil_div(rows.begin + rows.length, problem.d.list_rows);
+                     block++) {
+                    const int64_t at = outer * s[0] + h * s[1] + block * s[2], count_at = outer * c[0] + h * c[1] + block * c[2];
+                    if (a.key_list) FA_TRY(check_list(a.key_list, a.key_list_count, "key_list", problem, at, count_at, message));
+                    if (a.full_list) FA_TRY(check_list(a.full_list, a.full_list_count, "full_list", problem, at, count_at, message));
+                }
+            return FA_OK;
+        });
 }
 
-fa_status_t check_bias_scale(const Problem& p, const float* scale, Message* message) {
-    for (int64_t h = 0; h < p.d.heads_q; h++)
+fa_status_t check_bias_scale(const Problem& problem, const float* scale, Message* message) {
+    for (int64_t h = 0; h < problem.d.heads_q; h++)
         if (!isfinite(scale[h]))
             return fail(message, FA_INVALID_ARGUMENT, "bias_scale[%lld] is %g: expected a finite number", ll(h), double(scale[h]));
     return FA_OK;

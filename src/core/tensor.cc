@@ -79,95 +79,112 @@ Tensor tokens(const char* name, const void* base, int32_t dtype, const Rows& r, 
             {s[0], s[1], s[2], s[3]}};
 }
 
-Rows query_rows(const Problem& p) { return {p.d.batch, p.d.seqlen_q, p.d.total_q, p.packed_q()}; }
+Rows query_rows(const Problem& problem) { return {problem.d.batch, problem.d.seqlen_q, problem.d.total_q, problem.packed_q()}; }
 
 // Rows of the cache: pages stand where sequences stood.
-static Rows key_rows(const Problem& p) {
-    if (p.paged()) return {p.d.num_pages, p.d.page_size, 0, false};
-    return {p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch, p.d.seqlen_k, p.d.total_k, p.packed_k()};
+static Rows key_rows(const Problem& problem) {
+    if (problem.paged()) return {problem.d.num_pages, problem.d.page_size, 0, false};
+    return {problem.has(FA_OPERAND_KV_BATCH_IDX) ? problem.d.kv_batch : problem.d.batch, problem.d.seqlen_k, problem.d.total_k,
+            problem.packed_k()};
 }
 
-Tensor q_tensor(const Problem& p, const char* name, const void* base) {
-    return tokens(name, base, p.d.q_dtype, query_rows(p), p.d.heads_q, p.q_dims(), p.d.q_stride);
+Tensor q_tensor(const Problem& problem, const char* name, const void* base) {
+    return tokens(name, base, problem.d.q_dtype, query_rows(problem), problem.d.heads_q, problem.q_dims(), problem.d.q_stride);
 }
-Tensor k_tensor(const Problem& p, const void* base) {
-    return tokens("k", base, p.d.k_dtype, key_rows(p), p.d.heads_k, p.k_dims(), p.d.k_stride);
+Tensor k_tensor(const Problem& problem, const void* base) {
+    return tokens("k", base, problem.d.k_dtype, key_rows(problem), problem.d.heads_k, problem.k_dims(), problem.d.k_stride);
 }
-Tensor v_tensor(const Problem& p, const void* base) {
-    return tokens("v", base, p.d.v_dtype, key_rows(p), p.d.heads_v, p.d.dim_v, p.d.v_stride);
+Tensor v_tensor(const Problem& problem, const void* base) {
+    return tokens("v", base, problem.d.v_dtype, key_rows(problem), problem.d.heads_v, problem.d.dim_v, problem.d.v_stride);
 }
-Tensor q_tail_tensor(const Problem& p, const void* base) {
-    return tokens("q_tail", base, p.d.q_tail_dtype, query_rows(p), p.d.heads_q, p.d.dim_tail, p.d.q_tail_stride);
+Tensor q_tail_tensor(const Problem& problem, const void* base) {
+    return tokens("q_tail", base, problem.d.q_tail_dtype, query_rows(problem), problem.d.heads_q, problem.d.dim_tail,
+                  problem.d.q_tail_stride);
 }
-Tensor k_tail_tensor(const Problem& p, const void* base) {
-    return tokens("k_tail", base, p.d.k_tail_dtype, key_rows(p), p.d.heads_k, p.d.dim_tail, p.d.k_tail_stride);
+Tensor k_tail_tensor(const Problem& problem, const void* base) {
+    return tokens("k_tail", base, problem.d.k_tail_dtype, key_rows(problem), problem.d.heads_k, problem.d.dim_tail,
+                  problem.d.k_tail_stride);
 }
-Tensor o_tensor(const Problem& p, const void* base) {
-    return tokens("o", base, p.d.o_dtype, query_rows(p), p.d.heads_q, p.d.dim_v, p.d.o_stride);
+Tensor o_tensor(const Problem& problem, const void* base) {
+    return tokens("o", base, problem.d.o_dtype, query_rows(problem), problem.d.heads_q, problem.d.dim_v, problem.d.o_stride);
 }
 
-Tensor lse_tensor(const Problem& p, const void* base) {
-    const Rows r = query_rows(p);
+Tensor lse_tensor(const Problem& problem, const void* base) {
+    const Rows r = query_rows(problem);
     return {"lse",
             base,
             4,
             3,
             r.packed ? 0 : kNoDim,
             false,
-            {r.packed ? 1 : r.batch, p.d.heads_q, r.packed ? r.total : r.rows},
-            {p.d.lse_stride[0], p.d.lse_stride[1], p.d.lse_stride[2]}};
+            {r.packed ? 1 : r.batch, problem.d.heads_q, r.packed ? r.total : r.rows},
+            {problem.d.lse_stride[0], problem.d.lse_stride[1], problem.d.lse_stride[2]}};
 }
 
-Tensor score_tensor(const Problem& p, const char* name, const void* base, int32_t element, const int64_t* s) {
-    return {name, base, element, 4, kNoDim, false, {p.d.batch, p.d.heads_q, p.d.seqlen_q, p.d.seqlen_k}, {s[0], s[1], s[2], s[3]}};
+Tensor score_tensor(const Problem& problem, const char* name, const void* base, int32_t element, const int64_t* s) {
+    return {name,
+            base,
+            element,
+            4,
+            kNoDim,
+            false,
+            {problem.d.batch, problem.d.heads_q, problem.d.seqlen_q, problem.d.seqlen_k},
+            {s[0], s[1], s[2], s[3]}};
 }
 
-Tensor pair_tensor(const Problem& p, const char* name, const void* base, int32_t element, const int64_t* s, const int64_t* period) {
-    Tensor t = score_tensor(p, name, base, element, s);
+Tensor pair_tensor(const Problem& problem, const char* name, const void* base, int32_t element, const int64_t* s, const int64_t* period) {
+    Tensor t = score_tensor(problem, name, base, element, s);
     for (int i = 0; i < 2; i++) t.extent[i] = min_of(t.extent[i], period[i]);
     return t;
 }
 
-Tensor mask_tensor(const Problem& p, const void* base) {
-    Tensor t = pair_tensor(p, "mask", base, 1, p.d.mask_stride, p.d.mask_period);
-    if (p.d.mask_keys > 0 && t.extent[3] > 0) t.extent[3] = p.d.mask_keys;
-    if (p.d.mask_dtype == FA_BIT) t.extent[3] = ceil_div(t.extent[3], 8);
+Tensor mask_tensor(const Problem& problem, const void* base) {
+    Tensor t = pair_tensor(problem, "mask", base, 1, problem.d.mask_stride, problem.d.mask_period);
+    if (problem.d.mask_keys > 0 && t.extent[3] > 0) t.extent[3] = problem.d.mask_keys;
+    if (problem.d.mask_dtype == FA_BIT) t.extent[3] = ceil_div(t.extent[3], 8);
     return t;
 }
 
-Tensor key_range_tensor(const Problem& p, const char* name, const void* base) {
-    const Rows r = query_rows(p);
-    const int64_t* s = p.d.key_range_stride;
+Tensor key_range_tensor(const Problem& problem, const char* name, const void* base) {
+    const Rows r = query_rows(problem);
+    const int64_t* s = problem.d.key_range_stride;
     return {name,
             base,
             8,
             4,
             r.packed ? 0 : kNoDim,
             false,
-            {r.packed ? 1 : r.batch, p.d.heads_q, r.packed ? r.total : r.rows, p.d.key_range_max},
+            {r.packed ? 1 : r.batch, problem.d.heads_q, r.packed ? r.total : r.rows, problem.d.key_range_max},
             {s[0], s[1], s[2], s[3]},
             4};
 }
 
-static int64_t row_blocks(const Problem& p, const Rows& r) { return ceil_div(r.packed ? r.total : r.rows, p.d.list_rows); }
+static int64_t row_blocks(const Problem& problem, const Rows& r) { return ceil_div(r.packed ? r.total : r.rows, problem.d.list_rows); }
 
-Tensor key_list_tensor(const Problem& p, const char* name, const void* base) {
-    const Rows r = query_rows(p);
-    const int64_t* s = p.d.list_stride;
+Tensor key_list_tensor(const Problem& problem, const char* name, const void* base) {
+    const Rows r = query_rows(problem);
+    const int64_t* s = problem.d.list_stride;
     return {name,
             base,
             4,
             4,
             r.packed ? 0 : kNoDim,
             false,
-            {r.packed ? 1 : r.batch, p.d.list_heads, row_blocks(p, r), p.d.list_max},
+            {r.packed ? 1 : r.batch, problem.d.list_heads, row_blocks(problem, r), problem.d.list_max},
             {s[0], s[1], s[2], s[3]}};
 }
 
-Tensor key_list_count_tensor(const Problem& p, const char* name, const void* base) {
-    const Rows r = query_rows(p);
-    const int64_t* s = p.d.list_count_stride;
-    return {name, base, 4, 3, r.packed ? 0 : kNoDim, false, {r.packed ? 1 : r.batch, p.d.list_heads, row_blocks(p, r)}, {s[0], s[1], s[2]}};
+Tensor key_list_count_tensor(const Problem& problem, const char* name, const void* base) {
+    const Rows r = query_rows(problem);
+    const int64_t* s = problem.d.list_count_stride;
+    return {name,
+            base,
+            4,
+            3,
+            r.packed ? 0 : kNoDim,
+            false,
+            {r.packed ? 1 : r.batch, problem.d.list_heads, row_blocks(problem, r)},
+            {s[0], s[1], s[2]}};
 }
 
 // Of packed rows, each meets only its own sequence's factor: with both strides the pairs that are read are not known here.
@@ -182,22 +199,22 @@ static Tensor descale(const char* name, const void* base, int32_t dtype, const R
             {r.packed ? batch : r.batch, ceil_div(r.packed ? r.total : r.rows, block[0]), heads, ceil_div(dims, block[1])},
             {s[0], s[1], s[2], s[3]}};
 }
-Tensor q_descale_tensor(const Problem& p, const void* base) {
-    return descale("q_descale", base, p.d.q_descale_dtype, query_rows(p), p.d.batch, p.d.heads_q, p.q_dims(), p.d.q_descale_block,
-                   p.d.q_descale_stride);
+Tensor q_descale_tensor(const Problem& problem, const void* base) {
+    return descale("q_descale", base, problem.d.q_descale_dtype, query_rows(problem), problem.d.batch, problem.d.heads_q, problem.q_dims(),
+                   problem.d.q_descale_block, problem.d.q_descale_stride);
 }
-Tensor k_descale_tensor(const Problem& p, const void* base, const char* name) {
-    return descale(name, base, p.d.k_descale_dtype, key_rows(p), p.d.batch, p.d.heads_k, p.k_dims(), p.d.k_descale_block,
-                   p.d.k_descale_stride);
+Tensor k_descale_tensor(const Problem& problem, const void* base, const char* name) {
+    return descale(name, base, problem.d.k_descale_dtype, key_rows(problem), problem.d.batch, problem.d.heads_k, problem.k_dims(),
+                   problem.d.k_descale_block, problem.d.k_descale_stride);
 }
-Tensor v_descale_tensor(const Problem& p, const void* base, const char* name) {
-    return descale(name, base, p.d.v_descale_dtype, key_rows(p), p.d.batch, p.d.heads_v, p.v_dims(), p.d.v_descale_block,
-                   p.d.v_descale_stride);
+Tensor v_descale_tensor(const Problem& problem, const void* base, const char* name) {
+    return descale(name, base, problem.d.v_descale_dtype, key_rows(problem), problem.d.batch, problem.d.heads_v, problem.v_dims(),
+                   problem.d.v_descale_block, problem.d.v_descale_stride);
 }
 
-Tensor page_table_tensor(const Problem& p, const void* base) {
-    const int64_t rows = p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
-    return table_of("page_table", base, 4, rows, p.pages_per_row, p.d.page_table_stride);
+Tensor page_table_tensor(const Problem& problem, const void* base) {
+    const int64_t rows = problem.has(FA_OPERAND_KV_BATCH_IDX) ? problem.d.kv_batch : problem.d.batch;
+    return table_of("page_table", base, 4, rows, problem.pages_per_row, problem.d.page_table_stride);
 }
 
 }  // namespace fa

@@ -31,12 +31,12 @@ struct BackwardJob {
 };
 
 // The part of the forward's scratch that its tiles use here.
-Scratch lay_out_forward_scratch(const Problem& p, Arena& arena) {
+Scratch lay_out_forward_scratch(const Problem& problem, Arena& arena) {
     Scratch w{};
-    w.q = arena.allocate<float>(p.d.dim_qk * kMaxRows);
+    w.q = arena.allocate<float>(problem.d.dim_qk * kMaxRows);
     w.s = arena.allocate<float>(kTileKeys * kMaxRows);
     w.addend = arena.allocate<float>(kTileKeys * kMaxRows);
-    w.k = arena.allocate<float>(kTileKeys * p.d.dim_qk);
+    w.k = arena.allocate<float>(kTileKeys * problem.d.dim_qk);
     w.band_begin = arena.allocate<int32_t>(kMaxRows);
     w.band_end = arena.allocate<int32_t>(kMaxRows);
     return w;
@@ -199,18 +199,18 @@ struct BackwardRun {
 
 }  // namespace
 
-BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
-    const fa_attention_desc_t& d = p.d;
+BackwardSchedule make_backward_schedule(const Problem& problem, const Kernels& k) {
+    const fa_attention_desc_t& d = problem.d;
     BackwardSchedule s{};
-    s.matrix = use_matrix_backward(p, k);
+    s.matrix = use_matrix_backward(problem, k);
     s.heads = d.batch * d.heads_k;
-    s.rows = d.seqlen_q * p.group;
+    s.rows = d.seqlen_q * problem.group;
     s.tiles = ceil_div(s.rows, k.rows);
     const int64_t fitting = min_of(kBlockBytes / (2 * (d.dim_qk + d.dim_v) * int64_t(sizeof(float))), kMaxBlockKeys),
                   enough = max_of(ceil_div(d.seqlen_k * min_of(s.heads, kMinBlocks), kMinBlocks), kMinBlockKeys);
     s.block_keys = int(max_of(min_of(fitting, enough) / kTileKeys, 1) * kTileKeys);
     BackwardCall g{};  // what sizes depend on
-    g.c.p = &p;
+    g.c.p = &problem;
     g.c.k = &k;
     g.block_keys = s.block_keys;
     g.matrix = s.matrix;
@@ -229,10 +229,10 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
         shared.allocate<float>(s.heads * s.rows);
         s.shared_bytes = shared.used;
     }
-    s.list_bytes = round_up(key_list_bytes(p), 64);
+    s.list_bytes = round_up(key_list_bytes(problem), 64);
     s.shared_bytes = round_up(s.shared_bytes, 64) + s.list_bytes;
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(3 * d.dim_qk + 2 * d.dim_v);
-    if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
+    if (problem.causal() && d.seqlen_q > 1) s.flops /= 2;
     if (s.matrix) s.flops /= k.matrix->backward_speed;
     Arena arena{nullptr, 0};
     lay_out_scratch(g, s, arena);
@@ -240,11 +240,11 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     return s;
 }
 
-fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s, const Threads& threads,
-                         int64_t workers, char* memory, Message* message) {
+fa_status_t run_backward(const Problem& problem, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s,
+                         const Threads& threads, int64_t workers, char* memory, Message* message) {
     BackwardCall g;
     g.inputs = *a.forward;
-    g.c = make_call(plan_call(p, k, tile_method(p, k), Method{}, false), p, g.inputs);
+    g.c = make_call(plan_call(problem, k, tile_method(problem, k), Method{}, false), problem, g.inputs);
     g.a = &a;
     g.block_keys = s.block_keys;
     g.matrix = s.matrix;
@@ -254,14 +254,14 @@ fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Ke
     run.job.shared = memory;
     run.job.shares = memory + s.shared_bytes;
     // What has no elements takes no time, however many sequences and heads there are.
-    const bool rows = p.d.seqlen_q > 0, keys = p.d.seqlen_k > 0, dq = a.dq && rows, dkv = (a.dk || a.dv) && keys;
-    g.c.sets.lists = key_lists(p, memory + s.shared_bytes - s.list_bytes);
+    const bool rows = problem.d.seqlen_q > 0, keys = problem.d.seqlen_k > 0, dq = a.dq && rows, dkv = (a.dk || a.dv) && keys;
+    g.c.sets.lists = key_lists(problem, memory + s.shared_bytes - s.list_bytes);
     if (g.c.sets.lists.count > 0) run.all(g.c.sets.lists.count, run_expansion);
     if ((dq || dkv) && s.chunks > 1) run.all(s.heads * s.tiles, compute_tile_deltas);
-    if (dq || dkv) run.all(s.items(), backward_chunk, s.chunks == 1 ? p.d.heads_k : 0);
+    if (dq || dkv) run.all(s.items(), backward_chunk, s.chunks == 1 ? problem.d.heads_k : 0);
     if (dq && s.chunks > 1) run.all(s.heads * s.tiles, merge_chunks);
     if (a.dbias && rows && keys) run.all(dbias_blocks(g), run_dbias);
-    if (a.dsinks) run.all(p.d.heads_q, run_dsink);
+    if (a.dsinks) run.all(problem.d.heads_q, run_dsink);
     return run.status;
 }
 

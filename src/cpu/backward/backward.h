@@ -24,9 +24,9 @@ struct BackwardSchedule {
     int64_t items() const { return heads * chunks; }
 };
 
-BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k);
-fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s, const Threads& threads,
-                         int64_t workers, char* memory, Message* message);
+BackwardSchedule make_backward_schedule(const Problem& problem, const Kernels& k);
+fa_status_t run_backward(const Problem& problem, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s,
+                         const Threads& threads, int64_t workers, char* memory, Message* message);
 
 }  // namespace cpu
 }  // namespace fa

@@ -20,7 +20,7 @@ struct BackwardCall {
     bool matrix;     // products of bf16 tiles of P and dS; tiles then have all kMaxRows lanes
 };
 
-bool use_matrix_backward(const Problem& p, const Kernels& k);
+bool use_matrix_backward(const Problem& problem, const Kernels& k);
 // The shape as which matrix_table.h packs rows of so many dims.
 MatrixShape operand_shape(int64_t dim);
 
@@ -87,7 +87,7 @@ int64_t dq_floats(const BackwardCall& g);
 bool init_rows(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t);
 
 // backward/backward_matrix.cc: tiles by matrix instructions.
-void lay_out_operands(const Problem& p, int block_keys, MatrixOperands* m, Arena& arena);
+void lay_out_operands(const Problem& problem, int block_keys, MatrixOperands* m, Arena& arena);
 void pack_rows(const BackwardCall& g, const QueryTile& t, BackwardScratch& x);
 // All query tiles against a block of keys: adds to dk and dv of the block and to dq of the tiles.
 void backward_block_matrix(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq,

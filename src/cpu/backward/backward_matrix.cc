@@ -32,12 +32,12 @@ const uint16_t* const* values_of(const char* const* rows) { return reinterpret_c
 
 }  // namespace
 
-bool use_matrix_backward(const Problem& p, const Kernels& k) {
+bool use_matrix_backward(const Problem& problem, const Kernels& k) {
     constexpr Implements list = {FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI |
                                      FA_OPERAND_SINKS | kSequenceOperands | kRowSetOperands | FA_OPERAND_RNG_STATE,
                                  option::bands | option::schedule | option::softcap | option::dropout_p | option::bias_period |
                                      option::mask_period | option::mask_dtype | option::mask_keys};
-    return k.matrix && k.matrix->gemm && p.within(list) && p.d.q_dtype == FA_BF16 && p.d.k_dtype == FA_BF16;
+    return k.matrix && k.matrix->gemm && problem.within(list) && problem.d.q_dtype == FA_BF16 && problem.d.k_dtype == FA_BF16;
 }
 
 MatrixShape operand_shape(int64_t dim) {
@@ -45,8 +45,8 @@ MatrixShape operand_shape(int64_t dim) {
     return {FA_BF16, int(dim), int(dim), tiles, 2 * tiles};
 }
 
-void lay_out_operands(const Problem& p, int block_keys, MatrixOperands* m, Arena& arena) {
-    const int64_t qk = step_values(p.d.dim_qk), v = step_values(p.d.dim_v), steps = block_keys / kKeyBlock;
+void lay_out_operands(const Problem& problem, int block_keys, MatrixOperands* m, Arena& arena) {
+    const int64_t qk = step_values(problem.d.dim_qk), v = step_values(problem.d.dim_v), steps = block_keys / kKeyBlock;
     m->k = arena.allocate<uint16_t>(steps * qk);
     m->v = arena.allocate<uint16_t>(steps * v);
     m->k_transposed = arena.allocate<uint16_t>(steps * qk);

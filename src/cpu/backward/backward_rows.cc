@@ -57,8 +57,8 @@ void load_dout(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t 
 }
 
 // Element index of a key's row of dk or dv.
-int64_t key_index(const Problem& p, const int64_t stride[4], int64_t batch, int64_t slot, int64_t kv_head) {
-    return (p.packed_k() ? 0 : batch * stride[0]) + slot * stride[1] + kv_head * stride[2];
+int64_t key_index(const Problem& problem, const int64_t stride[4], int64_t batch, int64_t slot, int64_t kv_head) {
+    return (problem.packed_k() ? 0 : batch * stride[0]) + slot * stride[1] + kv_head * stride[2];
 }
 
 void zero_lanes(float* lines, int64_t dim, int from, int to) {

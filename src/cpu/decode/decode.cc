@@ -33,13 +33,15 @@ struct DecodeScratch {
 };
 
 // Whether scores of int8 k can be products of integers, with q split into limbs of 8 bits.
-bool use_int8_limbs(const Problem& p, const DecodeMatrixKernels& k, int64_t rows) {
-    return k.pack_limbs && p.d.k_dtype == FA_I8 && rows <= kLimbRows && p.d.dim_qk % 64 == 0;
+bool use_int8_limbs(const Problem& problem, const DecodeMatrixKernels& k, int64_t rows) {
+    return k.pack_limbs && problem.d.k_dtype == FA_I8 && rows <= kLimbRows && problem.d.dim_qk % 64 == 0;
 }
-int64_t limb_bytes(const Problem& p) { return 16 * p.d.dim_qk + kLimbRows * int64_t(sizeof(float)); }
+int64_t limb_bytes(const Problem& problem) { return 16 * problem.d.dim_qk + kLimbRows * int64_t(sizeof(float)); }
 
 // Floats of a tile's q in the largest of its forms.
-int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return round_up(rows, kDecodeRows / 2) * padded(k, p.d.dim_qk) * 11 / 8; }
+int64_t q_floats(const Problem& problem, const Kernels& k, int rows) {
+    return round_up(rows, kDecodeRows / 2) * padded(k, problem.d.dim_qk) * 11 / 8;
+}
 
 // What the method implements, and what it does by matrix instructions.
 constexpr uint64_t kScaledOperands = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
@@ -58,9 +60,9 @@ bool is_matrix_type(int32_t dtype) {
 }
 
 // The matrix instructions for tiles of so many rows; NULL: none.
-const DecodeMatrixKernels* matrix_kernels(const Problem& p, const Kernels& k, int64_t rows) {
-    const fa_attention_desc_t& d = p.d;
-    if (!k.matrix || !p.within(kMatrixDecode) || !(d.q_dtype == FA_BF16 || rounds_q_to_bf16(d)) || !is_matrix_type(d.k_dtype))
+const DecodeMatrixKernels* matrix_kernels(const Problem& problem, const Kernels& k, int64_t rows) {
+    const fa_attention_desc_t& d = problem.d;
+    if (!k.matrix || !problem.within(kMatrixDecode) || !(d.q_dtype == FA_BF16 || rounds_q_to_bf16(d)) || !is_matrix_type(d.k_dtype))
         return nullptr;
     for (const DecodeMatrixKernels* decode : k.matrix->decode)
         if (decode && (d.precision == FA_PRECISION_NATIVE || !decode->rounds_to_8_bits) &&
@@ -68,34 +70,36 @@ const DecodeMatrixKernels* matrix_kernels(const Problem& p, const Kernels& k, in
             return decode;
     return nullptr;
 }
-bool use_matrix(const Problem& p, const Kernels& k) { return matrix_kernels(p, k, min_of(rows_together(p), kDecodeRows)); }
+bool use_matrix(const Problem& problem, const Kernels& k) {
+    return matrix_kernels(problem, k, min_of(rows_together(problem), kDecodeRows));
+}
 
-DecodeScratch lay_out_scratch(const Problem& p, const Kernels& k, int rows, int panel, char* memory, int64_t* bytes) {
+DecodeScratch lay_out_scratch(const Problem& problem, const Kernels& k, int rows, int panel, char* memory, int64_t* bytes) {
     DecodeScratch scratch{};
     Arena arena{memory, 0};
     const auto floats = [&](int64_t count) { return arena.allocate<float>(count); };
     const auto list = [&] { return arena.allocate<const char*>(kLookupKeys + kTileKeys); };
-    scratch.q = floats(panel * q_floats(p, k, rows));
+    scratch.q = floats(panel * q_floats(problem, k, rows));
     scratch.factor = floats(panel * kDecodeRows);
     scratch.o = arena.allocate<float*>(panel + 1);
     for (int i = 0; i <= panel; i++) {
-        float* const o = floats(rows * padded(k, p.d.dim_v));
+        float* const o = floats(rows * padded(k, problem.d.dim_v));
         if (memory) scratch.o[i] = o;
     }
     scratch.s = floats(2 * panel * rows * kTileKeys);
     scratch.rescale = floats(2 * panel * rows);
     scratch.addend = floats(rows * kTileKeys);
-    scratch.widened = floats(kMaxChunkKeys * padded(k, max_of(p.d.dim_qk, p.d.dim_v)));
+    scratch.widened = floats(kMaxChunkKeys * padded(k, max_of(problem.d.dim_qk, problem.d.dim_v)));
     scratch.k = list();
     scratch.v = list();
-    if (use_matrix(p, k)) {
-        const int64_t dim = max_of(p.d.dim_qk, p.d.dim_v);
+    if (use_matrix(problem, k)) {
+        const int64_t dim = max_of(problem.d.dim_qk, problem.d.dim_v);
         scratch.matrix.converted = arena.allocate<uint16_t>(kDecodeChunkKeys * dim);
         scratch.matrix.zeros = arena.allocate<uint16_t>(dim);
         scratch.matrix.products = floats(kDecodeProducts);
         scratch.matrix.p = arena.allocate<uint16_t>(2 * kDecodeChunkKeys * kDecodeRows);
         scratch.matrix.pairs = arena.allocate<uint16_t>(4 * kTileValues);
-        scratch.limbs = arena.allocate<char>(panel * limb_bytes(p));
+        scratch.limbs = arena.allocate<char>(panel * limb_bytes(problem));
         scratch.has_limbs = arena.allocate<bool>(panel);
         if (memory) memset(scratch.matrix.zeros, 0, size_t(dim) * 2);
     }
@@ -502,16 +506,17 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
 
 }  // namespace
 
-bool decode_method(const Problem& p, const Kernels& k, Method* m) {
-    if (!p.within(kDecode)) return false;
-    const int64_t rows = min_of(max_of(rows_together(p), 1), kDecodeRows);
-    const bool neighbours = p.d.k_stride[2] < p.d.k_stride[1] && p.d.v_stride[2] < p.d.v_stride[1];
-    const int64_t fit = kPanelBytes / (kTileKeys * (row_bytes(p.d.k_dtype, p.k_dims()) + row_bytes(p.d.v_dtype, p.v_dims())));
+bool decode_method(const Problem& problem, const Kernels& k, Method* m) {
+    if (!problem.within(kDecode)) return false;
+    const int64_t rows = min_of(max_of(rows_together(problem), 1), kDecodeRows);
+    const bool neighbours = problem.d.k_stride[2] < problem.d.k_stride[1] && problem.d.v_stride[2] < problem.d.v_stride[1];
+    const int64_t fit =
+        kPanelBytes / (kTileKeys * (row_bytes(problem.d.k_dtype, problem.k_dims()) + row_bytes(problem.d.v_dtype, problem.v_dims())));
     // A sequence among longer ones has its rows in the tiles of their method, which may be smaller: several tiles, but of one head.
-    const int64_t panel = panel_of_slots(p, true, neighbours ? min_of(max_of(min_of(fit, p.kv_heads), 2), kMaxPanelHeads) : 2);
+    const int64_t panel = panel_of_slots(problem, true, neighbours ? min_of(max_of(min_of(fit, problem.kv_heads), 2), kMaxPanelHeads) : 2);
     int64_t scratch;
-    lay_out_scratch(p, k, int(rows), int(panel), nullptr, &scratch);
-    const DecodeMatrixKernels* const matrix = matrix_kernels(p, k, rows);
+    lay_out_scratch(problem, k, int(rows), int(panel), nullptr, &scratch);
+    const DecodeMatrixKernels* const matrix = matrix_kernels(problem, k, rows);
     *m = {.name = "decode",
           .rows = int(rows),
           .panel = int(panel),
@@ -521,7 +526,7 @@ bool decode_method(const Problem& p, const Kernels& k, Method* m) {
           .pack_q = pack_decode_q,
           .mainloop = decode_mainloop,
           .matrix = matrix != nullptr,
-          .rounds_q = matrix && rounds_q_to_bf16(p.d),
+          .rounds_q = matrix && rounds_q_to_bf16(problem.d),
           .rounds_to_8_bits = matrix && matrix->rounds_to_8_bits};
     return true;
 }

@@ -109,8 +109,8 @@ struct RowCursor {
     }
 };
 
-static inline float bias_value(const Problem& p, const void* bias, int64_t index) {
-    switch (p.d.bias_dtype) {
+static inline float bias_value(const Problem& problem, const void* bias, int64_t index) {
+    switch (problem.d.bias_dtype) {
         case FA_F16: return f16_to_f32(static_cast<const uint16_t*>(bias)[index]);
         case FA_BF16: return bf16_to_f32(static_cast<const uint16_t*>(bias)[index]);
         default: return static_cast<const float*>(bias)[index];
@@ -146,21 +146,21 @@ struct Scratch {
 };
 
 // Bytes of one Scratch, and of one stored PartialState.
-int64_t scratch_bytes(const Problem& p, const Method& m, const Method& decode);
-int64_t state_bytes(const Problem& p, const Method& m);
-Scratch locate_scratch(const Problem& p, const Method& m, const Method& decode, char* memory);
-PartialState locate_state(const Problem& p, const Method& m, char* memory);
+int64_t scratch_bytes(const Problem& problem, const Method& m, const Method& decode);
+int64_t state_bytes(const Problem& problem, const Method& m);
+Scratch locate_scratch(const Problem& problem, const Method& m, const Method& decode, char* memory);
+PartialState locate_state(const Problem& problem, const Method& m, char* memory);
 
 // What a plan keeps of a Call, and that with the args.
-Call plan_call(const Problem& p, const Kernels& k, const Method& m, const Method& decode, bool count);
-Call make_call(const Call& planned, const Problem& p, const fa_forward_args_t& a);
+Call plan_call(const Problem& problem, const Kernels& k, const Method& m, const Method& decode, bool count);
+Call make_call(const Call& planned, const Problem& problem, const fa_forward_args_t& a);
 
 // A factor of products that is beyond f32 becomes NaN: as −∞ they would be removed keys.
 static inline float finite_or_nan(float factor) { return fabsf(factor) <= kMaxBaseE ? factor : __builtin_nanf(""); }
 
 // How many tiles may be run together because they have the same keys, of `most`.
-static inline int64_t panel_of_slots(const Problem& p, bool of_heads, int64_t most) {
-    return p.slots() && !(of_heads && p.d.list_heads == 1) ? 1 : most;
+static inline int64_t panel_of_slots(const Problem& problem, bool of_heads, int64_t most) {
+    return problem.slots() && !(of_heads && problem.d.list_heads == 1) ? 1 : most;
 }
 
 }  // namespace cpu

@@ -6,93 +6,94 @@ namespace fa {
 namespace cpu {
 namespace {
 
-PartialState lay_out_state(const Problem& p, const Method& m, Arena& arena) {
+PartialState lay_out_state(const Problem& problem, const Method& m, Arena& arena) {
     const int64_t width = m.panel_of_heads ? m.rows : kMaxRows;
     PartialState s;
-    s.acc = arena.allocate<float>(p.d.dim_v * width);
+    s.acc = arena.allocate<float>(problem.d.dim_v * width);
     s.m = arena.allocate<float>(width);
     s.l = arena.allocate<float>(width);
     return s;
 }
 
-Scratch lay_out_scratch(const Problem& p, const Method& m, const Method& decode, Arena& arena) {
+Scratch lay_out_scratch(const Problem& problem, const Method& m, const Method& decode, Arena& arena) {
     Scratch w;
-    const int64_t panel = m.panel_of_heads ? m.panel : max_of(min_of(m.panel, tile_count(row_tiles(p, m.rows), p.d.seqlen_q * p.group)), 1);
-    w.q = m.panel_of_heads ? nullptr : arena.allocate<float>(p.d.dim_qk * kMaxRows * panel);
+    const int64_t panel =
+        m.panel_of_heads ? m.panel : max_of(min_of(m.panel, tile_count(row_tiles(problem, m.rows), problem.d.seqlen_q * problem.group)), 1);
+    w.q = m.panel_of_heads ? nullptr : arena.allocate<float>(problem.d.dim_qk * kMaxRows * panel);
     w.s = arena.allocate<float>(kTileKeys * kMaxRows);
     w.addend = arena.allocate<float>(kTileKeys * kMaxRows);
-    w.k = arena.allocate<float>(kTileKeys * p.d.dim_qk);
-    w.v = arena.allocate<float>(kTileKeys * p.d.dim_v);
-    w.line = arena.allocate<float>(max_of(max_of(p.d.dim_qk, p.d.dim_v), kTileKeys));
+    w.k = arena.allocate<float>(kTileKeys * problem.d.dim_qk);
+    w.v = arena.allocate<float>(kTileKeys * problem.d.dim_v);
+    w.line = arena.allocate<float>(max_of(max_of(problem.d.dim_qk, problem.d.dim_v), kTileKeys));
     w.rescale = arena.allocate<float>(kMaxRows);
     for (int i = 0; i < panel; i++) {
-        w.partial[i] = lay_out_state(p, m, arena);
-        w.total[i] = lay_out_state(p, m, arena);
+        w.partial[i] = lay_out_state(problem, m, arena);
+        w.total[i] = lay_out_state(problem, m, arena);
     }
     w.method_memory = arena.allocate<char>(m.method_bytes);
     w.decode_memory = m.panel_of_heads ? w.method_memory : arena.allocate<char>(decode.method_bytes);
     w.band_begin = arena.allocate<int32_t>(kMaxRows);
     w.band_end = arena.allocate<int32_t>(kMaxRows);
-    w.slots = arena.allocate<int32_t>(p.slots() ? p.d.list_max : 0);
+    w.slots = arena.allocate<int32_t>(problem.slots() ? problem.d.list_max : 0);
     w.counters = {0, 0, 0};
     return w;
 }
 
 }  // namespace
 
-int64_t scratch_bytes(const Problem& p, const Method& m, const Method& decode) {
+int64_t scratch_bytes(const Problem& problem, const Method& m, const Method& decode) {
     Arena arena{nullptr, 0};
-    lay_out_scratch(p, m, decode, arena);
+    lay_out_scratch(problem, m, decode, arena);
     return arena.used;
 }
 
-int64_t state_bytes(const Problem& p, const Method& m) {
+int64_t state_bytes(const Problem& problem, const Method& m) {
     Arena arena{nullptr, 0};
-    lay_out_state(p, m, arena);
+    lay_out_state(problem, m, arena);
     return arena.used;
 }
 
-Scratch locate_scratch(const Problem& p, const Method& m, const Method& decode, char* memory) {
+Scratch locate_scratch(const Problem& problem, const Method& m, const Method& decode, char* memory) {
     Arena arena{memory, 0};
-    return lay_out_scratch(p, m, decode, arena);
+    return lay_out_scratch(problem, m, decode, arena);
 }
 
-PartialState locate_state(const Problem& p, const Method& m, char* memory) {
+PartialState locate_state(const Problem& problem, const Method& m, char* memory) {
     Arena arena{memory, 0};
-    return lay_out_state(p, m, arena);
+    return lay_out_state(problem, m, arena);
 }
 
-Call plan_call(const Problem& p, const Kernels& k, const Method& m, const Method& decode, bool count) {
+Call plan_call(const Problem& problem, const Kernels& k, const Method& m, const Method& decode, bool count) {
     Call c{};
-    c.rule = mask_rule(p);
+    c.rule = mask_rule(problem);
     c.k = &k;
     c.method = m;
     c.decode = decode;
-    c.has_addend = p.has_addend();
-    c.has_score_mod = p.has_score_mod() || p.has(FA_OPERAND_SCORES) || !plain_scale(p.d.scale);
-    c.factor = score_factor(c.has_score_mod ? p.d.scale : p.d.scale * kLog2e);
-    c.has_dropout = p.d.dropout_p > 0;
+    c.has_addend = problem.has_addend();
+    c.has_score_mod = problem.has_score_mod() || problem.has(FA_OPERAND_SCORES) || !plain_scale(problem.d.scale);
+    c.factor = score_factor(c.has_score_mod ? problem.d.scale : problem.d.scale * kLog2e);
+    c.has_dropout = problem.d.dropout_p > 0;
     c.dropout_rescale = c.o_scale = 1.f;
-    c.tiles = row_tiles(p, m.rows);
-    c.blocks = tile_count(c.tiles, p.d.seqlen_q * p.group);
+    c.tiles = row_tiles(problem, m.rows);
+    c.blocks = tile_count(c.tiles, problem.d.seqlen_q * problem.group);
     c.count = count;
     return c;
 }
 
-Call make_call(const Call& planned, const Problem& p, const fa_forward_args_t& a) {
+Call make_call(const Call& planned, const Problem& problem, const fa_forward_args_t& a) {
     Call c = planned;
-    c.p = &p;
+    c.p = &problem;
     c.a = &a;
-    c.sequences = sequence_table(p, a);
-    c.sets.ranges = key_ranges(p, a);
-    c.slots = slot_lists(p, a);
+    c.sequences = sequence_table(problem, a);
+    c.sets.ranges = key_ranges(problem, a);
+    c.slots = slot_lists(problem, a);
     if (c.has_dropout) {
-        const bool state = p.has(FA_OPERAND_RNG_STATE);
-        c.dropout = make_dropout(p.d.dropout_p, state ? a.rng_state[0] : a.dropout_seed, state ? a.rng_state[1] : a.dropout_offset);
-        c.dropout_at = dropout_place(p, a);
+        const bool state = problem.has(FA_OPERAND_RNG_STATE);
+        c.dropout = make_dropout(problem.d.dropout_p, state ? a.rng_state[0] : a.dropout_seed, state ? a.rng_state[1] : a.dropout_offset);
+        c.dropout_at = dropout_place(problem, a);
         c.dropout_rescale = c.dropout.rescale;
     }
-    if (p.has(FA_OPERAND_O_SCALE)) c.o_scale = a.o_scale[0];
+    if (problem.has(FA_OPERAND_O_SCALE)) c.o_scale = a.o_scale[0];
     return c;
 }
 

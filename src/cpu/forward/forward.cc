@@ -31,8 +31,8 @@ struct WorkItem {
     bool heads;
 };
 
-int64_t panels_of_batch(const Problem& p, const Method& m, int64_t blocks, int64_t panel) {
-    return m.panel_of_heads ? blocks * ceil_div(p.kv_heads, panel) : p.kv_heads * ceil_div(blocks, panel);
+int64_t panels_of_batch(const Problem& problem, const Method& m, int64_t blocks, int64_t panel) {
+    return m.panel_of_heads ? blocks * ceil_div(problem.kv_heads, panel) : problem.kv_heads * ceil_div(blocks, panel);
 }
 
 // Items of one head are neighbours, so that its k and v stay in cache; causal heads begin with their longest rows, and so do those
@@ -247,16 +247,16 @@ void fill_scores(const ForwardJob& job, int64_t index, char*, Scratch&) {
 }
 
 // Counted calls, the baselines and the scores output are those of the f32 tiles.
-void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s) {
-    s.method = tile_method(p, k);
-    if (p.d.algorithm != FA_ALGORITHM_FLASH) s.method.panel = 1;  // the baselines take one row tile at a time
-    if (count || p.d.algorithm != FA_ALGORITHM_FLASH || p.has(FA_OPERAND_SCORES)) return;
+void choose_methods(const Problem& problem, const Kernels& k, bool count, Schedule& s) {
+    s.method = tile_method(problem, k);
+    if (problem.d.algorithm != FA_ALGORITHM_FLASH) s.method.panel = 1;  // the baselines take one row tile at a time
+    if (count || problem.d.algorithm != FA_ALGORITHM_FLASH || problem.has(FA_OPERAND_SCORES)) return;
     // So few keys are not worth streaming, and rows that fill most of their vectors' lanes want no reductions across lanes.
-    const int64_t rows = rows_together(p);
-    if (p.d.seqlen_k <= kTileKeys && 2 * rows > k.lanes && rows <= kDecodeRows) return;
-    if (!decode_method(p, k, &s.decode)) return;
+    const int64_t rows = rows_together(problem);
+    if (problem.d.seqlen_k <= kTileKeys && 2 * rows > k.lanes && rows <= kDecodeRows) return;
+    if (!decode_method(problem, k, &s.decode)) return;
     if (rows <= s.decode.rows) s.method = s.decode;
-    else s.may_stream_rows = !matrix_method(p, k, &s.method);
+    else s.may_stream_rows = !matrix_method(problem, k, &s.method);
 }
 
 // Of `decode`: by vectors.
@@ -345,40 +345,40 @@ struct ForwardRun {
 
 }  // namespace
 
-Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
-    const fa_attention_desc_t& d = p.d;
-    const int64_t heads = d.batch * p.kv_heads;
+Schedule make_schedule(const Problem& problem, const Kernels& k, bool count) {
+    const fa_attention_desc_t& d = problem.d;
+    const int64_t heads = d.batch * problem.kv_heads;
     Schedule s{};
-    choose_methods(p, k, count, s);
-    const int64_t blocks = tile_count(row_tiles(p, s.method.rows), d.seqlen_q * p.group);
+    choose_methods(problem, k, count, s);
+    const int64_t blocks = tile_count(row_tiles(problem, s.method.rows), d.seqlen_q * problem.group);
     s.items = heads * blocks;
     s.num_splits = d.num_splits;
     s.split_size = d.split_size;
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v);
-    if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
-    const double bytes =
-        double(d.batch) * double(d.seqlen_k) *
-        (double(d.heads_k) * double(row_bytes(d.k_dtype, p.k_dims())) + double(d.heads_v) * double(row_bytes(d.v_dtype, p.v_dims())));
+    if (problem.causal() && d.seqlen_q > 1) s.flops /= 2;
+    const double bytes = double(d.batch) * double(d.seqlen_k) *
+                         (double(d.heads_k) * double(row_bytes(d.k_dtype, problem.k_dims())) +
+                          double(d.heads_v) * double(row_bytes(d.v_dtype, problem.v_dims())));
     s.flops /= s.method.speed;
     if (s.flops < kFlopsOfByte * bytes) s.flops = kFlopsOfByte * bytes;
-    s.worker_bytes = scratch_bytes(p, s.method, s.decode);
+    s.worker_bytes = scratch_bytes(problem, s.method, s.decode);
     if (d.algorithm != FA_ALGORITHM_FLASH) {
         s.items = heads;
         s.max_splits = 1;
-        s.worker_bytes += study_bytes(p, k);
-        s.extra_bytes = study_bytes(p, k);
+        s.worker_bytes += study_bytes(problem, k);
+        s.extra_bytes = study_bytes(problem, k);
         return s;
     }
-    const int64_t panels = s.method.panel_of_heads ? d.batch * panels_of_batch(p, s.method, blocks, s.method.panel) : s.items;
+    const int64_t panels = s.method.panel_of_heads ? d.batch * panels_of_batch(problem, s.method, blocks, s.method.panel) : s.items;
     if (s.num_splits == 0 && s.split_size == 0 && panels > 0 && panels < kMinPanels)
         s.num_splits = int64_t(min_of(ceil_div(kMinPanels, panels), d.seqlen_k / kMinSplitKeys));
     if (split_keys(d.seqlen_k, s.num_splits, s.split_size) > kMaxMatrixSplitKeys) leave_matrix(s.method), leave_matrix(s.decode);
     if (s.split_size > 0) s.max_splits = ceil_div(max_of(d.seqlen_k, 1), s.split_size);
     else s.max_splits = max_of(min_of(s.num_splits, ceil_div(d.seqlen_k, kSplitQuantum)), 1);
-    s.parallel_splits = s.max_splits > 1 && s.items > 0 && s.max_splits <= kMaxSplitStateBytes / state_bytes(p, s.method) / s.items;
-    if (s.parallel_splits) s.shared_bytes = s.extra_bytes = s.items * s.max_splits * state_bytes(p, s.method);
+    s.parallel_splits = s.max_splits > 1 && s.items > 0 && s.max_splits <= kMaxSplitStateBytes / state_bytes(problem, s.method) / s.items;
+    if (s.parallel_splits) s.shared_bytes = s.extra_bytes = s.items * s.max_splits * state_bytes(problem, s.method);
     s.shared_bytes += s.method.shared_bytes;
-    s.list_bytes = round_up(key_list_bytes(p), 64);
+    s.list_bytes = round_up(key_list_bytes(problem), 64);
     s.shared_bytes = round_up(s.shared_bytes, 64) + s.list_bytes;
     s.extra_bytes += s.list_bytes;
     return s;

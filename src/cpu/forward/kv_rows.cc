@@ -26,8 +26,8 @@ KeyLocation locate(const Call& c, const QueryTile& t, int64_t key) {
     return locate_key(pages_of(*c.p, c.a->page_table), t.seq, key);
 }
 
-int64_t row_index(const Problem& p, const int64_t* stride, const KeyLocation& at, int64_t head) {
-    return (p.packed_k() ? 0 : at.outer * stride[0]) + at.row * stride[1] + head * stride[2];
+int64_t row_index(const Problem& problem, const int64_t* stride, const KeyLocation& at, int64_t head) {
+    return (problem.packed_k() ? 0 : at.outer * stride[0]) + at.row * stride[1] + head * stride[2];
 }
 
 // How many of `keys` keys, of which the first lies there, do so one behind the other.

@@ -7,7 +7,9 @@ namespace cpu {
 namespace {
 
 // Whether a tile's rows of q or o are floats at equal distances, and as many as lanes: then they are transposed in place of a copy.
-bool evenly_spaced(const Problem& p, const QueryTile& t, int32_t dtype) { return dtype == FA_F32 && p.group == 1 && t.rows == t.width; }
+bool evenly_spaced(const Problem& problem, const QueryTile& t, int32_t dtype) {
+    return dtype == FA_F32 && problem.group == 1 && t.rows == t.width;
+}
 
 const float* q_row(const Call& c, const QueryTile& t, int64_t position) {
     return static_cast<const float*>(c.a->q) + query_index(*c.p, c.p->d.q_stride, t.seq, t.batch, position, t.kv_head);
@@ -17,7 +19,7 @@ float* o_row(const Call& c, const QueryTile& t, int64_t position) {
 }
 
 // Whether they follow each other without a gap, so that one conversion takes them all.
-bool adjacent(const Problem& p, const int64_t* stride, int64_t dim) { return p.group == 1 && stride[1] == dim; }
+bool adjacent(const Problem& problem, const int64_t* stride, int64_t dim) { return problem.group == 1 && stride[1] == dim; }
 
 // Prefetches such rows of the next tile: hardware prefetchers do not follow rows that lie so far apart.
 template <class T>

@@ -14,9 +14,10 @@ KeyBand band_within(const QueryTile& t, int64_t position, int64_t key, int keys)
     return {min_of(max_of(b.begin - key, 0), keys), min_of(max_of(b.end - key, 0), keys)};
 }
 
-bool unit_key_stride(const Problem& p) {
-    if (p.options & (option::mask_dtype | option::mask_keys)) return false;
-    return (!p.has(FA_OPERAND_BIAS) || p.d.bias_stride[3] == 1) && (!p.has(FA_OPERAND_MASK) || p.d.mask_stride[3] == 1);
+bool unit_key_stride(const Problem& problem) {
+    if (problem.options & (option::mask_dtype | option::mask_keys)) return false;
+    return (!problem.has(FA_OPERAND_BIAS) || problem.d.bias_stride[3] == 1) &&
+           (!problem.has(FA_OPERAND_MASK) || problem.d.mask_stride[3] == 1);
 }
 
 // One row's bias, −inf where the band or the mask removes the key.
@@ -79,8 +80,8 @@ void read_bias(const Call& c, int64_t head, int64_t first, int count, float* to)
     for (int j = 0; j < count; j++) to[j] = scaled_bias(to[j], c.a->bias_scale[head]);
 }
 
-bool alibi_by_lanes(const Problem& p) {
-    return p.has(FA_OPERAND_ALIBI) && !(p.d.softcap > 0) && unit_key_stride(p) && !p.has(FA_OPERAND_FULL_LIST);
+bool alibi_by_lanes(const Problem& problem) {
+    return problem.has(FA_OPERAND_ALIBI) && !(problem.d.softcap > 0) && unit_key_stride(problem) && !problem.has(FA_OPERAND_FULL_LIST);
 }
 
 void add_alibi(const Call& c, const QueryTile& t, int64_t key, int keys, float* s) {

@@ -17,13 +17,13 @@ constexpr int64_t kMaxPackedBytes = int64_t(1) << 28;  // beyond it, each panel 
 
 int32_t product_type(const fa_attention_desc_t& d) { return rounds_q_to_bf16(d) ? int32_t(FA_BF16) : d.q_dtype; }
 
-MatrixShape shape_of(const Problem& p) {
+MatrixShape shape_of(const Problem& problem) {
     MatrixShape s;
-    s.type = product_type(p.d);
-    s.dim_qk = int(p.d.dim_qk);
-    s.dim_v = int(p.d.dim_v);
-    s.depth = int(ceil_div(p.d.dim_qk, 32));
-    s.columns = 2 * int(ceil_div(p.d.dim_v, 32));
+    s.type = product_type(problem.d);
+    s.dim_qk = int(problem.d.dim_qk);
+    s.dim_v = int(problem.d.dim_v);
+    s.depth = int(ceil_div(problem.d.dim_qk, 32));
+    s.columns = 2 * int(ceil_div(problem.d.dim_v, 32));
     return s;
 }
 
@@ -44,8 +44,8 @@ struct MatrixScratch {
 };
 
 // With NULL memory the sizes alone count. Returns the number of bytes.
-int64_t lay_out_scratch(const Problem& p, char* memory) {
-    const MatrixShape s = shape_of(p);
+int64_t lay_out_scratch(const Problem& problem, char* memory) {
+    const MatrixShape s = shape_of(problem);
     Arena arena{memory, 0};
     MatrixScratch* const header = arena.allocate<MatrixScratch>(1);
     MatrixScratch scratch;
@@ -63,7 +63,7 @@ int64_t lay_out_scratch(const Problem& p, char* memory) {
         if (memory) scratch.blocks[i] = block;
     }
     scratch.steps = arena.allocate<MainloopStep>(kPanel * kChunkSteps);
-    scratch.visible = arena.allocate<uint64_t>(p.has(kRowSetOperands) ? kPanel * kChunkSteps * kRowBlock : 0);
+    scratch.visible = arena.allocate<uint64_t>(problem.has(kRowSetOperands) ? kPanel * kChunkSteps * kRowBlock : 0);
     scratch.stages = arena.allocate<char>(kMatrixStageBytes);
     scratch.packed = arena.allocate<uint16_t>(kChunkSteps * (s.k_bytes() + s.v_bytes()) / 2);
     scratch.converted = arena.allocate<uint16_t>(int64_t(kKeyBlock) * max_of(s.dim_qk, s.dim_v));
@@ -71,7 +71,7 @@ int64_t lay_out_scratch(const Problem& p, char* memory) {
     return arena.used;
 }
 
-void init_scratch(const Problem& p, const Kernels&, char* scratch) { lay_out_scratch(p, scratch); }
+void init_scratch(const Problem& problem, const Kernels&, char* scratch) { lay_out_scratch(problem, scratch); }
 
 const MatrixScratch& scratch_of(const Scratch& w) { return *reinterpret_cast<const MatrixScratch*>(w.method_memory); }
 
@@ -136,7 +136,7 @@ void prefetch_next_q(const Call& c, const QueryTile& t) {
     prefetch_rows(rows, next.rows, row_bytes(c.p->d.q_dtype, c.p->d.dim_qk));
 }
 
-int64_t max_steps(const Problem& p) { return ceil_div(p.d.seqlen_k, kKeyBlock); }
+int64_t max_steps(const Problem& problem) { return ceil_div(problem.d.seqlen_k, kKeyBlock); }
 
 uint16_t* shared_step(const Call& c, const QueryTile& t, int64_t step) {
     const int64_t head = t.batch * c.p->d.heads_k + t.kv_head - c.first_head;
@@ -352,20 +352,20 @@ constexpr Implements kMatrixOfOwnV = {kMatrix.operands, kMatrix.options | option
 
 }  // namespace
 
-bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
-    const fa_attention_desc_t& d = p.d;
+bool matrix_method(const Problem& problem, const Kernels& k, Method* m) {
+    const fa_attention_desc_t& d = problem.d;
     const bool rounds_q = rounds_q_to_bf16(d);
     const int32_t type = product_type(d);
     if (!k.matrix || !k.matrix->mainloop || !(type == FA_BF16 || (type == FA_F16 && k.matrix->has_fp16))) return false;
-    if (!p.within(rounds_q ? kMatrixOfOwnV : kMatrix) || (!rounds_q && d.k_dtype != type && !is_byte_type(d.k_dtype))) return false;
+    if (!problem.within(rounds_q ? kMatrixOfOwnV : kMatrix) || (!rounds_q && d.k_dtype != type && !is_byte_type(d.k_dtype))) return false;
     // P as f16 has not the range that outputs of wider types can show.
     if (type == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
-    if (p.has(FA_OPERAND_FULL_LIST) && p.has(FA_OPERAND_MASK)) return false;  // a step's mask acts on all of its keys
-    const MatrixShape s = shape_of(p);
+    if (problem.has(FA_OPERAND_FULL_LIST) && problem.has(FA_OPERAND_MASK)) return false;  // a step's mask acts on all of its keys
+    const MatrixShape s = shape_of(problem);
     *m = {.name = "matrix",
           .rows = kRowBlock,
           .panel = kPanel,
-          .method_bytes = lay_out_scratch(p, nullptr),
+          .method_bytes = lay_out_scratch(problem, nullptr),
           .o_row_major = true,
           .prepare = prepare,
           .init_scratch = init_scratch,
@@ -374,8 +374,8 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
           .write_o = d.o_dtype == FA_BF16 && k.matrix->write_o ? write_o : nullptr,
           .speed = k.matrix->speed,
           .rounds_q = rounds_q};
-    const int64_t heads = d.batch * d.heads_k, steps = max_steps(p);
-    if (d.seqlen_q * p.group > kRowBlock && steps <= kMaxPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
+    const int64_t heads = d.batch * d.heads_k, steps = max_steps(problem);
+    if (d.seqlen_q * problem.group > kRowBlock && steps <= kMaxPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;
         m->prepare_count = heads * ceil_div(steps, kPrepareSteps);
     }

@@ -74,9 +74,9 @@ void store_o(const Call& c, const QueryTile& t, const float* o) {
 
 }  // namespace
 
-int64_t study_bytes(const Problem& p, const Kernels& k) {
-    const int64_t rows = round_up(p.d.seqlen_q * p.group, k.rows);
-    if (p.d.algorithm == FA_ALGORITHM_STANDARD) return round_up(rows * p.d.seqlen_k * int64_t(sizeof(float)), 64);
+int64_t study_bytes(const Problem& problem, const Kernels& k) {
+    const int64_t rows = round_up(problem.d.seqlen_q * problem.group, k.rows);
+    if (problem.d.algorithm == FA_ALGORITHM_STANDARD) return round_up(rows * problem.d.seqlen_k * int64_t(sizeof(float)), 64);
     return round_up(2 * rows * int64_t(sizeof(float)), 64);
 }
 
