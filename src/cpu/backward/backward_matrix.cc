@@ -153,7 +153,7 @@ struct UnmaskedTiles {
 };
 
 // Rows of q are as they were given.
-float product_factor(const Call& c) { return c.factor.q * c.factor.product; }
+float product_factor(const Call& call) { return call.factor.q * call.factor.product; }
 
 // P and dS of a tile as operands, now or with the other `unmasked` ones; false when no key is kept.
 bool matrix_softmax_backward(const BackwardCall& g, const QueryTile& t, const KeyBlock& block, int64_t key, int keys, int64_t at,

@@ -197,10 +197,10 @@ void write_dkv_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, Ba
 }
 
 // The first packed sequence from `batch` on that has room for a row. Most may have none, and there is one search for each of the others.
-static int64_t next_with_rows(const Call& c, int64_t batch) {
-    const int32_t* const starts = c.sequences.q.cu_seqlens;
+static int64_t next_with_rows(const Call& call, int64_t batch) {
+    const int32_t* const starts = call.sequences.q.cu_seqlens;
     if (!starts) return batch;
-    int64_t low = batch, high = c.p->d.batch;  // those before `low` have none
+    int64_t low = batch, high = call.p->d.batch;  // those before `low` have none
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
         if (starts[middle + 1] > starts[batch]) high = middle;

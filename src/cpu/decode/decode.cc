@@ -107,9 +107,9 @@ DecodeScratch lay_out_scratch(const Problem& problem, const Kernels& k, int rows
     return scratch;
 }
 
-DecodeScratch lay_out_scratch(const Call& c, const Scratch& w) {
+DecodeScratch lay_out_scratch(const Call& call, const Scratch& w) {
     int64_t bytes;
-    return lay_out_scratch(*c.p, *c.k, c.decode.rows, c.decode.panel, w.decode_memory, &bytes);
+    return lay_out_scratch(*call.p, *call.k, call.decode.rows, call.decode.panel, w.decode_memory, &bytes);
 }
 
 // Vector pairs (kv_source.h) back to a row.
@@ -121,38 +121,38 @@ void from_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int
 }
 
 // A sequence's own rows decide, not those of longer ones in the call.
-const DecodeMatrixKernels* matrix_kernels(const Call& c, const QueryTile& t) {
-    return t.method->matrix ? matrix_kernels(*c.p, *c.k, t.rows) : nullptr;
+const DecodeMatrixKernels* matrix_kernels(const Call& call, const QueryTile& t) {
+    return t.method->matrix ? matrix_kernels(*call.p, *call.k, t.rows) : nullptr;
 }
 
-void pack_matrix_q(const Call& c, const QueryTile& t, int panel_index, const DecodeMatrixKernels& decode, const DecodeScratch& scratch,
+void pack_matrix_q(const Call& call, const QueryTile& t, int panel_index, const DecodeMatrixKernels& decode, const DecodeScratch& scratch,
                    Scratch& w) {
-    const Problem& p = *c.p;
+    const Problem& p = *call.p;
     const char* rows[kDecodeRows];
-    q_pointers(c, t, rows);
-    if (t.method->rounds_q) round_q_to_bf16(c, t, rows, scratch.matrix.converted, w);
+    q_pointers(call, t, rows);
+    if (t.method->rounds_q) round_q_to_bf16(call, t, rows, scratch.matrix.converted, w);
     const uint16_t* const* const values = reinterpret_cast<const uint16_t* const*>(rows);
     scratch.has_limbs[panel_index] = use_int8_limbs(p, decode, t.rows) &&
                                      decode.pack_limbs(values, t.rows, int(p.d.dim_qk), scratch.limbs + panel_index * limb_bytes(p));
     if (!scratch.has_limbs[panel_index]) decode.pack_q(values, t.rows, p.d.k_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
     for (int r = 0; r < t.rows; r++)
-        scratch.factor[panel_index * kDecodeRows + r] = q_factor(c, t, t.position(r, p.group), t.head(r, p.group));
+        scratch.factor[panel_index * kDecodeRows + r] = q_factor(call, t, t.position(r, p.group), t.head(r, p.group));
 }
 
-void pack_decode_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
-    const Problem& p = *c.p;
-    const int64_t stride = padded(*c.k, p.d.dim_qk);
-    const DecodeScratch scratch = lay_out_scratch(c, w);
-    t.q = scratch.q + panel_index * q_floats(p, *c.k, c.decode.rows);
+void pack_decode_q(const Call& call, QueryTile& t, int panel_index, Scratch& w) {
+    const Problem& p = *call.p;
+    const int64_t stride = padded(*call.k, p.d.dim_qk);
+    const DecodeScratch scratch = lay_out_scratch(call, w);
+    t.q = scratch.q + panel_index * q_floats(p, *call.k, call.decode.rows);
     t.width = t.rows;
-    if (const DecodeMatrixKernels* const decode = matrix_kernels(c, t)) return pack_matrix_q(c, t, panel_index, *decode, scratch, w);
+    if (const DecodeMatrixKernels* const decode = matrix_kernels(call, t)) return pack_matrix_q(call, t, panel_index, *decode, scratch, w);
     for (int first = 0, block; first < t.rows; first += block) {
-        block = decode_block_rows(t.rows - first, c.k->lanes);
+        block = decode_block_rows(t.rows - first, call.k->lanes);
         for (int r = 0; r < block; r++) {
-            const float factor = load_q(c, t, t.position(first + r, p.group), t.head(first + r, p.group), w.line);
+            const float factor = load_q(call, t, t.position(first + r, p.group), t.head(first + r, p.group), w.line);
             for (int64_t x = 0; x < p.d.dim_qk; x++) w.line[x] *= factor;
-            to_vec_pairs(*c.k, decode_kernels(*c.k, p.d.k_dtype).deinterleaved, w.line, p.d.dim_qk,
-                         t.q + first * stride + r * 2 * c.k->lanes, block * 2 * c.k->lanes);
+            to_vec_pairs(*call.k, decode_kernels(*call.k, p.d.k_dtype).deinterleaved, w.line, p.d.dim_qk,
+                         t.q + first * stride + r * 2 * call.k->lanes, block * 2 * call.k->lanes);
         }
     }
 }
@@ -163,10 +163,10 @@ void scale_columns(float* s, int rows, int keys, const float* factors) {
 }
 
 // Masks what each row does not see, and what lies outside the block's keys. `common`: keys that all rows see.
-void mask_keys(const Call& c, const QueryTile& t, const KeyBand& common, int64_t key, int to, float* s) {
+void mask_keys(const Call& call, const QueryTile& t, const KeyBand& common, int64_t key, int to, float* s) {
     if (common.begin <= key && key + kTileKeys <= common.end) return;
     for (int r = 0; r < t.rows; r++, s += kTileKeys) {
-        const KeyBand band = key_band(t.rule, t.position(r, c.p->group), t.seq.k_len);
+        const KeyBand band = key_band(t.rule, t.position(r, call.p->group), t.seq.k_len);
         const int64_t end = max_of(min_of(band.end - key, to), 0), begin = min_of(max_of(band.begin - key, 0), end);
         for (int64_t j = 0; j < begin; j++) s[j] = kNegInf;
         for (int64_t j = end; j < kTileKeys; j++) s[j] = kNegInf;
@@ -174,19 +174,19 @@ void mask_keys(const Call& c, const QueryTile& t, const KeyBand& common, int64_t
 }
 
 // Turns scores of the block at `key`, once multiplied by `factor`, into P. kept: the keys of each row, where masks are data; else NULL.
-void softmax_block(const Call& c, const QueryTile& t, const KeyBand& common, int64_t key, int to, const uint64_t* kept, float factor,
+void softmax_block(const Call& call, const QueryTile& t, const KeyBand& common, int64_t key, int to, const uint64_t* kept, float factor,
                    PartialState& state, float* s, float* rescale, const DecodeScratch& scratch) {
-    if (factor != 1.f) c.k->scale_scores(s, factor, t.rows * kTileKeys);
-    if (c.factor.product != 1.f) c.k->scale_scores(s, c.factor.product, t.rows * kTileKeys);
-    const bool addend = c.p->has(FA_OPERAND_BIAS | FA_OPERAND_ALIBI);
-    if (addend && kept) gather_kept_addend(c, t, key, kept, scratch.addend);
-    else if (addend) build_addend(c, t, key, to, 1, kTileKeys, scratch.addend);
-    if (c.has_score_mod) c.k->score_mod(s, addend ? scratch.addend : nullptr, c.p->d.softcap, t.rows * kTileKeys);
-    if (!kept) mask_keys(c, t, common, key, to, s);
+    if (factor != 1.f) call.k->scale_scores(s, factor, t.rows * kTileKeys);
+    if (call.factor.product != 1.f) call.k->scale_scores(s, call.factor.product, t.rows * kTileKeys);
+    const bool addend = call.p->has(FA_OPERAND_BIAS | FA_OPERAND_ALIBI);
+    if (addend && kept) gather_kept_addend(call, t, key, kept, scratch.addend);
+    else if (addend) build_addend(call, t, key, to, 1, kTileKeys, scratch.addend);
+    if (call.has_score_mod) call.k->score_mod(s, addend ? scratch.addend : nullptr, call.p->d.softcap, t.rows * kTileKeys);
+    if (!kept) mask_keys(call, t, common, key, to, s);
     for (int r = 0; kept && r < t.rows; r++)
-        if (kept[r] != ~uint64_t(0)) c.k->mask_word(s + r * kTileKeys, kept[r]);
-    c.k->decode_online_softmax(s, t.rows, state.m, state.l, rescale);
-    if (c.has_dropout) apply_dropout(c, t, key, to, 1, kTileKeys, s);
+        if (kept[r] != ~uint64_t(0)) call.k->mask_word(s + r * kTileKeys, kept[r]);
+    call.k->decode_online_softmax(s, t.rows, state.m, state.l, rescale);
+    if (call.has_dropout) apply_dropout(call, t, key, to, 1, kTileKeys, s);
 }
 
 // A block of keys that some row sees.
@@ -445,10 +445,10 @@ void write_acc(const DecodePanel& panel, int i, PartialState& state) {
 }
 
 // Have all tiles the same masks, for rows in the same order?
-bool share_masks(const Call& c, const QueryTile* tiles, int count) {
+bool share_masks(const Call& call, const QueryTile* tiles, int count) {
     for (int i = 1; i < count; i++)
         if (tiles[i].batch != tiles[0].batch || tiles[i].first != tiles[0].first || tiles[i].rows != tiles[0].rows) return false;
-    return heads_share_masks(c);
+    return heads_share_masks(call);
 }
 // Can the kernels of vectors read single keys of all heads?
 bool reads_in_place(const KvSource& source, int count) {
@@ -457,15 +457,15 @@ bool reads_in_place(const KvSource& source, int count) {
     return true;
 }
 
-void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& w) {
-    const Problem& p = *c.p;
+void decode_mainloop(const Call& call, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& w) {
+    const Problem& p = *call.p;
     DecodePanel panel{};
-    panel.c = &c;
+    panel.c = &call;
     panel.tiles = tiles;
     panel.count = count;
     panel.states = states;
-    panel.matrix = matrix_kernels(c, tiles[0]);
-    panel.scratch = lay_out_scratch(c, w);
+    panel.matrix = matrix_kernels(call, tiles[0]);
+    panel.scratch = lay_out_scratch(call, w);
     panel.limbs = panel.matrix && panel.scratch.has_limbs[0];
     const int64_t bytes = row_bytes(p.d.k_dtype, p.k_dims());
     panel.chunk_keys = panel.matrix ? max_of(panel.matrix->min_chunk_keys(tiles[0].rows), chunk_keys(bytes)) : chunk_keys(bytes);
@@ -473,22 +473,22 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     const int64_t far = min_of(far_bytes / (panel.chunk_keys * bytes) + 1, kTileKeys / panel.chunk_keys * count);
     panel.far_chunks = int(far / count);
     panel.far_tiles = int(far % count);
-    panel.rows = c.decode.rows;
-    const KeyBand range = visible_range(c, tiles, count, begin, end, panel.visible);
+    panel.rows = call.decode.rows;
+    const KeyBand range = visible_range(call, tiles, count, begin, end, panel.visible);
     if (range.begin >= range.end) return;
-    panel.k = make_source(c, KvOperand::k, tiles, count, range.begin, panel.matrix != nullptr, panel.scratch.k);
-    panel.v = make_source(c, KvOperand::v, tiles, count, range.begin, panel.matrix != nullptr, panel.scratch.v);
-    const int64_t stride = padded(*c.k, p.d.dim_v);
+    panel.k = make_source(call, KvOperand::k, tiles, count, range.begin, panel.matrix != nullptr, panel.scratch.k);
+    panel.v = make_source(call, KvOperand::v, tiles, count, range.begin, panel.matrix != nullptr, panel.scratch.v);
+    const int64_t stride = padded(*call.k, p.d.dim_v);
     for (int i = 0; i < count; i++) {
-        panel.common[i] = common_keys(c, tiles[i], begin, end);
+        panel.common[i] = common_keys(call, tiles[i], begin, end);
         memset(panel.o(i), 0, size_t(tiles[i].rows * stride) * sizeof(float));
     }
     // Blocks start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
     panel.begin = begin;
     panel.next = begin + (range.begin - begin) / kTileKeys * kTileKeys;
     panel.end = range.end;
-    panel.masked = has_gaps(c) || p.has(FA_OPERAND_MASK | FA_OPERAND_BIAS);
-    panel.shared_masks = panel.masked && share_masks(c, tiles, count);
+    panel.masked = has_gaps(call) || p.has(FA_OPERAND_MASK | FA_OPERAND_BIAS);
+    panel.shared_masks = panel.masked && share_masks(call, tiles, count);
     panel.single_keys = !panel.matrix && reads_in_place(panel.k, count) && reads_in_place(panel.v, count);
     CallersTiles callers;
     if (panel.matrix && panel.matrix->acquire) panel.matrix->acquire(&callers);

@@ -30,21 +30,21 @@ void to_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64
     }
 }
 
-KvSource make_source(const Call& c, KvOperand operand, const QueryTile* tiles, int count, int64_t key, bool matrix, const char** rows) {
-    const Problem& p = *c.p;
+KvSource make_source(const Call& call, KvOperand operand, const QueryTile* tiles, int count, int64_t key, bool matrix, const char** rows) {
+    const Problem& p = *call.p;
     const bool k = operand == KvOperand::k, plain = k ? p.plain_k() : p.plain_v();
     const bool has_factors = plain && p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
     const bool of_heads = (p.options & (k ? option::k_descale_stride : option::v_descale_stride)) == 0;
     const int32_t dtype = k ? p.d.k_dtype : p.d.v_dtype;
     const bool tiny_values = dtype == FA_F32 || dtype == FA_BF16;  // which sums would lose
     const int64_t head_step = (k ? p.d.k_stride : p.d.v_stride)[2] * type_bytes(dtype);
-    KvSource source{operand, dtype, int(k ? p.d.dim_qk : p.d.dim_v), &decode_kernels(*c.k, dtype), rows, plain, {}};
+    KvSource source{operand, dtype, int(k ? p.d.dim_qk : p.d.dim_v), &decode_kernels(*call.k, dtype), rows, plain, {}};
     for (int i = 0; i < count; i++) {
         KvHead& head = source.head[i];
         head = {(k ? p.k_head(tiles[i].kv_head) : p.v_head(tiles[i].kv_head)) * head_step, 1.f, has_factors, false};
         if (has_factors && of_heads) {
             float factor;
-            load_descales(c, tiles[i], operand, key, 1, &factor);
+            load_descales(call, tiles[i], operand, key, 1, &factor);
             head.scaled = !matrix && (tiny_values || !all_in_range(&factor, 1));
             if (!head.scaled) head.factor = factor;
         }
@@ -53,10 +53,10 @@ KvSource make_source(const Call& c, KvOperand operand, const QueryTile* tiles, i
     return source;
 }
 
-int look_up_rows(const Call& c, const QueryTile& t, int64_t key, int64_t end, uint64_t read, const KvSource& source, int at) {
+int look_up_rows(const Call& call, const QueryTile& t, int64_t key, int64_t end, uint64_t read, const KvSource& source, int at) {
     const char** const rows = source.rows + at;
     const int known = int(min_of(kTileKeys, end - key));
-    locate_kv_rows(c, t, source.operand, 0, key, known, rows);
+    locate_kv_rows(call, t, source.operand, 0, key, known, rows);
     for (int j = known; j < kTileKeys; j++) rows[j] = rows[known - 1];
     if (read == ~uint64_t(0)) return kTileKeys;
     int count = 0;
@@ -64,8 +64,8 @@ int look_up_rows(const Call& c, const QueryTile& t, int64_t key, int64_t end, ui
     return count;
 }
 
-void locate_chunk(const Call& c, const QueryTile& t, const KvSource& source, const KvHead& head, const KvRows& rows, int64_t key, int keys,
-                  float* widened, ChunkOperands& chunk, Scratch& w) {
+void locate_chunk(const Call& call, const QueryTile& t, const KvSource& source, const KvHead& head, const KvRows& rows, int64_t key,
+                  int keys, float* widened, ChunkOperands& chunk, Scratch& w) {
     const bool k = source.operand == KvOperand::k;
     const DecodeKernels& kernels = *source.kernels;
     chunk.kernels = &kernels;
@@ -74,22 +74,23 @@ void locate_chunk(const Call& c, const QueryTile& t, const KvSource& source, con
     chunk.scaled = head.scaled;
     if (chunk.scaled) {
         for (float& factor : chunk.factors) factor = 1.f;
-        load_descales(c, t, source.operand, key, keys, chunk.factors);
+        load_descales(call, t, source.operand, key, keys, chunk.factors);
     }
     const bool can_read = source.plain && (!kernels.can_read || kernels.can_read(rows.row, rows.offset, keys, chunk.dim));
     if (can_read && (!chunk.scaled || all_in_range(chunk.factors, keys))) return;
     const bool unscaled = source.plain && !head.scaled;  // or the head's factor would act twice
-    const KvRowsF32 loaded = unscaled ? KvRowsF32{} : k ? load_k(c, t, key, keys, w.k, w) : load_v(c, t, key, keys, w.v, w);
-    chunk.kernels = &c.k->decode[FA_F32];
+    const KvRowsF32 loaded = unscaled ? KvRowsF32{} : k ? load_k(call, t, key, keys, w.k, w) : load_v(call, t, key, keys, w.v, w);
+    chunk.kernels = &call.k->decode[FA_F32];
     chunk.rows.row = chunk.widened;
     chunk.rows.offset = 0;
-    chunk.dim = int(padded(*c.k, source.dim));
+    chunk.dim = int(padded(*call.k, source.dim));
     chunk.scaled = false;
     for (int j = 0; j < kMaxChunkKeys; j++) {
         float* row = widened + min_of(j, keys - 1) * chunk.dim;
         if (j < keys) {
-            if (unscaled) c.k->widen[type_index(source.dtype)](rows.row[j] + rows.offset, source.dim, w.line);
-            to_vec_pairs(*c.k, kernels.deinterleaved, unscaled ? w.line : loaded.data + j * loaded.stride, source.dim, row, 2 * c.k->lanes);
+            if (unscaled) call.k->widen[type_index(source.dtype)](rows.row[j] + rows.offset, source.dim, w.line);
+            to_vec_pairs(*call.k, kernels.deinterleaved, unscaled ? w.line : loaded.data + j * loaded.stride, source.dim, row,
+                         2 * call.k->lanes);
         }
         chunk.widened[j] = reinterpret_cast<const char*>(row);
     }

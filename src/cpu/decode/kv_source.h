@@ -48,14 +48,14 @@ const DecodeKernels& decode_kernels(const Kernels& k, int32_t dtype);
 // A row's elements in the order of the kernel's vector pairs, zeros behind, the pairs `step` apart.
 void to_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64_t dim, float* to, int64_t step);
 // Of the tiles' heads, whose keys begin with `key`. matrix: matrix instructions read it, which take any factor of a head.
-KvSource make_source(const Call& c, KvOperand operand, const QueryTile* tiles, int count, int64_t key, bool matrix, const char** rows);
+KvSource make_source(const Call& call, KvOperand operand, const QueryTile* tiles, int count, int64_t key, bool matrix, const char** rows);
 // Addresses for those of keys [key, key + kTileKeys) that are to be read, one behind the other from source.rows[at] on; of keys behind
 // `end`, the last one's. Returns their number.
-int look_up_rows(const Call& c, const QueryTile& t, int64_t key, int64_t end, uint64_t read, const KvSource& source, int at);
+int look_up_rows(const Call& call, const QueryTile& t, int64_t key, int64_t end, uint64_t read, const KvSource& source, int at);
 // The `keys` keys from `key` on of a tile's head. Those that the kernel cannot read as they are stored are converted to f32, and multiplied
 // by their factors where these are not the head's.
-void locate_chunk(const Call& c, const QueryTile& t, const KvSource& source, const KvHead& head, const KvRows& rows, int64_t key, int keys,
-                  float* widened, ChunkOperands& chunk, Scratch& w);
+void locate_chunk(const Call& call, const QueryTile& t, const KvSource& source, const KvHead& head, const KvRows& rows, int64_t key,
+                  int keys, float* widened, ChunkOperands& chunk, Scratch& w);
 
 }  // namespace cpu
 }  // namespace fa

@@ -37,27 +37,27 @@ int64_t panels_of_batch(const Problem& problem, const Method& m, int64_t blocks,
 
 // Items of one head are neighbours, so that its k and v stay in cache; causal heads begin with their longest rows, and so do those
 // with a mask, which mostly is causal, too.
-WorkItem item_at(const Call& c, int panel, int64_t index) {
-    const int64_t heads = c.p->kv_heads, batch_panels = panels_of_batch(*c.p, c.method, c.blocks, panel);
+WorkItem item_at(const Call& call, int panel, int64_t index) {
+    const int64_t heads = call.p->kv_heads, batch_panels = panels_of_batch(*call.p, call.method, call.blocks, panel);
     const int64_t batch = index / batch_panels, within = index % batch_panels;
-    if (c.method.panel_of_heads) {  // of lists of slots, each has a block of its own
-        const int64_t head = within / c.blocks * panel;
-        return {batch, head, within % c.blocks, int(min_of(panel, heads - head)), true};
+    if (call.method.panel_of_heads) {  // of lists of slots, each has a block of its own
+        const int64_t head = within / call.blocks * panel;
+        return {batch, head, within % call.blocks, int(min_of(panel, heads - head)), true};
     }
-    const int64_t panels = ceil_div(c.blocks, panel);
+    const int64_t panels = ceil_div(call.blocks, panel);
     const bool longest_last =
-        c.p->causal() || c.p->has(FA_OPERAND_MASK | FA_OPERAND_KEY_RANGES | FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST);
+        call.p->causal() || call.p->has(FA_OPERAND_MASK | FA_OPERAND_KEY_RANGES | FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST);
     const int64_t block = (longest_last ? panels - 1 - within % panels : within % panels) * panel;
-    return {batch, within / panels, block, int(min_of(panel, c.blocks - block)), false};
+    return {batch, within / panels, block, int(min_of(panel, call.blocks - block)), false};
 }
 
 int64_t head_of(const WorkItem& item, int n) { return item.kv_head + (item.heads ? n : 0); }
 int64_t block_of(const WorkItem& item, int n) { return item.block + (item.heads ? 0 : n); }
 
 // Address of a tile's states, one for each split.
-char* split_states(const Call& c, const WorkItem& item, int n, int64_t splits, char* shared) {
-    const int64_t tile = (item.batch * c.p->kv_heads + head_of(item, n)) * c.blocks + block_of(item, n);
-    return shared + tile * splits * state_bytes(*c.p, c.method);
+char* split_states(const Call& call, const WorkItem& item, int n, int64_t splits, char* shared) {
+    const int64_t tile = (item.batch * call.p->kv_heads + head_of(item, n)) * call.blocks + block_of(item, n);
+    return shared + tile * splits * state_bytes(*call.p, call.method);
 }
 
 // Consecutive work indices that some workers begin with, in a cache line of their own.
@@ -106,7 +106,7 @@ void pass_over(IndexRange& range, int64_t to) {
 }
 
 // Of packed sequences most may have no row, and then there are more of them, times heads, than memory that a call could touch.
-bool has_no_rows(const Call& c, int64_t sequence) { return c.p->packed_q() && sequence_of(c.sequences, sequence).q_len == 0; }
+bool has_no_rows(const Call& call, int64_t sequence) { return call.p->packed_q() && sequence_of(call.sequences, sequence).q_len == 0; }
 
 void worker_loop(void* arg, int64_t worker) {
     ForwardJob& job = *static_cast<ForwardJob*>(arg);
@@ -126,9 +126,9 @@ void worker_loop(void* arg, int64_t worker) {
     job.written.fetch_add(w.counters.written, std::memory_order_relaxed);
 }
 
-void finish_tile(const Call& c, const QueryTile& t, PartialState& state, Scratch& w) {
-    write_rows(c, t, state, w);
-    if (c.p->has(FA_OPERAND_SCORES)) write_scores(c, t, state, w);
+void finish_tile(const Call& call, const QueryTile& t, PartialState& state, Scratch& w) {
+    write_rows(call, t, state, w);
+    if (call.p->has(FA_OPERAND_SCORES)) write_scores(call, t, state, w);
 }
 
 KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
@@ -137,34 +137,34 @@ KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
 }
 
 // Initialises the tiles of an item that hold rows, and packs their q; returns their number.
-int init_tiles(const Call& c, const WorkItem& item, QueryTile* tiles, Scratch& w) {
+int init_tiles(const Call& call, const WorkItem& item, QueryTile* tiles, Scratch& w) {
     int n = 0;
-    while (n < item.count && init_tile(c, item.batch, head_of(item, n), block_of(item, n), &tiles[n])) {
-        if (c.slots.any()) list_slots(c, tiles[n], n == 0 ? nullptr : &tiles[0], w);
+    while (n < item.count && init_tile(call, item.batch, head_of(item, n), block_of(item, n), &tiles[n])) {
+        if (call.slots.any()) list_slots(call, tiles[n], n == 0 ? nullptr : &tiles[0], w);
         tiles[n].panel_index = n;
-        tiles[n].method->pack_q(c, tiles[n], n, w);
+        tiles[n].method->pack_q(call, tiles[n], n, w);
         n++;
     }
     return n;
 }
 
-void run_split_mainloop(const Call& c, const Schedule& s, const QueryTile* tiles, int count, int64_t split, PartialState* states,
+void run_split_mainloop(const Call& call, const Schedule& s, const QueryTile* tiles, int count, int64_t split, PartialState* states,
                         Scratch& w) {
     const KeyBand range = split_range(s, tiles[0].seq.k_len, split);
-    for (int i = 0; i < count; i++) init_state(tiles[i], c.p->d.dim_v, states[i]);
+    for (int i = 0; i < count; i++) init_state(tiles[i], call.p->d.dim_v, states[i]);
     uint64_t sparse[kMaxPanel] = {};
-    bool all = s.may_stream_rows && streams_sparse_rows(c, tiles[0]);
+    bool all = s.may_stream_rows && streams_sparse_rows(call, tiles[0]);
     for (int i = 0; s.may_stream_rows && i < count; i++) {
-        sparse[i] = streams_sparse_rows(c, tiles[i]) ? find_sparse_rows(c, tiles[i], range.begin, range.end) : 0;
+        sparse[i] = streams_sparse_rows(call, tiles[i]) ? find_sparse_rows(call, tiles[i], range.begin, range.end) : 0;
         all &= sparse[i] == low_bits(tiles[i].rows);
     }
-    if (!all) tiles[0].method->mainloop(c, tiles, count, range.begin, range.end, states, w);
+    if (!all) tiles[0].method->mainloop(call, tiles, count, range.begin, range.end, states, w);
     for (int i = 0; i < count; i++)
-        if (sparse[i]) run_sparse_rows(c, tiles[i], sparse[i], range.begin, range.end, states[i], w);
+        if (sparse[i]) run_sparse_rows(call, tiles[i], sparse[i], range.begin, range.end, states[i], w);
 }
 
-void write_tile_padding(const Call& c, const WorkItem& item, Scratch& w) {
-    for (int n = 0; n < item.count; n++) write_padding(c, item.batch, head_of(item, n), block_of(item, n), w);
+void write_tile_padding(const Call& call, const WorkItem& item, Scratch& w) {
+    for (int n = 0; n < item.count; n++) write_padding(call, item.batch, head_of(item, n), block_of(item, n), w);
 }
 
 // All splits of an item, one after the other.
@@ -268,10 +268,10 @@ void leave_matrix(Method& m) {
 // items for equal shares would load keys less often, and lose a fifth on 16 cores, of which some are always slower than others.
 // Where memory bandwidth is the limit, pages of neighbouring heads count for more: with one item each, 16 cores decode a tenth
 // faster than with four.
-int panel_for(const Call& c, int64_t tiles, int64_t workers) {
-    const int64_t max_panel = c.method.panel, items_per_worker = c.method.panel_of_heads ? 1 : 4;
-    if (workers == 1 && c.blocks > 0 && !c.method.panel_of_heads && c.method.prepare_count == 0)
-        return int(ceil_div(c.blocks, ceil_div(c.blocks, max_panel)));  // equal parts of a head, which load its keys by themselves
+int panel_for(const Call& call, int64_t tiles, int64_t workers) {
+    const int64_t max_panel = call.method.panel, items_per_worker = call.method.panel_of_heads ? 1 : 4;
+    if (workers == 1 && call.blocks > 0 && !call.method.panel_of_heads && call.method.prepare_count == 0)
+        return int(ceil_div(call.blocks, ceil_div(call.blocks, max_panel)));  // equal parts of a head, which load its keys by themselves
     return int(max_of(min_of(max_panel, tiles / (items_per_worker * workers)), 1));
 }
 
@@ -384,17 +384,17 @@ Schedule make_schedule(const Problem& problem, const Kernels& k, bool count) {
     return s;
 }
 
-fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters,
+fa_status_t run_forward(Call call, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters,
                         Message* message) {
     ForwardRun run;
-    if (s.method.shared_bytes > 0) c.shared = memory;
-    c.sets.lists = key_lists(*c.p, memory + s.shared_bytes - s.list_bytes);
-    run.c = &c;
+    if (s.method.shared_bytes > 0) call.shared = memory;
+    call.sets.lists = key_lists(*call.p, memory + s.shared_bytes - s.list_bytes);
+    run.c = &call;
     run.threads = &threads;
     run.workers = workers;
     run.m = message;
     ForwardJob& job = run.job;
-    job.c = &c;
+    job.c = &call;
     job.s = &s;
     job.shared = memory + s.method.shared_bytes;
     job.shares = memory + s.shared_bytes;

@@ -21,32 +21,33 @@ uint64_t bits_of_mask(const uint8_t* row, int64_t step, int64_t column, int firs
 
 // The keys of [key, key + kTileKeys) that a mask keeps, as far as `seen` has them, which is not 0. Elements before and behind those are not
 // read: a caller may not have them.
-uint64_t kept_by_mask(const Call& c, const QueryTile& t, const uint8_t* row, int64_t key, uint64_t seen) {
-    const Problem& p = *c.p;
+uint64_t kept_by_mask(const Call& call, const QueryTile& t, const uint8_t* row, int64_t key, uint64_t seen) {
+    const Problem& p = *call.p;
     const int64_t step = p.d.mask_stride[3], column = key - first_masked_key(p.d.mask_keys, t.seq.k_len);
     const int first = int(max_of(int64_t(__builtin_ctzll(seen)), -column)), end = kWordKeys - __builtin_clzll(seen);
     const uint64_t before = low_bits(-column);  // there are columns for the last keys alone
     if (first >= end) return before;
     if (p.d.mask_dtype == FA_BIT) return before | bits_of_mask(row, step, column, first, end);
-    if (step == 1) return before | c.k->other_bytes(row + column + first, 0, end - first) << first;
+    if (step == 1) return before | call.k->other_bytes(row + column + first, 0, end - first) << first;
     uint64_t bits = 0;
     for (int j = first; j < end; j++) bits |= uint64_t(row[(column + j) * step] != 0) << j;
     return before | bits;
 }
 
 // The same of a bias, which removes where it is −inf.
-uint64_t kept_by_bias(const Call& c, int64_t row, int64_t key, uint64_t seen) {
-    const Problem& p = *c.p;
+uint64_t kept_by_bias(const Call& call, int64_t row, int64_t key, uint64_t seen) {
+    const Problem& p = *call.p;
     const int64_t step = p.d.bias_stride[3];
     const int first = __builtin_ctzll(seen), end = kWordKeys - __builtin_clzll(seen);
     const int64_t at = row + (key + first) * step;
     if (step == 1 && p.d.bias_dtype == FA_F32)
-        return c.k->other_words(static_cast<const uint32_t*>(c.a->bias) + at, 0xff800000u, end - first) << first;
+        return call.k->other_words(static_cast<const uint32_t*>(call.a->bias) + at, 0xff800000u, end - first) << first;
     if (step == 1)
-        return c.k->other_halves(static_cast<const uint16_t*>(c.a->bias) + at, p.d.bias_dtype == FA_F16 ? 0xfc00 : 0xff80, end - first)
+        return call.k->other_halves(static_cast<const uint16_t*>(call.a->bias) + at, p.d.bias_dtype == FA_F16 ? 0xfc00 : 0xff80,
+                                    end - first)
                << first;
     uint64_t bits = 0;
-    for (int j = first; j < end; j++) bits |= uint64_t(bias_value(p, c.a->bias, row + (key + j) * step) != kNegInf) << j;
+    for (int j = first; j < end; j++) bits |= uint64_t(bias_value(p, call.a->bias, row + (key + j) * step) != kNegInf) << j;
     return bits;
 }
 
@@ -83,30 +84,30 @@ bool share_heads(const int64_t period[2], const int64_t stride[4]) { return peri
 
 }  // namespace
 
-uint64_t kept_words(const Call& c, const QueryTile& t, int64_t key, uint64_t within, uint64_t* words) {
-    KeptKeysOfRows kept_keys{c, t, key};
-    RowCursor at(t, c.p->group);
+uint64_t kept_words(const Call& call, const QueryTile& t, int64_t key, uint64_t within, uint64_t* words) {
+    KeptKeysOfRows kept_keys{call, t, key};
+    RowCursor at(t, call.p->group);
     uint64_t any = 0;
     for (int lane = 0; lane < t.rows; lane++, at.next())
         any |= words[lane] = kept_keys(at.position, t.kv_head * at.group + at.group_head, within);
     return any;
 }
 
-bool keeps_keys(const Call& c, const QueryTile& t, int64_t key, uint64_t within) {
-    KeptKeysOfRows kept_keys{c, t, key};
+bool keeps_keys(const Call& call, const QueryTile& t, int64_t key, uint64_t within) {
+    KeptKeysOfRows kept_keys{call, t, key};
     for (int lane = t.rows - 1; lane >= 0; lane--)  // under a causal mask, the last row sees most
-        if (kept_keys(t.position(lane, c.p->group), t.head(lane, c.p->group), within) != 0) return true;
+        if (kept_keys(t.position(lane, call.p->group), t.head(lane, call.p->group), within) != 0) return true;
     return false;
 }
 
-bool heads_share_masks(const Call& c) {
-    const Problem& p = *c.p;
-    return !c.sets.any() && (!p.has(FA_OPERAND_MASK) || share_heads(p.d.mask_period, p.d.mask_stride)) &&
+bool heads_share_masks(const Call& call) {
+    const Problem& p = *call.p;
+    return !call.sets.any() && (!p.has(FA_OPERAND_MASK) || share_heads(p.d.mask_period, p.d.mask_stride)) &&
            (!p.has(FA_OPERAND_BIAS) || share_heads(p.d.bias_period, p.d.bias_stride));
 }
 
-void gather_kept_addend(const Call& c, const QueryTile& t, int64_t key, const uint64_t* kept, float* addend) {
-    const Problem& p = *c.p;
+void gather_kept_addend(const Call& call, const QueryTile& t, int64_t key, const uint64_t* kept, float* addend) {
+    const Problem& p = *call.p;
     const bool bias = p.has(FA_OPERAND_BIAS), alibi = p.has(FA_OPERAND_ALIBI), scaled = p.has(FA_OPERAND_BIAS_SCALE);
     int64_t before = -1;
     RowCursor cursor(t, p.group);
@@ -122,9 +123,9 @@ void gather_kept_addend(const Call& c, const QueryTile& t, int64_t key, const ui
         memset(line, 0, kTileKeys * sizeof *line);
         if (kept[lane] == 0) continue;
         const int first = __builtin_ctzll(kept[lane]), end = kWordKeys - __builtin_clzll(kept[lane]);
-        if (bias) read_bias(c, head, row + (key + first) * p.d.bias_stride[3], end - first, line + first);
+        if (bias) read_bias(call, head, row + (key + first) * p.d.bias_stride[3], end - first, line + first);
         if (!alibi) continue;
-        const float slope = c.a->alibi_slopes[t.batch * p.d.alibi_batch_stride + head];
+        const float slope = call.a->alibi_slopes[t.batch * p.d.alibi_batch_stride + head];
         for (int j = first; j < end; j++) line[j] -= slope * float(llabs(cursor.position + t.rule.off - (key + j)));
     }
 }

@@ -4,9 +4,9 @@
 namespace fa {
 namespace cpu {
 
-void expand_list(const Call& c, int64_t index) {
-    const KeyLists& l = c.sets.lists;
-    const ListTable table = list_table(*c.p, *c.a);
+void expand_list(const Call& call, int64_t index) {
+    const KeyLists& l = call.sets.lists;
+    const ListTable table = list_table(*call.p, *call.a);
     uint64_t* const bits = l.words + index * l.size;
     memset(bits, 0, size_t(l.size) * sizeof *bits);
     for (int full = 0; full < 2; full++) {

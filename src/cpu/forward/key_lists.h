@@ -5,8 +5,8 @@
 namespace fa {
 namespace cpu {
 
-// Writes the bits of list `index` of c.sets.lists.
-void expand_list(const Call& c, int64_t index);
+// Writes the bits of list `index` of call.sets.lists.
+void expand_list(const Call& call, int64_t index);
 
 }  // namespace cpu
 }  // namespace fa

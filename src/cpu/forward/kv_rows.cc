@@ -21,9 +21,9 @@ struct KvTensor {
     const int64_t* tail_stride;
 };
 
-KeyLocation locate(const Call& c, const QueryTile& t, int64_t key) {
-    if (t.slots) return locate_slot(c.slots, t.slots[key]);
-    return locate_key(pages_of(*c.p, c.a->page_table), t.seq, key);
+KeyLocation locate(const Call& call, const QueryTile& t, int64_t key) {
+    if (t.slots) return locate_slot(call.slots, t.slots[key]);
+    return locate_key(pages_of(*call.p, call.a->page_table), t.seq, key);
 }
 
 int64_t row_index(const Problem& problem, const int64_t* stride, const KeyLocation& at, int64_t head) {
@@ -31,13 +31,13 @@ int64_t row_index(const Problem& problem, const int64_t* stride, const KeyLocati
 }
 
 // How many of `keys` keys, of which the first lies there, do so one behind the other.
-int contiguous_slots(const Call& c, const KeyLocation& first, int keys) {
-    if (c.slots.any()) return int(min_of(keys, 1));
-    return c.p->paged() ? int(min_of(keys, c.p->d.page_size - first.row)) : keys;
+int contiguous_slots(const Call& call, const KeyLocation& first, int keys) {
+    if (call.slots.any()) return int(min_of(keys, 1));
+    return call.p->paged() ? int(min_of(keys, call.p->d.page_size - first.row)) : keys;
 }
 
-void load_row(const Call& c, const KvTensor& s, const KeyLocation& at, int64_t head, float* to) {
-    s.widen(element(s.data, row_index(*c.p, s.stride, at, head), s.dtype), s.own, to);
+void load_row(const Call& call, const KvTensor& s, const KeyLocation& at, int64_t head, float* to) {
+    s.widen(element(s.data, row_index(*call.p, s.stride, at, head), s.dtype), s.own, to);
     if (s.factors.factor) {
         const int64_t index = factor_index(s.factors, at.outer, at.row, head);
         apply_factors(s.factors, index, s.own, to);
@@ -45,15 +45,15 @@ void load_row(const Call& c, const KvTensor& s, const KeyLocation& at, int64_t h
         if (s.of_k_head) to[0] += 0.f * load_factor(s.factors.factor, index, s.factors.dtype);
     }
     if (s.own == s.dim) return;
-    const char* const tail = element(s.tail, row_index(*c.p, s.tail_stride, at, head), s.tail_dtype);
-    c.k->widen[type_index(s.tail_dtype)](tail, s.dim - s.own, to + s.own);
+    const char* const tail = element(s.tail, row_index(*call.p, s.tail_stride, at, head), s.tail_dtype);
+    call.k->widen[type_index(s.tail_dtype)](tail, s.dim - s.own, to + s.own);
 }
 
-KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t head, int64_t key, int keys, float* buffer, Scratch& w) {
-    const Problem& p = *c.p;
-    if (c.count) w.counters.read += keys * (row_bytes(s.dtype, s.own) + row_bytes(s.tail_dtype, s.dim - s.own));
-    const KeyLocation first = locate(c, t, key);
-    const bool evenly_spaced = contiguous_slots(c, first, keys) == keys;
+KvRowsF32 load(const Call& call, const QueryTile& t, const KvTensor& s, int64_t head, int64_t key, int keys, float* buffer, Scratch& w) {
+    const Problem& p = *call.p;
+    if (call.count) w.counters.read += keys * (row_bytes(s.dtype, s.own) + row_bytes(s.tail_dtype, s.dim - s.own));
+    const KeyLocation first = locate(call, t, key);
+    const bool evenly_spaced = contiguous_slots(call, first, keys) == keys;
     // Rows far apart are copied even so: at the usual strides, powers of two, a tile's rows would map to the same few cache sets,
     // and each needs a page of its own.
     const bool close = s.stride[1] <= 2 * s.dim;
@@ -65,18 +65,19 @@ KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t hea
         return {buffer, s.dim};
     }
     for (int j = 0; j < keys; j++)
-        load_row(c, s, evenly_spaced ? KeyLocation{first.outer, first.row + j, true} : locate(c, t, key + j), head, buffer + j * s.dim);
+        load_row(call, s, evenly_spaced ? KeyLocation{first.outer, first.row + j, true} : locate(call, t, key + j), head,
+                 buffer + j * s.dim);
     return {buffer, s.dim};
 }
 
-KvTensor kv_tensor(const Call& c, KvOperand operand) {
-    const Problem& p = *c.p;
+KvTensor kv_tensor(const Call& call, KvOperand operand) {
+    const Problem& p = *call.p;
     const fa_attention_desc_t& d = p.d;
-    const fa_forward_args_t& a = *c.a;
+    const fa_forward_args_t& a = *call.a;
     if (operand == KvOperand::k)
         return {a.k,
                 d.k_dtype,
-                c.k->widen_k[type_index(d.k_dtype)],
+                call.k->widen_k[type_index(d.k_dtype)],
                 d.k_stride,
                 k_factors(p, a.k_descale, a.k_shift),
                 p.has(FA_OPERAND_K_DESCALE) && p.plain_k() && !(p.options & option::k_descale_stride),
@@ -87,7 +88,7 @@ KvTensor kv_tensor(const Call& c, KvOperand operand) {
                 d.k_tail_stride};
     return {a.v,
             d.v_dtype,
-            c.k->widen[type_index(d.v_dtype)],
+            call.k->widen[type_index(d.v_dtype)],
             d.v_stride,
             v_factors(p, a.v_descale, a.v_shift),
             false,
@@ -98,37 +99,37 @@ KvTensor kv_tensor(const Call& c, KvOperand operand) {
             d.k_tail_stride};
 }
 
-int64_t own_head(const Call& c, const QueryTile& t, KvOperand operand) {
-    return operand == KvOperand::k ? c.p->k_head(t.kv_head) : c.p->v_head(t.kv_head);
+int64_t own_head(const Call& call, const QueryTile& t, KvOperand operand) {
+    return operand == KvOperand::k ? call.p->k_head(t.kv_head) : call.p->v_head(t.kv_head);
 }
 
 }  // namespace
 
-KvRowsF32 load_k(const Call& c, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
-    return load(c, t, kv_tensor(c, KvOperand::k), c.p->k_head(t.kv_head), key, keys, buffer, w);
+KvRowsF32 load_k(const Call& call, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
+    return load(call, t, kv_tensor(call, KvOperand::k), call.p->k_head(t.kv_head), key, keys, buffer, w);
 }
 
-KvRowsF32 load_v(const Call& c, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
-    return load(c, t, kv_tensor(c, KvOperand::v), c.p->v_head(t.kv_head), key, keys, buffer, w);
+KvRowsF32 load_v(const Call& call, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
+    return load(call, t, kv_tensor(call, KvOperand::v), call.p->v_head(t.kv_head), key, keys, buffer, w);
 }
 
-void locate_kv_rows(const Call& c, const QueryTile& t, KvOperand operand, int64_t head, int64_t key, int keys, const char** rows) {
-    const KvTensor s = kv_tensor(c, operand);
+void locate_kv_rows(const Call& call, const QueryTile& t, KvOperand operand, int64_t head, int64_t key, int keys, const char** rows) {
+    const KvTensor s = kv_tensor(call, operand);
     const int64_t step = s.stride[1] * type_bytes(s.dtype);
     for (int j = 0; j < keys;) {
-        const KeyLocation first = locate(c, t, key + j);
-        const int end = j + contiguous_slots(c, first, keys - j);
-        const char* row = element(s.data, row_index(*c.p, s.stride, first, head), s.dtype);
+        const KeyLocation first = locate(call, t, key + j);
+        const int end = j + contiguous_slots(call, first, keys - j);
+        const char* row = element(s.data, row_index(*call.p, s.stride, first, head), s.dtype);
         for (; j < end; j++, row += step) rows[j] = row;
     }
 }
 
-void load_descales(const Call& c, const QueryTile& t, KvOperand operand, int64_t key, int keys, float* factors) {
-    const KvTensor s = kv_tensor(c, operand);
+void load_descales(const Call& call, const QueryTile& t, KvOperand operand, int64_t key, int keys, float* factors) {
+    const KvTensor s = kv_tensor(call, operand);
     for (int j = 0; j < keys;) {
-        const KeyLocation first = locate(c, t, key + j);
-        const int end = j + contiguous_slots(c, first, keys - j);
-        const int64_t at = factor_index(s.factors, first.outer, first.row, own_head(c, t, operand));
+        const KeyLocation first = locate(call, t, key + j);
+        const int end = j + contiguous_slots(call, first, keys - j);
+        const int64_t at = factor_index(s.factors, first.outer, first.row, own_head(call, t, operand));
         const float* factor = static_cast<const float*>(s.factors.factor) + at;
         for (; j < end; j++, factor += s.factors.stride[1]) factors[j] = *factor;
     }

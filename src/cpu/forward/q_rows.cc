@@ -11,11 +11,11 @@ bool evenly_spaced(const Problem& problem, const QueryTile& t, int32_t dtype) {
     return dtype == FA_F32 && problem.group == 1 && t.rows == t.width;
 }
 
-const float* q_row(const Call& c, const QueryTile& t, int64_t position) {
-    return static_cast<const float*>(c.a->q) + query_index(*c.p, c.p->d.q_stride, t.seq, t.batch, position, t.kv_head);
+const float* q_row(const Call& call, const QueryTile& t, int64_t position) {
+    return static_cast<const float*>(call.a->q) + query_index(*call.p, call.p->d.q_stride, t.seq, t.batch, position, t.kv_head);
 }
-float* o_row(const Call& c, const QueryTile& t, int64_t position) {
-    return static_cast<float*>(c.a->o) + query_index(*c.p, c.p->d.o_stride, t.seq, t.batch, position, t.kv_head);
+float* o_row(const Call& call, const QueryTile& t, int64_t position) {
+    return static_cast<float*>(call.a->o) + query_index(*call.p, call.p->d.o_stride, t.seq, t.batch, position, t.kv_head);
 }
 
 // Whether they follow each other without a gap, so that one conversion takes them all.
@@ -23,44 +23,44 @@ bool adjacent(const Problem& problem, const int64_t* stride, int64_t dim) { retu
 
 // Prefetches such rows of the next tile: hardware prefetchers do not follow rows that lie so far apart.
 template <class T>
-void prefetch_next_tile(const Call& c, const QueryTile& t, T* row(const Call&, const QueryTile&, int64_t), int64_t dim) {
+void prefetch_next_tile(const Call& call, const QueryTile& t, T* row(const Call&, const QueryTile&, int64_t), int64_t dim) {
     const int64_t end = min_of(t.first + 2 * t.rows, t.seq.q_len);
-    for (int64_t i = t.first + t.rows; i < end; i++) prefetch_bytes(row(c, t, i), dim * int64_t(sizeof(float)));
+    for (int64_t i = t.first + t.rows; i < end; i++) prefetch_bytes(row(call, t, i), dim * int64_t(sizeof(float)));
 }
 
-void narrow_rows(const Call& c, const float* lines, int rows, char* const* to) {
-    const int64_t dim = c.p->d.dim_v;
-    const auto narrow = c.k->narrow[type_index(c.p->d.o_dtype)];
-    if (adjacent(*c.p, c.p->d.o_stride, dim)) return narrow(lines, rows * dim, to[0]);
+void narrow_rows(const Call& call, const float* lines, int rows, char* const* to) {
+    const int64_t dim = call.p->d.dim_v;
+    const auto narrow = call.k->narrow[type_index(call.p->d.o_dtype)];
+    if (adjacent(*call.p, call.p->d.o_stride, dim)) return narrow(lines, rows * dim, to[0]);
     for (int lane = 0; lane < rows; lane++) narrow(lines + lane * dim, dim, to[lane]);
 }
 
 }  // namespace
 
-bool init_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t) {
-    const Problem& p = *c.p;
-    t->seq = sequence_of(c.sequences, batch);
-    t->first = tile_begin(c.tiles, block);
-    const int64_t rows = min_of(t->seq.q_len * p.group, tile_end(c.tiles, block)) - t->first;
+bool init_tile(const Call& call, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t) {
+    const Problem& p = *call.p;
+    t->seq = sequence_of(call.sequences, batch);
+    t->first = tile_begin(call.tiles, block);
+    const int64_t rows = min_of(t->seq.q_len * p.group, tile_end(call.tiles, block)) - t->first;
     if (rows <= 0) return false;
-    t->rule = mask_rule(c.rule, t->seq);
-    t->method = t->seq.q_len * p.group <= c.decode.rows ? &c.decode : &c.method;
+    t->rule = mask_rule(call.rule, t->seq);
+    t->method = t->seq.q_len * p.group <= call.decode.rows ? &call.decode : &call.method;
     t->batch = batch;
     t->kv_head = kv_head;
     t->rows = int(rows);
-    t->vectors = int(ceil_div(rows, c.k->lanes));
-    t->width = t->vectors * c.k->lanes;
+    t->vectors = int(ceil_div(rows, call.k->lanes));
+    t->width = t->vectors * call.k->lanes;
     t->slots = nullptr;
     return true;
 }
 
-void list_slots(const Call& c, QueryTile& t, const QueryTile* of, Scratch& w) {
+void list_slots(const Call& call, QueryTile& t, const QueryTile* of, Scratch& w) {
     t.slots = w.slots;
     if (of) {
         t.seq.k_len = of->seq.k_len;
         return;
     }
-    const ListSource list = slots_of(c.slots, t.seq, t.batch, t.head(0, c.p->group), t.position(0, c.p->group));
+    const ListSource list = slots_of(call.slots, t.seq, t.batch, t.head(0, call.p->group), t.position(0, call.p->group));
     t.seq.k_len = 0;
     for (int64_t e = 0; list.entries && e < list.length(); e++) {
         const int32_t slot = list.entries[e * list.step];
@@ -81,60 +81,60 @@ void apply_factors(const Factors& f, int64_t index, int64_t dims, float* line) {
     }
 }
 
-float q_factor(const Call& c, const QueryTile& t, int64_t position, int64_t head) {
-    const Problem& p = *c.p;
-    if (!p.has(FA_OPERAND_Q_DESCALE)) return c.factor.q;
+float q_factor(const Call& call, const QueryTile& t, int64_t position, int64_t head) {
+    const Problem& p = *call.p;
+    if (!p.has(FA_OPERAND_Q_DESCALE)) return call.factor.q;
     const int64_t* s = p.d.q_descale_stride;
     const int64_t at = t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2];
-    return c.factor.q * nan_if_infinite(static_cast<const float*>(c.a->q_descale)[at]);
+    return call.factor.q * nan_if_infinite(static_cast<const float*>(call.a->q_descale)[at]);
 }
 
-float load_q(const Call& c, const QueryTile& t, int64_t position, int64_t head, float* line) {
-    const Problem& p = *c.p;
+float load_q(const Call& call, const QueryTile& t, int64_t position, int64_t head, float* line) {
+    const Problem& p = *call.p;
     const int64_t at = query_index(p, p.d.q_stride, t.seq, t.batch, position, head), own = p.q_dims();
-    c.k->widen[type_index(p.d.q_dtype)](element(c.a->q, at, p.d.q_dtype), own, line);
-    if (p.plain_q()) return q_factor(c, t, position, head);
-    const Factors factors = q_factors(p, c.a->q_descale);
+    call.k->widen[type_index(p.d.q_dtype)](element(call.a->q, at, p.d.q_dtype), own, line);
+    if (p.plain_q()) return q_factor(call, t, position, head);
+    const Factors factors = q_factors(p, call.a->q_descale);
     if (factors.factor) apply_factors(factors, factor_index(factors, t.batch, t.seq.q_begin + position, head), own, line);
     if (own < p.d.dim_qk) {
         const int64_t tail = query_index(p, p.d.q_tail_stride, t.seq, t.batch, position, head);
-        c.k->widen[type_index(p.d.q_tail_dtype)](element(c.a->q_tail, tail, p.d.q_tail_dtype), p.d.dim_tail, line + own);
+        call.k->widen[type_index(p.d.q_tail_dtype)](element(call.a->q_tail, tail, p.d.q_tail_dtype), p.d.dim_tail, line + own);
     }
-    return c.factor.q;
+    return call.factor.q;
 }
 
-void pack_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
-    const Problem& p = *c.p;
+void pack_q(const Call& call, QueryTile& t, int panel_index, Scratch& w) {
+    const Problem& p = *call.p;
     const int64_t dim = p.d.dim_qk;
     float* const lines = w.k;
     float factor[kMaxRows];
     t.q = w.q + panel_index * dim * kMaxRows;
-    if (c.count) w.counters.read += t.rows * (row_bytes(p.d.q_dtype, p.q_dims()) + row_bytes(p.d.q_tail_dtype, dim - p.q_dims()));
+    if (call.count) w.counters.read += t.rows * (row_bytes(p.d.q_dtype, p.q_dims()) + row_bytes(p.d.q_tail_dtype, dim - p.q_dims()));
     if (p.plain_q() && evenly_spaced(p, t, p.d.q_dtype)) {
-        prefetch_next_tile(c, t, q_row, dim);
-        for (int lane = 0; lane < t.rows; lane++) factor[lane] = q_factor(c, t, t.first + lane, t.kv_head);
-        return c.k->transpose(q_row(c, t, t.first), p.d.q_stride[1], t.width, dim, factor, t.q, t.width);
+        prefetch_next_tile(call, t, q_row, dim);
+        for (int lane = 0; lane < t.rows; lane++) factor[lane] = q_factor(call, t, t.first + lane, t.kv_head);
+        return call.k->transpose(q_row(call, t, t.first), p.d.q_stride[1], t.width, dim, factor, t.q, t.width);
     }
     const bool at_once = p.plain_q() && adjacent(p, p.d.q_stride, dim);
     if (at_once) {
         const int64_t first = query_index(p, p.d.q_stride, t.seq, t.batch, t.first, t.kv_head);
-        c.k->widen[type_index(p.d.q_dtype)](element(c.a->q, first, p.d.q_dtype), t.rows * dim, lines);
+        call.k->widen[type_index(p.d.q_dtype)](element(call.a->q, first, p.d.q_dtype), t.rows * dim, lines);
     }
     RowCursor row(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, row.next()) {
         const int64_t head = t.kv_head * p.group + row.group_head;
-        factor[lane] = at_once ? q_factor(c, t, row.position, head) : load_q(c, t, row.position, head, lines + lane * dim);
+        factor[lane] = at_once ? q_factor(call, t, row.position, head) : load_q(call, t, row.position, head, lines + lane * dim);
     }
     memset(lines + t.rows * dim, 0, size_t(t.width - t.rows) * dim * sizeof(float));
     for (int lane = t.rows; lane < t.width; lane++) factor[lane] = 0.f;
-    c.k->transpose(lines, dim, t.width, dim, factor, t.q, t.width);
+    call.k->transpose(lines, dim, t.width, dim, factor, t.q, t.width);
 }
 
-void q_pointers(const Call& c, const QueryTile& t, const char** rows) {
-    const Problem& p = *c.p;
+void q_pointers(const Call& call, const QueryTile& t, const char** rows) {
+    const Problem& p = *call.p;
     RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next())
-        rows[lane] = element(static_cast<const char*>(c.a->q),
+        rows[lane] = element(static_cast<const char*>(call.a->q),
                              query_index(p, p.d.q_stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head), p.d.q_dtype);
 }
 
@@ -146,22 +146,22 @@ bool rounds_q_to_bf16(const fa_attention_desc_t& d) {
            rounds_to_bf16(d.v_dtype);
 }
 
-void round_q_to_bf16(const Call& c, const QueryTile& t, const char** rows, uint16_t* to, Scratch& w) {
-    const int64_t dim = c.p->d.dim_qk;
+void round_q_to_bf16(const Call& call, const QueryTile& t, const char** rows, uint16_t* to, Scratch& w) {
+    const int64_t dim = call.p->d.dim_qk;
     for (int r = 0; r < t.rows; r++, to += dim) {
-        c.k->widen[type_index(c.p->d.q_dtype)](rows[r], dim, w.line);
+        call.k->widen[type_index(call.p->d.q_dtype)](rows[r], dim, w.line);
         for (int64_t x = 0; x < dim; x++) w.line[x] = clamp_to_bf16(w.line[x]);
-        c.k->narrow[type_index(FA_BF16)](w.line, dim, to);
+        call.k->narrow[type_index(FA_BF16)](w.line, dim, to);
         rows[r] = reinterpret_cast<const char*>(to);
     }
 }
 
-void o_pointers(const Call& c, const QueryTile& t, char** rows) {
-    const Problem& p = *c.p;
+void o_pointers(const Call& call, const QueryTile& t, char** rows) {
+    const Problem& p = *call.p;
     RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
         const int64_t head = t.kv_head * p.group + at.group_head;
-        rows[lane] = element(c.a->o, query_index(p, p.d.o_stride, t.seq, t.batch, at.position, head), p.d.o_dtype);
+        rows[lane] = element(call.a->o, query_index(p, p.d.o_stride, t.seq, t.batch, at.position, head), p.d.o_dtype);
     }
 }
 
@@ -172,8 +172,8 @@ void init_state(const QueryTile& t, int64_t dim_v, PartialState& state) {
     for (int lane = 0; lane < t.width; lane++) m[lane] = kNegInf;
 }
 
-void merge_states(const Call& c, const QueryTile& t, const PartialState& part, PartialState& into) {
-    const int64_t dim_v = c.p->d.dim_v;
+void merge_states(const Call& call, const QueryTile& t, const PartialState& part, PartialState& into) {
+    const int64_t dim_v = call.p->d.dim_v;
     float a[kMaxRows], b[kMaxRows];
     for (int lane = 0; lane < t.width; lane++) {
         const Merged f = merge({into.m[lane], into.l[lane]}, {part.m[lane], part.l[lane]});
@@ -194,15 +194,15 @@ void merge_states(const Call& c, const QueryTile& t, const PartialState& part, P
         }
 }
 
-void write_rows(const Call& c, const QueryTile& t, PartialState& state, Scratch& w) {
-    const Problem& p = *c.p;
+void write_rows(const Call& call, const QueryTile& t, PartialState& state, Scratch& w) {
+    const Problem& p = *call.p;
     const int64_t dim = p.d.dim_v;
     float factor[kMaxRows] = {};
     for (int lane = 0; lane < t.rows; lane++) {
         RowState row{state.m[lane], state.l[lane] * kHeadroomFactor};
         float scale = 1.f;
         if (p.has(FA_OPERAND_SINKS)) {
-            const Merged f = merge(row, sink_state(c.a->sinks[t.head(lane, p.group)]));
+            const Merged f = merge(row, sink_state(call.a->sinks[t.head(lane, p.group)]));
             row = f.state;
             scale = f.scale_a;
         }
@@ -210,50 +210,50 @@ void write_rows(const Call& c, const QueryTile& t, PartialState& state, Scratch&
         state.m[lane] = row.m;
         state.l[lane] = row.l;
     }
-    float scale = c.dropout_rescale * c.o_scale;
+    float scale = call.dropout_rescale * call.o_scale;
     if (!(fabsf(scale) <= FLT_MAX)) {  // 0 times both is 0
-        scale = c.o_scale;
-        for (float& f : factor) f *= c.dropout_rescale;
+        scale = call.o_scale;
+        for (float& f : factor) f *= call.dropout_rescale;
     }
     float* lines = state.acc;
     bool written = false;
     if (!t.method->o_row_major) {
         written = evenly_spaced(p, t, p.d.o_dtype);
-        if (written) prefetch_next_tile(c, t, o_row, dim);
-        lines = written ? o_row(c, t, t.first) : w.v;
-        c.k->finish_o(state.acc, t.vectors, dim, factor, scale);
-        c.k->transpose(state.acc, t.width, dim, t.width, nullptr, lines, written ? p.d.o_stride[1] : dim);
+        if (written) prefetch_next_tile(call, t, o_row, dim);
+        lines = written ? o_row(call, t, t.first) : w.v;
+        call.k->finish_o(state.acc, t.vectors, dim, factor, scale);
+        call.k->transpose(state.acc, t.width, dim, t.width, nullptr, lines, written ? p.d.o_stride[1] : dim);
     }
     char* to[kMaxRows];
-    if (!written) o_pointers(c, t, to);
-    if (!lines) t.method->write_o(c, t, factor, scale, to, w);
+    if (!written) o_pointers(call, t, to);
+    if (!lines) t.method->write_o(call, t, factor, scale, to, w);
     for (int lane = 0; lines && t.method->o_row_major && lane < t.rows; lane++)
-        c.k->finish_o_row(lines + lane * dim, dim, factor[lane], scale);
-    if (lines && !written) narrow_rows(c, lines, t.rows, to);
+        call.k->finish_o_row(lines + lane * dim, dim, factor[lane], scale);
+    if (lines && !written) narrow_rows(call, lines, t.rows, to);
     RowCursor row(t, p.group);
     for (int lane = 0; p.has(FA_OPERAND_LSE) && lane < t.rows; lane++, row.next()) {
         const int64_t at = lse_index(p, p.d.lse_stride, t.seq, t.batch, row.position, t.kv_head * p.group + row.group_head);
-        c.a->lse[at] = log_sum_exp({state.m[lane], state.l[lane]});
+        call.a->lse[at] = log_sum_exp({state.m[lane], state.l[lane]});
     }
-    if (c.count) w.counters.written += t.rows * (dim * type_bytes(p.d.o_dtype) + (p.has(FA_OPERAND_LSE) ? 4 : 0));
+    if (call.count) w.counters.written += t.rows * (dim * type_bytes(p.d.o_dtype) + (p.has(FA_OPERAND_LSE) ? 4 : 0));
 }
 
-void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Scratch& w) {
-    const Problem& p = *c.p;
+void write_padding(const Call& call, int64_t batch, int64_t kv_head, int64_t block, Scratch& w) {
+    const Problem& p = *call.p;
     if (p.packed_q()) return;  // gaps of a packed tensor are not ours
     QueryTile t;
-    t.seq = sequence_of(c.sequences, batch);
+    t.seq = sequence_of(call.sequences, batch);
     t.batch = batch;
     t.kv_head = kv_head;
-    t.first = tile_begin(c.tiles, block);
-    const int64_t end = min_of(p.d.seqlen_q * p.group, tile_end(c.tiles, block));
+    t.first = tile_begin(call.tiles, block);
+    const int64_t end = min_of(p.d.seqlen_q * p.group, tile_end(call.tiles, block));
     for (int64_t x = 0; x < p.d.dim_v; x++) w.line[x] = 0.f;
     for (int64_t r = max_of(t.first, t.seq.q_len * p.group); r < end; r++) {
         const int lane = int(r - t.first);
         const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
         const int64_t at = query_index(p, p.d.o_stride, t.seq, t.batch, position, head);
-        c.k->narrow[type_index(p.d.o_dtype)](w.line, p.d.dim_v, element(c.a->o, at, p.d.o_dtype));
-        if (p.has(FA_OPERAND_LSE)) c.a->lse[lse_index(p, p.d.lse_stride, t.seq, batch, position, head)] = kNegInf;
+        call.k->narrow[type_index(p.d.o_dtype)](w.line, p.d.dim_v, element(call.a->o, at, p.d.o_dtype));
+        if (p.has(FA_OPERAND_LSE)) call.a->lse[lse_index(p, p.d.lse_stride, t.seq, batch, position, head)] = kNegInf;
     }
 }
 

@@ -11,23 +11,23 @@ namespace cpu {
 namespace {
 
 // The rows of one position, from lane `first` of the tile on, as a tile for decoding.
-QueryTile position_tile(const Call& c, const QueryTile& t, int first) {
+QueryTile position_tile(const Call& call, const QueryTile& t, int first) {
     QueryTile rows = t;
     rows.first = t.first + first;
-    rows.rows = int(min_of(c.p->group - rows.first % c.p->group, int64_t(t.rows - first)));
+    rows.rows = int(min_of(call.p->group - rows.first % call.p->group, int64_t(t.rows - first)));
     rows.panel_index = 0;
     return rows;
 }
 
 // Does a row see at most half of the keys that bands leave it of [begin, end)?
-bool is_sparse_row(const Call& c, const QueryTile& row, int64_t begin, int64_t end) {
-    const KeyBand band = visible_keys(c, row, begin, end);
+bool is_sparse_row(const Call& call, const QueryTile& row, int64_t begin, int64_t end) {
+    const KeyBand band = visible_keys(call, row, begin, end);
     int64_t left = (band.end - band.begin) / 2;
     QueryTile one = row;
     one.rows = 1;  // heads are masked alike
     for (int64_t key = band.begin; key < band.end && left >= 0; key += kTileKeys) {
         uint64_t word;
-        kept_words(c, one, key, low_bits(band.end - key), &word);
+        kept_words(call, one, key, low_bits(band.end - key), &word);
         left -= __builtin_popcountll(word);
     }
     return left >= 0;
@@ -43,36 +43,36 @@ void copy_state(const PartialState& from, int rows, int64_t dim, int64_t width, 
 
 }  // namespace
 
-bool streams_sparse_rows(const Call& c, const QueryTile& t) {
-    const Problem& p = *c.p;
-    return p.has(FA_OPERAND_MASK | FA_OPERAND_BIAS) && p.group <= c.decode.rows && t.method == &c.method &&
-           t.seq.q_len * p.group <= kMaxRows && p.group * p.d.dim_v <= kTileKeys * kMaxRows && heads_share_masks(c);
+bool streams_sparse_rows(const Call& call, const QueryTile& t) {
+    const Problem& p = *call.p;
+    return p.has(FA_OPERAND_MASK | FA_OPERAND_BIAS) && p.group <= call.decode.rows && t.method == &call.method &&
+           t.seq.q_len * p.group <= kMaxRows && p.group * p.d.dim_v <= kTileKeys * kMaxRows && heads_share_masks(call);
 }
 
-uint64_t find_sparse_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t end) {
+uint64_t find_sparse_rows(const Call& call, const QueryTile& t, int64_t begin, int64_t end) {
     uint64_t sparse = 0;
     for (int first = 0; first < t.rows;) {
-        const QueryTile rows = position_tile(c, t, first);
-        if (is_sparse_row(c, rows, begin, end)) sparse |= low_bits(rows.rows) << first;
+        const QueryTile rows = position_tile(call, t, first);
+        if (is_sparse_row(call, rows, begin, end)) sparse |= low_bits(rows.rows) << first;
         first += rows.rows;
     }
     return sparse;
 }
 
-void run_sparse_rows(const Call& c, const QueryTile& t, uint64_t sparse, int64_t begin, int64_t end, PartialState& state, Scratch& w) {
+void run_sparse_rows(const Call& call, const QueryTile& t, uint64_t sparse, int64_t begin, int64_t end, PartialState& state, Scratch& w) {
     // By vectors: as f32 tiles, they round neither q nor P.
-    Method vectors = c.decode;
+    Method vectors = call.decode;
     vectors.matrix = vectors.rounds_q = vectors.rounds_to_8_bits = false;
     for (int first = 0; first < t.rows;) {
-        QueryTile rows = position_tile(c, t, first);
+        QueryTile rows = position_tile(call, t, first);
         if (sparse >> first & 1) {
             float m[kMaxRows], l[kMaxRows];
             PartialState own{w.s, m, l};
             rows.method = &vectors;
-            init_state(rows, c.p->d.dim_v, own);
-            vectors.pack_q(c, rows, 0, w);
-            vectors.mainloop(c, &rows, 1, begin, end, &own, w);
-            copy_state(own, rows.rows, c.p->d.dim_v, t.width, first, state);
+            init_state(rows, call.p->d.dim_v, own);
+            vectors.pack_q(call, rows, 0, w);
+            vectors.mainloop(call, &rows, 1, begin, end, &own, w);
+            copy_state(own, rows.rows, call.p->d.dim_v, t.width, first, state);
         }
         first += rows.rows;
     }

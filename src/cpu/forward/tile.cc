@@ -29,45 +29,45 @@ struct SeenKeys {
     }
 };
 
-SeenKeys seen_keys(const Call& c, const QueryTile& t, TileClass kind, int64_t key, int keys) {
+SeenKeys seen_keys(const Call& call, const QueryTile& t, TileClass kind, int64_t key, int keys) {
     SeenKeys seen = {{keys, keys, keys, keys}};
-    if (kind != TileClass::partial || c.sets.any() || t.rows != c.k->rows) return seen;
+    if (kind != TileClass::partial || call.sets.any() || t.rows != call.k->rows) return seen;
     for (int n = 0; n < t.vectors; n++) {
-        const int64_t last = t.position((n + 1) * c.k->lanes - 1, c.p->group);
+        const int64_t last = t.position((n + 1) * call.k->lanes - 1, call.p->group);
         seen.of_vector[n] = int(max_of(min_of(key_band(t.rule, last, t.seq.k_len).end - key, keys), 0));
     }
     return seen;
 }
 
-void qk(const Call& c, const QueryTile& t, const SeenKeys& seen, const KvRowsF32& k, float* s) {
+void qk(const Call& call, const QueryTile& t, const SeenKeys& seen, const KvRowsF32& k, float* s) {
     int done = 0;  // a key that a row sees is seen by those behind it, too
     seen.each(t.vectors, [&](int first, int, int keys) {
-        const int lane = first * c.k->lanes;
-        c.k->qk(t.q + lane, t.vectors - first, t.vectors, k.data + done * k.stride, k.stride, keys - done, int(c.p->d.dim_qk),
-                s + done * t.width + lane);
+        const int lane = first * call.k->lanes;
+        call.k->qk(t.q + lane, t.vectors - first, t.vectors, k.data + done * k.stride, k.stride, keys - done, int(call.p->d.dim_qk),
+                   s + done * t.width + lane);
         done = keys;
     });
 }
 
-void pv(const Call& c, const QueryTile& t, const SeenKeys& seen, const KvRowsF32& v, const float* p, const float* rescale, float* acc) {
+void pv(const Call& call, const QueryTile& t, const SeenKeys& seen, const KvRowsF32& v, const float* p, const float* rescale, float* acc) {
     seen.each(t.vectors, [&](int first, int vectors, int keys) {
-        const int lane = first * c.k->lanes;
-        c.k->pv(p + lane, vectors, t.vectors, v.data, v.stride, keys, int(c.p->d.dim_v), rescale + lane, acc + lane);
+        const int lane = first * call.k->lanes;
+        call.k->pv(p + lane, vectors, t.vectors, v.data, v.stride, keys, int(call.p->d.dim_v), rescale + lane, acc + lane);
     });
 }
 
 // The product and its factor.
-void raw_scores(const Call& c, const QueryTile& t, const SeenKeys& seen, int keys, const KvRowsF32& k, Scratch& w) {
-    qk(c, t, seen, k, w.s);
-    if (c.factor.product != 1.f) c.k->scale_scores(w.s, c.factor.product, keys * t.width);
-    if (c.count) w.counters.flops += 2 * c.p->d.dim_qk * keys * t.rows;
+void raw_scores(const Call& call, const QueryTile& t, const SeenKeys& seen, int keys, const KvRowsF32& k, Scratch& w) {
+    qk(call, t, seen, k, w.s);
+    if (call.factor.product != 1.f) call.k->scale_scores(w.s, call.factor.product, keys * t.width);
+    if (call.count) w.counters.flops += 2 * call.p->d.dim_qk * keys * t.rows;
 }
 
 }  // namespace
 
-void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend) {
-    const Problem& p = *c.p;
-    const fa_forward_args_t& a = *c.a;
+void build_addend(const Call& call, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend) {
+    const Problem& p = *call.p;
+    const fa_forward_args_t& a = *call.a;
     const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK), alibi = p.has(FA_OPERAND_ALIBI);
     const bool bits = p.d.mask_dtype == FA_BIT;
     for (int lane = 0; lane < t.rows; lane++) {
@@ -78,7 +78,7 @@ void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int6
         const int64_t bias_begin = bias_row(p, t.batch, h, i), mask_begin = mask_row(p, t.batch, h, i);
         const float bias_scale = p.has(FA_OPERAND_BIAS_SCALE) ? a.bias_scale[h] : 1.f;
         const float slope = alibi ? a.alibi_slopes[t.batch * p.d.alibi_batch_stride + h] : 0.f;
-        const RowKeys row = visible_bits(c, t, i, h, key);
+        const RowKeys row = visible_bits(call, t, i, h, key);
         for (int j = 0; j < keys; j++) {
             const int64_t at = key + j;
             float* to = addend + j * key_step + lane * row_step;
@@ -95,100 +95,101 @@ void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int6
     }
 }
 
-bool prepare_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, Scratch& w, TileScoreMod* task) {
-    task->kind = classify(c, t, key, keys);
+bool prepare_score_mod(const Call& call, const QueryTile& t, int64_t key, int keys, Scratch& w, TileScoreMod* task) {
+    task->kind = classify(call, t, key, keys);
     if (task->kind == TileClass::empty) return false;
-    task->addend = gather_addend(c, t, task->kind, key, keys, w);
+    task->addend = gather_addend(call, t, task->kind, key, keys, w);
     return task->addend != AddendKind::nothing_kept;
 }
 
-void apply_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, const TileScoreMod& task, Scratch& w, float* slope) {
-    const Problem& p = *c.p;
-    if (alibi_by_lanes(p)) add_alibi(c, t, key, keys, w.s);
-    if (slope) c.k->softcap(w.s, slope, p.d.softcap, keys * t.width);
-    if (c.has_score_mod)
-        c.k->score_mod(w.s, task.addend == AddendKind::some ? w.addend : nullptr, slope ? 0.f : p.d.softcap, keys * t.width);
-    if (task.kind == TileClass::partial) mask_tile(c, t, key, keys, w);
+void apply_score_mod(const Call& call, const QueryTile& t, int64_t key, int keys, const TileScoreMod& task, Scratch& w, float* slope) {
+    const Problem& p = *call.p;
+    if (alibi_by_lanes(p)) add_alibi(call, t, key, keys, w.s);
+    if (slope) call.k->softcap(w.s, slope, p.d.softcap, keys * t.width);
+    if (call.has_score_mod)
+        call.k->score_mod(w.s, task.addend == AddendKind::some ? w.addend : nullptr, slope ? 0.f : p.d.softcap, keys * t.width);
+    if (task.kind == TileClass::partial) mask_tile(call, t, key, keys, w);
 }
 
 // score_tile(), which also says of which keys.
-static bool score_seen_keys(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope,
+static bool score_seen_keys(const Call& call, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope,
                             SeenKeys* seen) {
     TileScoreMod task;
-    if (!prepare_score_mod(c, t, key, keys, w, &task)) return false;
-    if (!block.k.data) block.k = load_k(c, t, block.key, block.keys, w.k, w);
-    *seen = seen_keys(c, t, task.kind, key, keys);
-    raw_scores(c, t, *seen, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
-    apply_score_mod(c, t, key, keys, task, w, slope);
+    if (!prepare_score_mod(call, t, key, keys, w, &task)) return false;
+    if (!block.k.data) block.k = load_k(call, t, block.key, block.keys, w.k, w);
+    *seen = seen_keys(call, t, task.kind, key, keys);
+    raw_scores(call, t, *seen, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
+    apply_score_mod(call, t, key, keys, task, w, slope);
     return true;
 }
 
-bool score_tile(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope) {
+bool score_tile(const Call& call, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope) {
     SeenKeys seen;
-    return score_seen_keys(c, t, block, key, keys, w, slope, &seen);
+    return score_seen_keys(call, t, block, key, keys, w, slope, &seen);
 }
 
-static int64_t dropout_batch_head(const Call& c, int64_t batch, int64_t head) {
-    return batch * c.dropout_at.heads + c.dropout_at.head + head;
+static int64_t dropout_batch_head(const Call& call, int64_t batch, int64_t head) {
+    return batch * call.dropout_at.heads + call.dropout_at.head + head;
 }
 
-void apply_dropout(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* p) {
-    const int64_t group = c.p->group;
+void apply_dropout(const Call& call, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* p) {
+    const int64_t group = call.p->group;
     for (int lane = 0; lane < t.rows; lane++) {
-        const int64_t row = c.dropout_at.row + t.position(lane, group), batch_head = dropout_batch_head(c, t.batch, t.head(lane, group));
+        const int64_t row = call.dropout_at.row + t.position(lane, group),
+                      batch_head = dropout_batch_head(call, t.batch, t.head(lane, group));
         Philox4 words{};
         for (int j = 0; j < keys; j++) {
-            const int64_t at = c.dropout_at.key + key + j;
-            if (j == 0 || (at & 3) == 0) words = dropout_words(c.dropout, batch_head, row, at >> 2);
-            if (words.word[at & 3] < c.dropout.threshold) p[j * key_step + lane * row_step] = 0.f;
+            const int64_t at = call.dropout_at.key + key + j;
+            if (j == 0 || (at & 3) == 0) words = dropout_words(call.dropout, batch_head, row, at >> 2);
+            if (words.word[at & 3] < call.dropout.threshold) p[j * key_step + lane * row_step] = 0.f;
         }
     }
 }
 
-void apply_dropout_tile(const Call& c, const QueryTile& t, int64_t key, int keys, float* p) {
+void apply_dropout_tile(const Call& call, const QueryTile& t, int64_t key, int keys, float* p) {
     DropoutRows rows{};
-    RowCursor row(t, c.p->group);
+    RowCursor row(t, call.p->group);
     for (int lane = 0; lane < t.rows; lane++, row.next()) {
-        const uint64_t batch_head = uint64_t(dropout_batch_head(c, t.batch, t.kv_head * row.group + row.group_head));
-        rows.position[lane] = uint32_t(c.dropout_at.row + row.position);
+        const uint64_t batch_head = uint64_t(dropout_batch_head(call, t.batch, t.kv_head * row.group + row.group_head));
+        rows.position[lane] = uint32_t(call.dropout_at.row + row.position);
         rows.low[lane] = uint32_t(batch_head);
         rows.high[lane] = uint32_t(batch_head >> 32);
     }
-    c.k->apply_dropout(p, t.vectors, keys, c.dropout_at.key + key, c.dropout, rows);
+    call.k->apply_dropout(p, t.vectors, keys, call.dropout_at.key + key, call.dropout, rows);
 }
 
 namespace {
 
 // Prefetches a share of k and v of keys [key, end), a tile's at most: their rows may lie on a page each, which hardware prefetchers
 // do not follow.
-void prefetch_kv(const Call& c, const QueryTile& t, int64_t key, int64_t end, int share, int shares) {
+void prefetch_kv(const Call& call, const QueryTile& t, int64_t key, int64_t end, int share, int shares) {
     const int64_t keys = max_of(min_of(kTileKeys, end - key), 0), first = keys * share / shares,
                   count = keys * (share + 1) / shares - first;
     const char* rows[kTileKeys];
-    const Problem& p = *c.p;
-    locate_kv_rows(c, t, KvOperand::k, p.k_head(t.kv_head), key + first, int(count), rows);
+    const Problem& p = *call.p;
+    locate_kv_rows(call, t, KvOperand::k, p.k_head(t.kv_head), key + first, int(count), rows);
     for (int64_t j = 0; j < count; j++) prefetch_bytes(rows[j], row_bytes(p.d.k_dtype, p.k_dims()));
-    locate_kv_rows(c, t, KvOperand::v, p.v_head(t.kv_head), key + first, int(count), rows);
+    locate_kv_rows(call, t, KvOperand::v, p.v_head(t.kv_head), key + first, int(count), rows);
     for (int64_t j = 0; j < count; j++) prefetch_bytes(rows[j], row_bytes(p.d.v_dtype, p.v_dims()));
 }
 
 constexpr int kSkippedKeys = 8;  // a multiple of the two chains that a row sum is added up in
 
-void mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& w) {
-    const Problem& p = *c.p;
+void mainloop(const Call& call, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& w) {
+    const Problem& p = *call.p;
     KeyBand visible[kMaxPanel];
-    const KeyBand range = visible_range(c, tiles, count, begin, end, visible);
+    const KeyBand range = visible_range(call, tiles, count, begin, end, visible);
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
     const bool masked = p.has(FA_OPERAND_MASK | FA_OPERAND_BIAS);
     const auto is_seen = [&](int64_t key) {
         const int64_t behind = min_of(key + kTileKeys, range.end);
         for (int i = count - 1; i >= 0; i--)
-            if (visible[i].begin < behind && visible[i].end > key && keeps_keys(c, tiles[i], key, low_bits(behind - key))) return true;
+            if (visible[i].begin < behind && visible[i].end > key && keeps_keys(call, tiles[i], key, low_bits(behind - key))) return true;
         return false;
     };
     const auto next = [&](int64_t key) {
         for (;; key += kTileKeys) {
-            if (has_gaps(c)) key = next_visible_block(c, tiles, count, begin, key);
+            if (has_gaps(call)) key = next_visible_block(call, tiles, count, begin, key);
             if (key >= range.end || !masked || is_seen(key)) return key;
         }
     };
@@ -197,18 +198,18 @@ void mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, i
         KeyBlock block{key, int(min_of(kTileKeys, range.end - key)), {}, {}};
         for (int i = 0; i < count; i++) {
             const QueryTile& t = tiles[i];
-            prefetch_kv(c, t, following, range.end, i, count);
+            prefetch_kv(call, t, following, range.end, i, count);
             if (visible[i].begin >= key + block.keys) continue;
             // Leading keys that no row sees are left out by whole register blocks: what remains is summed in the same order.
             const int skipped = int(max_of(visible[i].begin - key, 0) / kSkippedKeys * kSkippedKeys);
             const int keys = int(min_of(block.keys, visible[i].end - key)) - skipped;
             SeenKeys seen;
-            if (keys <= 0 || !score_seen_keys(c, t, block, key + skipped, keys, w, nullptr, &seen)) continue;
-            c.k->online_softmax(w.s, t.vectors, keys, states[i].m, states[i].l, w.rescale);
-            if (c.has_dropout) apply_dropout_tile(c, t, key + skipped, keys, w.s);
-            if (!block.v.data) block.v = load_v(c, t, key, block.keys, w.v, w);
-            pv(c, t, seen, {block.v.data + skipped * block.v.stride, block.v.stride}, w.s, w.rescale, states[i].acc);
-            if (c.count) w.counters.flops += 2 * p.d.dim_v * keys * t.rows;
+            if (keys <= 0 || !score_seen_keys(call, t, block, key + skipped, keys, w, nullptr, &seen)) continue;
+            call.k->online_softmax(w.s, t.vectors, keys, states[i].m, states[i].l, w.rescale);
+            if (call.has_dropout) apply_dropout_tile(call, t, key + skipped, keys, w.s);
+            if (!block.v.data) block.v = load_v(call, t, key, block.keys, w.v, w);
+            pv(call, t, seen, {block.v.data + skipped * block.v.stride, block.v.stride}, w.s, w.rescale, states[i].acc);
+            if (call.count) w.counters.flops += 2 * p.d.dim_v * keys * t.rows;
         }
     }
 }
@@ -227,25 +228,25 @@ Method tile_method(const Problem& problem, const Kernels& k) {
             .mainloop = mainloop};
 }
 
-void write_scores(const Call& c, const QueryTile& t, const PartialState& state, Scratch& w) {
-    const Problem& p = *c.p;
+void write_scores(const Call& call, const QueryTile& t, const PartialState& state, Scratch& w) {
+    const Problem& p = *call.p;
     const int32_t stage = p.d.scores_stage;
     const int64_t* stride = p.d.scores_stride;
     for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
         const int keys = int(min_of(kTileKeys, t.seq.k_len - key));
         bool kept = true;
-        KeyBlock block{key, keys, load_k(c, t, key, keys, w.k, w), {}};
+        KeyBlock block{key, keys, load_k(call, t, key, keys, w.k, w), {}};
         if (stage == FA_SCORES_RAW || stage == FA_SCORES_CAPPED) {
-            raw_scores(c, t, seen_keys(c, t, TileClass::full, key, keys), keys, block.k, w);
-            if (stage == FA_SCORES_CAPPED && p.d.softcap > 0) c.k->score_mod(w.s, nullptr, p.d.softcap, keys * t.width);
+            raw_scores(call, t, seen_keys(call, t, TileClass::full, key, keys), keys, block.k, w);
+            if (stage == FA_SCORES_CAPPED && p.d.softcap > 0) call.k->score_mod(w.s, nullptr, p.d.softcap, keys * t.width);
         } else {
-            kept = score_tile(c, t, block, key, keys, w);
+            kept = score_tile(call, t, block, key, keys, w);
         }
         const float unit = stage == FA_SCORES_RAW || (stage == FA_SCORES_CAPPED && !(p.d.softcap > 0)) ? 1.f : kLn2;
         for (int lane = 0; lane < t.rows; lane++) {
             const int64_t i = t.position(lane, p.group), h = t.head(lane, p.group);
             const RowState final_row{state.m[lane], state.l[lane]};
-            float* row = c.a->scores + t.batch * stride[0] + h * stride[1] + i * stride[2];
+            float* row = call.a->scores + t.batch * stride[0] + h * stride[1] + i * stride[2];
             for (int j = 0; j < keys; j++) {
                 const float s = kept ? w.s[j * t.width + lane] : kNegInf;
                 float* to = row + (key + j) * stride[3];

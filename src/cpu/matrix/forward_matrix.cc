@@ -80,7 +80,7 @@ using Widen = void (*)(const void*, int64_t, float*);
 
 // Packs `count` rows of a storage type; those with a NULL pointer are zeros. `widen`: by type, for those of another than the
 // shape's.
-void pack_rows(const Call& c, const MatrixShape& s, Pack pack, const Widen* widen, int32_t dtype, const char* const* rows, int count,
+void pack_rows(const Call& call, const MatrixShape& s, Pack pack, const Widen* widen, int32_t dtype, const char* const* rows, int count,
                int64_t dim, uint16_t* to, Scratch& w) {
     const uint16_t* values[kKeyBlock];
     for (int i = 0; i < count; i++) {
@@ -89,10 +89,10 @@ void pack_rows(const Call& c, const MatrixShape& s, Pack pack, const Widen* wide
         uint16_t* const converted = scratch_of(w).converted + i * dim;
         values[i] = converted;
         if (is_byte_type(dtype)) {
-            c.k->matrix->convert(dtype, rows[i], int(dim), s.type, converted);
+            call.k->matrix->convert(dtype, rows[i], int(dim), s.type, converted);
         } else {
             widen[type_index(dtype)](rows[i], dim, w.line);
-            c.k->narrow[type_index(s.type)](w.line, dim, converted);
+            call.k->narrow[type_index(s.type)](w.line, dim, converted);
         }
     }
     pack(s, values, to);
@@ -101,14 +101,14 @@ void pack_rows(const Call& c, const MatrixShape& s, Pack pack, const Widen* wide
 int64_t step_values(const MatrixShape& s) { return (s.k_bytes() + s.v_bytes()) / 2; }
 
 // Keys [key, key + kKeyBlock) of the tile's sequence, k before v.
-void pack_step(const Call& c, const QueryTile& t, int64_t key, uint16_t* to, Scratch& w) {
+void pack_step(const Call& call, const QueryTile& t, int64_t key, uint16_t* to, Scratch& w) {
     const MatrixShape& s = scratch_of(w).shape;
     const char* rows[kKeyBlock] = {};
     const int keys = int(min_of(kKeyBlock, t.seq.k_len - key));
-    locate_kv_rows(c, t, KvOperand::k, t.kv_head, key, keys, rows);
-    pack_rows(c, s, c.k->matrix->pack_k, c.k->widen_k, c.p->d.k_dtype, rows, kKeyBlock, s.dim_qk, to, w);
-    locate_kv_rows(c, t, KvOperand::v, t.kv_head, key, keys, rows);
-    pack_rows(c, s, c.k->matrix->pack_v, c.k->widen, c.p->d.v_dtype, rows, kKeyBlock, s.dim_v, to + s.k_bytes() / 2, w);
+    locate_kv_rows(call, t, KvOperand::k, t.kv_head, key, keys, rows);
+    pack_rows(call, s, call.k->matrix->pack_k, call.k->widen_k, call.p->d.k_dtype, rows, kKeyBlock, s.dim_qk, to, w);
+    locate_kv_rows(call, t, KvOperand::v, t.kv_head, key, keys, rows);
+    pack_rows(call, s, call.k->matrix->pack_v, call.k->widen, call.p->d.v_dtype, rows, kKeyBlock, s.dim_v, to + s.k_bytes() / 2, w);
 }
 
 // What is packed next is prefetched: rows may lie on a page each, which hardware prefetchers do not follow.
@@ -116,55 +116,55 @@ void prefetch_rows(const char* const* rows, int count, int64_t bytes) {
     for (int i = 0; i < count; i++) prefetch_bytes(rows[i], bytes);
 }
 
-void prefetch_step(const Call& c, const QueryTile& t, int64_t key) {
-    const fa_attention_desc_t& d = c.p->d;
+void prefetch_step(const Call& call, const QueryTile& t, int64_t key) {
+    const fa_attention_desc_t& d = call.p->d;
     const char* rows[kKeyBlock];
     const int keys = int(min_of(kKeyBlock, t.seq.k_len - key));
-    locate_kv_rows(c, t, KvOperand::k, t.kv_head, key, keys, rows);
+    locate_kv_rows(call, t, KvOperand::k, t.kv_head, key, keys, rows);
     prefetch_rows(rows, keys, row_bytes(d.k_dtype, d.dim_qk));
-    locate_kv_rows(c, t, KvOperand::v, t.kv_head, key, keys, rows);
+    locate_kv_rows(call, t, KvOperand::v, t.kv_head, key, keys, rows);
     prefetch_rows(rows, keys, row_bytes(d.v_dtype, d.dim_v));
 }
 
-void prefetch_next_q(const Call& c, const QueryTile& t) {
+void prefetch_next_q(const Call& call, const QueryTile& t) {
     const char* rows[kRowBlock];
     QueryTile next = t;
     next.first += t.rows;
-    next.rows = int(min_of(kRowBlock, t.seq.q_len * c.p->group - next.first));
+    next.rows = int(min_of(kRowBlock, t.seq.q_len * call.p->group - next.first));
     if (next.rows <= 0) return;
-    q_pointers(c, next, rows);
-    prefetch_rows(rows, next.rows, row_bytes(c.p->d.q_dtype, c.p->d.dim_qk));
+    q_pointers(call, next, rows);
+    prefetch_rows(rows, next.rows, row_bytes(call.p->d.q_dtype, call.p->d.dim_qk));
 }
 
 int64_t max_steps(const Problem& problem) { return ceil_div(problem.d.seqlen_k, kKeyBlock); }
 
-uint16_t* shared_step(const Call& c, const QueryTile& t, int64_t step) {
-    const int64_t head = t.batch * c.p->d.heads_k + t.kv_head - c.first_head;
-    return reinterpret_cast<uint16_t*>(c.shared) + (head * max_steps(*c.p) + step) * step_values(shape_of(*c.p));
+uint16_t* shared_step(const Call& call, const QueryTile& t, int64_t step) {
+    const int64_t head = t.batch * call.p->d.heads_k + t.kv_head - call.first_head;
+    return reinterpret_cast<uint16_t*>(call.shared) + (head * max_steps(*call.p) + step) * step_values(shape_of(*call.p));
 }
 
 // Packs a range of key blocks of a sequence and kv head, for all panels.
-void prepare(const Call& c, int64_t index, Scratch& w) {
-    const int64_t chunks = ceil_div(max_steps(*c.p), kPrepareSteps), head = index / chunks;
+void prepare(const Call& call, int64_t index, Scratch& w) {
+    const int64_t chunks = ceil_div(max_steps(*call.p), kPrepareSteps), head = index / chunks;
     QueryTile t;
-    t.batch = head / c.p->d.heads_k;
-    t.kv_head = head % c.p->d.heads_k;
-    t.seq = sequence_of(c.sequences, t.batch);
+    t.batch = head / call.p->d.heads_k;
+    t.kv_head = head % call.p->d.heads_k;
+    t.seq = sequence_of(call.sequences, t.batch);
     const int64_t first = index % chunks * kPrepareSteps, end = min_of(first + kPrepareSteps, ceil_div(t.seq.k_len, kKeyBlock));
     for (int64_t step = first; step < end; step++) {
-        if (step + 1 < end) prefetch_step(c, t, (step + 1) * kKeyBlock);
-        pack_step(c, t, step * kKeyBlock, shared_step(c, t, step), w);
+        if (step + 1 < end) prefetch_step(call, t, (step + 1) * kKeyBlock);
+        pack_step(call, t, step * kKeyBlock, shared_step(call, t, step), w);
     }
 }
 
-void pack_q_tiles(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
+void pack_q_tiles(const Call& call, QueryTile& t, int panel_index, Scratch& w) {
     const MatrixScratch& scratch = scratch_of(w);
     const MatrixShape& s = scratch.shape;
     const char* rows[kRowBlock] = {};
-    q_pointers(c, t, rows);
-    prefetch_next_q(c, t);
-    if (t.method->rounds_q) round_q_to_bf16(c, t, rows, scratch.converted, w);
-    pack_rows(c, s, c.k->matrix->pack_q, nullptr, s.type, rows, kRowBlock, s.dim_qk, scratch.blocks[panel_index].q, w);
+    q_pointers(call, t, rows);
+    prefetch_next_q(call, t);
+    if (t.method->rounds_q) round_q_to_bf16(call, t, rows, scratch.converted, w);
+    pack_rows(call, s, call.k->matrix->pack_q, nullptr, s.type, rows, kRowBlock, s.dim_qk, scratch.blocks[panel_index].q, w);
 }
 
 void init_block(RowBlock& block) {
@@ -174,8 +174,8 @@ void init_block(RowBlock& block) {
     block.ref_unset = block.acc_empty = true;
 }
 
-void init_matrix_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t end, MatrixRow* rows) {
-    const Problem& p = *c.p;
+void init_matrix_rows(const Call& call, const QueryTile& t, int64_t begin, int64_t end, MatrixRow* rows) {
+    const Problem& p = *call.p;
     for (int lane = t.rows; lane < kRowBlock; lane++) rows[lane] = {};
     RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
@@ -186,8 +186,8 @@ void init_matrix_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t 
                       .end = min_of(band.end, end),
                       .bias = bias_row(p, t.batch, head, at.position),
                       .mask = mask_row(p, t.batch, head, at.position),
-                      .bias_scale = p.has(FA_OPERAND_BIAS_SCALE) ? c.a->bias_scale[head] : 1.f,
-                      .slope = p.has(FA_OPERAND_ALIBI) ? log2_slope(c.a->alibi_slopes[slope]) : 0.f,
+                      .bias_scale = p.has(FA_OPERAND_BIAS_SCALE) ? call.a->bias_scale[head] : 1.f,
+                      .slope = p.has(FA_OPERAND_ALIBI) ? log2_slope(call.a->alibi_slopes[slope]) : 0.f,
                       .diagonal = at.position + t.rule.off};
     }
 }
@@ -198,21 +198,22 @@ float head_descale(const void* base, const int64_t* stride, const QueryTile& t) 
     return factors && t.seq.k_len > 0 ? factors[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
 }
 
-float v_descale(const Call& c, const QueryTile& t) {
-    return head_descale(c.p->has(FA_OPERAND_V_DESCALE) ? c.a->v_descale : nullptr, c.p->d.v_descale_stride, t);
+float v_descale(const Call& call, const QueryTile& t) {
+    return head_descale(call.p->has(FA_OPERAND_V_DESCALE) ? call.a->v_descale : nullptr, call.p->d.v_descale_stride, t);
 }
 
-MatrixTask task_of(const Call& c, const QueryTile& t, const MatrixScratch& scratch) {
-    const Problem& p = *c.p;
+MatrixTask task_of(const Call& call, const QueryTile& t, const MatrixScratch& scratch) {
+    const Problem& p = *call.p;
     MatrixTask task{};
     task.shape = scratch.shape;
-    task.scale = finite_or_nan(p.d.scale * head_descale(p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, t));
+    task.scale =
+        finite_or_nan(p.d.scale * head_descale(p.has(FA_OPERAND_K_DESCALE) ? call.a->k_descale : nullptr, p.d.k_descale_stride, t));
     task.factor = task.scale * kLog2e;
     task.cap = p.d.softcap;
-    task.bias = p.has(FA_OPERAND_BIAS) ? c.a->bias : nullptr;
+    task.bias = p.has(FA_OPERAND_BIAS) ? call.a->bias : nullptr;
     task.bias_dtype = p.d.bias_dtype;
     task.bias_step = p.d.bias_stride[3];
-    task.mask = p.has(FA_OPERAND_MASK) ? c.a->mask : nullptr;
+    task.mask = p.has(FA_OPERAND_MASK) ? call.a->mask : nullptr;
     task.mask_step = p.d.mask_stride[3];
     task.alibi = p.has(FA_OPERAND_ALIBI);
     // A mask alone leaves products as they are, unless −inf times the factor would not remove a key.
@@ -222,15 +223,15 @@ MatrixTask task_of(const Call& c, const QueryTile& t, const MatrixScratch& scrat
     return task;
 }
 
-void finish_block(const Call& c, const MatrixShape& shape, const QueryTile& t, const RowBlock& block, PartialState& state) {
-    const float scale = v_descale(c, t);
+void finish_block(const Call& call, const MatrixShape& shape, const QueryTile& t, const RowBlock& block, PartialState& state) {
+    const float scale = v_descale(call, t);
     if (block.acc_empty) memset(block.o, 0, size_t(shape.o_bytes()));
-    c.k->matrix->finish_state(shape, block, t.rows, scale, state.acc, state.m, state.l);
+    call.k->matrix->finish_state(shape, block, t.rows, scale, state.acc, state.m, state.l);
 }
 
-void write_o(const Call& c, const QueryTile& t, const float* factor, float o_scale, char* const* to, Scratch& w) {
+void write_o(const Call& call, const QueryTile& t, const float* factor, float o_scale, char* const* to, Scratch& w) {
     const MatrixScratch& scratch = scratch_of(w);
-    c.k->matrix->write_o(scratch.shape, scratch.blocks[t.panel_index], t.rows, v_descale(c, t), factor, o_scale, to);
+    call.k->matrix->write_o(scratch.shape, scratch.blocks[t.panel_index], t.rows, v_descale(call, t), factor, o_scale, to);
 }
 
 // Keys of a split that some row of a block sees, and those that all of its rows see.
@@ -238,21 +239,21 @@ struct VisibleKeys {
     KeyBand split, some, all;
 };
 
-VisibleKeys visible_of(const Call& c, const QueryTile& t, int64_t begin, int64_t end) {
-    return {{begin, end}, visible_keys(c, t, begin, end), common_keys(c, t, begin, end)};
+VisibleKeys visible_of(const Call& call, const QueryTile& t, int64_t begin, int64_t end) {
+    return {{begin, end}, visible_keys(call, t, begin, end), common_keys(call, t, begin, end)};
 }
 
 // The class of a row block's step by bands and ranges; `words`: [kRowBlock], as a step has them.
-TileClass class_of_step(const Call& c, const QueryTile& t, const VisibleKeys& visible, int64_t key, uint64_t* words) {
+TileClass class_of_step(const Call& call, const QueryTile& t, const VisibleKeys& visible, int64_t key, uint64_t* words) {
     if (key >= visible.all.begin && key + kKeyBlock <= visible.all.end) return TileClass::full;
-    if (!has_gaps(c)) return TileClass::partial;
+    if (!has_gaps(call)) return TileClass::partial;
     const uint64_t within = key_bits(visible.split.begin, visible.split.end, key);
-    const TileClass kind = visible_words(c, t, key, within, kRowBlock, words);
+    const TileClass kind = visible_words(call, t, key, within, kRowBlock, words);
     return kind == TileClass::full && ~within ? TileClass::partial : kind;
 }
 
 // The steps of a row block within a chunk, whose operands begin at `packed`.
-int64_t list_steps(const Call& c, const QueryTile& t, const MatrixTask& task, const VisibleKeys& visible, RowBlock* block, int64_t chunk,
+int64_t list_steps(const Call& call, const QueryTile& t, const MatrixTask& task, const VisibleKeys& visible, RowBlock* block, int64_t chunk,
                    int64_t steps, const uint16_t* packed, MainloopStep* to, uint64_t* words) {
     const MatrixShape& shape = task.shape;
     const int64_t first = max_of(visible.some.begin / kKeyBlock, chunk), end = min_of(ceil_div(visible.some.end, kKeyBlock), chunk + steps);
@@ -260,16 +261,16 @@ int64_t list_steps(const Call& c, const QueryTile& t, const MatrixTask& task, co
     if (visible.some.begin >= visible.some.end) return n;
     for (int64_t step = first; step < end; step++) {
         const int64_t key = step * kKeyBlock;
-        const TileClass kind = class_of_step(c, t, visible, key, words);
+        const TileClass kind = class_of_step(call, t, visible, key, words);
         if (kind == TileClass::empty) {
-            step = min_of(next_visible_block(c, &t, 1, 0, key + kKeyBlock) / kKeyBlock, end) - 1;
+            step = min_of(next_visible_block(call, &t, 1, 0, key + kKeyBlock) / kKeyBlock, end) - 1;
             continue;
         }
         bool masked = kind == TileClass::partial;
-        const uint64_t* const seen = masked && has_gaps(c) ? words : nullptr;
+        const uint64_t* const seen = masked && has_gaps(call) ? words : nullptr;
         if (task.mask || task.bias) {
             // Full blocks of lists lie outside bands, too.
-            const KeptKeys kept = c.k->matrix->classify_keys(task, block->rows, key, c.sets.lists.words ? words : seen);
+            const KeptKeys kept = call.k->matrix->classify_keys(task, block->rows, key, call.sets.lists.words ? words : seen);
             if (kept == KeptKeys::none) continue;
             if (task.mask) masked = kept == KeptKeys::some;
         }
@@ -281,28 +282,28 @@ int64_t list_steps(const Call& c, const QueryTile& t, const MatrixTask& task, co
 }
 
 // Packs the keys of steps that are listed, each once, where they are not packed for all.
-void pack_listed(const Call& c, const QueryTile& t, const MatrixShape& s, int64_t chunk, const MainloopStep* steps, int64_t count,
+void pack_listed(const Call& call, const QueryTile& t, const MatrixShape& s, int64_t chunk, const MainloopStep* steps, int64_t count,
                  uint16_t* packed, Scratch& w) {
     uint64_t done = 0;
     for (int64_t n = 0; n < count; n++) {
         const int64_t at = steps[n].key / kKeyBlock - chunk;
-        if (!(done >> at & 1)) pack_step(c, t, steps[n].key, packed + at * step_values(s), w);
+        if (!(done >> at & 1)) pack_step(call, t, steps[n].key, packed + at * step_values(s), w);
         done |= uint64_t(1) << at;
     }
 }
 
 // ALiBi's scores mostly rise up to the diagonal. With row_ref set from there at once, a row is not rescaled at each step on the
 // way.
-void init_refs_alibi(const Call& c, const QueryTile& t, const MatrixTask& task, RowBlock& block, Scratch& w) {
+void init_refs_alibi(const Call& call, const QueryTile& t, const MatrixTask& task, RowBlock& block, Scratch& w) {
     for (int lane = 0; lane < t.rows;) {
         const MatrixRow& row = block.rows[lane++];
         if (row.diagonal < row.begin || row.diagonal >= row.end) continue;
         const int64_t step = row.diagonal / kKeyBlock;
-        uint16_t* const packed = c.shared ? shared_step(c, t, step) : scratch_of(w).packed;
-        if (!c.shared) pack_step(c, t, step * kKeyBlock, packed, w);
+        uint16_t* const packed = call.shared ? shared_step(call, t, step) : scratch_of(w).packed;
+        if (!call.shared) pack_step(call, t, step * kKeyBlock, packed, w);
         uint64_t words[kRowBlock];
-        if (has_gaps(c)) visible_words(c, t, step * kKeyBlock, ~uint64_t(0), kRowBlock, words);
-        c.k->matrix->init_refs_at_diagonal(task, {&block, packed, nullptr, step * kKeyBlock, true, has_gaps(c) ? words : nullptr});
+        if (has_gaps(call)) visible_words(call, t, step * kKeyBlock, ~uint64_t(0), kRowBlock, words);
+        call.k->matrix->init_refs_at_diagonal(task, {&block, packed, nullptr, step * kKeyBlock, true, has_gaps(call) ? words : nullptr});
         while (lane < t.rows && block.rows[lane].diagonal < (step + 1) * kKeyBlock) lane++;
     }
 }
@@ -313,34 +314,34 @@ bool is_masked(const VisibleKeys& visible) {
     return begin < visible.all.begin || end > visible.all.end;
 }
 
-void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& w) {
+void matrix_mainloop(const Call& call, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& w) {
     const MatrixScratch& scratch = scratch_of(w);
     const MatrixShape& shape = scratch.shape;
-    const MatrixTask task = task_of(c, tiles[0], scratch);
+    const MatrixTask task = task_of(call, tiles[0], scratch);
     VisibleKeys visible[kPanel];
     int64_t first = end, last = begin;
     for (int i = 0; i < count; i++) {
         init_block(scratch.blocks[i]);
-        visible[i] = visible_of(c, tiles[i], begin, end);
+        visible[i] = visible_of(call, tiles[i], begin, end);
         if (visible[i].some.begin >= visible[i].some.end) continue;
-        if (task.has_score_mod || task.mask || has_gaps(c) || is_masked(visible[i]))
-            init_matrix_rows(c, tiles[i], begin, end, scratch.blocks[i].rows);
-        if (task.alibi) init_refs_alibi(c, tiles[i], task, scratch.blocks[i], w);
+        if (task.has_score_mod || task.mask || has_gaps(call) || is_masked(visible[i]))
+            init_matrix_rows(call, tiles[i], begin, end, scratch.blocks[i].rows);
+        if (task.alibi) init_refs_alibi(call, tiles[i], task, scratch.blocks[i], w);
         first = min_of(first, visible[i].some.begin);
         last = max_of(last, visible[i].some.end);
     }
     // Steps lie at multiples of kKeyBlock, wherever the split begins.
     for (int64_t chunk = first / kKeyBlock; chunk * kKeyBlock < last; chunk += kChunkSteps) {
         const int64_t steps = min_of(kChunkSteps, ceil_div(last, kKeyBlock) - chunk);
-        uint16_t* const packed = c.shared ? shared_step(c, tiles[0], chunk) : scratch.packed;
+        uint16_t* const packed = call.shared ? shared_step(call, tiles[0], chunk) : scratch.packed;
         int64_t n = 0;
         for (int i = 0; i < count; i++)
-            n += list_steps(c, tiles[i], task, visible[i], &scratch.blocks[i], chunk, steps, packed, scratch.steps + n,
+            n += list_steps(call, tiles[i], task, visible[i], &scratch.blocks[i], chunk, steps, packed, scratch.steps + n,
                             scratch.visible + n * kRowBlock);
-        if (!c.shared) pack_listed(c, tiles[0], shape, chunk, scratch.steps, n, packed, w);
-        c.k->matrix->mainloop(task, scratch.steps, n);
+        if (!call.shared) pack_listed(call, tiles[0], shape, chunk, scratch.steps, n, packed, w);
+        call.k->matrix->mainloop(task, scratch.steps, n);
     }
-    for (int i = 0; i < count; i++) finish_block(c, shape, tiles[i], scratch.blocks[i], states[i]);
+    for (int i = 0; i < count; i++) finish_block(call, shape, tiles[i], scratch.blocks[i], states[i]);
 }
 
 // What the method implements; with values rounded to bf16 v's type is its own.

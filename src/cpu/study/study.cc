@@ -27,10 +27,10 @@ struct Study {
     }
 };
 
-Study make_study(const Call& c, Scratch& w) {
-    const fa_attention_desc_t& d = c.p->d;
-    Study s{.quiet = c,
-            .count = c.count,
+Study make_study(const Call& call, Scratch& w) {
+    const fa_attention_desc_t& d = call.p->d;
+    Study s{.quiet = call,
+            .count = call.count,
             .counters = &w.counters,
             .q_row = d.dim_qk * type_bytes(d.q_dtype),
             .o_row = d.dim_v * type_bytes(d.o_dtype),
@@ -41,34 +41,34 @@ Study make_study(const Call& c, Scratch& w) {
 }
 
 // A row tile's scores of all keys, [key][width], within the head's matrix.
-float* tile_scores(const Call& c, const QueryTile& t, float* matrix) { return matrix + t.first * c.p->d.seqlen_k; }
+float* tile_scores(const Call& call, const QueryTile& t, float* matrix) { return matrix + t.first * call.p->d.seqlen_k; }
 
-void finish(const Call& c, const QueryTile& t, PartialState& state, Scratch& w) {
-    write_rows(c, t, state, w);
-    if (!c.p->has(FA_OPERAND_SCORES)) return;
+void finish(const Call& call, const QueryTile& t, PartialState& state, Scratch& w) {
+    write_rows(call, t, state, w);
+    if (!call.p->has(FA_OPERAND_SCORES)) return;
     QueryTile packed = t;
-    pack_q(c, packed, 0, w);
-    write_scores(c, packed, state, w);
+    pack_q(call, packed, 0, w);
+    write_scores(call, packed, state, w);
 }
 
 // The accumulators of a tile are kept in o between two key blocks of flash1; these move them.
-float* o_row(const Call& c, const QueryTile& t, int lane) {
-    const Problem& p = *c.p;
+float* o_row(const Call& call, const QueryTile& t, int lane) {
+    const Problem& p = *call.p;
     const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
-    return static_cast<float*>(c.a->o) + query_index(p, p.d.o_stride, t.seq, t.batch, position, head);
+    return static_cast<float*>(call.a->o) + query_index(p, p.d.o_stride, t.seq, t.batch, position, head);
 }
 
-void load_o(const Call& c, const QueryTile& t, float* o) {
+void load_o(const Call& call, const QueryTile& t, float* o) {
     for (int lane = 0; lane < t.rows; lane++) {
-        const float* row = o_row(c, t, lane);
-        for (int64_t x = 0; x < c.p->d.dim_v; x++) o[x * t.width + lane] = row[x];
+        const float* row = o_row(call, t, lane);
+        for (int64_t x = 0; x < call.p->d.dim_v; x++) o[x * t.width + lane] = row[x];
     }
 }
 
-void store_o(const Call& c, const QueryTile& t, const float* o) {
+void store_o(const Call& call, const QueryTile& t, const float* o) {
     for (int lane = 0; lane < t.rows; lane++) {
-        float* row = o_row(c, t, lane);
-        for (int64_t x = 0; x < c.p->d.dim_v; x++) row[x] = o[x * t.width + lane];
+        float* row = o_row(call, t, lane);
+        for (int64_t x = 0; x < call.p->d.dim_v; x++) row[x] = o[x * t.width + lane];
     }
 }
 
@@ -80,15 +80,15 @@ int64_t study_bytes(const Problem& problem, const Kernels& k) {
     return round_up(2 * rows * int64_t(sizeof(float)), 64);
 }
 
-void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scratch& w) {
-    const Study s = make_study(c, w);
-    const Problem& p = *c.p;
+void run_standard(const Call& call, int64_t batch, int64_t kv_head, char* memory, Scratch& w) {
+    const Study s = make_study(call, w);
+    const Problem& p = *call.p;
     float* matrix = reinterpret_cast<float*>(memory);
     QueryTile t;
-    for (int64_t block = 0; block < c.blocks && init_tile(c, batch, kv_head, block, &t); block++) {
+    for (int64_t block = 0; block < call.blocks && init_tile(call, batch, kv_head, block, &t); block++) {
         pack_q(s.quiet, t, 0, w);
         s.add(0, t.rows * s.q_row, 0);
-        float* scores = tile_scores(c, t, matrix);
+        float* scores = tile_scores(call, t, matrix);
         for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
             const int keys = int(min_of(kTileKeys, t.seq.k_len - key));
             KeyBlock block_of_keys{key, keys, {}, {}};
@@ -98,18 +98,18 @@ void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, S
             s.add(2 * t.rows * keys * p.d.dim_qk, keys * s.k_row, int64_t(t.rows) * keys * 4);
         }
     }
-    for (int64_t block = 0; block < c.blocks && init_tile(c, batch, kv_head, block, &t); block++) {
-        float* scores = tile_scores(c, t, matrix);
+    for (int64_t block = 0; block < call.blocks && init_tile(call, batch, kv_head, block, &t); block++) {
+        float* scores = tile_scores(call, t, matrix);
         PartialState& state = w.total[0];
         init_state(t, p.d.dim_v, state);
-        c.k->online_softmax(scores, t.vectors, int(t.seq.k_len), state.m, state.l, w.rescale);
-        if (c.has_dropout) apply_dropout(c, t, 0, int(t.seq.k_len), t.width, 1, scores);
+        call.k->online_softmax(scores, t.vectors, int(t.seq.k_len), state.m, state.l, w.rescale);
+        if (call.has_dropout) apply_dropout(call, t, 0, int(t.seq.k_len), t.width, 1, scores);
         s.add(0, t.rows * t.seq.k_len * 4, t.rows * t.seq.k_len * 4);
         for (int lane = 0; lane < t.width; lane++) w.rescale[lane] = 1.f;
         for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
             const int keys = int(min_of(kTileKeys, t.seq.k_len - key));
             const KvRowsF32 v = load_v(s.quiet, t, key, keys, w.v, w);
-            c.k->pv(scores + key * t.width, t.vectors, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, state.acc);
+            call.k->pv(scores + key * t.width, t.vectors, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, state.acc);
             s.add(2 * t.rows * keys * p.d.dim_v, keys * s.v_row + int64_t(t.rows) * keys * 4, 0);
         }
         finish(s.quiet, t, state, w);
@@ -117,10 +117,10 @@ void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, S
     }
 }
 
-void run_flash1(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scratch& w) {
-    const Study s = make_study(c, w);
-    const Problem& p = *c.p;
-    const int64_t rows = c.blocks * c.method.rows;
+void run_flash1(const Call& call, int64_t batch, int64_t kv_head, char* memory, Scratch& w) {
+    const Study s = make_study(call, w);
+    const Problem& p = *call.p;
+    const int64_t rows = call.blocks * call.method.rows;
     float* m = reinterpret_cast<float*>(memory);
     float* l = m + rows;
     QueryTile t;
@@ -128,29 +128,29 @@ void run_flash1(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scr
         m[i] = kNegInf;
         l[i] = 0.f;
     }
-    for (int64_t block = 0; block < c.blocks && init_tile(c, batch, kv_head, block, &t); block++) {
+    for (int64_t block = 0; block < call.blocks && init_tile(call, batch, kv_head, block, &t); block++) {
         init_state(t, p.d.dim_v, w.total[0]);
-        store_o(c, t, w.total[0].acc);
+        store_o(call, t, w.total[0].acc);
     }
-    const int64_t k_len = sequence_of(c.sequences, batch).k_len;
+    const int64_t k_len = sequence_of(call.sequences, batch).k_len;
     for (int64_t key = 0; key < k_len; key += kTileKeys) {
         const int keys = int(min_of(kTileKeys, k_len - key));
         s.add(0, keys * (s.k_row + s.v_row), 0);
-        for (int64_t block = 0; block < c.blocks && init_tile(c, batch, kv_head, block, &t); block++) {
+        for (int64_t block = 0; block < call.blocks && init_tile(call, batch, kv_head, block, &t); block++) {
             pack_q(s.quiet, t, 0, w);
             KeyBlock block_of_keys{key, keys, {}, {}};
             if (!score_tile(s.quiet, t, block_of_keys, key, keys, w)) continue;
-            load_o(c, t, w.total[0].acc);
-            c.k->online_softmax(w.s, t.vectors, keys, m + t.first, l + t.first, w.rescale);
-            if (c.has_dropout) apply_dropout(c, t, key, keys, t.width, 1, w.s);
+            load_o(call, t, w.total[0].acc);
+            call.k->online_softmax(w.s, t.vectors, keys, m + t.first, l + t.first, w.rescale);
+            if (call.has_dropout) apply_dropout(call, t, key, keys, t.width, 1, w.s);
             const KvRowsF32 v = load_v(s.quiet, t, key, keys, w.v, w);
-            c.k->pv(w.s, t.vectors, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, w.total[0].acc);
-            store_o(c, t, w.total[0].acc);
+            call.k->pv(w.s, t.vectors, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, w.total[0].acc);
+            store_o(call, t, w.total[0].acc);
             s.add(2 * t.rows * keys * (p.d.dim_qk + p.d.dim_v), t.rows * (s.q_row + s.o_row + 8), t.rows * (s.o_row + 8));
         }
     }
-    for (int64_t block = 0; block < c.blocks && init_tile(c, batch, kv_head, block, &t); block++) {
-        load_o(c, t, w.total[0].acc);
+    for (int64_t block = 0; block < call.blocks && init_tile(call, batch, kv_head, block, &t); block++) {
+        load_o(call, t, w.total[0].acc);
         PartialState state{w.total[0].acc, m + t.first, l + t.first};
         finish(s.quiet, t, state, w);
         s.add(0, t.rows * s.o_row, t.rows * s.o_row);
