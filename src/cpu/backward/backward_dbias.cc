@@ -58,14 +58,14 @@ void clear_block(const BackwardCall& g, const DbiasBlock& block) {
                     for (int64_t j = block.key_begin; j < block.key_end; j++) line_at(g, b, h, i)[j * step] = 0.f;
 }
 
-void add_tile(const BackwardCall& g, const QueryTile& t, int64_t key, int keys, const float* ds) {
+void add_tile(const BackwardCall& g, const QueryTile& tile, int64_t key, int keys, const float* ds) {
     const int64_t step = g.a->dbias_stride[3];
-    RowCursor at(t, g.c.p->group);
-    for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        const int64_t head = t.kv_head * at.group + at.group_head;
+    RowCursor at(tile, g.c.p->group);
+    for (int lane = 0; lane < tile.rows; lane++, at.next()) {
+        const int64_t head = tile.kv_head * at.group + at.group_head;
         const float scale = g.c.p->has(FA_OPERAND_BIAS_SCALE) ? g.c.a->bias_scale[head] : 1.f;
-        float* const line = line_at(g, t.batch, head, at.position) + key * step;
-        for (int j = 0; j < keys; j++) line[j * step] += scale * ds[j * t.width + lane];
+        float* const line = line_at(g, tile.batch, head, at.position) + key * step;
+        for (int j = 0; j < keys; j++) line[j * step] += scale * ds[j * tile.width + lane];
     }
 }
 

@@ -18,12 +18,12 @@ constexpr int64_t kTileElements = kMaxRows * kTileKeys;
 int64_t step_values(int64_t dim) { return 4 * operand_shape(dim).depth * kTileValues; }  // of 64 rows, however they are packed
 
 // Addresses of the tile's rows of q or dout; none for a lane that takes no part.
-void row_pointers(const BackwardCall& g, const QueryTile& t, const void* base, const int64_t stride[4], const BackwardScratch& x,
+void row_pointers(const BackwardCall& g, const QueryTile& tile, const void* base, const int64_t stride[4], const BackwardScratch& x,
                   const uint16_t** rows) {
     const Problem& p = *g.c.p;
-    RowCursor at(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        const int64_t index = query_index(p, stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head);
+    RowCursor at(tile, p.group);
+    for (int lane = 0; lane < tile.rows; lane++, at.next()) {
+        const int64_t index = query_index(p, stride, tile.seq, tile.batch, at.position, tile.kv_head * p.group + at.group_head);
         rows[lane] = x.lse[lane] == kPosInf ? nullptr : static_cast<const uint16_t*>(base) + index;
     }
 }
@@ -60,7 +60,7 @@ void lay_out_operands(const Problem& problem, int block_keys, MatrixOperands* m,
     m->packed = arena.allocate<uint16_t>(qk);
 }
 
-static void pack_keys(const BackwardCall& g, const QueryTile& t, int64_t key, int keys, BackwardScratch& x) {
+static void pack_keys(const BackwardCall& g, const QueryTile& tile, int64_t key, int keys, BackwardScratch& x) {
     const MatrixKernels& mk = *g.c.k->matrix;
     const MatrixOperands& m = x.matrix;
     const MatrixShape qk = operand_shape(g.c.p->d.dim_qk), v = operand_shape(g.c.p->d.dim_v);
@@ -68,23 +68,23 @@ static void pack_keys(const BackwardCall& g, const QueryTile& t, int64_t key, in
         const char* rows[kKeyBlock] = {};
         const int64_t first = key + step * kKeyBlock, k_at = step * step_values(qk.dim_qk), v_at = step * step_values(v.dim_v);
         const int count = int(min_of(kKeyBlock, keys - step * kKeyBlock));
-        locate_kv_rows(g.c, t, KvOperand::k, t.kv_head, first, count, rows);
+        locate_kv_rows(g.c, tile, KvOperand::k, tile.kv_head, first, count, rows);
         for (int half = 0; half < 2; half++) mk.pack_q(qk, values_of(rows + half * kRowBlock), m.k + k_at + half * qk.q_bytes() / 2);
         mk.pack_k(qk, values_of(rows), m.packed);
         mk.transpose_k(qk, m.packed, m.k_transposed + k_at);
-        locate_kv_rows(g.c, t, KvOperand::v, t.kv_head, first, count, rows);
+        locate_kv_rows(g.c, tile, KvOperand::v, tile.kv_head, first, count, rows);
         for (int half = 0; half < 2; half++) mk.pack_q(v, values_of(rows + half * kRowBlock), m.v + v_at + half * v.q_bytes() / 2);
     }
 }
 
-void pack_rows(const BackwardCall& g, const QueryTile& t, BackwardScratch& x) {
+void pack_rows(const BackwardCall& g, const QueryTile& tile, BackwardScratch& x) {
     const MatrixKernels& mk = *g.c.k->matrix;
     const MatrixShape qk = operand_shape(g.c.p->d.dim_qk), v = operand_shape(g.c.p->d.dim_v);
     const uint16_t* rows[kMaxRows] = {};
-    row_pointers(g, t, g.inputs.q, g.c.p->d.q_stride, x, rows);
+    row_pointers(g, tile, g.inputs.q, g.c.p->d.q_stride, x, rows);
     mk.pack_k(qk, rows, x.matrix.q);
     mk.pack_rows(qk, rows, x.matrix.q_rows);
-    row_pointers(g, t, g.a->dout, g.a->dout_stride, x, rows);
+    row_pointers(g, tile, g.a->dout, g.a->dout_stride, x, rows);
     mk.pack_k(v, rows, x.matrix.dout);
     mk.pack_rows(v, rows, x.matrix.dout_rows);
 }
@@ -141,8 +141,8 @@ BackwardScratch tile_scratch(const BackwardCall& g, int tile, const BackwardScra
 }
 
 // Zeroes what dropout removes, and rescales the rest: rows of dout are as they were given.
-void apply_dropout_rescaled(const BackwardCall& g, const QueryTile& t, int64_t key, int keys, float* p_or_ds) {
-    apply_dropout_tile(g.c, t, key, keys, p_or_ds);
+void apply_dropout_rescaled(const BackwardCall& g, const QueryTile& tile, int64_t key, int keys, float* p_or_ds) {
+    apply_dropout_tile(g.c, tile, key, keys, p_or_ds);
     for (int i = 0; i < keys * kMaxRows; i++) p_or_ds[i] *= g.c.dropout_rescale;
 }
 
@@ -156,14 +156,14 @@ struct UnmaskedTiles {
 float product_factor(const Call& call) { return call.factor.q * call.factor.product; }
 
 // P and dS of a tile as operands, now or with the other `unmasked` ones; false when no key is kept.
-bool matrix_softmax_backward(const BackwardCall& g, const QueryTile& t, const KeyBlock& block, int64_t key, int keys, int64_t at,
+bool matrix_softmax_backward(const BackwardCall& g, const QueryTile& tile, const KeyBlock& block, int64_t key, int keys, int64_t at,
                              BackwardScratch& x, UnmaskedTiles& unmasked) {
     const Call& c = g.c;
     const MatrixKernels& mk = *c.k->matrix;
     float *const s = x.w.s, *const slope = c.p->d.softcap > 0 ? x.slope : nullptr, factor = product_factor(c);
     uint16_t *const p = x.matrix.p + at, *const ds = x.matrix.ds + at, *const pairs = x.matrix.ds_pairs + at;
     TileScoreMod task;
-    if (!prepare_score_mod(c, t, key, keys, x.w, &task)) return false;
+    if (!prepare_score_mod(c, tile, key, keys, x.w, &task)) return false;
     const int64_t step = (key - block.key) / kKeyBlock;
     if (mk.softmax_backward_tiles && task.kind == TileClass::full && keys == kKeyBlock && !c.has_score_mod && !c.has_dropout &&
         factor > 0) {
@@ -182,14 +182,14 @@ bool matrix_softmax_backward(const BackwardCall& g, const QueryTile& t, const Ke
     gemm_scores_dp(g, step, x);
     const bool scale_first = c.has_score_mod || !(factor > 0);  // −inf times any other factor would not remove a key
     for (int i = 0; scale_first && i < keys * kMaxRows; i++) s[i] *= factor;
-    apply_score_mod(c, t, key, keys, task, x.w, slope);
+    apply_score_mod(c, tile, key, keys, task, x.w, slope);
     if (!c.has_dropout) {
         mk.softmax_backward(s, x.dp, keys, scale_first ? 1.f : factor, x.lse, x.delta, slope, p, ds, pairs);
         return true;
     }
-    apply_dropout_rescaled(g, t, key, keys, x.dp);
-    c.k->softmax_backward(s, x.dp, t.vectors, keys, scale_first ? 1.f : factor, x.lse, x.delta, slope);
-    apply_dropout_rescaled(g, t, key, keys, s);
+    apply_dropout_rescaled(g, tile, key, keys, x.dp);
+    c.k->softmax_backward(s, x.dp, tile.vectors, keys, scale_first ? 1.f : factor, x.lse, x.delta, slope);
+    apply_dropout_rescaled(g, tile, key, keys, s);
     mk.pack_p_ds(s, x.dp, keys, p, ds, pairs);
     return true;
 }

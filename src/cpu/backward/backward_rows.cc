@@ -29,11 +29,11 @@ PanelLayout key_panels(const BackwardCall& g, int64_t columns) {
 
 int64_t dq_floats(const BackwardCall& g) { return round_up(g.c.p->d.dim_qk, g.matrix ? 32 : 1) * kMaxRows; }
 
-bool init_rows(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t) {
-    if (!init_tile(g.c, batch, kv_head, block, t)) return false;
+bool init_rows(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t block, QueryTile* tile) {
+    if (!init_tile(g.c, batch, kv_head, block, tile)) return false;
     if (!g.matrix) return true;
-    t->width = kMaxRows;
-    t->vectors = kMaxRows / g.c.k->lanes;
+    tile->width = kMaxRows;
+    tile->vectors = kMaxRows / g.c.k->lanes;
     return true;
 }
 
@@ -93,64 +93,65 @@ struct RowsF32 {
     int64_t stride;
 };
 
-RowsF32 gather_rows(const BackwardCall& g, const QueryTile& t, const void* from, const int64_t stride[4], int64_t dim, const float* factor,
-                    bool scaled, BackwardScratch& x) {
+RowsF32 gather_rows(const BackwardCall& g, const QueryTile& tile, const void* from, const int64_t stride[4], int64_t dim,
+                    const float* factor, bool scaled, BackwardScratch& x) {
     const Problem& p = *g.c.p;
-    bool in_place = p.d.q_dtype == FA_F32 && p.group == 1 && t.rows == t.width && !scaled;
-    for (int lane = 0; lane < t.rows; lane++) in_place &= factor[lane] != 0.f;
-    if (in_place) return {static_cast<const float*>(from) + query_index(p, stride, t.seq, t.batch, t.first, t.kv_head), stride[1]};
-    RowCursor at(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, at.next()) {
+    bool in_place = p.d.q_dtype == FA_F32 && p.group == 1 && tile.rows == tile.width && !scaled;
+    for (int lane = 0; lane < tile.rows; lane++) in_place &= factor[lane] != 0.f;
+    if (in_place)
+        return {static_cast<const float*>(from) + query_index(p, stride, tile.seq, tile.batch, tile.first, tile.kv_head), stride[1]};
+    RowCursor at(tile, p.group);
+    for (int lane = 0; lane < tile.rows; lane++, at.next()) {
         float* const line = x.lines + lane * dim;
-        const int64_t index = query_index(p, stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head);
+        const int64_t index = query_index(p, stride, tile.seq, tile.batch, at.position, tile.kv_head * p.group + at.group_head);
         if (factor[lane] == 0.f) zero_lanes(x.lines, dim, lane, lane + 1);
         else g.c.k->widen[type_index(p.d.q_dtype)](element(from, index, p.d.q_dtype), dim, line);
         for (int64_t i = 0; scaled && i < dim; i++) line[i] *= factor[lane];
     }
-    zero_lanes(x.lines, dim, t.rows, t.width);
+    zero_lanes(x.lines, dim, tile.rows, tile.width);
     return {x.lines, dim};
 }
 
 }  // namespace
 
-void load_rows(const BackwardCall& g, QueryTile& t, BackwardScratch& x) {
+void load_rows(const BackwardCall& g, QueryTile& tile, BackwardScratch& x) {
     const Call& c = g.c;
     const Problem& p = *c.p;
     const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v;
     const PanelLayout q_rows = query_panels(g, dim), dout_rows = query_panels(g, dim_v);
     float factor[kMaxRows] = {}, kept[kMaxRows] = {};
     // Rows without keys may hold anything, and take no part.
-    RowCursor at(t, p.group);
-    for (int lane = 0; lane < t.width; lane++, at.next()) {
-        const float lse = lane < t.rows ? lse_of(g, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head) : kPosInf;
+    RowCursor at(tile, p.group);
+    for (int lane = 0; lane < tile.width; lane++, at.next()) {
+        const float lse = lane < tile.rows ? lse_of(g, tile.seq, tile.batch, at.position, tile.kv_head * p.group + at.group_head) : kPosInf;
         const bool none = has_no_keys(lse);
         x.lse[lane] = none ? kPosInf : lse * kLog2e;
-        x.delta[lane] = none ? 0.f : x.row_delta[t.first + lane];
+        x.delta[lane] = none ? 0.f : x.row_delta[tile.first + lane];
         factor[lane] = none ? 0.f : c.factor.q;
         kept[lane] = none ? 0.f : c.dropout_rescale;
     }
-    if (g.matrix) return pack_rows(g, t, x);
-    const RowsF32 q = gather_rows(g, t, g.inputs.q, p.d.q_stride, dim, kept, false, x);
-    for (int lane = 0; lane < t.rows; lane++) q_rows.put_row(x.q_rows, lane, q.data + lane * q.stride);
-    t.q = x.w.q;
-    c.k->transpose(q.data, q.stride, t.width, dim, factor, t.q, t.width);
+    if (g.matrix) return pack_rows(g, tile, x);
+    const RowsF32 q = gather_rows(g, tile, g.inputs.q, p.d.q_stride, dim, kept, false, x);
+    for (int lane = 0; lane < tile.rows; lane++) q_rows.put_row(x.q_rows, lane, q.data + lane * q.stride);
+    tile.q = x.w.q;
+    c.k->transpose(q.data, q.stride, tile.width, dim, factor, tile.q, tile.width);
 
-    const RowsF32 dout = gather_rows(g, t, g.a->dout, g.a->dout_stride, dim_v, kept, c.has_dropout, x);
-    for (int lane = 0; lane < t.rows; lane++) dout_rows.put_row(x.dout_rows, lane, dout.data + lane * dout.stride);
-    c.k->transpose(dout.data, dout.stride, t.width, dim_v, nullptr, x.dout, t.width);
+    const RowsF32 dout = gather_rows(g, tile, g.a->dout, g.a->dout_stride, dim_v, kept, c.has_dropout, x);
+    for (int lane = 0; lane < tile.rows; lane++) dout_rows.put_row(x.dout_rows, lane, dout.data + lane * dout.stride);
+    c.k->transpose(dout.data, dout.stride, tile.width, dim_v, nullptr, x.dout, tile.width);
 }
 
-void write_dq(const BackwardCall& g, const QueryTile& t, float* acc, BackwardScratch& x) {
+void write_dq(const BackwardCall& g, const QueryTile& tile, float* acc, BackwardScratch& x) {
     const Problem& p = *g.c.p;
     const int64_t dim = p.d.dim_qk;
-    g.c.k->transpose(acc, t.width, dim, t.width, nullptr, x.lines, dim);
-    RowCursor at(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        const int64_t head = t.kv_head * p.group + at.group_head;
+    g.c.k->transpose(acc, tile.width, dim, tile.width, nullptr, x.lines, dim);
+    RowCursor at(tile, p.group);
+    for (int lane = 0; lane < tile.rows; lane++, at.next()) {
+        const int64_t head = tile.kv_head * p.group + at.group_head;
         float* const line = x.lines + lane * dim;
-        const bool empty = has_no_keys(lse_of(g, t.seq, t.batch, at.position, head));
+        const bool empty = has_no_keys(lse_of(g, tile.seq, tile.batch, at.position, head));
         for (int64_t i = 0; i < dim; i++) line[i] = empty ? 0.f : line[i] * p.d.scale;
-        write_line(g, line, dim, g.a->dq, query_index(p, g.a->dq_stride, t.seq, t.batch, at.position, head), p.d.q_dtype);
+        write_line(g, line, dim, g.a->dq, query_index(p, g.a->dq_stride, tile.seq, tile.batch, at.position, head), p.d.q_dtype);
     }
 }
 
@@ -166,19 +167,19 @@ void write_dq_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, int
     }
 }
 
-void write_dkv(const BackwardCall& g, const QueryTile& t, int64_t key, int keys, BackwardScratch& x) {
+void write_dkv(const BackwardCall& g, const QueryTile& tile, int64_t key, int keys, BackwardScratch& x) {
     const Problem& p = *g.c.p;
     const PanelLayout dk = key_panels(g, p.d.dim_qk), dv = key_panels(g, p.d.dim_v);
     for (int j = 0; j < keys; j++) {
-        const int64_t slot = t.seq.k_begin + key + j;
+        const int64_t slot = tile.seq.k_begin + key + j;
         if (g.a->dk) {
             dk.get_row(x.dk, j, x.lines);
             for (int64_t i = 0; i < p.d.dim_qk; i++) x.lines[i] *= p.d.scale;
-            write_line(g, x.lines, p.d.dim_qk, g.a->dk, key_index(p, g.a->dk_stride, t.batch, slot, t.kv_head), p.d.k_dtype);
+            write_line(g, x.lines, p.d.dim_qk, g.a->dk, key_index(p, g.a->dk_stride, tile.batch, slot, tile.kv_head), p.d.k_dtype);
         }
         if (g.a->dv) {
             dv.get_row(x.dv, j, x.lines);
-            write_line(g, x.lines, p.d.dim_v, g.a->dv, key_index(p, g.a->dv_stride, t.batch, slot, t.kv_head), p.d.k_dtype);
+            write_line(g, x.lines, p.d.dim_v, g.a->dv, key_index(p, g.a->dv_stride, tile.batch, slot, tile.kv_head), p.d.k_dtype);
         }
     }
 }

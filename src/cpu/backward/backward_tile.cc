@@ -5,33 +5,34 @@
 namespace fa {
 namespace cpu {
 
-bool softmax_backward_tile(const BackwardCall& g, const QueryTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap,
+bool softmax_backward_tile(const BackwardCall& g, const QueryTile& tile, KeyBlock& block, int64_t key, int keys, bool through_cap,
                            BackwardScratch& x) {
     const Call& c = g.c;
     float* const slope = through_cap && c.p->d.softcap > 0 ? x.slope : nullptr;
-    if (!score_tile(c, t, block, key, keys, x.w, slope)) return false;
-    c.k->qk(x.dout, t.vectors, t.vectors, block.v.data + (key - block.key) * block.v.stride, block.v.stride, keys, int(c.p->d.dim_v), x.dp);
-    if (c.has_dropout) apply_dropout_tile(c, t, key, keys, x.dp);
-    c.k->softmax_backward(x.w.s, x.dp, t.vectors, keys, 1.f, x.lse, x.delta, slope);
-    if (c.has_dropout) apply_dropout_tile(c, t, key, keys, x.w.s);
+    if (!score_tile(c, tile, block, key, keys, x.w, slope)) return false;
+    c.k->qk(x.dout, tile.vectors, tile.vectors, block.v.data + (key - block.key) * block.v.stride, block.v.stride, keys, int(c.p->d.dim_v),
+            x.dp);
+    if (c.has_dropout) apply_dropout_tile(c, tile, key, keys, x.dp);
+    c.k->softmax_backward(x.w.s, x.dp, tile.vectors, keys, 1.f, x.lse, x.delta, slope);
+    if (c.has_dropout) apply_dropout_tile(c, tile, key, keys, x.w.s);
     return true;
 }
 
 // acc[key][columns] += Σ_row p_or_ds[key][row] · rows[row][columns]
-static void accumulate_keys(const BackwardCall& g, const QueryTile& t, const float* p_or_ds, int64_t columns, float* rows, int64_t first,
+static void accumulate_keys(const BackwardCall& g, const QueryTile& tile, const float* p_or_ds, int64_t columns, float* rows, int64_t first,
                             int keys, float* acc) {
     const PanelLayout from = query_panels(g, columns), to = key_panels(g, columns);
     for (int64_t column = 0; column < columns; column += from.widest)
-        g.c.k->gemm_nn(p_or_ds, t.width, keys, from.at(rows, column, 0), from.vectors(column), t.rows, to.at(acc, column, first));
+        g.c.k->gemm_nn(p_or_ds, tile.width, keys, from.at(rows, column, 0), from.vectors(column), tile.rows, to.at(acc, column, first));
 }
 
-void accumulate_dqkv(const BackwardCall& g, const QueryTile& t, const KeyBlock& block, int64_t key, int keys, float* dq,
+void accumulate_dqkv(const BackwardCall& g, const QueryTile& tile, const KeyBlock& block, int64_t key, int keys, float* dq,
                      BackwardScratch& x) {
     const fa_attention_desc_t& d = g.c.p->d;
     const int64_t first = key - block.key;
-    if (g.a->dv) accumulate_keys(g, t, x.w.s, d.dim_v, x.dout_rows, first, keys, x.dv);
-    if (g.a->dk) accumulate_keys(g, t, x.dp, d.dim_qk, x.q_rows, first, keys, x.dk);
-    if (g.a->dq) g.c.k->gemm_tn(block.k.data + first * block.k.stride, block.k.stride, int(d.dim_qk), x.dp, t.vectors, keys, dq);
+    if (g.a->dv) accumulate_keys(g, tile, x.w.s, d.dim_v, x.dout_rows, first, keys, x.dv);
+    if (g.a->dk) accumulate_keys(g, tile, x.dp, d.dim_qk, x.q_rows, first, keys, x.dk);
+    if (g.a->dq) g.c.k->gemm_tn(block.k.data + first * block.k.stride, block.k.stride, int(d.dim_qk), x.dp, tile.vectors, keys, dq);
 }
 
 }  // namespace cpu

@@ -121,38 +121,40 @@ void from_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int
 }
 
 // A sequence's own rows decide, not those of longer ones in the call.
-const DecodeMatrixKernels* matrix_kernels(const Call& call, const QueryTile& t) {
-    return t.method->matrix ? matrix_kernels(*call.p, *call.k, t.rows) : nullptr;
+const DecodeMatrixKernels* matrix_kernels(const Call& call, const QueryTile& tile) {
+    return tile.method->matrix ? matrix_kernels(*call.p, *call.k, tile.rows) : nullptr;
 }
 
-void pack_matrix_q(const Call& call, const QueryTile& t, int panel_index, const DecodeMatrixKernels& decode, const DecodeScratch& scratch,
-                   Scratch& w) {
+void pack_matrix_q(const Call& call, const QueryTile& tile, int panel_index, const DecodeMatrixKernels& decode,
+                   const DecodeScratch& scratch, Scratch& w) {
     const Problem& p = *call.p;
     const char* rows[kDecodeRows];
-    q_pointers(call, t, rows);
-    if (t.method->rounds_q) round_q_to_bf16(call, t, rows, scratch.matrix.converted, w);
+    q_pointers(call, tile, rows);
+    if (tile.method->rounds_q) round_q_to_bf16(call, tile, rows, scratch.matrix.converted, w);
     const uint16_t* const* const values = reinterpret_cast<const uint16_t* const*>(rows);
-    scratch.has_limbs[panel_index] = use_int8_limbs(p, decode, t.rows) &&
-                                     decode.pack_limbs(values, t.rows, int(p.d.dim_qk), scratch.limbs + panel_index * limb_bytes(p));
-    if (!scratch.has_limbs[panel_index]) decode.pack_q(values, t.rows, p.d.k_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
-    for (int r = 0; r < t.rows; r++)
-        scratch.factor[panel_index * kDecodeRows + r] = q_factor(call, t, t.position(r, p.group), t.head(r, p.group));
+    scratch.has_limbs[panel_index] = use_int8_limbs(p, decode, tile.rows) &&
+                                     decode.pack_limbs(values, tile.rows, int(p.d.dim_qk), scratch.limbs + panel_index * limb_bytes(p));
+    if (!scratch.has_limbs[panel_index])
+        decode.pack_q(values, tile.rows, p.d.k_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(tile.q));
+    for (int r = 0; r < tile.rows; r++)
+        scratch.factor[panel_index * kDecodeRows + r] = q_factor(call, tile, tile.position(r, p.group), tile.head(r, p.group));
 }
 
-void pack_decode_q(const Call& call, QueryTile& t, int panel_index, Scratch& w) {
+void pack_decode_q(const Call& call, QueryTile& tile, int panel_index, Scratch& w) {
     const Problem& p = *call.p;
     const int64_t stride = padded(*call.k, p.d.dim_qk);
     const DecodeScratch scratch = lay_out_scratch(call, w);
-    t.q = scratch.q + panel_index * q_floats(p, *call.k, call.decode.rows);
-    t.width = t.rows;
-    if (const DecodeMatrixKernels* const decode = matrix_kernels(call, t)) return pack_matrix_q(call, t, panel_index, *decode, scratch, w);
-    for (int first = 0, block; first < t.rows; first += block) {
-        block = decode_block_rows(t.rows - first, call.k->lanes);
+    tile.q = scratch.q + panel_index * q_floats(p, *call.k, call.decode.rows);
+    tile.width = tile.rows;
+    if (const DecodeMatrixKernels* const decode = matrix_kernels(call, tile))
+        return pack_matrix_q(call, tile, panel_index, *decode, scratch, w);
+    for (int first = 0, block; first < tile.rows; first += block) {
+        block = decode_block_rows(tile.rows - first, call.k->lanes);
         for (int r = 0; r < block; r++) {
-            const float factor = load_q(call, t, t.position(first + r, p.group), t.head(first + r, p.group), w.line);
+            const float factor = load_q(call, tile, tile.position(first + r, p.group), tile.head(first + r, p.group), w.line);
             for (int64_t x = 0; x < p.d.dim_qk; x++) w.line[x] *= factor;
             to_vec_pairs(*call.k, decode_kernels(*call.k, p.d.k_dtype).deinterleaved, w.line, p.d.dim_qk,
-                         t.q + first * stride + r * 2 * call.k->lanes, block * 2 * call.k->lanes);
+                         tile.q + first * stride + r * 2 * call.k->lanes, block * 2 * call.k->lanes);
         }
     }
 }
@@ -163,10 +165,10 @@ void scale_columns(float* s, int rows, int keys, const float* factors) {
 }
 
 // Masks what each row does not see, and what lies outside the block's keys. `common`: keys that all rows see.
-void mask_keys(const Call& call, const QueryTile& t, const KeyBand& common, int64_t key, int to, float* s) {
+void mask_keys(const Call& call, const QueryTile& tile, const KeyBand& common, int64_t key, int to, float* s) {
     if (common.begin <= key && key + kTileKeys <= common.end) return;
-    for (int r = 0; r < t.rows; r++, s += kTileKeys) {
-        const KeyBand band = key_band(t.rule, t.position(r, call.p->group), t.seq.k_len);
+    for (int r = 0; r < tile.rows; r++, s += kTileKeys) {
+        const KeyBand band = key_band(tile.rule, tile.position(r, call.p->group), tile.seq.k_len);
         const int64_t end = max_of(min_of(band.end - key, to), 0), begin = min_of(max_of(band.begin - key, 0), end);
         for (int64_t j = 0; j < begin; j++) s[j] = kNegInf;
         for (int64_t j = end; j < kTileKeys; j++) s[j] = kNegInf;
@@ -174,19 +176,19 @@ void mask_keys(const Call& call, const QueryTile& t, const KeyBand& common, int6
 }
 
 // Turns scores of the block at `key`, once multiplied by `factor`, into P. kept: the keys of each row, where masks are data; else NULL.
-void softmax_block(const Call& call, const QueryTile& t, const KeyBand& common, int64_t key, int to, const uint64_t* kept, float factor,
+void softmax_block(const Call& call, const QueryTile& tile, const KeyBand& common, int64_t key, int to, const uint64_t* kept, float factor,
                    PartialState& state, float* s, float* rescale, const DecodeScratch& scratch) {
-    if (factor != 1.f) call.k->scale_scores(s, factor, t.rows * kTileKeys);
-    if (call.factor.product != 1.f) call.k->scale_scores(s, call.factor.product, t.rows * kTileKeys);
+    if (factor != 1.f) call.k->scale_scores(s, factor, tile.rows * kTileKeys);
+    if (call.factor.product != 1.f) call.k->scale_scores(s, call.factor.product, tile.rows * kTileKeys);
     const bool addend = call.p->has(FA_OPERAND_BIAS | FA_OPERAND_ALIBI);
-    if (addend && kept) gather_kept_addend(call, t, key, kept, scratch.addend);
-    else if (addend) build_addend(call, t, key, to, 1, kTileKeys, scratch.addend);
-    if (call.has_score_mod) call.k->score_mod(s, addend ? scratch.addend : nullptr, call.p->d.softcap, t.rows * kTileKeys);
-    if (!kept) mask_keys(call, t, common, key, to, s);
-    for (int r = 0; kept && r < t.rows; r++)
+    if (addend && kept) gather_kept_addend(call, tile, key, kept, scratch.addend);
+    else if (addend) build_addend(call, tile, key, to, 1, kTileKeys, scratch.addend);
+    if (call.has_score_mod) call.k->score_mod(s, addend ? scratch.addend : nullptr, call.p->d.softcap, tile.rows * kTileKeys);
+    if (!kept) mask_keys(call, tile, common, key, to, s);
+    for (int r = 0; kept && r < tile.rows; r++)
         if (kept[r] != ~uint64_t(0)) call.k->mask_word(s + r * kTileKeys, kept[r]);
-    call.k->decode_online_softmax(s, t.rows, state.m, state.l, rescale);
-    if (call.has_dropout) apply_dropout(call, t, key, to, 1, kTileKeys, s);
+    call.k->decode_online_softmax(s, tile.rows, state.m, state.l, rescale);
+    if (call.has_dropout) apply_dropout(call, tile, key, to, 1, kTileKeys, s);
 }
 
 // A block of keys that some row sees.

@@ -53,10 +53,10 @@ KvSource make_source(const Call& call, KvOperand operand, const QueryTile* tiles
     return source;
 }
 
-int look_up_rows(const Call& call, const QueryTile& t, int64_t key, int64_t end, uint64_t read, const KvSource& source, int at) {
+int look_up_rows(const Call& call, const QueryTile& tile, int64_t key, int64_t end, uint64_t read, const KvSource& source, int at) {
     const char** const rows = source.rows + at;
     const int known = int(min_of(kTileKeys, end - key));
-    locate_kv_rows(call, t, source.operand, 0, key, known, rows);
+    locate_kv_rows(call, tile, source.operand, 0, key, known, rows);
     for (int j = known; j < kTileKeys; j++) rows[j] = rows[known - 1];
     if (read == ~uint64_t(0)) return kTileKeys;
     int count = 0;
@@ -64,7 +64,7 @@ int look_up_rows(const Call& call, const QueryTile& t, int64_t key, int64_t end,
     return count;
 }
 
-void locate_chunk(const Call& call, const QueryTile& t, const KvSource& source, const KvHead& head, const KvRows& rows, int64_t key,
+void locate_chunk(const Call& call, const QueryTile& tile, const KvSource& source, const KvHead& head, const KvRows& rows, int64_t key,
                   int keys, float* widened, ChunkOperands& chunk, Scratch& w) {
     const bool k = source.operand == KvOperand::k;
     const DecodeKernels& kernels = *source.kernels;
@@ -74,12 +74,12 @@ void locate_chunk(const Call& call, const QueryTile& t, const KvSource& source, 
     chunk.scaled = head.scaled;
     if (chunk.scaled) {
         for (float& factor : chunk.factors) factor = 1.f;
-        load_descales(call, t, source.operand, key, keys, chunk.factors);
+        load_descales(call, tile, source.operand, key, keys, chunk.factors);
     }
     const bool can_read = source.plain && (!kernels.can_read || kernels.can_read(rows.row, rows.offset, keys, chunk.dim));
     if (can_read && (!chunk.scaled || all_in_range(chunk.factors, keys))) return;
     const bool unscaled = source.plain && !head.scaled;  // or the head's factor would act twice
-    const KvRowsF32 loaded = unscaled ? KvRowsF32{} : k ? load_k(call, t, key, keys, w.k, w) : load_v(call, t, key, keys, w.v, w);
+    const KvRowsF32 loaded = unscaled ? KvRowsF32{} : k ? load_k(call, tile, key, keys, w.k, w) : load_v(call, tile, key, keys, w.v, w);
     chunk.kernels = &call.k->decode[FA_F32];
     chunk.rows.row = chunk.widened;
     chunk.rows.offset = 0;

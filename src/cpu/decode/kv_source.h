@@ -51,10 +51,10 @@ void to_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64
 KvSource make_source(const Call& call, KvOperand operand, const QueryTile* tiles, int count, int64_t key, bool matrix, const char** rows);
 // Addresses for those of keys [key, key + kTileKeys) that are to be read, one behind the other from source.rows[at] on; of keys behind
 // `end`, the last one's. Returns their number.
-int look_up_rows(const Call& call, const QueryTile& t, int64_t key, int64_t end, uint64_t read, const KvSource& source, int at);
+int look_up_rows(const Call& call, const QueryTile& tile, int64_t key, int64_t end, uint64_t read, const KvSource& source, int at);
 // The `keys` keys from `key` on of a tile's head. Those that the kernel cannot read as they are stored are converted to f32, and multiplied
 // by their factors where these are not the head's.
-void locate_chunk(const Call& call, const QueryTile& t, const KvSource& source, const KvHead& head, const KvRows& rows, int64_t key,
+void locate_chunk(const Call& call, const QueryTile& tile, const KvSource& source, const KvHead& head, const KvRows& rows, int64_t key,
                   int keys, float* widened, ChunkOperands& chunk, Scratch& w);
 
 }  // namespace cpu

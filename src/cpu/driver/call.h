@@ -101,7 +101,7 @@ struct QueryTile {
 // Iterates over the position and the head of the tile's lanes, without a division for each.
 struct RowCursor {
     int64_t position, group_head, group;
-    RowCursor(const QueryTile& t, int64_t group_) : position(t.first / group_), group_head(t.first % group_), group(group_) {}
+    RowCursor(const QueryTile& tile, int64_t group_) : position(tile.first / group_), group_head(tile.first % group_), group(group_) {}
     void next() {
         if (++group_head < group) return;
         group_head = 0;

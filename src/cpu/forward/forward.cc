@@ -126,9 +126,9 @@ void worker_loop(void* arg, int64_t worker) {
     job.written.fetch_add(w.counters.written, std::memory_order_relaxed);
 }
 
-void finish_tile(const Call& call, const QueryTile& t, PartialState& state, Scratch& w) {
-    write_rows(call, t, state, w);
-    if (call.p->has(FA_OPERAND_SCORES)) write_scores(call, t, state, w);
+void finish_tile(const Call& call, const QueryTile& tile, PartialState& state, Scratch& w) {
+    write_rows(call, tile, state, w);
+    if (call.p->has(FA_OPERAND_SCORES)) write_scores(call, tile, state, w);
 }
 
 KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {

@@ -21,9 +21,9 @@ uint64_t bits_of_mask(const uint8_t* row, int64_t step, int64_t column, int firs
 
 // The keys of [key, key + kTileKeys) that a mask keeps, as far as `seen` has them, which is not 0. Elements before and behind those are not
 // read: a caller may not have them.
-uint64_t kept_by_mask(const Call& call, const QueryTile& t, const uint8_t* row, int64_t key, uint64_t seen) {
+uint64_t kept_by_mask(const Call& call, const QueryTile& tile, const uint8_t* row, int64_t key, uint64_t seen) {
     const Problem& p = *call.p;
-    const int64_t step = p.d.mask_stride[3], column = key - first_masked_key(p.d.mask_keys, t.seq.k_len);
+    const int64_t step = p.d.mask_stride[3], column = key - first_masked_key(p.d.mask_keys, tile.seq.k_len);
     const int first = int(max_of(int64_t(__builtin_ctzll(seen)), -column)), end = kWordKeys - __builtin_clzll(seen);
     const uint64_t before = low_bits(-column);  // there are columns for the last keys alone
     if (first >= end) return before;
@@ -84,19 +84,19 @@ bool share_heads(const int64_t period[2], const int64_t stride[4]) { return peri
 
 }  // namespace
 
-uint64_t kept_words(const Call& call, const QueryTile& t, int64_t key, uint64_t within, uint64_t* words) {
-    KeptKeysOfRows kept_keys{call, t, key};
-    RowCursor at(t, call.p->group);
+uint64_t kept_words(const Call& call, const QueryTile& tile, int64_t key, uint64_t within, uint64_t* words) {
+    KeptKeysOfRows kept_keys{call, tile, key};
+    RowCursor at(tile, call.p->group);
     uint64_t any = 0;
-    for (int lane = 0; lane < t.rows; lane++, at.next())
-        any |= words[lane] = kept_keys(at.position, t.kv_head * at.group + at.group_head, within);
+    for (int lane = 0; lane < tile.rows; lane++, at.next())
+        any |= words[lane] = kept_keys(at.position, tile.kv_head * at.group + at.group_head, within);
     return any;
 }
 
-bool keeps_keys(const Call& call, const QueryTile& t, int64_t key, uint64_t within) {
-    KeptKeysOfRows kept_keys{call, t, key};
-    for (int lane = t.rows - 1; lane >= 0; lane--)  // under a causal mask, the last row sees most
-        if (kept_keys(t.position(lane, call.p->group), t.head(lane, call.p->group), within) != 0) return true;
+bool keeps_keys(const Call& call, const QueryTile& tile, int64_t key, uint64_t within) {
+    KeptKeysOfRows kept_keys{call, tile, key};
+    for (int lane = tile.rows - 1; lane >= 0; lane--)  // under a causal mask, the last row sees most
+        if (kept_keys(tile.position(lane, call.p->group), tile.head(lane, call.p->group), within) != 0) return true;
     return false;
 }
 
@@ -106,15 +106,15 @@ bool heads_share_masks(const Call& call) {
            (!p.has(FA_OPERAND_BIAS) || share_heads(p.d.bias_period, p.d.bias_stride));
 }
 
-void gather_kept_addend(const Call& call, const QueryTile& t, int64_t key, const uint64_t* kept, float* addend) {
+void gather_kept_addend(const Call& call, const QueryTile& tile, int64_t key, const uint64_t* kept, float* addend) {
     const Problem& p = *call.p;
     const bool bias = p.has(FA_OPERAND_BIAS), alibi = p.has(FA_OPERAND_ALIBI), scaled = p.has(FA_OPERAND_BIAS_SCALE);
     int64_t before = -1;
-    RowCursor cursor(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, cursor.next()) {
+    RowCursor cursor(tile, p.group);
+    for (int lane = 0; lane < tile.rows; lane++, cursor.next()) {
         float* const line = addend + lane * kTileKeys;
-        const int64_t head = t.kv_head * cursor.group + cursor.group_head;
-        const int64_t row = bias ? bias_row(p, t.batch, head, cursor.position) : 0;
+        const int64_t head = tile.kv_head * cursor.group + cursor.group_head;
+        const int64_t row = bias ? bias_row(p, tile.batch, head, cursor.position) : 0;
         if (lane > 0 && row == before && kept[lane] == kept[lane - 1] && !alibi && !scaled) {
             memcpy(line, line - kTileKeys, kTileKeys * sizeof *line);
             continue;
@@ -125,8 +125,8 @@ void gather_kept_addend(const Call& call, const QueryTile& t, int64_t key, const
         const int first = __builtin_ctzll(kept[lane]), end = kWordKeys - __builtin_clzll(kept[lane]);
         if (bias) read_bias(call, head, row + (key + first) * p.d.bias_stride[3], end - first, line + first);
         if (!alibi) continue;
-        const float slope = call.a->alibi_slopes[t.batch * p.d.alibi_batch_stride + head];
-        for (int j = first; j < end; j++) line[j] -= slope * float(llabs(cursor.position + t.rule.off - (key + j)));
+        const float slope = call.a->alibi_slopes[tile.batch * p.d.alibi_batch_stride + head];
+        for (int j = first; j < end; j++) line[j] -= slope * float(llabs(cursor.position + tile.rule.off - (key + j)));
     }
 }
 

@@ -21,9 +21,9 @@ struct KvTensor {
     const int64_t* tail_stride;
 };
 
-KeyLocation locate(const Call& call, const QueryTile& t, int64_t key) {
-    if (t.slots) return locate_slot(call.slots, t.slots[key]);
-    return locate_key(pages_of(*call.p, call.a->page_table), t.seq, key);
+KeyLocation locate(const Call& call, const QueryTile& tile, int64_t key) {
+    if (tile.slots) return locate_slot(call.slots, tile.slots[key]);
+    return locate_key(pages_of(*call.p, call.a->page_table), tile.seq, key);
 }
 
 int64_t row_index(const Problem& problem, const int64_t* stride, const KeyLocation& at, int64_t head) {
@@ -49,10 +49,10 @@ void load_row(const Call& call, const KvTensor& s, const KeyLocation& at, int64_
     call.k->widen[type_index(s.tail_dtype)](tail, s.dim - s.own, to + s.own);
 }
 
-KvRowsF32 load(const Call& call, const QueryTile& t, const KvTensor& s, int64_t head, int64_t key, int keys, float* buffer, Scratch& w) {
+KvRowsF32 load(const Call& call, const QueryTile& tile, const KvTensor& s, int64_t head, int64_t key, int keys, float* buffer, Scratch& w) {
     const Problem& p = *call.p;
     if (call.count) w.counters.read += keys * (row_bytes(s.dtype, s.own) + row_bytes(s.tail_dtype, s.dim - s.own));
-    const KeyLocation first = locate(call, t, key);
+    const KeyLocation first = locate(call, tile, key);
     const bool evenly_spaced = contiguous_slots(call, first, keys) == keys;
     // Rows far apart are copied even so: at the usual strides, powers of two, a tile's rows would map to the same few cache sets,
     // and each needs a page of its own.
@@ -65,7 +65,7 @@ KvRowsF32 load(const Call& call, const QueryTile& t, const KvTensor& s, int64_t 
         return {buffer, s.dim};
     }
     for (int j = 0; j < keys; j++)
-        load_row(call, s, evenly_spaced ? KeyLocation{first.outer, first.row + j, true} : locate(call, t, key + j), head,
+        load_row(call, s, evenly_spaced ? KeyLocation{first.outer, first.row + j, true} : locate(call, tile, key + j), head,
                  buffer + j * s.dim);
     return {buffer, s.dim};
 }
@@ -99,37 +99,37 @@ KvTensor kv_tensor(const Call& call, KvOperand operand) {
             d.k_tail_stride};
 }
 
-int64_t own_head(const Call& call, const QueryTile& t, KvOperand operand) {
-    return operand == KvOperand::k ? call.p->k_head(t.kv_head) : call.p->v_head(t.kv_head);
+int64_t own_head(const Call& call, const QueryTile& tile, KvOperand operand) {
+    return operand == KvOperand::k ? call.p->k_head(tile.kv_head) : call.p->v_head(tile.kv_head);
 }
 
 }  // namespace
 
-KvRowsF32 load_k(const Call& call, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
-    return load(call, t, kv_tensor(call, KvOperand::k), call.p->k_head(t.kv_head), key, keys, buffer, w);
+KvRowsF32 load_k(const Call& call, const QueryTile& tile, int64_t key, int keys, float* buffer, Scratch& w) {
+    return load(call, tile, kv_tensor(call, KvOperand::k), call.p->k_head(tile.kv_head), key, keys, buffer, w);
 }
 
-KvRowsF32 load_v(const Call& call, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
-    return load(call, t, kv_tensor(call, KvOperand::v), call.p->v_head(t.kv_head), key, keys, buffer, w);
+KvRowsF32 load_v(const Call& call, const QueryTile& tile, int64_t key, int keys, float* buffer, Scratch& w) {
+    return load(call, tile, kv_tensor(call, KvOperand::v), call.p->v_head(tile.kv_head), key, keys, buffer, w);
 }
 
-void locate_kv_rows(const Call& call, const QueryTile& t, KvOperand operand, int64_t head, int64_t key, int keys, const char** rows) {
+void locate_kv_rows(const Call& call, const QueryTile& tile, KvOperand operand, int64_t head, int64_t key, int keys, const char** rows) {
     const KvTensor s = kv_tensor(call, operand);
     const int64_t step = s.stride[1] * type_bytes(s.dtype);
     for (int j = 0; j < keys;) {
-        const KeyLocation first = locate(call, t, key + j);
+        const KeyLocation first = locate(call, tile, key + j);
         const int end = j + contiguous_slots(call, first, keys - j);
         const char* row = element(s.data, row_index(*call.p, s.stride, first, head), s.dtype);
         for (; j < end; j++, row += step) rows[j] = row;
     }
 }
 
-void load_descales(const Call& call, const QueryTile& t, KvOperand operand, int64_t key, int keys, float* factors) {
+void load_descales(const Call& call, const QueryTile& tile, KvOperand operand, int64_t key, int keys, float* factors) {
     const KvTensor s = kv_tensor(call, operand);
     for (int j = 0; j < keys;) {
-        const KeyLocation first = locate(call, t, key + j);
+        const KeyLocation first = locate(call, tile, key + j);
         const int end = j + contiguous_slots(call, first, keys - j);
-        const int64_t at = factor_index(s.factors, first.outer, first.row, own_head(call, t, operand));
+        const int64_t at = factor_index(s.factors, first.outer, first.row, own_head(call, tile, operand));
         const float* factor = static_cast<const float*>(s.factors.factor) + at;
         for (; j < end; j++, factor += s.factors.stride[1]) factors[j] = *factor;
     }

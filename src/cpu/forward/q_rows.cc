@@ -7,15 +7,15 @@ namespace cpu {
 namespace {
 
 // Whether a tile's rows of q or o are floats at equal distances, and as many as lanes: then they are transposed in place of a copy.
-bool evenly_spaced(const Problem& problem, const QueryTile& t, int32_t dtype) {
-    return dtype == FA_F32 && problem.group == 1 && t.rows == t.width;
+bool evenly_spaced(const Problem& problem, const QueryTile& tile, int32_t dtype) {
+    return dtype == FA_F32 && problem.group == 1 && tile.rows == tile.width;
 }
 
-const float* q_row(const Call& call, const QueryTile& t, int64_t position) {
-    return static_cast<const float*>(call.a->q) + query_index(*call.p, call.p->d.q_stride, t.seq, t.batch, position, t.kv_head);
+const float* q_row(const Call& call, const QueryTile& tile, int64_t position) {
+    return static_cast<const float*>(call.a->q) + query_index(*call.p, call.p->d.q_stride, tile.seq, tile.batch, position, tile.kv_head);
 }
-float* o_row(const Call& call, const QueryTile& t, int64_t position) {
-    return static_cast<float*>(call.a->o) + query_index(*call.p, call.p->d.o_stride, t.seq, t.batch, position, t.kv_head);
+float* o_row(const Call& call, const QueryTile& tile, int64_t position) {
+    return static_cast<float*>(call.a->o) + query_index(*call.p, call.p->d.o_stride, tile.seq, tile.batch, position, tile.kv_head);
 }
 
 // Whether they follow each other without a gap, so that one conversion takes them all.
@@ -23,9 +23,9 @@ bool adjacent(const Problem& problem, const int64_t* stride, int64_t dim) { retu
 
 // Prefetches such rows of the next tile: hardware prefetchers do not follow rows that lie so far apart.
 template <class T>
-void prefetch_next_tile(const Call& call, const QueryTile& t, T* row(const Call&, const QueryTile&, int64_t), int64_t dim) {
-    const int64_t end = min_of(t.first + 2 * t.rows, t.seq.q_len);
-    for (int64_t i = t.first + t.rows; i < end; i++) prefetch_bytes(row(call, t, i), dim * int64_t(sizeof(float)));
+void prefetch_next_tile(const Call& call, const QueryTile& tile, T* row(const Call&, const QueryTile&, int64_t), int64_t dim) {
+    const int64_t end = min_of(tile.first + 2 * tile.rows, tile.seq.q_len);
+    for (int64_t i = tile.first + tile.rows; i < end; i++) prefetch_bytes(row(call, tile, i), dim * int64_t(sizeof(float)));
 }
 
 void narrow_rows(const Call& call, const float* lines, int rows, char* const* to) {
@@ -37,34 +37,34 @@ void narrow_rows(const Call& call, const float* lines, int rows, char* const* to
 
 }  // namespace
 
-bool init_tile(const Call& call, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t) {
+bool init_tile(const Call& call, int64_t batch, int64_t kv_head, int64_t block, QueryTile* tile) {
     const Problem& p = *call.p;
-    t->seq = sequence_of(call.sequences, batch);
-    t->first = tile_begin(call.tiles, block);
-    const int64_t rows = min_of(t->seq.q_len * p.group, tile_end(call.tiles, block)) - t->first;
+    tile->seq = sequence_of(call.sequences, batch);
+    tile->first = tile_begin(call.tiles, block);
+    const int64_t rows = min_of(tile->seq.q_len * p.group, tile_end(call.tiles, block)) - tile->first;
     if (rows <= 0) return false;
-    t->rule = mask_rule(call.rule, t->seq);
-    t->method = t->seq.q_len * p.group <= call.decode.rows ? &call.decode : &call.method;
-    t->batch = batch;
-    t->kv_head = kv_head;
-    t->rows = int(rows);
-    t->vectors = int(ceil_div(rows, call.k->lanes));
-    t->width = t->vectors * call.k->lanes;
-    t->slots = nullptr;
+    tile->rule = mask_rule(call.rule, tile->seq);
+    tile->method = tile->seq.q_len * p.group <= call.decode.rows ? &call.decode : &call.method;
+    tile->batch = batch;
+    tile->kv_head = kv_head;
+    tile->rows = int(rows);
+    tile->vectors = int(ceil_div(rows, call.k->lanes));
+    tile->width = tile->vectors * call.k->lanes;
+    tile->slots = nullptr;
     return true;
 }
 
-void list_slots(const Call& call, QueryTile& t, const QueryTile* of, Scratch& w) {
-    t.slots = w.slots;
+void list_slots(const Call& call, QueryTile& tile, const QueryTile* of, Scratch& w) {
+    tile.slots = w.slots;
     if (of) {
-        t.seq.k_len = of->seq.k_len;
+        tile.seq.k_len = of->seq.k_len;
         return;
     }
-    const ListSource list = slots_of(call.slots, t.seq, t.batch, t.head(0, call.p->group), t.position(0, call.p->group));
-    t.seq.k_len = 0;
+    const ListSource list = slots_of(call.slots, tile.seq, tile.batch, tile.head(0, call.p->group), tile.position(0, call.p->group));
+    tile.seq.k_len = 0;
     for (int64_t e = 0; list.entries && e < list.length(); e++) {
         const int32_t slot = list.entries[e * list.step];
-        if (slot >= 0) w.slots[t.seq.k_len++] = slot;
+        if (slot >= 0) w.slots[tile.seq.k_len++] = slot;
     }
 }
 
@@ -81,61 +81,62 @@ void apply_factors(const Factors& f, int64_t index, int64_t dims, float* line) {
     }
 }
 
-float q_factor(const Call& call, const QueryTile& t, int64_t position, int64_t head) {
+float q_factor(const Call& call, const QueryTile& tile, int64_t position, int64_t head) {
     const Problem& p = *call.p;
     if (!p.has(FA_OPERAND_Q_DESCALE)) return call.factor.q;
     const int64_t* s = p.d.q_descale_stride;
-    const int64_t at = t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2];
+    const int64_t at = tile.batch * s[0] + (tile.seq.q_begin + position) * s[1] + head * s[2];
     return call.factor.q * nan_if_infinite(static_cast<const float*>(call.a->q_descale)[at]);
 }
 
-float load_q(const Call& call, const QueryTile& t, int64_t position, int64_t head, float* line) {
+float load_q(const Call& call, const QueryTile& tile, int64_t position, int64_t head, float* line) {
     const Problem& p = *call.p;
-    const int64_t at = query_index(p, p.d.q_stride, t.seq, t.batch, position, head), own = p.q_dims();
+    const int64_t at = query_index(p, p.d.q_stride, tile.seq, tile.batch, position, head), own = p.q_dims();
     call.k->widen[type_index(p.d.q_dtype)](element(call.a->q, at, p.d.q_dtype), own, line);
-    if (p.plain_q()) return q_factor(call, t, position, head);
+    if (p.plain_q()) return q_factor(call, tile, position, head);
     const Factors factors = q_factors(p, call.a->q_descale);
-    if (factors.factor) apply_factors(factors, factor_index(factors, t.batch, t.seq.q_begin + position, head), own, line);
+    if (factors.factor) apply_factors(factors, factor_index(factors, tile.batch, tile.seq.q_begin + position, head), own, line);
     if (own < p.d.dim_qk) {
-        const int64_t tail = query_index(p, p.d.q_tail_stride, t.seq, t.batch, position, head);
+        const int64_t tail = query_index(p, p.d.q_tail_stride, tile.seq, tile.batch, position, head);
         call.k->widen[type_index(p.d.q_tail_dtype)](element(call.a->q_tail, tail, p.d.q_tail_dtype), p.d.dim_tail, line + own);
     }
     return call.factor.q;
 }
 
-void pack_q(const Call& call, QueryTile& t, int panel_index, Scratch& w) {
+void pack_q(const Call& call, QueryTile& tile, int panel_index, Scratch& w) {
     const Problem& p = *call.p;
     const int64_t dim = p.d.dim_qk;
     float* const lines = w.k;
     float factor[kMaxRows];
-    t.q = w.q + panel_index * dim * kMaxRows;
-    if (call.count) w.counters.read += t.rows * (row_bytes(p.d.q_dtype, p.q_dims()) + row_bytes(p.d.q_tail_dtype, dim - p.q_dims()));
-    if (p.plain_q() && evenly_spaced(p, t, p.d.q_dtype)) {
-        prefetch_next_tile(call, t, q_row, dim);
-        for (int lane = 0; lane < t.rows; lane++) factor[lane] = q_factor(call, t, t.first + lane, t.kv_head);
-        return call.k->transpose(q_row(call, t, t.first), p.d.q_stride[1], t.width, dim, factor, t.q, t.width);
+    tile.q = w.q + panel_index * dim * kMaxRows;
+    if (call.count) w.counters.read += tile.rows * (row_bytes(p.d.q_dtype, p.q_dims()) + row_bytes(p.d.q_tail_dtype, dim - p.q_dims()));
+    if (p.plain_q() && evenly_spaced(p, tile, p.d.q_dtype)) {
+        prefetch_next_tile(call, tile, q_row, dim);
+        for (int lane = 0; lane < tile.rows; lane++) factor[lane] = q_factor(call, tile, tile.first + lane, tile.kv_head);
+        return call.k->transpose(q_row(call, tile, tile.first), p.d.q_stride[1], tile.width, dim, factor, tile.q, tile.width);
     }
     const bool at_once = p.plain_q() && adjacent(p, p.d.q_stride, dim);
     if (at_once) {
-        const int64_t first = query_index(p, p.d.q_stride, t.seq, t.batch, t.first, t.kv_head);
-        call.k->widen[type_index(p.d.q_dtype)](element(call.a->q, first, p.d.q_dtype), t.rows * dim, lines);
+        const int64_t first = query_index(p, p.d.q_stride, tile.seq, tile.batch, tile.first, tile.kv_head);
+        call.k->widen[type_index(p.d.q_dtype)](element(call.a->q, first, p.d.q_dtype), tile.rows * dim, lines);
     }
-    RowCursor row(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, row.next()) {
-        const int64_t head = t.kv_head * p.group + row.group_head;
-        factor[lane] = at_once ? q_factor(call, t, row.position, head) : load_q(call, t, row.position, head, lines + lane * dim);
+    RowCursor row(tile, p.group);
+    for (int lane = 0; lane < tile.rows; lane++, row.next()) {
+        const int64_t head = tile.kv_head * p.group + row.group_head;
+        factor[lane] = at_once ? q_factor(call, tile, row.position, head) : load_q(call, tile, row.position, head, lines + lane * dim);
     }
-    memset(lines + t.rows * dim, 0, size_t(t.width - t.rows) * dim * sizeof(float));
-    for (int lane = t.rows; lane < t.width; lane++) factor[lane] = 0.f;
-    call.k->transpose(lines, dim, t.width, dim, factor, t.q, t.width);
+    memset(lines + tile.rows * dim, 0, size_t(tile.width - tile.rows) * dim * sizeof(float));
+    for (int lane = tile.rows; lane < tile.width; lane++) factor[lane] = 0.f;
+    call.k->transpose(lines, dim, tile.width, dim, factor, tile.q, tile.width);
 }
 
-void q_pointers(const Call& call, const QueryTile& t, const char** rows) {
+void q_pointers(const Call& call, const QueryTile& tile, const char** rows) {
     const Problem& p = *call.p;
-    RowCursor at(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, at.next())
-        rows[lane] = element(static_cast<const char*>(call.a->q),
-                             query_index(p, p.d.q_stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head), p.d.q_dtype);
+    RowCursor at(tile, p.group);
+    for (int lane = 0; lane < tile.rows; lane++, at.next())
+        rows[lane] =
+            element(static_cast<const char*>(call.a->q),
+                    query_index(p, p.d.q_stride, tile.seq, tile.batch, at.position, tile.kv_head * p.group + at.group_head), p.d.q_dtype);
 }
 
 // Types of k and v that are multiplied as bf16 then: those of 8 bits hold no value that this would round.
@@ -146,9 +147,9 @@ bool rounds_q_to_bf16(const fa_attention_desc_t& d) {
            rounds_to_bf16(d.v_dtype);
 }
 
-void round_q_to_bf16(const Call& call, const QueryTile& t, const char** rows, uint16_t* to, Scratch& w) {
+void round_q_to_bf16(const Call& call, const QueryTile& tile, const char** rows, uint16_t* to, Scratch& w) {
     const int64_t dim = call.p->d.dim_qk;
-    for (int r = 0; r < t.rows; r++, to += dim) {
+    for (int r = 0; r < tile.rows; r++, to += dim) {
         call.k->widen[type_index(call.p->d.q_dtype)](rows[r], dim, w.line);
         for (int64_t x = 0; x < dim; x++) w.line[x] = clamp_to_bf16(w.line[x]);
         call.k->narrow[type_index(FA_BF16)](w.line, dim, to);
@@ -156,53 +157,53 @@ void round_q_to_bf16(const Call& call, const QueryTile& t, const char** rows, ui
     }
 }
 
-void o_pointers(const Call& call, const QueryTile& t, char** rows) {
+void o_pointers(const Call& call, const QueryTile& tile, char** rows) {
     const Problem& p = *call.p;
-    RowCursor at(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        const int64_t head = t.kv_head * p.group + at.group_head;
-        rows[lane] = element(call.a->o, query_index(p, p.d.o_stride, t.seq, t.batch, at.position, head), p.d.o_dtype);
+    RowCursor at(tile, p.group);
+    for (int lane = 0; lane < tile.rows; lane++, at.next()) {
+        const int64_t head = tile.kv_head * p.group + at.group_head;
+        rows[lane] = element(call.a->o, query_index(p, p.d.o_stride, tile.seq, tile.batch, at.position, head), p.d.o_dtype);
     }
 }
 
-void init_state(const QueryTile& t, int64_t dim_v, PartialState& state) {
-    if (state.acc) memset(state.acc, 0, size_t(dim_v) * (t.method->o_row_major ? t.rows : t.width) * sizeof(float));
-    memset(state.l, 0, size_t(t.width) * sizeof(float));
+void init_state(const QueryTile& tile, int64_t dim_v, PartialState& state) {
+    if (state.acc) memset(state.acc, 0, size_t(dim_v) * (tile.method->o_row_major ? tile.rows : tile.width) * sizeof(float));
+    memset(state.l, 0, size_t(tile.width) * sizeof(float));
     float* const m = state.m;
-    for (int lane = 0; lane < t.width; lane++) m[lane] = kNegInf;
+    for (int lane = 0; lane < tile.width; lane++) m[lane] = kNegInf;
 }
 
-void merge_states(const Call& call, const QueryTile& t, const PartialState& part, PartialState& into) {
+void merge_states(const Call& call, const QueryTile& tile, const PartialState& part, PartialState& into) {
     const int64_t dim_v = call.p->d.dim_v;
     float a[kMaxRows], b[kMaxRows];
-    for (int lane = 0; lane < t.width; lane++) {
+    for (int lane = 0; lane < tile.width; lane++) {
         const Merged f = merge({into.m[lane], into.l[lane]}, {part.m[lane], part.l[lane]});
         into.m[lane] = f.state.m;
         into.l[lane] = f.state.l;
         a[lane] = f.scale_a;
         b[lane] = f.scale_b;
     }
-    if (t.method->o_row_major) {
-        for (int lane = 0; lane < t.rows; lane++)
+    if (tile.method->o_row_major) {
+        for (int lane = 0; lane < tile.rows; lane++)
             for (int64_t i = lane * dim_v; i < (lane + 1) * dim_v; i++) into.acc[i] = into.acc[i] * a[lane] + part.acc[i] * b[lane];
         return;
     }
     for (int64_t x = 0; x < dim_v; x++)
-        for (int lane = 0; lane < t.width; lane++) {
-            float* o = into.acc + x * t.width + lane;
-            *o = *o * a[lane] + part.acc[x * t.width + lane] * b[lane];
+        for (int lane = 0; lane < tile.width; lane++) {
+            float* o = into.acc + x * tile.width + lane;
+            *o = *o * a[lane] + part.acc[x * tile.width + lane] * b[lane];
         }
 }
 
-void write_rows(const Call& call, const QueryTile& t, PartialState& state, Scratch& w) {
+void write_rows(const Call& call, const QueryTile& tile, PartialState& state, Scratch& w) {
     const Problem& p = *call.p;
     const int64_t dim = p.d.dim_v;
     float factor[kMaxRows] = {};
-    for (int lane = 0; lane < t.rows; lane++) {
+    for (int lane = 0; lane < tile.rows; lane++) {
         RowState row{state.m[lane], state.l[lane] * kHeadroomFactor};
         float scale = 1.f;
         if (p.has(FA_OPERAND_SINKS)) {
-            const Merged f = merge(row, sink_state(call.a->sinks[t.head(lane, p.group)]));
+            const Merged f = merge(row, sink_state(call.a->sinks[tile.head(lane, p.group)]));
             row = f.state;
             scale = f.scale_a;
         }
@@ -217,25 +218,25 @@ void write_rows(const Call& call, const QueryTile& t, PartialState& state, Scrat
     }
     float* lines = state.acc;
     bool written = false;
-    if (!t.method->o_row_major) {
-        written = evenly_spaced(p, t, p.d.o_dtype);
-        if (written) prefetch_next_tile(call, t, o_row, dim);
-        lines = written ? o_row(call, t, t.first) : w.v;
-        call.k->finish_o(state.acc, t.vectors, dim, factor, scale);
-        call.k->transpose(state.acc, t.width, dim, t.width, nullptr, lines, written ? p.d.o_stride[1] : dim);
+    if (!tile.method->o_row_major) {
+        written = evenly_spaced(p, tile, p.d.o_dtype);
+        if (written) prefetch_next_tile(call, tile, o_row, dim);
+        lines = written ? o_row(call, tile, tile.first) : w.v;
+        call.k->finish_o(state.acc, tile.vectors, dim, factor, scale);
+        call.k->transpose(state.acc, tile.width, dim, tile.width, nullptr, lines, written ? p.d.o_stride[1] : dim);
     }
     char* to[kMaxRows];
-    if (!written) o_pointers(call, t, to);
-    if (!lines) t.method->write_o(call, t, factor, scale, to, w);
-    for (int lane = 0; lines && t.method->o_row_major && lane < t.rows; lane++)
+    if (!written) o_pointers(call, tile, to);
+    if (!lines) tile.method->write_o(call, tile, factor, scale, to, w);
+    for (int lane = 0; lines && tile.method->o_row_major && lane < tile.rows; lane++)
         call.k->finish_o_row(lines + lane * dim, dim, factor[lane], scale);
-    if (lines && !written) narrow_rows(call, lines, t.rows, to);
-    RowCursor row(t, p.group);
-    for (int lane = 0; p.has(FA_OPERAND_LSE) && lane < t.rows; lane++, row.next()) {
-        const int64_t at = lse_index(p, p.d.lse_stride, t.seq, t.batch, row.position, t.kv_head * p.group + row.group_head);
+    if (lines && !written) narrow_rows(call, lines, tile.rows, to);
+    RowCursor row(tile, p.group);
+    for (int lane = 0; p.has(FA_OPERAND_LSE) && lane < tile.rows; lane++, row.next()) {
+        const int64_t at = lse_index(p, p.d.lse_stride, tile.seq, tile.batch, row.position, tile.kv_head * p.group + row.group_head);
         call.a->lse[at] = log_sum_exp({state.m[lane], state.l[lane]});
     }
-    if (call.count) w.counters.written += t.rows * (dim * type_bytes(p.d.o_dtype) + (p.has(FA_OPERAND_LSE) ? 4 : 0));
+    if (call.count) w.counters.written += tile.rows * (dim * type_bytes(p.d.o_dtype) + (p.has(FA_OPERAND_LSE) ? 4 : 0));
 }
 
 void write_padding(const Call& call, int64_t batch, int64_t kv_head, int64_t block, Scratch& w) {

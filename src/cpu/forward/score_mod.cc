@@ -9,8 +9,8 @@ namespace cpu {
 namespace {
 
 // The row's band among keys [key, key + keys), counted from the first.
-KeyBand band_within(const QueryTile& t, int64_t position, int64_t key, int keys) {
-    const KeyBand b = key_band(t.rule, position, t.seq.k_len);
+KeyBand band_within(const QueryTile& tile, int64_t position, int64_t key, int keys) {
+    const KeyBand b = key_band(tile.rule, position, tile.seq.k_len);
     return {min_of(max_of(b.begin - key, 0), keys), min_of(max_of(b.end - key, 0), keys)};
 }
 
@@ -21,50 +21,50 @@ bool unit_key_stride(const Problem& problem) {
 }
 
 // One row's bias, −inf where the band or the mask removes the key.
-void gather_line(const Call& call, const QueryTile& t, int64_t position, int64_t head, int64_t key, int keys, float* line) {
+void gather_line(const Call& call, const QueryTile& tile, int64_t position, int64_t head, int64_t key, int keys, float* line) {
     const Problem& p = *call.p;
     // Bias and mask elements of keys that a band removes are not read: a caller may not have them.
-    const KeyBand band = band_within(t, position, key, keys);
+    const KeyBand band = band_within(tile, position, key, keys);
     const int begin = int(band.begin), count = int(max_of(band.end - band.begin, 0));
     for (int j = 0; j < begin; j++) line[j] = kNegInf;
     for (int j = begin + count; j < keys; j++) line[j] = kNegInf;
     if (count == 0) return;
     const int64_t at = key + begin, size = type_bytes(p.d.bias_dtype);
     if (p.has(FA_OPERAND_BIAS)) {
-        const int64_t first = bias_row(p, t.batch, head, position) + at;
+        const int64_t first = bias_row(p, tile.batch, head, position) + at;
         read_bias(call, head, first, count, line + begin);
         prefetch_bytes(static_cast<const char*>(call.a->bias) + (first + count) * size, kTileKeys * size);
     } else {
         memset(line + begin, 0, size_t(count) * sizeof(float));
     }
     if (p.has(FA_OPERAND_MASK)) {
-        const uint8_t* mask = call.a->mask + mask_row(p, t.batch, head, position) + at;
+        const uint8_t* mask = call.a->mask + mask_row(p, tile.batch, head, position) + at;
         call.k->apply_mask(mask, line + begin, count);
         prefetch_bytes(mask + count, kTileKeys);
     }
 }
 
-void locate_masks(const Call& call, const QueryTile& t, int64_t key, int keys, const uint8_t** masks) {
-    RowCursor at(t, call.p->group);
-    for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        masks[lane] = call.a->mask + mask_row(*call.p, t.batch, t.kv_head * at.group + at.group_head, at.position) + key;
+void locate_masks(const Call& call, const QueryTile& tile, int64_t key, int keys, const uint8_t** masks) {
+    RowCursor at(tile, call.p->group);
+    for (int lane = 0; lane < tile.rows; lane++, at.next()) {
+        masks[lane] = call.a->mask + mask_row(*call.p, tile.batch, tile.kv_head * at.group + at.group_head, at.position) + key;
         prefetch_bytes(masks[lane] + keys, kTileKeys);
     }
 }
 
 // The masks of keys that no band removes; returns how many keys they keep. Only where that is some but not all does it fill
 // `lines`.
-int gather_masks(const Call& call, const QueryTile& t, int64_t key, int keys, float* lines) {
+int gather_masks(const Call& call, const QueryTile& tile, int64_t key, int keys, float* lines) {
     const uint8_t* masks[kMaxRows];
-    locate_masks(call, t, key, keys, masks);
-    const int kept = call.k->count_masks(masks, t.rows, keys);
-    if (kept > 0 && kept < t.rows * keys) call.k->expand_masks(masks, t.rows, keys, lines);
+    locate_masks(call, tile, key, keys, masks);
+    const int kept = call.k->count_masks(masks, tile.rows, keys);
+    if (kept > 0 && kept < tile.rows * keys) call.k->expand_masks(masks, tile.rows, keys, lines);
     return kept;
 }
 
 // Does a mask have columns for some of these keys? One of the last keys keeps those before them.
-bool masks_keys(const Call& call, const QueryTile& t, int64_t key, int keys) {
-    return call.p->has(FA_OPERAND_MASK) && key + keys > first_masked_key(call.p->d.mask_keys, t.seq.k_len);
+bool masks_keys(const Call& call, const QueryTile& tile, int64_t key, int keys) {
+    return call.p->has(FA_OPERAND_MASK) && key + keys > first_masked_key(call.p->d.mask_keys, tile.seq.k_len);
 }
 
 }  // namespace
@@ -84,45 +84,45 @@ bool alibi_by_lanes(const Problem& problem) {
     return problem.has(FA_OPERAND_ALIBI) && !(problem.d.softcap > 0) && unit_key_stride(problem) && !problem.has(FA_OPERAND_FULL_LIST);
 }
 
-void add_alibi(const Call& call, const QueryTile& t, int64_t key, int keys, float* s) {
+void add_alibi(const Call& call, const QueryTile& tile, int64_t key, int keys, float* s) {
     float slope[kMaxRows] = {}, distance[kMaxRows] = {};
-    RowCursor at(t, call.p->group);
-    for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        slope[lane] = call.a->alibi_slopes[t.batch * call.p->d.alibi_batch_stride + t.kv_head * at.group + at.group_head];
-        distance[lane] = float(at.position + t.rule.off - key);
+    RowCursor at(tile, call.p->group);
+    for (int lane = 0; lane < tile.rows; lane++, at.next()) {
+        slope[lane] = call.a->alibi_slopes[tile.batch * call.p->d.alibi_batch_stride + tile.kv_head * at.group + at.group_head];
+        distance[lane] = float(at.position + tile.rule.off - key);
     }
-    call.k->add_alibi(s, t.vectors, keys, slope, distance);
+    call.k->add_alibi(s, tile.vectors, keys, slope, distance);
 }
 
-AddendKind gather_addend(const Call& call, const QueryTile& t, TileClass kind, int64_t key, int keys, Scratch& w) {
+AddendKind gather_addend(const Call& call, const QueryTile& tile, TileClass kind, int64_t key, int keys, Scratch& w) {
     const Problem& p = *call.p;
-    const bool bias = p.has(FA_OPERAND_BIAS), mask = masks_keys(call, t, key, keys);
+    const bool bias = p.has(FA_OPERAND_BIAS), mask = masks_keys(call, tile, key, keys);
     if (!bias && !mask && (!call.has_addend || alibi_by_lanes(p))) return AddendKind::none;
     const bool unmasked = call.sets.lists.full >= 0 && call.sets.lists.words;  // keys that neither bands nor masks remove
     if (!unit_key_stride(p) || unmasked || (p.has(FA_OPERAND_ALIBI) && !alibi_by_lanes(p))) {
-        if (t.rows < t.width) memset(w.addend, 0, size_t(keys) * t.width * sizeof(float));
-        build_addend(call, t, key, keys, t.width, 1, w.addend);
+        if (tile.rows < tile.width) memset(w.addend, 0, size_t(keys) * tile.width * sizeof(float));
+        build_addend(call, tile, key, keys, tile.width, 1, w.addend);
         return AddendKind::some;
     }
     const float* lines = w.s;
     int64_t stride = kTileKeys;
     int kept = -1;  // not counted yet
     if (kind == TileClass::full && !mask && p.d.bias_dtype == FA_F32 && p.group == 1 && !p.has(FA_OPERAND_BIAS_SCALE)) {
-        lines = static_cast<const float*>(call.a->bias) + bias_row(p, t.batch, t.kv_head, t.first) + key;
+        lines = static_cast<const float*>(call.a->bias) + bias_row(p, tile.batch, tile.kv_head, tile.first) + key;
         stride = p.d.bias_stride[2];
-        for (int r = 0; r < t.rows; r++) prefetch_bytes(lines + r * stride + keys, kTileKeys * sizeof(float));
+        for (int r = 0; r < tile.rows; r++) prefetch_bytes(lines + r * stride + keys, kTileKeys * sizeof(float));
     } else if (kind == TileClass::full && !bias) {
-        kept = gather_masks(call, t, key, keys, w.s);
+        kept = gather_masks(call, tile, key, keys, w.s);
     } else {
-        RowCursor at(t, p.group);
-        for (int lane = 0; lane < t.rows; lane++, at.next())
-            gather_line(call, t, at.position, t.kv_head * at.group + at.group_head, key, keys, w.s + lane * kTileKeys);
+        RowCursor at(tile, p.group);
+        for (int lane = 0; lane < tile.rows; lane++, at.next())
+            gather_line(call, tile, at.position, tile.kv_head * at.group + at.group_head, key, keys, w.s + lane * kTileKeys);
     }
-    if (kept < 0) kept = call.k->count_kept(lines, stride, t.rows, keys);
+    if (kept < 0) kept = call.k->count_kept(lines, stride, tile.rows, keys);
     if (kept == 0) return AddendKind::nothing_kept;
-    if (kept == t.rows * keys && !bias) return AddendKind::none;
-    if (t.rows < t.width) memset(w.addend, 0, size_t(keys) * t.width * sizeof(float));
-    call.k->transpose(lines, stride, t.rows, keys, nullptr, w.addend, t.width);
+    if (kept == tile.rows * keys && !bias) return AddendKind::none;
+    if (tile.rows < tile.width) memset(w.addend, 0, size_t(keys) * tile.width * sizeof(float));
+    call.k->transpose(lines, stride, tile.rows, keys, nullptr, w.addend, tile.width);
     return AddendKind::some;
 }
 

@@ -11,10 +11,10 @@ namespace cpu {
 namespace {
 
 // The rows of one position, from lane `first` of the tile on, as a tile for decoding.
-QueryTile position_tile(const Call& call, const QueryTile& t, int first) {
-    QueryTile rows = t;
-    rows.first = t.first + first;
-    rows.rows = int(min_of(call.p->group - rows.first % call.p->group, int64_t(t.rows - first)));
+QueryTile position_tile(const Call& call, const QueryTile& tile, int first) {
+    QueryTile rows = tile;
+    rows.first = tile.first + first;
+    rows.rows = int(min_of(call.p->group - rows.first % call.p->group, int64_t(tile.rows - first)));
     rows.panel_index = 0;
     return rows;
 }
@@ -43,28 +43,29 @@ void copy_state(const PartialState& from, int rows, int64_t dim, int64_t width, 
 
 }  // namespace
 
-bool streams_sparse_rows(const Call& call, const QueryTile& t) {
+bool streams_sparse_rows(const Call& call, const QueryTile& tile) {
     const Problem& p = *call.p;
-    return p.has(FA_OPERAND_MASK | FA_OPERAND_BIAS) && p.group <= call.decode.rows && t.method == &call.method &&
-           t.seq.q_len * p.group <= kMaxRows && p.group * p.d.dim_v <= kTileKeys * kMaxRows && heads_share_masks(call);
+    return p.has(FA_OPERAND_MASK | FA_OPERAND_BIAS) && p.group <= call.decode.rows && tile.method == &call.method &&
+           tile.seq.q_len * p.group <= kMaxRows && p.group * p.d.dim_v <= kTileKeys * kMaxRows && heads_share_masks(call);
 }
 
-uint64_t find_sparse_rows(const Call& call, const QueryTile& t, int64_t begin, int64_t end) {
+uint64_t find_sparse_rows(const Call& call, const QueryTile& tile, int64_t begin, int64_t end) {
     uint64_t sparse = 0;
-    for (int first = 0; first < t.rows;) {
-        const QueryTile rows = position_tile(call, t, first);
+    for (int first = 0; first < tile.rows;) {
+        const QueryTile rows = position_tile(call, tile, first);
         if (is_sparse_row(call, rows, begin, end)) sparse |= low_bits(rows.rows) << first;
         first += rows.rows;
     }
     return sparse;
 }
 
-void run_sparse_rows(const Call& call, const QueryTile& t, uint64_t sparse, int64_t begin, int64_t end, PartialState& state, Scratch& w) {
+void run_sparse_rows(const Call& call, const QueryTile& tile, uint64_t sparse, int64_t begin, int64_t end, PartialState& state,
+                     Scratch& w) {
     // By vectors: as f32 tiles, they round neither q nor P.
     Method vectors = call.decode;
     vectors.matrix = vectors.rounds_q = vectors.rounds_to_8_bits = false;
-    for (int first = 0; first < t.rows;) {
-        QueryTile rows = position_tile(call, t, first);
+    for (int first = 0; first < tile.rows;) {
+        QueryTile rows = position_tile(call, tile, first);
         if (sparse >> first & 1) {
             float m[kMaxRows], l[kMaxRows];
             PartialState own{w.s, m, l};
@@ -72,7 +73,7 @@ void run_sparse_rows(const Call& call, const QueryTile& t, uint64_t sparse, int6
             init_state(rows, call.p->d.dim_v, own);
             vectors.pack_q(call, rows, 0, w);
             vectors.mainloop(call, &rows, 1, begin, end, &own, w);
-            copy_state(own, rows.rows, call.p->d.dim_v, t.width, first, state);
+            copy_state(own, rows.rows, call.p->d.dim_v, tile.width, first, state);
         }
         first += rows.rows;
     }

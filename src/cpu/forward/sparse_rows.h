@@ -5,11 +5,11 @@
 namespace fa {
 namespace cpu {
 
-bool streams_sparse_rows(const Call& call, const QueryTile& t);
+bool streams_sparse_rows(const Call& call, const QueryTile& tile);
 // A bit for each row that masks leave at most half of its keys.
-uint64_t find_sparse_rows(const Call& call, const QueryTile& t, int64_t begin, int64_t end);
+uint64_t find_sparse_rows(const Call& call, const QueryTile& tile, int64_t begin, int64_t end);
 // Writes their states.
-void run_sparse_rows(const Call& call, const QueryTile& t, uint64_t sparse, int64_t begin, int64_t end, PartialState& state, Scratch& w);
+void run_sparse_rows(const Call& call, const QueryTile& tile, uint64_t sparse, int64_t begin, int64_t end, PartialState& state, Scratch& w);
 
 }  // namespace cpu
 }  // namespace fa

@@ -29,56 +29,57 @@ struct SeenKeys {
     }
 };
 
-SeenKeys seen_keys(const Call& call, const QueryTile& t, TileClass kind, int64_t key, int keys) {
+SeenKeys seen_keys(const Call& call, const QueryTile& tile, TileClass kind, int64_t key, int keys) {
     SeenKeys seen = {{keys, keys, keys, keys}};
-    if (kind != TileClass::partial || call.sets.any() || t.rows != call.k->rows) return seen;
-    for (int n = 0; n < t.vectors; n++) {
-        const int64_t last = t.position((n + 1) * call.k->lanes - 1, call.p->group);
-        seen.of_vector[n] = int(max_of(min_of(key_band(t.rule, last, t.seq.k_len).end - key, keys), 0));
+    if (kind != TileClass::partial || call.sets.any() || tile.rows != call.k->rows) return seen;
+    for (int n = 0; n < tile.vectors; n++) {
+        const int64_t last = tile.position((n + 1) * call.k->lanes - 1, call.p->group);
+        seen.of_vector[n] = int(max_of(min_of(key_band(tile.rule, last, tile.seq.k_len).end - key, keys), 0));
     }
     return seen;
 }
 
-void qk(const Call& call, const QueryTile& t, const SeenKeys& seen, const KvRowsF32& k, float* s) {
+void qk(const Call& call, const QueryTile& tile, const SeenKeys& seen, const KvRowsF32& k, float* s) {
     int done = 0;  // a key that a row sees is seen by those behind it, too
-    seen.each(t.vectors, [&](int first, int, int keys) {
+    seen.each(tile.vectors, [&](int first, int, int keys) {
         const int lane = first * call.k->lanes;
-        call.k->qk(t.q + lane, t.vectors - first, t.vectors, k.data + done * k.stride, k.stride, keys - done, int(call.p->d.dim_qk),
-                   s + done * t.width + lane);
+        call.k->qk(tile.q + lane, tile.vectors - first, tile.vectors, k.data + done * k.stride, k.stride, keys - done,
+                   int(call.p->d.dim_qk), s + done * tile.width + lane);
         done = keys;
     });
 }
 
-void pv(const Call& call, const QueryTile& t, const SeenKeys& seen, const KvRowsF32& v, const float* p, const float* rescale, float* acc) {
-    seen.each(t.vectors, [&](int first, int vectors, int keys) {
+void pv(const Call& call, const QueryTile& tile, const SeenKeys& seen, const KvRowsF32& v, const float* p, const float* rescale,
+        float* acc) {
+    seen.each(tile.vectors, [&](int first, int vectors, int keys) {
         const int lane = first * call.k->lanes;
-        call.k->pv(p + lane, vectors, t.vectors, v.data, v.stride, keys, int(call.p->d.dim_v), rescale + lane, acc + lane);
+        call.k->pv(p + lane, vectors, tile.vectors, v.data, v.stride, keys, int(call.p->d.dim_v), rescale + lane, acc + lane);
     });
 }
 
 // The product and its factor.
-void raw_scores(const Call& call, const QueryTile& t, const SeenKeys& seen, int keys, const KvRowsF32& k, Scratch& w) {
-    qk(call, t, seen, k, w.s);
-    if (call.factor.product != 1.f) call.k->scale_scores(w.s, call.factor.product, keys * t.width);
-    if (call.count) w.counters.flops += 2 * call.p->d.dim_qk * keys * t.rows;
+void raw_scores(const Call& call, const QueryTile& tile, const SeenKeys& seen, int keys, const KvRowsF32& k, Scratch& w) {
+    qk(call, tile, seen, k, w.s);
+    if (call.factor.product != 1.f) call.k->scale_scores(w.s, call.factor.product, keys * tile.width);
+    if (call.count) w.counters.flops += 2 * call.p->d.dim_qk * keys * tile.rows;
 }
 
 }  // namespace
 
-void build_addend(const Call& call, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend) {
+void build_addend(const Call& call, const QueryTile& tile, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend) {
     const Problem& p = *call.p;
     const fa_forward_args_t& a = *call.a;
     const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK), alibi = p.has(FA_OPERAND_ALIBI);
     const bool bits = p.d.mask_dtype == FA_BIT;
-    for (int lane = 0; lane < t.rows; lane++) {
-        const int64_t i = t.position(lane, p.group), h = t.head(lane, p.group);
+    for (int lane = 0; lane < tile.rows; lane++) {
+        const int64_t i = tile.position(lane, p.group), h = tile.head(lane, p.group);
         const int64_t* bs = p.d.bias_stride;
         const int64_t* ms = p.d.mask_stride;
-        const int64_t first = first_masked_key(p.d.mask_keys, t.seq.k_len);
-        const int64_t bias_begin = bias_row(p, t.batch, h, i), mask_begin = mask_row(p, t.batch, h, i);
+        const int64_t first = first_masked_key(p.d.mask_keys, tile.seq.k_len);
+        const int64_t bias_begin = bias_row(p, tile.batch, h, i), mask_begin = mask_row(p, tile.batch, h, i);
         const float bias_scale = p.has(FA_OPERAND_BIAS_SCALE) ? a.bias_scale[h] : 1.f;
-        const float slope = alibi ? a.alibi_slopes[t.batch * p.d.alibi_batch_stride + h] : 0.f;
-        const RowKeys row = visible_bits(call, t, i, h, key);
+        const float slope = alibi ? a.alibi_slopes[tile.batch * p.d.alibi_batch_stride + h] : 0.f;
+        const RowKeys row = visible_bits(call, tile, i, h, key);
         for (int j = 0; j < keys; j++) {
             const int64_t at = key + j;
             float* to = addend + j * key_step + lane * row_step;
@@ -90,53 +91,53 @@ void build_addend(const Call& call, const QueryTile& t, int64_t key, int keys, i
                 continue;
             }
             if (bias) *to = scaled_bias(bias_value(p, a.bias, bias_begin + at * bs[3]), bias_scale);
-            if (alibi) *to -= slope * float(llabs(i + t.rule.off - at));
+            if (alibi) *to -= slope * float(llabs(i + tile.rule.off - at));
         }
     }
 }
 
-bool prepare_score_mod(const Call& call, const QueryTile& t, int64_t key, int keys, Scratch& w, TileScoreMod* task) {
-    task->kind = classify(call, t, key, keys);
+bool prepare_score_mod(const Call& call, const QueryTile& tile, int64_t key, int keys, Scratch& w, TileScoreMod* task) {
+    task->kind = classify(call, tile, key, keys);
     if (task->kind == TileClass::empty) return false;
-    task->addend = gather_addend(call, t, task->kind, key, keys, w);
+    task->addend = gather_addend(call, tile, task->kind, key, keys, w);
     return task->addend != AddendKind::nothing_kept;
 }
 
-void apply_score_mod(const Call& call, const QueryTile& t, int64_t key, int keys, const TileScoreMod& task, Scratch& w, float* slope) {
+void apply_score_mod(const Call& call, const QueryTile& tile, int64_t key, int keys, const TileScoreMod& task, Scratch& w, float* slope) {
     const Problem& p = *call.p;
-    if (alibi_by_lanes(p)) add_alibi(call, t, key, keys, w.s);
-    if (slope) call.k->softcap(w.s, slope, p.d.softcap, keys * t.width);
+    if (alibi_by_lanes(p)) add_alibi(call, tile, key, keys, w.s);
+    if (slope) call.k->softcap(w.s, slope, p.d.softcap, keys * tile.width);
     if (call.has_score_mod)
-        call.k->score_mod(w.s, task.addend == AddendKind::some ? w.addend : nullptr, slope ? 0.f : p.d.softcap, keys * t.width);
-    if (task.kind == TileClass::partial) mask_tile(call, t, key, keys, w);
+        call.k->score_mod(w.s, task.addend == AddendKind::some ? w.addend : nullptr, slope ? 0.f : p.d.softcap, keys * tile.width);
+    if (task.kind == TileClass::partial) mask_tile(call, tile, key, keys, w);
 }
 
 // score_tile(), which also says of which keys.
-static bool score_seen_keys(const Call& call, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope,
+static bool score_seen_keys(const Call& call, const QueryTile& tile, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope,
                             SeenKeys* seen) {
     TileScoreMod task;
-    if (!prepare_score_mod(call, t, key, keys, w, &task)) return false;
-    if (!block.k.data) block.k = load_k(call, t, block.key, block.keys, w.k, w);
-    *seen = seen_keys(call, t, task.kind, key, keys);
-    raw_scores(call, t, *seen, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
-    apply_score_mod(call, t, key, keys, task, w, slope);
+    if (!prepare_score_mod(call, tile, key, keys, w, &task)) return false;
+    if (!block.k.data) block.k = load_k(call, tile, block.key, block.keys, w.k, w);
+    *seen = seen_keys(call, tile, task.kind, key, keys);
+    raw_scores(call, tile, *seen, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
+    apply_score_mod(call, tile, key, keys, task, w, slope);
     return true;
 }
 
-bool score_tile(const Call& call, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope) {
+bool score_tile(const Call& call, const QueryTile& tile, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope) {
     SeenKeys seen;
-    return score_seen_keys(call, t, block, key, keys, w, slope, &seen);
+    return score_seen_keys(call, tile, block, key, keys, w, slope, &seen);
 }
 
 static int64_t dropout_batch_head(const Call& call, int64_t batch, int64_t head) {
     return batch * call.dropout_at.heads + call.dropout_at.head + head;
 }
 
-void apply_dropout(const Call& call, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* p) {
+void apply_dropout(const Call& call, const QueryTile& tile, int64_t key, int keys, int64_t key_step, int64_t row_step, float* p) {
     const int64_t group = call.p->group;
-    for (int lane = 0; lane < t.rows; lane++) {
-        const int64_t row = call.dropout_at.row + t.position(lane, group),
-                      batch_head = dropout_batch_head(call, t.batch, t.head(lane, group));
+    for (int lane = 0; lane < tile.rows; lane++) {
+        const int64_t row = call.dropout_at.row + tile.position(lane, group),
+                      batch_head = dropout_batch_head(call, tile.batch, tile.head(lane, group));
         Philox4 words{};
         for (int j = 0; j < keys; j++) {
             const int64_t at = call.dropout_at.key + key + j;
@@ -146,30 +147,30 @@ void apply_dropout(const Call& call, const QueryTile& t, int64_t key, int keys, 
     }
 }
 
-void apply_dropout_tile(const Call& call, const QueryTile& t, int64_t key, int keys, float* p) {
+void apply_dropout_tile(const Call& call, const QueryTile& tile, int64_t key, int keys, float* p) {
     DropoutRows rows{};
-    RowCursor row(t, call.p->group);
-    for (int lane = 0; lane < t.rows; lane++, row.next()) {
-        const uint64_t batch_head = uint64_t(dropout_batch_head(call, t.batch, t.kv_head * row.group + row.group_head));
+    RowCursor row(tile, call.p->group);
+    for (int lane = 0; lane < tile.rows; lane++, row.next()) {
+        const uint64_t batch_head = uint64_t(dropout_batch_head(call, tile.batch, tile.kv_head * row.group + row.group_head));
         rows.position[lane] = uint32_t(call.dropout_at.row + row.position);
         rows.low[lane] = uint32_t(batch_head);
         rows.high[lane] = uint32_t(batch_head >> 32);
     }
-    call.k->apply_dropout(p, t.vectors, keys, call.dropout_at.key + key, call.dropout, rows);
+    call.k->apply_dropout(p, tile.vectors, keys, call.dropout_at.key + key, call.dropout, rows);
 }
 
 namespace {
 
 // Prefetches a share of k and v of keys [key, end), a tile's at most: their rows may lie on a page each, which hardware prefetchers
 // do not follow.
-void prefetch_kv(const Call& call, const QueryTile& t, int64_t key, int64_t end, int share, int shares) {
+void prefetch_kv(const Call& call, const QueryTile& tile, int64_t key, int64_t end, int share, int shares) {
     const int64_t keys = max_of(min_of(kTileKeys, end - key), 0), first = keys * share / shares,
                   count = keys * (share + 1) / shares - first;
     const char* rows[kTileKeys];
     const Problem& p = *call.p;
-    locate_kv_rows(call, t, KvOperand::k, p.k_head(t.kv_head), key + first, int(count), rows);
+    locate_kv_rows(call, tile, KvOperand::k, p.k_head(tile.kv_head), key + first, int(count), rows);
     for (int64_t j = 0; j < count; j++) prefetch_bytes(rows[j], row_bytes(p.d.k_dtype, p.k_dims()));
-    locate_kv_rows(call, t, KvOperand::v, p.v_head(t.kv_head), key + first, int(count), rows);
+    locate_kv_rows(call, tile, KvOperand::v, p.v_head(tile.kv_head), key + first, int(count), rows);
     for (int64_t j = 0; j < count; j++) prefetch_bytes(rows[j], row_bytes(p.d.v_dtype, p.v_dims()));
 }
 
@@ -228,27 +229,27 @@ Method tile_method(const Problem& problem, const Kernels& k) {
             .mainloop = mainloop};
 }
 
-void write_scores(const Call& call, const QueryTile& t, const PartialState& state, Scratch& w) {
+void write_scores(const Call& call, const QueryTile& tile, const PartialState& state, Scratch& w) {
     const Problem& p = *call.p;
     const int32_t stage = p.d.scores_stage;
     const int64_t* stride = p.d.scores_stride;
-    for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
-        const int keys = int(min_of(kTileKeys, t.seq.k_len - key));
+    for (int64_t key = 0; key < tile.seq.k_len; key += kTileKeys) {
+        const int keys = int(min_of(kTileKeys, tile.seq.k_len - key));
         bool kept = true;
-        KeyBlock block{key, keys, load_k(call, t, key, keys, w.k, w), {}};
+        KeyBlock block{key, keys, load_k(call, tile, key, keys, w.k, w), {}};
         if (stage == FA_SCORES_RAW || stage == FA_SCORES_CAPPED) {
-            raw_scores(call, t, seen_keys(call, t, TileClass::full, key, keys), keys, block.k, w);
-            if (stage == FA_SCORES_CAPPED && p.d.softcap > 0) call.k->score_mod(w.s, nullptr, p.d.softcap, keys * t.width);
+            raw_scores(call, tile, seen_keys(call, tile, TileClass::full, key, keys), keys, block.k, w);
+            if (stage == FA_SCORES_CAPPED && p.d.softcap > 0) call.k->score_mod(w.s, nullptr, p.d.softcap, keys * tile.width);
         } else {
-            kept = score_tile(call, t, block, key, keys, w);
+            kept = score_tile(call, tile, block, key, keys, w);
         }
         const float unit = stage == FA_SCORES_RAW || (stage == FA_SCORES_CAPPED && !(p.d.softcap > 0)) ? 1.f : kLn2;
-        for (int lane = 0; lane < t.rows; lane++) {
-            const int64_t i = t.position(lane, p.group), h = t.head(lane, p.group);
+        for (int lane = 0; lane < tile.rows; lane++) {
+            const int64_t i = tile.position(lane, p.group), h = tile.head(lane, p.group);
             const RowState final_row{state.m[lane], state.l[lane]};
-            float* row = call.a->scores + t.batch * stride[0] + h * stride[1] + i * stride[2];
+            float* row = call.a->scores + tile.batch * stride[0] + h * stride[1] + i * stride[2];
             for (int j = 0; j < keys; j++) {
-                const float s = kept ? w.s[j * t.width + lane] : kNegInf;
+                const float s = kept ? w.s[j * tile.width + lane] : kNegInf;
                 float* to = row + (key + j) * stride[3];
                 if (stage != FA_SCORES_PROBABILITY) *to = s * unit;
                 else *to = s == kNegInf ? 0.f : prob(s, final_row.m) * normaliser(final_row);

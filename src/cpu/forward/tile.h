@@ -20,19 +20,19 @@ struct TileScoreMod {
     TileClass kind;
     AddendKind addend;
 };
-bool prepare_score_mod(const Call& call, const QueryTile& t, int64_t key, int keys, Scratch& w, TileScoreMod* task);
-void apply_score_mod(const Call& call, const QueryTile& t, int64_t key, int keys, const TileScoreMod& task, Scratch& w, float* slope);
+bool prepare_score_mod(const Call& call, const QueryTile& tile, int64_t key, int keys, Scratch& w, TileScoreMod* task);
+void apply_score_mod(const Call& call, const QueryTile& tile, int64_t key, int keys, const TileScoreMod& task, Scratch& w, float* slope);
 // Scores in log2 units, masked, of the tile's rows against keys [key, key + keys) of the block into w.s; false when none of them is
 // kept. `slope`, unless NULL, gets the softcap's derivative.
-bool score_tile(const Call& call, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope = nullptr);
+bool score_tile(const Call& call, const QueryTile& tile, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope = nullptr);
 // bias − slope · |i + off − j|, or −inf where the boolean mask or the band removes the key, for every row and key of the tile, so
 // many elements apart.
-void build_addend(const Call& call, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend);
+void build_addend(const Call& call, const QueryTile& tile, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend);
 // Zeroes the elements of P that dropout removes, so many elements apart; [key][width].
-void apply_dropout(const Call& call, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* p);
-void apply_dropout_tile(const Call& call, const QueryTile& t, int64_t key, int keys, float* p);
+void apply_dropout(const Call& call, const QueryTile& tile, int64_t key, int keys, int64_t key_step, int64_t row_step, float* p);
+void apply_dropout_tile(const Call& call, const QueryTile& tile, int64_t key, int keys, float* p);
 // Writes the scores output for the tile's rows; m and l in `state` are final.
-void write_scores(const Call& call, const QueryTile& t, const PartialState& state, Scratch& w);
+void write_scores(const Call& call, const QueryTile& tile, const PartialState& state, Scratch& w);
 
 }  // namespace cpu
 }  // namespace fa

@@ -11,28 +11,28 @@ static_assert(kTileKeys == kWordKeys, "a bit for each key of a tile");
 
 // visit(lane, position, head) for each row of the tile.
 template <class Visit>
-void each_row(const Call& call, const QueryTile& t, Visit visit) {
-    RowCursor at(t, call.p->group);
-    for (int lane = 0; lane < t.rows; lane++, at.next()) visit(lane, at.position, t.kv_head * at.group + at.group_head);
+void each_row(const Call& call, const QueryTile& tile, Visit visit) {
+    RowCursor at(tile, call.p->group);
+    for (int lane = 0; lane < tile.rows; lane++, at.next()) visit(lane, at.position, tile.kv_head * at.group + at.group_head);
 }
 
 // The list that all rows of the tile have; NULL: none, or several.
-const uint64_t* common_list(const Call& call, const QueryTile& t) {
+const uint64_t* common_list(const Call& call, const QueryTile& tile) {
     if (!call.sets.lists.words) return nullptr;
-    const int64_t group = call.p->group, last = t.position(t.rows - 1, group);
-    const uint64_t* const list = list_of(call.sets.lists, t.seq, t.batch, t.kv_head * group, t.position(0, group));
-    return list == list_of(call.sets.lists, t.seq, t.batch, (t.kv_head + 1) * group - 1, last) ? list : nullptr;
+    const int64_t group = call.p->group, last = tile.position(tile.rows - 1, group);
+    const uint64_t* const list = list_of(call.sets.lists, tile.seq, tile.batch, tile.kv_head * group, tile.position(0, group));
+    return list == list_of(call.sets.lists, tile.seq, tile.batch, (tile.kv_head + 1) * group - 1, last) ? list : nullptr;
 }
 
 }  // namespace
 
-KeyBand visible_keys(const Call& call, const QueryTile& t, int64_t begin, int64_t end) {
-    const KeyBand first = key_band(t.rule, t.position(0, call.p->group), t.seq.k_len);
-    const KeyBand last = key_band(t.rule, t.position(t.rows - 1, call.p->group), t.seq.k_len);
+KeyBand visible_keys(const Call& call, const QueryTile& tile, int64_t begin, int64_t end) {
+    const KeyBand first = key_band(tile.rule, tile.position(0, call.p->group), tile.seq.k_len);
+    const KeyBand last = key_band(tile.rule, tile.position(tile.rows - 1, call.p->group), tile.seq.k_len);
     if (!call.sets.any()) return {max_of(begin, first.begin), min_of(end, last.end)};
     KeyBand all{end, begin};
-    each_row(call, t, [&](int, int64_t position, int64_t head) {
-        const KeyBand row = row_hull(call.sets, t.seq, key_band(t.rule, position, t.seq.k_len), t.batch, head, position);
+    each_row(call, tile, [&](int, int64_t position, int64_t head) {
+        const KeyBand row = row_hull(call.sets, tile.seq, key_band(tile.rule, position, tile.seq.k_len), tile.batch, head, position);
         if (row.begin >= row.end) return;
         all.begin = min_of(all.begin, row.begin);
         all.end = max_of(all.end, row.end);
@@ -51,54 +51,54 @@ KeyBand visible_range(const Call& call, const QueryTile* tiles, int count, int64
     return range;
 }
 
-RowKeys visible_bits(const Call& call, const QueryTile& t, int64_t position, int64_t head, int64_t key) {
-    return row_keys(call.sets, t.seq, key_band(t.rule, position, t.seq.k_len), t.batch, head, position, key);
+RowKeys visible_bits(const Call& call, const QueryTile& tile, int64_t position, int64_t head, int64_t key) {
+    return row_keys(call.sets, tile.seq, key_band(tile.rule, position, tile.seq.k_len), tile.batch, head, position, key);
 }
 
-KeyBand common_keys(const Call& call, const QueryTile& t, int64_t begin, int64_t end) {
-    const KeyBand first = key_band(t.rule, t.position(0, call.p->group), t.seq.k_len);
-    const KeyBand last = key_band(t.rule, t.position(t.rows - 1, call.p->group), t.seq.k_len);
+KeyBand common_keys(const Call& call, const QueryTile& tile, int64_t begin, int64_t end) {
+    const KeyBand first = key_band(tile.rule, tile.position(0, call.p->group), tile.seq.k_len);
+    const KeyBand last = key_band(tile.rule, tile.position(tile.rows - 1, call.p->group), tile.seq.k_len);
     KeyBand common{max_of(begin, last.begin), min_of(end, first.end)};
     if (call.sets.lists.words || (call.sets.ranges.pairs && call.sets.ranges.max > 1)) return {end, begin};
     if (!call.sets.any()) return common;
-    each_row(call, t, [&](int, int64_t position, int64_t head) {
-        const KeyBand row = row_hull(call.sets, t.seq, {0, t.seq.k_len}, t.batch, head, position);
+    each_row(call, tile, [&](int, int64_t position, int64_t head) {
+        const KeyBand row = row_hull(call.sets, tile.seq, {0, tile.seq.k_len}, tile.batch, head, position);
         common.begin = max_of(common.begin, row.begin);
         common.end = min_of(common.end, row.end);
     });
     return common;
 }
 
-TileClass visible_words(const Call& call, const QueryTile& t, int64_t key, uint64_t within, int lanes, uint64_t* words) {
+TileClass visible_words(const Call& call, const QueryTile& tile, int64_t key, uint64_t within, int lanes, uint64_t* words) {
     uint64_t some = 0, all = ~uint64_t(0);
     RowSets own = call.sets;
     RowKeys listed{~uint64_t(0), 0};
-    if (const uint64_t* list = common_list(call, t)) {  // most blocks are absent or full: no row need be asked
-        listed = list_keys(call.sets.lists, list, t.seq.k_len, key);
+    if (const uint64_t* list = common_list(call, tile)) {  // most blocks are absent or full: no row need be asked
+        listed = list_keys(call.sets.lists, list, tile.seq.k_len, key);
         const bool none = ((listed.visible | listed.unmasked) & within) == 0;
         if (none || (listed.unmasked & within) == within) {
-            for (int lane = 0; lane < lanes; lane++) words[lane] = none || lane >= t.rows ? 0 : within;
+            for (int lane = 0; lane < lanes; lane++) words[lane] = none || lane >= tile.rows ? 0 : within;
             return none ? TileClass::empty : TileClass::full;
         }
         own.lists.words = nullptr;
     }
-    each_row(call, t, [&](int lane, int64_t position, int64_t head) {
-        const KeyBand band = key_band(t.rule, position, t.seq.k_len);
-        const uint64_t seen = row_keys(own, t.seq, band, t.batch, head, position, key).visible;
+    each_row(call, tile, [&](int lane, int64_t position, int64_t head) {
+        const KeyBand band = key_band(tile.rule, position, tile.seq.k_len);
+        const uint64_t seen = row_keys(own, tile.seq, band, tile.batch, head, position, key).visible;
         const uint64_t bits = words[lane] = ((seen & listed.visible) | listed.unmasked) & within;
         some |= bits;
         all &= bits;
     });
-    for (int lane = t.rows; lane < lanes; lane++) words[lane] = 0;
+    for (int lane = tile.rows; lane < lanes; lane++) words[lane] = 0;
     return some == 0 ? TileClass::empty : all == within ? TileClass::full : TileClass::partial;
 }
 
-TileClass classify(const Call& call, const QueryTile& t, int64_t key, int keys) {
-    const int64_t top = t.position(0, call.p->group), rows = t.position(t.rows - 1, call.p->group) - top + 1;
-    const TileClass band = tile_class(t.rule, top, rows, key, keys, t.seq.k_len);
+TileClass classify(const Call& call, const QueryTile& tile, int64_t key, int keys) {
+    const int64_t top = tile.position(0, call.p->group), rows = tile.position(tile.rows - 1, call.p->group) - top + 1;
+    const TileClass band = tile_class(tile.rule, top, rows, key, keys, tile.seq.k_len);
     if (!call.sets.any() || (band == TileClass::empty && !call.sets.lists.words)) return band;
     uint64_t words[kMaxRows];
-    return visible_words(call, t, key, low_bits(keys), t.rows, words);
+    return visible_words(call, tile, key, low_bits(keys), tile.rows, words);
 }
 
 int64_t next_visible_block(const Call& call, const QueryTile* tiles, int count, int64_t start, int64_t key) {
@@ -116,18 +116,18 @@ int64_t next_visible_block(const Call& call, const QueryTile* tiles, int count, 
     return nearest == INT64_MAX ? nearest : start + (nearest - start) / kTileKeys * kTileKeys;
 }
 
-void mask_tile(const Call& call, const QueryTile& t, int64_t key, int keys, Scratch& w) {
+void mask_tile(const Call& call, const QueryTile& tile, int64_t key, int keys, Scratch& w) {
     uint64_t gaps[kMaxRows] = {}, any = 0;
-    for (int lane = t.rows; lane < t.width; lane++) w.band_begin[lane] = 0, w.band_end[lane] = keys;
-    each_row(call, t, [&](int lane, int64_t position, int64_t head) {
-        const uint64_t bits = visible_bits(call, t, position, head, key).visible & low_bits(keys);
+    for (int lane = tile.rows; lane < tile.width; lane++) w.band_begin[lane] = 0, w.band_end[lane] = keys;
+    each_row(call, tile, [&](int lane, int64_t position, int64_t head) {
+        const uint64_t bits = visible_bits(call, tile, position, head, key).visible & low_bits(keys);
         w.band_begin[lane] = bits ? __builtin_ctzll(bits) : 0;
         w.band_end[lane] = bits ? kWordKeys - __builtin_clzll(bits) : 0;
         any |= gaps[lane] = ~bits & key_bits(w.band_begin[lane], w.band_end[lane], 0);
     });
-    call.k->mask_bands(w.s, t.vectors, keys, w.band_begin, w.band_end);
-    for (int lane = 0; any && lane < t.rows; lane++)
-        for (uint64_t rest = gaps[lane]; rest; rest &= rest - 1) w.s[__builtin_ctzll(rest) * t.width + lane] = kNegInf;
+    call.k->mask_bands(w.s, tile.vectors, keys, w.band_begin, w.band_end);
+    for (int lane = 0; any && lane < tile.rows; lane++)
+        for (uint64_t rest = gaps[lane]; rest; rest &= rest - 1) w.s[__builtin_ctzll(rest) * tile.width + lane] = kNegInf;
 }
 
 }  // namespace cpu

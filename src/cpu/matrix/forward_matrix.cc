@@ -101,13 +101,13 @@ void pack_rows(const Call& call, const MatrixShape& s, Pack pack, const Widen* w
 int64_t step_values(const MatrixShape& s) { return (s.k_bytes() + s.v_bytes()) / 2; }
 
 // Keys [key, key + kKeyBlock) of the tile's sequence, k before v.
-void pack_step(const Call& call, const QueryTile& t, int64_t key, uint16_t* to, Scratch& w) {
+void pack_step(const Call& call, const QueryTile& tile, int64_t key, uint16_t* to, Scratch& w) {
     const MatrixShape& s = scratch_of(w).shape;
     const char* rows[kKeyBlock] = {};
-    const int keys = int(min_of(kKeyBlock, t.seq.k_len - key));
-    locate_kv_rows(call, t, KvOperand::k, t.kv_head, key, keys, rows);
+    const int keys = int(min_of(kKeyBlock, tile.seq.k_len - key));
+    locate_kv_rows(call, tile, KvOperand::k, tile.kv_head, key, keys, rows);
     pack_rows(call, s, call.k->matrix->pack_k, call.k->widen_k, call.p->d.k_dtype, rows, kKeyBlock, s.dim_qk, to, w);
-    locate_kv_rows(call, t, KvOperand::v, t.kv_head, key, keys, rows);
+    locate_kv_rows(call, tile, KvOperand::v, tile.kv_head, key, keys, rows);
     pack_rows(call, s, call.k->matrix->pack_v, call.k->widen, call.p->d.v_dtype, rows, kKeyBlock, s.dim_v, to + s.k_bytes() / 2, w);
 }
 
@@ -116,21 +116,21 @@ void prefetch_rows(const char* const* rows, int count, int64_t bytes) {
     for (int i = 0; i < count; i++) prefetch_bytes(rows[i], bytes);
 }
 
-void prefetch_step(const Call& call, const QueryTile& t, int64_t key) {
+void prefetch_step(const Call& call, const QueryTile& tile, int64_t key) {
     const fa_attention_desc_t& d = call.p->d;
     const char* rows[kKeyBlock];
-    const int keys = int(min_of(kKeyBlock, t.seq.k_len - key));
-    locate_kv_rows(call, t, KvOperand::k, t.kv_head, key, keys, rows);
+    const int keys = int(min_of(kKeyBlock, tile.seq.k_len - key));
+    locate_kv_rows(call, tile, KvOperand::k, tile.kv_head, key, keys, rows);
     prefetch_rows(rows, keys, row_bytes(d.k_dtype, d.dim_qk));
-    locate_kv_rows(call, t, KvOperand::v, t.kv_head, key, keys, rows);
+    locate_kv_rows(call, tile, KvOperand::v, tile.kv_head, key, keys, rows);
     prefetch_rows(rows, keys, row_bytes(d.v_dtype, d.dim_v));
 }
 
-void prefetch_next_q(const Call& call, const QueryTile& t) {
+void prefetch_next_q(const Call& call, const QueryTile& tile) {
     const char* rows[kRowBlock];
-    QueryTile next = t;
-    next.first += t.rows;
-    next.rows = int(min_of(kRowBlock, t.seq.q_len * call.p->group - next.first));
+    QueryTile next = tile;
+    next.first += tile.rows;
+    next.rows = int(min_of(kRowBlock, tile.seq.q_len * call.p->group - next.first));
     if (next.rows <= 0) return;
     q_pointers(call, next, rows);
     prefetch_rows(rows, next.rows, row_bytes(call.p->d.q_dtype, call.p->d.dim_qk));
@@ -138,8 +138,8 @@ void prefetch_next_q(const Call& call, const QueryTile& t) {
 
 int64_t max_steps(const Problem& problem) { return ceil_div(problem.d.seqlen_k, kKeyBlock); }
 
-uint16_t* shared_step(const Call& call, const QueryTile& t, int64_t step) {
-    const int64_t head = t.batch * call.p->d.heads_k + t.kv_head - call.first_head;
+uint16_t* shared_step(const Call& call, const QueryTile& tile, int64_t step) {
+    const int64_t head = tile.batch * call.p->d.heads_k + tile.kv_head - call.first_head;
     return reinterpret_cast<uint16_t*>(call.shared) + (head * max_steps(*call.p) + step) * step_values(shape_of(*call.p));
 }
 
@@ -157,13 +157,13 @@ void prepare(const Call& call, int64_t index, Scratch& w) {
     }
 }
 
-void pack_q_tiles(const Call& call, QueryTile& t, int panel_index, Scratch& w) {
+void pack_q_tiles(const Call& call, QueryTile& tile, int panel_index, Scratch& w) {
     const MatrixScratch& scratch = scratch_of(w);
     const MatrixShape& s = scratch.shape;
     const char* rows[kRowBlock] = {};
-    q_pointers(call, t, rows);
-    prefetch_next_q(call, t);
-    if (t.method->rounds_q) round_q_to_bf16(call, t, rows, scratch.converted, w);
+    q_pointers(call, tile, rows);
+    prefetch_next_q(call, tile);
+    if (tile.method->rounds_q) round_q_to_bf16(call, tile, rows, scratch.converted, w);
     pack_rows(call, s, call.k->matrix->pack_q, nullptr, s.type, rows, kRowBlock, s.dim_qk, scratch.blocks[panel_index].q, w);
 }
 
@@ -174,40 +174,40 @@ void init_block(RowBlock& block) {
     block.ref_unset = block.acc_empty = true;
 }
 
-void init_matrix_rows(const Call& call, const QueryTile& t, int64_t begin, int64_t end, MatrixRow* rows) {
+void init_matrix_rows(const Call& call, const QueryTile& tile, int64_t begin, int64_t end, MatrixRow* rows) {
     const Problem& p = *call.p;
-    for (int lane = t.rows; lane < kRowBlock; lane++) rows[lane] = {};
-    RowCursor at(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        const int64_t head = t.kv_head * p.group + at.group_head;
-        const KeyBand band = key_band(t.rule, at.position, t.seq.k_len);
-        const int64_t slope = t.batch * p.d.alibi_batch_stride + head;
+    for (int lane = tile.rows; lane < kRowBlock; lane++) rows[lane] = {};
+    RowCursor at(tile, p.group);
+    for (int lane = 0; lane < tile.rows; lane++, at.next()) {
+        const int64_t head = tile.kv_head * p.group + at.group_head;
+        const KeyBand band = key_band(tile.rule, at.position, tile.seq.k_len);
+        const int64_t slope = tile.batch * p.d.alibi_batch_stride + head;
         rows[lane] = {.begin = max_of(band.begin, begin),
                       .end = min_of(band.end, end),
-                      .bias = bias_row(p, t.batch, head, at.position),
-                      .mask = mask_row(p, t.batch, head, at.position),
+                      .bias = bias_row(p, tile.batch, head, at.position),
+                      .mask = mask_row(p, tile.batch, head, at.position),
                       .bias_scale = p.has(FA_OPERAND_BIAS_SCALE) ? call.a->bias_scale[head] : 1.f,
                       .slope = p.has(FA_OPERAND_ALIBI) ? log2_slope(call.a->alibi_slopes[slope]) : 0.f,
-                      .diagonal = at.position + t.rule.off};
+                      .diagonal = at.position + tile.rule.off};
     }
 }
 
 // Of a sequence without keys nothing is read.
-float head_descale(const void* base, const int64_t* stride, const QueryTile& t) {
+float head_descale(const void* base, const int64_t* stride, const QueryTile& tile) {
     const float* const factors = static_cast<const float*>(base);
-    return factors && t.seq.k_len > 0 ? factors[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
+    return factors && tile.seq.k_len > 0 ? factors[tile.seq.kv_index * stride[0] + tile.kv_head * stride[2]] : 1.f;
 }
 
-float v_descale(const Call& call, const QueryTile& t) {
-    return head_descale(call.p->has(FA_OPERAND_V_DESCALE) ? call.a->v_descale : nullptr, call.p->d.v_descale_stride, t);
+float v_descale(const Call& call, const QueryTile& tile) {
+    return head_descale(call.p->has(FA_OPERAND_V_DESCALE) ? call.a->v_descale : nullptr, call.p->d.v_descale_stride, tile);
 }
 
-MatrixTask task_of(const Call& call, const QueryTile& t, const MatrixScratch& scratch) {
+MatrixTask task_of(const Call& call, const QueryTile& tile, const MatrixScratch& scratch) {
     const Problem& p = *call.p;
     MatrixTask task{};
     task.shape = scratch.shape;
     task.scale =
-        finite_or_nan(p.d.scale * head_descale(p.has(FA_OPERAND_K_DESCALE) ? call.a->k_descale : nullptr, p.d.k_descale_stride, t));
+        finite_or_nan(p.d.scale * head_descale(p.has(FA_OPERAND_K_DESCALE) ? call.a->k_descale : nullptr, p.d.k_descale_stride, tile));
     task.factor = task.scale * kLog2e;
     task.cap = p.d.softcap;
     task.bias = p.has(FA_OPERAND_BIAS) ? call.a->bias : nullptr;
@@ -223,15 +223,15 @@ MatrixTask task_of(const Call& call, const QueryTile& t, const MatrixScratch& sc
     return task;
 }
 
-void finish_block(const Call& call, const MatrixShape& shape, const QueryTile& t, const RowBlock& block, PartialState& state) {
-    const float scale = v_descale(call, t);
+void finish_block(const Call& call, const MatrixShape& shape, const QueryTile& tile, const RowBlock& block, PartialState& state) {
+    const float scale = v_descale(call, tile);
     if (block.acc_empty) memset(block.o, 0, size_t(shape.o_bytes()));
-    call.k->matrix->finish_state(shape, block, t.rows, scale, state.acc, state.m, state.l);
+    call.k->matrix->finish_state(shape, block, tile.rows, scale, state.acc, state.m, state.l);
 }
 
-void write_o(const Call& call, const QueryTile& t, const float* factor, float o_scale, char* const* to, Scratch& w) {
+void write_o(const Call& call, const QueryTile& tile, const float* factor, float o_scale, char* const* to, Scratch& w) {
     const MatrixScratch& scratch = scratch_of(w);
-    call.k->matrix->write_o(scratch.shape, scratch.blocks[t.panel_index], t.rows, v_descale(call, t), factor, o_scale, to);
+    call.k->matrix->write_o(scratch.shape, scratch.blocks[tile.panel_index], tile.rows, v_descale(call, tile), factor, o_scale, to);
 }
 
 // Keys of a split that some row of a block sees, and those that all of its rows see.
@@ -239,31 +239,31 @@ struct VisibleKeys {
     KeyBand split, some, all;
 };
 
-VisibleKeys visible_of(const Call& call, const QueryTile& t, int64_t begin, int64_t end) {
-    return {{begin, end}, visible_keys(call, t, begin, end), common_keys(call, t, begin, end)};
+VisibleKeys visible_of(const Call& call, const QueryTile& tile, int64_t begin, int64_t end) {
+    return {{begin, end}, visible_keys(call, tile, begin, end), common_keys(call, tile, begin, end)};
 }
 
 // The class of a row block's step by bands and ranges; `words`: [kRowBlock], as a step has them.
-TileClass class_of_step(const Call& call, const QueryTile& t, const VisibleKeys& visible, int64_t key, uint64_t* words) {
+TileClass class_of_step(const Call& call, const QueryTile& tile, const VisibleKeys& visible, int64_t key, uint64_t* words) {
     if (key >= visible.all.begin && key + kKeyBlock <= visible.all.end) return TileClass::full;
     if (!has_gaps(call)) return TileClass::partial;
     const uint64_t within = key_bits(visible.split.begin, visible.split.end, key);
-    const TileClass kind = visible_words(call, t, key, within, kRowBlock, words);
+    const TileClass kind = visible_words(call, tile, key, within, kRowBlock, words);
     return kind == TileClass::full && ~within ? TileClass::partial : kind;
 }
 
 // The steps of a row block within a chunk, whose operands begin at `packed`.
-int64_t list_steps(const Call& call, const QueryTile& t, const MatrixTask& task, const VisibleKeys& visible, RowBlock* block, int64_t chunk,
-                   int64_t steps, const uint16_t* packed, MainloopStep* to, uint64_t* words) {
+int64_t list_steps(const Call& call, const QueryTile& tile, const MatrixTask& task, const VisibleKeys& visible, RowBlock* block,
+                   int64_t chunk, int64_t steps, const uint16_t* packed, MainloopStep* to, uint64_t* words) {
     const MatrixShape& shape = task.shape;
     const int64_t first = max_of(visible.some.begin / kKeyBlock, chunk), end = min_of(ceil_div(visible.some.end, kKeyBlock), chunk + steps);
     int64_t n = 0;
     if (visible.some.begin >= visible.some.end) return n;
     for (int64_t step = first; step < end; step++) {
         const int64_t key = step * kKeyBlock;
-        const TileClass kind = class_of_step(call, t, visible, key, words);
+        const TileClass kind = class_of_step(call, tile, visible, key, words);
         if (kind == TileClass::empty) {
-            step = min_of(next_visible_block(call, &t, 1, 0, key + kKeyBlock) / kKeyBlock, end) - 1;
+            step = min_of(next_visible_block(call, &tile, 1, 0, key + kKeyBlock) / kKeyBlock, end) - 1;
             continue;
         }
         bool masked = kind == TileClass::partial;
@@ -282,29 +282,29 @@ int64_t list_steps(const Call& call, const QueryTile& t, const MatrixTask& task,
 }
 
 // Packs the keys of steps that are listed, each once, where they are not packed for all.
-void pack_listed(const Call& call, const QueryTile& t, const MatrixShape& s, int64_t chunk, const MainloopStep* steps, int64_t count,
+void pack_listed(const Call& call, const QueryTile& tile, const MatrixShape& s, int64_t chunk, const MainloopStep* steps, int64_t count,
                  uint16_t* packed, Scratch& w) {
     uint64_t done = 0;
     for (int64_t n = 0; n < count; n++) {
         const int64_t at = steps[n].key / kKeyBlock - chunk;
-        if (!(done >> at & 1)) pack_step(call, t, steps[n].key, packed + at * step_values(s), w);
+        if (!(done >> at & 1)) pack_step(call, tile, steps[n].key, packed + at * step_values(s), w);
         done |= uint64_t(1) << at;
     }
 }
 
 // ALiBi's scores mostly rise up to the diagonal. With row_ref set from there at once, a row is not rescaled at each step on the
 // way.
-void init_refs_alibi(const Call& call, const QueryTile& t, const MatrixTask& task, RowBlock& block, Scratch& w) {
-    for (int lane = 0; lane < t.rows;) {
+void init_refs_alibi(const Call& call, const QueryTile& tile, const MatrixTask& task, RowBlock& block, Scratch& w) {
+    for (int lane = 0; lane < tile.rows;) {
         const MatrixRow& row = block.rows[lane++];
         if (row.diagonal < row.begin || row.diagonal >= row.end) continue;
         const int64_t step = row.diagonal / kKeyBlock;
-        uint16_t* const packed = call.shared ? shared_step(call, t, step) : scratch_of(w).packed;
-        if (!call.shared) pack_step(call, t, step * kKeyBlock, packed, w);
+        uint16_t* const packed = call.shared ? shared_step(call, tile, step) : scratch_of(w).packed;
+        if (!call.shared) pack_step(call, tile, step * kKeyBlock, packed, w);
         uint64_t words[kRowBlock];
-        if (has_gaps(call)) visible_words(call, t, step * kKeyBlock, ~uint64_t(0), kRowBlock, words);
+        if (has_gaps(call)) visible_words(call, tile, step * kKeyBlock, ~uint64_t(0), kRowBlock, words);
         call.k->matrix->init_refs_at_diagonal(task, {&block, packed, nullptr, step * kKeyBlock, true, has_gaps(call) ? words : nullptr});
-        while (lane < t.rows && block.rows[lane].diagonal < (step + 1) * kKeyBlock) lane++;
+        while (lane < tile.rows && block.rows[lane].diagonal < (step + 1) * kKeyBlock) lane++;
     }
 }
 

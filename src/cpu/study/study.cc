@@ -41,34 +41,34 @@ Study make_study(const Call& call, Scratch& w) {
 }
 
 // A row tile's scores of all keys, [key][width], within the head's matrix.
-float* tile_scores(const Call& call, const QueryTile& t, float* matrix) { return matrix + t.first * call.p->d.seqlen_k; }
+float* tile_scores(const Call& call, const QueryTile& tile, float* matrix) { return matrix + tile.first * call.p->d.seqlen_k; }
 
-void finish(const Call& call, const QueryTile& t, PartialState& state, Scratch& w) {
-    write_rows(call, t, state, w);
+void finish(const Call& call, const QueryTile& tile, PartialState& state, Scratch& w) {
+    write_rows(call, tile, state, w);
     if (!call.p->has(FA_OPERAND_SCORES)) return;
-    QueryTile packed = t;
+    QueryTile packed = tile;
     pack_q(call, packed, 0, w);
     write_scores(call, packed, state, w);
 }
 
 // The accumulators of a tile are kept in o between two key blocks of flash1; these move them.
-float* o_row(const Call& call, const QueryTile& t, int lane) {
+float* o_row(const Call& call, const QueryTile& tile, int lane) {
     const Problem& p = *call.p;
-    const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
-    return static_cast<float*>(call.a->o) + query_index(p, p.d.o_stride, t.seq, t.batch, position, head);
+    const int64_t position = tile.position(lane, p.group), head = tile.head(lane, p.group);
+    return static_cast<float*>(call.a->o) + query_index(p, p.d.o_stride, tile.seq, tile.batch, position, head);
 }
 
-void load_o(const Call& call, const QueryTile& t, float* o) {
-    for (int lane = 0; lane < t.rows; lane++) {
-        const float* row = o_row(call, t, lane);
-        for (int64_t x = 0; x < call.p->d.dim_v; x++) o[x * t.width + lane] = row[x];
+void load_o(const Call& call, const QueryTile& tile, float* o) {
+    for (int lane = 0; lane < tile.rows; lane++) {
+        const float* row = o_row(call, tile, lane);
+        for (int64_t x = 0; x < call.p->d.dim_v; x++) o[x * tile.width + lane] = row[x];
     }
 }
 
-void store_o(const Call& call, const QueryTile& t, const float* o) {
-    for (int lane = 0; lane < t.rows; lane++) {
-        float* row = o_row(call, t, lane);
-        for (int64_t x = 0; x < call.p->d.dim_v; x++) row[x] = o[x * t.width + lane];
+void store_o(const Call& call, const QueryTile& tile, const float* o) {
+    for (int lane = 0; lane < tile.rows; lane++) {
+        float* row = o_row(call, tile, lane);
+        for (int64_t x = 0; x < call.p->d.dim_v; x++) row[x] = o[x * tile.width + lane];
     }
 }
 
