@@ -107,9 +107,9 @@ DecodeScratch lay_out_scratch(const Problem& problem, const Kernels& k, int rows
     return scratch;
 }
 
-DecodeScratch lay_out_scratch(const Call& call, const Scratch& w) {
+DecodeScratch lay_out_scratch(const Call& call, const Scratch& scratch) {
     int64_t bytes;
-    return lay_out_scratch(*call.p, *call.k, call.decode.rows, call.decode.panel, w.decode_memory, &bytes);
+    return lay_out_scratch(*call.p, *call.k, call.decode.rows, call.decode.panel, scratch.decode_memory, &bytes);
 }
 
 // Vector pairs (kv_source.h) back to a row.
@@ -338,7 +338,7 @@ void qk_chunk_matrix(const DecodePanel& panel, int i, const DecodeChunk& chunk, 
 }
 
 // Scores of a tile and chunk [first, first + panel.chunk_keys) of block n: all of it, softmax_block() masks what lies outside the band.
-void qk_tile_chunk(const DecodePanel& panel, int i, int64_t n, const VisitedBlock& b, int first, Scratch& w) {
+void qk_tile_chunk(const DecodePanel& panel, int i, int64_t n, const VisitedBlock& b, int first, Scratch& scratch) {
     const Call& c = *panel.c;
     const QueryTile& t = panel.tiles[i];
     if (!panel.sees(i, b)) return;
@@ -354,16 +354,16 @@ void qk_tile_chunk(const DecodePanel& panel, int i, int64_t n, const VisitedBloc
         return;
     }
     ChunkOperands chunk;
-    locate_chunk(c, t, panel.k, panel.k.head[i], rows, b.key + first, keys, panel.scratch.widened, chunk, w);
+    locate_chunk(c, t, panel.k, panel.k.head[i], rows, b.key + first, keys, panel.scratch.widened, chunk, scratch);
     chunk.kernels->qk(t.q, t.rows, chunk.rows, keys, chunk.dim, s);
     if (chunk.scaled) scale_columns(s, t.rows, keys, chunk.factors);
 }
 
 // A tile's softmax follows its last scores at once: the softmax of all tiles together would keep memory idle for too long.
-void qk_chunk(const DecodePanel& panel, int64_t n, int first, Scratch& w) {
+void qk_chunk(const DecodePanel& panel, int64_t n, int first, Scratch& scratch) {
     const VisitedBlock& b = panel.block(n);
     for (int i = 0; i < panel.count; i++) {
-        qk_tile_chunk(panel, i, n, b, first, w);
+        qk_tile_chunk(panel, i, n, b, first, scratch);
         if (first + panel.chunk_keys < kTileKeys || !panel.sees(i, b)) continue;
         const int64_t key = b.key;
         uint64_t words[kDecodeRows];
@@ -374,7 +374,7 @@ void qk_chunk(const DecodePanel& panel, int64_t n, int first, Scratch& w) {
     }
 }
 
-void pv_chunk(const DecodePanel& panel, int64_t n, int first, Scratch& w) {
+void pv_chunk(const DecodePanel& panel, int64_t n, int first, Scratch& scratch) {
     const VisitedBlock& b = panel.block(n);
     const Call& c = *panel.c;
     static const float ones[kDecodeRows] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -403,7 +403,7 @@ void pv_chunk(const DecodePanel& panel, int64_t n, int first, Scratch& w) {
             continue;
         }
         ChunkOperands chunk;
-        locate_chunk(c, t, panel.v, panel.v.head[i], rows, b.key + from, keys, panel.scratch.widened, chunk, w);
+        locate_chunk(c, t, panel.v, panel.v.head[i], rows, b.key + from, keys, panel.scratch.widened, chunk, scratch);
         if (chunk.scaled) scale_columns(p, t.rows, keys, chunk.factors);
         chunk.kernels->pv(p, t.rows, chunk.rows, keys, chunk.dim, rescale, o);
     }
@@ -421,13 +421,13 @@ void prefetch_block(const DecodePanel& panel, const KvSource& source, int64_t n,
 
 // Software pipeline of two blocks: scores of block n, each chunk before P V of the same chunk of the block before it, so that k and v
 // are read at one steady pace.
-void process_block(const DecodePanel& panel, int64_t n, Scratch& w) {
+void process_block(const DecodePanel& panel, int64_t n, Scratch& scratch) {
     const Problem& p = *panel.c->p;
     if (panel.masked && n < panel.found) prefetch_block(panel, panel.k, n, row_bytes(p.d.k_dtype, p.k_dims()));
     if (panel.masked && n > 0) prefetch_block(panel, panel.v, n - 1, row_bytes(p.d.v_dtype, p.v_dims()));
     for (int first = 0; first < kTileKeys; first += panel.chunk_keys) {
-        if (n < panel.found) qk_chunk(panel, n, first, w);
-        if (n > 0) pv_chunk(panel, n - 1, first, w);
+        if (n < panel.found) qk_chunk(panel, n, first, scratch);
+        if (n > 0) pv_chunk(panel, n - 1, first, scratch);
     }
 }
 
@@ -459,7 +459,8 @@ bool reads_in_place(const KvSource& source, int count) {
     return true;
 }
 
-void decode_mainloop(const Call& call, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& w) {
+void decode_mainloop(const Call& call, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states,
+                     Scratch& scratch) {
     const Problem& p = *call.p;
     DecodePanel panel{};
     panel.c = &call;
@@ -467,7 +468,7 @@ void decode_mainloop(const Call& call, const QueryTile* tiles, int count, int64_
     panel.count = count;
     panel.states = states;
     panel.matrix = matrix_kernels(call, tiles[0]);
-    panel.scratch = lay_out_scratch(call, w);
+    panel.scratch = lay_out_scratch(call, scratch);
     panel.limbs = panel.matrix && panel.scratch.has_limbs[0];
     const int64_t bytes = row_bytes(p.d.k_dtype, p.k_dims());
     panel.chunk_keys = panel.matrix ? max_of(panel.matrix->min_chunk_keys(tiles[0].rows), chunk_keys(bytes)) : chunk_keys(bytes);
@@ -500,7 +501,7 @@ void decode_mainloop(const Call& call, const QueryTile* tiles, int count, int64_
         if (n % kLookup == 0) find_blocks(panel, n + kLookup + 1);
         if (n % kLookup == 0 && n < panel.found) look_up_blocks(panel, n, panel.k);
         if (n % kLookup == 1) look_up_blocks(panel, n - 1, panel.v);
-        process_block(panel, n, w);
+        process_block(panel, n, scratch);
     }
     if (panel.matrix && panel.matrix->release) panel.matrix->release(callers);
     for (int i = 0; i < count; i++) write_acc(panel, i, states[i]);

@@ -65,7 +65,7 @@ int look_up_rows(const Call& call, const QueryTile& tile, int64_t key, int64_t e
 }
 
 void locate_chunk(const Call& call, const QueryTile& tile, const KvSource& source, const KvHead& head, const KvRows& rows, int64_t key,
-                  int keys, float* widened, ChunkOperands& chunk, Scratch& w) {
+                  int keys, float* widened, ChunkOperands& chunk, Scratch& scratch) {
     const bool k = source.operand == KvOperand::k;
     const DecodeKernels& kernels = *source.kernels;
     chunk.kernels = &kernels;
@@ -79,7 +79,9 @@ void locate_chunk(const Call& call, const QueryTile& tile, const KvSource& sourc
     const bool can_read = source.plain && (!kernels.can_read || kernels.can_read(rows.row, rows.offset, keys, chunk.dim));
     if (can_read && (!chunk.scaled || all_in_range(chunk.factors, keys))) return;
     const bool unscaled = source.plain && !head.scaled;  // or the head's factor would act twice
-    const KvRowsF32 loaded = unscaled ? KvRowsF32{} : k ? load_k(call, tile, key, keys, w.k, w) : load_v(call, tile, key, keys, w.v, w);
+    const KvRowsF32 loaded = unscaled ? KvRowsF32{}
+                             : k      ? load_k(call, tile, key, keys, scratch.k, scratch)
+                                      : load_v(call, tile, key, keys, scratch.v, scratch);
     chunk.kernels = &call.k->decode[FA_F32];
     chunk.rows.row = chunk.widened;
     chunk.rows.offset = 0;
@@ -88,8 +90,8 @@ void locate_chunk(const Call& call, const QueryTile& tile, const KvSource& sourc
     for (int j = 0; j < kMaxChunkKeys; j++) {
         float* row = widened + min_of(j, keys - 1) * chunk.dim;
         if (j < keys) {
-            if (unscaled) call.k->widen[type_index(source.dtype)](rows.row[j] + rows.offset, source.dim, w.line);
-            to_vec_pairs(*call.k, kernels.deinterleaved, unscaled ? w.line : loaded.data + j * loaded.stride, source.dim, row,
+            if (unscaled) call.k->widen[type_index(source.dtype)](rows.row[j] + rows.offset, source.dim, scratch.line);
+            to_vec_pairs(*call.k, kernels.deinterleaved, unscaled ? scratch.line : loaded.data + j * loaded.stride, source.dim, row,
                          2 * call.k->lanes);
         }
         chunk.widened[j] = reinterpret_cast<const char*>(row);

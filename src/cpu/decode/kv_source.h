@@ -55,7 +55,7 @@ int look_up_rows(const Call& call, const QueryTile& tile, int64_t key, int64_t e
 // The `keys` keys from `key` on of a tile's head. Those that the kernel cannot read as they are stored are converted to f32, and multiplied
 // by their factors where these are not the head's.
 void locate_chunk(const Call& call, const QueryTile& tile, const KvSource& source, const KvHead& head, const KvRows& rows, int64_t key,
-                  int keys, float* widened, ChunkOperands& chunk, Scratch& w);
+                  int keys, float* widened, ChunkOperands& chunk, Scratch& scratch);
 
 }  // namespace cpu
 }  // namespace fa

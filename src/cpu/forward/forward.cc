@@ -126,9 +126,9 @@ void worker_loop(void* arg, int64_t worker) {
     job.written.fetch_add(w.counters.written, std::memory_order_relaxed);
 }
 
-void finish_tile(const Call& call, const QueryTile& tile, PartialState& state, Scratch& w) {
-    write_rows(call, tile, state, w);
-    if (call.p->has(FA_OPERAND_SCORES)) write_scores(call, tile, state, w);
+void finish_tile(const Call& call, const QueryTile& tile, PartialState& state, Scratch& scratch) {
+    write_rows(call, tile, state, scratch);
+    if (call.p->has(FA_OPERAND_SCORES)) write_scores(call, tile, state, scratch);
 }
 
 KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
@@ -137,19 +137,19 @@ KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
 }
 
 // Initialises the tiles of an item that hold rows, and packs their q; returns their number.
-int init_tiles(const Call& call, const WorkItem& item, QueryTile* tiles, Scratch& w) {
+int init_tiles(const Call& call, const WorkItem& item, QueryTile* tiles, Scratch& scratch) {
     int n = 0;
     while (n < item.count && init_tile(call, item.batch, head_of(item, n), block_of(item, n), &tiles[n])) {
-        if (call.slots.any()) list_slots(call, tiles[n], n == 0 ? nullptr : &tiles[0], w);
+        if (call.slots.any()) list_slots(call, tiles[n], n == 0 ? nullptr : &tiles[0], scratch);
         tiles[n].panel_index = n;
-        tiles[n].method->pack_q(call, tiles[n], n, w);
+        tiles[n].method->pack_q(call, tiles[n], n, scratch);
         n++;
     }
     return n;
 }
 
 void run_split_mainloop(const Call& call, const Schedule& s, const QueryTile* tiles, int count, int64_t split, PartialState* states,
-                        Scratch& w) {
+                        Scratch& scratch) {
     const KeyBand range = split_range(s, tiles[0].seq.k_len, split);
     for (int i = 0; i < count; i++) init_state(tiles[i], call.p->d.dim_v, states[i]);
     uint64_t sparse[kMaxPanel] = {};
@@ -158,59 +158,59 @@ void run_split_mainloop(const Call& call, const Schedule& s, const QueryTile* ti
         sparse[i] = streams_sparse_rows(call, tiles[i]) ? find_sparse_rows(call, tiles[i], range.begin, range.end) : 0;
         all &= sparse[i] == low_bits(tiles[i].rows);
     }
-    if (!all) tiles[0].method->mainloop(call, tiles, count, range.begin, range.end, states, w);
+    if (!all) tiles[0].method->mainloop(call, tiles, count, range.begin, range.end, states, scratch);
     for (int i = 0; i < count; i++)
-        if (sparse[i]) run_sparse_rows(call, tiles[i], sparse[i], range.begin, range.end, states[i], w);
+        if (sparse[i]) run_sparse_rows(call, tiles[i], sparse[i], range.begin, range.end, states[i], scratch);
 }
 
-void write_tile_padding(const Call& call, const WorkItem& item, Scratch& w) {
-    for (int n = 0; n < item.count; n++) write_padding(call, item.batch, head_of(item, n), block_of(item, n), w);
+void write_tile_padding(const Call& call, const WorkItem& item, Scratch& scratch) {
+    for (int n = 0; n < item.count; n++) write_padding(call, item.batch, head_of(item, n), block_of(item, n), scratch);
 }
 
 // All splits of an item, one after the other.
-void run_item(const ForwardJob& job, int64_t index, char*, Scratch& w) {
+void run_item(const ForwardJob& job, int64_t index, char*, Scratch& scratch) {
     const Call& c = *job.c;
     const WorkItem item = item_at(c, job.panel, index);
     QueryTile tiles[kMaxPanel];
-    const int count = init_tiles(c, item, tiles, w);
+    const int count = init_tiles(c, item, tiles, scratch);
     if (count > 0) {
         const int64_t splits = split_count(tiles[0].seq.k_len, job.s->num_splits, job.s->split_size);
         PartialState total[kMaxPanel];
         for (int i = 0; i < count; i++) {
-            total[i] = w.total[i];
+            total[i] = scratch.total[i];
             if (splits == 1 && tiles[0].method->write_o) total[i].acc = nullptr;
         }
-        run_split_mainloop(c, *job.s, tiles, count, 0, total, w);
+        run_split_mainloop(c, *job.s, tiles, count, 0, total, scratch);
         for (int64_t split = 1; split < splits; split++) {
-            run_split_mainloop(c, *job.s, tiles, count, split, w.partial, w);
-            for (int i = 0; i < count; i++) merge_states(c, tiles[i], w.partial[i], total[i]);
+            run_split_mainloop(c, *job.s, tiles, count, split, scratch.partial, scratch);
+            for (int i = 0; i < count; i++) merge_states(c, tiles[i], scratch.partial[i], total[i]);
         }
-        for (int i = 0; i < count; i++) finish_tile(c, tiles[i], total[i], w);
+        for (int i = 0; i < count; i++) finish_tile(c, tiles[i], total[i], scratch);
     }
-    write_tile_padding(c, item, w);
+    write_tile_padding(c, item, scratch);
 }
 
 // One split of an item; its states stay in the workspace.
-void run_split(const ForwardJob& job, int64_t index, char*, Scratch& w) {
+void run_split(const ForwardJob& job, int64_t index, char*, Scratch& scratch) {
     const Call& c = *job.c;
     const int64_t split = index % job.s->max_splits;
     const WorkItem item = item_at(c, job.panel, index / job.s->max_splits);
     QueryTile tiles[kMaxPanel];
     PartialState states[kMaxPanel];
-    const int count = init_tiles(c, item, tiles, w);
+    const int count = init_tiles(c, item, tiles, scratch);
     if (count == 0 || split >= split_count(tiles[0].seq.k_len, job.s->num_splits, job.s->split_size)) return;
     for (int n = 0; n < count; n++)
         states[n] =
             locate_state(*c.p, c.method, split_states(c, item, n, job.s->max_splits, job.shared) + split * state_bytes(*c.p, c.method));
-    run_split_mainloop(c, *job.s, tiles, count, split, states, w);
+    run_split_mainloop(c, *job.s, tiles, count, split, states, scratch);
 }
 
 // Merges an item's split states, in ascending order.
-void merge_splits(const ForwardJob& job, int64_t index, char*, Scratch& w) {
+void merge_splits(const ForwardJob& job, int64_t index, char*, Scratch& scratch) {
     const Call& c = *job.c;
     const WorkItem item = item_at(c, job.panel, index);
     QueryTile tiles[kMaxPanel];
-    const int count = init_tiles(c, item, tiles, w);
+    const int count = init_tiles(c, item, tiles, scratch);
     for (int n = 0; n < count; n++) {
         const int64_t splits = split_count(tiles[n].seq.k_len, job.s->num_splits, job.s->split_size);
         char* kept = split_states(c, item, n, job.s->max_splits, job.shared);
@@ -219,18 +219,18 @@ void merge_splits(const ForwardJob& job, int64_t index, char*, Scratch& w) {
             const PartialState part = locate_state(*c.p, c.method, kept + split * state_bytes(*c.p, c.method));
             merge_states(c, tiles[n], part, total);
         }
-        finish_tile(c, tiles[n], total, w);
+        finish_tile(c, tiles[n], total, scratch);
     }
-    write_tile_padding(c, item, w);
+    write_tile_padding(c, item, scratch);
 }
 
-void run_study(const ForwardJob& job, int64_t index, char* share, Scratch& w) {
+void run_study(const ForwardJob& job, int64_t index, char* share, Scratch& scratch) {
     const Call& c = *job.c;
     const int64_t batch = index / c.p->kv_heads, kv_head = index % c.p->kv_heads;
     char* memory = share + scratch_bytes(*c.p, c.method, c.decode);
-    if (c.p->d.algorithm == FA_ALGORITHM_STANDARD) run_standard(c, batch, kv_head, memory, w);
-    else run_flash1(c, batch, kv_head, memory, w);
-    for (int64_t block = 0; block < c.blocks; block++) write_padding(c, batch, kv_head, block, w);
+    if (c.p->d.algorithm == FA_ALGORITHM_STANDARD) run_standard(c, batch, kv_head, memory, scratch);
+    else run_flash1(c, batch, kv_head, memory, scratch);
+    for (int64_t block = 0; block < c.blocks; block++) write_padding(c, batch, kv_head, block, scratch);
 }
 
 // Scores of query-key pairs outside the valid lengths, of one sequence and query head. Valid pairs are written with their tile.
@@ -275,7 +275,7 @@ int panel_for(const Call& call, int64_t tiles, int64_t workers) {
     return int(max_of(min_of(max_panel, tiles / (items_per_worker * workers)), 1));
 }
 
-void run_preparation(const ForwardJob& job, int64_t index, char*, Scratch& w) { job.c->method.prepare(*job.c, index, w); }
+void run_preparation(const ForwardJob& job, int64_t index, char*, Scratch& scratch) { job.c->method.prepare(*job.c, index, scratch); }
 
 void run_expansion(const ForwardJob& job, int64_t index, char*, Scratch&) { expand_list(*job.c, index); }
 

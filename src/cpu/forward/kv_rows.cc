@@ -49,9 +49,10 @@ void load_row(const Call& call, const KvTensor& s, const KeyLocation& at, int64_
     call.k->widen[type_index(s.tail_dtype)](tail, s.dim - s.own, to + s.own);
 }
 
-KvRowsF32 load(const Call& call, const QueryTile& tile, const KvTensor& s, int64_t head, int64_t key, int keys, float* buffer, Scratch& w) {
+KvRowsF32 load(const Call& call, const QueryTile& tile, const KvTensor& s, int64_t head, int64_t key, int keys, float* buffer,
+               Scratch& scratch) {
     const Problem& p = *call.p;
-    if (call.count) w.counters.read += keys * (row_bytes(s.dtype, s.own) + row_bytes(s.tail_dtype, s.dim - s.own));
+    if (call.count) scratch.counters.read += keys * (row_bytes(s.dtype, s.own) + row_bytes(s.tail_dtype, s.dim - s.own));
     const KeyLocation first = locate(call, tile, key);
     const bool evenly_spaced = contiguous_slots(call, first, keys) == keys;
     // Rows far apart are copied even so: at the usual strides, powers of two, a tile's rows would map to the same few cache sets,
@@ -105,12 +106,12 @@ int64_t own_head(const Call& call, const QueryTile& tile, KvOperand operand) {
 
 }  // namespace
 
-KvRowsF32 load_k(const Call& call, const QueryTile& tile, int64_t key, int keys, float* buffer, Scratch& w) {
-    return load(call, tile, kv_tensor(call, KvOperand::k), call.p->k_head(tile.kv_head), key, keys, buffer, w);
+KvRowsF32 load_k(const Call& call, const QueryTile& tile, int64_t key, int keys, float* buffer, Scratch& scratch) {
+    return load(call, tile, kv_tensor(call, KvOperand::k), call.p->k_head(tile.kv_head), key, keys, buffer, scratch);
 }
 
-KvRowsF32 load_v(const Call& call, const QueryTile& tile, int64_t key, int keys, float* buffer, Scratch& w) {
-    return load(call, tile, kv_tensor(call, KvOperand::v), call.p->v_head(tile.kv_head), key, keys, buffer, w);
+KvRowsF32 load_v(const Call& call, const QueryTile& tile, int64_t key, int keys, float* buffer, Scratch& scratch) {
+    return load(call, tile, kv_tensor(call, KvOperand::v), call.p->v_head(tile.kv_head), key, keys, buffer, scratch);
 }
 
 void locate_kv_rows(const Call& call, const QueryTile& tile, KvOperand operand, int64_t head, int64_t key, int keys, const char** rows) {

@@ -11,8 +11,8 @@ struct KvRowsF32 {
     int64_t stride;
 };
 // f32 rows of keys [key, key + keys): in place where memory already holds them so, else converted into `buffer`.
-KvRowsF32 load_k(const Call& call, const QueryTile& tile, int64_t key, int keys, float* buffer, Scratch& w);
-KvRowsF32 load_v(const Call& call, const QueryTile& tile, int64_t key, int keys, float* buffer, Scratch& w);
+KvRowsF32 load_k(const Call& call, const QueryTile& tile, int64_t key, int keys, float* buffer, Scratch& scratch);
+KvRowsF32 load_v(const Call& call, const QueryTile& tile, int64_t key, int keys, float* buffer, Scratch& scratch);
 
 // Addresses of rows of keys [key, key + keys) as they are stored, of one of the operand's own heads; the de-scale factors of the tile's,
 // where rows are plain.

@@ -54,8 +54,8 @@ bool init_tile(const Call& call, int64_t batch, int64_t kv_head, int64_t block, 
     return true;
 }
 
-void list_slots(const Call& call, QueryTile& tile, const QueryTile* of, Scratch& w) {
-    tile.slots = w.slots;
+void list_slots(const Call& call, QueryTile& tile, const QueryTile* of, Scratch& scratch) {
+    tile.slots = scratch.slots;
     if (of) {
         tile.seq.k_len = of->seq.k_len;
         return;
@@ -64,7 +64,7 @@ void list_slots(const Call& call, QueryTile& tile, const QueryTile* of, Scratch&
     tile.seq.k_len = 0;
     for (int64_t e = 0; list.entries && e < list.length(); e++) {
         const int32_t slot = list.entries[e * list.step];
-        if (slot >= 0) w.slots[tile.seq.k_len++] = slot;
+        if (slot >= 0) scratch.slots[tile.seq.k_len++] = slot;
     }
 }
 
@@ -103,13 +103,14 @@ float load_q(const Call& call, const QueryTile& tile, int64_t position, int64_t 
     return call.factor.q;
 }
 
-void pack_q(const Call& call, QueryTile& tile, int panel_index, Scratch& w) {
+void pack_q(const Call& call, QueryTile& tile, int panel_index, Scratch& scratch) {
     const Problem& p = *call.p;
     const int64_t dim = p.d.dim_qk;
-    float* const lines = w.k;
+    float* const lines = scratch.k;
     float factor[kMaxRows];
-    tile.q = w.q + panel_index * dim * kMaxRows;
-    if (call.count) w.counters.read += tile.rows * (row_bytes(p.d.q_dtype, p.q_dims()) + row_bytes(p.d.q_tail_dtype, dim - p.q_dims()));
+    tile.q = scratch.q + panel_index * dim * kMaxRows;
+    if (call.count)
+        scratch.counters.read += tile.rows * (row_bytes(p.d.q_dtype, p.q_dims()) + row_bytes(p.d.q_tail_dtype, dim - p.q_dims()));
     if (p.plain_q() && evenly_spaced(p, tile, p.d.q_dtype)) {
         prefetch_next_tile(call, tile, q_row, dim);
         for (int lane = 0; lane < tile.rows; lane++) factor[lane] = q_factor(call, tile, tile.first + lane, tile.kv_head);
@@ -147,12 +148,12 @@ bool rounds_q_to_bf16(const fa_attention_desc_t& d) {
            rounds_to_bf16(d.v_dtype);
 }
 
-void round_q_to_bf16(const Call& call, const QueryTile& tile, const char** rows, uint16_t* to, Scratch& w) {
+void round_q_to_bf16(const Call& call, const QueryTile& tile, const char** rows, uint16_t* to, Scratch& scratch) {
     const int64_t dim = call.p->d.dim_qk;
     for (int r = 0; r < tile.rows; r++, to += dim) {
-        call.k->widen[type_index(call.p->d.q_dtype)](rows[r], dim, w.line);
-        for (int64_t x = 0; x < dim; x++) w.line[x] = clamp_to_bf16(w.line[x]);
-        call.k->narrow[type_index(FA_BF16)](w.line, dim, to);
+        call.k->widen[type_index(call.p->d.q_dtype)](rows[r], dim, scratch.line);
+        for (int64_t x = 0; x < dim; x++) scratch.line[x] = clamp_to_bf16(scratch.line[x]);
+        call.k->narrow[type_index(FA_BF16)](scratch.line, dim, to);
         rows[r] = reinterpret_cast<const char*>(to);
     }
 }
@@ -195,7 +196,7 @@ void merge_states(const Call& call, const QueryTile& tile, const PartialState& p
         }
 }
 
-void write_rows(const Call& call, const QueryTile& tile, PartialState& state, Scratch& w) {
+void write_rows(const Call& call, const QueryTile& tile, PartialState& state, Scratch& scratch) {
     const Problem& p = *call.p;
     const int64_t dim = p.d.dim_v;
     float factor[kMaxRows] = {};
@@ -221,13 +222,13 @@ void write_rows(const Call& call, const QueryTile& tile, PartialState& state, Sc
     if (!tile.method->o_row_major) {
         written = evenly_spaced(p, tile, p.d.o_dtype);
         if (written) prefetch_next_tile(call, tile, o_row, dim);
-        lines = written ? o_row(call, tile, tile.first) : w.v;
+        lines = written ? o_row(call, tile, tile.first) : scratch.v;
         call.k->finish_o(state.acc, tile.vectors, dim, factor, scale);
         call.k->transpose(state.acc, tile.width, dim, tile.width, nullptr, lines, written ? p.d.o_stride[1] : dim);
     }
     char* to[kMaxRows];
     if (!written) o_pointers(call, tile, to);
-    if (!lines) tile.method->write_o(call, tile, factor, scale, to, w);
+    if (!lines) tile.method->write_o(call, tile, factor, scale, to, scratch);
     for (int lane = 0; lines && tile.method->o_row_major && lane < tile.rows; lane++)
         call.k->finish_o_row(lines + lane * dim, dim, factor[lane], scale);
     if (lines && !written) narrow_rows(call, lines, tile.rows, to);
@@ -236,10 +237,10 @@ void write_rows(const Call& call, const QueryTile& tile, PartialState& state, Sc
         const int64_t at = lse_index(p, p.d.lse_stride, tile.seq, tile.batch, row.position, tile.kv_head * p.group + row.group_head);
         call.a->lse[at] = log_sum_exp({state.m[lane], state.l[lane]});
     }
-    if (call.count) w.counters.written += tile.rows * (dim * type_bytes(p.d.o_dtype) + (p.has(FA_OPERAND_LSE) ? 4 : 0));
+    if (call.count) scratch.counters.written += tile.rows * (dim * type_bytes(p.d.o_dtype) + (p.has(FA_OPERAND_LSE) ? 4 : 0));
 }
 
-void write_padding(const Call& call, int64_t batch, int64_t kv_head, int64_t block, Scratch& w) {
+void write_padding(const Call& call, int64_t batch, int64_t kv_head, int64_t block, Scratch& scratch) {
     const Problem& p = *call.p;
     if (p.packed_q()) return;  // gaps of a packed tensor are not ours
     QueryTile t;
@@ -248,12 +249,12 @@ void write_padding(const Call& call, int64_t batch, int64_t kv_head, int64_t blo
     t.kv_head = kv_head;
     t.first = tile_begin(call.tiles, block);
     const int64_t end = min_of(p.d.seqlen_q * p.group, tile_end(call.tiles, block));
-    for (int64_t x = 0; x < p.d.dim_v; x++) w.line[x] = 0.f;
+    for (int64_t x = 0; x < p.d.dim_v; x++) scratch.line[x] = 0.f;
     for (int64_t r = max_of(t.first, t.seq.q_len * p.group); r < end; r++) {
         const int lane = int(r - t.first);
         const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
         const int64_t at = query_index(p, p.d.o_stride, t.seq, t.batch, position, head);
-        call.k->narrow[type_index(p.d.o_dtype)](w.line, p.d.dim_v, element(call.a->o, at, p.d.o_dtype));
+        call.k->narrow[type_index(p.d.o_dtype)](scratch.line, p.d.dim_v, element(call.a->o, at, p.d.o_dtype));
         if (p.has(FA_OPERAND_LSE)) call.a->lse[lse_index(p, p.d.lse_stride, t.seq, batch, position, head)] = kNegInf;
     }
 }

@@ -94,17 +94,17 @@ void add_alibi(const Call& call, const QueryTile& tile, int64_t key, int keys, f
     call.k->add_alibi(s, tile.vectors, keys, slope, distance);
 }
 
-AddendKind gather_addend(const Call& call, const QueryTile& tile, TileClass kind, int64_t key, int keys, Scratch& w) {
+AddendKind gather_addend(const Call& call, const QueryTile& tile, TileClass kind, int64_t key, int keys, Scratch& scratch) {
     const Problem& p = *call.p;
     const bool bias = p.has(FA_OPERAND_BIAS), mask = masks_keys(call, tile, key, keys);
     if (!bias && !mask && (!call.has_addend || alibi_by_lanes(p))) return AddendKind::none;
     const bool unmasked = call.sets.lists.full >= 0 && call.sets.lists.words;  // keys that neither bands nor masks remove
     if (!unit_key_stride(p) || unmasked || (p.has(FA_OPERAND_ALIBI) && !alibi_by_lanes(p))) {
-        if (tile.rows < tile.width) memset(w.addend, 0, size_t(keys) * tile.width * sizeof(float));
-        build_addend(call, tile, key, keys, tile.width, 1, w.addend);
+        if (tile.rows < tile.width) memset(scratch.addend, 0, size_t(keys) * tile.width * sizeof(float));
+        build_addend(call, tile, key, keys, tile.width, 1, scratch.addend);
         return AddendKind::some;
     }
-    const float* lines = w.s;
+    const float* lines = scratch.s;
     int64_t stride = kTileKeys;
     int kept = -1;  // not counted yet
     if (kind == TileClass::full && !mask && p.d.bias_dtype == FA_F32 && p.group == 1 && !p.has(FA_OPERAND_BIAS_SCALE)) {
@@ -112,17 +112,17 @@ AddendKind gather_addend(const Call& call, const QueryTile& tile, TileClass kind
         stride = p.d.bias_stride[2];
         for (int r = 0; r < tile.rows; r++) prefetch_bytes(lines + r * stride + keys, kTileKeys * sizeof(float));
     } else if (kind == TileClass::full && !bias) {
-        kept = gather_masks(call, tile, key, keys, w.s);
+        kept = gather_masks(call, tile, key, keys, scratch.s);
     } else {
         RowCursor at(tile, p.group);
         for (int lane = 0; lane < tile.rows; lane++, at.next())
-            gather_line(call, tile, at.position, tile.kv_head * at.group + at.group_head, key, keys, w.s + lane * kTileKeys);
+            gather_line(call, tile, at.position, tile.kv_head * at.group + at.group_head, key, keys, scratch.s + lane * kTileKeys);
     }
     if (kept < 0) kept = call.k->count_kept(lines, stride, tile.rows, keys);
     if (kept == 0) return AddendKind::nothing_kept;
     if (kept == tile.rows * keys && !bias) return AddendKind::none;
-    if (tile.rows < tile.width) memset(w.addend, 0, size_t(keys) * tile.width * sizeof(float));
-    call.k->transpose(lines, stride, tile.rows, keys, nullptr, w.addend, tile.width);
+    if (tile.rows < tile.width) memset(scratch.addend, 0, size_t(keys) * tile.width * sizeof(float));
+    call.k->transpose(lines, stride, tile.rows, keys, nullptr, scratch.addend, tile.width);
     return AddendKind::some;
 }
 

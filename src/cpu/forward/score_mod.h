@@ -12,7 +12,7 @@ bool alibi_by_lanes(const Problem& problem);
 void add_alibi(const Call& call, const QueryTile& tile, int64_t key, int keys, float* s);
 // Gathers w.addend, before the scores: w.s is its buffer meanwhile.
 enum class AddendKind { none, some, nothing_kept };
-AddendKind gather_addend(const Call& call, const QueryTile& tile, TileClass kind, int64_t key, int keys, Scratch& w);
+AddendKind gather_addend(const Call& call, const QueryTile& tile, TileClass kind, int64_t key, int keys, Scratch& scratch);
 
 }  // namespace cpu
 }  // namespace fa

@@ -60,7 +60,7 @@ uint64_t find_sparse_rows(const Call& call, const QueryTile& tile, int64_t begin
 }
 
 void run_sparse_rows(const Call& call, const QueryTile& tile, uint64_t sparse, int64_t begin, int64_t end, PartialState& state,
-                     Scratch& w) {
+                     Scratch& scratch) {
     // By vectors: as f32 tiles, they round neither q nor P.
     Method vectors = call.decode;
     vectors.matrix = vectors.rounds_q = vectors.rounds_to_8_bits = false;
@@ -68,11 +68,11 @@ void run_sparse_rows(const Call& call, const QueryTile& tile, uint64_t sparse, i
         QueryTile rows = position_tile(call, tile, first);
         if (sparse >> first & 1) {
             float m[kMaxRows], l[kMaxRows];
-            PartialState own{w.s, m, l};
+            PartialState own{scratch.s, m, l};
             rows.method = &vectors;
             init_state(rows, call.p->d.dim_v, own);
-            vectors.pack_q(call, rows, 0, w);
-            vectors.mainloop(call, &rows, 1, begin, end, &own, w);
+            vectors.pack_q(call, rows, 0, scratch);
+            vectors.mainloop(call, &rows, 1, begin, end, &own, scratch);
             copy_state(own, rows.rows, call.p->d.dim_v, tile.width, first, state);
         }
         first += rows.rows;

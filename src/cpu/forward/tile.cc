@@ -58,10 +58,10 @@ void pv(const Call& call, const QueryTile& tile, const SeenKeys& seen, const KvR
 }
 
 // The product and its factor.
-void raw_scores(const Call& call, const QueryTile& tile, const SeenKeys& seen, int keys, const KvRowsF32& k, Scratch& w) {
-    qk(call, tile, seen, k, w.s);
-    if (call.factor.product != 1.f) call.k->scale_scores(w.s, call.factor.product, keys * tile.width);
-    if (call.count) w.counters.flops += 2 * call.p->d.dim_qk * keys * tile.rows;
+void raw_scores(const Call& call, const QueryTile& tile, const SeenKeys& seen, int keys, const KvRowsF32& k, Scratch& scratch) {
+    qk(call, tile, seen, k, scratch.s);
+    if (call.factor.product != 1.f) call.k->scale_scores(scratch.s, call.factor.product, keys * tile.width);
+    if (call.count) scratch.counters.flops += 2 * call.p->d.dim_qk * keys * tile.rows;
 }
 
 }  // namespace
@@ -96,37 +96,39 @@ void build_addend(const Call& call, const QueryTile& tile, int64_t key, int keys
     }
 }
 
-bool prepare_score_mod(const Call& call, const QueryTile& tile, int64_t key, int keys, Scratch& w, TileScoreMod* task) {
+bool prepare_score_mod(const Call& call, const QueryTile& tile, int64_t key, int keys, Scratch& scratch, TileScoreMod* task) {
     task->kind = classify(call, tile, key, keys);
     if (task->kind == TileClass::empty) return false;
-    task->addend = gather_addend(call, tile, task->kind, key, keys, w);
+    task->addend = gather_addend(call, tile, task->kind, key, keys, scratch);
     return task->addend != AddendKind::nothing_kept;
 }
 
-void apply_score_mod(const Call& call, const QueryTile& tile, int64_t key, int keys, const TileScoreMod& task, Scratch& w, float* slope) {
+void apply_score_mod(const Call& call, const QueryTile& tile, int64_t key, int keys, const TileScoreMod& task, Scratch& scratch,
+                     float* slope) {
     const Problem& p = *call.p;
-    if (alibi_by_lanes(p)) add_alibi(call, tile, key, keys, w.s);
-    if (slope) call.k->softcap(w.s, slope, p.d.softcap, keys * tile.width);
+    if (alibi_by_lanes(p)) add_alibi(call, tile, key, keys, scratch.s);
+    if (slope) call.k->softcap(scratch.s, slope, p.d.softcap, keys * tile.width);
     if (call.has_score_mod)
-        call.k->score_mod(w.s, task.addend == AddendKind::some ? w.addend : nullptr, slope ? 0.f : p.d.softcap, keys * tile.width);
-    if (task.kind == TileClass::partial) mask_tile(call, tile, key, keys, w);
+        call.k->score_mod(scratch.s, task.addend == AddendKind::some ? scratch.addend : nullptr, slope ? 0.f : p.d.softcap,
+                          keys * tile.width);
+    if (task.kind == TileClass::partial) mask_tile(call, tile, key, keys, scratch);
 }
 
 // score_tile(), which also says of which keys.
-static bool score_seen_keys(const Call& call, const QueryTile& tile, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope,
+static bool score_seen_keys(const Call& call, const QueryTile& tile, KeyBlock& block, int64_t key, int keys, Scratch& scratch, float* slope,
                             SeenKeys* seen) {
     TileScoreMod task;
-    if (!prepare_score_mod(call, tile, key, keys, w, &task)) return false;
-    if (!block.k.data) block.k = load_k(call, tile, block.key, block.keys, w.k, w);
+    if (!prepare_score_mod(call, tile, key, keys, scratch, &task)) return false;
+    if (!block.k.data) block.k = load_k(call, tile, block.key, block.keys, scratch.k, scratch);
     *seen = seen_keys(call, tile, task.kind, key, keys);
-    raw_scores(call, tile, *seen, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
-    apply_score_mod(call, tile, key, keys, task, w, slope);
+    raw_scores(call, tile, *seen, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, scratch);
+    apply_score_mod(call, tile, key, keys, task, scratch, slope);
     return true;
 }
 
-bool score_tile(const Call& call, const QueryTile& tile, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope) {
+bool score_tile(const Call& call, const QueryTile& tile, KeyBlock& block, int64_t key, int keys, Scratch& scratch, float* slope) {
     SeenKeys seen;
-    return score_seen_keys(call, tile, block, key, keys, w, slope, &seen);
+    return score_seen_keys(call, tile, block, key, keys, scratch, slope, &seen);
 }
 
 static int64_t dropout_batch_head(const Call& call, int64_t batch, int64_t head) {
@@ -176,7 +178,7 @@ void prefetch_kv(const Call& call, const QueryTile& tile, int64_t key, int64_t e
 
 constexpr int kSkippedKeys = 8;  // a multiple of the two chains that a row sum is added up in
 
-void mainloop(const Call& call, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& w) {
+void mainloop(const Call& call, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& scratch) {
     const Problem& p = *call.p;
     KeyBand visible[kMaxPanel];
     const KeyBand range = visible_range(call, tiles, count, begin, end, visible);
@@ -205,12 +207,12 @@ void mainloop(const Call& call, const QueryTile* tiles, int count, int64_t begin
             const int skipped = int(max_of(visible[i].begin - key, 0) / kSkippedKeys * kSkippedKeys);
             const int keys = int(min_of(block.keys, visible[i].end - key)) - skipped;
             SeenKeys seen;
-            if (keys <= 0 || !score_seen_keys(call, t, block, key + skipped, keys, w, nullptr, &seen)) continue;
-            call.k->online_softmax(w.s, t.vectors, keys, states[i].m, states[i].l, w.rescale);
-            if (call.has_dropout) apply_dropout_tile(call, t, key + skipped, keys, w.s);
-            if (!block.v.data) block.v = load_v(call, t, key, block.keys, w.v, w);
-            pv(call, t, seen, {block.v.data + skipped * block.v.stride, block.v.stride}, w.s, w.rescale, states[i].acc);
-            if (call.count) w.counters.flops += 2 * p.d.dim_v * keys * t.rows;
+            if (keys <= 0 || !score_seen_keys(call, t, block, key + skipped, keys, scratch, nullptr, &seen)) continue;
+            call.k->online_softmax(scratch.s, t.vectors, keys, states[i].m, states[i].l, scratch.rescale);
+            if (call.has_dropout) apply_dropout_tile(call, t, key + skipped, keys, scratch.s);
+            if (!block.v.data) block.v = load_v(call, t, key, block.keys, scratch.v, scratch);
+            pv(call, t, seen, {block.v.data + skipped * block.v.stride, block.v.stride}, scratch.s, scratch.rescale, states[i].acc);
+            if (call.count) scratch.counters.flops += 2 * p.d.dim_v * keys * t.rows;
         }
     }
 }
@@ -229,19 +231,19 @@ Method tile_method(const Problem& problem, const Kernels& k) {
             .mainloop = mainloop};
 }
 
-void write_scores(const Call& call, const QueryTile& tile, const PartialState& state, Scratch& w) {
+void write_scores(const Call& call, const QueryTile& tile, const PartialState& state, Scratch& scratch) {
     const Problem& p = *call.p;
     const int32_t stage = p.d.scores_stage;
     const int64_t* stride = p.d.scores_stride;
     for (int64_t key = 0; key < tile.seq.k_len; key += kTileKeys) {
         const int keys = int(min_of(kTileKeys, tile.seq.k_len - key));
         bool kept = true;
-        KeyBlock block{key, keys, load_k(call, tile, key, keys, w.k, w), {}};
+        KeyBlock block{key, keys, load_k(call, tile, key, keys, scratch.k, scratch), {}};
         if (stage == FA_SCORES_RAW || stage == FA_SCORES_CAPPED) {
-            raw_scores(call, tile, seen_keys(call, tile, TileClass::full, key, keys), keys, block.k, w);
-            if (stage == FA_SCORES_CAPPED && p.d.softcap > 0) call.k->score_mod(w.s, nullptr, p.d.softcap, keys * tile.width);
+            raw_scores(call, tile, seen_keys(call, tile, TileClass::full, key, keys), keys, block.k, scratch);
+            if (stage == FA_SCORES_CAPPED && p.d.softcap > 0) call.k->score_mod(scratch.s, nullptr, p.d.softcap, keys * tile.width);
         } else {
-            kept = score_tile(call, tile, block, key, keys, w);
+            kept = score_tile(call, tile, block, key, keys, scratch);
         }
         const float unit = stage == FA_SCORES_RAW || (stage == FA_SCORES_CAPPED && !(p.d.softcap > 0)) ? 1.f : kLn2;
         for (int lane = 0; lane < tile.rows; lane++) {
@@ -249,7 +251,7 @@ void write_scores(const Call& call, const QueryTile& tile, const PartialState& s
             const RowState final_row{state.m[lane], state.l[lane]};
             float* row = call.a->scores + tile.batch * stride[0] + h * stride[1] + i * stride[2];
             for (int j = 0; j < keys; j++) {
-                const float s = kept ? w.s[j * tile.width + lane] : kNegInf;
+                const float s = kept ? scratch.s[j * tile.width + lane] : kNegInf;
                 float* to = row + (key + j) * stride[3];
                 if (stage != FA_SCORES_PROBABILITY) *to = s * unit;
                 else *to = s == kNegInf ? 0.f : prob(s, final_row.m) * normaliser(final_row);

@@ -20,11 +20,12 @@ struct TileScoreMod {
     TileClass kind;
     AddendKind addend;
 };
-bool prepare_score_mod(const Call& call, const QueryTile& tile, int64_t key, int keys, Scratch& w, TileScoreMod* task);
-void apply_score_mod(const Call& call, const QueryTile& tile, int64_t key, int keys, const TileScoreMod& task, Scratch& w, float* slope);
-// Scores in log2 units, masked, of the tile's rows against keys [key, key + keys) of the block into w.s; false when none of them is
+bool prepare_score_mod(const Call& call, const QueryTile& tile, int64_t key, int keys, Scratch& scratch, TileScoreMod* task);
+void apply_score_mod(const Call& call, const QueryTile& tile, int64_t key, int keys, const TileScoreMod& task, Scratch& scratch,
+                     float* slope);
+// Scores in log2 units, masked, of the tile's rows against keys [key, key + keys) of the block into scratch.s; false when none of them is
 // kept. `slope`, unless NULL, gets the softcap's derivative.
-bool score_tile(const Call& call, const QueryTile& tile, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope = nullptr);
+bool score_tile(const Call& call, const QueryTile& tile, KeyBlock& block, int64_t key, int keys, Scratch& scratch, float* slope = nullptr);
 // bias − slope · |i + off − j|, or −inf where the boolean mask or the band removes the key, for every row and key of the tile, so
 // many elements apart.
 void build_addend(const Call& call, const QueryTile& tile, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend);
@@ -32,7 +33,7 @@ void build_addend(const Call& call, const QueryTile& tile, int64_t key, int keys
 void apply_dropout(const Call& call, const QueryTile& tile, int64_t key, int keys, int64_t key_step, int64_t row_step, float* p);
 void apply_dropout_tile(const Call& call, const QueryTile& tile, int64_t key, int keys, float* p);
 // Writes the scores output for the tile's rows; m and l in `state` are final.
-void write_scores(const Call& call, const QueryTile& tile, const PartialState& state, Scratch& w);
+void write_scores(const Call& call, const QueryTile& tile, const PartialState& state, Scratch& scratch);
 
 }  // namespace cpu
 }  // namespace fa

@@ -116,18 +116,18 @@ int64_t next_visible_block(const Call& call, const QueryTile* tiles, int count, 
     return nearest == INT64_MAX ? nearest : start + (nearest - start) / kTileKeys * kTileKeys;
 }
 
-void mask_tile(const Call& call, const QueryTile& tile, int64_t key, int keys, Scratch& w) {
+void mask_tile(const Call& call, const QueryTile& tile, int64_t key, int keys, Scratch& scratch) {
     uint64_t gaps[kMaxRows] = {}, any = 0;
-    for (int lane = tile.rows; lane < tile.width; lane++) w.band_begin[lane] = 0, w.band_end[lane] = keys;
+    for (int lane = tile.rows; lane < tile.width; lane++) scratch.band_begin[lane] = 0, scratch.band_end[lane] = keys;
     each_row(call, tile, [&](int lane, int64_t position, int64_t head) {
         const uint64_t bits = visible_bits(call, tile, position, head, key).visible & low_bits(keys);
-        w.band_begin[lane] = bits ? __builtin_ctzll(bits) : 0;
-        w.band_end[lane] = bits ? kWordKeys - __builtin_clzll(bits) : 0;
-        any |= gaps[lane] = ~bits & key_bits(w.band_begin[lane], w.band_end[lane], 0);
+        scratch.band_begin[lane] = bits ? __builtin_ctzll(bits) : 0;
+        scratch.band_end[lane] = bits ? kWordKeys - __builtin_clzll(bits) : 0;
+        any |= gaps[lane] = ~bits & key_bits(scratch.band_begin[lane], scratch.band_end[lane], 0);
     });
-    call.k->mask_bands(w.s, tile.vectors, keys, w.band_begin, w.band_end);
+    call.k->mask_bands(scratch.s, tile.vectors, keys, scratch.band_begin, scratch.band_end);
     for (int lane = 0; any && lane < tile.rows; lane++)
-        for (uint64_t rest = gaps[lane]; rest; rest &= rest - 1) w.s[__builtin_ctzll(rest) * tile.width + lane] = kNegInf;
+        for (uint64_t rest = gaps[lane]; rest; rest &= rest - 1) scratch.s[__builtin_ctzll(rest) * tile.width + lane] = kNegInf;
 }
 
 }  // namespace cpu

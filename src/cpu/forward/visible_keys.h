@@ -22,8 +22,8 @@ TileClass visible_words(const Call& call, const QueryTile& tile, int64_t key, ui
 KeyBand common_keys(const Call& call, const QueryTile& tile, int64_t begin, int64_t end);
 // Where the first block of keys behind `key` lies that a row of these tiles may see: blocks are kTileKeys long and begin at `start`.
 int64_t next_visible_block(const Call& call, const QueryTile* tiles, int count, int64_t start, int64_t key);
-// −inf in w.s, [key][width], where a row does not see the key.
-void mask_tile(const Call& call, const QueryTile& tile, int64_t key, int keys, Scratch& w);
+// −inf in scratch.s, [key][width], where a row does not see the key.
+void mask_tile(const Call& call, const QueryTile& tile, int64_t key, int keys, Scratch& scratch);
 
 }  // namespace cpu
 }  // namespace fa

@@ -73,7 +73,7 @@ int64_t lay_out_scratch(const Problem& problem, char* memory) {
 
 void init_scratch(const Problem& problem, const Kernels&, char* scratch) { lay_out_scratch(problem, scratch); }
 
-const MatrixScratch& scratch_of(const Scratch& w) { return *reinterpret_cast<const MatrixScratch*>(w.method_memory); }
+const MatrixScratch& scratch_of(const Scratch& scratch) { return *reinterpret_cast<const MatrixScratch*>(scratch.method_memory); }
 
 using Pack = void (*)(const MatrixShape&, const uint16_t* const*, uint16_t*);
 using Widen = void (*)(const void*, int64_t, float*);
@@ -81,18 +81,18 @@ using Widen = void (*)(const void*, int64_t, float*);
 // Packs `count` rows of a storage type; those with a NULL pointer are zeros. `widen`: by type, for those of another than the
 // shape's.
 void pack_rows(const Call& call, const MatrixShape& s, Pack pack, const Widen* widen, int32_t dtype, const char* const* rows, int count,
-               int64_t dim, uint16_t* to, Scratch& w) {
+               int64_t dim, uint16_t* to, Scratch& scratch) {
     const uint16_t* values[kKeyBlock];
     for (int i = 0; i < count; i++) {
         values[i] = reinterpret_cast<const uint16_t*>(rows[i]);
         if (dtype == s.type || !rows[i]) continue;
-        uint16_t* const converted = scratch_of(w).converted + i * dim;
+        uint16_t* const converted = scratch_of(scratch).converted + i * dim;
         values[i] = converted;
         if (is_byte_type(dtype)) {
             call.k->matrix->convert(dtype, rows[i], int(dim), s.type, converted);
         } else {
-            widen[type_index(dtype)](rows[i], dim, w.line);
-            call.k->narrow[type_index(s.type)](w.line, dim, converted);
+            widen[type_index(dtype)](rows[i], dim, scratch.line);
+            call.k->narrow[type_index(s.type)](scratch.line, dim, converted);
         }
     }
     pack(s, values, to);
@@ -101,14 +101,14 @@ void pack_rows(const Call& call, const MatrixShape& s, Pack pack, const Widen* w
 int64_t step_values(const MatrixShape& s) { return (s.k_bytes() + s.v_bytes()) / 2; }
 
 // Keys [key, key + kKeyBlock) of the tile's sequence, k before v.
-void pack_step(const Call& call, const QueryTile& tile, int64_t key, uint16_t* to, Scratch& w) {
-    const MatrixShape& s = scratch_of(w).shape;
+void pack_step(const Call& call, const QueryTile& tile, int64_t key, uint16_t* to, Scratch& scratch) {
+    const MatrixShape& s = scratch_of(scratch).shape;
     const char* rows[kKeyBlock] = {};
     const int keys = int(min_of(kKeyBlock, tile.seq.k_len - key));
     locate_kv_rows(call, tile, KvOperand::k, tile.kv_head, key, keys, rows);
-    pack_rows(call, s, call.k->matrix->pack_k, call.k->widen_k, call.p->d.k_dtype, rows, kKeyBlock, s.dim_qk, to, w);
+    pack_rows(call, s, call.k->matrix->pack_k, call.k->widen_k, call.p->d.k_dtype, rows, kKeyBlock, s.dim_qk, to, scratch);
     locate_kv_rows(call, tile, KvOperand::v, tile.kv_head, key, keys, rows);
-    pack_rows(call, s, call.k->matrix->pack_v, call.k->widen, call.p->d.v_dtype, rows, kKeyBlock, s.dim_v, to + s.k_bytes() / 2, w);
+    pack_rows(call, s, call.k->matrix->pack_v, call.k->widen, call.p->d.v_dtype, rows, kKeyBlock, s.dim_v, to + s.k_bytes() / 2, scratch);
 }
 
 // What is packed next is prefetched: rows may lie on a page each, which hardware prefetchers do not follow.
@@ -144,7 +144,7 @@ uint16_t* shared_step(const Call& call, const QueryTile& tile, int64_t step) {
 }
 
 // Packs a range of key blocks of a sequence and kv head, for all panels.
-void prepare(const Call& call, int64_t index, Scratch& w) {
+void prepare(const Call& call, int64_t index, Scratch& scratch) {
     const int64_t chunks = ceil_div(max_steps(*call.p), kPrepareSteps), head = index / chunks;
     QueryTile t;
     t.batch = head / call.p->d.heads_k;
@@ -153,7 +153,7 @@ void prepare(const Call& call, int64_t index, Scratch& w) {
     const int64_t first = index % chunks * kPrepareSteps, end = min_of(first + kPrepareSteps, ceil_div(t.seq.k_len, kKeyBlock));
     for (int64_t step = first; step < end; step++) {
         if (step + 1 < end) prefetch_step(call, t, (step + 1) * kKeyBlock);
-        pack_step(call, t, step * kKeyBlock, shared_step(call, t, step), w);
+        pack_step(call, t, step * kKeyBlock, shared_step(call, t, step), scratch);
     }
 }
 
@@ -283,24 +283,24 @@ int64_t list_steps(const Call& call, const QueryTile& tile, const MatrixTask& ta
 
 // Packs the keys of steps that are listed, each once, where they are not packed for all.
 void pack_listed(const Call& call, const QueryTile& tile, const MatrixShape& s, int64_t chunk, const MainloopStep* steps, int64_t count,
-                 uint16_t* packed, Scratch& w) {
+                 uint16_t* packed, Scratch& scratch) {
     uint64_t done = 0;
     for (int64_t n = 0; n < count; n++) {
         const int64_t at = steps[n].key / kKeyBlock - chunk;
-        if (!(done >> at & 1)) pack_step(call, tile, steps[n].key, packed + at * step_values(s), w);
+        if (!(done >> at & 1)) pack_step(call, tile, steps[n].key, packed + at * step_values(s), scratch);
         done |= uint64_t(1) << at;
     }
 }
 
 // ALiBi's scores mostly rise up to the diagonal. With row_ref set from there at once, a row is not rescaled at each step on the
 // way.
-void init_refs_alibi(const Call& call, const QueryTile& tile, const MatrixTask& task, RowBlock& block, Scratch& w) {
+void init_refs_alibi(const Call& call, const QueryTile& tile, const MatrixTask& task, RowBlock& block, Scratch& scratch) {
     for (int lane = 0; lane < tile.rows;) {
         const MatrixRow& row = block.rows[lane++];
         if (row.diagonal < row.begin || row.diagonal >= row.end) continue;
         const int64_t step = row.diagonal / kKeyBlock;
-        uint16_t* const packed = call.shared ? shared_step(call, tile, step) : scratch_of(w).packed;
-        if (!call.shared) pack_step(call, tile, step * kKeyBlock, packed, w);
+        uint16_t* const packed = call.shared ? shared_step(call, tile, step) : scratch_of(scratch).packed;
+        if (!call.shared) pack_step(call, tile, step * kKeyBlock, packed, scratch);
         uint64_t words[kRowBlock];
         if (has_gaps(call)) visible_words(call, tile, step * kKeyBlock, ~uint64_t(0), kRowBlock, words);
         call.k->matrix->init_refs_at_diagonal(task, {&block, packed, nullptr, step * kKeyBlock, true, has_gaps(call) ? words : nullptr});

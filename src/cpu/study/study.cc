@@ -27,11 +27,11 @@ struct Study {
     }
 };
 
-Study make_study(const Call& call, Scratch& w) {
+Study make_study(const Call& call, Scratch& scratch) {
     const fa_attention_desc_t& d = call.p->d;
     Study s{.quiet = call,
             .count = call.count,
-            .counters = &w.counters,
+            .counters = &scratch.counters,
             .q_row = d.dim_qk * type_bytes(d.q_dtype),
             .o_row = d.dim_v * type_bytes(d.o_dtype),
             .k_row = d.dim_qk * type_bytes(d.k_dtype),
@@ -43,12 +43,12 @@ Study make_study(const Call& call, Scratch& w) {
 // A row tile's scores of all keys, [key][width], within the head's matrix.
 float* tile_scores(const Call& call, const QueryTile& tile, float* matrix) { return matrix + tile.first * call.p->d.seqlen_k; }
 
-void finish(const Call& call, const QueryTile& tile, PartialState& state, Scratch& w) {
-    write_rows(call, tile, state, w);
+void finish(const Call& call, const QueryTile& tile, PartialState& state, Scratch& scratch) {
+    write_rows(call, tile, state, scratch);
     if (!call.p->has(FA_OPERAND_SCORES)) return;
     QueryTile packed = tile;
-    pack_q(call, packed, 0, w);
-    write_scores(call, packed, state, w);
+    pack_q(call, packed, 0, scratch);
+    write_scores(call, packed, state, scratch);
 }
 
 // The accumulators of a tile are kept in o between two key blocks of flash1; these move them.
@@ -80,45 +80,45 @@ int64_t study_bytes(const Problem& problem, const Kernels& k) {
     return round_up(2 * rows * int64_t(sizeof(float)), 64);
 }
 
-void run_standard(const Call& call, int64_t batch, int64_t kv_head, char* memory, Scratch& w) {
-    const Study s = make_study(call, w);
+void run_standard(const Call& call, int64_t batch, int64_t kv_head, char* memory, Scratch& scratch) {
+    const Study s = make_study(call, scratch);
     const Problem& p = *call.p;
     float* matrix = reinterpret_cast<float*>(memory);
     QueryTile t;
     for (int64_t block = 0; block < call.blocks && init_tile(call, batch, kv_head, block, &t); block++) {
-        pack_q(s.quiet, t, 0, w);
+        pack_q(s.quiet, t, 0, scratch);
         s.add(0, t.rows * s.q_row, 0);
         float* scores = tile_scores(call, t, matrix);
         for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
             const int keys = int(min_of(kTileKeys, t.seq.k_len - key));
             KeyBlock block_of_keys{key, keys, {}, {}};
-            if (!score_tile(s.quiet, t, block_of_keys, key, keys, w))
-                for (int i = 0; i < keys * t.width; i++) w.s[i] = kNegInf;
-            memcpy(scores + key * t.width, w.s, size_t(keys) * t.width * sizeof(float));
+            if (!score_tile(s.quiet, t, block_of_keys, key, keys, scratch))
+                for (int i = 0; i < keys * t.width; i++) scratch.s[i] = kNegInf;
+            memcpy(scores + key * t.width, scratch.s, size_t(keys) * t.width * sizeof(float));
             s.add(2 * t.rows * keys * p.d.dim_qk, keys * s.k_row, int64_t(t.rows) * keys * 4);
         }
     }
     for (int64_t block = 0; block < call.blocks && init_tile(call, batch, kv_head, block, &t); block++) {
         float* scores = tile_scores(call, t, matrix);
-        PartialState& state = w.total[0];
+        PartialState& state = scratch.total[0];
         init_state(t, p.d.dim_v, state);
-        call.k->online_softmax(scores, t.vectors, int(t.seq.k_len), state.m, state.l, w.rescale);
+        call.k->online_softmax(scores, t.vectors, int(t.seq.k_len), state.m, state.l, scratch.rescale);
         if (call.has_dropout) apply_dropout(call, t, 0, int(t.seq.k_len), t.width, 1, scores);
         s.add(0, t.rows * t.seq.k_len * 4, t.rows * t.seq.k_len * 4);
-        for (int lane = 0; lane < t.width; lane++) w.rescale[lane] = 1.f;
+        for (int lane = 0; lane < t.width; lane++) scratch.rescale[lane] = 1.f;
         for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
             const int keys = int(min_of(kTileKeys, t.seq.k_len - key));
-            const KvRowsF32 v = load_v(s.quiet, t, key, keys, w.v, w);
-            call.k->pv(scores + key * t.width, t.vectors, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, state.acc);
+            const KvRowsF32 v = load_v(s.quiet, t, key, keys, scratch.v, scratch);
+            call.k->pv(scores + key * t.width, t.vectors, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), scratch.rescale, state.acc);
             s.add(2 * t.rows * keys * p.d.dim_v, keys * s.v_row + int64_t(t.rows) * keys * 4, 0);
         }
-        finish(s.quiet, t, state, w);
+        finish(s.quiet, t, state, scratch);
         s.add(0, 0, t.rows * s.o_row);
     }
 }
 
-void run_flash1(const Call& call, int64_t batch, int64_t kv_head, char* memory, Scratch& w) {
-    const Study s = make_study(call, w);
+void run_flash1(const Call& call, int64_t batch, int64_t kv_head, char* memory, Scratch& scratch) {
+    const Study s = make_study(call, scratch);
     const Problem& p = *call.p;
     const int64_t rows = call.blocks * call.method.rows;
     float* m = reinterpret_cast<float*>(memory);
@@ -129,30 +129,30 @@ void run_flash1(const Call& call, int64_t batch, int64_t kv_head, char* memory, 
         l[i] = 0.f;
     }
     for (int64_t block = 0; block < call.blocks && init_tile(call, batch, kv_head, block, &t); block++) {
-        init_state(t, p.d.dim_v, w.total[0]);
-        store_o(call, t, w.total[0].acc);
+        init_state(t, p.d.dim_v, scratch.total[0]);
+        store_o(call, t, scratch.total[0].acc);
     }
     const int64_t k_len = sequence_of(call.sequences, batch).k_len;
     for (int64_t key = 0; key < k_len; key += kTileKeys) {
         const int keys = int(min_of(kTileKeys, k_len - key));
         s.add(0, keys * (s.k_row + s.v_row), 0);
         for (int64_t block = 0; block < call.blocks && init_tile(call, batch, kv_head, block, &t); block++) {
-            pack_q(s.quiet, t, 0, w);
+            pack_q(s.quiet, t, 0, scratch);
             KeyBlock block_of_keys{key, keys, {}, {}};
-            if (!score_tile(s.quiet, t, block_of_keys, key, keys, w)) continue;
-            load_o(call, t, w.total[0].acc);
-            call.k->online_softmax(w.s, t.vectors, keys, m + t.first, l + t.first, w.rescale);
-            if (call.has_dropout) apply_dropout(call, t, key, keys, t.width, 1, w.s);
-            const KvRowsF32 v = load_v(s.quiet, t, key, keys, w.v, w);
-            call.k->pv(w.s, t.vectors, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, w.total[0].acc);
-            store_o(call, t, w.total[0].acc);
+            if (!score_tile(s.quiet, t, block_of_keys, key, keys, scratch)) continue;
+            load_o(call, t, scratch.total[0].acc);
+            call.k->online_softmax(scratch.s, t.vectors, keys, m + t.first, l + t.first, scratch.rescale);
+            if (call.has_dropout) apply_dropout(call, t, key, keys, t.width, 1, scratch.s);
+            const KvRowsF32 v = load_v(s.quiet, t, key, keys, scratch.v, scratch);
+            call.k->pv(scratch.s, t.vectors, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), scratch.rescale, scratch.total[0].acc);
+            store_o(call, t, scratch.total[0].acc);
             s.add(2 * t.rows * keys * (p.d.dim_qk + p.d.dim_v), t.rows * (s.q_row + s.o_row + 8), t.rows * (s.o_row + 8));
         }
     }
     for (int64_t block = 0; block < call.blocks && init_tile(call, batch, kv_head, block, &t); block++) {
-        load_o(call, t, w.total[0].acc);
-        PartialState state{w.total[0].acc, m + t.first, l + t.first};
-        finish(s.quiet, t, state, w);
+        load_o(call, t, scratch.total[0].acc);
+        PartialState state{scratch.total[0].acc, m + t.first, l + t.first};
+        finish(s.quiet, t, state, scratch);
         s.add(0, t.rows * s.o_row, t.rows * s.o_row);
     }
 }

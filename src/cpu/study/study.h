@@ -6,8 +6,8 @@ namespace fa {
 namespace cpu {
 
 int64_t study_bytes(const Problem& problem, const Kernels& k);
-void run_standard(const Call& call, int64_t batch, int64_t kv_head, char* memory, Scratch& w);
-void run_flash1(const Call& call, int64_t batch, int64_t kv_head, char* memory, Scratch& w);
+void run_standard(const Call& call, int64_t batch, int64_t kv_head, char* memory, Scratch& scratch);
+void run_flash1(const Call& call, int64_t batch, int64_t kv_head, char* memory, Scratch& scratch);
 
 }  // namespace cpu
 }  // namespace fa
