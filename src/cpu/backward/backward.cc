@@ -42,35 +42,35 @@ Scratch lay_out_forward_scratch(const Problem& problem, Arena& arena) {
     return w;
 }
 
-BackwardScratch lay_out_scratch(const BackwardCall& g, const BackwardSchedule& s, Arena& arena) {
-    const Problem& p = *g.c.p;
+BackwardScratch lay_out_scratch(const BackwardCall& backward, const BackwardSchedule& s, Arena& arena) {
+    const Problem& p = *backward.c.p;
     const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v;
     BackwardScratch x{};
     x.w = lay_out_forward_scratch(p, arena);
     x.lines = arena.allocate<float>(kMaxRows * max_of(dim, dim_v));
     x.dout = arena.allocate<float>(dim_v * kMaxRows);
-    x.q_rows = arena.allocate<float>(query_panels(g, dim).size());
-    x.dout_rows = arena.allocate<float>(query_panels(g, dim_v).size());
+    x.q_rows = arena.allocate<float>(query_panels(backward, dim).size());
+    x.dout_rows = arena.allocate<float>(query_panels(backward, dim_v).size());
     x.dp = arena.allocate<float>(kTileKeys * kMaxRows);
     x.slope = arena.allocate<float>(kTileKeys * kMaxRows);
     x.lse = arena.allocate<float>(kBackwardPanel * kMaxRows);
     x.delta = arena.allocate<float>(kBackwardPanel * kMaxRows);
-    const int64_t keys = g.matrix ? kTileKeys : s.block_keys;  // dbias alone has f32 tiles then
+    const int64_t keys = backward.matrix ? kTileKeys : s.block_keys;  // dbias alone has f32 tiles then
     x.k = arena.allocate<float>(keys * dim);
     x.v = arena.allocate<float>(keys * dim_v);
-    x.dk = arena.allocate<float>(key_panels(g, dim).size());
-    x.dv = arena.allocate<float>(key_panels(g, dim_v).size());
-    x.dq = arena.allocate<float>(s.chunks > 1 ? 0 : s.tiles * dq_floats(g));
+    x.dk = arena.allocate<float>(key_panels(backward, dim).size());
+    x.dv = arena.allocate<float>(key_panels(backward, dim_v).size());
+    x.dq = arena.allocate<float>(s.chunks > 1 ? 0 : s.tiles * dq_floats(backward));
     x.initialized = arena.allocate<bool>(s.tiles);
-    if (g.matrix) lay_out_operands(p, s.block_keys, &x.matrix, arena);
+    if (backward.matrix) lay_out_operands(p, s.block_keys, &x.matrix, arena);
     x.item_delta = arena.allocate<float>(s.rows);
     return x;
 }
 
 // Of packed sequences most may have neither rows nor keys.
-bool touches_anything(const BackwardCall& g, int64_t sequence) {
-    const Sequence s = sequence_of(g.c.sequences, sequence);
-    return !(g.c.p->packed_q() && g.c.p->packed_k() && s.q_len == 0 && s.k_len == 0);
+bool touches_anything(const BackwardCall& backward, int64_t sequence) {
+    const Sequence s = sequence_of(backward.c.sequences, sequence);
+    return !(backward.c.p->packed_q() && backward.c.p->packed_k() && s.q_len == 0 && s.k_len == 0);
 }
 
 void worker_loop(void* arg, int64_t worker) {
@@ -90,36 +90,37 @@ void worker_loop(void* arg, int64_t worker) {
 }
 
 // All query tiles against one block of keys, whose dk and dv are then complete.
-void backward_block(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq, BackwardScratch& x) {
-    const Call& c = g.c;
+void backward_block(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq,
+                    BackwardScratch& x) {
+    const Call& c = backward.c;
     QueryTile t;
     t.seq = sequence_of(c.sequences, batch);
     t.batch = batch;
     t.kv_head = kv_head;
-    memset(x.dk, 0, size_t(key_panels(g, c.p->d.dim_qk).size()) * sizeof(float));
-    memset(x.dv, 0, size_t(key_panels(g, c.p->d.dim_v).size()) * sizeof(float));
-    if (g.matrix) {
-        backward_block_matrix(g, batch, kv_head, key, keys, dq, x);
-        return write_dkv(g, t, key, keys, x);
+    memset(x.dk, 0, size_t(key_panels(backward, c.p->d.dim_qk).size()) * sizeof(float));
+    memset(x.dv, 0, size_t(key_panels(backward, c.p->d.dim_v).size()) * sizeof(float));
+    if (backward.matrix) {
+        backward_block_matrix(backward, batch, kv_head, key, keys, dq, x);
+        return write_dkv(backward, t, key, keys, x);
     }
     KeyBlock block{key, keys, load_k(c, t, key, keys, x.k, x.w), load_v(c, t, key, keys, x.v, x.w)};
     for (int64_t n = 0; init_tile(c, batch, kv_head, n, &t); n++) {
         const KeyBand visible = visible_keys(c, t, key, key + keys);
         if (visible.begin >= visible.end) continue;
-        load_rows(g, t, x);
+        load_rows(backward, t, x);
         for (int64_t at = key + (visible.begin - key) / kTileKeys * kTileKeys; at < visible.end; at += kTileKeys) {
             const int count = int(min_of(kTileKeys, visible.end - at));
-            if (softmax_backward_tile(g, t, block, at, count, true, x))
-                accumulate_dqkv(g, t, block, at, count, g.a->dq ? dq.tile(n) : nullptr, x);
+            if (softmax_backward_tile(backward, t, block, at, count, true, x))
+                accumulate_dqkv(backward, t, block, at, count, backward.a->dq ? dq.tile(n) : nullptr, x);
         }
     }
-    write_dkv(g, t, key, keys, x);
+    write_dkv(backward, t, key, keys, x);
 }
 
-void finish_tiles(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t tile, float* acc, BackwardScratch& x) {
+void finish_tiles(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t tile, float* acc, BackwardScratch& x) {
     QueryTile t;
-    if (init_rows(g, batch, kv_head, tile, &t)) write_dq(g, t, acc, x);
-    write_dq_padding(g, batch, kv_head, tile, x);
+    if (init_rows(backward, batch, kv_head, tile, &t)) write_dq(backward, t, acc, x);
+    write_dq_padding(backward, batch, kv_head, tile, x);
 }
 
 DqAcc chunk_dq_acc(const BackwardJob& job, int64_t head, int64_t chunk) {

@@ -22,17 +22,17 @@ struct DbiasGrid {
     int64_t batches, heads, keys;
 };
 
-DbiasGrid dbias_grid(const BackwardCall& g) {
-    const fa_attention_desc_t& d = g.c.p->d;
-    const int64_t* s = g.a->dbias_stride;
-    const int64_t group = g.c.p->group;
+DbiasGrid dbias_grid(const BackwardCall& backward) {
+    const fa_attention_desc_t& d = backward.c.p->d;
+    const int64_t* s = backward.a->dbias_stride;
+    const int64_t group = backward.c.p->group;
     const bool whole_groups = s[1] && d.bias_period[1] % group == 0;  // no two kv heads share a part of their query heads
     return {s[0] ? d.bias_period[0] : 1, whole_groups ? d.bias_period[1] / group : 1, s[3] ? ceil_div(d.seqlen_k, kDbiasBlockKeys) : 1};
 }
 
-DbiasBlock dbias_block(const BackwardCall& g, int64_t index) {
-    const fa_attention_desc_t& d = g.c.p->d;
-    const DbiasGrid grid = dbias_grid(g);
+DbiasBlock dbias_block(const BackwardCall& backward, int64_t index) {
+    const fa_attention_desc_t& d = backward.c.p->d;
+    const DbiasGrid grid = dbias_grid(backward);
     const int64_t key = index % grid.keys, head = index / grid.keys % grid.heads, batch = index / grid.keys / grid.heads;
     DbiasBlock p{.batch_begin = batch,
                  .batch_step = grid.batches,
@@ -40,66 +40,66 @@ DbiasBlock dbias_block(const BackwardCall& g, int64_t index) {
                  .head_step = grid.heads,
                  .key_begin = 0,
                  .key_end = d.seqlen_k};
-    if (g.a->dbias_stride[3]) p.key_begin = key * kDbiasBlockKeys, p.key_end = min_of(p.key_begin + kDbiasBlockKeys, d.seqlen_k);
+    if (backward.a->dbias_stride[3]) p.key_begin = key * kDbiasBlockKeys, p.key_end = min_of(p.key_begin + kDbiasBlockKeys, d.seqlen_k);
     return p;
 }
 
-float* line_at(const BackwardCall& g, int64_t batch, int64_t head, int64_t position) {
-    return g.a->dbias + pair_row(g.c.p->d.bias_period, g.a->dbias_stride, batch, head, position);
+float* line_at(const BackwardCall& backward, int64_t batch, int64_t head, int64_t position) {
+    return backward.a->dbias + pair_row(backward.c.p->d.bias_period, backward.a->dbias_stride, batch, head, position);
 }
 
-void clear_block(const BackwardCall& g, const DbiasBlock& block) {
-    const int64_t group = g.c.p->group, step = g.a->dbias_stride[3];
-    const fa_attention_desc_t& d = g.c.p->d;
+void clear_block(const BackwardCall& backward, const DbiasBlock& block) {
+    const int64_t group = backward.c.p->group, step = backward.a->dbias_stride[3];
+    const fa_attention_desc_t& d = backward.c.p->d;
     for (int64_t b = block.batch_begin; b < d.batch; b += block.batch_step)
         for (int64_t kv_head = block.head_begin; kv_head < d.heads_k; kv_head += block.head_step)
             for (int64_t h = kv_head * group; h < (kv_head + 1) * group; h++)
                 for (int64_t i = 0; i < d.seqlen_q; i++)
-                    for (int64_t j = block.key_begin; j < block.key_end; j++) line_at(g, b, h, i)[j * step] = 0.f;
+                    for (int64_t j = block.key_begin; j < block.key_end; j++) line_at(backward, b, h, i)[j * step] = 0.f;
 }
 
-void add_tile(const BackwardCall& g, const QueryTile& tile, int64_t key, int keys, const float* ds) {
-    const int64_t step = g.a->dbias_stride[3];
-    RowCursor at(tile, g.c.p->group);
+void add_tile(const BackwardCall& backward, const QueryTile& tile, int64_t key, int keys, const float* ds) {
+    const int64_t step = backward.a->dbias_stride[3];
+    RowCursor at(tile, backward.c.p->group);
     for (int lane = 0; lane < tile.rows; lane++, at.next()) {
         const int64_t head = tile.kv_head * at.group + at.group_head;
-        const float scale = g.c.p->has(FA_OPERAND_BIAS_SCALE) ? g.c.a->bias_scale[head] : 1.f;
-        float* const line = line_at(g, tile.batch, head, at.position) + key * step;
+        const float scale = backward.c.p->has(FA_OPERAND_BIAS_SCALE) ? backward.c.a->bias_scale[head] : 1.f;
+        float* const line = line_at(backward, tile.batch, head, at.position) + key * step;
         for (int j = 0; j < keys; j++) line[j * step] += scale * ds[j * tile.width + lane];
     }
 }
 
-void add_head(const BackwardCall& g, const DbiasBlock& block, int64_t batch, int64_t kv_head, BackwardScratch& x) {
-    const Call& c = g.c;
-    compute_deltas(g, batch, kv_head, 0, c.p->d.seqlen_q * c.p->group, x.item_delta, x);
+void add_head(const BackwardCall& backward, const DbiasBlock& block, int64_t batch, int64_t kv_head, BackwardScratch& x) {
+    const Call& c = backward.c;
+    compute_deltas(backward, batch, kv_head, 0, c.p->d.seqlen_q * c.p->group, x.item_delta, x);
     x.row_delta = x.item_delta;
     QueryTile t;
     for (int64_t n = 0; init_tile(c, batch, kv_head, n, &t); n++) {
         const KeyBand visible = visible_keys(c, t, block.key_begin, min_of(block.key_end, t.seq.k_len));
         if (visible.begin >= visible.end) continue;
-        load_rows(g, t, x);
+        load_rows(backward, t, x);
         const int64_t first = block.key_begin + (visible.begin - block.key_begin) / kTileKeys * kTileKeys;
         for (int64_t key = first; key < visible.end; key += kTileKeys) {
             const int keys = int(min_of(kTileKeys, visible.end - key));
             KeyBlock tile{key, keys, {}, load_v(c, t, key, keys, x.v, x.w)};
-            if (softmax_backward_tile(g, t, tile, key, keys, false, x)) add_tile(g, t, key, keys, x.dp);
+            if (softmax_backward_tile(backward, t, tile, key, keys, false, x)) add_tile(backward, t, key, keys, x.dp);
         }
     }
 }
 
 }  // namespace
 
-int64_t dbias_blocks(const BackwardCall& g) {
-    const DbiasGrid grid = dbias_grid(g);
+int64_t dbias_blocks(const BackwardCall& backward) {
+    const DbiasGrid grid = dbias_grid(backward);
     return grid.batches * grid.heads * grid.keys;
 }
 
-void write_dbias(const BackwardCall& g, int64_t index, BackwardScratch& x) {
-    const DbiasBlock block = dbias_block(g, index);
-    if (!(g.a->flags & FA_BACKWARD_ACCUMULATE)) clear_block(g, block);
-    const fa_attention_desc_t& d = g.c.p->d;
+void write_dbias(const BackwardCall& backward, int64_t index, BackwardScratch& x) {
+    const DbiasBlock block = dbias_block(backward, index);
+    if (!(backward.a->flags & FA_BACKWARD_ACCUMULATE)) clear_block(backward, block);
+    const fa_attention_desc_t& d = backward.c.p->d;
     for (int64_t b = block.batch_begin; b < d.batch; b += block.batch_step)
-        for (int64_t h = block.head_begin; h < d.heads_k; h += block.head_step) add_head(g, block, b, h, x);
+        for (int64_t h = block.head_begin; h < d.heads_k; h += block.head_step) add_head(backward, block, b, h, x);
 }
 
 }  // namespace cpu

@@ -18,9 +18,9 @@ constexpr int64_t kTileElements = kMaxRows * kTileKeys;
 int64_t step_values(int64_t dim) { return 4 * operand_shape(dim).depth * kTileValues; }  // of 64 rows, however they are packed
 
 // Addresses of the tile's rows of q or dout; none for a lane that takes no part.
-void row_pointers(const BackwardCall& g, const QueryTile& tile, const void* base, const int64_t stride[4], const BackwardScratch& x,
+void row_pointers(const BackwardCall& backward, const QueryTile& tile, const void* base, const int64_t stride[4], const BackwardScratch& x,
                   const uint16_t** rows) {
-    const Problem& p = *g.c.p;
+    const Problem& p = *backward.c.p;
     RowCursor at(tile, p.group);
     for (int lane = 0; lane < tile.rows; lane++, at.next()) {
         const int64_t index = query_index(p, stride, tile.seq, tile.batch, at.position, tile.kv_head * p.group + at.group_head);
@@ -60,31 +60,31 @@ void lay_out_operands(const Problem& problem, int block_keys, MatrixOperands* m,
     m->packed = arena.allocate<uint16_t>(qk);
 }
 
-static void pack_keys(const BackwardCall& g, const QueryTile& tile, int64_t key, int keys, BackwardScratch& x) {
-    const MatrixKernels& mk = *g.c.k->matrix;
+static void pack_keys(const BackwardCall& backward, const QueryTile& tile, int64_t key, int keys, BackwardScratch& x) {
+    const MatrixKernels& mk = *backward.c.k->matrix;
     const MatrixOperands& m = x.matrix;
-    const MatrixShape qk = operand_shape(g.c.p->d.dim_qk), v = operand_shape(g.c.p->d.dim_v);
+    const MatrixShape qk = operand_shape(backward.c.p->d.dim_qk), v = operand_shape(backward.c.p->d.dim_v);
     for (int64_t step = 0; step * kKeyBlock < keys; step++) {
         const char* rows[kKeyBlock] = {};
         const int64_t first = key + step * kKeyBlock, k_at = step * step_values(qk.dim_qk), v_at = step * step_values(v.dim_v);
         const int count = int(min_of(kKeyBlock, keys - step * kKeyBlock));
-        locate_kv_rows(g.c, tile, KvOperand::k, tile.kv_head, first, count, rows);
+        locate_kv_rows(backward.c, tile, KvOperand::k, tile.kv_head, first, count, rows);
         for (int half = 0; half < 2; half++) mk.pack_q(qk, values_of(rows + half * kRowBlock), m.k + k_at + half * qk.q_bytes() / 2);
         mk.pack_k(qk, values_of(rows), m.packed);
         mk.transpose_k(qk, m.packed, m.k_transposed + k_at);
-        locate_kv_rows(g.c, tile, KvOperand::v, tile.kv_head, first, count, rows);
+        locate_kv_rows(backward.c, tile, KvOperand::v, tile.kv_head, first, count, rows);
         for (int half = 0; half < 2; half++) mk.pack_q(v, values_of(rows + half * kRowBlock), m.v + v_at + half * v.q_bytes() / 2);
     }
 }
 
-void pack_rows(const BackwardCall& g, const QueryTile& tile, BackwardScratch& x) {
-    const MatrixKernels& mk = *g.c.k->matrix;
-    const MatrixShape qk = operand_shape(g.c.p->d.dim_qk), v = operand_shape(g.c.p->d.dim_v);
+void pack_rows(const BackwardCall& backward, const QueryTile& tile, BackwardScratch& x) {
+    const MatrixKernels& mk = *backward.c.k->matrix;
+    const MatrixShape qk = operand_shape(backward.c.p->d.dim_qk), v = operand_shape(backward.c.p->d.dim_v);
     const uint16_t* rows[kMaxRows] = {};
-    row_pointers(g, tile, g.inputs.q, g.c.p->d.q_stride, x, rows);
+    row_pointers(backward, tile, backward.inputs.q, backward.c.p->d.q_stride, x, rows);
     mk.pack_k(qk, rows, x.matrix.q);
     mk.pack_rows(qk, rows, x.matrix.q_rows);
-    row_pointers(g, tile, g.a->dout, g.a->dout_stride, x, rows);
+    row_pointers(backward, tile, backward.a->dout, backward.a->dout_stride, x, rows);
     mk.pack_k(v, rows, x.matrix.dout);
     mk.pack_rows(v, rows, x.matrix.dout_rows);
 }
@@ -109,10 +109,11 @@ static MatrixGemm score_gemm(int64_t step, const uint16_t* keys, const uint16_t*
             .accumulate = false};
 }
 
-static void gemm_scores_dp(const BackwardCall& g, int64_t step, BackwardScratch& x) {
+static void gemm_scores_dp(const BackwardCall& backward, int64_t step, BackwardScratch& x) {
     const MatrixOperands& m = x.matrix;
-    const MatrixGemm both[] = {score_gemm(step, m.k, m.q, g.c.p->d.dim_qk, x.w.s), score_gemm(step, m.v, m.dout, g.c.p->d.dim_v, x.dp)};
-    g.c.k->matrix->gemm(both, 2);
+    const MatrixGemm both[] = {score_gemm(step, m.k, m.q, backward.c.p->d.dim_qk, x.w.s),
+                               score_gemm(step, m.v, m.dout, backward.c.p->d.dim_v, x.dp)};
+    backward.c.k->matrix->gemm(both, 2);
 }
 
 namespace {
@@ -128,8 +129,8 @@ struct Panel {
 int64_t tile_offset(int step, int tile) { return (int64_t(step) * kBackwardPanel + tile) * kTileElements; }
 
 // The tile's part of the scratch.
-BackwardScratch tile_scratch(const BackwardCall& g, int tile, const BackwardScratch& x) {
-    const int64_t qk = step_values(g.c.p->d.dim_qk), v = step_values(g.c.p->d.dim_v);
+BackwardScratch tile_scratch(const BackwardCall& backward, int tile, const BackwardScratch& x) {
+    const int64_t qk = step_values(backward.c.p->d.dim_qk), v = step_values(backward.c.p->d.dim_v);
     BackwardScratch y = x;
     y.lse += tile * kMaxRows;
     y.delta += tile * kMaxRows;
@@ -141,9 +142,9 @@ BackwardScratch tile_scratch(const BackwardCall& g, int tile, const BackwardScra
 }
 
 // Zeroes what dropout removes, and rescales the rest: rows of dout are as they were given.
-void apply_dropout_rescaled(const BackwardCall& g, const QueryTile& tile, int64_t key, int keys, float* p_or_ds) {
-    apply_dropout_tile(g.c, tile, key, keys, p_or_ds);
-    for (int i = 0; i < keys * kMaxRows; i++) p_or_ds[i] *= g.c.dropout_rescale;
+void apply_dropout_rescaled(const BackwardCall& backward, const QueryTile& tile, int64_t key, int keys, float* p_or_ds) {
+    apply_dropout_tile(backward.c, tile, key, keys, p_or_ds);
+    for (int i = 0; i < keys * kMaxRows; i++) p_or_ds[i] *= backward.c.dropout_rescale;
 }
 
 // Unmasked tiles, whose products and softmax backward are interleaved.
@@ -156,9 +157,9 @@ struct UnmaskedTiles {
 float product_factor(const Call& call) { return call.factor.q * call.factor.product; }
 
 // P and dS of a tile as operands, now or with the other `unmasked` ones; false when no key is kept.
-bool matrix_softmax_backward(const BackwardCall& g, const QueryTile& tile, const KeyBlock& block, int64_t key, int keys, int64_t at,
+bool matrix_softmax_backward(const BackwardCall& backward, const QueryTile& tile, const KeyBlock& block, int64_t key, int keys, int64_t at,
                              BackwardScratch& x, UnmaskedTiles& unmasked) {
-    const Call& c = g.c;
+    const Call& c = backward.c;
     const MatrixKernels& mk = *c.k->matrix;
     float *const s = x.w.s, *const slope = c.p->d.softcap > 0 ? x.slope : nullptr, factor = product_factor(c);
     uint16_t *const p = x.matrix.p + at, *const ds = x.matrix.ds + at, *const pairs = x.matrix.ds_pairs + at;
@@ -179,7 +180,7 @@ bool matrix_softmax_backward(const BackwardCall& g, const QueryTile& tile, const
                                            .ds_pairs = pairs};
         return true;
     }
-    gemm_scores_dp(g, step, x);
+    gemm_scores_dp(backward, step, x);
     const bool scale_first = c.has_score_mod || !(factor > 0);  // −inf times any other factor would not remove a key
     for (int i = 0; scale_first && i < keys * kMaxRows; i++) s[i] *= factor;
     apply_score_mod(c, tile, key, keys, task, x.w, slope);
@@ -187,9 +188,9 @@ bool matrix_softmax_backward(const BackwardCall& g, const QueryTile& tile, const
         mk.softmax_backward(s, x.dp, keys, scale_first ? 1.f : factor, x.lse, x.delta, slope, p, ds, pairs);
         return true;
     }
-    apply_dropout_rescaled(g, tile, key, keys, x.dp);
+    apply_dropout_rescaled(backward, tile, key, keys, x.dp);
     c.k->softmax_backward(s, x.dp, tile.vectors, keys, scale_first ? 1.f : factor, x.lse, x.delta, slope);
-    apply_dropout_rescaled(g, tile, key, keys, s);
+    apply_dropout_rescaled(backward, tile, key, keys, s);
     mk.pack_p_ds(s, x.dp, keys, p, ds, pairs);
     return true;
 }
@@ -201,38 +202,38 @@ void clear_tile(int64_t at, const BackwardScratch& x) {
 
 // Loads the panel's rows, unless none of them sees a key of the block. All, then: empty tiles between live ones are multiplied with
 // a P of 0.
-bool load_panel(const BackwardCall& g, const KeyBlock& block, Panel& panel, const BackwardScratch& x) {
+bool load_panel(const BackwardCall& backward, const KeyBlock& block, Panel& panel, const BackwardScratch& x) {
     bool any = false;
     for (int i = 0; i < panel.tiles; i++) {
-        const KeyBand visible = visible_keys(g.c, panel.tile[i], block.key, block.key + block.keys);
+        const KeyBand visible = visible_keys(backward.c, panel.tile[i], block.key, block.key + block.keys);
         any |= visible.begin < visible.end;
     }
     for (int i = 0; any && i < panel.tiles; i++) {
-        BackwardScratch y = tile_scratch(g, i, x);
-        load_rows(g, panel.tile[i], y);
+        BackwardScratch y = tile_scratch(backward, i, x);
+        load_rows(backward, panel.tile[i], y);
     }
     return any;
 }
 
 // P and dS of all tiles; false when there are none.
-bool softmax_backward_panel(const BackwardCall& g, const KeyBlock& block, Panel& panel, const BackwardScratch& x) {
+bool softmax_backward_panel(const BackwardCall& backward, const KeyBlock& block, Panel& panel, const BackwardScratch& x) {
     bool any = false;
     UnmaskedTiles unmasked;
     for (int i = 0; i < panel.tiles; i++) {
-        const KeyBand visible = visible_keys(g.c, panel.tile[i], block.key, block.key + block.keys);
-        BackwardScratch y = tile_scratch(g, i, x);
+        const KeyBand visible = visible_keys(backward.c, panel.tile[i], block.key, block.key + block.keys);
+        BackwardScratch y = tile_scratch(backward, i, x);
         for (int step = 0; step < panel.steps; step++) {
             const int64_t key = block.key + (panel.first + step) * kKeyBlock;
             const int keys = int(min_of(kKeyBlock, visible.end - key));
             bool& live = panel.live[step][i];
             live = visible.begin < key + kKeyBlock && keys > 0 &&
-                   matrix_softmax_backward(g, panel.tile[i], block, key, keys, tile_offset(step, i), y, unmasked);
+                   matrix_softmax_backward(backward, panel.tile[i], block, key, keys, tile_offset(step, i), y, unmasked);
             any |= live;
         }
     }
-    const int depth = operand_shape(g.c.p->d.dim_qk).depth, depth_v = operand_shape(g.c.p->d.dim_v).depth;
+    const int depth = operand_shape(backward.c.p->d.dim_qk).depth, depth_v = operand_shape(backward.c.p->d.dim_v).depth;
     if (unmasked.count > 0)
-        g.c.k->matrix->softmax_backward_tiles(unmasked.list, unmasked.count, depth, depth_v, product_factor(g.c), x.w.s);
+        backward.c.k->matrix->softmax_backward_tiles(unmasked.list, unmasked.count, depth, depth_v, product_factor(backward.c), x.w.s);
     return any;
 }
 
@@ -292,41 +293,42 @@ MatrixGemm query_gemm(const Panel& panel, int tile, const LiveRange& run, const 
 }
 
 // dk and dv of each step, over the panel's rows; dq of each tile, over the block's keys.
-void gemm_dqkv(const BackwardCall& g, const Panel& panel, int64_t first_tile, const DqAcc& dq, const BackwardScratch& x) {
+void gemm_dqkv(const BackwardCall& backward, const Panel& panel, int64_t first_tile, const DqAcc& dq, const BackwardScratch& x) {
     const MatrixOperands& m = x.matrix;
-    const int64_t dim = g.c.p->d.dim_qk, dim_v = g.c.p->d.dim_v;
+    const int64_t dim = backward.c.p->d.dim_qk, dim_v = backward.c.p->d.dim_v;
     MatrixGemm products[2 * kMaxSteps + kBackwardPanel];
     int count = 0;
     for (int step = 0; step < panel.steps; step++) {
         const LiveRange run =
             live_range(panel.tiles, [&](int i) { return panel.live[step][i]; }, [&](int i) { return tile_offset(step, i); }, x);
         if (run.count == 0) continue;
-        if (g.a->dv) products[count++] = key_gemm(panel, step, run, m.p, m.dout_rows, dim_v, x.dv);
-        if (g.a->dk) products[count++] = key_gemm(panel, step, run, m.ds, m.q_rows, dim, x.dk);
+        if (backward.a->dv) products[count++] = key_gemm(panel, step, run, m.p, m.dout_rows, dim_v, x.dv);
+        if (backward.a->dk) products[count++] = key_gemm(panel, step, run, m.ds, m.q_rows, dim, x.dk);
     }
-    for (int i = 0; g.a->dq && i < panel.tiles; i++) {
+    for (int i = 0; backward.a->dq && i < panel.tiles; i++) {
         const LiveRange run =
             live_range(panel.steps, [&](int step) { return panel.live[step][i]; }, [&](int step) { return tile_offset(step, i); }, x);
         if (run.count > 0) products[count++] = query_gemm(panel, i, run, m, dim, dq.tile(first_tile + i));
     }
-    g.c.k->matrix->gemm(products, count);
+    backward.c.k->matrix->gemm(products, count);
 }
 
 }  // namespace
 
-void backward_block_matrix(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq,
+void backward_block_matrix(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq,
                            BackwardScratch& x) {
     const KeyBlock block{key, keys, {}, {}};
     Panel panel;
-    for (int64_t n = 0; init_rows(g, batch, kv_head, n, &panel.tile[0]); n += kBackwardPanel) {
-        if (n == 0) pack_keys(g, panel.tile[0], key, keys, x);
+    for (int64_t n = 0; init_rows(backward, batch, kv_head, n, &panel.tile[0]); n += kBackwardPanel) {
+        if (n == 0) pack_keys(backward, panel.tile[0], key, keys, x);
         panel.tiles = 1;
-        while (panel.tiles < kBackwardPanel && init_rows(g, batch, kv_head, n + panel.tiles, &panel.tile[panel.tiles])) panel.tiles++;
-        if (!load_panel(g, block, panel, x)) continue;
+        while (panel.tiles < kBackwardPanel && init_rows(backward, batch, kv_head, n + panel.tiles, &panel.tile[panel.tiles]))
+            panel.tiles++;
+        if (!load_panel(backward, block, panel, x)) continue;
         const int steps = int(ceil_div(keys, kKeyBlock));
         for (panel.first = 0; panel.first < steps; panel.first += kMaxSteps) {
             panel.steps = int(min_of(kMaxSteps, steps - panel.first));
-            if (softmax_backward_panel(g, block, panel, x)) gemm_dqkv(g, panel, n, dq, x);
+            if (softmax_backward_panel(backward, block, panel, x)) gemm_dqkv(backward, panel, n, dq, x);
         }
     }
 }

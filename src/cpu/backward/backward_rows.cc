@@ -20,40 +20,42 @@ void PanelLayout::get_row(float* base, int64_t row, float* line) const {
         memcpy(line + column, at(base, column, row), size_t(min_of(columns - column, width(column))) * sizeof(float));
 }
 
-PanelLayout query_panels(const BackwardCall& g, int64_t columns) { return {columns, kMaxRows, g.c.k->lanes, g.c.k->rows}; }
-PanelLayout key_panels(const BackwardCall& g, int64_t columns) {
+PanelLayout query_panels(const BackwardCall& backward, int64_t columns) {
+    return {columns, kMaxRows, backward.c.k->lanes, backward.c.k->rows};
+}
+PanelLayout key_panels(const BackwardCall& backward, int64_t columns) {
     constexpr int kPair = 32;  // columns of two matrix tiles
-    if (g.matrix) return {columns, g.block_keys, kPair, int(round_up(columns, kPair))};
-    return {columns, g.block_keys, g.c.k->lanes, g.c.k->rows};
+    if (backward.matrix) return {columns, backward.block_keys, kPair, int(round_up(columns, kPair))};
+    return {columns, backward.block_keys, backward.c.k->lanes, backward.c.k->rows};
 }
 
-int64_t dq_floats(const BackwardCall& g) { return round_up(g.c.p->d.dim_qk, g.matrix ? 32 : 1) * kMaxRows; }
+int64_t dq_floats(const BackwardCall& backward) { return round_up(backward.c.p->d.dim_qk, backward.matrix ? 32 : 1) * kMaxRows; }
 
-bool init_rows(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t block, QueryTile* tile) {
-    if (!init_tile(g.c, batch, kv_head, block, tile)) return false;
-    if (!g.matrix) return true;
+bool init_rows(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t block, QueryTile* tile) {
+    if (!init_tile(backward.c, batch, kv_head, block, tile)) return false;
+    if (!backward.matrix) return true;
     tile->width = kMaxRows;
-    tile->vectors = kMaxRows / g.c.k->lanes;
+    tile->vectors = kMaxRows / backward.c.k->lanes;
     return true;
 }
 
 namespace {
 
 // Writes a line of f32 into a gradient: rounded to its type, or added to what is there.
-void write_line(const BackwardCall& g, const float* line, int64_t dim, void* to, int64_t index, int32_t dtype) {
-    if (!(g.a->flags & FA_BACKWARD_ACCUMULATE)) return g.c.k->narrow[type_index(dtype)](line, dim, element(to, index, dtype));
+void write_line(const BackwardCall& backward, const float* line, int64_t dim, void* to, int64_t index, int32_t dtype) {
+    if (!(backward.a->flags & FA_BACKWARD_ACCUMULATE)) return backward.c.k->narrow[type_index(dtype)](line, dim, element(to, index, dtype));
     float* const sum = static_cast<float*>(to) + index;
     for (int64_t i = 0; i < dim; i++) sum[i] += line[i];
 }
 
-float lse_of(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head) {
-    return g.inputs.lse[lse_index(*g.c.p, g.c.p->d.lse_stride, s, batch, position, head)];
+float lse_of(const BackwardCall& backward, const Sequence& s, int64_t batch, int64_t position, int64_t head) {
+    return backward.inputs.lse[lse_index(*backward.c.p, backward.c.p->d.lse_stride, s, batch, position, head)];
 }
 
-void load_dout(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* line) {
-    const Problem& p = *g.c.p;
-    const int64_t at = query_index(p, g.a->dout_stride, s, batch, position, head);
-    g.c.k->widen[type_index(p.d.q_dtype)](element(g.a->dout, at, p.d.q_dtype), p.d.dim_v, line);
+void load_dout(const BackwardCall& backward, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* line) {
+    const Problem& p = *backward.c.p;
+    const int64_t at = query_index(p, backward.a->dout_stride, s, batch, position, head);
+    backward.c.k->widen[type_index(p.d.q_dtype)](element(backward.a->dout, at, p.d.q_dtype), p.d.dim_v, line);
 }
 
 // Element index of a key's row of dk or dv.
@@ -67,21 +69,22 @@ void zero_lanes(float* lines, int64_t dim, int from, int to) {
 
 }  // namespace
 
-float row_delta(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* lines) {
-    const Problem& p = *g.c.p;
+float row_delta(const BackwardCall& backward, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* lines) {
+    const Problem& p = *backward.c.p;
     const int64_t dim = p.d.dim_v, at = query_index(p, p.d.o_stride, s, batch, position, head);
     float *const dout = lines, *const o = lines + dim;
-    load_dout(g, s, batch, position, head, dout);
-    g.c.k->widen[type_index(p.d.o_dtype)](element(g.inputs.o, at, p.d.o_dtype), dim, o);
-    const double sum = g.c.k->dot(dout, o, dim);  // what it is taken from cancels
-    return float(g.a->dlse ? sum - double(g.a->dlse[lse_index(p, g.a->dlse_stride, s, batch, position, head)]) : sum);
+    load_dout(backward, s, batch, position, head, dout);
+    backward.c.k->widen[type_index(p.d.o_dtype)](element(backward.inputs.o, at, p.d.o_dtype), dim, o);
+    const double sum = backward.c.k->dot(dout, o, dim);  // what it is taken from cancels
+    return float(backward.a->dlse ? sum - double(backward.a->dlse[lse_index(p, backward.a->dlse_stride, s, batch, position, head)]) : sum);
 }
 
-void compute_deltas(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas, BackwardScratch& x) {
-    const Sequence s = sequence_of(g.c.sequences, batch);
-    const int64_t group = g.c.p->group;
+void compute_deltas(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
+                    BackwardScratch& x) {
+    const Sequence s = sequence_of(backward.c.sequences, batch);
+    const int64_t group = backward.c.p->group;
     for (int64_t r = begin; r < min_of(end, s.q_len * group); r++)
-        deltas[r] = row_delta(g, s, batch, r / group, kv_head * group + r % group, x.lines);
+        deltas[r] = row_delta(backward, s, batch, r / group, kv_head * group + r % group, x.lines);
 }
 
 namespace {
@@ -93,9 +96,9 @@ struct RowsF32 {
     int64_t stride;
 };
 
-RowsF32 gather_rows(const BackwardCall& g, const QueryTile& tile, const void* from, const int64_t stride[4], int64_t dim,
+RowsF32 gather_rows(const BackwardCall& backward, const QueryTile& tile, const void* from, const int64_t stride[4], int64_t dim,
                     const float* factor, bool scaled, BackwardScratch& x) {
-    const Problem& p = *g.c.p;
+    const Problem& p = *backward.c.p;
     bool in_place = p.d.q_dtype == FA_F32 && p.group == 1 && tile.rows == tile.width && !scaled;
     for (int lane = 0; lane < tile.rows; lane++) in_place &= factor[lane] != 0.f;
     if (in_place)
@@ -105,7 +108,7 @@ RowsF32 gather_rows(const BackwardCall& g, const QueryTile& tile, const void* fr
         float* const line = x.lines + lane * dim;
         const int64_t index = query_index(p, stride, tile.seq, tile.batch, at.position, tile.kv_head * p.group + at.group_head);
         if (factor[lane] == 0.f) zero_lanes(x.lines, dim, lane, lane + 1);
-        else g.c.k->widen[type_index(p.d.q_dtype)](element(from, index, p.d.q_dtype), dim, line);
+        else backward.c.k->widen[type_index(p.d.q_dtype)](element(from, index, p.d.q_dtype), dim, line);
         for (int64_t i = 0; scaled && i < dim; i++) line[i] *= factor[lane];
     }
     zero_lanes(x.lines, dim, tile.rows, tile.width);
@@ -114,86 +117,94 @@ RowsF32 gather_rows(const BackwardCall& g, const QueryTile& tile, const void* fr
 
 }  // namespace
 
-void load_rows(const BackwardCall& g, QueryTile& tile, BackwardScratch& x) {
-    const Call& c = g.c;
+void load_rows(const BackwardCall& backward, QueryTile& tile, BackwardScratch& x) {
+    const Call& c = backward.c;
     const Problem& p = *c.p;
     const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v;
-    const PanelLayout q_rows = query_panels(g, dim), dout_rows = query_panels(g, dim_v);
+    const PanelLayout q_rows = query_panels(backward, dim), dout_rows = query_panels(backward, dim_v);
     float factor[kMaxRows] = {}, kept[kMaxRows] = {};
     // Rows without keys may hold anything, and take no part.
     RowCursor at(tile, p.group);
     for (int lane = 0; lane < tile.width; lane++, at.next()) {
-        const float lse = lane < tile.rows ? lse_of(g, tile.seq, tile.batch, at.position, tile.kv_head * p.group + at.group_head) : kPosInf;
+        const float lse =
+            lane < tile.rows ? lse_of(backward, tile.seq, tile.batch, at.position, tile.kv_head * p.group + at.group_head) : kPosInf;
         const bool none = has_no_keys(lse);
         x.lse[lane] = none ? kPosInf : lse * kLog2e;
         x.delta[lane] = none ? 0.f : x.row_delta[tile.first + lane];
         factor[lane] = none ? 0.f : c.factor.q;
         kept[lane] = none ? 0.f : c.dropout_rescale;
     }
-    if (g.matrix) return pack_rows(g, tile, x);
-    const RowsF32 q = gather_rows(g, tile, g.inputs.q, p.d.q_stride, dim, kept, false, x);
+    if (backward.matrix) return pack_rows(backward, tile, x);
+    const RowsF32 q = gather_rows(backward, tile, backward.inputs.q, p.d.q_stride, dim, kept, false, x);
     for (int lane = 0; lane < tile.rows; lane++) q_rows.put_row(x.q_rows, lane, q.data + lane * q.stride);
     tile.q = x.w.q;
     c.k->transpose(q.data, q.stride, tile.width, dim, factor, tile.q, tile.width);
 
-    const RowsF32 dout = gather_rows(g, tile, g.a->dout, g.a->dout_stride, dim_v, kept, c.has_dropout, x);
+    const RowsF32 dout = gather_rows(backward, tile, backward.a->dout, backward.a->dout_stride, dim_v, kept, c.has_dropout, x);
     for (int lane = 0; lane < tile.rows; lane++) dout_rows.put_row(x.dout_rows, lane, dout.data + lane * dout.stride);
     c.k->transpose(dout.data, dout.stride, tile.width, dim_v, nullptr, x.dout, tile.width);
 }
 
-void write_dq(const BackwardCall& g, const QueryTile& tile, float* acc, BackwardScratch& x) {
-    const Problem& p = *g.c.p;
+void write_dq(const BackwardCall& backward, const QueryTile& tile, float* acc, BackwardScratch& x) {
+    const Problem& p = *backward.c.p;
     const int64_t dim = p.d.dim_qk;
-    g.c.k->transpose(acc, tile.width, dim, tile.width, nullptr, x.lines, dim);
+    backward.c.k->transpose(acc, tile.width, dim, tile.width, nullptr, x.lines, dim);
     RowCursor at(tile, p.group);
     for (int lane = 0; lane < tile.rows; lane++, at.next()) {
         const int64_t head = tile.kv_head * p.group + at.group_head;
         float* const line = x.lines + lane * dim;
-        const bool empty = has_no_keys(lse_of(g, tile.seq, tile.batch, at.position, head));
+        const bool empty = has_no_keys(lse_of(backward, tile.seq, tile.batch, at.position, head));
         for (int64_t i = 0; i < dim; i++) line[i] = empty ? 0.f : line[i] * p.d.scale;
-        write_line(g, line, dim, g.a->dq, query_index(p, g.a->dq_stride, tile.seq, tile.batch, at.position, head), p.d.q_dtype);
+        write_line(backward, line, dim, backward.a->dq, query_index(p, backward.a->dq_stride, tile.seq, tile.batch, at.position, head),
+                   p.d.q_dtype);
     }
 }
 
-void write_dq_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t block, BackwardScratch& x) {
-    const Problem& p = *g.c.p;
+void write_dq_padding(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t block, BackwardScratch& x) {
+    const Problem& p = *backward.c.p;
     if (p.packed_q()) return;  // gaps of a packed tensor are not ours
-    const Sequence s = sequence_of(g.c.sequences, batch);
-    const int64_t first = block * g.c.k->rows, end = min_of(p.d.seqlen_q * p.group, first + g.c.k->rows);
+    const Sequence s = sequence_of(backward.c.sequences, batch);
+    const int64_t first = block * backward.c.k->rows, end = min_of(p.d.seqlen_q * p.group, first + backward.c.k->rows);
     zero_lanes(x.lines, p.d.dim_qk, 0, 1);
     for (int64_t r = max_of(first, s.q_len * p.group); r < end; r++) {
-        const int64_t at = query_index(p, g.a->dq_stride, s, batch, r / p.group, kv_head * p.group + r % p.group);
-        write_line(g, x.lines, p.d.dim_qk, g.a->dq, at, p.d.q_dtype);
+        const int64_t at = query_index(p, backward.a->dq_stride, s, batch, r / p.group, kv_head * p.group + r % p.group);
+        write_line(backward, x.lines, p.d.dim_qk, backward.a->dq, at, p.d.q_dtype);
     }
 }
 
-void write_dkv(const BackwardCall& g, const QueryTile& tile, int64_t key, int keys, BackwardScratch& x) {
-    const Problem& p = *g.c.p;
-    const PanelLayout dk = key_panels(g, p.d.dim_qk), dv = key_panels(g, p.d.dim_v);
+void write_dkv(const BackwardCall& backward, const QueryTile& tile, int64_t key, int keys, BackwardScratch& x) {
+    const Problem& p = *backward.c.p;
+    const PanelLayout dk = key_panels(backward, p.d.dim_qk), dv = key_panels(backward, p.d.dim_v);
     for (int j = 0; j < keys; j++) {
         const int64_t slot = tile.seq.k_begin + key + j;
-        if (g.a->dk) {
+        if (backward.a->dk) {
             dk.get_row(x.dk, j, x.lines);
             for (int64_t i = 0; i < p.d.dim_qk; i++) x.lines[i] *= p.d.scale;
-            write_line(g, x.lines, p.d.dim_qk, g.a->dk, key_index(p, g.a->dk_stride, tile.batch, slot, tile.kv_head), p.d.k_dtype);
+            write_line(backward, x.lines, p.d.dim_qk, backward.a->dk, key_index(p, backward.a->dk_stride, tile.batch, slot, tile.kv_head),
+                       p.d.k_dtype);
         }
-        if (g.a->dv) {
+        if (backward.a->dv) {
             dv.get_row(x.dv, j, x.lines);
-            write_line(g, x.lines, p.d.dim_v, g.a->dv, key_index(p, g.a->dv_stride, tile.batch, slot, tile.kv_head), p.d.k_dtype);
+            write_line(backward, x.lines, p.d.dim_v, backward.a->dv, key_index(p, backward.a->dv_stride, tile.batch, slot, tile.kv_head),
+                       p.d.k_dtype);
         }
     }
 }
 
-void write_dkv_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, BackwardScratch& x) {
-    const Problem& p = *g.c.p;
+void write_dkv_padding(const BackwardCall& backward, int64_t batch, int64_t kv_head, BackwardScratch& x) {
+    const Problem& p = *backward.c.p;
     if (p.packed_k()) return;
-    const Sequence s = sequence_of(g.c.sequences, batch);
+    const Sequence s = sequence_of(backward.c.sequences, batch);
     zero_lanes(x.lines, max_of(p.d.dim_qk, p.d.dim_v), 0, 1);
     for (int64_t slot = 0; slot < p.d.seqlen_k; slot++) {
         if (slot == s.k_begin) slot += max_of(s.k_len, 0);
         if (slot >= p.d.seqlen_k) break;
-        if (g.a->dk) write_line(g, x.lines, p.d.dim_qk, g.a->dk, key_index(p, g.a->dk_stride, batch, slot, kv_head), p.d.k_dtype);
-        if (g.a->dv) write_line(g, x.lines, p.d.dim_v, g.a->dv, key_index(p, g.a->dv_stride, batch, slot, kv_head), p.d.k_dtype);
+        if (backward.a->dk)
+            write_line(backward, x.lines, p.d.dim_qk, backward.a->dk, key_index(p, backward.a->dk_stride, batch, slot, kv_head),
+                       p.d.k_dtype);
+        if (backward.a->dv)
+            write_line(backward, x.lines, p.d.dim_v, backward.a->dv, key_index(p, backward.a->dv_stride, batch, slot, kv_head),
+                       p.d.k_dtype);
     }
 }
 
@@ -210,21 +221,21 @@ static int64_t next_with_rows(const Call& call, int64_t batch) {
     return low;
 }
 
-void write_dsink(const BackwardCall& g, int64_t head, BackwardScratch& x) {
-    const Problem& p = *g.c.p;
-    const float sink = g.inputs.sinks[head];
+void write_dsink(const BackwardCall& backward, int64_t head, BackwardScratch& x) {
+    const Problem& p = *backward.c.p;
+    const float sink = backward.inputs.sinks[head];
     const bool none = sink_state(sink).l == 0.f;
     double sum = 0;
-    for (int64_t b = 0; p.d.seqlen_q > 0 && (b = next_with_rows(g.c, b)) < p.d.batch; b++) {
-        const Sequence s = sequence_of(g.c.sequences, b);
+    for (int64_t b = 0; p.d.seqlen_q > 0 && (b = next_with_rows(backward.c, b)) < p.d.batch; b++) {
+        const Sequence s = sequence_of(backward.c.sequences, b);
         for (int64_t i = 0; i < s.q_len; i++) {
-            const float lse = lse_of(g, s, b, i, head);
+            const float lse = lse_of(backward, s, b, i, head);
             if (has_no_keys(lse) || none) continue;
-            sum -= exp2(double(sink - lse) * double(kLog2e)) * double(row_delta(g, s, b, i, head, x.lines));
+            sum -= exp2(double(sink - lse) * double(kLog2e)) * double(row_delta(backward, s, b, i, head, x.lines));
         }
     }
-    float* const to = g.a->dsinks + head;
-    *to = float(sum) + (g.a->flags & FA_BACKWARD_ACCUMULATE ? *to : 0.f);
+    float* const to = backward.a->dsinks + head;
+    *to = float(sum) + (backward.a->flags & FA_BACKWARD_ACCUMULATE ? *to : 0.f);
 }
 
 }  // namespace cpu

@@ -5,9 +5,9 @@
 namespace fa {
 namespace cpu {
 
-bool softmax_backward_tile(const BackwardCall& g, const QueryTile& tile, KeyBlock& block, int64_t key, int keys, bool through_cap,
+bool softmax_backward_tile(const BackwardCall& backward, const QueryTile& tile, KeyBlock& block, int64_t key, int keys, bool through_cap,
                            BackwardScratch& x) {
-    const Call& c = g.c;
+    const Call& c = backward.c;
     float* const slope = through_cap && c.p->d.softcap > 0 ? x.slope : nullptr;
     if (!score_tile(c, tile, block, key, keys, x.w, slope)) return false;
     c.k->qk(x.dout, tile.vectors, tile.vectors, block.v.data + (key - block.key) * block.v.stride, block.v.stride, keys, int(c.p->d.dim_v),
@@ -19,20 +19,22 @@ bool softmax_backward_tile(const BackwardCall& g, const QueryTile& tile, KeyBloc
 }
 
 // acc[key][columns] += Σ_row p_or_ds[key][row] · rows[row][columns]
-static void accumulate_keys(const BackwardCall& g, const QueryTile& tile, const float* p_or_ds, int64_t columns, float* rows, int64_t first,
-                            int keys, float* acc) {
-    const PanelLayout from = query_panels(g, columns), to = key_panels(g, columns);
+static void accumulate_keys(const BackwardCall& backward, const QueryTile& tile, const float* p_or_ds, int64_t columns, float* rows,
+                            int64_t first, int keys, float* acc) {
+    const PanelLayout from = query_panels(backward, columns), to = key_panels(backward, columns);
     for (int64_t column = 0; column < columns; column += from.widest)
-        g.c.k->gemm_nn(p_or_ds, tile.width, keys, from.at(rows, column, 0), from.vectors(column), tile.rows, to.at(acc, column, first));
+        backward.c.k->gemm_nn(p_or_ds, tile.width, keys, from.at(rows, column, 0), from.vectors(column), tile.rows,
+                              to.at(acc, column, first));
 }
 
-void accumulate_dqkv(const BackwardCall& g, const QueryTile& tile, const KeyBlock& block, int64_t key, int keys, float* dq,
+void accumulate_dqkv(const BackwardCall& backward, const QueryTile& tile, const KeyBlock& block, int64_t key, int keys, float* dq,
                      BackwardScratch& x) {
-    const fa_attention_desc_t& d = g.c.p->d;
+    const fa_attention_desc_t& d = backward.c.p->d;
     const int64_t first = key - block.key;
-    if (g.a->dv) accumulate_keys(g, tile, x.w.s, d.dim_v, x.dout_rows, first, keys, x.dv);
-    if (g.a->dk) accumulate_keys(g, tile, x.dp, d.dim_qk, x.q_rows, first, keys, x.dk);
-    if (g.a->dq) g.c.k->gemm_tn(block.k.data + first * block.k.stride, block.k.stride, int(d.dim_qk), x.dp, tile.vectors, keys, dq);
+    if (backward.a->dv) accumulate_keys(backward, tile, x.w.s, d.dim_v, x.dout_rows, first, keys, x.dv);
+    if (backward.a->dk) accumulate_keys(backward, tile, x.dp, d.dim_qk, x.q_rows, first, keys, x.dk);
+    if (backward.a->dq)
+        backward.c.k->gemm_tn(block.k.data + first * block.k.stride, block.k.stride, int(d.dim_qk), x.dp, tile.vectors, keys, dq);
 }
 
 }  // namespace cpu
