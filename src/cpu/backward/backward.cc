@@ -91,36 +91,36 @@ void worker_loop(void* arg, int64_t worker) {
 
 // All query tiles against one block of keys, whose dk and dv are then complete.
 void backward_block(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq,
-                    BackwardScratch& x) {
+                    BackwardScratch& scratch) {
     const Call& c = backward.c;
     QueryTile t;
     t.seq = sequence_of(c.sequences, batch);
     t.batch = batch;
     t.kv_head = kv_head;
-    memset(x.dk, 0, size_t(key_panels(backward, c.p->d.dim_qk).size()) * sizeof(float));
-    memset(x.dv, 0, size_t(key_panels(backward, c.p->d.dim_v).size()) * sizeof(float));
+    memset(scratch.dk, 0, size_t(key_panels(backward, c.p->d.dim_qk).size()) * sizeof(float));
+    memset(scratch.dv, 0, size_t(key_panels(backward, c.p->d.dim_v).size()) * sizeof(float));
     if (backward.matrix) {
-        backward_block_matrix(backward, batch, kv_head, key, keys, dq, x);
-        return write_dkv(backward, t, key, keys, x);
+        backward_block_matrix(backward, batch, kv_head, key, keys, dq, scratch);
+        return write_dkv(backward, t, key, keys, scratch);
     }
-    KeyBlock block{key, keys, load_k(c, t, key, keys, x.k, x.w), load_v(c, t, key, keys, x.v, x.w)};
+    KeyBlock block{key, keys, load_k(c, t, key, keys, scratch.k, scratch.w), load_v(c, t, key, keys, scratch.v, scratch.w)};
     for (int64_t n = 0; init_tile(c, batch, kv_head, n, &t); n++) {
         const KeyBand visible = visible_keys(c, t, key, key + keys);
         if (visible.begin >= visible.end) continue;
-        load_rows(backward, t, x);
+        load_rows(backward, t, scratch);
         for (int64_t at = key + (visible.begin - key) / kTileKeys * kTileKeys; at < visible.end; at += kTileKeys) {
             const int count = int(min_of(kTileKeys, visible.end - at));
-            if (softmax_backward_tile(backward, t, block, at, count, true, x))
-                accumulate_dqkv(backward, t, block, at, count, backward.a->dq ? dq.tile(n) : nullptr, x);
+            if (softmax_backward_tile(backward, t, block, at, count, true, scratch))
+                accumulate_dqkv(backward, t, block, at, count, backward.a->dq ? dq.tile(n) : nullptr, scratch);
         }
     }
-    write_dkv(backward, t, key, keys, x);
+    write_dkv(backward, t, key, keys, scratch);
 }
 
-void finish_tiles(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t tile, float* acc, BackwardScratch& x) {
+void finish_tiles(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t tile, float* acc, BackwardScratch& scratch) {
     QueryTile t;
-    if (init_rows(backward, batch, kv_head, tile, &t)) write_dq(backward, t, acc, x);
-    write_dq_padding(backward, batch, kv_head, tile, x);
+    if (init_rows(backward, batch, kv_head, tile, &t)) write_dq(backward, t, acc, scratch);
+    write_dq_padding(backward, batch, kv_head, tile, scratch);
 }
 
 DqAcc chunk_dq_acc(const BackwardJob& job, int64_t head, int64_t chunk) {
@@ -134,32 +134,33 @@ float* chunk_deltas(const BackwardJob& job, int64_t head) {
 }
 
 // What all chunks need of one query tile.
-void compute_tile_deltas(const BackwardJob& job, int64_t index, BackwardScratch& x) {
+void compute_tile_deltas(const BackwardJob& job, int64_t index, BackwardScratch& scratch) {
     const BackwardCall& g = *job.g;
     const int64_t tile = index % job.s->tiles, head = index / job.s->tiles, heads = g.c.p->d.heads_k;
-    compute_deltas(g, head / heads, head % heads, tile * g.c.k->rows, (tile + 1) * g.c.k->rows, chunk_deltas(job, head), x);
+    compute_deltas(g, head / heads, head % heads, tile * g.c.k->rows, (tile + 1) * g.c.k->rows, chunk_deltas(job, head), scratch);
 }
 
 // One chunk of the keys of one sequence and kv head. Items are ordered by chunk first: of causal chunks those with the most rows
 // come first.
-void backward_chunk(const BackwardJob& job, int64_t index, BackwardScratch& x) {
+void backward_chunk(const BackwardJob& job, int64_t index, BackwardScratch& scratch) {
     const BackwardCall& g = *job.g;
     const BackwardSchedule& s = *job.s;
     const int64_t chunk = index / s.heads, head = index % s.heads;
     const int64_t batch = head / g.c.p->d.heads_k, kv_head = head % g.c.p->d.heads_k;
-    const DqAcc dq = s.chunks > 1 ? chunk_dq_acc(job, head, chunk) : DqAcc{x.dq, x.initialized, dq_floats(g)};
+    const DqAcc dq = s.chunks > 1 ? chunk_dq_acc(job, head, chunk) : DqAcc{scratch.dq, scratch.initialized, dq_floats(g)};
     const int64_t k_len = sequence_of(g.c.sequences, batch).k_len, end = min_of((chunk + 1) * s.chunk_keys, k_len);
     memset(dq.initialized, 0, size_t(s.tiles));
-    x.row_delta = s.chunks > 1 ? chunk_deltas(job, head) : x.item_delta;
-    if (s.chunks == 1) compute_deltas(g, batch, kv_head, 0, s.rows, x.item_delta, x);
+    scratch.row_delta = s.chunks > 1 ? chunk_deltas(job, head) : scratch.item_delta;
+    if (s.chunks == 1) compute_deltas(g, batch, kv_head, 0, s.rows, scratch.item_delta, scratch);
     for (int64_t key = chunk * s.chunk_keys; key < end; key += s.block_keys)
-        backward_block(g, batch, kv_head, key, int(min_of(s.block_keys, end - key)), dq, x);
-    if (chunk == 0) write_dkv_padding(g, batch, kv_head, x);
-    for (int64_t tile = 0; g.a->dq && s.chunks == 1 && tile < s.tiles; tile++) finish_tiles(g, batch, kv_head, tile, dq.tile(tile), x);
+        backward_block(g, batch, kv_head, key, int(min_of(s.block_keys, end - key)), dq, scratch);
+    if (chunk == 0) write_dkv_padding(g, batch, kv_head, scratch);
+    for (int64_t tile = 0; g.a->dq && s.chunks == 1 && tile < s.tiles; tile++)
+        finish_tiles(g, batch, kv_head, tile, dq.tile(tile), scratch);
 }
 
 // dq of one query tile from the accumulators of all chunks, in ascending order.
-void merge_chunks(const BackwardJob& job, int64_t index, BackwardScratch& x) {
+void merge_chunks(const BackwardJob& job, int64_t index, BackwardScratch& scratch) {
     const BackwardCall& g = *job.g;
     const BackwardSchedule& s = *job.s;
     const int64_t tile = index % s.tiles, head = index / s.tiles, floats = dq_floats(g);
@@ -168,16 +169,16 @@ void merge_chunks(const BackwardJob& job, int64_t index, BackwardScratch& x) {
         const DqAcc part = chunk_dq_acc(job, head, chunk);
         for (int64_t i = 0; part.initialized[tile] && i < floats; i++) acc[i] += part.acc[tile * floats + i];
     }
-    finish_tiles(g, head / g.c.p->d.heads_k, head % g.c.p->d.heads_k, tile, acc, x);
+    finish_tiles(g, head / g.c.p->d.heads_k, head % g.c.p->d.heads_k, tile, acc, scratch);
 }
 
-void run_dbias(const BackwardJob& job, int64_t index, BackwardScratch& x) {
+void run_dbias(const BackwardJob& job, int64_t index, BackwardScratch& scratch) {
     BackwardCall g = *job.g;
     g.matrix = false;  // dS is written as f32
-    write_dbias(g, index, x);
+    write_dbias(g, index, scratch);
 }
 void run_expansion(const BackwardJob& job, int64_t index, BackwardScratch&) { expand_list(job.g->c, index); }
-void run_dsink(const BackwardJob& job, int64_t index, BackwardScratch& x) { write_dsink(*job.g, index, x); }
+void run_dsink(const BackwardJob& job, int64_t index, BackwardScratch& scratch) { write_dsink(*job.g, index, scratch); }
 
 // The steps of a call, one after the other: in each, workers take all indices.
 struct BackwardRun {

@@ -88,10 +88,10 @@ bool init_rows(const BackwardCall& backward, int64_t batch, int64_t kv_head, int
 
 // backward/backward_matrix.cc: tiles by matrix instructions.
 void lay_out_operands(const Problem& problem, int block_keys, MatrixOperands* m, Arena& arena);
-void pack_rows(const BackwardCall& backward, const QueryTile& tile, BackwardScratch& x);
+void pack_rows(const BackwardCall& backward, const QueryTile& tile, BackwardScratch& scratch);
 // All query tiles against a block of keys: adds to dk and dv of the block and to dq of the tiles.
 void backward_block_matrix(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq,
-                           BackwardScratch& x);
+                           BackwardScratch& scratch);
 
 // backward/backward_rows.cc: rows in and out.
 // Whether the row's gradients are 0: no key, or no row of the forward's.
@@ -100,29 +100,29 @@ static inline bool has_no_keys(float lse) { return from_lse(lse).l == 0.f; }
 float row_delta(const BackwardCall& backward, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* lines);
 // Of rows [begin, end) of a sequence and kv head, group-major.
 void compute_deltas(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
-                    BackwardScratch& x);
+                    BackwardScratch& scratch);
 // Loads the tile's q, dout, lse and delta.
-void load_rows(const BackwardCall& backward, QueryTile& tile, BackwardScratch& x);
+void load_rows(const BackwardCall& backward, QueryTile& tile, BackwardScratch& scratch);
 // dq of the tile's rows from its accumulators; of those beyond the sequence's length in this block.
-void write_dq(const BackwardCall& backward, const QueryTile& tile, float* acc, BackwardScratch& x);
-void write_dq_padding(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t block, BackwardScratch& x);
+void write_dq(const BackwardCall& backward, const QueryTile& tile, float* acc, BackwardScratch& scratch);
+void write_dq_padding(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t block, BackwardScratch& scratch);
 // dk and dv of keys [key, key + keys) from the block's panels; of slots beyond the sequence's keys.
-void write_dkv(const BackwardCall& backward, const QueryTile& tile, int64_t key, int keys, BackwardScratch& x);
-void write_dkv_padding(const BackwardCall& backward, int64_t batch, int64_t kv_head, BackwardScratch& x);
+void write_dkv(const BackwardCall& backward, const QueryTile& tile, int64_t key, int keys, BackwardScratch& scratch);
+void write_dkv_padding(const BackwardCall& backward, int64_t batch, int64_t kv_head, BackwardScratch& scratch);
 // dsinks of one head, summed over all rows of all sequences.
-void write_dsink(const BackwardCall& backward, int64_t head, BackwardScratch& x);
+void write_dsink(const BackwardCall& backward, int64_t head, BackwardScratch& scratch);
 
 // backward/backward_tile.cc: one f32 tile of P and dS.
-// P (dropout applied) into x.w.s and dS, times the softcap's slope if wanted, into x.dp; false when no key is kept.
+// P (dropout applied) into scratch.w.s and dS, times the softcap's slope if wanted, into scratch.dp; false when no key is kept.
 bool softmax_backward_tile(const BackwardCall& backward, const QueryTile& tile, KeyBlock& block, int64_t key, int keys, bool through_cap,
-                           BackwardScratch& x);
+                           BackwardScratch& scratch);
 // Adds the tile's products to dk and dv of the block, and to dq.
 void accumulate_dqkv(const BackwardCall& backward, const QueryTile& tile, const KeyBlock& block, int64_t key, int keys, float* dq,
-                     BackwardScratch& x);
+                     BackwardScratch& scratch);
 
 // backward/backward_dbias.cc: dbias, in blocks that share no element.
 int64_t dbias_blocks(const BackwardCall& backward);
-void write_dbias(const BackwardCall& backward, int64_t block, BackwardScratch& x);
+void write_dbias(const BackwardCall& backward, int64_t block, BackwardScratch& scratch);
 
 }  // namespace cpu
 }  // namespace fa

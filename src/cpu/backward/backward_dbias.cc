@@ -69,20 +69,20 @@ void add_tile(const BackwardCall& backward, const QueryTile& tile, int64_t key, 
     }
 }
 
-void add_head(const BackwardCall& backward, const DbiasBlock& block, int64_t batch, int64_t kv_head, BackwardScratch& x) {
+void add_head(const BackwardCall& backward, const DbiasBlock& block, int64_t batch, int64_t kv_head, BackwardScratch& scratch) {
     const Call& c = backward.c;
-    compute_deltas(backward, batch, kv_head, 0, c.p->d.seqlen_q * c.p->group, x.item_delta, x);
-    x.row_delta = x.item_delta;
+    compute_deltas(backward, batch, kv_head, 0, c.p->d.seqlen_q * c.p->group, scratch.item_delta, scratch);
+    scratch.row_delta = scratch.item_delta;
     QueryTile t;
     for (int64_t n = 0; init_tile(c, batch, kv_head, n, &t); n++) {
         const KeyBand visible = visible_keys(c, t, block.key_begin, min_of(block.key_end, t.seq.k_len));
         if (visible.begin >= visible.end) continue;
-        load_rows(backward, t, x);
+        load_rows(backward, t, scratch);
         const int64_t first = block.key_begin + (visible.begin - block.key_begin) / kTileKeys * kTileKeys;
         for (int64_t key = first; key < visible.end; key += kTileKeys) {
             const int keys = int(min_of(kTileKeys, visible.end - key));
-            KeyBlock tile{key, keys, {}, load_v(c, t, key, keys, x.v, x.w)};
-            if (softmax_backward_tile(backward, t, tile, key, keys, false, x)) add_tile(backward, t, key, keys, x.dp);
+            KeyBlock tile{key, keys, {}, load_v(c, t, key, keys, scratch.v, scratch.w)};
+            if (softmax_backward_tile(backward, t, tile, key, keys, false, scratch)) add_tile(backward, t, key, keys, scratch.dp);
         }
     }
 }
@@ -94,12 +94,12 @@ int64_t dbias_blocks(const BackwardCall& backward) {
     return grid.batches * grid.heads * grid.keys;
 }
 
-void write_dbias(const BackwardCall& backward, int64_t index, BackwardScratch& x) {
+void write_dbias(const BackwardCall& backward, int64_t index, BackwardScratch& scratch) {
     const DbiasBlock block = dbias_block(backward, index);
     if (!(backward.a->flags & FA_BACKWARD_ACCUMULATE)) clear_block(backward, block);
     const fa_attention_desc_t& d = backward.c.p->d;
     for (int64_t b = block.batch_begin; b < d.batch; b += block.batch_step)
-        for (int64_t h = block.head_begin; h < d.heads_k; h += block.head_step) add_head(backward, block, b, h, x);
+        for (int64_t h = block.head_begin; h < d.heads_k; h += block.head_step) add_head(backward, block, b, h, scratch);
 }
 
 }  // namespace cpu

@@ -18,13 +18,13 @@ constexpr int64_t kTileElements = kMaxRows * kTileKeys;
 int64_t step_values(int64_t dim) { return 4 * operand_shape(dim).depth * kTileValues; }  // of 64 rows, however they are packed
 
 // Addresses of the tile's rows of q or dout; none for a lane that takes no part.
-void row_pointers(const BackwardCall& backward, const QueryTile& tile, const void* base, const int64_t stride[4], const BackwardScratch& x,
-                  const uint16_t** rows) {
+void row_pointers(const BackwardCall& backward, const QueryTile& tile, const void* base, const int64_t stride[4],
+                  const BackwardScratch& scratch, const uint16_t** rows) {
     const Problem& p = *backward.c.p;
     RowCursor at(tile, p.group);
     for (int lane = 0; lane < tile.rows; lane++, at.next()) {
         const int64_t index = query_index(p, stride, tile.seq, tile.batch, at.position, tile.kv_head * p.group + at.group_head);
-        rows[lane] = x.lse[lane] == kPosInf ? nullptr : static_cast<const uint16_t*>(base) + index;
+        rows[lane] = scratch.lse[lane] == kPosInf ? nullptr : static_cast<const uint16_t*>(base) + index;
     }
 }
 
@@ -60,9 +60,9 @@ void lay_out_operands(const Problem& problem, int block_keys, MatrixOperands* m,
     m->packed = arena.allocate<uint16_t>(qk);
 }
 
-static void pack_keys(const BackwardCall& backward, const QueryTile& tile, int64_t key, int keys, BackwardScratch& x) {
+static void pack_keys(const BackwardCall& backward, const QueryTile& tile, int64_t key, int keys, BackwardScratch& scratch) {
     const MatrixKernels& mk = *backward.c.k->matrix;
-    const MatrixOperands& m = x.matrix;
+    const MatrixOperands& m = scratch.matrix;
     const MatrixShape qk = operand_shape(backward.c.p->d.dim_qk), v = operand_shape(backward.c.p->d.dim_v);
     for (int64_t step = 0; step * kKeyBlock < keys; step++) {
         const char* rows[kKeyBlock] = {};
@@ -77,16 +77,16 @@ static void pack_keys(const BackwardCall& backward, const QueryTile& tile, int64
     }
 }
 
-void pack_rows(const BackwardCall& backward, const QueryTile& tile, BackwardScratch& x) {
+void pack_rows(const BackwardCall& backward, const QueryTile& tile, BackwardScratch& scratch) {
     const MatrixKernels& mk = *backward.c.k->matrix;
     const MatrixShape qk = operand_shape(backward.c.p->d.dim_qk), v = operand_shape(backward.c.p->d.dim_v);
     const uint16_t* rows[kMaxRows] = {};
-    row_pointers(backward, tile, backward.inputs.q, backward.c.p->d.q_stride, x, rows);
-    mk.pack_k(qk, rows, x.matrix.q);
-    mk.pack_rows(qk, rows, x.matrix.q_rows);
-    row_pointers(backward, tile, backward.a->dout, backward.a->dout_stride, x, rows);
-    mk.pack_k(v, rows, x.matrix.dout);
-    mk.pack_rows(v, rows, x.matrix.dout_rows);
+    row_pointers(backward, tile, backward.inputs.q, backward.c.p->d.q_stride, scratch, rows);
+    mk.pack_k(qk, rows, scratch.matrix.q);
+    mk.pack_rows(qk, rows, scratch.matrix.q_rows);
+    row_pointers(backward, tile, backward.a->dout, backward.a->dout_stride, scratch, rows);
+    mk.pack_k(v, rows, scratch.matrix.dout);
+    mk.pack_rows(v, rows, scratch.matrix.dout_rows);
 }
 
 // S or dP of one step: 64 keys × dims times dims × 64 rows.
@@ -109,10 +109,10 @@ static MatrixGemm score_gemm(int64_t step, const uint16_t* keys, const uint16_t*
             .accumulate = false};
 }
 
-static void gemm_scores_dp(const BackwardCall& backward, int64_t step, BackwardScratch& x) {
-    const MatrixOperands& m = x.matrix;
-    const MatrixGemm both[] = {score_gemm(step, m.k, m.q, backward.c.p->d.dim_qk, x.w.s),
-                               score_gemm(step, m.v, m.dout, backward.c.p->d.dim_v, x.dp)};
+static void gemm_scores_dp(const BackwardCall& backward, int64_t step, BackwardScratch& scratch) {
+    const MatrixOperands& m = scratch.matrix;
+    const MatrixGemm both[] = {score_gemm(step, m.k, m.q, backward.c.p->d.dim_qk, scratch.w.s),
+                               score_gemm(step, m.v, m.dout, backward.c.p->d.dim_v, scratch.dp)};
     backward.c.k->matrix->gemm(both, 2);
 }
 
@@ -129,9 +129,9 @@ struct Panel {
 int64_t tile_offset(int step, int tile) { return (int64_t(step) * kBackwardPanel + tile) * kTileElements; }
 
 // The tile's part of the scratch.
-BackwardScratch tile_scratch(const BackwardCall& backward, int tile, const BackwardScratch& x) {
+BackwardScratch tile_scratch(const BackwardCall& backward, int tile, const BackwardScratch& scratch) {
     const int64_t qk = step_values(backward.c.p->d.dim_qk), v = step_values(backward.c.p->d.dim_v);
-    BackwardScratch y = x;
+    BackwardScratch y = scratch;
     y.lse += tile * kMaxRows;
     y.delta += tile * kMaxRows;
     y.matrix.q += tile * qk;
@@ -158,70 +158,70 @@ float product_factor(const Call& call) { return call.factor.q * call.factor.prod
 
 // P and dS of a tile as operands, now or with the other `unmasked` ones; false when no key is kept.
 bool matrix_softmax_backward(const BackwardCall& backward, const QueryTile& tile, const KeyBlock& block, int64_t key, int keys, int64_t at,
-                             BackwardScratch& x, UnmaskedTiles& unmasked) {
+                             BackwardScratch& scratch, UnmaskedTiles& unmasked) {
     const Call& c = backward.c;
     const MatrixKernels& mk = *c.k->matrix;
-    float *const s = x.w.s, *const slope = c.p->d.softcap > 0 ? x.slope : nullptr, factor = product_factor(c);
-    uint16_t *const p = x.matrix.p + at, *const ds = x.matrix.ds + at, *const pairs = x.matrix.ds_pairs + at;
+    float *const s = scratch.w.s, *const slope = c.p->d.softcap > 0 ? scratch.slope : nullptr, factor = product_factor(c);
+    uint16_t *const p = scratch.matrix.p + at, *const ds = scratch.matrix.ds + at, *const pairs = scratch.matrix.ds_pairs + at;
     TileScoreMod task;
-    if (!prepare_score_mod(c, tile, key, keys, x.w, &task)) return false;
+    if (!prepare_score_mod(c, tile, key, keys, scratch.w, &task)) return false;
     const int64_t step = (key - block.key) / kKeyBlock;
     if (mk.softmax_backward_tiles && task.kind == TileClass::full && keys == kKeyBlock && !c.has_score_mod && !c.has_dropout &&
         factor > 0) {
-        const MatrixOperands& m = x.matrix;
+        const MatrixOperands& m = scratch.matrix;
         unmasked.list[unmasked.count++] = {.k = m.k + step * step_values(c.p->d.dim_qk),
                                            .v = m.v + step * step_values(c.p->d.dim_v),
                                            .q = m.q,
                                            .dout = m.dout,
-                                           .lse = x.lse,
-                                           .delta = x.delta,
+                                           .lse = scratch.lse,
+                                           .delta = scratch.delta,
                                            .p = p,
                                            .ds = ds,
                                            .ds_pairs = pairs};
         return true;
     }
-    gemm_scores_dp(backward, step, x);
+    gemm_scores_dp(backward, step, scratch);
     const bool scale_first = c.has_score_mod || !(factor > 0);  // −inf times any other factor would not remove a key
     for (int i = 0; scale_first && i < keys * kMaxRows; i++) s[i] *= factor;
-    apply_score_mod(c, tile, key, keys, task, x.w, slope);
+    apply_score_mod(c, tile, key, keys, task, scratch.w, slope);
     if (!c.has_dropout) {
-        mk.softmax_backward(s, x.dp, keys, scale_first ? 1.f : factor, x.lse, x.delta, slope, p, ds, pairs);
+        mk.softmax_backward(s, scratch.dp, keys, scale_first ? 1.f : factor, scratch.lse, scratch.delta, slope, p, ds, pairs);
         return true;
     }
-    apply_dropout_rescaled(backward, tile, key, keys, x.dp);
-    c.k->softmax_backward(s, x.dp, tile.vectors, keys, scale_first ? 1.f : factor, x.lse, x.delta, slope);
+    apply_dropout_rescaled(backward, tile, key, keys, scratch.dp);
+    c.k->softmax_backward(s, scratch.dp, tile.vectors, keys, scale_first ? 1.f : factor, scratch.lse, scratch.delta, slope);
     apply_dropout_rescaled(backward, tile, key, keys, s);
-    mk.pack_p_ds(s, x.dp, keys, p, ds, pairs);
+    mk.pack_p_ds(s, scratch.dp, keys, p, ds, pairs);
     return true;
 }
 
-void clear_tile(int64_t at, const BackwardScratch& x) {
-    uint16_t* const all[] = {x.matrix.p, x.matrix.ds, x.matrix.ds_pairs};
+void clear_tile(int64_t at, const BackwardScratch& scratch) {
+    uint16_t* const all[] = {scratch.matrix.p, scratch.matrix.ds, scratch.matrix.ds_pairs};
     for (uint16_t* to : all) memset(to + at, 0, kTileElements * sizeof *to);
 }
 
 // Loads the panel's rows, unless none of them sees a key of the block. All, then: empty tiles between live ones are multiplied with
 // a P of 0.
-bool load_panel(const BackwardCall& backward, const KeyBlock& block, Panel& panel, const BackwardScratch& x) {
+bool load_panel(const BackwardCall& backward, const KeyBlock& block, Panel& panel, const BackwardScratch& scratch) {
     bool any = false;
     for (int i = 0; i < panel.tiles; i++) {
         const KeyBand visible = visible_keys(backward.c, panel.tile[i], block.key, block.key + block.keys);
         any |= visible.begin < visible.end;
     }
     for (int i = 0; any && i < panel.tiles; i++) {
-        BackwardScratch y = tile_scratch(backward, i, x);
+        BackwardScratch y = tile_scratch(backward, i, scratch);
         load_rows(backward, panel.tile[i], y);
     }
     return any;
 }
 
 // P and dS of all tiles; false when there are none.
-bool softmax_backward_panel(const BackwardCall& backward, const KeyBlock& block, Panel& panel, const BackwardScratch& x) {
+bool softmax_backward_panel(const BackwardCall& backward, const KeyBlock& block, Panel& panel, const BackwardScratch& scratch) {
     bool any = false;
     UnmaskedTiles unmasked;
     for (int i = 0; i < panel.tiles; i++) {
         const KeyBand visible = visible_keys(backward.c, panel.tile[i], block.key, block.key + block.keys);
-        BackwardScratch y = tile_scratch(backward, i, x);
+        BackwardScratch y = tile_scratch(backward, i, scratch);
         for (int step = 0; step < panel.steps; step++) {
             const int64_t key = block.key + (panel.first + step) * kKeyBlock;
             const int keys = int(min_of(kKeyBlock, visible.end - key));
@@ -233,7 +233,8 @@ bool softmax_backward_panel(const BackwardCall& backward, const KeyBlock& block,
     }
     const int depth = operand_shape(backward.c.p->d.dim_qk).depth, depth_v = operand_shape(backward.c.p->d.dim_v).depth;
     if (unmasked.count > 0)
-        backward.c.k->matrix->softmax_backward_tiles(unmasked.list, unmasked.count, depth, depth_v, product_factor(backward.c), x.w.s);
+        backward.c.k->matrix->softmax_backward_tiles(unmasked.list, unmasked.count, depth, depth_v, product_factor(backward.c),
+                                                     scratch.w.s);
     return any;
 }
 
@@ -242,12 +243,12 @@ struct LiveRange {
     int first, count;
 };
 template <class Live, class At>
-LiveRange live_range(int count, const Live& live, const At& at, const BackwardScratch& x) {
+LiveRange live_range(int count, const Live& live, const At& at, const BackwardScratch& scratch) {
     int first = 0, end = count;
     while (first < end && !live(first)) first++;
     while (end > first && !live(end - 1)) end--;
     for (int i = first; i < end; i++)
-        if (!live(i)) clear_tile(at(i), x);
+        if (!live(i)) clear_tile(at(i), scratch);
     return {first, end - first};
 }
 
@@ -293,21 +294,21 @@ MatrixGemm query_gemm(const Panel& panel, int tile, const LiveRange& run, const 
 }
 
 // dk and dv of each step, over the panel's rows; dq of each tile, over the block's keys.
-void gemm_dqkv(const BackwardCall& backward, const Panel& panel, int64_t first_tile, const DqAcc& dq, const BackwardScratch& x) {
-    const MatrixOperands& m = x.matrix;
+void gemm_dqkv(const BackwardCall& backward, const Panel& panel, int64_t first_tile, const DqAcc& dq, const BackwardScratch& scratch) {
+    const MatrixOperands& m = scratch.matrix;
     const int64_t dim = backward.c.p->d.dim_qk, dim_v = backward.c.p->d.dim_v;
     MatrixGemm products[2 * kMaxSteps + kBackwardPanel];
     int count = 0;
     for (int step = 0; step < panel.steps; step++) {
         const LiveRange run =
-            live_range(panel.tiles, [&](int i) { return panel.live[step][i]; }, [&](int i) { return tile_offset(step, i); }, x);
+            live_range(panel.tiles, [&](int i) { return panel.live[step][i]; }, [&](int i) { return tile_offset(step, i); }, scratch);
         if (run.count == 0) continue;
-        if (backward.a->dv) products[count++] = key_gemm(panel, step, run, m.p, m.dout_rows, dim_v, x.dv);
-        if (backward.a->dk) products[count++] = key_gemm(panel, step, run, m.ds, m.q_rows, dim, x.dk);
+        if (backward.a->dv) products[count++] = key_gemm(panel, step, run, m.p, m.dout_rows, dim_v, scratch.dv);
+        if (backward.a->dk) products[count++] = key_gemm(panel, step, run, m.ds, m.q_rows, dim, scratch.dk);
     }
     for (int i = 0; backward.a->dq && i < panel.tiles; i++) {
         const LiveRange run =
-            live_range(panel.steps, [&](int step) { return panel.live[step][i]; }, [&](int step) { return tile_offset(step, i); }, x);
+            live_range(panel.steps, [&](int step) { return panel.live[step][i]; }, [&](int step) { return tile_offset(step, i); }, scratch);
         if (run.count > 0) products[count++] = query_gemm(panel, i, run, m, dim, dq.tile(first_tile + i));
     }
     backward.c.k->matrix->gemm(products, count);
@@ -316,19 +317,19 @@ void gemm_dqkv(const BackwardCall& backward, const Panel& panel, int64_t first_t
 }  // namespace
 
 void backward_block_matrix(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq,
-                           BackwardScratch& x) {
+                           BackwardScratch& scratch) {
     const KeyBlock block{key, keys, {}, {}};
     Panel panel;
     for (int64_t n = 0; init_rows(backward, batch, kv_head, n, &panel.tile[0]); n += kBackwardPanel) {
-        if (n == 0) pack_keys(backward, panel.tile[0], key, keys, x);
+        if (n == 0) pack_keys(backward, panel.tile[0], key, keys, scratch);
         panel.tiles = 1;
         while (panel.tiles < kBackwardPanel && init_rows(backward, batch, kv_head, n + panel.tiles, &panel.tile[panel.tiles]))
             panel.tiles++;
-        if (!load_panel(backward, block, panel, x)) continue;
+        if (!load_panel(backward, block, panel, scratch)) continue;
         const int steps = int(ceil_div(keys, kKeyBlock));
         for (panel.first = 0; panel.first < steps; panel.first += kMaxSteps) {
             panel.steps = int(min_of(kMaxSteps, steps - panel.first));
-            if (softmax_backward_panel(backward, block, panel, x)) gemm_dqkv(backward, panel, n, dq, x);
+            if (softmax_backward_panel(backward, block, panel, scratch)) gemm_dqkv(backward, panel, n, dq, scratch);
         }
     }
 }

@@ -80,11 +80,11 @@ float row_delta(const BackwardCall& backward, const Sequence& s, int64_t batch, 
 }
 
 void compute_deltas(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
-                    BackwardScratch& x) {
+                    BackwardScratch& scratch) {
     const Sequence s = sequence_of(backward.c.sequences, batch);
     const int64_t group = backward.c.p->group;
     for (int64_t r = begin; r < min_of(end, s.q_len * group); r++)
-        deltas[r] = row_delta(backward, s, batch, r / group, kv_head * group + r % group, x.lines);
+        deltas[r] = row_delta(backward, s, batch, r / group, kv_head * group + r % group, scratch.lines);
 }
 
 namespace {
@@ -97,7 +97,7 @@ struct RowsF32 {
 };
 
 RowsF32 gather_rows(const BackwardCall& backward, const QueryTile& tile, const void* from, const int64_t stride[4], int64_t dim,
-                    const float* factor, bool scaled, BackwardScratch& x) {
+                    const float* factor, bool scaled, BackwardScratch& scratch) {
     const Problem& p = *backward.c.p;
     bool in_place = p.d.q_dtype == FA_F32 && p.group == 1 && tile.rows == tile.width && !scaled;
     for (int lane = 0; lane < tile.rows; lane++) in_place &= factor[lane] != 0.f;
@@ -105,19 +105,19 @@ RowsF32 gather_rows(const BackwardCall& backward, const QueryTile& tile, const v
         return {static_cast<const float*>(from) + query_index(p, stride, tile.seq, tile.batch, tile.first, tile.kv_head), stride[1]};
     RowCursor at(tile, p.group);
     for (int lane = 0; lane < tile.rows; lane++, at.next()) {
-        float* const line = x.lines + lane * dim;
+        float* const line = scratch.lines + lane * dim;
         const int64_t index = query_index(p, stride, tile.seq, tile.batch, at.position, tile.kv_head * p.group + at.group_head);
-        if (factor[lane] == 0.f) zero_lanes(x.lines, dim, lane, lane + 1);
+        if (factor[lane] == 0.f) zero_lanes(scratch.lines, dim, lane, lane + 1);
         else backward.c.k->widen[type_index(p.d.q_dtype)](element(from, index, p.d.q_dtype), dim, line);
         for (int64_t i = 0; scaled && i < dim; i++) line[i] *= factor[lane];
     }
-    zero_lanes(x.lines, dim, tile.rows, tile.width);
-    return {x.lines, dim};
+    zero_lanes(scratch.lines, dim, tile.rows, tile.width);
+    return {scratch.lines, dim};
 }
 
 }  // namespace
 
-void load_rows(const BackwardCall& backward, QueryTile& tile, BackwardScratch& x) {
+void load_rows(const BackwardCall& backward, QueryTile& tile, BackwardScratch& scratch) {
     const Call& c = backward.c;
     const Problem& p = *c.p;
     const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v;
@@ -129,30 +129,30 @@ void load_rows(const BackwardCall& backward, QueryTile& tile, BackwardScratch& x
         const float lse =
             lane < tile.rows ? lse_of(backward, tile.seq, tile.batch, at.position, tile.kv_head * p.group + at.group_head) : kPosInf;
         const bool none = has_no_keys(lse);
-        x.lse[lane] = none ? kPosInf : lse * kLog2e;
-        x.delta[lane] = none ? 0.f : x.row_delta[tile.first + lane];
+        scratch.lse[lane] = none ? kPosInf : lse * kLog2e;
+        scratch.delta[lane] = none ? 0.f : scratch.row_delta[tile.first + lane];
         factor[lane] = none ? 0.f : c.factor.q;
         kept[lane] = none ? 0.f : c.dropout_rescale;
     }
-    if (backward.matrix) return pack_rows(backward, tile, x);
-    const RowsF32 q = gather_rows(backward, tile, backward.inputs.q, p.d.q_stride, dim, kept, false, x);
-    for (int lane = 0; lane < tile.rows; lane++) q_rows.put_row(x.q_rows, lane, q.data + lane * q.stride);
-    tile.q = x.w.q;
+    if (backward.matrix) return pack_rows(backward, tile, scratch);
+    const RowsF32 q = gather_rows(backward, tile, backward.inputs.q, p.d.q_stride, dim, kept, false, scratch);
+    for (int lane = 0; lane < tile.rows; lane++) q_rows.put_row(scratch.q_rows, lane, q.data + lane * q.stride);
+    tile.q = scratch.w.q;
     c.k->transpose(q.data, q.stride, tile.width, dim, factor, tile.q, tile.width);
 
-    const RowsF32 dout = gather_rows(backward, tile, backward.a->dout, backward.a->dout_stride, dim_v, kept, c.has_dropout, x);
-    for (int lane = 0; lane < tile.rows; lane++) dout_rows.put_row(x.dout_rows, lane, dout.data + lane * dout.stride);
-    c.k->transpose(dout.data, dout.stride, tile.width, dim_v, nullptr, x.dout, tile.width);
+    const RowsF32 dout = gather_rows(backward, tile, backward.a->dout, backward.a->dout_stride, dim_v, kept, c.has_dropout, scratch);
+    for (int lane = 0; lane < tile.rows; lane++) dout_rows.put_row(scratch.dout_rows, lane, dout.data + lane * dout.stride);
+    c.k->transpose(dout.data, dout.stride, tile.width, dim_v, nullptr, scratch.dout, tile.width);
 }
 
-void write_dq(const BackwardCall& backward, const QueryTile& tile, float* acc, BackwardScratch& x) {
+void write_dq(const BackwardCall& backward, const QueryTile& tile, float* acc, BackwardScratch& scratch) {
     const Problem& p = *backward.c.p;
     const int64_t dim = p.d.dim_qk;
-    backward.c.k->transpose(acc, tile.width, dim, tile.width, nullptr, x.lines, dim);
+    backward.c.k->transpose(acc, tile.width, dim, tile.width, nullptr, scratch.lines, dim);
     RowCursor at(tile, p.group);
     for (int lane = 0; lane < tile.rows; lane++, at.next()) {
         const int64_t head = tile.kv_head * p.group + at.group_head;
-        float* const line = x.lines + lane * dim;
+        float* const line = scratch.lines + lane * dim;
         const bool empty = has_no_keys(lse_of(backward, tile.seq, tile.batch, at.position, head));
         for (int64_t i = 0; i < dim; i++) line[i] = empty ? 0.f : line[i] * p.d.scale;
         write_line(backward, line, dim, backward.a->dq, query_index(p, backward.a->dq_stride, tile.seq, tile.batch, at.position, head),
@@ -160,50 +160,50 @@ void write_dq(const BackwardCall& backward, const QueryTile& tile, float* acc, B
     }
 }
 
-void write_dq_padding(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t block, BackwardScratch& x) {
+void write_dq_padding(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t block, BackwardScratch& scratch) {
     const Problem& p = *backward.c.p;
     if (p.packed_q()) return;  // gaps of a packed tensor are not ours
     const Sequence s = sequence_of(backward.c.sequences, batch);
     const int64_t first = block * backward.c.k->rows, end = min_of(p.d.seqlen_q * p.group, first + backward.c.k->rows);
-    zero_lanes(x.lines, p.d.dim_qk, 0, 1);
+    zero_lanes(scratch.lines, p.d.dim_qk, 0, 1);
     for (int64_t r = max_of(first, s.q_len * p.group); r < end; r++) {
         const int64_t at = query_index(p, backward.a->dq_stride, s, batch, r / p.group, kv_head * p.group + r % p.group);
-        write_line(backward, x.lines, p.d.dim_qk, backward.a->dq, at, p.d.q_dtype);
+        write_line(backward, scratch.lines, p.d.dim_qk, backward.a->dq, at, p.d.q_dtype);
     }
 }
 
-void write_dkv(const BackwardCall& backward, const QueryTile& tile, int64_t key, int keys, BackwardScratch& x) {
+void write_dkv(const BackwardCall& backward, const QueryTile& tile, int64_t key, int keys, BackwardScratch& scratch) {
     const Problem& p = *backward.c.p;
     const PanelLayout dk = key_panels(backward, p.d.dim_qk), dv = key_panels(backward, p.d.dim_v);
     for (int j = 0; j < keys; j++) {
         const int64_t slot = tile.seq.k_begin + key + j;
         if (backward.a->dk) {
-            dk.get_row(x.dk, j, x.lines);
-            for (int64_t i = 0; i < p.d.dim_qk; i++) x.lines[i] *= p.d.scale;
-            write_line(backward, x.lines, p.d.dim_qk, backward.a->dk, key_index(p, backward.a->dk_stride, tile.batch, slot, tile.kv_head),
-                       p.d.k_dtype);
+            dk.get_row(scratch.dk, j, scratch.lines);
+            for (int64_t i = 0; i < p.d.dim_qk; i++) scratch.lines[i] *= p.d.scale;
+            write_line(backward, scratch.lines, p.d.dim_qk, backward.a->dk,
+                       key_index(p, backward.a->dk_stride, tile.batch, slot, tile.kv_head), p.d.k_dtype);
         }
         if (backward.a->dv) {
-            dv.get_row(x.dv, j, x.lines);
-            write_line(backward, x.lines, p.d.dim_v, backward.a->dv, key_index(p, backward.a->dv_stride, tile.batch, slot, tile.kv_head),
-                       p.d.k_dtype);
+            dv.get_row(scratch.dv, j, scratch.lines);
+            write_line(backward, scratch.lines, p.d.dim_v, backward.a->dv,
+                       key_index(p, backward.a->dv_stride, tile.batch, slot, tile.kv_head), p.d.k_dtype);
         }
     }
 }
 
-void write_dkv_padding(const BackwardCall& backward, int64_t batch, int64_t kv_head, BackwardScratch& x) {
+void write_dkv_padding(const BackwardCall& backward, int64_t batch, int64_t kv_head, BackwardScratch& scratch) {
     const Problem& p = *backward.c.p;
     if (p.packed_k()) return;
     const Sequence s = sequence_of(backward.c.sequences, batch);
-    zero_lanes(x.lines, max_of(p.d.dim_qk, p.d.dim_v), 0, 1);
+    zero_lanes(scratch.lines, max_of(p.d.dim_qk, p.d.dim_v), 0, 1);
     for (int64_t slot = 0; slot < p.d.seqlen_k; slot++) {
         if (slot == s.k_begin) slot += max_of(s.k_len, 0);
         if (slot >= p.d.seqlen_k) break;
         if (backward.a->dk)
-            write_line(backward, x.lines, p.d.dim_qk, backward.a->dk, key_index(p, backward.a->dk_stride, batch, slot, kv_head),
+            write_line(backward, scratch.lines, p.d.dim_qk, backward.a->dk, key_index(p, backward.a->dk_stride, batch, slot, kv_head),
                        p.d.k_dtype);
         if (backward.a->dv)
-            write_line(backward, x.lines, p.d.dim_v, backward.a->dv, key_index(p, backward.a->dv_stride, batch, slot, kv_head),
+            write_line(backward, scratch.lines, p.d.dim_v, backward.a->dv, key_index(p, backward.a->dv_stride, batch, slot, kv_head),
                        p.d.k_dtype);
     }
 }
@@ -221,7 +221,7 @@ static int64_t next_with_rows(const Call& call, int64_t batch) {
     return low;
 }
 
-void write_dsink(const BackwardCall& backward, int64_t head, BackwardScratch& x) {
+void write_dsink(const BackwardCall& backward, int64_t head, BackwardScratch& scratch) {
     const Problem& p = *backward.c.p;
     const float sink = backward.inputs.sinks[head];
     const bool none = sink_state(sink).l == 0.f;
@@ -231,7 +231,7 @@ void write_dsink(const BackwardCall& backward, int64_t head, BackwardScratch& x)
         for (int64_t i = 0; i < s.q_len; i++) {
             const float lse = lse_of(backward, s, b, i, head);
             if (has_no_keys(lse) || none) continue;
-            sum -= exp2(double(sink - lse) * double(kLog2e)) * double(row_delta(backward, s, b, i, head, x.lines));
+            sum -= exp2(double(sink - lse) * double(kLog2e)) * double(row_delta(backward, s, b, i, head, scratch.lines));
         }
     }
     float* const to = backward.a->dsinks + head;

@@ -6,15 +6,15 @@ namespace fa {
 namespace cpu {
 
 bool softmax_backward_tile(const BackwardCall& backward, const QueryTile& tile, KeyBlock& block, int64_t key, int keys, bool through_cap,
-                           BackwardScratch& x) {
+                           BackwardScratch& scratch) {
     const Call& c = backward.c;
-    float* const slope = through_cap && c.p->d.softcap > 0 ? x.slope : nullptr;
-    if (!score_tile(c, tile, block, key, keys, x.w, slope)) return false;
-    c.k->qk(x.dout, tile.vectors, tile.vectors, block.v.data + (key - block.key) * block.v.stride, block.v.stride, keys, int(c.p->d.dim_v),
-            x.dp);
-    if (c.has_dropout) apply_dropout_tile(c, tile, key, keys, x.dp);
-    c.k->softmax_backward(x.w.s, x.dp, tile.vectors, keys, 1.f, x.lse, x.delta, slope);
-    if (c.has_dropout) apply_dropout_tile(c, tile, key, keys, x.w.s);
+    float* const slope = through_cap && c.p->d.softcap > 0 ? scratch.slope : nullptr;
+    if (!score_tile(c, tile, block, key, keys, scratch.w, slope)) return false;
+    c.k->qk(scratch.dout, tile.vectors, tile.vectors, block.v.data + (key - block.key) * block.v.stride, block.v.stride, keys,
+            int(c.p->d.dim_v), scratch.dp);
+    if (c.has_dropout) apply_dropout_tile(c, tile, key, keys, scratch.dp);
+    c.k->softmax_backward(scratch.w.s, scratch.dp, tile.vectors, keys, 1.f, scratch.lse, scratch.delta, slope);
+    if (c.has_dropout) apply_dropout_tile(c, tile, key, keys, scratch.w.s);
     return true;
 }
 
@@ -28,13 +28,13 @@ static void accumulate_keys(const BackwardCall& backward, const QueryTile& tile,
 }
 
 void accumulate_dqkv(const BackwardCall& backward, const QueryTile& tile, const KeyBlock& block, int64_t key, int keys, float* dq,
-                     BackwardScratch& x) {
+                     BackwardScratch& scratch) {
     const fa_attention_desc_t& d = backward.c.p->d;
     const int64_t first = key - block.key;
-    if (backward.a->dv) accumulate_keys(backward, tile, x.w.s, d.dim_v, x.dout_rows, first, keys, x.dv);
-    if (backward.a->dk) accumulate_keys(backward, tile, x.dp, d.dim_qk, x.q_rows, first, keys, x.dk);
+    if (backward.a->dv) accumulate_keys(backward, tile, scratch.w.s, d.dim_v, scratch.dout_rows, first, keys, scratch.dv);
+    if (backward.a->dk) accumulate_keys(backward, tile, scratch.dp, d.dim_qk, scratch.q_rows, first, keys, scratch.dk);
     if (backward.a->dq)
-        backward.c.k->gemm_tn(block.k.data + first * block.k.stride, block.k.stride, int(d.dim_qk), x.dp, tile.vectors, keys, dq);
+        backward.c.k->gemm_tn(block.k.data + first * block.k.stride, block.k.stride, int(d.dim_qk), scratch.dp, tile.vectors, keys, dq);
 }
 
 }  // namespace cpu
