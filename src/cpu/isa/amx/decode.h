@@ -10,25 +10,26 @@ namespace cpu {
 namespace {
 
 // Rows of bf16 from key `first` of the chunk on, at most a group's: where they lie, or, of 8 bits, as they were converted.
-StridedRows group_rows(const DecodeChunk& b, int first, int dim, const DecodeMatrixScratch& memory) {
+StridedRows group_rows(const DecodeChunk& chunk, int first, int dim, const DecodeMatrixScratch& memory) {
     char* const copy = reinterpret_cast<char*>(memory.converted + first * dim);
     const int64_t bytes = int64_t(dim) * 2;
-    return b.type == FA_BF16 ? gather_strided(b.rows.row + first, b.rows.offset, b.keys - first, bytes, copy) : StridedRows{copy, bytes};
+    return chunk.type == FA_BF16 ? gather_strided(chunk.rows.row + first, chunk.rows.offset, chunk.keys - first, bytes, copy)
+                                 : StridedRows{copy, bytes};
 }
 
-// convert(b, dim, to): k of 8 bits as bf16, [key][dim], in the order of q's packing.
+// convert(chunk, dim, to): k of 8 bits as bf16, [key][dim], in the order of q's packing.
 template <class Convert>
-void qk_tiles(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory,
+void qk_tiles(const uint16_t* q, int rows, const float* factor, const DecodeChunk& chunk, int dim, const DecodeMatrixScratch& memory,
               const Convert& convert, float* s) {
     constexpr int32_t T = FA_BF16;
-    const bool is_bf16 = b.type == FA_BF16, two_groups = b.keys > kGroupKeys;
-    if (!is_bf16) convert(b, dim, memory.converted);
-    const StridedRows low = group_rows(b, 0, dim, memory), high = two_groups ? group_rows(b, kGroupKeys, dim, memory) : low;
+    const bool is_bf16 = chunk.type == FA_BF16, two_groups = chunk.keys > kGroupKeys;
+    if (!is_bf16) convert(chunk, dim, memory.converted);
+    const StridedRows low = group_rows(chunk, 0, dim, memory), high = two_groups ? group_rows(chunk, kGroupKeys, dim, memory) : low;
     const int columns = decode_columns(rows);
     // A chunk has as many lines as dims. Some prefetches are left for what follows the products, where memory would be idle
     // otherwise.
     const int lines_after = is_bf16 ? dim / 8 : 0;
-    PrefetchCursor prefetch_cursor{b.rows, dim * 2};
+    PrefetchCursor prefetch_cursor{chunk.rows, dim * 2};
     FA_TILE_ZERO(0);
     FA_TILE_ZERO(1);
     for (int x = 0; x < dim; x += 32) {
@@ -50,10 +51,10 @@ void qk_tiles(const uint16_t* q, int rows, const float* factor, const DecodeChun
     if (two_groups) transpose_group(columns, memory.products + kGroupKeys * columns, rows, factor, s + kGroupKeys);
 }
 
-void decode_matrix_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory,
-                      float* s) {
-    if (b.limbs) return qk_limbs(reinterpret_cast<const char*>(q), rows, factor, b, dim, memory, s);
-    qk_tiles(q, rows, factor, b, dim, memory, convert_part, s);
+void decode_matrix_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& chunk, int dim,
+                      const DecodeMatrixScratch& memory, float* s) {
+    if (chunk.limbs) return qk_limbs(reinterpret_cast<const char*>(q), rows, factor, chunk, dim, memory, s);
+    qk_tiles(q, rows, factor, chunk, dim, memory, convert_part, s);
 }
 
 inline void rescale_acc(float* o, int rows, int dim, const float* rescale) {
@@ -102,23 +103,23 @@ void pv_tiles(const char* const* rows, const KvRows& next, int dim, const Decode
     }
 }
 
-float* decode_matrix_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory,
-                        float* o, float*) {
+float* decode_matrix_pv(const float* p, int rows, const DecodeChunk& chunk, int dim, const float* rescale,
+                        const DecodeMatrixScratch& memory, float* o, float*) {
     if (rescale) rescale_acc(o, rows, dim, rescale);
-    const __mmask16 first = __mmask16(first_bits(b.keys)), second = __mmask16(first_bits(b.keys) >> 16);
+    const __mmask16 first = __mmask16(first_bits(chunk.keys)), second = __mmask16(first_bits(chunk.keys) >> 16);
     for (int r = 0; r < rows; r++) {
         const V low = _mm512_maskz_loadu_ps(first, p + r * kTileKeys), high = _mm512_maskz_loadu_ps(second, p + r * kTileKeys + 16);
         _mm512_storeu_si512(memory.p + r * kPairKeys, (__m512i)_mm512_cvtne2ps_pbh(high * kDecodePScale, low * kDecodePScale));
     }
-    const bool converted = b.type == FA_E4M3 || b.type == FA_E5M2;
-    if (converted) convert_part(b, dim, memory.converted);
+    const bool converted = chunk.type == FA_E4M3 || chunk.type == FA_E5M2;
+    if (converted) convert_part(chunk, dim, memory.converted);
     const char* at[kPairKeys];
-    for (int j = 0; j < b.keys; j++)
-        at[j] = converted ? reinterpret_cast<const char*>(memory.converted + j * dim) : b.rows.row[j] + b.rows.offset;
-    for (int j = b.keys; j < kPairKeys; j++) at[j] = reinterpret_cast<const char*>(memory.zeros);
-    if (b.type == FA_I8) pv_tiles<FA_I8, true>(at, b.rows, dim, memory, o);
-    else if (converted) pv_tiles<FA_BF16, false>(at, b.rows, dim, memory, o);
-    else pv_tiles<FA_BF16, true>(at, b.rows, dim, memory, o);
+    for (int j = 0; j < chunk.keys; j++)
+        at[j] = converted ? reinterpret_cast<const char*>(memory.converted + j * dim) : chunk.rows.row[j] + chunk.rows.offset;
+    for (int j = chunk.keys; j < kPairKeys; j++) at[j] = reinterpret_cast<const char*>(memory.zeros);
+    if (chunk.type == FA_I8) pv_tiles<FA_I8, true>(at, chunk.rows, dim, memory, o);
+    else if (converted) pv_tiles<FA_BF16, false>(at, chunk.rows, dim, memory, o);
+    else pv_tiles<FA_BF16, true>(at, chunk.rows, dim, memory, o);
     return o;
 }
 

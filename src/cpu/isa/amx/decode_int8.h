@@ -91,18 +91,20 @@ inline void add_limbs_4_rows(const float* from, int rows, const float* factor, f
     if (rows == 4) store(s + 3 * kTileKeys, (V)_mm512_unpackhi_pd(c, d));
 }
 
-void qk_limbs(const char* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory, float* s) {
+void qk_limbs(const char* q, int rows, const float* factor, const DecodeChunk& chunk, int dim, const DecodeMatrixScratch& memory,
+              float* s) {
     const int limb_stride = limb_rows(rows), columns = kLimbs * limb_stride;
-    const bool two_groups = b.keys > kGroupKeys;
+    const bool two_groups = chunk.keys > kGroupKeys;
     char* const copy = reinterpret_cast<char*>(memory.converted);
-    const StridedRows low = gather_strided(b.rows.row, b.rows.offset, b.keys, dim, copy);
+    const StridedRows low = gather_strided(chunk.rows.row, chunk.rows.offset, chunk.keys, dim, copy);
     const StridedRows high =
-        two_groups ? gather_strided(b.rows.row + kGroupKeys, b.rows.offset, b.keys - kGroupKeys, dim, copy + kGroupKeys * dim) : low;
+        two_groups ? gather_strided(chunk.rows.row + kGroupKeys, chunk.rows.offset, chunk.keys - kGroupKeys, dim, copy + kGroupKeys * dim)
+                   : low;
     const float* const units = reinterpret_cast<const float*>(q + int64_t(16) * dim);
     alignas(64) float of_column[16] = {};
     for (int limb = 0; limb < kLimbs; limb++)
         for (int r = 0; r < rows; r++) of_column[limb * limb_stride + r] = factor[r] * units[r] * kLimbUnits[limb];
-    PrefetchCursor prefetch_cursor{b.rows, dim};
+    PrefetchCursor prefetch_cursor{chunk.rows, dim};
     FA_TILE_ZERO(0);
     FA_TILE_ZERO(1);
     for (int x = 0; x < dim; x += 64) {
@@ -119,7 +121,7 @@ void qk_limbs(const char* q, int rows, const float* factor, const DecodeChunk& b
     float *const products = memory.products, *const transposed = products + kDecodeProducts / 2;
     FA_TILE_STORE(0, products, columns * 4);
     FA_TILE_STORE(1, products + kGroupKeys * 16, columns * 4);
-    for (int j = 0; j < b.keys; j += kGroupKeys) {
+    for (int j = 0; j < chunk.keys; j += kGroupKeys) {
         if (limb_stride == 1) add_limbs<4>(products + j * 16, rows, of_column, transposed, s + j);
         else if (limb_stride == 2) add_limbs<8>(products + j * 16, rows, of_column, transposed, s + j);
         else add_limbs_4_rows(products + j * 16, rows, of_column, s + j);

@@ -66,23 +66,23 @@ inline V limb_block(const char* q, const KvRows& k, int first, int dim) {
     return add_lanes(acc);
 }
 
-void one_row_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory,
+void one_row_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& chunk, int dim, const DecodeMatrixScratch& memory,
                 float* s) {
-    if (!b.limbs) return kDecodeDotsOfBytes.qk(q, rows, factor, b, dim, memory, s);
+    if (!chunk.limbs) return kDecodeDotsOfBytes.qk(q, rows, factor, chunk, dim, memory, s);
     const char* const limbs = reinterpret_cast<const char*>(q);
     float unit;
     memcpy(&unit, limbs + int64_t(16) * dim, sizeof unit);
     const V factors = splat(*factor * unit * kLimbUnits[0]);
-    for (int j = 0; j < b.keys; j += kLanes) store(s + j, limb_block(limbs, b.rows, j, dim) * factors);
+    for (int j = 0; j < chunk.keys; j += kLanes) store(s + j, limb_block(limbs, chunk.rows, j, dim) * factors);
 }
 
-float* one_row_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch&, float* o,
+float* one_row_pv(const float* p, int rows, const DecodeChunk& chunk, int dim, const float* rescale, const DecodeMatrixScratch&, float* o,
                   float*) {
     const float one = 1.f;
-    KvRows v = b.rows;
+    KvRows v = chunk.rows;
     v.next_row = v.far_row;  // a chunk takes less than memory's latency
     v.next_offset = v.far_offset;
-    decode_pv<I8>(p, rows, v, b.keys, dim, rescale ? rescale : &one, o);
+    decode_pv<I8>(p, rows, v, chunk.keys, dim, rescale ? rescale : &one, o);
     return o;
 }
 

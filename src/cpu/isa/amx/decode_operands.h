@@ -42,15 +42,15 @@ inline __m512i pack_bf16_pairs(__m512i low, __m512i high) {
 
 // Rows of 8-bit floats as bf16, exact: neither type has more mantissa bits.
 template <int32_t Type>
-void convert_floats(const DecodeChunk& b, int dim, uint16_t* to) {
+void convert_floats(const DecodeChunk& chunk, int dim, uint16_t* to) {
     const __m512i sign = _mm512_set1_epi8(char(0x80)), order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     const Magnitudes& m = kMagnitudes<Type>;
     const __m512i low0 = _mm512_load_si512(m.low), low1 = _mm512_load_si512(m.low + 64);
     const __m512i high0 = _mm512_load_si512(m.high), high1 = _mm512_load_si512(m.high + 64);
-    for (int j = 0; j < b.keys; j++, to += dim) {
-        const char* const row = b.rows.row[j] + b.rows.offset;
+    for (int j = 0; j < chunk.keys; j++, to += dim) {
+        const char* const row = chunk.rows.row[j] + chunk.rows.offset;
         for (int x = 0; x < dim; x += 64) {
-            prefetch(b.rows, j, x);
+            prefetch(chunk.rows, j, x);
             const __m512i bytes = _mm512_permutexvar_epi64(order, _mm512_maskz_loadu_epi8(first_bits(dim - x), row + x));
             const __m512i low = _mm512_permutex2var_epi8(low0, bytes, low1);  // of the index, 7 bits count
             __m512i high = _mm512_permutex2var_epi8(high0, bytes, high1);
@@ -61,19 +61,19 @@ void convert_floats(const DecodeChunk& b, int dim, uint16_t* to) {
     }
 }
 // Rows of int8, of which dims x and x + 16 of each 32 become neighbours.
-void convert_integers(const DecodeChunk& b, int dim, uint16_t* to) {
-    for (int j = 0; j < b.keys; j++, to += dim) {
-        const char* const row = b.rows.row[j] + b.rows.offset;
+void convert_integers(const DecodeChunk& chunk, int dim, uint16_t* to) {
+    for (int j = 0; j < chunk.keys; j++, to += dim) {
+        const char* const row = chunk.rows.row[j] + chunk.rows.offset;
         for (int x = 0; x < dim; x += 32) {
-            if (x % 64 == 0) prefetch(b.rows, j, x);
+            if (x % 64 == 0) prefetch(chunk.rows, j, x);
             _mm512_storeu_si512(to + x, pack_bf16_pairs(widen_bytes(row + x), widen_bytes(row + x + 16)));
         }
     }
 }
-void convert_part(const DecodeChunk& b, int dim, uint16_t* to) {
-    if (b.type == FA_E4M3) convert_floats<FA_E4M3>(b, dim, to);
-    else if (b.type == FA_E5M2) convert_floats<FA_E5M2>(b, dim, to);
-    else convert_integers(b, dim, to);
+void convert_part(const DecodeChunk& chunk, int dim, uint16_t* to) {
+    if (chunk.type == FA_E4M3) convert_floats<FA_E4M3>(chunk, dim, to);
+    else if (chunk.type == FA_E5M2) convert_floats<FA_E5M2>(chunk, dim, to);
+    else convert_integers(chunk, dim, to);
 }
 
 // Sixteen rows of k with one stride, as tile loads need them.

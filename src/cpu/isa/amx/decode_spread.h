@@ -28,20 +28,20 @@ inline __attribute__((always_inline)) void split_bytes(const ByteTables<Type>& t
     _mm512_storeu_si512(to + 32, _mm512_ternarylogic_epi32(_mm512_srli_epi16(low, 8), high, low_half, 0xf4));  // low >> 8 | high & ~mask
 }
 template <int32_t Type>
-void split_rows(const DecodeChunk& b, int dim, uint16_t* to) {
+void split_rows(const DecodeChunk& chunk, int dim, uint16_t* to) {
     const ByteTables<Type> tables;
-    for (int j = 0; j < b.keys; j++, to += dim) {
-        const char* const row = b.rows.row[j] + b.rows.offset;
+    for (int j = 0; j < chunk.keys; j++, to += dim) {
+        const char* const row = chunk.rows.row[j] + chunk.rows.offset;
         for (int x = 0; x < dim; x += 64) {
-            prefetch(b.rows, j, x);
+            prefetch(chunk.rows, j, x);
             split_bytes(tables, row + x, to + x);
         }
     }
 }
 
-void spread_convert(const DecodeChunk& b, int dim, uint16_t* to) {
-    if (b.type == FA_E4M3) split_rows<FA_E4M3>(b, dim, to);
-    else split_rows<FA_E5M2>(b, dim, to);
+void spread_convert(const DecodeChunk& chunk, int dim, uint16_t* to) {
+    if (chunk.type == FA_E4M3) split_rows<FA_E4M3>(chunk, dim, to);
+    else split_rows<FA_E5M2>(chunk, dim, to);
 }
 
 // As decode_pack_q(), the pairs as spread_convert() leaves those of k.
@@ -57,9 +57,9 @@ void spread_pack_q(const uint16_t* const* rows, int count, int32_t type, int dim
             }
 }
 
-void spread_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory,
+void spread_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& chunk, int dim, const DecodeMatrixScratch& memory,
                float* s) {
-    qk_tiles(q, rows, factor, b, dim, memory, spread_convert, s);
+    qk_tiles(q, rows, factor, chunk, dim, memory, spread_convert, s);
 }
 
 // Sixteen keys of P as a left operand.
@@ -73,22 +73,22 @@ inline void spread_p(const float* p, int rows, __mmask16 keys, uint16_t* to) {
 }
 
 // Sixteen rows of bf16, those beyond the chunk's keys zeros: fewer than sixteen are a copy.
-StridedRows strided_v(const DecodeChunk& b, int first, int dim, const DecodeMatrixScratch& memory) {
-    const int keys = b.keys - first;
+StridedRows strided_v(const DecodeChunk& chunk, int first, int dim, const DecodeMatrixScratch& memory) {
+    const int keys = chunk.keys - first;
     if (keys <= 0) return {reinterpret_cast<const char*>(memory.zeros), 0};
-    const StridedRows rows = group_rows(b, first, dim, memory);
-    if (keys < kGroupKeys) memset(memory.converted + b.keys * dim, 0, size_t(kGroupKeys - keys) * size_t(dim) * 2);
+    const StridedRows rows = group_rows(chunk, first, dim, memory);
+    if (keys < kGroupKeys) memset(memory.converted + chunk.keys * dim, 0, size_t(kGroupKeys - keys) * size_t(dim) * 2);
     return rows;
 }
 
 // to = o + P v. Of each row of q the even columns' sums come first, then the odd ones'.
 template <bool Fetch>
-void pv_as_it_lies(const DecodeChunk& b, const StridedRows (&v)[2], int dim, const DecodeMatrixScratch& memory, int rows, const float* o,
-                   float* to) {
+void pv_as_it_lies(const DecodeChunk& chunk, const StridedRows (&v)[2], int dim, const DecodeMatrixScratch& memory, int rows,
+                   const float* o, float* to) {
     constexpr int32_t T = FA_BF16;
     const int64_t stride = int64_t(dim) * 2;  // bytes: half a row of o
     const uint16_t* const p[2] = {memory.p, memory.p + rows * 64};
-    PrefetchCursor prefetch_cursor{b.rows, int64_t(dim) * 2};
+    PrefetchCursor prefetch_cursor{chunk.rows, int64_t(dim) * 2};
     const auto fetch = [&](int lines) {
         if (Fetch) prefetch_cursor.prefetch_lines(lines);
     };
@@ -153,16 +153,16 @@ inline bool first_row_is_finite(const float* o, int dim) {
     return odd == 0;
 }
 
-float* spread_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory, float* o,
-                 float* spare) {
+float* spread_pv(const float* p, int rows, const DecodeChunk& chunk, int dim, const float* rescale, const DecodeMatrixScratch& memory,
+                 float* o, float* spare) {
     if (rescale) rescale_acc(o, rows, dim, rescale);
-    const uint32_t keys = uint32_t(first_bits(b.keys));
+    const uint32_t keys = uint32_t(first_bits(chunk.keys));
     spread_p(p, rows, __mmask16(keys), memory.p);
     spread_p(p + kGroupKeys, rows, __mmask16(keys >> 16), memory.p + rows * 64);
-    if (b.type != FA_BF16) spread_convert(b, dim, memory.converted);
-    const StridedRows v[2] = {strided_v(b, 0, dim, memory), strided_v(b, kGroupKeys, dim, memory)};
-    if (b.type == FA_BF16) pv_as_it_lies<true>(b, v, dim, memory, rows, o, spare);
-    else pv_as_it_lies<false>(b, v, dim, memory, rows, o, spare);
+    if (chunk.type != FA_BF16) spread_convert(chunk, dim, memory.converted);
+    const StridedRows v[2] = {strided_v(chunk, 0, dim, memory), strided_v(chunk, kGroupKeys, dim, memory)};
+    if (chunk.type == FA_BF16) pv_as_it_lies<true>(chunk, v, dim, memory, rows, o, spare);
+    else pv_as_it_lies<false>(chunk, v, dim, memory, rows, o, spare);
     if (!first_row_is_finite(spare, dim)) pv_apart(v, dim, memory, rows, o, spare);
     return spare;
 }

@@ -91,14 +91,14 @@ __attribute__((always_inline)) inline V dot_block(const Line& line, const uint16
 }
 
 template <class Line, int R>
-[[gnu::noinline]] void dot_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, float* s) {
+[[gnu::noinline]] void dot_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& chunk, int dim, float* s) {
     constexpr int M = kLanes / R;
     const Line line;
     alignas(64) float of_lane[kLanes], scores[kLanes];
     for (int i = 0; i < kLanes; i++) of_lane[i] = i / M < rows ? factor[i / M] : 0.f;
     const V factors = load(of_lane);
-    for (int j = 0; j < b.keys; j += M) {
-        store(scores, dot_block<Line, R>(line, q, b.rows, j, dim / Line::kDims) * factors);
+    for (int j = 0; j < chunk.keys; j += M) {
+        store(scores, dot_block<Line, R>(line, q, chunk.rows, j, dim / Line::kDims) * factors);
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++)
             if (r < rows) memcpy(s + r * kTileKeys + j, scores + r * M, M * sizeof(float));
@@ -106,17 +106,18 @@ template <class Line, int R>
 }
 
 template <class Line>
-void dot_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, float* s) {
+void dot_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& chunk, int dim, float* s) {
     for_row_blocks(rows, [&](int first, int left, auto block) {
-        dot_qk<Line, block>(q + first * dim, left, factor + first, b, dim, s + first * kTileKeys);
+        dot_qk<Line, block>(q + first * dim, left, factor + first, chunk, dim, s + first * kTileKeys);
     });
 }
 
-void decode_dot_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch&, float* s) {
-    if (b.type == FA_BF16) dot_qk<Bf16Line>(q, rows, factor, b, dim, s);
-    else if (b.type == FA_I8) dot_qk<ByteLine<FA_I8>>(q, rows, factor, b, dim, s);
-    else if (b.type == FA_E4M3) dot_qk<ByteLine<FA_E4M3>>(q, rows, factor, b, dim, s);
-    else dot_qk<ByteLine<FA_E5M2>>(q, rows, factor, b, dim, s);
+void decode_dot_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& chunk, int dim, const DecodeMatrixScratch&,
+                   float* s) {
+    if (chunk.type == FA_BF16) dot_qk<Bf16Line>(q, rows, factor, chunk, dim, s);
+    else if (chunk.type == FA_I8) dot_qk<ByteLine<FA_I8>>(q, rows, factor, chunk, dim, s);
+    else if (chunk.type == FA_E4M3) dot_qk<ByteLine<FA_E4M3>>(q, rows, factor, chunk, dim, s);
+    else dot_qk<ByteLine<FA_E5M2>>(q, rows, factor, chunk, dim, s);
 }
 
 // o = o · rescale + sum, R rows of N vectors, those of o `dim` floats apart.
@@ -135,7 +136,7 @@ inline __attribute__((always_inline)) void add_rescaled(const V (&sum)[R][N], co
 
 // o[R rows][C lines] = o · rescale + P v, the pairs of P `kDecodeChunkKeys` values of a row apart.
 template <class Line, int R, int C>
-[[gnu::noinline]] void dot_pv_block(const uint16_t* p, const DecodeChunk& b, const char* zeros, int64_t column, int dim,
+[[gnu::noinline]] void dot_pv_block(const uint16_t* p, const DecodeChunk& chunk, const char* zeros, int64_t column, int dim,
                                     const float* rescale, float* o) {
     constexpr int N = 2 * Line::kVectors;  // accumulators of a line
     const Line line;
@@ -144,10 +145,10 @@ template <class Line, int R, int C>
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 16
         for (int n = 0; n < C * N; n++) acc[r][n] = V{};
-    const KvRows& v = b.rows;
-    for (int j = 0; j < b.keys; j += 2) {
+    const KvRows& v = chunk.rows;
+    for (int j = 0; j < chunk.keys; j += 2) {
         const char* const even = v.row[j] + v.offset + column;
-        const char* const odd = j + 1 < b.keys ? v.row[j + 1] + v.offset + column : zeros;
+        const char* const odd = j + 1 < chunk.keys ? v.row[j + 1] + v.offset + column : zeros;
         __m512i y[R];
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
@@ -174,20 +175,20 @@ template <class Line, int R, int C>
 }
 
 template <class Line, int R>
-void dot_pv(const uint16_t* p, const DecodeChunk& b, const char* zeros, int dim, const float* rescale, float* o) {
+void dot_pv(const uint16_t* p, const DecodeChunk& chunk, const char* zeros, int dim, const float* rescale, float* o) {
     constexpr int N = 2 * Line::kVectors, C = R * N >= 16 ? 1 : 16 / (R * N) > 4 ? 4 : 16 / (R * N);
     const int lines = dim / Line::kDims;
     int c = 0;
-    for (; c + C <= lines; c += C) dot_pv_block<Line, R, C>(p, b, zeros, c * 64, dim, rescale, o + c * Line::kDims);
-    for (; c < lines; c++) dot_pv_block<Line, R, 1>(p, b, zeros, c * 64, dim, rescale, o + c * Line::kDims);
+    for (; c + C <= lines; c += C) dot_pv_block<Line, R, C>(p, chunk, zeros, c * 64, dim, rescale, o + c * Line::kDims);
+    for (; c < lines; c++) dot_pv_block<Line, R, 1>(p, chunk, zeros, c * 64, dim, rescale, o + c * Line::kDims);
 }
 
 template <class Line>
-void dot_pv(const uint16_t* p, int rows, const DecodeChunk& b, const char* zeros, int dim, const float* rescale, float* o) {
+void dot_pv(const uint16_t* p, int rows, const DecodeChunk& chunk, const char* zeros, int dim, const float* rescale, float* o) {
     constexpr int kMost = 8 / Line::kVectors;  // 16 accumulators of a line
     int r = 0;
     const auto step = [&](int n, auto block) {
-        for (; r + n <= rows; r += n) block(p + r * kDecodeChunkKeys, b, zeros, dim, rescale ? rescale + r : nullptr, o + r * dim);
+        for (; r + n <= rows; r += n) block(p + r * kDecodeChunkKeys, chunk, zeros, dim, rescale ? rescale + r : nullptr, o + r * dim);
     };
     if (kMost == 8) step(8, dot_pv<Line, kMost>);
     step(4, dot_pv<Line, 4>);
@@ -196,18 +197,18 @@ void dot_pv(const uint16_t* p, int rows, const DecodeChunk& b, const char* zeros
     step(1, dot_pv<Line, 1>);
 }
 
-float* decode_dot_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory,
+float* decode_dot_pv(const float* p, int rows, const DecodeChunk& chunk, int dim, const float* rescale, const DecodeMatrixScratch& memory,
                      float* o, float*) {
-    const __mmask16 first = __mmask16(first_bits(b.keys)), second = __mmask16(first_bits(b.keys) >> 16);
+    const __mmask16 first = __mmask16(first_bits(chunk.keys)), second = __mmask16(first_bits(chunk.keys) >> 16);
     for (int r = 0; r < rows; r++) {
         const V low = _mm512_maskz_loadu_ps(first, p + r * kTileKeys), high = _mm512_maskz_loadu_ps(second, p + r * kTileKeys + 16);
         _mm512_storeu_si512(memory.p + r * kDecodeChunkKeys, (__m512i)_mm512_cvtne2ps_pbh(high * kDecodePScale, low * kDecodePScale));
     }
     const char* const zeros = reinterpret_cast<const char*>(memory.zeros);
-    if (b.type == FA_BF16) dot_pv<Bf16Line>(memory.p, rows, b, zeros, dim, rescale, o);
-    else if (b.type == FA_I8) dot_pv<ByteLine<FA_I8>>(memory.p, rows, b, zeros, dim, rescale, o);
-    else if (b.type == FA_E4M3) dot_pv<ByteLine<FA_E4M3>>(memory.p, rows, b, zeros, dim, rescale, o);
-    else dot_pv<ByteLine<FA_E5M2>>(memory.p, rows, b, zeros, dim, rescale, o);
+    if (chunk.type == FA_BF16) dot_pv<Bf16Line>(memory.p, rows, chunk, zeros, dim, rescale, o);
+    else if (chunk.type == FA_I8) dot_pv<ByteLine<FA_I8>>(memory.p, rows, chunk, zeros, dim, rescale, o);
+    else if (chunk.type == FA_E4M3) dot_pv<ByteLine<FA_E4M3>>(memory.p, rows, chunk, zeros, dim, rescale, o);
+    else dot_pv<ByteLine<FA_E5M2>>(memory.p, rows, chunk, zeros, dim, rescale, o);
     return o;
 }
 

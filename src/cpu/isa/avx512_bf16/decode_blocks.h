@@ -99,11 +99,11 @@ void pack_blocks_q(const uint16_t* const* rows, int count, int dim, uint16_t* to
 // A block of dims of all keys before the next, so that q's part stays in registers. acc[keys / 16][i] has in quarter g the sums of key 4 g
 // + i.
 template <class Format, int R>
-[[gnu::noinline]] void blocks_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, const float* d, int dim,
+[[gnu::noinline]] void blocks_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& chunk, const float* d, int dim,
                                  float* s) {
     constexpr int G = R > 4 ? 2 : 1;  // times four keys that share a load of q, where it does not stay in registers
     const Format format;
-    const KvRows& k = b.rows;
+    const KvRows& k = chunk.rows;
     V acc[kDecodeChunkKeys / kLanes][4][R];
     const float* const first_d = d;
     int64_t at = 0;
@@ -115,7 +115,7 @@ template <class Format, int R>
             for (int r = 0; r < R; r++, q += 8) y[n][r] = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(q)));
         const int64_t line = (at + 63) / 64 * 64;
         const bool begins_line = line < at + Format::kBytes;
-        for (int j = 0; j < b.keys; j += kLanes)
+        for (int j = 0; j < chunk.keys; j += kLanes)
 #pragma GCC unroll 4
             for (int i = 0; i < 4; i += G) {
                 if (begins_line)
@@ -149,7 +149,7 @@ template <class Format, int R>
     add_block(Constant<true>());
     for (int x = kBlockDims; x < dim; x += kBlockDims) add_block(Constant<false>());
     V probe = V{};  // 0 times all scores
-    for (int j = 0; j < b.keys; j += kLanes)
+    for (int j = 0; j < chunk.keys; j += kLanes)
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             const V(&sum)[4][R] = acc[j / kLanes];
@@ -157,14 +157,14 @@ template <class Format, int R>
             if (r < rows) store(s + r * kTileKeys + j, product * splat(factor[r]));
             probe = fma_v(product, V{}, probe);
         }
-    if (__builtin_expect(has_nan(probe), 0)) mark_infinite_factors(first_d, dim / kBlockDims, b.keys, rows < R ? rows : R, s);
+    if (__builtin_expect(has_nan(probe), 0)) mark_infinite_factors(first_d, dim / kBlockDims, chunk.keys, rows < R ? rows : R, s);
 }
 
 template <class Format>
-void blocks_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, float* d, float* s) {
-    read_factors(b.rows, Format::kBytes, b.keys, dim / kBlockDims, d);
+void blocks_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& chunk, int dim, float* d, float* s) {
+    read_factors(chunk.rows, Format::kBytes, chunk.keys, dim / kBlockDims, d);
     for_row_blocks(rows, [&](int first, int left, auto block) {
-        blocks_qk<Format, block>(q + first * dim, left, factor + first, b, d, dim, s + first * kTileKeys);
+        blocks_qk<Format, block>(q + first * dim, left, factor + first, chunk, d, dim, s + first * kTileKeys);
     });
 }
 
@@ -188,7 +188,7 @@ inline void scale_p(const float* p, int keys, const float* d, int blocks, uint16
 
 // o[R rows][C blocks of columns] = o · rescale + P v.
 template <class Format, int R, int C>
-[[gnu::noinline]] void blocks_pv(const uint16_t* scaled_p, const DecodeChunk& b, const char* zeros, int64_t column, int dim,
+[[gnu::noinline]] void blocks_pv(const uint16_t* scaled_p, const DecodeChunk& chunk, const char* zeros, int64_t column, int dim,
                                  const float* rescale, float* o) {
     const Format format;
     V acc[R][2 * C];
@@ -196,10 +196,10 @@ template <class Format, int R, int C>
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
         for (int n = 0; n < 2 * C; n++) acc[r][n] = V{};
-    const KvRows& v = b.rows;
-    for (int j = 0; j < b.keys; j += 2) {
+    const KvRows& v = chunk.rows;
+    for (int j = 0; j < chunk.keys; j += 2) {
         const char* const even = v.row[j] + v.offset + column;
-        const char* const odd = j + 1 < b.keys ? v.row[j + 1] + v.offset + column : zeros;
+        const char* const odd = j + 1 < chunk.keys ? v.row[j + 1] + v.offset + column : zeros;
 #pragma GCC unroll 2
         for (int i = 0; i < 2; i++)
 #pragma GCC unroll 4
@@ -223,28 +223,30 @@ template <class Format, int R, int C>
 }
 
 template <class Format, int R>
-void blocks_pv(const float* p, const DecodeChunk& b, const float* d, const char* zeros, int dim, const float* rescale, float* o) {
+void blocks_pv(const float* p, const DecodeChunk& chunk, const float* d, const char* zeros, int dim, const float* rescale, float* o) {
     constexpr int C = R >= 8 ? 1 : R >= 3 ? 2 : 4;
     const int blocks = dim / kBlockDims;
     alignas(64) uint16_t scaled_p[kMaxBlocks * R * kDecodeChunkKeys];
-    scale_p<R>(p, b.keys, d, blocks, scaled_p);
+    scale_p<R>(p, chunk.keys, d, blocks, scaled_p);
     int c = 0;
     const auto step = [&](int n, auto block) {
         for (; c + n <= blocks; c += n)
-            block(scaled_p + c * R * kDecodeChunkKeys, b, zeros, c * Format::kBytes, dim, rescale, o + c * kBlockDims);
+            block(scaled_p + c * R * kDecodeChunkKeys, chunk, zeros, c * Format::kBytes, dim, rescale, o + c * kBlockDims);
     };
     step(C, blocks_pv<Format, R, C>);
     step(1, blocks_pv<Format, R, 1>);
 }
 
 template <class Format>
-void blocks_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory, float* o) {
+void blocks_pv(const float* p, int rows, const DecodeChunk& chunk, int dim, const float* rescale, const DecodeMatrixScratch& memory,
+               float* o) {
     float* const d = memory.products;
-    read_factors(b.rows, Format::kBytes, b.keys, dim / kBlockDims, d);
+    read_factors(chunk.rows, Format::kBytes, chunk.keys, dim / kBlockDims, d);
     int r = 0;
     const auto step = [&](int n, auto block) {
         for (; r + n <= rows; r += n)
-            block(p + r * kTileKeys, b, d, reinterpret_cast<const char*>(memory.zeros), dim, rescale ? rescale + r : nullptr, o + r * dim);
+            block(p + r * kTileKeys, chunk, d, reinterpret_cast<const char*>(memory.zeros), dim, rescale ? rescale + r : nullptr,
+                  o + r * dim);
     };
     step(8, blocks_pv<Format, 8>);
     step(4, blocks_pv<Format, 4>);
@@ -257,17 +259,17 @@ void decode_blocks_pack_q(const uint16_t* const* rows, int count, int32_t type, 
     if (type == FA_Q8_0) pack_blocks_q<Q8Blocks>(rows, count, dim, to);
     else pack_blocks_q<NibbleBlocks<4>>(rows, count, dim, to);  // q5_0's order, too
 }
-void decode_blocks_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory,
-                      float* s) {
-    if (b.type == FA_Q8_0) blocks_qk<Q8Blocks>(q, rows, factor, b, dim, memory.products, s);
-    else if (b.type == FA_Q5_0) blocks_qk<NibbleBlocks<5>>(q, rows, factor, b, dim, memory.products, s);
-    else blocks_qk<NibbleBlocks<4>>(q, rows, factor, b, dim, memory.products, s);
+void decode_blocks_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& chunk, int dim,
+                      const DecodeMatrixScratch& memory, float* s) {
+    if (chunk.type == FA_Q8_0) blocks_qk<Q8Blocks>(q, rows, factor, chunk, dim, memory.products, s);
+    else if (chunk.type == FA_Q5_0) blocks_qk<NibbleBlocks<5>>(q, rows, factor, chunk, dim, memory.products, s);
+    else blocks_qk<NibbleBlocks<4>>(q, rows, factor, chunk, dim, memory.products, s);
 }
-float* decode_blocks_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory,
-                        float* o, float*) {
-    if (b.type == FA_Q8_0) blocks_pv<Q8Blocks>(p, rows, b, dim, rescale, memory, o);
-    else if (b.type == FA_Q5_0) blocks_pv<NibbleBlocks<5>>(p, rows, b, dim, rescale, memory, o);
-    else blocks_pv<NibbleBlocks<4>>(p, rows, b, dim, rescale, memory, o);
+float* decode_blocks_pv(const float* p, int rows, const DecodeChunk& chunk, int dim, const float* rescale,
+                        const DecodeMatrixScratch& memory, float* o, float*) {
+    if (chunk.type == FA_Q8_0) blocks_pv<Q8Blocks>(p, rows, chunk, dim, rescale, memory, o);
+    else if (chunk.type == FA_Q5_0) blocks_pv<NibbleBlocks<5>>(p, rows, chunk, dim, rescale, memory, o);
+    else blocks_pv<NibbleBlocks<4>>(p, rows, chunk, dim, rescale, memory, o);
     return o;
 }
 void decode_blocks_finish(const float* from, int32_t, int dim, float factor, float* to) {

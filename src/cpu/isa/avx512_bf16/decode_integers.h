@@ -194,10 +194,11 @@ void pack_integers_q(const uint16_t* const* rows, int count, int dim, uint16_t* 
 
 // A block of dims of all keys before the next, so that q's part stays in registers.
 template <class Format, int R>
-[[gnu::noinline]] void integers_qk(const char* q, int rows, const float* factor, const DecodeChunk& b, const float* d, int dim, float* s) {
+[[gnu::noinline]] void integers_qk(const char* q, int rows, const float* factor, const DecodeChunk& chunk, const float* d, int dim,
+                                   float* s) {
     constexpr int P = Format::kParts;
     const Format format;
-    const KvRows& k = b.rows;
+    const KvRows& k = chunk.rows;
     const float* q_factor = reinterpret_cast<const float*>(q + int64_t(R) * (dim / kBlockDims) * Format::kQBytes);
     V acc[kDecodeChunkKeys / kLanes][R][P];
     const float* const first_d = d;
@@ -205,7 +206,7 @@ template <class Format, int R>
     const auto add_block = [&](auto is_first) __attribute__((always_inline)) {
         const int64_t line = (at + 63) / 64 * 64;
         const bool begins_line = line < at + Format::kBytes;
-        for (int64_t j = 0; j < b.keys; j += kLanes)
+        for (int64_t j = 0; j < chunk.keys; j += kLanes)
 #pragma GCC unroll 2
             for (int part = 0; part < P; part++) {
                 if (begins_line)
@@ -232,22 +233,22 @@ template <class Format, int R>
     add_block(Constant<true>());
     for (int x = kBlockDims; x < dim; x += kBlockDims) add_block(Constant<false>());
     V probe = V{};  // 0 times all scores
-    for (int j = 0; j < b.keys; j += kLanes)
+    for (int j = 0; j < chunk.keys; j += kLanes)
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             const V product = Format::in_order(acc[j / kLanes][r]);
             if (r < rows) store(s + r * kTileKeys + j, product * splat(factor[r]));
             probe = fma_v(product, V{}, probe);
         }
-    if (__builtin_expect(has_nan(probe), 0)) mark_infinite_factors(first_d, dim / kBlockDims, b.keys, rows < R ? rows : R, s);
+    if (__builtin_expect(has_nan(probe), 0)) mark_infinite_factors(first_d, dim / kBlockDims, chunk.keys, rows < R ? rows : R, s);
 }
 
 template <class Format>
-void integers_qk(const uint16_t* memory, int rows, const float* factor, const DecodeChunk& b, int dim, float* d, float* s) {
-    read_factors(b.rows, Format::kBytes, b.keys, dim / kBlockDims, d);
+void integers_qk(const uint16_t* memory, int rows, const float* factor, const DecodeChunk& chunk, int dim, float* d, float* s) {
+    read_factors(chunk.rows, Format::kBytes, chunk.keys, dim / kBlockDims, d);
     const char* q = reinterpret_cast<const char*>(memory);
     for_row_blocks<Format::kMaxRows>(rows, [&](int first, int left, auto block) {
-        integers_qk<Format, block>(q, left, factor + first, b, d, dim, s + first * kTileKeys);
+        integers_qk<Format, block>(q, left, factor + first, chunk, d, dim, s + first * kTileKeys);
         q += int64_t(block) * (dim / kBlockDims) * (Format::kQBytes + sizeof(float));
     });
 }
@@ -338,7 +339,7 @@ struct IntegerP {
 
 // o[R rows][C blocks of columns] = o · rescale + P v.
 template <class Format, int R, int C>
-[[gnu::noinline]] void integers_pv_blocks(const IntegerP<Format, R>& p, int block, const DecodeChunk& b, int dim, const float* rescale,
+[[gnu::noinline]] void integers_pv_blocks(const IntegerP<Format, R>& p, int block, const DecodeChunk& chunk, int dim, const float* rescale,
                                           float* o) {
     constexpr int K = 4;  // keys of a dot
     const Format format;
@@ -346,10 +347,10 @@ template <class Format, int R, int C>
     __m512i acc[C * R][2];
 #pragma GCC unroll 8
     for (int n = 0; n < C * R; n++) acc[n][0] = acc[n][1] = _mm512_set1_epi32(p.first_sum[row0 + n]);
-    const KvRows& v = b.rows;
+    const KvRows& v = chunk.rows;
     const int8_t* bytes = p.bytes[row0];
     const int64_t at = v.offset + int64_t(block) * Format::kBytes, far = v.far_offset + int64_t(block) * Format::kBytes;
-    for (int64_t j = 0; j < b.keys; j += K, bytes += K) {
+    for (int64_t j = 0; j < chunk.keys; j += K, bytes += K) {
 #pragma GCC unroll 4
         for (int i = 0; i < K; i++)
 #pragma GCC unroll 2
@@ -379,36 +380,36 @@ template <class Format, int R, int C>
 
 // A row's products of P · d with a block of columns, where one is infinite or no number, added to o.
 template <class Format>
-[[gnu::noinline]] void add_infinite(const float* p, const DecodeChunk& b, const float* d, int64_t at, float* o) {
+[[gnu::noinline]] void add_infinite(const float* p, const DecodeChunk& chunk, const float* d, int64_t at, float* o) {
     for (int x = 0; x < kBlockDims; x++)
-        for (int j = 0; j < b.keys; j++)
-            if (p[j] != 0) o[x] += p[j] * d[j] * float(Format::value(b.rows.row[j] + b.rows.offset + at, x));
+        for (int j = 0; j < chunk.keys; j++)
+            if (p[j] != 0) o[x] += p[j] * d[j] * float(Format::value(chunk.rows.row[j] + chunk.rows.offset + at, x));
 }
 
 template <class Format, int R>
-void integers_pv_rows(const float* p, const DecodeChunk& b, const float* d, int dim, const float* rescale, float* o) {
+void integers_pv_rows(const float* p, const DecodeChunk& chunk, const float* d, int dim, const float* rescale, float* o) {
     constexpr int C = R == 8 ? 1 : 2;
     const int blocks = dim / kBlockDims;
     IntegerP<Format, R> rounded;
-    rounded.round(p, b.keys, d, blocks);
+    rounded.round(p, chunk.keys, d, blocks);
     int n = 0;
-    for (; n + C <= blocks; n += C) integers_pv_blocks<Format, R, C>(rounded, n, b, dim, rescale, o + n * kBlockDims);
-    if (n < blocks) integers_pv_blocks<Format, R, 1>(rounded, n, b, dim, rescale, o + n * kBlockDims);
+    for (; n + C <= blocks; n += C) integers_pv_blocks<Format, R, C>(rounded, n, chunk, dim, rescale, o + n * kBlockDims);
+    if (n < blocks) integers_pv_blocks<Format, R, 1>(rounded, n, chunk, dim, rescale, o + n * kBlockDims);
     if (__builtin_expect(rounded.finite, 1)) return;
     for (int i = 0; i < blocks * R; i++)
         if (rounded.infinite[i / kLanes] >> i % kLanes & 1)
-            add_infinite<Format>(p + i % R * kTileKeys, b, d + i / R * kDecodeChunkKeys, i / R * Format::kBytes,
+            add_infinite<Format>(p + i % R * kTileKeys, chunk, d + i / R * kDecodeChunkKeys, i / R * Format::kBytes,
                                  o + i % R * dim + i / R * kBlockDims);
 }
 
 template <class Format>
-void integers_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory,
+void integers_pv(const float* p, int rows, const DecodeChunk& chunk, int dim, const float* rescale, const DecodeMatrixScratch& memory,
                  float* o) {
     float* const d = memory.products;
-    read_factors(b.rows, Format::kBytes, b.keys, dim / kBlockDims, d);
+    read_factors(chunk.rows, Format::kBytes, chunk.keys, dim / kBlockDims, d);
     int r = 0;
     const auto step = [&](int n, auto block) {
-        for (; r + n <= rows; r += n) block(p + r * kTileKeys, b, d, dim, rescale ? rescale + r : nullptr, o + r * dim);
+        for (; r + n <= rows; r += n) block(p + r * kTileKeys, chunk, d, dim, rescale ? rescale + r : nullptr, o + r * dim);
     };
     step(8, integers_pv_rows<Format, 8>);
     step(4, integers_pv_rows<Format, 4>);
@@ -425,13 +426,13 @@ void for_integers(int32_t type, const F& f) {
 void decode_integers_pack_q(const uint16_t* const* rows, int count, int32_t type, int dim, uint16_t* to) {
     for_integers(type, [&](auto format) { pack_integers_q<decltype(format)>(rows, count, dim, to); });
 }
-void decode_integers_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& b, int dim, const DecodeMatrixScratch& memory,
-                        float* s) {
-    for_integers(b.type, [&](auto format) { integers_qk<decltype(format)>(q, rows, factor, b, dim, memory.products, s); });
+void decode_integers_qk(const uint16_t* q, int rows, const float* factor, const DecodeChunk& chunk, int dim,
+                        const DecodeMatrixScratch& memory, float* s) {
+    for_integers(chunk.type, [&](auto format) { integers_qk<decltype(format)>(q, rows, factor, chunk, dim, memory.products, s); });
 }
-float* decode_integers_pv(const float* p, int rows, const DecodeChunk& b, int dim, const float* rescale, const DecodeMatrixScratch& memory,
-                          float* o, float*) {
-    for_integers(b.type, [&](auto format) { integers_pv<decltype(format)>(p, rows, b, dim, rescale, memory, o); });
+float* decode_integers_pv(const float* p, int rows, const DecodeChunk& chunk, int dim, const float* rescale,
+                          const DecodeMatrixScratch& memory, float* o, float*) {
+    for_integers(chunk.type, [&](auto format) { integers_pv<decltype(format)>(p, rows, chunk, dim, rescale, memory, o); });
     return o;
 }
 void decode_integers_finish(const float* from, int32_t, int dim, float factor, float* to) {
