@@ -201,19 +201,19 @@ struct BackwardRun {
 
 }  // namespace
 
-BackwardSchedule make_backward_schedule(const Problem& problem, const Kernels& k) {
+BackwardSchedule make_backward_schedule(const Problem& problem, const Kernels& kernels) {
     const fa_attention_desc_t& d = problem.d;
     BackwardSchedule s{};
-    s.matrix = use_matrix_backward(problem, k);
+    s.matrix = use_matrix_backward(problem, kernels);
     s.heads = d.batch * d.heads_k;
     s.rows = d.seqlen_q * problem.group;
-    s.tiles = ceil_div(s.rows, k.rows);
+    s.tiles = ceil_div(s.rows, kernels.rows);
     const int64_t fitting = min_of(kBlockBytes / (2 * (d.dim_qk + d.dim_v) * int64_t(sizeof(float))), kMaxBlockKeys),
                   enough = max_of(ceil_div(d.seqlen_k * min_of(s.heads, kMinBlocks), kMinBlocks), kMinBlockKeys);
     s.block_keys = int(max_of(min_of(fitting, enough) / kTileKeys, 1) * kTileKeys);
     BackwardCall g{};  // what sizes depend on
     g.c.p = &problem;
-    g.c.k = &k;
+    g.c.k = &kernels;
     g.block_keys = s.block_keys;
     g.matrix = s.matrix;
     const int64_t blocks = max_of(ceil_div(d.seqlen_k, s.block_keys), 1), acc = s.tiles * dq_floats(g) * int64_t(sizeof(float));
@@ -235,18 +235,18 @@ BackwardSchedule make_backward_schedule(const Problem& problem, const Kernels& k
     s.shared_bytes = round_up(s.shared_bytes, 64) + s.list_bytes;
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(3 * d.dim_qk + 2 * d.dim_v);
     if (problem.causal() && d.seqlen_q > 1) s.flops /= 2;
-    if (s.matrix) s.flops /= k.matrix->backward_speed;
+    if (s.matrix) s.flops /= kernels.matrix->backward_speed;
     Arena arena{nullptr, 0};
     lay_out_scratch(g, s, arena);
     s.worker_bytes = arena.used;
     return s;
 }
 
-fa_status_t run_backward(const Problem& problem, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s,
+fa_status_t run_backward(const Problem& problem, const fa_backward_args_t& a, const Kernels& kernels, const BackwardSchedule& s,
                          const Threads& threads, int64_t workers, char* memory, Message* message) {
     BackwardCall g;
     g.inputs = *a.forward;
-    g.c = make_call(plan_call(problem, k, tile_method(problem, k), Method{}, false), problem, g.inputs);
+    g.c = make_call(plan_call(problem, kernels, tile_method(problem, kernels), Method{}, false), problem, g.inputs);
     g.a = &a;
     g.block_keys = s.block_keys;
     g.matrix = s.matrix;

@@ -24,8 +24,8 @@ struct BackwardSchedule {
     int64_t items() const { return heads * chunks; }
 };
 
-BackwardSchedule make_backward_schedule(const Problem& problem, const Kernels& k);
-fa_status_t run_backward(const Problem& problem, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s,
+BackwardSchedule make_backward_schedule(const Problem& problem, const Kernels& kernels);
+fa_status_t run_backward(const Problem& problem, const fa_backward_args_t& a, const Kernels& kernels, const BackwardSchedule& s,
                          const Threads& threads, int64_t workers, char* memory, Message* message);
 
 }  // namespace cpu

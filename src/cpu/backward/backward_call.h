@@ -20,7 +20,7 @@ struct BackwardCall {
     bool matrix;     // products of bf16 tiles of P and dS; tiles then have all kMaxRows lanes
 };
 
-bool use_matrix_backward(const Problem& problem, const Kernels& k);
+bool use_matrix_backward(const Problem& problem, const Kernels& kernels);
 // The shape as which matrix_table.h packs rows of so many dims.
 MatrixShape operand_shape(int64_t dim);
 

@@ -32,12 +32,12 @@ const uint16_t* const* values_of(const char* const* rows) { return reinterpret_c
 
 }  // namespace
 
-bool use_matrix_backward(const Problem& problem, const Kernels& k) {
+bool use_matrix_backward(const Problem& problem, const Kernels& kernels) {
     constexpr Implements list = {FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI |
                                      FA_OPERAND_SINKS | kSequenceOperands | kRowSetOperands | FA_OPERAND_RNG_STATE,
                                  option::bands | option::schedule | option::softcap | option::dropout_p | option::bias_period |
                                      option::mask_period | option::mask_dtype | option::mask_keys};
-    return k.matrix && k.matrix->gemm && problem.within(list) && problem.d.q_dtype == FA_BF16 && problem.d.k_dtype == FA_BF16;
+    return kernels.matrix && kernels.matrix->gemm && problem.within(list) && problem.d.q_dtype == FA_BF16 && problem.d.k_dtype == FA_BF16;
 }
 
 MatrixShape operand_shape(int64_t dim) {

@@ -39,8 +39,8 @@ bool use_int8_limbs(const Problem& problem, const DecodeMatrixKernels& k, int64_
 int64_t limb_bytes(const Problem& problem) { return 16 * problem.d.dim_qk + kLimbRows * int64_t(sizeof(float)); }
 
 // Floats of a tile's q in the largest of its forms.
-int64_t q_floats(const Problem& problem, const Kernels& k, int rows) {
-    return round_up(rows, kDecodeRows / 2) * padded(k, problem.d.dim_qk) * 11 / 8;
+int64_t q_floats(const Problem& problem, const Kernels& kernels, int rows) {
+    return round_up(rows, kDecodeRows / 2) * padded(kernels, problem.d.dim_qk) * 11 / 8;
 }
 
 // What the method implements, and what it does by matrix instructions.
@@ -60,39 +60,39 @@ bool is_matrix_type(int32_t dtype) {
 }
 
 // The matrix instructions for tiles of so many rows; NULL: none.
-const DecodeMatrixKernels* matrix_kernels(const Problem& problem, const Kernels& k, int64_t rows) {
+const DecodeMatrixKernels* matrix_kernels(const Problem& problem, const Kernels& kernels, int64_t rows) {
     const fa_attention_desc_t& d = problem.d;
-    if (!k.matrix || !problem.within(kMatrixDecode) || !(d.q_dtype == FA_BF16 || rounds_q_to_bf16(d)) || !is_matrix_type(d.k_dtype))
+    if (!kernels.matrix || !problem.within(kMatrixDecode) || !(d.q_dtype == FA_BF16 || rounds_q_to_bf16(d)) || !is_matrix_type(d.k_dtype))
         return nullptr;
-    for (const DecodeMatrixKernels* decode : k.matrix->decode)
+    for (const DecodeMatrixKernels* decode : kernels.matrix->decode)
         if (decode && (d.precision == FA_PRECISION_NATIVE || !decode->rounds_to_8_bits) &&
             decode->takes(d.k_dtype, rows, d.dim_qk, d.dim_v))
             return decode;
     return nullptr;
 }
-bool use_matrix(const Problem& problem, const Kernels& k) {
-    return matrix_kernels(problem, k, min_of(rows_together(problem), kDecodeRows));
+bool use_matrix(const Problem& problem, const Kernels& kernels) {
+    return matrix_kernels(problem, kernels, min_of(rows_together(problem), kDecodeRows));
 }
 
-DecodeScratch lay_out_scratch(const Problem& problem, const Kernels& k, int rows, int panel, char* memory, int64_t* bytes) {
+DecodeScratch lay_out_scratch(const Problem& problem, const Kernels& kernels, int rows, int panel, char* memory, int64_t* bytes) {
     DecodeScratch scratch{};
     Arena arena{memory, 0};
     const auto floats = [&](int64_t count) { return arena.allocate<float>(count); };
     const auto list = [&] { return arena.allocate<const char*>(kLookupKeys + kTileKeys); };
-    scratch.q = floats(panel * q_floats(problem, k, rows));
+    scratch.q = floats(panel * q_floats(problem, kernels, rows));
     scratch.factor = floats(panel * kDecodeRows);
     scratch.o = arena.allocate<float*>(panel + 1);
     for (int i = 0; i <= panel; i++) {
-        float* const o = floats(rows * padded(k, problem.d.dim_v));
+        float* const o = floats(rows * padded(kernels, problem.d.dim_v));
         if (memory) scratch.o[i] = o;
     }
     scratch.s = floats(2 * panel * rows * kTileKeys);
     scratch.rescale = floats(2 * panel * rows);
     scratch.addend = floats(rows * kTileKeys);
-    scratch.widened = floats(kMaxChunkKeys * padded(k, max_of(problem.d.dim_qk, problem.d.dim_v)));
+    scratch.widened = floats(kMaxChunkKeys * padded(kernels, max_of(problem.d.dim_qk, problem.d.dim_v)));
     scratch.k = list();
     scratch.v = list();
-    if (use_matrix(problem, k)) {
+    if (use_matrix(problem, kernels)) {
         const int64_t dim = max_of(problem.d.dim_qk, problem.d.dim_v);
         scratch.matrix.converted = arena.allocate<uint16_t>(kDecodeChunkKeys * dim);
         scratch.matrix.zeros = arena.allocate<uint16_t>(dim);
@@ -113,8 +113,8 @@ DecodeScratch lay_out_scratch(const Call& call, const Scratch& scratch) {
 }
 
 // Vector pairs (kv_source.h) back to a row.
-void from_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64_t dim, float* to) {
-    const int64_t lanes = k.lanes, pair = 2 * lanes;
+void from_vec_pairs(const Kernels& kernels, bool deinterleaved, const float* from, int64_t dim, float* to) {
+    const int64_t lanes = kernels.lanes, pair = 2 * lanes;
     for (int64_t first = 0; first < dim; first += pair)
         for (int64_t x = first; x < min_of(first + pair, dim); x++)
             to[x] = from[deinterleaved ? first + (x - first) / 2 + (x & 1) * lanes : x];
@@ -509,7 +509,7 @@ void decode_mainloop(const Call& call, const QueryTile* tiles, int count, int64_
 
 }  // namespace
 
-bool decode_method(const Problem& problem, const Kernels& k, Method* m) {
+bool decode_method(const Problem& problem, const Kernels& kernels, Method* m) {
     if (!problem.within(kDecode)) return false;
     const int64_t rows = min_of(max_of(rows_together(problem), 1), kDecodeRows);
     const bool neighbours = problem.d.k_stride[2] < problem.d.k_stride[1] && problem.d.v_stride[2] < problem.d.v_stride[1];
@@ -518,8 +518,8 @@ bool decode_method(const Problem& problem, const Kernels& k, Method* m) {
     // A sequence among longer ones has its rows in the tiles of their method, which may be smaller: several tiles, but of one head.
     const int64_t panel = panel_of_slots(problem, true, neighbours ? min_of(max_of(min_of(fit, problem.kv_heads), 2), kMaxPanelHeads) : 2);
     int64_t scratch;
-    lay_out_scratch(problem, k, int(rows), int(panel), nullptr, &scratch);
-    const DecodeMatrixKernels* const matrix = matrix_kernels(problem, k, rows);
+    lay_out_scratch(problem, kernels, int(rows), int(panel), nullptr, &scratch);
+    const DecodeMatrixKernels* const matrix = matrix_kernels(problem, kernels, rows);
     *m = {.name = "decode",
           .rows = int(rows),
           .panel = int(panel),

@@ -17,12 +17,12 @@ bool all_in_range(const float* factors, int n) {
 
 }  // namespace
 
-const DecodeKernels& decode_kernels(const Kernels& k, int32_t dtype) {
-    return k.decode[is_nibble_type(dtype) ? int(FA_F32) : type_index(dtype)];
+const DecodeKernels& decode_kernels(const Kernels& kernels, int32_t dtype) {
+    return kernels.decode[is_nibble_type(dtype) ? int(FA_F32) : type_index(dtype)];
 }
 
-void to_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64_t dim, float* to, int64_t step) {
-    const int64_t lanes = k.lanes, pair = 2 * lanes;
+void to_vec_pairs(const Kernels& kernels, bool deinterleaved, const float* from, int64_t dim, float* to, int64_t step) {
+    const int64_t lanes = kernels.lanes, pair = 2 * lanes;
     for (int64_t first = 0; first < dim; first += pair, to += step) {
         const int64_t count = min_of(pair, dim - first);
         for (int64_t x = count; x < pair; x++) to[deinterleaved ? x / 2 + (x & 1) * lanes : x] = 0.f;

@@ -12,7 +12,7 @@ namespace cpu {
 constexpr int kLookupKeys = 4 * kTileKeys;
 constexpr int kMaxChunkKeys = kDecodeChunkKeys;
 
-static inline int64_t padded(const Kernels& k, int64_t dim) { return round_up(dim, 2 * k.lanes); }
+static inline int64_t padded(const Kernels& kernels, int64_t dim) { return round_up(dim, 2 * kernels.lanes); }
 
 // How a tile's head is read.
 struct KvHead {
@@ -44,9 +44,9 @@ struct ChunkOperands {
 };
 
 // Those of f32 read what is converted first.
-const DecodeKernels& decode_kernels(const Kernels& k, int32_t dtype);
+const DecodeKernels& decode_kernels(const Kernels& kernels, int32_t dtype);
 // A row's elements in the order of the kernel's vector pairs, zeros behind, the pairs `step` apart.
-void to_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64_t dim, float* to, int64_t step);
+void to_vec_pairs(const Kernels& kernels, bool deinterleaved, const float* from, int64_t dim, float* to, int64_t step);
 // Of the tiles' heads, whose keys begin with `key`. matrix: matrix instructions read it, which take any factor of a head.
 KvSource make_source(const Call& call, KvOperand operand, const QueryTile* tiles, int count, int64_t key, bool matrix, const char** rows);
 // Addresses for those of keys [key, key + kTileKeys) that are to be read, one behind the other from source.rows[at] on; of keys behind

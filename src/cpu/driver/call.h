@@ -152,7 +152,7 @@ Scratch locate_scratch(const Problem& problem, const Method& m, const Method& de
 PartialState locate_state(const Problem& problem, const Method& m, char* memory);
 
 // What a plan keeps of a Call, and that with the args.
-Call plan_call(const Problem& problem, const Kernels& k, const Method& m, const Method& decode, bool count);
+Call plan_call(const Problem& problem, const Kernels& kernels, const Method& m, const Method& decode, bool count);
 Call make_call(const Call& planned, const Problem& problem, const fa_forward_args_t& a);
 
 // A factor of products that is beyond f32 becomes NaN: as −∞ they would be removed keys.

@@ -45,8 +45,8 @@ uint64_t enabled_state() {
     return uint64_t(high) << 32 | low;
 }
 
-bool detect(const Kernels& k) {
-    if (k.isa == FA_ISA_GENERIC) return true;
+bool detect(const Kernels& kernels) {
+    if (kernels.isa == FA_ISA_GENERIC) return true;
     uint32_t a, b, c, d, a7, b7, c7, d7;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !__get_cpuid_count(7, 0, &a7, &b7, &c7, &d7)) return false;
     constexpr uint32_t osxsave = 1u << 27, fma = 1u << 12, f16c = 1u << 29;
@@ -54,26 +54,27 @@ bool detect(const Kernels& k) {
     if ((c & (osxsave | fma | f16c)) != (osxsave | fma | f16c) || !(b7 & avx2)) return false;
     const uint64_t state = enabled_state();
     if ((state & 0x6) != 0x6) return false;  // xmm, ymm
-    if (k.isa == FA_ISA_AVX2) return true;
+    if (kernels.isa == FA_ISA_AVX2) return true;
     if ((b7 & (f | dq | bw | vl)) != (f | dq | bw | vl) || (state & 0xe6) != 0xe6) return false;  // mask registers, zmm
-    if (k.isa == FA_ISA_AVX512) return true;
+    if (kernels.isa == FA_ISA_AVX512) return true;
     // The kernel's flags in /proc/cpuinfo do not tell all: only CPUID is asked.
     constexpr uint32_t amx_bf16 = 1u << 22, amx_tile = 1u << 24, amx_int8 = 1u << 25, avx512_bf16 = 1u << 5, amx_fp16 = 1u << 21,
                        avx512_vbmi = 1u << 1, avx512_vnni = 1u << 11;
     uint32_t a71, b71, c71, d71;
     if (!__get_cpuid_count(7, 1, &a71, &b71, &c71, &d71) || !(a71 & avx512_bf16) || !(c7 & avx512_vbmi) || !(c7 & avx512_vnni))
         return false;
-    if (k.isa == FA_ISA_AVX512_BF16) return true;
+    if (kernels.isa == FA_ISA_AVX512_BF16) return true;
     if ((state & 0x60000) != 0x60000) return false;
-    if ((d7 & (amx_bf16 | amx_tile | amx_int8)) != (amx_bf16 | amx_tile | amx_int8) || (k.isa == FA_ISA_AMX_FP16 && !(a71 & amx_fp16)))
+    if ((d7 & (amx_bf16 | amx_tile | amx_int8)) != (amx_bf16 | amx_tile | amx_int8) ||
+        (kernels.isa == FA_ISA_AMX_FP16 && !(a71 & amx_fp16)))
         return false;
     return os::permit_tiles();
 }
 
 // Whether a table that this CPU can run is worth running unasked: isa.def has the reasons.
-bool prefer(const Kernels& k) {
+bool prefer(const Kernels& kernels) {
     uint32_t a, vendor[3];
-    if (k.isa != FA_ISA_AVX512_BF16) return true;
+    if (kernels.isa != FA_ISA_AVX512_BF16) return true;
     return __get_cpuid(0, &a, &vendor[0], &vendor[2], &vendor[1]) && memcmp(vendor, "AuthenticAMD", sizeof vendor) == 0;
 }
 

@@ -63,10 +63,10 @@ PartialState locate_state(const Problem& problem, const Method& m, char* memory)
     return lay_out_state(problem, m, arena);
 }
 
-Call plan_call(const Problem& problem, const Kernels& k, const Method& m, const Method& decode, bool count) {
+Call plan_call(const Problem& problem, const Kernels& kernels, const Method& m, const Method& decode, bool count) {
     Call c{};
     c.rule = mask_rule(problem);
-    c.k = &k;
+    c.k = &kernels;
     c.method = m;
     c.decode = decode;
     c.has_addend = problem.has_addend();

@@ -247,16 +247,16 @@ void fill_scores(const ForwardJob& job, int64_t index, char*, Scratch&) {
 }
 
 // Counted calls, the baselines and the scores output are those of the f32 tiles.
-void choose_methods(const Problem& problem, const Kernels& k, bool count, Schedule& s) {
-    s.method = tile_method(problem, k);
+void choose_methods(const Problem& problem, const Kernels& kernels, bool count, Schedule& s) {
+    s.method = tile_method(problem, kernels);
     if (problem.d.algorithm != FA_ALGORITHM_FLASH) s.method.panel = 1;  // the baselines take one row tile at a time
     if (count || problem.d.algorithm != FA_ALGORITHM_FLASH || problem.has(FA_OPERAND_SCORES)) return;
     // So few keys are not worth streaming, and rows that fill most of their vectors' lanes want no reductions across lanes.
     const int64_t rows = rows_together(problem);
-    if (problem.d.seqlen_k <= kTileKeys && 2 * rows > k.lanes && rows <= kDecodeRows) return;
-    if (!decode_method(problem, k, &s.decode)) return;
+    if (problem.d.seqlen_k <= kTileKeys && 2 * rows > kernels.lanes && rows <= kDecodeRows) return;
+    if (!decode_method(problem, kernels, &s.decode)) return;
     if (rows <= s.decode.rows) s.method = s.decode;
-    else s.may_stream_rows = !matrix_method(problem, k, &s.method);
+    else s.may_stream_rows = !matrix_method(problem, kernels, &s.method);
 }
 
 // Of `decode`: by vectors.
@@ -345,11 +345,11 @@ struct ForwardRun {
 
 }  // namespace
 
-Schedule make_schedule(const Problem& problem, const Kernels& k, bool count) {
+Schedule make_schedule(const Problem& problem, const Kernels& kernels, bool count) {
     const fa_attention_desc_t& d = problem.d;
     const int64_t heads = d.batch * problem.kv_heads;
     Schedule s{};
-    choose_methods(problem, k, count, s);
+    choose_methods(problem, kernels, count, s);
     const int64_t blocks = tile_count(row_tiles(problem, s.method.rows), d.seqlen_q * problem.group);
     s.items = heads * blocks;
     s.num_splits = d.num_splits;
@@ -365,8 +365,8 @@ Schedule make_schedule(const Problem& problem, const Kernels& k, bool count) {
     if (d.algorithm != FA_ALGORITHM_FLASH) {
         s.items = heads;
         s.max_splits = 1;
-        s.worker_bytes += study_bytes(problem, k);
-        s.extra_bytes = study_bytes(problem, k);
+        s.worker_bytes += study_bytes(problem, kernels);
+        s.extra_bytes = study_bytes(problem, kernels);
         return s;
     }
     const int64_t panels = s.method.panel_of_heads ? d.batch * panels_of_batch(problem, s.method, blocks, s.method.panel) : s.items;

@@ -22,7 +22,7 @@ struct Schedule {
     int64_t extra_bytes;   // extra memory of the algorithm, as FA_STAT_EXTRA_BYTES tells it
 };
 
-Schedule make_schedule(const Problem& problem, const Kernels& k, bool count);
+Schedule make_schedule(const Problem& problem, const Kernels& kernels, bool count);
 
 // Runs the call on `workers` workers, each with its share of memory (shared part first).
 fa_status_t run_forward(Call call, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters,

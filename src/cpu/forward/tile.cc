@@ -219,13 +219,13 @@ void mainloop(const Call& call, const QueryTile* tiles, int count, int64_t begin
 
 }  // namespace
 
-Method tile_method(const Problem& problem, const Kernels& k) {
+Method tile_method(const Problem& problem, const Kernels& kernels) {
     // Many tiles share the fetching of k and v, which costs more than q and o do that leave the second-level cache.
     constexpr int64_t kMinTiles = 8, kPanelCacheBytes = 1 << 20, kMaxPanelRows = 1024;
-    const int64_t bytes = (problem.d.dim_qk + problem.d.dim_v) * k.rows * int64_t(sizeof(float));
-    const int64_t most = min_of(kMaxPanel, kMaxPanelRows / k.rows);
+    const int64_t bytes = (problem.d.dim_qk + problem.d.dim_v) * kernels.rows * int64_t(sizeof(float));
+    const int64_t most = min_of(kMaxPanel, kMaxPanelRows / kernels.rows);
     return {.name = "tile",
-            .rows = k.rows,
+            .rows = kernels.rows,
             .panel = int(panel_of_slots(problem, false, max_of(min_of(kPanelCacheBytes / bytes, most), kMinTiles))),
             .pack_q = pack_q,
             .mainloop = mainloop};

@@ -7,7 +7,7 @@
 namespace fa {
 namespace cpu {
 
-Method tile_method(const Problem& problem, const Kernels& k);
+Method tile_method(const Problem& problem, const Kernels& kernels);
 // A block of keys that neighbouring query tiles share; k and v are loaded when they are first needed.
 struct KeyBlock {
     int64_t key;

@@ -353,11 +353,11 @@ constexpr Implements kMatrixOfOwnV = {kMatrix.operands, kMatrix.options | option
 
 }  // namespace
 
-bool matrix_method(const Problem& problem, const Kernels& k, Method* m) {
+bool matrix_method(const Problem& problem, const Kernels& kernels, Method* m) {
     const fa_attention_desc_t& d = problem.d;
     const bool rounds_q = rounds_q_to_bf16(d);
     const int32_t type = product_type(d);
-    if (!k.matrix || !k.matrix->mainloop || !(type == FA_BF16 || (type == FA_F16 && k.matrix->has_fp16))) return false;
+    if (!kernels.matrix || !kernels.matrix->mainloop || !(type == FA_BF16 || (type == FA_F16 && kernels.matrix->has_fp16))) return false;
     if (!problem.within(rounds_q ? kMatrixOfOwnV : kMatrix) || (!rounds_q && d.k_dtype != type && !is_byte_type(d.k_dtype))) return false;
     // P as f16 has not the range that outputs of wider types can show.
     if (type == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
@@ -372,8 +372,8 @@ bool matrix_method(const Problem& problem, const Kernels& k, Method* m) {
           .init_scratch = init_scratch,
           .pack_q = pack_q_tiles,
           .mainloop = matrix_mainloop,
-          .write_o = d.o_dtype == FA_BF16 && k.matrix->write_o ? write_o : nullptr,
-          .speed = k.matrix->speed,
+          .write_o = d.o_dtype == FA_BF16 && kernels.matrix->write_o ? write_o : nullptr,
+          .speed = kernels.matrix->speed,
           .rounds_q = rounds_q};
     const int64_t heads = d.batch * d.heads_k, steps = max_steps(problem);
     if (d.seqlen_q * problem.group > kRowBlock && steps <= kMaxPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {

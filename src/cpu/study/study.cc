@@ -74,8 +74,8 @@ void store_o(const Call& call, const QueryTile& tile, const float* o) {
 
 }  // namespace
 
-int64_t study_bytes(const Problem& problem, const Kernels& k) {
-    const int64_t rows = round_up(problem.d.seqlen_q * problem.group, k.rows);
+int64_t study_bytes(const Problem& problem, const Kernels& kernels) {
+    const int64_t rows = round_up(problem.d.seqlen_q * problem.group, kernels.rows);
     if (problem.d.algorithm == FA_ALGORITHM_STANDARD) return round_up(rows * problem.d.seqlen_k * int64_t(sizeof(float)), 64);
     return round_up(2 * rows * int64_t(sizeof(float)), 64);
 }
