@@ -32,12 +32,12 @@ constexpr Operation<fa_merge_args_t> kMerge = {FA_OP_MERGE, "fa_merge", check_me
 constexpr Operation<fa_append_kv_args_t> kAppendKv = {FA_OP_APPEND_KV, "fa_append_kv", check_append_kv, &Backend::append_kv};
 constexpr Operation<fa_rotary_args_t> kRotary = {FA_OP_ROTARY, "fa_rotary", check_rotary, &Backend::rotary};
 
-void log_call(const fa_handle_s& h, const char* name, const Plan& plan, fa_status_t status) {
-    if (!logs(h.log, FA_LOG_DEBUG)) return;
+void log_call(const fa_handle_s& handle, const char* name, const Plan& plan, fa_status_t status) {
+    if (!logs(handle.log, FA_LOG_DEBUG)) return;
     const fa_attention_desc_t& d = plan.problem.d;
     char text[kMaxExplanation];
-    h.backend->explain(h.context, &plan, text, sizeof text);
-    log_line(h.log, FA_LOG_DEBUG, "%s: batch %lld, heads %lld/%lld, seqlen %lld/%lld, dim %lld/%lld: %s: %s", name, (long long)d.batch,
+    handle.backend->explain(handle.context, &plan, text, sizeof text);
+    log_line(handle.log, FA_LOG_DEBUG, "%s: batch %lld, heads %lld/%lld, seqlen %lld/%lld, dim %lld/%lld: %s: %s", name, (long long)d.batch,
              (long long)d.heads_q, (long long)d.heads_k, (long long)d.seqlen_q, (long long)d.seqlen_k, (long long)d.dim_qk,
              (long long)d.dim_v, text, fa_status_name(status));
 }
@@ -45,13 +45,14 @@ void log_call(const fa_handle_s& h, const char* name, const Plan& plan, fa_statu
 // The call on copies in device memory. Copies have the handle's stream: work of another one is waited for. A workspace in host memory is
 // of no use there.
 template <class Args, class Run>
-fa_status_t run_staged(fa_handle_s& h, const Regions& regions, Args* args, const Run& run) {
+fa_status_t run_staged(fa_handle_s& handle, const Regions& regions, Args* args, const Run& run) {
     args->workspace = nullptr;
     args->workspace_size = 0;
     const auto wait = [&] {
-        return args->flags & FA_ARGS_STREAM ? h.backend->synchronize(h.context, args->flags, args->stream, &h.message) : FA_OK;
+        return args->flags & FA_ARGS_STREAM ? handle.backend->synchronize(handle.context, args->flags, args->stream, &handle.message)
+                                            : FA_OK;
     };
-    Staging staging(h, regions);
+    Staging staging(handle, regions);
     fa_status_t status = wait();
     if (status == FA_OK) status = staging.copy_in();
     if (status == FA_OK) {
@@ -64,8 +65,8 @@ fa_status_t run_staged(fa_handle_s& h, const Regions& regions, Args* args, const
 
 template <class Args, class Checked>
 fa_status_t execute(fa_handle_t handle, const fa_attention_desc_t* desc, const Args* user, const Operation<Args, Checked>& operation) {
-    return within(handle, operation.name, [&](fa_handle_s& h) -> fa_status_t {
-        Message* m = &h.message;
+    return within(handle, operation.name, [&](fa_handle_s& handle) -> fa_status_t {
+        Message* m = &handle.message;
         const fa_attention_desc_t* given = desc;
         fa_attention_desc_t of_k;
         const Plan* plan;
@@ -73,14 +74,14 @@ fa_status_t execute(fa_handle_t handle, const fa_attention_desc_t* desc, const A
         Regions regions;
         FA_TRY(import_struct<Args>(&args, user, m));
         FA_TRY(choose_desc(args, &given, &of_k, m));
-        FA_TRY(plan_of(h, given, operation.op, Asker::call, &plan));
-        FA_TRY(operation.check(plan->problem, &args, h.host_metadata, &regions, m));
+        FA_TRY(plan_of(handle, given, operation.op, Asker::call, &plan));
+        FA_TRY(operation.check(plan->problem, &args, handle.host_metadata, &regions, m));
         if (args.workspace != nullptr && args.workspace_size < plan->workspace)
             return fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: expected %llu or more", (unsigned long long)args.workspace_size,
                         (unsigned long long)plan->workspace);
-        const auto run = [&] { return (h.backend->*operation.run)(h.context, plan, &args, m); };
-        const fa_status_t status = h.staged ? run_staged(h, regions, &args, run) : run();
-        log_call(h, operation.name, *plan, status);
+        const auto run = [&] { return (handle.backend->*operation.run)(handle.context, plan, &args, m); };
+        const fa_status_t status = handle.staged ? run_staged(handle, regions, &args, run) : run();
+        log_call(handle, operation.name, *plan, status);
         return status;
     });
 }
@@ -135,31 +136,31 @@ fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc, const
 }
 
 fa_status_t fa_supports(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op) {
-    return within(handle, __func__, FA_LOG_DEBUG, [&](fa_handle_s& h) -> fa_status_t {
+    return within(handle, __func__, FA_LOG_DEBUG, [&](fa_handle_s& handle) -> fa_status_t {
         const Plan* plan;
-        return plan_of(h, desc, op, Asker::question, &plan);
+        return plan_of(handle, desc, op, Asker::question, &plan);
     });
 }
 
 fa_status_t fa_explain(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, char* text, uint64_t n) {
     if (text == nullptr) n = 0;
     bool entered = false;
-    const fa_status_t answer = within(handle, __func__, FA_LOG_DEBUG, [&](fa_handle_s& h) -> fa_status_t {
+    const fa_status_t answer = within(handle, __func__, FA_LOG_DEBUG, [&](fa_handle_s& handle) -> fa_status_t {
         entered = true;
         if (desc == nullptr) {
-            fa::describe(h, text, n);
+            fa::describe(handle, text, n);
             return FA_OK;
         }
         const Plan* plan;
-        const fa_status_t status = plan_of(h, desc, op, Asker::question, &plan);
+        const fa_status_t status = plan_of(handle, desc, op, Asker::question, &plan);
         if (status != FA_OK) {
-            snprintf(text, n, "%s", h.message.text);
+            snprintf(text, n, "%s", handle.message.text);
             return status;
         }
         char how[fa::kMaxExplanation];
         static_assert(sizeof how + 128 <= FA_TEXT_MAX, "with what stands around it, an explanation would be cut off");
-        h.backend->explain(h.context, plan, how, sizeof how);
-        snprintf(text, n, "%s, device %d: %s; workspace of %llu bytes", h.backend->name, h.device, how,
+        handle.backend->explain(handle.context, plan, how, sizeof how);
+        snprintf(text, n, "%s, device %d: %s; workspace of %llu bytes", handle.backend->name, handle.device, how,
                  (unsigned long long)plan->workspace);
         return FA_OK;
     });
@@ -186,59 +187,61 @@ fa_status_t fa_backend_supports(int32_t backend, int32_t device, const fa_attent
 }
 
 fa_status_t fa_workspace_size(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, uint64_t* bytes) {
-    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
-        if (bytes == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "bytes is NULL: expected where to write the size");
+    return within(handle, __func__, [&](fa_handle_s& handle) -> fa_status_t {
+        if (bytes == nullptr) return fail(&handle.message, FA_INVALID_ARGUMENT, "bytes is NULL: expected where to write the size");
         const Plan* plan;
-        const fa_status_t status = plan_of(h, desc, op, Asker::workspace, &plan);
+        const fa_status_t status = plan_of(handle, desc, op, Asker::workspace, &plan);
         if (status == FA_OK) *bytes = plan->workspace;
         return status;
     });
 }
 
 fa_status_t fa_malloc(fa_handle_t handle, uint64_t bytes, void** pointer) {
-    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
-        if (pointer == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "pointer is NULL: expected where to write the address");
+    return within(handle, __func__, [&](fa_handle_s& handle) -> fa_status_t {
+        if (pointer == nullptr) return fail(&handle.message, FA_INVALID_ARGUMENT, "pointer is NULL: expected where to write the address");
         *pointer = nullptr;
-        return bytes == 0 ? FA_OK : h.backend->allocate(h.context, bytes, pointer, &h.message);
+        return bytes == 0 ? FA_OK : handle.backend->allocate(handle.context, bytes, pointer, &handle.message);
     });
 }
 
 fa_status_t fa_free(fa_handle_t handle, void* pointer) {
-    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
-        return pointer == nullptr ? FA_OK : h.backend->release(h.context, pointer, &h.message);
+    return within(handle, __func__, [&](fa_handle_s& handle) -> fa_status_t {
+        return pointer == nullptr ? FA_OK : handle.backend->release(handle.context, pointer, &handle.message);
     });
 }
 
 fa_status_t fa_copy(fa_handle_t handle, void* to, const void* from, uint64_t bytes) {
-    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
+    return within(handle, __func__, [&](fa_handle_s& handle) -> fa_status_t {
         if (bytes == 0) return FA_OK;
-        FA_TRY(fa::check_copy(to, from, bytes, &h.message));
-        return h.backend->copy(h.context, to, from, bytes, &h.message);
+        FA_TRY(fa::check_copy(to, from, bytes, &handle.message));
+        return handle.backend->copy(handle.context, to, from, bytes, &handle.message);
     });
 }
 
 fa_status_t fa_copy_async(fa_handle_t handle, void* to, const void* from, uint64_t bytes, uint32_t flags, void* stream) {
-    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
-        fa::Message* m = &h.message;
+    return within(handle, __func__, [&](fa_handle_s& handle) -> fa_status_t {
+        fa::Message* m = &handle.message;
         FA_TRY(fa::check_stream(flags, stream, m));
         if (bytes == 0) return FA_OK;
         FA_TRY(fa::check_copy(to, from, bytes, m));
-        return h.backend->copy_async ? h.backend->copy_async(h.context, to, from, bytes, flags, stream, m)
-                                     : h.backend->copy(h.context, to, from, bytes, m);
+        return handle.backend->copy_async ? handle.backend->copy_async(handle.context, to, from, bytes, flags, stream, m)
+                                          : handle.backend->copy(handle.context, to, from, bytes, m);
     });
 }
 
 fa_status_t fa_convert(fa_handle_t handle, const fa_conversion_t* list, int64_t count, uint32_t flags, void* stream) {
-    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
-        FA_TRY(fa::check_stream(flags, stream, &h.message));
-        FA_TRY(fa::check_convert(list, count, &h.message));
-        if (h.backend->convert && !h.staged) return h.backend->convert(h.context, list, count, flags, stream, &h.message);
+    return within(handle, __func__, [&](fa_handle_s& handle) -> fa_status_t {
+        FA_TRY(fa::check_stream(flags, stream, &handle.message));
+        FA_TRY(fa::check_convert(list, count, &handle.message));
+        if (handle.backend->convert && !handle.staged)
+            return handle.backend->convert(handle.context, list, count, flags, stream, &handle.message);
         for (int64_t i = 0; i < count; i++) fa::move_in_host(fa::move_of(list[i]));
         return FA_OK;
     });
 }
 
 fa_status_t fa_synchronize(fa_handle_t handle) {
-    return within(handle, __func__,
-                  [&](fa_handle_s& h) -> fa_status_t { return h.backend->synchronize(h.context, 0, nullptr, &h.message); });
+    return within(handle, __func__, [&](fa_handle_s& handle) -> fa_status_t {
+        return handle.backend->synchronize(handle.context, 0, nullptr, &handle.message);
+    });
 }

@@ -50,25 +50,25 @@ fa_status_t read_info(const fa_create_info_t* user, fa_create_info_t* info, Mess
     return status != FA_OK ? status : check_info(*info, message);
 }
 
-fa_status_t open_backend(fa_handle_s& h, const Registered& entry, fa_create_info_t info, const Environment& env, Message* message) {
-    fa_status_t status = find_backend(entry, info.backend_dir, &h.backend, message);
+fa_status_t open_backend(fa_handle_s& handle, const Registered& entry, fa_create_info_t info, const Environment& env, Message* message) {
+    fa_status_t status = find_backend(entry, info.backend_dir, &handle.backend, message);
     if (status != FA_OK) return status;
     info.backend = entry.id;
-    status = h.backend->create(&h.host, &info, &h.context, message);
+    status = handle.backend->create(&handle.host, &info, &handle.context, message);
     if (status != FA_OK || entry.id != FA_BACKEND_CPU || env.max_isa == 0) return status;
-    status = h.backend->set(h.context, FA_PARAM_MAX_ISA, env.max_isa, message);
-    if (status != FA_OK) h.backend->destroy(h.context, false);
+    status = handle.backend->set(handle.context, FA_PARAM_MAX_ISA, env.max_isa, message);
+    if (status != FA_OK) handle.backend->destroy(handle.context, false);
     return status;
 }
 
 // AUTO: any failure is a reason to go on; the last one, the CPU's, is the caller's.
-fa_status_t choose_backend(fa_handle_s& h, const fa_create_info_t& info, const Environment& env, Message* message) {
-    if (info.backend != FA_BACKEND_AUTO) return open_backend(h, *registered(info.backend), info, env, message);
+fa_status_t choose_backend(fa_handle_s& handle, const fa_create_info_t& info, const Environment& env, Message* message) {
+    if (info.backend != FA_BACKEND_AUTO) return open_backend(handle, *registered(info.backend), info, env, message);
     fa_status_t status = FA_OK;
     for (int i = 0; i < kBackends; i++) {
-        status = open_backend(h, kRegistry[i], info, env, message);
+        status = open_backend(handle, kRegistry[i], info, env, message);
         if (status == FA_OK) break;
-        h.passed_over[i] = *message;
+        handle.passed_over[i] = *message;
     }
     return status;
 }
@@ -87,43 +87,43 @@ void call_log(void* user, int32_t level, const char* line) {
     h.log_function(h.log_user, level, line);
     h.caller.enter();
 }
-void wrap_callbacks(fa_handle_s& h, fa_create_info_t* info) {
-    h.parallel_for = info->parallel_for;
-    h.parallel_user = info->parallel_user;
-    h.log_function = info->log;
-    h.log_user = info->log_user;
-    if (info->parallel_for != nullptr) info->parallel_for = call_parallel_for, info->parallel_user = &h;
-    if (info->log != nullptr) info->log = call_log, info->log_user = &h;
+void wrap_callbacks(fa_handle_s& handle, fa_create_info_t* info) {
+    handle.parallel_for = info->parallel_for;
+    handle.parallel_user = info->parallel_user;
+    handle.log_function = info->log;
+    handle.log_user = info->log_user;
+    if (info->parallel_for != nullptr) info->parallel_for = call_parallel_for, info->parallel_user = &handle;
+    if (info->log != nullptr) info->log = call_log, info->log_user = &handle;
 }
 
 // Of a handle that is inside a call, fa_create.
-fa_status_t furnish(fa_handle_s& h, fa_create_info_t info, const Environment& env, bool logged, Message* message) {
-    wrap_callbacks(h, &info);
-    if (logged) h.log = log_of(info, env);
-    h.host = {.abi = kBackendAbi,
-              .allocate = os::allocate,
-              .release = os::release,
-              .log = log_from_backend,
-              .log_context = &h.log,
-              .openmp_stack_bytes = env.openmp_stack_bytes};
-    h.device = info.device;
-    h.memory = info.memory;
-    h.stream = info.stream;
-    fa_status_t status = choose_backend(h, info, env, message);
+fa_status_t furnish(fa_handle_s& handle, fa_create_info_t info, const Environment& env, bool logged, Message* message) {
+    wrap_callbacks(handle, &info);
+    if (logged) handle.log = log_of(info, env);
+    handle.host = {.abi = kBackendAbi,
+                   .allocate = os::allocate,
+                   .release = os::release,
+                   .log = log_from_backend,
+                   .log_context = &handle.log,
+                   .openmp_stack_bytes = env.openmp_stack_bytes};
+    handle.device = info.device;
+    handle.memory = info.memory;
+    handle.stream = info.stream;
+    fa_status_t status = choose_backend(handle, info, env, message);
     if (status == FA_OK) {
-        status = make_plans(h, message);
-        if (status != FA_OK) h.backend->destroy(h.context, false);
+        status = make_plans(handle, message);
+        if (status != FA_OK) handle.backend->destroy(handle.context, false);
     }
     if (status != FA_OK) {
-        log_line(h.log, FA_LOG_ERROR, "fa_create: %s: %s", fa_status_name(status), message->text);
+        log_line(handle.log, FA_LOG_ERROR, "fa_create: %s: %s", fa_status_name(status), message->text);
         return status;
     }
-    h.host_metadata = h.memory == FA_MEMORY_HOST || h.backend->id == FA_BACKEND_CPU;
-    h.staged = h.memory == FA_MEMORY_HOST && h.backend->id != FA_BACKEND_CPU;
-    if (logs(h.log, FA_LOG_INFO)) {
+    handle.host_metadata = handle.memory == FA_MEMORY_HOST || handle.backend->id == FA_BACKEND_CPU;
+    handle.staged = handle.memory == FA_MEMORY_HOST && handle.backend->id != FA_BACKEND_CPU;
+    if (logs(handle.log, FA_LOG_INFO)) {
         char text[FA_TEXT_MAX];
-        describe(h, text, sizeof text);
-        log_line(h.log, FA_LOG_INFO, "%s", text);
+        describe(handle, text, sizeof text);
+        log_line(handle.log, FA_LOG_INFO, "%s", text);
     }
     return FA_OK;
 }
@@ -202,17 +202,18 @@ fa_status_t leave(fa_handle_t h, const char* name, int32_t level, fa_status_t st
     return status;
 }
 
-void describe(const fa_handle_s& h, char* text, uint64_t n) {
+void describe(const fa_handle_s& handle, char* text, uint64_t n) {
     fa_device_info_t device{};
     Message ignored;
-    const bool known = h.backend->device_info(h.device, &device, &ignored) == FA_OK;
+    const bool known = handle.backend->device_info(handle.device, &device, &ignored) == FA_OK;
     uint64_t at = 0;
     const auto rest = [&](int written) { at = at + uint64_t(written) < n ? at + uint64_t(written) : n; };
-    rest(snprintf(text, n, "backend %s, device %d%s%s%s%s, %s memory", h.backend->name, h.device, known ? " " : "",
-                  known ? device.name : "", known ? ", " : "", known ? device.arch : "", h.memory == FA_MEMORY_HOST ? "host" : "device"));
+    rest(snprintf(text, n, "backend %s, device %d%s%s%s%s, %s memory", handle.backend->name, handle.device, known ? " " : "",
+                  known ? device.name : "", known ? ", " : "", known ? device.arch : "",
+                  handle.memory == FA_MEMORY_HOST ? "host" : "device"));
     for (int i = 0; i < kBackends && at < n; i++)
-        if (h.passed_over[i].text[0] != 0)
-            rest(snprintf(text + at, n - at, "; passed over %s: %s", kRegistry[i].name, h.passed_over[i].text));
+        if (handle.passed_over[i].text[0] != 0)
+            rest(snprintf(text + at, n - at, "; passed over %s: %s", kRegistry[i].name, handle.passed_over[i].text));
 }
 
 }  // namespace fa

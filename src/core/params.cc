@@ -65,34 +65,34 @@ using fa::Owner;
 using fa::Parameter;
 
 fa_status_t fa_param_set(fa_handle_t handle, int32_t key, int64_t value) {
-    return fa::within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
+    return fa::within(handle, __func__, [&](fa_handle_s& handle) -> fa_status_t {
         const Parameter* p = fa::parameter(key);
-        if (p == nullptr) return fa::unknown(key, &h.message);
-        if (p->read_only) return fail(&h.message, FA_INVALID_ARGUMENT, "%s is read-only", p->name);
+        if (p == nullptr) return fa::unknown(key, &handle.message);
+        if (p->read_only) return fail(&handle.message, FA_INVALID_ARGUMENT, "%s is read-only", p->name);
         if (value < p->min || value > p->max)
-            return fail(&h.message, FA_INVALID_ARGUMENT, "%s is %lld: expected %lld to %lld", p->name, (long long)value, (long long)p->min,
-                        (long long)p->max);
+            return fail(&handle.message, FA_INVALID_ARGUMENT, "%s is %lld: expected %lld to %lld", p->name, (long long)value,
+                        (long long)p->min, (long long)p->max);
         if (p->owner == Owner::backend) {
-            fa::forget_plans(h);
-            return h.backend->set(h.context, key, value, &h.message);
+            fa::forget_plans(handle);
+            return handle.backend->set(handle.context, key, value, &handle.message);
         }
-        h.log.level = int32_t(value);
+        handle.log.level = int32_t(value);
         return FA_OK;
     });
 }
 
 fa_status_t fa_param_get(fa_handle_t handle, int32_t key, int64_t* value) {
-    return fa::within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
+    return fa::within(handle, __func__, [&](fa_handle_s& handle) -> fa_status_t {
         const Parameter* p = fa::parameter(key);
-        if (p == nullptr) return fa::unknown(key, &h.message);
-        if (value == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "value is NULL: expected where to write %s", p->name);
-        if (p->owner == Owner::backend) return h.backend->get(h.context, key, value, &h.message);
+        if (p == nullptr) return fa::unknown(key, &handle.message);
+        if (value == nullptr) return fail(&handle.message, FA_INVALID_ARGUMENT, "value is NULL: expected where to write %s", p->name);
+        if (p->owner == Owner::backend) return handle.backend->get(handle.context, key, value, &handle.message);
         switch (key) {
-            case FA_INFO_BACKEND: *value = h.backend->id; break;
-            case FA_INFO_DEVICE: *value = h.device; break;
-            case FA_INFO_MEMORY: *value = h.memory; break;
-            case FA_INFO_STREAM: *value = int64_t(reinterpret_cast<intptr_t>(h.stream)); break;
-            default: *value = h.log.level;
+            case FA_INFO_BACKEND: *value = handle.backend->id; break;
+            case FA_INFO_DEVICE: *value = handle.device; break;
+            case FA_INFO_MEMORY: *value = handle.memory; break;
+            case FA_INFO_STREAM: *value = int64_t(reinterpret_cast<intptr_t>(handle.stream)); break;
+            default: *value = handle.log.level;
         }
         return FA_OK;
     });

@@ -15,12 +15,12 @@ bool is_planned(const Planned& one, const fa_attention_desc_t* desc) {
     return one.desc.struct_size != 0 && memcmp(desc, &one.desc, kSize) == 0 && memcmp(desc, &one.desc, one.desc.struct_size) == 0;
 }
 
-fa_status_t make_plan(fa_handle_s& h, const fa_attention_desc_t* desc, int32_t op, Planned* one) {
+fa_status_t make_plan(fa_handle_s& handle, const fa_attention_desc_t* desc, int32_t op, Planned* one) {
     one->desc.struct_size = 0;
     one->prepared = false;
     one->plan->op = op;
-    FA_TRY(resolve(desc, op, &one->plan->problem, &h.message));
-    FA_TRY(h.backend->plan(h.context, one->plan, &h.message));
+    FA_TRY(resolve(desc, op, &one->plan->problem, &handle.message));
+    FA_TRY(handle.backend->plan(handle.context, one->plan, &handle.message));
     uint32_t size;
     memcpy(&size, desc, sizeof size);
     // A larger one, of a later version, is planned each time.
@@ -30,13 +30,13 @@ fa_status_t make_plan(fa_handle_s& h, const fa_attention_desc_t* desc, int32_t o
 
 }  // namespace
 
-fa_status_t make_plans(fa_handle_s& h, Message* message) {
-    const uint64_t bytes = uint64_t(round_up(int64_t(h.backend->plan_bytes), int64_t(kPlanAlignment)));
+fa_status_t make_plans(fa_handle_s& handle, Message* message) {
+    const uint64_t bytes = uint64_t(round_up(int64_t(handle.backend->plan_bytes), int64_t(kPlanAlignment)));
     char* memory = static_cast<char*>(os::allocate(2 * Plans::kOperations * bytes, kPlanAlignment));
     if (memory == nullptr)
         return fail(message, FA_OUT_OF_MEMORY, "no memory for a handle's plans of %llu bytes each", (unsigned long long)bytes);
-    h.plans.memory = memory;
-    for (auto& operation : h.plans.of)
+    handle.plans.memory = memory;
+    for (auto& operation : handle.plans.of)
         for (Planned& one : operation.one) {
             one.plan = reinterpret_cast<Plan*>(memory);
             memory += bytes;
@@ -44,24 +44,24 @@ fa_status_t make_plans(fa_handle_s& h, Message* message) {
     return FA_OK;
 }
 
-void release_plans(fa_handle_s& h) { os::release(h.plans.memory); }
+void release_plans(fa_handle_s& handle) { os::release(handle.plans.memory); }
 
-void forget_plans(fa_handle_s& h) {
-    for (auto& operation : h.plans.of)
+void forget_plans(fa_handle_s& handle) {
+    for (auto& operation : handle.plans.of)
         for (Planned& one : operation.one) one.desc.struct_size = 0;
 }
 
-fa_status_t plan_of(fa_handle_s& h, const fa_attention_desc_t* desc, int32_t op, Asker asker, const Plan** plan) {
-    FA_TRY(in_range(&h.message, "op", op, FA_OP_FORWARD, FA_OP_BACKWARD));
-    auto& operation = h.plans.of[op - FA_OP_FORWARD];
+fa_status_t plan_of(fa_handle_s& handle, const fa_attention_desc_t* desc, int32_t op, Asker asker, const Plan** plan) {
+    FA_TRY(in_range(&handle.message, "op", op, FA_OP_FORWARD, FA_OP_BACKWARD));
+    auto& operation = handle.plans.of[op - FA_OP_FORWARD];
     int i = operation.latest;
     if (desc == nullptr || !is_planned(operation.one[i], desc)) {
         i = 1 - i;
-        if (desc == nullptr || !is_planned(operation.one[i], desc)) FA_TRY(make_plan(h, desc, op, &operation.one[i]));
+        if (desc == nullptr || !is_planned(operation.one[i], desc)) FA_TRY(make_plan(handle, desc, op, &operation.one[i]));
     }
     if (asker == Asker::call) operation.latest = i;
     if (asker == Asker::workspace && !operation.one[i].prepared) {
-        FA_TRY(prepare(h, *operation.one[i].plan));
+        FA_TRY(prepare(handle, *operation.one[i].plan));
         operation.one[i].prepared = true;
     }
     *plan = operation.one[i].plan;

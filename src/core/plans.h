@@ -26,14 +26,14 @@ struct Plans {
 };
 
 // Room for the plans of the handle's backend.
-fa_status_t make_plans(fa_handle_s& h, Message* message);
-void release_plans(fa_handle_s& h);
+fa_status_t make_plans(fa_handle_s& handle, Message* message);
+void release_plans(fa_handle_s& handle);
 // What the backend would plan has changed.
-void forget_plans(fa_handle_s& h);
+void forget_plans(fa_handle_s& handle);
 
 enum class Asker { call, question, workspace };
 // The plan of an operation with a descriptor, good until the next of this operation. For who asks about its workspace, and so is about to
 // call, it is prepared as well. A refusal leaves its sentence in the handle's message.
-fa_status_t plan_of(fa_handle_s& h, const fa_attention_desc_t* desc, int32_t op, Asker asker, const Plan** plan);
+fa_status_t plan_of(fa_handle_s& handle, const fa_attention_desc_t* desc, int32_t op, Asker asker, const Plan** plan);
 
 }  // namespace fa

@@ -6,6 +6,6 @@ struct fa_handle_s;
 
 namespace fa {
 
-fa_status_t prepare(fa_handle_s& h, const Plan&);
+fa_status_t prepare(fa_handle_s& handle, const Plan&);
 
 }  // namespace fa

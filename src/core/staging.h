@@ -11,7 +11,7 @@ struct Staging {
     fa_handle_s& handle;
     Regions regions;  // merged: no two share a byte
 
-    Staging(fa_handle_s& h, const Regions& given);
+    Staging(fa_handle_s& handle, const Regions& given);
     fa_status_t copy_in();
     // Turns the pointers of an args struct into the copies' addresses, NULL for a tensor without elements.
     template <class Args>
