@@ -53,8 +53,8 @@ constexpr Field kFields[] = {
 };
 
 // Where a field's first element lies that is not 0; NULL: all are.
-const char* first_value(const fa_attention_desc_t& d, const Field& f) {
-    const char* const begin = reinterpret_cast<const char*>(&d) + f.offset;
+const char* first_value(const fa_attention_desc_t& desc, const Field& f) {
+    const char* const begin = reinterpret_cast<const char*>(&desc) + f.offset;
     uint32_t word, at = 0;
     for (; at < f.bytes; at += 4) {
         memcpy(&word, begin + at, 4);
@@ -63,9 +63,9 @@ const char* first_value(const fa_attention_desc_t& d, const Field& f) {
     return nullptr;
 }
 
-fa_status_t check_field(const fa_attention_desc_t& d, uint64_t operands, const Field& f, Message* message) {
+fa_status_t check_field(const fa_attention_desc_t& desc, uint64_t operands, const Field& f, Message* message) {
     if (operands & f.operands) return FA_OK;
-    const char* const at = first_value(d, f);
+    const char* const at = first_value(desc, f);
     if (!at) return FA_OK;
     int32_t narrow;
     int64_t value;
@@ -73,7 +73,7 @@ fa_status_t check_field(const fa_attention_desc_t& d, uint64_t operands, const F
     else value = (memcpy(&narrow, at, 4), narrow);
     char name[40];
     if (f.bytes == f.element) snprintf(name, sizeof name, "%s", f.name);
-    else snprintf(name, sizeof name, "%s[%d]", f.name, int((at - reinterpret_cast<const char*>(&d) - f.offset) / f.element));
+    else snprintf(name, sizeof name, "%s[%d]", f.name, int((at - reinterpret_cast<const char*>(&desc) - f.offset) / f.element));
     if (f.operands == 0)
         return fail(message, FA_UNSUPPORTED_FIELD, "%s is %lld: expected 0, since this version does not use it", name, ll(value));
     return fail(message, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without %s", name, ll(value), operand_name(f.operands));
@@ -81,15 +81,15 @@ fa_status_t check_field(const fa_attention_desc_t& d, uint64_t operands, const F
 
 }  // namespace
 
-fa_status_t check_belongings(const fa_attention_desc_t& d, int32_t op, Message* message) {
+fa_status_t check_belongings(const fa_attention_desc_t& desc, int32_t op, Message* message) {
     if (!reads_keys(op)) return FA_OK;
-    if ((attends(op) && d.strided & FA_STRIDED_Q_TAIL && !(d.operands & FA_OPERAND_Q_TAIL)) ||
-        (d.strided & FA_STRIDED_K_TAIL && !(d.operands & FA_OPERAND_K_TAIL)))
+    if ((attends(op) && desc.strided & FA_STRIDED_Q_TAIL && !(desc.operands & FA_OPERAND_Q_TAIL)) ||
+        (desc.strided & FA_STRIDED_K_TAIL && !(desc.operands & FA_OPERAND_K_TAIL)))
         return fail(message, FA_INVALID_ARGUMENT, "strided is 0x%x: expected no FA_STRIDED_Q_TAIL or _K_TAIL without the tail's operand",
-                    d.strided);
-    const uint64_t operands = d.operands | (attends(op) && d.list_space == FA_LIST_SLOTS ? kSlots : 0);
+                    desc.strided);
+    const uint64_t operands = desc.operands | (attends(op) && desc.list_space == FA_LIST_SLOTS ? kSlots : 0);
     for (const Field& f : kFields)
-        if (f.reader == Reader::keys || attends(op)) FA_TRY(check_field(d, operands, f, message));
+        if (f.reader == Reader::keys || attends(op)) FA_TRY(check_field(desc, operands, f, message));
     return FA_OK;
 }
 

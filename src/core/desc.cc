@@ -33,98 +33,102 @@ static uint64_t operands_read(int32_t op) {
     }
 }
 
-static fa_status_t check_known(const fa_attention_desc_t& d, Message* message) {
-    FA_TRY(known_bits(message, "flags", d.flags, FA_CAUSAL | FA_WINDOW | FA_SCALE_EXPLICIT | FA_DETERMINISTIC | FA_V_IN_K));
-    FA_TRY(known_bits(message, "operands", d.operands, kAllOperands));
-    FA_TRY(known_bits(message, "strided", d.strided,
+static fa_status_t check_known(const fa_attention_desc_t& desc, Message* message) {
+    FA_TRY(known_bits(message, "flags", desc.flags, FA_CAUSAL | FA_WINDOW | FA_SCALE_EXPLICIT | FA_DETERMINISTIC | FA_V_IN_K));
+    FA_TRY(known_bits(message, "operands", desc.operands, kAllOperands));
+    FA_TRY(known_bits(message, "strided", desc.strided,
                       FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE | FA_STRIDED_Q_TAIL | FA_STRIDED_K_TAIL));
-    FA_TRY(known_value(message, "alignment", d.alignment, FA_ALIGN_EXPLICIT));
-    FA_TRY(known_value(message, "precision", d.precision, FA_PRECISION_NATIVE));
-    FA_TRY(known_value(message, "list_space", d.list_space, FA_LIST_SLOTS));
-    FA_TRY(known_value(message, "algorithm", d.algorithm, FA_ALGORITHM_FLASH1));
-    return known_value(message, "scores_stage", d.scores_stage, FA_SCORES_PROBABILITY);
+    FA_TRY(known_value(message, "alignment", desc.alignment, FA_ALIGN_EXPLICIT));
+    FA_TRY(known_value(message, "precision", desc.precision, FA_PRECISION_NATIVE));
+    FA_TRY(known_value(message, "list_space", desc.list_space, FA_LIST_SLOTS));
+    FA_TRY(known_value(message, "algorithm", desc.algorithm, FA_ALGORITHM_FLASH1));
+    return known_value(message, "scores_stage", desc.scores_stage, FA_SCORES_PROBABILITY);
 }
 
-static fa_status_t check_types(fa_attention_desc_t* d, int32_t op, Message* message) {
-    if (d->q_dtype == 0 && op == FA_OP_MERGE) d->q_dtype = d->o_dtype;
-    if (d->q_dtype == 0)
+static fa_status_t check_types(fa_attention_desc_t* desc, int32_t op, Message* message) {
+    if (desc->q_dtype == 0 && op == FA_OP_MERGE) desc->q_dtype = desc->o_dtype;
+    if (desc->q_dtype == 0)
         return fail(message, FA_INVALID_ARGUMENT, "q_dtype is not set: expected FA_F32, FA_F16, FA_BF16, FA_E4M3 or FA_E5M2");
-    FA_TRY(check_dtype("q_dtype", d->q_dtype, kQuery, message));
-    FA_TRY(check_dtype("o_dtype", d->o_dtype, kOutput, message));
+    FA_TRY(check_dtype("q_dtype", desc->q_dtype, kQuery, message));
+    FA_TRY(check_dtype("o_dtype", desc->o_dtype, kOutput, message));
     if (reads_keys(op)) {
-        FA_TRY(check_dtype("k_dtype", d->k_dtype, kKeys, message));
-        FA_TRY(check_dtype("v_dtype", d->v_dtype, kKeys, message));
-        FA_TRY(check_dtype("k_descale_dtype", d->k_descale_dtype, kFactor, message));
-        FA_TRY(check_dtype("v_descale_dtype", d->v_descale_dtype, kFactor, message));
-        FA_TRY(check_dtype("k_tail_dtype", d->k_tail_dtype, kTail, message));
+        FA_TRY(check_dtype("k_dtype", desc->k_dtype, kKeys, message));
+        FA_TRY(check_dtype("v_dtype", desc->v_dtype, kKeys, message));
+        FA_TRY(check_dtype("k_descale_dtype", desc->k_descale_dtype, kFactor, message));
+        FA_TRY(check_dtype("v_descale_dtype", desc->v_descale_dtype, kFactor, message));
+        FA_TRY(check_dtype("k_tail_dtype", desc->k_tail_dtype, kTail, message));
     }
     if (attends(op)) {
-        FA_TRY(check_dtype("q_descale_dtype", d->q_descale_dtype, kFactor, message));
-        FA_TRY(check_dtype("q_tail_dtype", d->q_tail_dtype, kTail, message));
-        FA_TRY(check_dtype("bias_dtype", d->bias_dtype, kBias, message));
-        FA_TRY(check_dtype("mask_dtype", d->mask_dtype, kMaskBits, message));
+        FA_TRY(check_dtype("q_descale_dtype", desc->q_descale_dtype, kFactor, message));
+        FA_TRY(check_dtype("q_tail_dtype", desc->q_tail_dtype, kTail, message));
+        FA_TRY(check_dtype("bias_dtype", desc->bias_dtype, kBias, message));
+        FA_TRY(check_dtype("mask_dtype", desc->mask_dtype, kMaskBits, message));
     }
-    if (d->k_dtype == 0) d->k_dtype = d->q_dtype;
-    if (d->v_dtype == 0) d->v_dtype = d->k_dtype;
-    if (op == FA_OP_BACKWARD && d->v_dtype != d->k_dtype)
+    if (desc->k_dtype == 0) desc->k_dtype = desc->q_dtype;
+    if (desc->v_dtype == 0) desc->v_dtype = desc->k_dtype;
+    if (op == FA_OP_BACKWARD && desc->v_dtype != desc->k_dtype)
         return fail(message, FA_UNSUPPORTED, "v_dtype is %s: no backend has another type than k's in the backward yet, expected %s",
-                    fa_dtype_name(d->v_dtype), fa_dtype_name(d->k_dtype));
-    if (d->o_dtype == 0) d->o_dtype = element_size(d->q_dtype) == 1 ? int32_t(FA_BF16) : d->q_dtype;
-    if ((op == FA_OP_APPEND_KV || op == FA_OP_ROTARY) && element_size(d->q_dtype) == 1) {
-        return fail(message, FA_UNSUPPORTED, "q_dtype is %s: expected FA_F32, FA_F16 or FA_BF16 for this call", fa_dtype_name(d->q_dtype));
+                    fa_dtype_name(desc->v_dtype), fa_dtype_name(desc->k_dtype));
+    if (desc->o_dtype == 0) desc->o_dtype = element_size(desc->q_dtype) == 1 ? int32_t(FA_BF16) : desc->q_dtype;
+    if ((op == FA_OP_APPEND_KV || op == FA_OP_ROTARY) && element_size(desc->q_dtype) == 1) {
+        return fail(message, FA_UNSUPPORTED, "q_dtype is %s: expected FA_F32, FA_F16 or FA_BF16 for this call",
+                    fa_dtype_name(desc->q_dtype));
     }
     return FA_OK;
 }
 
 // What has a gradient.
-static fa_status_t check_differentiable(const fa_attention_desc_t& d, Message* message) {
+static fa_status_t check_differentiable(const fa_attention_desc_t& desc, Message* message) {
     const struct {
         const char* name;
         int32_t type;
-    } types[] = {{"q_dtype", d.q_dtype}, {"k_dtype", d.k_dtype}, {"v_dtype", d.v_dtype}, {"o_dtype", d.o_dtype}};
+    } types[] = {{"q_dtype", desc.q_dtype}, {"k_dtype", desc.k_dtype}, {"v_dtype", desc.v_dtype}, {"o_dtype", desc.o_dtype}};
     for (const auto& t : types) {
         if (element_size(t.type) > 1 && unit_elements(t.type) == 1) continue;
         return fail(message, FA_UNSUPPORTED, "%s is %s: expected FA_F32, FA_F16 or FA_BF16 for the backward", t.name,
                     fa_dtype_name(t.type));
     }
-    const uint64_t refused =
-        d.operands & (FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE |
-                      FA_OPERAND_O_SCALE | FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT);
+    const uint64_t refused = desc.operands & (FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE |
+                                              FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_Q_TAIL |
+                                              FA_OPERAND_K_TAIL | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT);
     if (refused != 0) {
-        return fail(message, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s for the backward", llu(d.operands), operand_name(refused));
+        return fail(message, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s for the backward", llu(desc.operands),
+                    operand_name(refused));
     }
-    if (!(d.operands & FA_OPERAND_LSE))
-        return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_LSE, which the backward reads", llu(d.operands));
-    if (d.algorithm == FA_ALGORITHM_FLASH) return FA_OK;
-    return fail(message, FA_UNSUPPORTED, "algorithm is %d: expected FA_ALGORITHM_FLASH (0) for the backward", d.algorithm);
+    if (!(desc.operands & FA_OPERAND_LSE))
+        return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_LSE, which the backward reads",
+                    llu(desc.operands));
+    if (desc.algorithm == FA_ALGORITHM_FLASH) return FA_OK;
+    return fail(message, FA_UNSUPPORTED, "algorithm is %d: expected FA_ALGORITHM_FLASH (0) for the backward", desc.algorithm);
 }
 
 // v within k has nothing of its own to say; what belongs to V_DESCALE is refused with its operand off.
-static fa_status_t check_v_in_k(const fa_attention_desc_t& d, int32_t op, Message* message) {
+static fa_status_t check_v_in_k(const fa_attention_desc_t& desc, int32_t op, Message* message) {
     if (op == FA_OP_BACKWARD)
         return fail(message, FA_UNSUPPORTED,
-                    "flags is 0x%x: no backend has a gradient of v within k yet, expected no FA_V_IN_K for the backward", d.flags);
-    const uint64_t own = d.operands & (FA_OPERAND_V_DESCALE | FA_OPERAND_V_SHIFT);
+                    "flags is 0x%x: no backend has a gradient of v within k yet, expected no FA_V_IN_K for the backward", desc.flags);
+    const uint64_t own = desc.operands & (FA_OPERAND_V_DESCALE | FA_OPERAND_V_SHIFT);
     if (own)
-        return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected no %s with FA_V_IN_K", llu(d.operands), operand_name(own));
-    if (d.strided & FA_STRIDED_V)
-        return fail(message, FA_INVALID_ARGUMENT, "strided is 0x%x: expected no FA_STRIDED_V with FA_V_IN_K", d.strided);
-    if (d.v_dtype != 0) return fail(message, FA_INVALID_ARGUMENT, "v_dtype is %d: expected 0 with FA_V_IN_K", d.v_dtype);
-    if (d.heads_v != 0) return fail(message, FA_INVALID_ARGUMENT, "heads_v is %lld: expected 0 with FA_V_IN_K", ll(d.heads_v));
-    if (d.dim_v > d.dim_qk)
-        return fail(message, FA_INVALID_ARGUMENT, "dim_v is %lld: expected dim_qk, %lld, or less with FA_V_IN_K", ll(d.dim_v),
-                    ll(d.dim_qk));
+        return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected no %s with FA_V_IN_K", llu(desc.operands),
+                    operand_name(own));
+    if (desc.strided & FA_STRIDED_V)
+        return fail(message, FA_INVALID_ARGUMENT, "strided is 0x%x: expected no FA_STRIDED_V with FA_V_IN_K", desc.strided);
+    if (desc.v_dtype != 0) return fail(message, FA_INVALID_ARGUMENT, "v_dtype is %d: expected 0 with FA_V_IN_K", desc.v_dtype);
+    if (desc.heads_v != 0) return fail(message, FA_INVALID_ARGUMENT, "heads_v is %lld: expected 0 with FA_V_IN_K", ll(desc.heads_v));
+    if (desc.dim_v > desc.dim_qk)
+        return fail(message, FA_INVALID_ARGUMENT, "dim_v is %lld: expected dim_qk, %lld, or less with FA_V_IN_K", ll(desc.dim_v),
+                    ll(desc.dim_qk));
     return FA_OK;
 }
 
 // Backends read v as a tensor like any other: k's elements with fewer dims.
-static void take_v_from_k(fa_attention_desc_t* d) {
-    memcpy(d->v_stride, d->k_stride, sizeof d->v_stride);
-    memcpy(d->v_descale_stride, d->k_descale_stride, sizeof d->v_descale_stride);
-    memcpy(d->v_descale_block, d->k_descale_block, sizeof d->v_descale_block);
-    d->v_descale_dtype = d->k_descale_dtype;
-    if (d->operands & FA_OPERAND_K_DESCALE) d->operands |= FA_OPERAND_V_DESCALE;
-    if (d->operands & FA_OPERAND_K_SHIFT) d->operands |= FA_OPERAND_V_SHIFT;
+static void take_v_from_k(fa_attention_desc_t* desc) {
+    memcpy(desc->v_stride, desc->k_stride, sizeof desc->v_stride);
+    memcpy(desc->v_descale_stride, desc->k_descale_stride, sizeof desc->v_descale_stride);
+    memcpy(desc->v_descale_block, desc->k_descale_block, sizeof desc->v_descale_block);
+    desc->v_descale_dtype = desc->k_descale_dtype;
+    if (desc->operands & FA_OPERAND_K_DESCALE) desc->operands |= FA_OPERAND_V_DESCALE;
+    if (desc->operands & FA_OPERAND_K_SHIFT) desc->operands |= FA_OPERAND_V_SHIFT;
 }
 
 static fa_status_t check_dim(const char* field, int64_t dim, Message* message) {
@@ -199,36 +203,36 @@ static fa_status_t check_sizes(Problem* problem, int32_t op, Message* message) {
 }
 
 // Rows that a backend may count, in whatever order it multiplies and with some bytes for each, without an overflow.
-static fa_status_t check_rows(fa_attention_desc_t* d, int32_t op, Message* message) {
+static fa_status_t check_rows(fa_attention_desc_t* desc, int32_t op, Message* message) {
     // No packed sequence is longer than all of them. Scores and dbias alone may have room for more, and are written throughout, if they
     // have elements.
     const uint64_t throughout = op == FA_OP_BACKWARD ? FA_OPERAND_BIAS : FA_OPERAND_SCORES;
-    if (!(d->operands & throughout) || d->seqlen_q == 0 || d->seqlen_k == 0) {
-        if (d->operands & FA_OPERAND_CU_SEQLENS_Q) d->seqlen_q = min_of(d->seqlen_q, d->total_q);
+    if (!(desc->operands & throughout) || desc->seqlen_q == 0 || desc->seqlen_k == 0) {
+        if (desc->operands & FA_OPERAND_CU_SEQLENS_Q) desc->seqlen_q = min_of(desc->seqlen_q, desc->total_q);
         // Entries of lists count blocks of the longest sequence that the caller allows.
-        const bool lists = (d->operands & (FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST)) != 0 && attends(op);
-        if ((d->operands & FA_OPERAND_CU_SEQLENS_K) && !lists) d->seqlen_k = min_of(d->seqlen_k, d->total_k);
+        const bool lists = (desc->operands & (FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST)) != 0 && attends(op);
+        if ((desc->operands & FA_OPERAND_CU_SEQLENS_K) && !lists) desc->seqlen_k = min_of(desc->seqlen_k, desc->total_k);
     }
     int64_t rows;
-    if (__builtin_mul_overflow(max_of(d->batch, 1) * d->heads_q, max_of(d->seqlen_q, 1), &rows) || rows > kMaxRows) {
+    if (__builtin_mul_overflow(max_of(desc->batch, 1) * desc->heads_q, max_of(desc->seqlen_q, 1), &rows) || rows > kMaxRows) {
         return fail(message, FA_INVALID_ARGUMENT,
-                    "seqlen_q is %lld: expected batch * heads_q * seqlen_q, %lld * %lld * %lld, of at most 2^56", ll(d->seqlen_q),
-                    ll(d->batch), ll(d->heads_q), ll(d->seqlen_q));
+                    "seqlen_q is %lld: expected batch * heads_q * seqlen_q, %lld * %lld * %lld, of at most 2^56", ll(desc->seqlen_q),
+                    ll(desc->batch), ll(desc->heads_q), ll(desc->seqlen_q));
     }
     return FA_OK;
 }
 
 // Keys that lie one upon the other have no bytes that would bound their number.
-static fa_status_t check_keys(const fa_attention_desc_t& d, Message* message) {
+static fa_status_t check_keys(const fa_attention_desc_t& desc, Message* message) {
     int64_t keys;
-    if (!__builtin_mul_overflow(d.batch * d.heads_q, d.seqlen_k, &keys)) return FA_OK;
+    if (!__builtin_mul_overflow(desc.batch * desc.heads_q, desc.seqlen_k, &keys)) return FA_OK;
     return fail(message, FA_INVALID_ARGUMENT, "seqlen_k is %lld: expected batch * heads_q * seqlen_k, %lld * %lld * %lld, below 2^63",
-                ll(d.seqlen_k), ll(d.batch), ll(d.heads_q), ll(d.seqlen_k));
+                ll(desc.seqlen_k), ll(desc.batch), ll(desc.heads_q), ll(desc.seqlen_k));
 }
 
 // After how many sequences and heads a bias or a mask repeats, at most all.
-static fa_status_t check_period(const char* field, int64_t period[2], const fa_attention_desc_t& d, Message* message) {
-    const int64_t extent[2] = {d.batch, d.heads_q};
+static fa_status_t check_period(const char* field, int64_t period[2], const fa_attention_desc_t& desc, Message* message) {
+    const int64_t extent[2] = {desc.batch, desc.heads_q};
     for (int i = 0; i < 2; i++) {
         if (period[i] < 0) return fail(message, FA_INVALID_ARGUMENT, "%s[%d] is %lld: expected 0 or more", field, i, ll(period[i]));
         if (period[i] == 0 || period[i] > extent[i]) period[i] = extent[i];
@@ -236,93 +240,93 @@ static fa_status_t check_period(const char* field, int64_t period[2], const fa_a
     return FA_OK;
 }
 
-static fa_status_t check_scores(fa_attention_desc_t* d, Message* message) {
-    if (d->flags & FA_SCALE_EXPLICIT) {
-        if (!(fabsf(d->scale) <= kMaxBaseE)) {
+static fa_status_t check_scores(fa_attention_desc_t* desc, Message* message) {
+    if (desc->flags & FA_SCALE_EXPLICIT) {
+        if (!(fabsf(desc->scale) <= kMaxBaseE)) {
             return fail(message, FA_INVALID_ARGUMENT, "scale is %g: expected a magnitude of at most %g, f32's largest over log2 e",
-                        double(d->scale), double(kMaxBaseE));
+                        double(desc->scale), double(kMaxBaseE));
         }
     } else {
-        if (d->scale != 0.0f)
-            return fail(message, FA_INVALID_ARGUMENT, "scale is %g: expected 0 without FA_SCALE_EXPLICIT", double(d->scale));
-        d->scale = float(1.0 / sqrt(double(d->dim_qk)));
-        d->flags |= FA_SCALE_EXPLICIT;
+        if (desc->scale != 0.0f)
+            return fail(message, FA_INVALID_ARGUMENT, "scale is %g: expected 0 without FA_SCALE_EXPLICIT", double(desc->scale));
+        desc->scale = float(1.0 / sqrt(double(desc->dim_qk)));
+        desc->flags |= FA_SCALE_EXPLICIT;
     }
-    if (!(isfinite(d->softcap) && d->softcap >= 0.0f)) {
-        return fail(message, FA_INVALID_ARGUMENT, "softcap is %g: expected a finite number, 0 or more", double(d->softcap));
+    if (!(isfinite(desc->softcap) && desc->softcap >= 0.0f)) {
+        return fail(message, FA_INVALID_ARGUMENT, "softcap is %g: expected a finite number, 0 or more", double(desc->softcap));
     }
-    if (!(d->dropout_p >= 0.0f && d->dropout_p < 1.0f)) {
-        return fail(message, FA_INVALID_ARGUMENT, "dropout_p is %g: expected 0 or more and less than 1", double(d->dropout_p));
+    if (!(desc->dropout_p >= 0.0f && desc->dropout_p < 1.0f)) {
+        return fail(message, FA_INVALID_ARGUMENT, "dropout_p is %g: expected 0 or more and less than 1", double(desc->dropout_p));
     }
-    if (d->bias_dtype == 0) d->bias_dtype = FA_F32;
-    if ((d->operands & FA_OPERAND_BIAS_SCALE) && !(d->operands & FA_OPERAND_BIAS))
+    if (desc->bias_dtype == 0) desc->bias_dtype = FA_F32;
+    if ((desc->operands & FA_OPERAND_BIAS_SCALE) && !(desc->operands & FA_OPERAND_BIAS))
         return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_BIAS with FA_OPERAND_BIAS_SCALE",
-                    llu(d->operands));
-    FA_TRY(check_period("bias_period", d->bias_period, *d, message));
-    FA_TRY(check_period("mask_period", d->mask_period, *d, message));
-    FA_TRY(in_range(message, "mask_keys", d->mask_keys, 0, kMaxSize));
-    if (d->key_range_max == 0) d->key_range_max = 1;
-    return in_range(message, "key_range_max", d->key_range_max, 1, kMaxSize);
+                    llu(desc->operands));
+    FA_TRY(check_period("bias_period", desc->bias_period, *desc, message));
+    FA_TRY(check_period("mask_period", desc->mask_period, *desc, message));
+    FA_TRY(in_range(message, "mask_keys", desc->mask_keys, 0, kMaxSize));
+    if (desc->key_range_max == 0) desc->key_range_max = 1;
+    return in_range(message, "key_range_max", desc->key_range_max, 1, kMaxSize);
 }
 
-static fa_status_t check_schedule(fa_attention_desc_t* d, Message* message) {
-    FA_TRY(in_range(message, "num_splits", d->num_splits, 0, kMaxSplits));
-    FA_TRY(in_range(message, "split_size", d->split_size, 0, INT64_MAX));
-    if (d->num_splits != 0 && d->split_size != 0) {
-        return fail(message, FA_INVALID_ARGUMENT, "split_size is %lld: expected 0 when num_splits is set, %d", ll(d->split_size),
-                    d->num_splits);
+static fa_status_t check_schedule(fa_attention_desc_t* desc, Message* message) {
+    FA_TRY(in_range(message, "num_splits", desc->num_splits, 0, kMaxSplits));
+    FA_TRY(in_range(message, "split_size", desc->split_size, 0, INT64_MAX));
+    if (desc->num_splits != 0 && desc->split_size != 0) {
+        return fail(message, FA_INVALID_ARGUMENT, "split_size is %lld: expected 0 when num_splits is set, %d", ll(desc->split_size),
+                    desc->num_splits);
     }
-    d->split_size = min_of(d->split_size, kFar);
-    FA_TRY(in_range(message, "reserve_units", d->reserve_units, 0, INT32_MAX));
-    const bool f32 = d->q_dtype == FA_F32 && d->k_dtype == FA_F32 && d->v_dtype == FA_F32 && d->o_dtype == FA_F32;
-    if (d->algorithm != FA_ALGORITHM_FLASH && !f32) {
+    desc->split_size = min_of(desc->split_size, kFar);
+    FA_TRY(in_range(message, "reserve_units", desc->reserve_units, 0, INT32_MAX));
+    const bool f32 = desc->q_dtype == FA_F32 && desc->k_dtype == FA_F32 && desc->v_dtype == FA_F32 && desc->o_dtype == FA_F32;
+    if (desc->algorithm != FA_ALGORITHM_FLASH && !f32) {
         return fail(message, FA_UNSUPPORTED,
                     "algorithm is %d and q_dtype, k_dtype, v_dtype, o_dtype are %s, %s, %s, %s: expected f32 for a study baseline",
-                    d->algorithm, fa_dtype_name(d->q_dtype), fa_dtype_name(d->k_dtype), fa_dtype_name(d->v_dtype),
-                    fa_dtype_name(d->o_dtype));
+                    desc->algorithm, fa_dtype_name(desc->q_dtype), fa_dtype_name(desc->k_dtype), fa_dtype_name(desc->v_dtype),
+                    fa_dtype_name(desc->o_dtype));
     }
     return FA_OK;
 }
 
-static fa_status_t check_masks(fa_attention_desc_t* d, Message* message) {
-    if (d->flags & FA_WINDOW) {
-        FA_TRY(in_range(message, "window_left", d->window_left, -1, INT64_MAX));
-        FA_TRY(in_range(message, "window_right", d->window_right, -1, INT64_MAX));
-        d->window_left = min_of(d->window_left, kFar);
-        d->window_right = min_of(d->window_right, kFar);
-    } else if (d->window_left != 0 || d->window_right != 0) {
-        const bool left = d->window_left != 0;
+static fa_status_t check_masks(fa_attention_desc_t* desc, Message* message) {
+    if (desc->flags & FA_WINDOW) {
+        FA_TRY(in_range(message, "window_left", desc->window_left, -1, INT64_MAX));
+        FA_TRY(in_range(message, "window_right", desc->window_right, -1, INT64_MAX));
+        desc->window_left = min_of(desc->window_left, kFar);
+        desc->window_right = min_of(desc->window_right, kFar);
+    } else if (desc->window_left != 0 || desc->window_right != 0) {
+        const bool left = desc->window_left != 0;
         return fail(message, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without FA_WINDOW", left ? "window_left" : "window_right",
-                    ll(left ? d->window_left : d->window_right));
+                    ll(left ? desc->window_left : desc->window_right));
     }
-    FA_TRY(in_range(message, "chunk", d->chunk, 0, INT64_MAX));
-    d->chunk = min_of(d->chunk, kFar);
+    FA_TRY(in_range(message, "chunk", desc->chunk, 0, INT64_MAX));
+    desc->chunk = min_of(desc->chunk, kFar);
 
-    const char* user = d->flags & FA_CAUSAL             ? "FA_CAUSAL"
-                       : d->flags & FA_WINDOW           ? "FA_WINDOW"
-                       : d->chunk > 0                   ? "chunk"
-                       : d->operands & FA_OPERAND_ALIBI ? "FA_OPERAND_ALIBI"
-                                                        : nullptr;
-    if (user && d->alignment == FA_ALIGN_UNSET) {
+    const char* user = desc->flags & FA_CAUSAL             ? "FA_CAUSAL"
+                       : desc->flags & FA_WINDOW           ? "FA_WINDOW"
+                       : desc->chunk > 0                   ? "chunk"
+                       : desc->operands & FA_OPERAND_ALIBI ? "FA_OPERAND_ALIBI"
+                                                           : nullptr;
+    if (user && desc->alignment == FA_ALIGN_UNSET) {
         return fail(message, FA_INVALID_ARGUMENT, "alignment is not set: expected FA_ALIGN_TOP_LEFT, _BOTTOM_RIGHT or _EXPLICIT with %s",
                     user);
     }
-    const bool offset = (d->operands & FA_OPERAND_CAUSAL_OFFSET) != 0;
-    if (offset != (d->alignment == FA_ALIGN_EXPLICIT)) {
+    const bool offset = (desc->operands & FA_OPERAND_CAUSAL_OFFSET) != 0;
+    if (offset != (desc->alignment == FA_ALIGN_EXPLICIT)) {
         return fail(message, FA_INVALID_ARGUMENT, "alignment is %d: expected FA_ALIGN_EXPLICIT (3) %s FA_OPERAND_CAUSAL_OFFSET",
-                    d->alignment, offset ? "with" : "only with");
+                    desc->alignment, offset ? "with" : "only with");
     }
     return FA_OK;
 }
 
-static fa_status_t check_cache(fa_attention_desc_t* d, Message* message) {
-    const uint64_t cache = d->operands & (FA_OPERAND_PAGE_TABLE | FA_OPERAND_KV_BATCH_IDX);
-    if ((d->operands & FA_OPERAND_CU_SEQLENS_K) && cache) {
-        return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_CU_SEQLENS_K without %s", llu(d->operands),
+static fa_status_t check_cache(fa_attention_desc_t* desc, Message* message) {
+    const uint64_t cache = desc->operands & (FA_OPERAND_PAGE_TABLE | FA_OPERAND_KV_BATCH_IDX);
+    if ((desc->operands & FA_OPERAND_CU_SEQLENS_K) && cache) {
+        return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_CU_SEQLENS_K without %s", llu(desc->operands),
                     operand_name(cache));
     }
-    if (d->operands & FA_OPERAND_PAGE_TABLE) FA_TRY(in_range(message, "page_size", d->page_size, 1, kMaxSize));
-    if (d->operands & FA_OPERAND_KV_BATCH_IDX) FA_TRY(in_range(message, "kv_batch", d->kv_batch, d->batch > 0, kMaxSize));
+    if (desc->operands & FA_OPERAND_PAGE_TABLE) FA_TRY(in_range(message, "page_size", desc->page_size, 1, kMaxSize));
+    if (desc->operands & FA_OPERAND_KV_BATCH_IDX) FA_TRY(in_range(message, "kv_batch", desc->kv_batch, desc->batch > 0, kMaxSize));
     return FA_OK;
 }
 
@@ -337,9 +341,9 @@ static fa_status_t check_zero_strides(const Tensor& t, const char* owner, Messag
 enum class Use { read, written };
 
 // Strides of a tensor that has a bit in `strided`; `stride` is its field.
-static fa_status_t lay_strided(const fa_attention_desc_t& d, uint32_t bit, const char* bit_name, Tensor t, bool unit, Use use,
+static fa_status_t lay_strided(const fa_attention_desc_t& desc, uint32_t bit, const char* bit_name, Tensor t, bool unit, Use use,
                                int64_t* stride, Message* message) {
-    if (d.strided & bit) {
+    if (desc.strided & bit) {
         FA_TRY(check_strides(t, unit, message));
     } else {
         FA_TRY(check_zero_strides(t, bit_name, message));
@@ -351,9 +355,9 @@ static fa_status_t lay_strided(const fa_attention_desc_t& d, uint32_t bit, const
 }
 
 // Strides of a tensor that has an operand bit: always literal.
-static fa_status_t lay_literal(const fa_attention_desc_t& d, uint64_t operand, const Tensor& t, Use use, int64_t* stride,
+static fa_status_t lay_literal(const fa_attention_desc_t& desc, uint64_t operand, const Tensor& t, Use use, int64_t* stride,
                                Message* message) {
-    if (!(d.operands & operand)) return check_zero_strides(t, operand_name(operand), message);
+    if (!(desc.operands & operand)) return check_zero_strides(t, operand_name(operand), message);
     FA_TRY(check_strides(t, false, message));
     if (use == Use::written) FA_TRY(check_distinct(t, message));
     put_strides(t, stride);

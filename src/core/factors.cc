@@ -63,25 +63,25 @@ void settle_blocks(Problem* problem) {
     }
 }
 
-fa_status_t check_tails(fa_attention_desc_t* d, int32_t op, Message* message) {
+fa_status_t check_tails(fa_attention_desc_t* desc, int32_t op, Message* message) {
     const struct {
         const char* name;
         uint64_t operand;
         int32_t* dtype;
-    } tails[] = {{"q_tail_dtype", FA_OPERAND_Q_TAIL, &d->q_tail_dtype}, {"k_tail_dtype", FA_OPERAND_K_TAIL, &d->k_tail_dtype}};
+    } tails[] = {{"q_tail_dtype", FA_OPERAND_Q_TAIL, &desc->q_tail_dtype}, {"k_tail_dtype", FA_OPERAND_K_TAIL, &desc->k_tail_dtype}};
     bool any = false;
     for (int i = attends(op) ? 0 : 1; i < 2; i++) {
-        if (!(d->operands & tails[i].operand)) continue;
+        if (!(desc->operands & tails[i].operand)) continue;
         any = true;
         if (*tails[i].dtype != 0) continue;
-        if (element_size(d->q_dtype) == 1)
+        if (element_size(desc->q_dtype) == 1)
             return fail(message, FA_INVALID_ARGUMENT, "%s is not set: expected FA_F32, FA_F16 or FA_BF16 where q_dtype is %s",
-                        tails[i].name, fa_dtype_name(d->q_dtype));
-        *tails[i].dtype = d->q_dtype;
+                        tails[i].name, fa_dtype_name(desc->q_dtype));
+        *tails[i].dtype = desc->q_dtype;
     }
     if (!any) return FA_OK;
-    if (d->dim_qk == 1) return fail(message, FA_INVALID_ARGUMENT, "dim_qk is 1: expected 2 or more with a tail");
-    return in_range(message, "dim_tail", d->dim_tail, 1, d->dim_qk - 1);
+    if (desc->dim_qk == 1) return fail(message, FA_INVALID_ARGUMENT, "dim_qk is 1: expected 2 or more with a tail");
+    return in_range(message, "dim_tail", desc->dim_tail, 1, desc->dim_qk - 1);
 }
 
 }  // namespace fa

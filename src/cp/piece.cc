@@ -37,7 +37,7 @@ fa_status_t give_offsets(Job* job, int64_t count, const int32_t** given) {
 
 // Row i of the piece stands on key i + off of the piece. Where a named alignment says the same for all sequences, no array of offsets does,
 // and a causal mask that hides no key is left out: kernels are faster without, on GPUs above all.
-static fa_status_t place(Job* job, const Piece& p, fa_attention_desc_t* d, fa_forward_args_t* a) {
+static fa_status_t place(Job* job, const Piece& p, fa_attention_desc_t* desc, fa_forward_args_t* a) {
     const auto offset_of = [&](int64_t b) { return job->diagonal(*p.segment, p.segment->first + b) + p.rows.begin - p.keys.begin; };
     int64_t least = offset_of(0), most = least;
     for (int64_t b = 0; b < p.segment->count; b++) {
@@ -51,17 +51,17 @@ static fa_status_t place(Job* job, const Piece& p, fa_attention_desc_t* d, fa_fo
         least = off < least ? off : least;
         most = off > most ? off : most;
     }
-    if (least >= p.keys.rows - 1) d->flags &= ~uint32_t(FA_CAUSAL);
-    const bool nothing = (d->flags & (FA_CAUSAL | FA_WINDOW)) == 0 && d->chunk == 0 && !(d->operands & FA_OPERAND_ALIBI),
+    if (least >= p.keys.rows - 1) desc->flags &= ~uint32_t(FA_CAUSAL);
+    const bool nothing = (desc->flags & (FA_CAUSAL | FA_WINDOW)) == 0 && desc->chunk == 0 && !(desc->operands & FA_OPERAND_ALIBI),
                one = least == most;
-    d->alignment = nothing                                    ? FA_ALIGN_UNSET
-                   : one && most == 0                         ? FA_ALIGN_TOP_LEFT
-                   : one && most == p.keys.rows - p.rows.rows ? FA_ALIGN_BOTTOM_RIGHT
-                                                              : FA_ALIGN_EXPLICIT;
-    if (d->alignment != FA_ALIGN_EXPLICIT) return FA_OK;
+    desc->alignment = nothing                                    ? FA_ALIGN_UNSET
+                      : one && most == 0                         ? FA_ALIGN_TOP_LEFT
+                      : one && most == p.keys.rows - p.rows.rows ? FA_ALIGN_BOTTOM_RIGHT
+                                                                 : FA_ALIGN_EXPLICIT;
+    if (desc->alignment != FA_ALIGN_EXPLICIT) return FA_OK;
     int32_t* const offset = reinterpret_cast<int32_t*>(job->cp->slab[kOffsets].data);
     for (int64_t b = 0; b < p.segment->count; b++) offset[b] = int32_t(offset_of(b));
-    d->operands |= FA_OPERAND_CAUSAL_OFFSET;
+    desc->operands |= FA_OPERAND_CAUSAL_OFFSET;
     return give_offsets(job, p.segment->count, &a->causal_offset);
 }
 

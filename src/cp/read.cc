@@ -36,14 +36,14 @@ fa_status_t core_says(fa_cp_s* cp, fa_status_t status) {
     return status == FA_OK ? FA_OK : fail(&cp->message, status, "%s", fa_last_error(cp->handle));
 }
 
-void fill_defaults(fa_attention_desc_t* d) {
+void fill_defaults(fa_attention_desc_t* desc) {
     int64_t elements;
-    if (d->k_dtype == 0) d->k_dtype = d->q_dtype;
-    if (d->v_dtype == 0) d->v_dtype = d->k_dtype;
-    if (d->o_dtype == 0) d->o_dtype = unit_bytes(d->q_dtype, &elements) == 1 ? int32_t(FA_BF16) : d->q_dtype;
-    if (d->heads_k == 0) d->heads_k = d->heads_q;
-    if (d->heads_v == 0) d->heads_v = d->heads_k;
-    if (d->dim_v == 0) d->dim_v = d->dim_qk;
+    if (desc->k_dtype == 0) desc->k_dtype = desc->q_dtype;
+    if (desc->v_dtype == 0) desc->v_dtype = desc->k_dtype;
+    if (desc->o_dtype == 0) desc->o_dtype = unit_bytes(desc->q_dtype, &elements) == 1 ? int32_t(FA_BF16) : desc->q_dtype;
+    if (desc->heads_k == 0) desc->heads_k = desc->heads_q;
+    if (desc->heads_v == 0) desc->heads_v = desc->heads_k;
+    if (desc->dim_v == 0) desc->dim_v = desc->dim_qk;
 }
 
 // What no method has yet, in the words of the field.

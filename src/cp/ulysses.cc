@@ -84,12 +84,12 @@ fa_attention_desc_t own_heads(const Job& job) {
     memset(d.lse_stride, 0, sizeof d.lse_stride);
     return d;
 }
-fa_forward_args_t own_args(const Job& job, const fa_attention_desc_t& d) {
+fa_forward_args_t own_args(const Job& job, const fa_attention_desc_t& desc) {
     fa_forward_args_t a = job.a;
-    if (a.alibi_slopes) a.alibi_slopes += job.rank * d.heads_q;
-    if (a.sinks) a.sinks += job.rank * d.heads_q;
+    if (a.alibi_slopes) a.alibi_slopes += job.rank * desc.heads_q;
+    if (a.sinks) a.sinks += job.rank * desc.heads_q;
     a.dropout_heads = job.dropout_heads();
-    a.dropout_head += job.rank * d.heads_q;
+    a.dropout_head += job.rank * desc.heads_q;
     return a;
 }
 

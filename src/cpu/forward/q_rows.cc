@@ -143,9 +143,9 @@ void q_pointers(const Call& call, const QueryTile& tile, const char** rows) {
 // Types of k and v that are multiplied as bf16 then: those of 8 bits hold no value that this would round.
 static bool rounds_to_bf16(int32_t dtype) { return dtype == FA_BF16 || is_byte_type(dtype) || is_block_type(dtype); }
 
-bool rounds_q_to_bf16(const fa_attention_desc_t& d) {
-    return d.precision == FA_PRECISION_NATIVE && (d.q_dtype == FA_F32 || d.q_dtype == FA_F16) && rounds_to_bf16(d.k_dtype) &&
-           rounds_to_bf16(d.v_dtype);
+bool rounds_q_to_bf16(const fa_attention_desc_t& desc) {
+    return desc.precision == FA_PRECISION_NATIVE && (desc.q_dtype == FA_F32 || desc.q_dtype == FA_F16) && rounds_to_bf16(desc.k_dtype) &&
+           rounds_to_bf16(desc.v_dtype);
 }
 
 void round_q_to_bf16(const Call& call, const QueryTile& tile, const char** rows, uint16_t* to, Scratch& scratch) {

@@ -28,7 +28,7 @@ void write_padding(const Call& call, int64_t batch, int64_t kv_head, int64_t blo
 // Addresses of the tile's rows of q and of o in memory.
 void q_pointers(const Call& call, const QueryTile& tile, const char** rows);
 // Does the call permit products of bf16 in place of those of a finer q?
-bool rounds_q_to_bf16(const fa_attention_desc_t& d);
+bool rounds_q_to_bf16(const fa_attention_desc_t& desc);
 // Rows of a finer q to [row][dim_qk] of bf16, to which the pointers lead then. What is finite stays so.
 void round_q_to_bf16(const Call& call, const QueryTile& tile, const char** rows, uint16_t* to, Scratch& scratch);
 void o_pointers(const Call& call, const QueryTile& tile, char** rows);

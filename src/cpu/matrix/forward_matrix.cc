@@ -15,7 +15,7 @@ constexpr int kPanel = 8;
 constexpr int kPrepareSteps = 16;                      // key blocks that a worker packs as one item
 constexpr int64_t kMaxPackedBytes = int64_t(1) << 28;  // beyond it, each panel packs the keys that it needs for itself
 
-int32_t product_type(const fa_attention_desc_t& d) { return rounds_q_to_bf16(d) ? int32_t(FA_BF16) : d.q_dtype; }
+int32_t product_type(const fa_attention_desc_t& desc) { return rounds_q_to_bf16(desc) ? int32_t(FA_BF16) : desc.q_dtype; }
 
 MatrixShape shape_of(const Problem& problem) {
     MatrixShape s;
