@@ -104,10 +104,10 @@ void rescale_o(const MatrixShape& shape, const RowBlock& block) {
         for (int row = 0; row < 16; row++, o += 16) store(o, load(o) * block.rescale[tile / shape.columns * 16 + row]);
 }
 
-float find_neg_ref(const MatrixTask& t, const RowBlock& block, int row, const float* s) {
+float find_neg_ref(const MatrixTask& task, const RowBlock& block, int row, const float* s) {
     V row_max = load(s);
     for (int j = 16; j < kKeyBlock; j += 16) row_max = max_v(load(s + j), row_max);
-    return -(_mm512_reduce_max_ps(row_max) * block.factor[row] - float(p_scale_log2(t.shape.type)));
+    return -(_mm512_reduce_max_ps(row_max) * block.factor[row] - float(p_scale_log2(task.shape.type)));
 }
 
 template <int H>
@@ -117,7 +117,7 @@ inline void transpose_max(V x[2 * H]) {
 }
 
 // update_ref() for 16 rows from `first` on, at once where none exceeds kMaxFusedScore: one by one they take as long as a step.
-void update_refs(const MatrixTask& t, RowBlock& block, int first, float* s) {
+void update_refs(const MatrixTask& task, RowBlock& block, int first, float* s) {
     V row_max[16];
 #pragma GCC unroll 16
     for (int r = 0; r < 16; r++) {
@@ -128,18 +128,18 @@ void update_refs(const MatrixTask& t, RowBlock& block, int first, float* s) {
     transpose_max<4>(row_max);
     transpose_max<2>(row_max);
     transpose_max<1>(row_max);
-    const V from = -(row_max[0] * load(block.factor + first) - float(p_scale_log2(t.shape.type)));
+    const V from = -(row_max[0] * load(block.factor + first) - float(p_scale_log2(task.shape.type)));
     if (_mm512_cmp_ps_mask(_mm512_abs_ps(from), splat(kMaxFusedScore), _CMP_GT_OQ)) {
-        for (int r = 0; r < 16; r++) update_ref(t, block, first + r, s + r * kKeyBlock);
+        for (int r = 0; r < 16; r++) update_ref(task, block, first + r, s + r * kKeyBlock);
         return;
     }
     float* const to = block.neg_ref + first;
     _mm512_mask_storeu_ps(to, _mm512_cmp_ps_mask(from, load(to), _CMP_LT_OQ), from);
 }
 
-void init_block(const MatrixTask& t, RowBlock& block, float* s) {
-    reset_refs(t, block);
-    for (int row = 0; row < kRowBlock; row += 16) update_refs(t, block, row, s + row * kKeyBlock);
+void init_block(const MatrixTask& task, RowBlock& block, float* s) {
+    reset_refs(task, block);
+    for (int row = 0; row < kRowBlock; row += 16) update_refs(task, block, row, s + row * kKeyBlock);
 }
 
 // `l_index` says which of the two row sums is current.
@@ -168,7 +168,7 @@ inline bool exceeds_threshold(int32_t type, __m512i largest) {
 // Lazy rescale: row_ref may lag behind its row's maximum by some 4 (P up to 2^4). Rows of the tile where it lags by more get a new
 // row_ref and their P again; others keep all their bits. `rescale` says whether block.rescale is set.
 template <int32_t T, Exp2Accuracy E, int PRow>
-__attribute__((noinline, cold)) void lazy_rescale(const MatrixTask& t, RowBlock& block, const ScoreTile& part, int tile, int l_index,
+__attribute__((noinline, cold)) void lazy_rescale(const MatrixTask& task, RowBlock& block, const ScoreTile& part, int tile, int l_index,
                                                   bool& rescale) {
     SoftmaxRows<T, E, PRow> w = softmax_rows<T, E, PRow>(block, part, tile, l_index);
     if (!rescale)
@@ -180,7 +180,7 @@ __attribute__((noinline, cold)) void lazy_rescale(const MatrixTask& t, RowBlock&
         w.next_row();
         if (!exceeds_threshold(T, w.largest)) continue;
         const float before = block.neg_ref[tile * 16 + row];
-        if (!update_ref(t, block, tile * 16 + row, part.s + row * kKeyBlock)) continue;
+        if (!update_ref(task, block, tile * 16 + row, part.s + row * kKeyBlock)) continue;
         const V factor = exp2_poly<Exp2Accuracy::high>(splat(block.neg_ref[tile * 16 + row] - before));
         block.rescale[tile * 16 + row] = factor[0];
         alignas(64) float scaled[16 * 16];  // the row's sum, where SoftmaxRows reads it

@@ -76,15 +76,15 @@ inline __attribute__((always_inline)) AccTiles pv_gemm(const MatrixShape& shape,
 
 // Lazy rescale of a row tile. P has replaced the scores, which are computed again into `spare`.
 template <int32_t T, Exp2Accuracy E>
-__attribute__((noinline, cold)) void lazy_rescale_step(const MatrixTask& t, const MainloopStep& step, ScoreStage& stage, ScoreStage& spare,
-                                                       int tile, const AccTiles& pending) {
+__attribute__((noinline, cold)) void lazy_rescale_step(const MatrixTask& task, const MainloopStep& step, ScoreStage& stage,
+                                                       ScoreStage& spare, int tile, const AccTiles& pending) {
     NoInterleave none;
     RowBlock& block = *step.block;
     if (pending.upper) pending.store();
-    qk_gemm<T, 0>(t.shape, step, spare, none, AccTiles{});
-    maybe_score_mod(t, step, spare.s, 0, kRowBlock);
-    if (block.prescaled) prescale_rows(t, block, 0, kRowBlock, spare.s);
-    lazy_rescale<T, E, kPRow>(t, block, {spare.tile_of(tile).s, stage.tile_of(tile).p}, tile, block.l_index, stage.rescale);
+    qk_gemm<T, 0>(task.shape, step, spare, none, AccTiles{});
+    maybe_score_mod(task, step, spare.s, 0, kRowBlock);
+    if (block.prescaled) prescale_rows(task, block, 0, kRowBlock, spare.s);
+    lazy_rescale<T, E, kPRow>(task, block, {spare.tile_of(tile).s, stage.tile_of(tile).p}, tile, block.l_index, stage.rescale);
 }
 
 // Rows: how many rows of P are computed beside four products; enough to be done when the products are.

@@ -128,11 +128,11 @@ __attribute__((noinline)) void edge_step(const TileStep* last, const uint16_t* p
 }
 
 template <int32_t T, Exp2Accuracy E>
-__attribute__((noinline, cold)) void lazy_rescale_tile(const MatrixTask& t, const TileStep& unit, const ScoreTile& part, int l_index,
+__attribute__((noinline, cold)) void lazy_rescale_tile(const MatrixTask& task, const TileStep& unit, const ScoreTile& part, int l_index,
                                                        const ResidentAcc& acc) {
     RowBlock& block = *unit.run->block;
     bool rescale = false;
-    lazy_rescale<T, E, kKeyBlock>(t, block, part, unit.tile, l_index, rescale);
+    lazy_rescale<T, E, kKeyBlock>(task, block, part, unit.tile, l_index, rescale);
     float* const o = unit.o();
     if (acc.acc != o && block.acc_empty) return;
     if (acc.acc == o) acc.store();
@@ -141,16 +141,16 @@ __attribute__((noinline, cold)) void lazy_rescale_tile(const MatrixTask& t, cons
 }
 
 template <int32_t T, Exp2Accuracy E>
-void mainloop_resident(MatrixTask t, const MainloopStep* steps, int64_t count) {
-    float* const scores = reinterpret_cast<float*>(t.stages);
+void mainloop_resident(MatrixTask task, const MainloopStep* steps, int64_t count) {
+    float* const scores = reinterpret_cast<float*>(task.stages);
     uint16_t* const p = reinterpret_cast<uint16_t*>(scores + 2 * kTileScores);
     const ScoreTile tiles[2] = {{scores, p}, {scores + kTileScores, p + kTileScores}};
-    if (t.has_score_mod) t.factor = 1.f;  // apply_score_mod() has multiplied
+    if (task.has_score_mod) task.factor = 1.f;  // apply_score_mod() has multiplied
     ResidentAcc acc{nullptr};
     const Tiles registers;
     TileStep now = TileStep::first_of(steps, count), last = now;
     edge_step<T>(nullptr, tiles[1].p, &now, tiles[0].s);
-    maybe_score_mod(t, now.step(), tiles[0].s, 0, 16);
+    maybe_score_mod(task, now.step(), tiles[0].s, 0, 16);
     int i = 0, first_l_index = 0;
     bool fresh = false;
     for (bool begun = false, more = true; more; begun = true, i ^= 1) {
@@ -161,11 +161,11 @@ void mainloop_resident(MatrixTask t, const MainloopStep* steps, int64_t count) {
         if (now.tile == 0 && now.at == 0) {
             first_l_index = block.l_index;
             fresh = block.ref_unset;
-            if (fresh) reset_refs(t, block);
+            if (fresh) reset_refs(task, block);
         }
         const int l_index = (first_l_index + int(now.at)) & 1, row = now.tile * 16;
-        if (fresh && now.at == 0) update_refs(t, block, row, part.s);
-        else if (__builtin_expect(block.prescaled, 0)) prescale_rows(t, block, row, 16, part.s);
+        if (fresh && now.at == 0) update_refs(task, block, row, part.s);
+        else if (__builtin_expect(block.prescaled, 0)) prescale_rows(task, block, row, 16, part.s);
         SoftmaxRows<T, E, kKeyBlock> w = softmax_rows<T, E, kKeyBlock>(block, part, now.tile, l_index);
         if (begun) acc.switch_to(last);
         if (__builtin_expect(begun && more, 1)) {
@@ -175,11 +175,11 @@ void mainloop_resident(MatrixTask t, const MainloopStep* steps, int64_t count) {
             edge_step<T>(begun ? &last : nullptr, other.p, more ? &next : nullptr, other.s);
         }
         w.finish();
-        if (__builtin_expect(exceeds_threshold(T, w.largest), 0)) lazy_rescale_tile<T, E>(t, now, part, l_index, acc);
+        if (__builtin_expect(exceeds_threshold(T, w.largest), 0)) lazy_rescale_tile<T, E>(task, now, part, l_index, acc);
         if (now.tile == 1 && now.at == now.count - 1) block.l_index = (first_l_index + int(now.count)) & 1;
         last = now;
         now = next;
-        if (more) maybe_score_mod(t, now.step(), other.s, now.tile * 16, now.tile * 16 + 16);
+        if (more) maybe_score_mod(task, now.step(), other.s, now.tile * 16, now.tile * 16 + 16);
     }
     acc.switch_to(last);
     edge_step<T>(&last, tiles[i ^ 1].p, nullptr, tiles[i].s);

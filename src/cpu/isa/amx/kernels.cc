@@ -18,36 +18,37 @@ extern const Kernels kKernels_amx, kKernels_amx_fp16;
 namespace {
 
 template <int32_t T, Exp2Accuracy E>
-void mainloop_rows(const MatrixTask& t, const MainloopStep* steps, int64_t count) {
-    if (is_head_dim_64(t.shape)) return mainloop_resident<T, E>(t, steps, count);
-    const int groups = t.shape.depth * 2 > t.shape.columns ? t.shape.columns : t.shape.depth * 2;  // of four products, at least, in a phase
-    if (groups <= 2) mainloop_steps<T, E, 8>(t, steps, count);
-    else if (groups <= 4) mainloop_steps<T, E, 4>(t, steps, count);
-    else if (groups <= 8) mainloop_steps<T, E, 2>(t, steps, count);
-    else mainloop_steps<T, E, 1>(t, steps, count);
+void mainloop_rows(const MatrixTask& task, const MainloopStep* steps, int64_t count) {
+    if (is_head_dim_64(task.shape)) return mainloop_resident<T, E>(task, steps, count);
+    const int groups =
+        task.shape.depth * 2 > task.shape.columns ? task.shape.columns : task.shape.depth * 2;  // of four products, at least, in a phase
+    if (groups <= 2) mainloop_steps<T, E, 8>(task, steps, count);
+    else if (groups <= 4) mainloop_steps<T, E, 4>(task, steps, count);
+    else if (groups <= 8) mainloop_steps<T, E, 2>(task, steps, count);
+    else mainloop_steps<T, E, 1>(task, steps, count);
 }
 
-void mainloop(const MatrixTask& t, const MainloopStep* steps, int64_t count) {
+void mainloop(const MatrixTask& task, const MainloopStep* steps, int64_t count) {
     if (count == 0) return;
-    const bool fp16 = t.shape.type == FA_F16;
-    if (t.lse && fp16) mainloop_rows<FA_F16, Exp2Accuracy::high>(t, steps, count);
-    else if (t.lse) mainloop_rows<FA_BF16, Exp2Accuracy::high>(t, steps, count);
-    else if (fp16) mainloop_rows<FA_F16, Exp2Accuracy::medium>(t, steps, count);
-    else mainloop_rows<FA_BF16, Exp2Accuracy::low>(t, steps, count);
+    const bool fp16 = task.shape.type == FA_F16;
+    if (task.lse && fp16) mainloop_rows<FA_F16, Exp2Accuracy::high>(task, steps, count);
+    else if (task.lse) mainloop_rows<FA_BF16, Exp2Accuracy::high>(task, steps, count);
+    else if (fp16) mainloop_rows<FA_F16, Exp2Accuracy::medium>(task, steps, count);
+    else mainloop_rows<FA_BF16, Exp2Accuracy::low>(task, steps, count);
 }
 
 template <int32_t T>
-void init_refs_step(const MatrixTask& t, const MainloopStep& step) {
-    ScoreStage stage{reinterpret_cast<float*>(t.stages), false};
+void init_refs_step(const MatrixTask& task, const MainloopStep& step) {
+    ScoreStage stage{reinterpret_cast<float*>(task.stages), false};
     NoInterleave none;
     const Tiles registers;
-    qk_gemm<T, 0>(t.shape, step, stage, none, AccTiles{});
-    update_refs_at_diagonal(t, step, stage.s);
+    qk_gemm<T, 0>(task.shape, step, stage, none, AccTiles{});
+    update_refs_at_diagonal(task, step, stage.s);
 }
 
-void init_refs_at_diagonal(const MatrixTask& t, const MainloopStep& step) {
-    if (t.shape.type == FA_F16) init_refs_step<FA_F16>(t, step);
-    else init_refs_step<FA_BF16>(t, step);
+void init_refs_at_diagonal(const MatrixTask& task, const MainloopStep& step) {
+    if (task.shape.type == FA_F16) init_refs_step<FA_F16>(task, step);
+    else init_refs_step<FA_BF16>(task, step);
 }
 
 constexpr MatrixKernels matrix_kernels(bool fp16) {

@@ -169,42 +169,42 @@ void pv_gemm(const MatrixShape& shape, const MainloopStep& step, const ScoreStag
 }
 
 template <Exp2Accuracy E>
-void softmax(const MatrixTask& t, RowBlock& block, ScoreStage& stage) {
+void softmax(const MatrixTask& task, RowBlock& block, ScoreStage& stage) {
     stage.rescale = false;
-    if (block.ref_unset) init_block(t, block, stage.s);
-    else if (__builtin_expect(block.prescaled, 0)) prescale_rows(t, block, 0, kRowBlock, stage.s);
+    if (block.ref_unset) init_block(task, block, stage.s);
+    else if (__builtin_expect(block.prescaled, 0)) prescale_rows(task, block, 0, kRowBlock, stage.s);
     for (int tile = 0; tile < 2; tile++) {
         const ScoreTile part{stage.s + tile * kTileScores, stage.p + tile * kTileScores};
         SoftmaxRows<FA_BF16, E, kKeyBlock> w = softmax_rows<FA_BF16, E, kKeyBlock>(block, part, tile, block.l_index);
         w.finish();
         if (__builtin_expect(exceeds_threshold(FA_BF16, w.largest), 0))
-            lazy_rescale<FA_BF16, E, kKeyBlock>(t, block, part, tile, block.l_index, stage.rescale);
+            lazy_rescale<FA_BF16, E, kKeyBlock>(task, block, part, tile, block.l_index, stage.rescale);
     }
     block.l_index = !block.l_index;
 }
 
 template <Exp2Accuracy E>
-void mainloop_steps(MatrixTask t, const MainloopStep* steps, int64_t count) {
-    float* const s = reinterpret_cast<float*>(t.stages);
+void mainloop_steps(MatrixTask task, const MainloopStep* steps, int64_t count) {
+    float* const s = reinterpret_cast<float*>(task.stages);
     ScoreStage stage{s, reinterpret_cast<uint16_t*>(s + 2 * kTileScores), false};
-    if (t.has_score_mod) t.factor = 1.f;  // apply_score_mod() has multiplied
+    if (task.has_score_mod) task.factor = 1.f;  // apply_score_mod() has multiplied
     for (const MainloopStep* step = steps; step < steps + count; step++) {
-        qk_gemm(t.shape, *step, stage.s);
-        maybe_score_mod(t, *step, stage.s, 0, kRowBlock);
-        softmax<E>(t, *step->block, stage);
-        pv_gemm(t.shape, *step, stage);
+        qk_gemm(task.shape, *step, stage.s);
+        maybe_score_mod(task, *step, stage.s, 0, kRowBlock);
+        softmax<E>(task, *step->block, stage);
+        pv_gemm(task.shape, *step, stage);
     }
 }
 
-void mainloop(const MatrixTask& t, const MainloopStep* steps, int64_t count) {
-    if (t.lse) mainloop_steps<Exp2Accuracy::high>(t, steps, count);
-    else mainloop_steps<Exp2Accuracy::low>(t, steps, count);
+void mainloop(const MatrixTask& task, const MainloopStep* steps, int64_t count) {
+    if (task.lse) mainloop_steps<Exp2Accuracy::high>(task, steps, count);
+    else mainloop_steps<Exp2Accuracy::low>(task, steps, count);
 }
 
-void init_refs_at_diagonal(const MatrixTask& t, const MainloopStep& step) {
-    float* const s = reinterpret_cast<float*>(t.stages);
-    qk_gemm(t.shape, step, s);
-    update_refs_at_diagonal(t, step, s);
+void init_refs_at_diagonal(const MatrixTask& task, const MainloopStep& step) {
+    float* const s = reinterpret_cast<float*>(task.stages);
+    qk_gemm(task.shape, step, s);
+    update_refs_at_diagonal(task, step, s);
 }
 
 constexpr DecodeMatrixKernels dots_of_bytes() {
