@@ -26,30 +26,31 @@ fa_status_t Call::add(Role r, const Tensor& t) {
     return FA_OK;
 }
 
-fa_status_t Call::perhaps(Role r, const Tensor& t) {
-    FA_TRY(add(r, t));
+fa_status_t Call::perhaps(Role r, const Tensor& tensor) {
+    FA_TRY(add(r, tensor));
     if (regions->asked) return FA_OK;
-    const uintptr_t begin = reinterpret_cast<uintptr_t>(t.base);
-    const uint64_t bytes = begin ? span(t) : 0;
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.base);
+    const uint64_t bytes = begin ? span(tensor) : 0;
     if (bytes > 0) regions->region[regions->count++] = {begin, begin + bytes, r == Role::output, nullptr};
     return FA_OK;
 }
 
-fa_status_t Call::always(Role r, const Tensor& t) {
-    if (!regions->asked && !t.base && !t.empty()) return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer", t.name);
-    return perhaps(r, t);
+fa_status_t Call::always(Role r, const Tensor& tensor) {
+    if (!regions->asked && !tensor.base && !tensor.empty())
+        return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer", tensor.name);
+    return perhaps(r, tensor);
 }
 
-fa_status_t Call::given(uint64_t operand, Role r, const Tensor& t) {
+fa_status_t Call::given(uint64_t operand, Role r, const Tensor& tensor) {
     const bool set = problem.has(operand);
-    if (regions->asked) return set ? add(r, t) : FA_OK;
-    if (!set && t.base) {
-        return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected NULL without %s", t.name, t.base, operand_name(operand));
+    if (regions->asked) return set ? add(r, tensor) : FA_OK;
+    if (!set && tensor.base) {
+        return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected NULL without %s", tensor.name, tensor.base, operand_name(operand));
     }
-    if (set && !t.base && !t.empty()) {
-        return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer with %s", t.name, operand_name(operand));
+    if (set && !tensor.base && !tensor.empty()) {
+        return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer with %s", tensor.name, operand_name(operand));
     }
-    return perhaps(r, t);
+    return perhaps(r, tensor);
 }
 
 fa_status_t Call::common(uint32_t flags, uint32_t known_flags, const void* stream, const void* workspace, uint64_t workspace_size) {

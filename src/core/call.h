@@ -24,7 +24,9 @@ struct Call {
     // A tensor that every call has; NULL only when it has no elements.
     fa_status_t always(Role, const Tensor&);
     // A tensor that is given exactly when its operand bit is set.
-    fa_status_t with(uint64_t operand, Role r, const Tensor& t) { return !t.base && !problem.has(operand) ? FA_OK : given(operand, r, t); }
+    fa_status_t with(uint64_t operand, Role r, const Tensor& tensor) {
+        return !tensor.base && !problem.has(operand) ? FA_OK : given(operand, r, tensor);
+    }
     // A tensor whose pointer alone decides.
     fa_status_t perhaps(Role, const Tensor&);
 

@@ -6,7 +6,7 @@
 namespace fa {
 
 // `like` under another name, type, address and, unless all zero, other strides, which become the caller's literal ones.
-static fa_status_t lay_like(Tensor like, const char* name, const void* base, int32_t element, bool unit, int64_t* stride, Tensor* t,
+static fa_status_t lay_like(Tensor like, const char* name, const void* base, int32_t element, bool unit, int64_t* stride, Tensor* tensor,
                             Message* message) {
     like.name = name;
     like.base = base;
@@ -16,15 +16,15 @@ static fa_status_t lay_like(Tensor like, const char* name, const void* base, int
     if (given) memcpy(like.stride, stride, sizeof *stride * size_t(like.rank));
     FA_TRY(check_strides(like, unit, message));
     put_strides(like, stride);
-    *t = like;
+    *tensor = like;
     return FA_OK;
 }
 
 // A gradient that is wanted.
-static fa_status_t check_gradient(const Tensor& t, Call* call) {
-    if (!t.base) return FA_OK;
-    FA_TRY(check_distinct(t, call->message));
-    return call->always(Role::output, t);
+static fa_status_t check_gradient(const Tensor& tensor, Call* call) {
+    if (!tensor.base) return FA_OK;
+    FA_TRY(check_distinct(tensor, call->message));
+    return call->always(Role::output, tensor);
 }
 
 static fa_status_t check_gradients(const Problem& problem, fa_backward_args_t* a, Call* call) {

@@ -47,17 +47,17 @@ Tensor tensor_of(const char* name, const void* base, int32_t dtype, const fa_con
             {stride[0], stride[1], stride[2], stride[3]}};
 }
 
-fa_status_t check_tensor(const Tensor& t, Message* message) {
-    FA_TRY(check_strides(t, true, message));
-    if (t.empty()) return FA_OK;
-    const uintptr_t address = reinterpret_cast<uintptr_t>(t.base);
-    if (!t.base) return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer", t.name);
-    if (address % uint64_t(t.alignment()) != 0)
-        return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected an address that is a multiple of its alignment, %d", t.name, t.base,
-                    t.alignment());
-    if (address + span(t) < address)
-        return fail(message, FA_INVALID_ARGUMENT, "%s is %p and reaches over %llu bytes: expected an end within the address space", t.name,
-                    t.base, llu(span(t)));
+fa_status_t check_tensor(const Tensor& tensor, Message* message) {
+    FA_TRY(check_strides(tensor, true, message));
+    if (tensor.empty()) return FA_OK;
+    const uintptr_t address = reinterpret_cast<uintptr_t>(tensor.base);
+    if (!tensor.base) return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer", tensor.name);
+    if (address % uint64_t(tensor.alignment()) != 0)
+        return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected an address that is a multiple of its alignment, %d", tensor.name,
+                    tensor.base, tensor.alignment());
+    if (address + span(tensor) < address)
+        return fail(message, FA_INVALID_ARGUMENT, "%s is %p and reaches over %llu bytes: expected an end within the address space",
+                    tensor.name, tensor.base, llu(span(tensor)));
     return FA_OK;
 }
 

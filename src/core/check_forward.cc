@@ -7,13 +7,14 @@ namespace fa {
 
 // With strides over the batch and over packed rows, sequence b has the factors of its own rows only: how far they reach is known once the
 // starts can be read.
-static Tensor reached(Tensor t, int64_t block_rows, const int32_t* cu, int64_t batch) {
-    if (!t.bound || !cu) return t;
+static Tensor reached(Tensor tensor, int64_t block_rows, const int32_t* cu, int64_t batch) {
+    if (!tensor.bound || !cu) return tensor;
     int64_t last = -1;
     for (int64_t b = 0; b < batch; b++)
-        if (cu[b + 1] > cu[b]) last = max_of(last, b * t.stride[0] + (cu[b + 1] - 1) / block_rows * t.stride[1]);
+        if (cu[b + 1] > cu[b]) last = max_of(last, b * tensor.stride[0] + (cu[b + 1] - 1) / block_rows * tensor.stride[1]);
     Tensor reach =
-        array_of(t.name, t.base, t.element, last < 0 ? 0 : last + (t.extent[2] - 1) * t.stride[2] + (t.extent[3] - 1) * t.stride[3] + 1);
+        array_of(tensor.name, tensor.base, tensor.element,
+                 last < 0 ? 0 : last + (tensor.extent[2] - 1) * tensor.stride[2] + (tensor.extent[3] - 1) * tensor.stride[3] + 1);
     reach.bound = true;  // there are gaps, where others may lie
     return reach;
 }
@@ -24,8 +25,8 @@ static fa_status_t check_descales(const Problem& problem, const fa_forward_args_
     if (!problem.has(kDescales) && !a.q_descale && !a.k_descale && !a.v_descale && !a.k_shift && !a.v_shift) return FA_OK;
     const int32_t* cu_q = host_metadata ? a.cu_seqlens_q : nullptr;
     const int32_t* cu_k = host_metadata ? a.cu_seqlens_k : nullptr;
-    const auto of_k = [&](const Tensor& t) { return reached(t, problem.d.k_descale_block[0], cu_k, problem.d.batch); };
-    const auto of_v = [&](const Tensor& t) { return reached(t, problem.d.v_descale_block[0], cu_k, problem.d.batch); };
+    const auto of_k = [&](const Tensor& tensor) { return reached(tensor, problem.d.k_descale_block[0], cu_k, problem.d.batch); };
+    const auto of_v = [&](const Tensor& tensor) { return reached(tensor, problem.d.v_descale_block[0], cu_k, problem.d.batch); };
     FA_TRY(call->with(FA_OPERAND_Q_DESCALE, Role::input,
                       reached(q_descale_tensor(problem, a.q_descale), problem.d.q_descale_block[0], cu_q, problem.d.batch)));
     FA_TRY(call->with(FA_OPERAND_K_DESCALE, Role::input, of_k(k_descale_tensor(problem, a.k_descale))));

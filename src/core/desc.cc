@@ -330,10 +330,11 @@ static fa_status_t check_cache(fa_attention_desc_t* desc, Message* message) {
     return FA_OK;
 }
 
-static fa_status_t check_zero_strides(const Tensor& t, const char* owner, Message* message) {
-    for (int i = 0; i < t.rank; i++) {
-        if (t.stride[i] == 0) continue;
-        return fail(message, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 without %s", t.name, i, ll(t.stride[i]), owner);
+static fa_status_t check_zero_strides(const Tensor& tensor, const char* owner, Message* message) {
+    for (int i = 0; i < tensor.rank; i++) {
+        if (tensor.stride[i] == 0) continue;
+        return fail(message, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 without %s", tensor.name, i, ll(tensor.stride[i]),
+                    owner);
     }
     return FA_OK;
 }
@@ -341,34 +342,34 @@ static fa_status_t check_zero_strides(const Tensor& t, const char* owner, Messag
 enum class Use { read, written };
 
 // Strides of a tensor that has a bit in `strided`; `stride` is its field.
-static fa_status_t lay_strided(const fa_attention_desc_t& desc, uint32_t bit, const char* bit_name, Tensor t, bool unit, Use use,
+static fa_status_t lay_strided(const fa_attention_desc_t& desc, uint32_t bit, const char* bit_name, Tensor tensor, bool unit, Use use,
                                int64_t* stride, Message* message) {
     if (desc.strided & bit) {
-        FA_TRY(check_strides(t, unit, message));
+        FA_TRY(check_strides(tensor, unit, message));
     } else {
-        FA_TRY(check_zero_strides(t, bit_name, message));
-        FA_TRY(lay_dense(&t, message));
+        FA_TRY(check_zero_strides(tensor, bit_name, message));
+        FA_TRY(lay_dense(&tensor, message));
     }
-    if (use == Use::written) FA_TRY(check_distinct(t, message));
-    put_strides(t, stride);
+    if (use == Use::written) FA_TRY(check_distinct(tensor, message));
+    put_strides(tensor, stride);
     return FA_OK;
 }
 
 // Strides of a tensor that has an operand bit: always literal.
-static fa_status_t lay_literal(const fa_attention_desc_t& desc, uint64_t operand, const Tensor& t, Use use, int64_t* stride,
+static fa_status_t lay_literal(const fa_attention_desc_t& desc, uint64_t operand, const Tensor& tensor, Use use, int64_t* stride,
                                Message* message) {
-    if (!(desc.operands & operand)) return check_zero_strides(t, operand_name(operand), message);
-    FA_TRY(check_strides(t, false, message));
-    if (use == Use::written) FA_TRY(check_distinct(t, message));
-    put_strides(t, stride);
+    if (!(desc.operands & operand)) return check_zero_strides(tensor, operand_name(operand), message);
+    FA_TRY(check_strides(tensor, false, message));
+    if (use == Use::written) FA_TRY(check_distinct(tensor, message));
+    put_strides(tensor, stride);
     return FA_OK;
 }
 
 // The same for a table_of(), of whose strides one is a field.
-static fa_status_t lay_table(const Tensor& t, int64_t* row_stride, Message* message) {
+static fa_status_t lay_table(const Tensor& tensor, int64_t* row_stride, Message* message) {
     int64_t stride[kMaxRank];
-    FA_TRY(check_fits(t, message));
-    put_strides(t, stride);
+    FA_TRY(check_fits(tensor, message));
+    put_strides(tensor, stride);
     *row_stride = stride[0];
     return FA_OK;
 }

@@ -74,9 +74,10 @@ struct Runs {
     int count = 0;
     uint64_t run;
 
-    explicit Runs(const Tensor& t) : run(uint64_t(t.element)) {
+    explicit Runs(const Tensor& tensor) : run(uint64_t(tensor.element)) {
         Sum sum;
-        for (int i = 0; i < t.rank; i++) sum.add(uint64_t(t.stride[i]) * uint64_t(t.element), uint64_t(t.extent[i] - 1));
+        for (int i = 0; i < tensor.rank; i++)
+            sum.add(uint64_t(tensor.stride[i]) * uint64_t(tensor.element), uint64_t(tensor.extent[i] - 1));
         for (int i = 0; i < sum.count; i++) {
             if (sum.term[i].step <= run) run += sum.term[i].step * sum.term[i].most;
             else term[count++] = sum.term[i];
@@ -86,14 +87,14 @@ struct Runs {
 
 }  // namespace
 
-bool overlaps_itself(const Tensor& t) {
-    if (t.empty()) return false;
+bool overlaps_itself(const Tensor& tensor) {
+    if (tensor.empty()) return false;
     Term term[kMaxRank];
     int count = 0;
     Sum sorted;
-    for (int i = 0; i < t.rank; i++) {
-        if (t.extent[i] > 1 && t.stride[i] == 0) return true;
-        sorted.add(uint64_t(t.stride[i]), uint64_t(t.extent[i] - 1));
+    for (int i = 0; i < tensor.rank; i++) {
+        if (tensor.extent[i] > 1 && tensor.stride[i] == 0) return true;
+        sorted.add(uint64_t(tensor.stride[i]), uint64_t(tensor.extent[i] - 1));
     }
     for (int i = 0; i < sorted.count; i++) term[count++] = sorted.term[i];
 
@@ -113,12 +114,12 @@ bool overlaps_itself(const Tensor& t) {
     return false;
 }
 
-fa_status_t check_distinct(const Tensor& t, Message* message) {
-    if (!overlaps_itself(t)) return FA_OK;
+fa_status_t check_distinct(const Tensor& tensor, Message* message) {
+    if (!overlaps_itself(tensor)) return FA_OK;
     char strides[kMaxRank * 24];
     int at = 0;
-    for (int i = 0; i < t.rank; i++) at += snprintf(strides + at, sizeof strides - at, "%s%lld", i ? ", " : "", ll(t.stride[i]));
-    return fail(message, FA_INVALID_ARGUMENT, "%s_stride is {%s}: expected strides that keep the elements of an output apart", t.name,
+    for (int i = 0; i < tensor.rank; i++) at += snprintf(strides + at, sizeof strides - at, "%s%lld", i ? ", " : "", ll(tensor.stride[i]));
+    return fail(message, FA_INVALID_ARGUMENT, "%s_stride is {%s}: expected strides that keep the elements of an output apart", tensor.name,
                 strides);
 }
 

@@ -4,68 +4,68 @@
 
 namespace fa {
 
-uint64_t span(const Tensor& t) {
-    if (t.empty()) return 0;
+uint64_t span(const Tensor& tensor) {
+    if (tensor.empty()) return 0;
     uint64_t last = 0;
-    for (int i = 0; i < t.rank; i++) last += uint64_t(t.extent[i] - 1) * uint64_t(t.stride[i]);
-    return (last + 1) * uint64_t(t.element);
+    for (int i = 0; i < tensor.rank; i++) last += uint64_t(tensor.extent[i] - 1) * uint64_t(tensor.stride[i]);
+    return (last + 1) * uint64_t(tensor.element);
 }
 
-static fa_status_t too_large(const Tensor& t, Message* message) {
+static fa_status_t too_large(const Tensor& tensor, Message* message) {
     char shape[kMaxRank * 24];
     int at = 0;
-    for (int i = 0; i < t.rank; i++) at += snprintf(shape + at, sizeof shape - at, "%s%lld", i ? " x " : "", ll(t.extent[i]));
-    return fail(message, FA_INVALID_ARGUMENT, "%s is %s elements with %s_stride: expected a reach of at most 2^63 - 1 bytes", t.name, shape,
-                t.name);
+    for (int i = 0; i < tensor.rank; i++) at += snprintf(shape + at, sizeof shape - at, "%s%lld", i ? " x " : "", ll(tensor.extent[i]));
+    return fail(message, FA_INVALID_ARGUMENT, "%s is %s elements with %s_stride: expected a reach of at most 2^63 - 1 bytes", tensor.name,
+                shape, tensor.name);
 }
 
-fa_status_t check_fits(const Tensor& t, Message* message) {
-    if (t.empty()) return FA_OK;
+fa_status_t check_fits(const Tensor& tensor, Message* message) {
+    if (tensor.empty()) return FA_OK;
     int64_t elements = 1, step, bytes;
-    for (int i = 0; i < t.rank; i++) {
-        if (__builtin_mul_overflow(t.extent[i] - 1, t.stride[i], &step) || __builtin_add_overflow(elements, step, &elements)) {
-            return too_large(t, message);
+    for (int i = 0; i < tensor.rank; i++) {
+        if (__builtin_mul_overflow(tensor.extent[i] - 1, tensor.stride[i], &step) || __builtin_add_overflow(elements, step, &elements)) {
+            return too_large(tensor, message);
         }
     }
-    return __builtin_mul_overflow(elements, int64_t(t.element), &bytes) ? too_large(t, message) : FA_OK;
+    return __builtin_mul_overflow(elements, int64_t(tensor.element), &bytes) ? too_large(tensor, message) : FA_OK;
 }
 
-void put_strides(const Tensor& t, int64_t* to) {
-    const bool empty = t.empty();
-    for (int i = 0; i < t.rank; i++) to[i] = !empty && t.extent[i] > 1 ? t.stride[i] : i == t.rank - 1;
+void put_strides(const Tensor& tensor, int64_t* to) {
+    const bool empty = tensor.empty();
+    for (int i = 0; i < tensor.rank; i++) to[i] = !empty && tensor.extent[i] > 1 ? tensor.stride[i] : i == tensor.rank - 1;
 }
 
-fa_status_t lay_dense(Tensor* t, Message* message) {
+fa_status_t lay_dense(Tensor* tensor, Message* message) {
     int64_t elements = 1;
-    for (int i = t->rank - 1; i >= 0; i--) {
-        t->stride[i] = i == t->absent ? 0 : elements;
-        if (__builtin_mul_overflow(elements, t->extent[i], &elements)) return too_large(*t, message);
+    for (int i = tensor->rank - 1; i >= 0; i--) {
+        tensor->stride[i] = i == tensor->absent ? 0 : elements;
+        if (__builtin_mul_overflow(elements, tensor->extent[i], &elements)) return too_large(*tensor, message);
     }
-    return check_fits(*t, message);
+    return check_fits(*tensor, message);
 }
 
-fa_status_t check_strides(const Tensor& t, bool unit, Message* message) {
-    for (int i = 0; i < t.rank; i++) {
-        const int64_t s = t.stride[i];
-        if (s < 0) return fail(message, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 or more", t.name, i, ll(s));
-        if (i == t.absent && s != 0) {
-            return fail(message, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0, packed rows have no batch stride", t.name, i,
+fa_status_t check_strides(const Tensor& tensor, bool unit, Message* message) {
+    for (int i = 0; i < tensor.rank; i++) {
+        const int64_t s = tensor.stride[i];
+        if (s < 0) return fail(message, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 or more", tensor.name, i, ll(s));
+        if (i == tensor.absent && s != 0) {
+            return fail(message, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0, packed rows have no batch stride", tensor.name, i,
                         ll(s));
         }
     }
-    const int last = t.rank - 1;
-    if (unit && t.stride[last] != 1) {
-        return fail(message, t.stride[last] == 0 ? FA_INVALID_ARGUMENT : FA_UNSUPPORTED,
-                    "%s_stride[%d] is %lld: expected an element stride of 1", t.name, last, ll(t.stride[last]));
+    const int last = tensor.rank - 1;
+    if (unit && tensor.stride[last] != 1) {
+        return fail(message, tensor.stride[last] == 0 ? FA_INVALID_ARGUMENT : FA_UNSUPPORTED,
+                    "%s_stride[%d] is %lld: expected an element stride of 1", tensor.name, last, ll(tensor.stride[last]));
     }
-    return check_fits(t, message);
+    return check_fits(tensor, message);
 }
 
-fa_status_t lay_out(Tensor* t, bool unit, Message* message) {
-    for (int i = 0; i < t->rank; i++) {
-        if (t->stride[i] != 0) return check_strides(*t, unit, message);
+fa_status_t lay_out(Tensor* tensor, bool unit, Message* message) {
+    for (int i = 0; i < tensor->rank; i++) {
+        if (tensor->stride[i] != 0) return check_strides(*tensor, unit, message);
     }
-    return lay_dense(t, message);
+    return lay_dense(tensor, message);
 }
 
 Tensor tokens(const char* name, const void* base, int32_t dtype, const Rows& r, int64_t heads, int64_t dim, const int64_t* s) {
