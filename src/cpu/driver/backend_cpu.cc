@@ -88,51 +88,51 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
     return FA_OK;
 }
 
-void destroy(Context* c, bool) {
-    const Host host = c->host;
-    host.release(c->scratch);
-    host.release(c);
+void destroy(Context* context, bool) {
+    const Host host = context->host;
+    host.release(context->scratch);
+    host.release(context);
 }
 
-fa_status_t set_pool(Context* c, int64_t pool, Message* message) {
+fa_status_t set_pool(Context* context, int64_t pool, Message* message) {
     if (pool == FA_POOL_OPENMP && !built_with_openmp())
         return fail(message, FA_UNSUPPORTED, "thread_pool is %lld, OpenMP: this library was built without it", (long long)pool);
-    if (pool == FA_POOL_CALLER && !c->threads.parallel_for)
+    if (pool == FA_POOL_CALLER && !context->threads.parallel_for)
         return fail(message, FA_INVALID_ARGUMENT, "thread_pool is %lld, the caller's: expected a parallel_for, given to fa_create",
                     (long long)pool);
-    c->threads.pool = pool;
+    context->threads.pool = pool;
     return FA_OK;
 }
 
-fa_status_t set(Context* c, int32_t key, int64_t value, Message* message) {
+fa_status_t set(Context* context, int32_t key, int64_t value, Message* message) {
     switch (key) {
-        case FA_PARAM_THREADS: c->threads.wanted = value; return FA_OK;
-        case FA_PARAM_COUNT_WORK: c->count = value != 0; return FA_OK;
-        case FA_PARAM_THREAD_POOL: return set_pool(c, value, message);
+        case FA_PARAM_THREADS: context->threads.wanted = value; return FA_OK;
+        case FA_PARAM_COUNT_WORK: context->count = value != 0; return FA_OK;
+        case FA_PARAM_THREAD_POOL: return set_pool(context, value, message);
         case FA_PARAM_MAX_ISA: {
             const Kernels* k = select_kernels(value);
             if (!k) return no_such_isa(value, message);
-            c->kernels = k;
-            c->max_isa = value;
+            context->kernels = k;
+            context->max_isa = value;
             return FA_OK;
         }
         default: return fail(message, FA_INTERNAL, "the CPU backend has no parameter %d", key);
     }
 }
 
-fa_status_t get(Context* c, int32_t key, int64_t* value, Message* message) {
+fa_status_t get(Context* context, int32_t key, int64_t* value, Message* message) {
     switch (key) {
-        case FA_PARAM_THREADS: *value = c->threads.wanted; return FA_OK;
-        case FA_PARAM_THREAD_POOL: *value = c->threads.pool; return FA_OK;
-        case FA_PARAM_MAX_ISA: *value = c->max_isa; return FA_OK;
-        case FA_INFO_ISA: *value = c->kernels->isa; return FA_OK;
-        case FA_PARAM_COUNT_WORK: *value = c->count; return FA_OK;
-        case FA_STAT_TILE_ROWS: *value = c->kernels->rows; return FA_OK;
+        case FA_PARAM_THREADS: *value = context->threads.wanted; return FA_OK;
+        case FA_PARAM_THREAD_POOL: *value = context->threads.pool; return FA_OK;
+        case FA_PARAM_MAX_ISA: *value = context->max_isa; return FA_OK;
+        case FA_INFO_ISA: *value = context->kernels->isa; return FA_OK;
+        case FA_PARAM_COUNT_WORK: *value = context->count; return FA_OK;
+        case FA_STAT_TILE_ROWS: *value = context->kernels->rows; return FA_OK;
         case FA_STAT_TILE_KEYS: *value = kTileKeys; return FA_OK;
-        case FA_STAT_FLOPS: *value = c->counters.flops; return FA_OK;
-        case FA_STAT_BYTES_READ: *value = c->counters.read; return FA_OK;
-        case FA_STAT_BYTES_WRITTEN: *value = c->counters.written; return FA_OK;
-        case FA_STAT_EXTRA_BYTES: *value = c->extra_bytes; return FA_OK;
+        case FA_STAT_FLOPS: *value = context->counters.flops; return FA_OK;
+        case FA_STAT_BYTES_READ: *value = context->counters.read; return FA_OK;
+        case FA_STAT_BYTES_WRITTEN: *value = context->counters.written; return FA_OK;
+        case FA_STAT_EXTRA_BYTES: *value = context->extra_bytes; return FA_OK;
         default: return fail(message, FA_INTERNAL, "the CPU backend has no parameter %d", key);
     }
 }
@@ -148,18 +148,18 @@ ThreadsText threads_text(const Threads& threads, int64_t workers) {
 
 // A workspace is planned for as many workers as the process may have. How many a call has depends on the thread that makes it, too.
 using CountWorkers = int64_t(const Threads&, int64_t items, double flops);
-int64_t forward_workers(const Context& c, const Schedule& s, CountWorkers* count) {
-    return count(c.threads, s.items * (s.parallel_splits ? s.max_splits : 1), s.flops);
+int64_t forward_workers(const Context& context, const Schedule& s, CountWorkers* count) {
+    return count(context.threads, s.items * (s.parallel_splits ? s.max_splits : 1), s.flops);
 }
-int64_t backward_workers(const Context& c, const BackwardSchedule& s, CountWorkers* count) {
-    return count(c.threads, max_of(s.items(), s.tiles), s.flops);
+int64_t backward_workers(const Context& context, const BackwardSchedule& s, CountWorkers* count) {
+    return count(context.threads, max_of(s.items(), s.tiles), s.flops);
 }
 template <class AnySchedule>
 uint64_t workspace_bytes(const AnySchedule& s, int64_t workers) {
     return uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
 }
 
-fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* message) {
+fa_status_t plan_forward(const Context& context, ForwardPlan* plan, Message* message) {
     const Problem& p = plan->problem;
     const fa_attention_desc_t& d = p.d;
     const bool study = d.algorithm != FA_ALGORITHM_FLASH;
@@ -169,17 +169,17 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* message) 
     // The matrix of a head is the only memory that can outgrow the machine's address space.
     int64_t elements;
     if (d.algorithm == FA_ALGORITHM_STANDARD &&
-        (__builtin_mul_overflow(round_up(d.seqlen_q * p.group, c.kernels->rows), d.seqlen_k * 4, &elements) ||
+        (__builtin_mul_overflow(round_up(d.seqlen_q * p.group, context.kernels->rows), d.seqlen_k * 4, &elements) ||
          elements > INT64_MAX / 65536))
         return fail(message, FA_UNSUPPORTED, "seqlen_q %lld times seqlen_k %lld: too many scores for the standard algorithm to store",
                     (long long)d.seqlen_q, (long long)d.seqlen_k);
-    plan->schedule = make_schedule(p, *c.kernels, c.count);
-    plan->call = plan_call(p, *c.kernels, plan->schedule.method, plan->schedule.decode, c.count);
-    plan->workspace = workspace_bytes(plan->schedule, forward_workers(c, plan->schedule, worker_limit));
+    plan->schedule = make_schedule(p, *context.kernels, context.count);
+    plan->call = plan_call(p, *context.kernels, plan->schedule.method, plan->schedule.decode, context.count);
+    plan->workspace = workspace_bytes(plan->schedule, forward_workers(context, plan->schedule, worker_limit));
     return FA_OK;
 }
 
-void explain_forward(const Context& c, const ForwardPlan& plan, char* text, uint64_t n) {
+void explain_forward(const Context& context, const ForwardPlan& plan, char* text, uint64_t n) {
     const char* const names[] = {"flash", "standard", "flash1"};
     const Schedule& s = plan.schedule;
     const Problem& p = plan.problem;
@@ -191,10 +191,10 @@ void explain_forward(const Context& c, const ForwardPlan& plan, char* text, uint
     snprintf(text, n, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys%s%s, up to %lld split%s%s, %s", names[plan.problem.d.algorithm],
              s.method.matrix ? "decode_matrix" : s.method.name, plan.call.k->name, s.method.rows, kTileKeys,
              some_decode ? ", few rows by decode_matrix" : "", products, (long long)s.max_splits, s.max_splits == 1 ? "" : "s",
-             s.parallel_splits ? " side by side" : "", threads_text(c.threads, forward_workers(c, s, worker_count)).text);
+             s.parallel_splits ? " side by side" : "", threads_text(context.threads, forward_workers(context, s, worker_count)).text);
 }
 
-fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* message) {
+fa_status_t plan_backward(const Context& context, BackwardPlan* plan, Message* message) {
     const Problem& p = plan->problem;
     // Accumulators of dq for all rows of a head are the only memory that can outgrow the machine's address space.
     constexpr double kMaxDqBytes = double(int64_t(1) << 48);
@@ -202,106 +202,107 @@ fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* message
         return fail(message, FA_UNSUPPORTED,
                     "seqlen_q is %lld, with %lld query heads to a kv head: too many rows for the backward's dq accumulator",
                     (long long)p.d.seqlen_q, (long long)p.group);
-    plan->kernels = c.kernels;
-    plan->schedule = make_backward_schedule(p, *c.kernels);
-    plan->workspace = workspace_bytes(plan->schedule, backward_workers(c, plan->schedule, worker_limit));
+    plan->kernels = context.kernels;
+    plan->schedule = make_backward_schedule(p, *context.kernels);
+    plan->workspace = workspace_bytes(plan->schedule, backward_workers(context, plan->schedule, worker_limit));
     return FA_OK;
 }
 
-void explain_backward(const Context& c, const BackwardPlan& plan, char* text, uint64_t n) {
+void explain_backward(const Context& context, const BackwardPlan& plan, char* text, uint64_t n) {
     const BackwardSchedule& s = plan.schedule;
     snprintf(text, n, "kernel cpu_backward_%s, tiles of %d rows x %d keys, blocks of %d keys, %lld part%s of dq, %s", plan.kernels->name,
              plan.kernels->rows, kTileKeys, s.block_keys, (long long)s.chunks, s.chunks == 1 ? "" : "s",
-             threads_text(c.threads, backward_workers(c, s, worker_count)).text);
+             threads_text(context.threads, backward_workers(context, s, worker_count)).text);
 }
 
-fa_status_t plan(const Context* c, Plan* plan, Message* message) {
-    if (plan->op == FA_OP_FORWARD) return plan_forward(*c, static_cast<ForwardPlan*>(plan), message);
-    if (plan->op == FA_OP_BACKWARD) return plan_backward(*c, static_cast<BackwardPlan*>(plan), message);
-    static_cast<RowsPlan*>(plan)->kernels = c->kernels;
+fa_status_t plan(const Context* context, Plan* plan, Message* message) {
+    if (plan->op == FA_OP_FORWARD) return plan_forward(*context, static_cast<ForwardPlan*>(plan), message);
+    if (plan->op == FA_OP_BACKWARD) return plan_backward(*context, static_cast<BackwardPlan*>(plan), message);
+    static_cast<RowsPlan*>(plan)->kernels = context->kernels;
     plan->workspace = 0;
     return FA_OK;
 }
 
-void explain(const Context* c, const Plan* plan, char* text, uint64_t n) {
-    if (plan->op == FA_OP_FORWARD) return explain_forward(*c, *static_cast<const ForwardPlan*>(plan), text, n);
-    if (plan->op == FA_OP_BACKWARD) return explain_backward(*c, *static_cast<const BackwardPlan*>(plan), text, n);
+void explain(const Context* context, const Plan* plan, char* text, uint64_t n) {
+    if (plan->op == FA_OP_FORWARD) return explain_forward(*context, *static_cast<const ForwardPlan*>(plan), text, n);
+    if (plan->op == FA_OP_BACKWARD) return explain_backward(*context, *static_cast<const BackwardPlan*>(plan), text, n);
     const char* const name = plan->op == FA_OP_MERGE ? "merge" : plan->op == FA_OP_APPEND_KV ? "append_kv" : "rotary";
     snprintf(text, n, "kernel cpu_%s_%s, row by row", name, static_cast<const RowsPlan*>(plan)->kernels->name);
 }
 
 // The caller's workspace, or the handle's own memory grown to `bytes`.
-char* workspace(Context* c, void* given, uint64_t bytes) {
+char* workspace(Context* context, void* given, uint64_t bytes) {
     if (given) return static_cast<char*>(given);
-    if (c->scratch_bytes < bytes) {
-        c->host.release(c->scratch);
-        c->scratch = static_cast<char*>(c->host.allocate(bytes, kAlignment));
-        c->scratch_bytes = c->scratch ? bytes : 0;
+    if (context->scratch_bytes < bytes) {
+        context->host.release(context->scratch);
+        context->scratch = static_cast<char*>(context->host.allocate(bytes, kAlignment));
+        context->scratch_bytes = context->scratch ? bytes : 0;
     }
-    return c->scratch;
+    return context->scratch;
 }
 
 // The memory of `workers` workers, or of as many as fit the caller's workspace: more threads may be allowed now than when it was
 // sized.
 template <class AnySchedule>
-fa_status_t take_workspace(Context* c, const AnySchedule& s, void* given, uint64_t size, int64_t* workers, char** memory,
+fa_status_t take_workspace(Context* context, const AnySchedule& s, void* given, uint64_t size, int64_t* workers, char** memory,
                            Message* message) {
     const uint64_t bytes = workspace_bytes(s, *workers);
     if (given && bytes > size) *workers = (int64_t(size) - s.shared_bytes) / s.worker_bytes;
-    *memory = workspace(c, given, bytes);
+    *memory = workspace(context, given, bytes);
     return *memory ? FA_OK : fail(message, FA_OUT_OF_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)bytes);
 }
 
-fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a, Message* message) {
+fa_status_t forward(Context* context, const Plan* planned, const fa_forward_args_t* a, Message* message) {
     if (a->stream) return no_streams(a->stream, message);
     const ForwardPlan& plan = *static_cast<const ForwardPlan*>(planned);
     const Schedule& s = plan.schedule;
-    int64_t workers = forward_workers(*c, s, worker_count);
+    int64_t workers = forward_workers(*context, s, worker_count);
     char* memory;
-    const fa_status_t status = take_workspace(c, s, a->workspace, a->workspace_size, &workers, &memory, message);
+    const fa_status_t status = take_workspace(context, s, a->workspace, a->workspace_size, &workers, &memory, message);
     if (status != FA_OK) return status;
     Counters counters{};
-    const fa_status_t ran = run_forward(make_call(plan.call, plan.problem, *a), s, c->threads, workers, memory, &counters, message);
+    const fa_status_t ran = run_forward(make_call(plan.call, plan.problem, *a), s, context->threads, workers, memory, &counters, message);
     if (ran == FA_OK && plan.call.count) {
-        c->counters = counters;
-        c->extra_bytes = s.extra_bytes;
+        context->counters = counters;
+        context->extra_bytes = s.extra_bytes;
     }
     return ran;
 }
 
-fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* a, Message* message) {
+fa_status_t backward(Context* context, const Plan* planned, const fa_backward_args_t* a, Message* message) {
     if (a->stream) return no_streams(a->stream, message);
     const BackwardPlan& plan = *static_cast<const BackwardPlan*>(planned);
-    int64_t workers = backward_workers(*c, plan.schedule, worker_count);
+    int64_t workers = backward_workers(*context, plan.schedule, worker_count);
     char* memory;
-    const fa_status_t status = take_workspace(c, plan.schedule, a->workspace, a->workspace_size, &workers, &memory, message);
-    return status != FA_OK ? status : run_backward(plan.problem, *a, *plan.kernels, plan.schedule, c->threads, workers, memory, message);
+    const fa_status_t status = take_workspace(context, plan.schedule, a->workspace, a->workspace_size, &workers, &memory, message);
+    return status != FA_OK ? status
+                           : run_backward(plan.problem, *a, *plan.kernels, plan.schedule, context->threads, workers, memory, message);
 }
 
 // Each row by itself.
 template <class Args>
-fa_status_t rows(Context* c, const Plan* plan, const Args& a,
+fa_status_t rows(Context* context, const Plan* plan, const Args& a,
                  fa_status_t (*run)(const Problem&, const Args&, const Kernels&, const Threads&, Message*), Message* message) {
     if (a.stream) return no_streams(a.stream, message);
-    return run(plan->problem, a, *static_cast<const RowsPlan*>(plan)->kernels, c->threads, message);
+    return run(plan->problem, a, *static_cast<const RowsPlan*>(plan)->kernels, context->threads, message);
 }
-fa_status_t merge(Context* c, const Plan* plan, const fa_merge_args_t* a, Message* message) {
-    return rows(c, plan, *a, run_merge, message);
+fa_status_t merge(Context* context, const Plan* plan, const fa_merge_args_t* a, Message* message) {
+    return rows(context, plan, *a, run_merge, message);
 }
-fa_status_t append_kv(Context* c, const Plan* plan, const fa_append_kv_args_t* a, Message* message) {
-    return rows(c, plan, *a, run_append_kv, message);
+fa_status_t append_kv(Context* context, const Plan* plan, const fa_append_kv_args_t* a, Message* message) {
+    return rows(context, plan, *a, run_append_kv, message);
 }
-fa_status_t rotary(Context* c, const Plan* plan, const fa_rotary_args_t* a, Message* message) {
-    return rows(c, plan, *a, run_rotary, message);
+fa_status_t rotary(Context* context, const Plan* plan, const fa_rotary_args_t* a, Message* message) {
+    return rows(context, plan, *a, run_rotary, message);
 }
 
-fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* message) {
-    *pointer = bytes ? c->host.allocate(bytes, kAlignment) : nullptr;
+fa_status_t allocate(Context* context, uint64_t bytes, void** pointer, Message* message) {
+    *pointer = bytes ? context->host.allocate(bytes, kAlignment) : nullptr;
     return *pointer || !bytes ? FA_OK : fail(message, FA_OUT_OF_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
 }
 
-fa_status_t release(Context* c, void* pointer, Message*) {
-    c->host.release(pointer);
+fa_status_t release(Context* context, void* pointer, Message*) {
+    context->host.release(pointer);
     return FA_OK;
 }
 
