@@ -15,13 +15,13 @@ static int64_t aligned_begin(const Job& job, int64_t begin, int64_t keys) {
     return begin / step * step;
 }
 
-Ranges needed_keys(const Job& job, const Segment& s, int32_t rank) {
-    const Ranges rows = ranges_of(job.partition, s.rows, rank);
+Ranges needed_keys(const Job& job, const Segment& segment, int32_t rank) {
+    const Ranges rows = ranges_of(job.partition, segment.rows, rank);
     Ranges needed{};
     for (int32_t i = 0; i < rows.count; i++) {
-        Range band = job.band(s, rows.at[i]);
+        Range band = job.band(segment, rows.at[i]);
         if (band.rows == 0) continue;
-        band = {aligned_begin(job, band.begin, s.keys), band.begin + band.rows - aligned_begin(job, band.begin, s.keys)};
+        band = {aligned_begin(job, band.begin, segment.keys), band.begin + band.rows - aligned_begin(job, band.begin, segment.keys)};
         Range& last = needed.at[needed.count > 0 ? needed.count - 1 : 0];
         if (needed.count == 0 || band.begin > last.begin + last.rows) {
             needed.at[needed.count++] = band;
@@ -43,7 +43,7 @@ Range overlap_of(const Range& a, const Range& b) {
 int64_t shared_keys(const Job& job, int32_t owner, int32_t receiver) {
     int64_t n = 0;
     each_shared(job, owner, receiver,
-                [&](const Segment& s, const Range& keys, int64_t, int64_t, const Range&) { n += s.count * keys.rows; });
+                [&](const Segment& segment, const Range& keys, int64_t, int64_t, const Range&) { n += segment.count * keys.rows; });
     return n;
 }
 
@@ -112,10 +112,10 @@ fa_status_t start_gather(Job* job, const Chunks& c, int64_t chunk, Group* group)
     for (int32_t peer = 0; peer < job->ranks; peer++) {
         if (peer == job->rank) continue;
         char* const begin = out;
-        each_shared(*job, job->rank, peer, [&](const Segment& s, const Range& keys, int64_t local, int64_t, const Range&) {
+        each_shared(*job, job->rank, peer, [&](const Segment& segment, const Range& keys, int64_t local, int64_t, const Range&) {
             // The segment of this rank, whose base its own iteration knows.
-            out = moves.pack(job->keys_of(job->k, s).of_heads(chunk * c.k, c.k), s.count, local, keys.rows, out);
-            out = moves.pack(job->keys_of(job->v, s).of_heads(chunk * c.v, c.v), s.count, local, keys.rows, out);
+            out = moves.pack(job->keys_of(job->k, segment).of_heads(chunk * c.k, c.k), segment.count, local, keys.rows, out);
+            out = moves.pack(job->keys_of(job->v, segment).of_heads(chunk * c.v, c.v), segment.count, local, keys.rows, out);
         });
         const int64_t bytes = shared_keys(*job, peer, job->rank) * row_bytes(*job, c);
         group->send(peer, begin, uint64_t(out - begin));
@@ -130,17 +130,18 @@ void place_gathered(Job* job, const Chunks& c, int64_t chunk, const Gathered& g)
     Moves moves(job);
     char* in = job->cp->slab[kReceive].data;
     for (int32_t peer = 0; peer < job->ranks; peer++) {
-        each_shared(*job, peer, job->rank, [&](const Segment& s, const Range& keys, int64_t local, int64_t first, const Range& needed) {
-            const Place place{first, needed.rows};
-            const View k = place.in(g.k), v = place.in(g.v);
-            if (peer == job->rank) {
-                moves.copy(job->keys_of(job->k, s).of_heads(chunk * c.k, c.k), local, k, 0, s.count, keys.rows, false);
-                moves.copy(job->keys_of(job->v, s).of_heads(chunk * c.v, c.v), local, v, 0, s.count, keys.rows, false);
-            } else {
-                in = moves.unpack(k, s.count, 0, keys.rows, in);
-                in = moves.unpack(v, s.count, 0, keys.rows, in);
-            }
-        });
+        each_shared(
+            *job, peer, job->rank, [&](const Segment& segment, const Range& keys, int64_t local, int64_t first, const Range& needed) {
+                const Place place{first, needed.rows};
+                const View k = place.in(g.k), v = place.in(g.v);
+                if (peer == job->rank) {
+                    moves.copy(job->keys_of(job->k, segment).of_heads(chunk * c.k, c.k), local, k, 0, segment.count, keys.rows, false);
+                    moves.copy(job->keys_of(job->v, segment).of_heads(chunk * c.v, c.v), local, v, 0, segment.count, keys.rows, false);
+                } else {
+                    in = moves.unpack(k, segment.count, 0, keys.rows, in);
+                    in = moves.unpack(v, segment.count, 0, keys.rows, in);
+                }
+            });
     }
     moves.flush();
 }

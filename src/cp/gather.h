@@ -10,7 +10,7 @@ namespace cp {
 Range overlap_of(const Range& a, const Range& b);
 
 // Keys of one sequence that a rank needs: ascending ranges, apart from each other.
-Ranges needed_keys(const Job& job, const Segment& s, int32_t rank);
+Ranges needed_keys(const Job& job, const Segment& segment, int32_t rank);
 
 // Calls use(segment, range of keys, the owner's local row where it begins, rows of the receiver's buffer before it) for all that
 // `owner` has and `receiver` needs, in one order on both.

@@ -33,22 +33,22 @@ int64_t Job::keys_on(int32_t r) const {
     return keys;
 }
 
-int64_t Job::diagonal(const Segment& s, int64_t sequence) const {
-    if (d.alignment == FA_ALIGN_BOTTOM_RIGHT) return s.keys - s.rows;
+int64_t Job::diagonal(const Segment& segment, int64_t sequence) const {
+    if (d.alignment == FA_ALIGN_BOTTOM_RIGHT) return segment.keys - segment.rows;
     return d.alignment == FA_ALIGN_EXPLICIT && causal_offset ? causal_offset[sequence] : 0;
 }
 
-Range Job::band(const Segment& s, const Range& rows) const {
+Range Job::band(const Segment& segment, const Range& rows) const {
     MaskRule rule{0, -1, -1, d.chunk};
     if (d.flags & FA_WINDOW) {
         rule.left = d.window_left;
         rule.right = d.window_right;
     }
     if (d.flags & FA_CAUSAL) rule.right = 0;
-    int64_t begin = s.keys, end = 0;
-    for (int64_t b = s.first; b < s.first + s.count; b++) {
-        rule.off = diagonal(s, b);
-        const KeyBand first = key_band(rule, rows.begin, s.keys), last = key_band(rule, rows.begin + rows.rows - 1, s.keys);
+    int64_t begin = segment.keys, end = 0;
+    for (int64_t b = segment.first; b < segment.first + segment.count; b++) {
+        rule.off = diagonal(segment, b);
+        const KeyBand first = key_band(rule, rows.begin, segment.keys), last = key_band(rule, rows.begin + rows.rows - 1, segment.keys);
         if (first.begin >= last.end) continue;
         if (first.begin < begin) begin = first.begin;
         if (last.end > end) end = last.end;

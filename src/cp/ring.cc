@@ -24,29 +24,29 @@ int64_t largest_shard(const Job& job) {
 
 void pack_own(Job* job, const Shard& own) {
     Moves moves(job);
-    each_travelling(*job, [&](const Segment& s, const Range& keys, int64_t local, const Place& place) {
-        moves.copy(job->keys_of(job->k, s), local, place.in(own.k), 0, s.count, keys.rows, false);
-        moves.copy(job->keys_of(job->v, s), local, place.in(own.v), 0, s.count, keys.rows, false);
+    each_travelling(*job, [&](const Segment& segment, const Range& keys, int64_t local, const Place& place) {
+        moves.copy(job->keys_of(job->k, segment), local, place.in(own.k), 0, segment.count, keys.rows, false);
+        moves.copy(job->keys_of(job->v, segment), local, place.in(own.v), 0, segment.count, keys.rows, false);
     });
     moves.flush();
 }
 
-Range seen(const Job& job, const Segment& s, const Range& rows, const Range& keys) {
-    const Range band = job.band(s, rows);
+Range seen(const Job& job, const Segment& segment, const Range& rows, const Range& keys) {
+    const Range band = job.band(segment, rows);
     const int64_t begin = band.begin > keys.begin ? band.begin : keys.begin;
     const int64_t band_end = band.begin + band.rows, keys_end = keys.begin + keys.rows, end = band_end < keys_end ? band_end : keys_end;
     return begin < end ? Range{begin, end - begin} : Range{0, 0};
 }
 
-Ranges travelling_keys(const Job& job, const Segment& s, int32_t owner) {
-    Ranges keys = ranges_of(job.partition, s.keys, owner);
+Ranges travelling_keys(const Job& job, const Segment& segment, int32_t owner) {
+    Ranges keys = ranges_of(job.partition, segment.keys, owner);
     for (int32_t k = 0; k < keys.count; k++) {
         int64_t begin = keys.at[k].begin + keys.at[k].rows, end = begin;
         bool any = false;
         for (int32_t rank = 0; rank < job.ranks; rank++) {
-            const Ranges rows = ranges_of(job.partition, s.rows, rank);
+            const Ranges rows = ranges_of(job.partition, segment.rows, rank);
             for (int32_t i = 0; i < rows.count && rank != owner; i++) {
-                const Range here = seen(job, s, rows.at[i], keys.at[k]);
+                const Range here = seen(job, segment, rows.at[i], keys.at[k]);
                 if (here.rows == 0) continue;
                 if (here.begin < begin) begin = here.begin;
                 if (!any || here.begin + here.rows > end) end = here.begin + here.rows;

@@ -7,7 +7,7 @@ namespace fa {
 namespace cp {
 
 // What of a rank's keys of a segment others see: each of its ranges, cut down to that.
-Ranges travelling_keys(const Job& job, const Segment& s, int32_t owner);
+Ranges travelling_keys(const Job& job, const Segment& segment, int32_t owner);
 // Of all sequences.
 int64_t travelling_keys(const Job& job, int32_t owner);
 
@@ -32,7 +32,7 @@ int64_t ring_bytes(const Job& job);
 int64_t ring_minimum(const Job& job);
 
 // Which keys of `keys` the rows see.
-Range seen(const Job& job, const Segment& s, const Range& rows, const Range& keys);
+Range seen(const Job& job, const Segment& segment, const Range& rows, const Range& keys);
 
 // Calls use(segment, range of keys, its first local row, its place in the rank's shard) for what travels of this rank's keys.
 template <class Use>

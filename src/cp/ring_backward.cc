@@ -83,9 +83,9 @@ Return return_at(const Job& job, int32_t step) {
 
 void add_received(Job* job, const Pair& received, const Pair& own) {
     Moves moves(job);
-    each_travelling(*job, [&](const Segment& s, const Range& keys, int64_t local, const Place& place) {
-        if (own.dk.data) moves.copy(place.in(received.dk), 0, job->keys_of(own.dk, s), local, s.count, keys.rows, true);
-        if (own.dv.data) moves.copy(place.in(received.dv), 0, job->keys_of(own.dv, s), local, s.count, keys.rows, true);
+    each_travelling(*job, [&](const Segment& segment, const Range& keys, int64_t local, const Place& place) {
+        if (own.dk.data) moves.copy(place.in(received.dk), 0, job->keys_of(own.dk, segment), local, segment.count, keys.rows, true);
+        if (own.dv.data) moves.copy(place.in(received.dv), 0, job->keys_of(own.dv, segment), local, segment.count, keys.rows, true);
     });
     moves.flush();
 }

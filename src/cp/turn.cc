@@ -51,13 +51,13 @@ static int64_t message_bytes(const Job& job, const Turning& t, int32_t rank) {
 }
 
 // A segment's part of a tensor: this rank's rows of another's heads, and all rows of this rank's heads.
-static View local_of(const Job& job, const Turned& t, const Segment& s, int32_t heads_of) {
-    return (t.of_keys ? job.keys_of(t.local, s) : job.rows_of(t.local, s)).of_heads(heads_of * t.full.heads, t.full.heads);
+static View local_of(const Job& job, const Turned& t, const Segment& segment, int32_t heads_of) {
+    return (t.of_keys ? job.keys_of(t.local, segment) : job.rows_of(t.local, segment)).of_heads(heads_of * t.full.heads, t.full.heads);
 }
-static View full_of(const Job& job, const Turned& t, const Segment& s) {
+static View full_of(const Job& job, const Turned& t, const Segment& segment) {
     const bool packed = t.of_keys ? job.packed_k : job.packed_q;
     const int32_t* const cu = t.of_keys ? job.cu_seqlens_k : job.cu_seqlens_q;
-    return t.full.at(packed ? 0 : s.first, packed ? cu[s.first] : 0, 0);
+    return t.full.at(packed ? 0 : segment.first, packed ? cu[segment.first] : 0, 0);
 }
 
 // Calls move(view, sequences, first row, rows) for this rank's rows of the peer's heads; and, in the same order, for the peer's
