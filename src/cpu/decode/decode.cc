@@ -509,7 +509,7 @@ void decode_mainloop(const Call& call, const QueryTile* tiles, int count, int64_
 
 }  // namespace
 
-bool decode_method(const Problem& problem, const Kernels& kernels, Method* m) {
+bool decode_method(const Problem& problem, const Kernels& kernels, Method* method) {
     if (!problem.within(kDecode)) return false;
     const int64_t rows = min_of(max_of(rows_together(problem), 1), kDecodeRows);
     const bool neighbours = problem.d.k_stride[2] < problem.d.k_stride[1] && problem.d.v_stride[2] < problem.d.v_stride[1];
@@ -520,17 +520,17 @@ bool decode_method(const Problem& problem, const Kernels& kernels, Method* m) {
     int64_t scratch;
     lay_out_scratch(problem, kernels, int(rows), int(panel), nullptr, &scratch);
     const DecodeMatrixKernels* const matrix = matrix_kernels(problem, kernels, rows);
-    *m = {.name = "decode",
-          .rows = int(rows),
-          .panel = int(panel),
-          .panel_of_heads = true,
-          .method_bytes = scratch,
-          .o_row_major = true,
-          .pack_q = pack_decode_q,
-          .mainloop = decode_mainloop,
-          .matrix = matrix != nullptr,
-          .rounds_q = matrix && rounds_q_to_bf16(problem.d),
-          .rounds_to_8_bits = matrix && matrix->rounds_to_8_bits};
+    *method = {.name = "decode",
+               .rows = int(rows),
+               .panel = int(panel),
+               .panel_of_heads = true,
+               .method_bytes = scratch,
+               .o_row_major = true,
+               .pack_q = pack_decode_q,
+               .mainloop = decode_mainloop,
+               .matrix = matrix != nullptr,
+               .rounds_q = matrix && rounds_q_to_bf16(problem.d),
+               .rounds_to_8_bits = matrix && matrix->rounds_to_8_bits};
     return true;
 }
 

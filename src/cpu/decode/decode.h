@@ -6,7 +6,7 @@ namespace fa {
 namespace cpu {
 
 // False where the call does not suit.
-bool decode_method(const Problem& problem, const Kernels& kernels, Method* m);
+bool decode_method(const Problem& problem, const Kernels& kernels, Method* method);
 
 }  // namespace cpu
 }  // namespace fa

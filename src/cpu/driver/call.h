@@ -146,13 +146,13 @@ struct Scratch {
 };
 
 // Bytes of one Scratch, and of one stored PartialState.
-int64_t scratch_bytes(const Problem& problem, const Method& m, const Method& decode);
-int64_t state_bytes(const Problem& problem, const Method& m);
-Scratch locate_scratch(const Problem& problem, const Method& m, const Method& decode, char* memory);
-PartialState locate_state(const Problem& problem, const Method& m, char* memory);
+int64_t scratch_bytes(const Problem& problem, const Method& method, const Method& decode);
+int64_t state_bytes(const Problem& problem, const Method& method);
+Scratch locate_scratch(const Problem& problem, const Method& method, const Method& decode, char* memory);
+PartialState locate_state(const Problem& problem, const Method& method, char* memory);
 
 // What a plan keeps of a Call, and that with the args.
-Call plan_call(const Problem& problem, const Kernels& kernels, const Method& m, const Method& decode, bool count);
+Call plan_call(const Problem& problem, const Kernels& kernels, const Method& method, const Method& decode, bool count);
 Call make_call(const Call& planned, const Problem& problem, const fa_forward_args_t& a);
 
 // A factor of products that is beyond f32 becomes NaN: as −∞ they would be removed keys.

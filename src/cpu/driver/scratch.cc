@@ -6,8 +6,8 @@ namespace fa {
 namespace cpu {
 namespace {
 
-PartialState lay_out_state(const Problem& problem, const Method& m, Arena& arena) {
-    const int64_t width = m.panel_of_heads ? m.rows : kMaxRows;
+PartialState lay_out_state(const Problem& problem, const Method& method, Arena& arena) {
+    const int64_t width = method.panel_of_heads ? method.rows : kMaxRows;
     PartialState s;
     s.acc = arena.allocate<float>(problem.d.dim_v * width);
     s.m = arena.allocate<float>(width);
@@ -15,11 +15,13 @@ PartialState lay_out_state(const Problem& problem, const Method& m, Arena& arena
     return s;
 }
 
-Scratch lay_out_scratch(const Problem& problem, const Method& m, const Method& decode, Arena& arena) {
+Scratch lay_out_scratch(const Problem& problem, const Method& method, const Method& decode, Arena& arena) {
     Scratch w;
     const int64_t panel =
-        m.panel_of_heads ? m.panel : max_of(min_of(m.panel, tile_count(row_tiles(problem, m.rows), problem.d.seqlen_q * problem.group)), 1);
-    w.q = m.panel_of_heads ? nullptr : arena.allocate<float>(problem.d.dim_qk * kMaxRows * panel);
+        method.panel_of_heads
+            ? method.panel
+            : max_of(min_of(method.panel, tile_count(row_tiles(problem, method.rows), problem.d.seqlen_q * problem.group)), 1);
+    w.q = method.panel_of_heads ? nullptr : arena.allocate<float>(problem.d.dim_qk * kMaxRows * panel);
     w.s = arena.allocate<float>(kTileKeys * kMaxRows);
     w.addend = arena.allocate<float>(kTileKeys * kMaxRows);
     w.k = arena.allocate<float>(kTileKeys * problem.d.dim_qk);
@@ -27,11 +29,11 @@ Scratch lay_out_scratch(const Problem& problem, const Method& m, const Method& d
     w.line = arena.allocate<float>(max_of(max_of(problem.d.dim_qk, problem.d.dim_v), kTileKeys));
     w.rescale = arena.allocate<float>(kMaxRows);
     for (int i = 0; i < panel; i++) {
-        w.partial[i] = lay_out_state(problem, m, arena);
-        w.total[i] = lay_out_state(problem, m, arena);
+        w.partial[i] = lay_out_state(problem, method, arena);
+        w.total[i] = lay_out_state(problem, method, arena);
     }
-    w.method_memory = arena.allocate<char>(m.method_bytes);
-    w.decode_memory = m.panel_of_heads ? w.method_memory : arena.allocate<char>(decode.method_bytes);
+    w.method_memory = arena.allocate<char>(method.method_bytes);
+    w.decode_memory = method.panel_of_heads ? w.method_memory : arena.allocate<char>(decode.method_bytes);
     w.band_begin = arena.allocate<int32_t>(kMaxRows);
     w.band_end = arena.allocate<int32_t>(kMaxRows);
     w.slots = arena.allocate<int32_t>(problem.slots() ? problem.d.list_max : 0);
@@ -41,40 +43,40 @@ Scratch lay_out_scratch(const Problem& problem, const Method& m, const Method& d
 
 }  // namespace
 
-int64_t scratch_bytes(const Problem& problem, const Method& m, const Method& decode) {
+int64_t scratch_bytes(const Problem& problem, const Method& method, const Method& decode) {
     Arena arena{nullptr, 0};
-    lay_out_scratch(problem, m, decode, arena);
+    lay_out_scratch(problem, method, decode, arena);
     return arena.used;
 }
 
-int64_t state_bytes(const Problem& problem, const Method& m) {
+int64_t state_bytes(const Problem& problem, const Method& method) {
     Arena arena{nullptr, 0};
-    lay_out_state(problem, m, arena);
+    lay_out_state(problem, method, arena);
     return arena.used;
 }
 
-Scratch locate_scratch(const Problem& problem, const Method& m, const Method& decode, char* memory) {
+Scratch locate_scratch(const Problem& problem, const Method& method, const Method& decode, char* memory) {
     Arena arena{memory, 0};
-    return lay_out_scratch(problem, m, decode, arena);
+    return lay_out_scratch(problem, method, decode, arena);
 }
 
-PartialState locate_state(const Problem& problem, const Method& m, char* memory) {
+PartialState locate_state(const Problem& problem, const Method& method, char* memory) {
     Arena arena{memory, 0};
-    return lay_out_state(problem, m, arena);
+    return lay_out_state(problem, method, arena);
 }
 
-Call plan_call(const Problem& problem, const Kernels& kernels, const Method& m, const Method& decode, bool count) {
+Call plan_call(const Problem& problem, const Kernels& kernels, const Method& method, const Method& decode, bool count) {
     Call c{};
     c.rule = mask_rule(problem);
     c.k = &kernels;
-    c.method = m;
+    c.method = method;
     c.decode = decode;
     c.has_addend = problem.has_addend();
     c.has_score_mod = problem.has_score_mod() || problem.has(FA_OPERAND_SCORES) || !plain_scale(problem.d.scale);
     c.factor = score_factor(c.has_score_mod ? problem.d.scale : problem.d.scale * kLog2e);
     c.has_dropout = problem.d.dropout_p > 0;
     c.dropout_rescale = c.o_scale = 1.f;
-    c.tiles = row_tiles(problem, m.rows);
+    c.tiles = row_tiles(problem, method.rows);
     c.blocks = tile_count(c.tiles, problem.d.seqlen_q * problem.group);
     c.count = count;
     return c;

@@ -31,8 +31,8 @@ struct WorkItem {
     bool heads;
 };
 
-int64_t panels_of_batch(const Problem& problem, const Method& m, int64_t blocks, int64_t panel) {
-    return m.panel_of_heads ? blocks * ceil_div(problem.kv_heads, panel) : problem.kv_heads * ceil_div(blocks, panel);
+int64_t panels_of_batch(const Problem& problem, const Method& method, int64_t blocks, int64_t panel) {
+    return method.panel_of_heads ? blocks * ceil_div(problem.kv_heads, panel) : problem.kv_heads * ceil_div(blocks, panel);
 }
 
 // Items of one head are neighbours, so that its k and v stay in cache; causal heads begin with their longest rows, and so do those
@@ -260,8 +260,8 @@ void choose_methods(const Problem& problem, const Kernels& kernels, bool count, 
 }
 
 // Of `decode`: by vectors.
-void leave_matrix(Method& m) {
-    if (m.matrix) m.matrix = m.rounds_q = false;
+void leave_matrix(Method& method) {
+    if (method.matrix) method.matrix = method.rounds_q = false;
 }
 
 // Query tiles of an item: as many as the method allows, but fewer where there would not be enough items for all workers. Coarser

@@ -353,7 +353,7 @@ constexpr Implements kMatrixOfOwnV = {kMatrix.operands, kMatrix.options | option
 
 }  // namespace
 
-bool matrix_method(const Problem& problem, const Kernels& kernels, Method* m) {
+bool matrix_method(const Problem& problem, const Kernels& kernels, Method* method) {
     const fa_attention_desc_t& d = problem.d;
     const bool rounds_q = rounds_q_to_bf16(d);
     const int32_t type = product_type(d);
@@ -363,22 +363,22 @@ bool matrix_method(const Problem& problem, const Kernels& kernels, Method* m) {
     if (type == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
     if (problem.has(FA_OPERAND_FULL_LIST) && problem.has(FA_OPERAND_MASK)) return false;  // a step's mask acts on all of its keys
     const MatrixShape s = shape_of(problem);
-    *m = {.name = "matrix",
-          .rows = kRowBlock,
-          .panel = kPanel,
-          .method_bytes = lay_out_scratch(problem, nullptr),
-          .o_row_major = true,
-          .prepare = prepare,
-          .init_scratch = init_scratch,
-          .pack_q = pack_q_tiles,
-          .mainloop = matrix_mainloop,
-          .write_o = d.o_dtype == FA_BF16 && kernels.matrix->write_o ? write_o : nullptr,
-          .speed = kernels.matrix->speed,
-          .rounds_q = rounds_q};
+    *method = {.name = "matrix",
+               .rows = kRowBlock,
+               .panel = kPanel,
+               .method_bytes = lay_out_scratch(problem, nullptr),
+               .o_row_major = true,
+               .prepare = prepare,
+               .init_scratch = init_scratch,
+               .pack_q = pack_q_tiles,
+               .mainloop = matrix_mainloop,
+               .write_o = d.o_dtype == FA_BF16 && kernels.matrix->write_o ? write_o : nullptr,
+               .speed = kernels.matrix->speed,
+               .rounds_q = rounds_q};
     const int64_t heads = d.batch * d.heads_k, steps = max_steps(problem);
     if (d.seqlen_q * problem.group > kRowBlock && steps <= kMaxPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
-        m->shared_bytes = heads * steps * step_values(s) * 2;
-        m->prepare_count = heads * ceil_div(steps, kPrepareSteps);
+        method->shared_bytes = heads * steps * step_values(s) * 2;
+        method->prepare_count = heads * ceil_div(steps, kPrepareSteps);
     }
     return true;
 }

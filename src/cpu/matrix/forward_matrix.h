@@ -6,7 +6,7 @@ namespace fa {
 namespace cpu {
 
 // False where the CPU or the call does not suit.
-bool matrix_method(const Problem& problem, const Kernels& kernels, Method* m);
+bool matrix_method(const Problem& problem, const Kernels& kernels, Method* method);
 
 }  // namespace cpu
 }  // namespace fa
