@@ -27,25 +27,25 @@ static fa_status_t check_gradient(const Tensor& tensor, Call* call) {
     return call->always(Role::output, tensor);
 }
 
-static fa_status_t check_gradients(const Problem& problem, fa_backward_args_t* a, Call* call) {
+static fa_status_t check_gradients(const Problem& problem, fa_backward_args_t* args, Call* call) {
     Message* m = call->message;
-    const bool wide = (a->flags & FA_BACKWARD_ACCUMULATE) != 0;
+    const bool wide = (args->flags & FA_BACKWARD_ACCUMULATE) != 0;
     const auto bytes = [&](int32_t dtype) { return wide ? 4 : element_size(dtype); };
     Tensor dq, dk, dv;
-    FA_TRY(lay_like(q_tensor(problem, "q", nullptr), "dq", a->dq, bytes(problem.d.q_dtype), true, a->dq_stride, &dq, m));
-    FA_TRY(lay_like(k_tensor(problem, nullptr), "dk", a->dk, bytes(problem.d.k_dtype), true, a->dk_stride, &dk, m));
-    FA_TRY(lay_like(v_tensor(problem, nullptr), "dv", a->dv, bytes(problem.d.v_dtype), true, a->dv_stride, &dv, m));
+    FA_TRY(lay_like(q_tensor(problem, "q", nullptr), "dq", args->dq, bytes(problem.d.q_dtype), true, args->dq_stride, &dq, m));
+    FA_TRY(lay_like(k_tensor(problem, nullptr), "dk", args->dk, bytes(problem.d.k_dtype), true, args->dk_stride, &dk, m));
+    FA_TRY(lay_like(v_tensor(problem, nullptr), "dv", args->dv, bytes(problem.d.v_dtype), true, args->dv_stride, &dv, m));
     FA_TRY(check_gradient(dq, call));
     FA_TRY(check_gradient(dk, call));
     return check_gradient(dv, call);
 }
 
-static fa_status_t check_score_gradients(const Problem& problem, fa_backward_args_t* a, Call* call) {
-    if (a->dsinks) FA_TRY(call->with(FA_OPERAND_SINKS, Role::output, array_of("dsinks", a->dsinks, 4, problem.d.heads_q)));
+static fa_status_t check_score_gradients(const Problem& problem, fa_backward_args_t* args, Call* call) {
+    if (args->dsinks) FA_TRY(call->with(FA_OPERAND_SINKS, Role::output, array_of("dsinks", args->dsinks, 4, problem.d.heads_q)));
     Tensor dbias;
-    FA_TRY(lay_like(pair_tensor(problem, "bias", nullptr, 4, problem.d.bias_stride, problem.d.bias_period), "dbias", a->dbias, 4, false,
-                    a->dbias_stride, &dbias, call->message));
-    if (!a->dbias) return FA_OK;
+    FA_TRY(lay_like(pair_tensor(problem, "bias", nullptr, 4, problem.d.bias_stride, problem.d.bias_period), "dbias", args->dbias, 4, false,
+                    args->dbias_stride, &dbias, call->message));
+    if (!args->dbias) return FA_OK;
     Tensor once = dbias;  // sums share their element on purpose
     for (int i = 0; i < once.rank; i++)
         if (once.stride[i] == 0 && once.extent[i] > 1) once.extent[i] = 1;

@@ -4,29 +4,29 @@
 
 namespace fa {
 
-static Tensor o_parts_tensor(const Problem& problem, const fa_merge_args_t& a) {
+static Tensor o_parts_tensor(const Problem& problem, const fa_merge_args_t& args) {
     const Rows r = query_rows(problem);
-    const int64_t* s = a.o_parts_stride;
+    const int64_t* s = args.o_parts_stride;
     return {"o_parts",
-            a.o_parts,
+            args.o_parts,
             4,
             5,
             r.packed ? 1 : kNoDim,
             false,
-            {a.parts, r.packed ? 1 : r.batch, r.packed ? r.total : r.rows, problem.d.heads_q, problem.d.dim_v},
+            {args.parts, r.packed ? 1 : r.batch, r.packed ? r.total : r.rows, problem.d.heads_q, problem.d.dim_v},
             {s[0], s[1], s[2], s[3], s[4]}};
 }
 
-static Tensor lse_parts_tensor(const Problem& problem, const fa_merge_args_t& a) {
+static Tensor lse_parts_tensor(const Problem& problem, const fa_merge_args_t& args) {
     const Rows r = query_rows(problem);
-    const int64_t* s = a.lse_parts_stride;
+    const int64_t* s = args.lse_parts_stride;
     return {"lse_parts",
-            a.lse_parts,
+            args.lse_parts,
             4,
             4,
             r.packed ? 1 : kNoDim,
             false,
-            {a.parts, r.packed ? 1 : r.batch, problem.d.heads_q, r.packed ? r.total : r.rows},
+            {args.parts, r.packed ? 1 : r.batch, problem.d.heads_q, r.packed ? r.total : r.rows},
             {s[0], s[1], s[2], s[3]}};
 }
 

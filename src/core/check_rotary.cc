@@ -9,25 +9,26 @@
 namespace fa {
 
 // Every row that will be turned has its angle in the tables.
-static fa_status_t check_positions(const Problem& problem, const fa_rotary_args_t& a, Message* message) {
-    const LengthNames of = a.flags & FA_ROTARY_OF_K ? kLengthsOfK : kLengthsOfQ;
+static fa_status_t check_positions(const Problem& problem, const fa_rotary_args_t& args, Message* message) {
+    const LengthNames of = args.flags & FA_ROTARY_OF_K ? kLengthsOfK : kLengthsOfQ;
     const LengthNames names{"cu_seqlens", "seqused", of.longest, of.total};
-    FA_TRY(check_lengths({names, a.cu_seqlens, a.seqused, problem.d.batch, problem.d.seqlen_q, problem.d.total_q}, message));
-    const bool uniform = !a.cu_seqlens && !a.seqused && !a.positions && !a.position_offset;  // one stands for all
+    FA_TRY(check_lengths({names, args.cu_seqlens, args.seqused, problem.d.batch, problem.d.seqlen_q, problem.d.total_q}, message));
+    const bool uniform = !args.cu_seqlens && !args.seqused && !args.positions && !args.position_offset;  // one stands for all
     const int64_t batch = uniform ? min_of(problem.d.batch, 1) : problem.d.batch;
-    return each_sequence(batch, query_spans(problem, a.cu_seqlens, a.seqused), [&](int64_t b, const Span& rows) -> fa_status_t {
-        if (a.positions) {
+    return each_sequence(batch, query_spans(problem, args.cu_seqlens, args.seqused), [&](int64_t b, const Span& rows) -> fa_status_t {
+        if (args.positions) {
             const int64_t first = problem.packed_q() ? rows.begin : b * problem.d.seqlen_q;
             for (int64_t i = first; i < first + rows.length; i++)
-                FA_TRY(entry_in_range(message, "positions", i, a.positions[i], {0, a.max_position - 1, "max_position", a.max_position}));
+                FA_TRY(entry_in_range(message, "positions", i, args.positions[i],
+                                      {0, args.max_position - 1, "max_position", args.max_position}));
             return FA_OK;
         }
-        const int64_t last = a.max_position - rows.length;  // where the first row may stand
+        const int64_t last = args.max_position - rows.length;  // where the first row may stand
         if (last < 0)
             return fail(message, FA_INVALID_ARGUMENT, "max_position is %lld: expected %lld or more, the rows of sequence %lld",
-                        ll(a.max_position), ll(rows.length), ll(b));
-        if (!a.position_offset) return FA_OK;
-        return entry_in_range(message, "position_offset", b, a.position_offset[b], {0, last, "max_position", a.max_position});
+                        ll(args.max_position), ll(rows.length), ll(b));
+        if (!args.position_offset) return FA_OK;
+        return entry_in_range(message, "position_offset", b, args.position_offset[b], {0, last, "max_position", args.max_position});
     });
 }
 

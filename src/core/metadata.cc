@@ -32,12 +32,12 @@ fa_status_t check_leftpad(const Lengths& keys, const int32_t* leftpad, Message* 
     return FA_OK;
 }
 
-fa_status_t check_input_lengths(const Problem& problem, const fa_forward_args_t& a, Message* message) {
-    const Lengths q{kLengthsOfQ, a.cu_seqlens_q, a.seqused_q, problem.d.batch, problem.d.seqlen_q, problem.d.total_q};
-    const Lengths k{kLengthsOfK, a.cu_seqlens_k, a.seqused_k, problem.d.batch, problem.d.seqlen_k, problem.d.total_k};
+fa_status_t check_input_lengths(const Problem& problem, const fa_forward_args_t& args, Message* message) {
+    const Lengths q{kLengthsOfQ, args.cu_seqlens_q, args.seqused_q, problem.d.batch, problem.d.seqlen_q, problem.d.total_q};
+    const Lengths k{kLengthsOfK, args.cu_seqlens_k, args.seqused_k, problem.d.batch, problem.d.seqlen_k, problem.d.total_k};
     FA_TRY(check_lengths(q, message));
     FA_TRY(check_lengths(k, message));
-    return a.leftpad_k ? check_leftpad(k, a.leftpad_k, message) : FA_OK;
+    return args.leftpad_k ? check_leftpad(k, args.leftpad_k, message) : FA_OK;
 }
 
 fa_status_t check_kv_batch_idx(const Problem& problem, const int32_t* index, Message* message) {
@@ -69,14 +69,16 @@ static fa_status_t check_row_ranges(const KeyRanges& r, int64_t row, Message* me
     return FA_OK;
 }
 
-fa_status_t check_key_ranges(const Problem& problem, const fa_forward_args_t& a, Message* message) {
-    const KeyRanges r = key_ranges(problem, a);
+fa_status_t check_key_ranges(const Problem& problem, const fa_forward_args_t& args, Message* message) {
+    const KeyRanges r = key_ranges(problem, args);
     const int64_t heads = r.rows.head == 0 ? 1 : problem.d.heads_q;
-    return each_sequence(problem.d.batch, query_spans(problem, a.cu_seqlens_q, a.seqused_q), [&](int64_t b, const Span& s) -> fa_status_t {
-        for (int64_t h = 0; h < heads; h++)
-            for (int64_t i = 0; i < s.length; i++) FA_TRY(check_row_ranges(r, r.rows.index(b, s.begin + i, h), message));
-        return FA_OK;
-    });
+    return each_sequence(problem.d.batch, query_spans(problem, args.cu_seqlens_q, args.seqused_q),
+                         [&](int64_t b, const Span& s) -> fa_status_t {
+                             for (int64_t h = 0; h < heads; h++)
+                                 for (int64_t i = 0; i < s.length; i++)
+                                     FA_TRY(check_row_ranges(r, r.rows.index(b, s.begin + i, h), message));
+                             return FA_OK;
+                         });
 }
 
 static fa_status_t check_list(const int32_t* entries, const int32_t* counts, const char* name, const Problem& problem, int64_t at,
@@ -93,11 +95,11 @@ static fa_status_t check_list(const int32_t* entries, const int32_t* counts, con
     return FA_OK;
 }
 
-fa_status_t check_key_lists(const Problem& problem, const fa_forward_args_t& a, Message* message) {
+fa_status_t check_key_lists(const Problem& problem, const fa_forward_args_t& args, Message* message) {
     const int64_t *s = problem.d.list_stride, *c = problem.d.list_count_stride;
     const int64_t heads = s[1] == 0 && c[1] == 0 ? 1 : problem.d.list_heads;
     return each_sequence(
-        problem.d.batch, query_spans(problem, a.cu_seqlens_q, a.seqused_q), [&](int64_t b, const Span& rows) -> fa_status_t {
+        problem.d.batch, query_spans(problem, args.cu_seqlens_q, args.seqused_q), [&](int64_t b, const Span& rows) -> fa_status_t {
             if (rows.begin % problem.d.list_rows != 0)
                 return fail(message, FA_INVALID_ARGUMENT, "cu_seqlens_q[%lld] is %lld: expected a multiple of list_rows, %lld", ll(b),
                             ll(rows.begin), ll(problem.d.list_rows));
@@ -106,8 +108,9 @@ fa_status_t check_key_lists(const Problem& problem, const fa_forward_args_t& a, 
                 for (int64_t block = rows.begin / problem.d.list_rows; block < ceil_div(rows.begin + rows.length, problem.d.list_rows);
                      block++) {
                     const int64_t at = outer * s[0] + h * s[1] + block * s[2], count_at = outer * c[0] + h * c[1] + block * c[2];
-                    if (a.key_list) FA_TRY(check_list(a.key_list, a.key_list_count, "key_list", problem, at, count_at, message));
-                    if (a.full_list) FA_TRY(check_list(a.full_list, a.full_list_count, "full_list", problem, at, count_at, message));
+                    if (args.key_list) FA_TRY(check_list(args.key_list, args.key_list_count, "key_list", problem, at, count_at, message));
+                    if (args.full_list)
+                        FA_TRY(check_list(args.full_list, args.full_list_count, "full_list", problem, at, count_at, message));
                 }
             return FA_OK;
         });

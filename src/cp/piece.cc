@@ -37,7 +37,7 @@ fa_status_t give_offsets(Job* job, int64_t count, const int32_t** given) {
 
 // Row i of the piece stands on key i + off of the piece. Where a named alignment says the same for all sequences, no array of offsets does,
 // and a causal mask that hides no key is left out: kernels are faster without, on GPUs above all.
-static fa_status_t place(Job* job, const Piece& p, fa_attention_desc_t* desc, fa_forward_args_t* a) {
+static fa_status_t place(Job* job, const Piece& p, fa_attention_desc_t* desc, fa_forward_args_t* args) {
     const auto offset_of = [&](int64_t b) { return job->diagonal(*p.segment, p.segment->first + b) + p.rows.begin - p.keys.begin; };
     int64_t least = offset_of(0), most = least;
     for (int64_t b = 0; b < p.segment->count; b++) {
@@ -62,7 +62,7 @@ static fa_status_t place(Job* job, const Piece& p, fa_attention_desc_t* desc, fa
     int32_t* const offset = reinterpret_cast<int32_t*>(job->cp->slab[kOffsets].data);
     for (int64_t b = 0; b < p.segment->count; b++) offset[b] = int32_t(offset_of(b));
     desc->operands |= FA_OPERAND_CAUSAL_OFFSET;
-    return give_offsets(job, p.segment->count, &a->causal_offset);
+    return give_offsets(job, p.segment->count, &args->causal_offset);
 }
 
 // Where an operand has the piece's first sequence, head, row and key.
@@ -75,14 +75,14 @@ static int64_t pair_index(const int64_t stride[4], const Piece& p) {
 }
 
 // Dropout: the piece's part of the whole's mask.
-static void draw_part(const Job& job, const Piece& p, fa_forward_args_t* a) {
-    a->rng_state = job.a.rng_state;
-    a->dropout_seed = job.a.dropout_seed;
-    a->dropout_offset = job.a.dropout_offset;
-    a->dropout_row = job.a.dropout_row + p.rows.begin;
-    a->dropout_key = job.a.dropout_key + p.keys.begin;
-    a->dropout_heads = job.dropout_heads();
-    a->dropout_head = job.a.dropout_head + p.segment->first * a->dropout_heads + p.head;
+static void draw_part(const Job& job, const Piece& p, fa_forward_args_t* args) {
+    args->rng_state = job.a.rng_state;
+    args->dropout_seed = job.a.dropout_seed;
+    args->dropout_offset = job.a.dropout_offset;
+    args->dropout_row = job.a.dropout_row + p.rows.begin;
+    args->dropout_key = job.a.dropout_key + p.keys.begin;
+    args->dropout_heads = job.dropout_heads();
+    args->dropout_head = job.a.dropout_head + p.segment->first * args->dropout_heads + p.head;
 }
 
 // A piece, as the core takes it.

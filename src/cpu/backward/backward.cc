@@ -242,12 +242,12 @@ BackwardSchedule make_backward_schedule(const Problem& problem, const Kernels& k
     return s;
 }
 
-fa_status_t run_backward(const Problem& problem, const fa_backward_args_t& a, const Kernels& kernels, const BackwardSchedule& s,
+fa_status_t run_backward(const Problem& problem, const fa_backward_args_t& args, const Kernels& kernels, const BackwardSchedule& s,
                          const Threads& threads, int64_t workers, char* memory, Message* message) {
     BackwardCall g;
-    g.inputs = *a.forward;
+    g.inputs = *args.forward;
     g.c = make_call(plan_call(problem, kernels, tile_method(problem, kernels), Method{}, false), problem, g.inputs);
-    g.a = &a;
+    g.a = &args;
     g.block_keys = s.block_keys;
     g.matrix = s.matrix;
     BackwardRun run{&threads, workers, message};
@@ -256,14 +256,14 @@ fa_status_t run_backward(const Problem& problem, const fa_backward_args_t& a, co
     run.job.shared = memory;
     run.job.shares = memory + s.shared_bytes;
     // What has no elements takes no time, however many sequences and heads there are.
-    const bool rows = problem.d.seqlen_q > 0, keys = problem.d.seqlen_k > 0, dq = a.dq && rows, dkv = (a.dk || a.dv) && keys;
+    const bool rows = problem.d.seqlen_q > 0, keys = problem.d.seqlen_k > 0, dq = args.dq && rows, dkv = (args.dk || args.dv) && keys;
     g.c.sets.lists = key_lists(problem, memory + s.shared_bytes - s.list_bytes);
     if (g.c.sets.lists.count > 0) run.all(g.c.sets.lists.count, run_expansion);
     if ((dq || dkv) && s.chunks > 1) run.all(s.heads * s.tiles, compute_tile_deltas);
     if (dq || dkv) run.all(s.items(), backward_chunk, s.chunks == 1 ? problem.d.heads_k : 0);
     if (dq && s.chunks > 1) run.all(s.heads * s.tiles, merge_chunks);
-    if (a.dbias && rows && keys) run.all(dbias_blocks(g), run_dbias);
-    if (a.dsinks) run.all(problem.d.heads_q, run_dsink);
+    if (args.dbias && rows && keys) run.all(dbias_blocks(g), run_dbias);
+    if (args.dsinks) run.all(problem.d.heads_q, run_dsink);
     return run.status;
 }
 

@@ -252,16 +252,17 @@ fa_status_t take_workspace(Context* context, const AnySchedule& s, void* given, 
     return *memory ? FA_OK : fail(message, FA_OUT_OF_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)bytes);
 }
 
-fa_status_t forward(Context* context, const Plan* planned, const fa_forward_args_t* a, Message* message) {
-    if (a->stream) return no_streams(a->stream, message);
+fa_status_t forward(Context* context, const Plan* planned, const fa_forward_args_t* args, Message* message) {
+    if (args->stream) return no_streams(args->stream, message);
     const ForwardPlan& plan = *static_cast<const ForwardPlan*>(planned);
     const Schedule& s = plan.schedule;
     int64_t workers = forward_workers(*context, s, worker_count);
     char* memory;
-    const fa_status_t status = take_workspace(context, s, a->workspace, a->workspace_size, &workers, &memory, message);
+    const fa_status_t status = take_workspace(context, s, args->workspace, args->workspace_size, &workers, &memory, message);
     if (status != FA_OK) return status;
     Counters counters{};
-    const fa_status_t ran = run_forward(make_call(plan.call, plan.problem, *a), s, context->threads, workers, memory, &counters, message);
+    const fa_status_t ran =
+        run_forward(make_call(plan.call, plan.problem, *args), s, context->threads, workers, memory, &counters, message);
     if (ran == FA_OK && plan.call.count) {
         context->counters = counters;
         context->extra_bytes = s.extra_bytes;
@@ -269,14 +270,14 @@ fa_status_t forward(Context* context, const Plan* planned, const fa_forward_args
     return ran;
 }
 
-fa_status_t backward(Context* context, const Plan* planned, const fa_backward_args_t* a, Message* message) {
-    if (a->stream) return no_streams(a->stream, message);
+fa_status_t backward(Context* context, const Plan* planned, const fa_backward_args_t* args, Message* message) {
+    if (args->stream) return no_streams(args->stream, message);
     const BackwardPlan& plan = *static_cast<const BackwardPlan*>(planned);
     int64_t workers = backward_workers(*context, plan.schedule, worker_count);
     char* memory;
-    const fa_status_t status = take_workspace(context, plan.schedule, a->workspace, a->workspace_size, &workers, &memory, message);
+    const fa_status_t status = take_workspace(context, plan.schedule, args->workspace, args->workspace_size, &workers, &memory, message);
     return status != FA_OK ? status
-                           : run_backward(plan.problem, *a, *plan.kernels, plan.schedule, context->threads, workers, memory, message);
+                           : run_backward(plan.problem, *args, *plan.kernels, plan.schedule, context->threads, workers, memory, message);
 }
 
 // Each row by itself.
@@ -286,14 +287,14 @@ fa_status_t rows(Context* context, const Plan* plan, const Args& a,
     if (a.stream) return no_streams(a.stream, message);
     return run(plan->problem, a, *static_cast<const RowsPlan*>(plan)->kernels, context->threads, message);
 }
-fa_status_t merge(Context* context, const Plan* plan, const fa_merge_args_t* a, Message* message) {
-    return rows(context, plan, *a, run_merge, message);
+fa_status_t merge(Context* context, const Plan* plan, const fa_merge_args_t* args, Message* message) {
+    return rows(context, plan, *args, run_merge, message);
 }
-fa_status_t append_kv(Context* context, const Plan* plan, const fa_append_kv_args_t* a, Message* message) {
-    return rows(context, plan, *a, run_append_kv, message);
+fa_status_t append_kv(Context* context, const Plan* plan, const fa_append_kv_args_t* args, Message* message) {
+    return rows(context, plan, *args, run_append_kv, message);
 }
-fa_status_t rotary(Context* context, const Plan* plan, const fa_rotary_args_t* a, Message* message) {
-    return rows(context, plan, *a, run_rotary, message);
+fa_status_t rotary(Context* context, const Plan* plan, const fa_rotary_args_t* args, Message* message) {
+    return rows(context, plan, *args, run_rotary, message);
 }
 
 fa_status_t allocate(Context* context, uint64_t bytes, void** pointer, Message* message) {

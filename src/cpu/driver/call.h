@@ -153,7 +153,7 @@ PartialState locate_state(const Problem& problem, const Method& method, char* me
 
 // What a plan keeps of a Call, and that with the args.
 Call plan_call(const Problem& problem, const Kernels& kernels, const Method& method, const Method& decode, bool count);
-Call make_call(const Call& planned, const Problem& problem, const fa_forward_args_t& a);
+Call make_call(const Call& planned, const Problem& problem, const fa_forward_args_t& args);
 
 // A factor of products that is beyond f32 becomes NaN: as −∞ they would be removed keys.
 static inline float finite_or_nan(float factor) { return fabsf(factor) <= kMaxBaseE ? factor : __builtin_nanf(""); }

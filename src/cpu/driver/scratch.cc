@@ -82,20 +82,21 @@ Call plan_call(const Problem& problem, const Kernels& kernels, const Method& met
     return c;
 }
 
-Call make_call(const Call& planned, const Problem& problem, const fa_forward_args_t& a) {
+Call make_call(const Call& planned, const Problem& problem, const fa_forward_args_t& args) {
     Call c = planned;
     c.p = &problem;
-    c.a = &a;
-    c.sequences = sequence_table(problem, a);
-    c.sets.ranges = key_ranges(problem, a);
-    c.slots = slot_lists(problem, a);
+    c.a = &args;
+    c.sequences = sequence_table(problem, args);
+    c.sets.ranges = key_ranges(problem, args);
+    c.slots = slot_lists(problem, args);
     if (c.has_dropout) {
         const bool state = problem.has(FA_OPERAND_RNG_STATE);
-        c.dropout = make_dropout(problem.d.dropout_p, state ? a.rng_state[0] : a.dropout_seed, state ? a.rng_state[1] : a.dropout_offset);
-        c.dropout_at = dropout_place(problem, a);
+        c.dropout = make_dropout(problem.d.dropout_p, state ? args.rng_state[0] : args.dropout_seed,
+                                 state ? args.rng_state[1] : args.dropout_offset);
+        c.dropout_at = dropout_place(problem, args);
         c.dropout_rescale = c.dropout.rescale;
     }
-    if (problem.has(FA_OPERAND_O_SCALE)) c.o_scale = a.o_scale[0];
+    if (problem.has(FA_OPERAND_O_SCALE)) c.o_scale = args.o_scale[0];
     return c;
 }
 

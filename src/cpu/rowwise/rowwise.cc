@@ -272,26 +272,27 @@ fa_status_t for_rows(const Threads& threads, int64_t count, double bytes, void (
     return run_workers(threads, worker_count(threads, ceil_div(count, kChunk), kFlopsOfByte * bytes), worker_loop, &rows, message);
 }
 
-fa_status_t run_merge(const Problem& problem, const fa_merge_args_t& a, const Kernels& kernels, const Threads& threads, Message* message) {
-    const Merge x{problem, a, kernels, problem.d.o_stride[2] < problem.d.o_stride[1]};
+fa_status_t run_merge(const Problem& problem, const fa_merge_args_t& args, const Kernels& kernels, const Threads& threads,
+                      Message* message) {
+    const Merge x{problem, args, kernels, problem.d.o_stride[2] < problem.d.o_stride[1]};
     const int64_t rows =
-        rows_of(query_spans(problem, a.cu_seqlens_q, nullptr).cu_seqlens, problem.d.batch, problem.d.seqlen_q) * problem.d.heads_q;
-    return for_rows(threads, rows, 8.0 * double(rows) * double(a.parts + 1) * double(problem.d.dim_v), merge_row, &x, message);
+        rows_of(query_spans(problem, args.cu_seqlens_q, nullptr).cu_seqlens, problem.d.batch, problem.d.seqlen_q) * problem.d.heads_q;
+    return for_rows(threads, rows, 8.0 * double(rows) * double(args.parts + 1) * double(problem.d.dim_v), merge_row, &x, message);
 }
 
-fa_status_t run_append_kv(const Problem& problem, const fa_append_kv_args_t& a, const Kernels& kernels, const Threads& threads,
+fa_status_t run_append_kv(const Problem& problem, const fa_append_kv_args_t& args, const Kernels& kernels, const Threads& threads,
                           Message* message) {
-    const Append x{problem, a, kernels};
-    const int64_t rows = rows_of(a.cu_seqlens_new, problem.d.batch, a.seqlen_new);
+    const Append x{problem, args, kernels};
+    const int64_t rows = rows_of(args.cu_seqlens_new, problem.d.batch, args.seqlen_new);
     return for_rows(threads, rows,
                     4.0 * double(rows) * (double(problem.d.heads_k * problem.d.dim_qk) + double(problem.d.heads_v * problem.d.dim_v)),
                     append_row, &x, message);
 }
 
-fa_status_t run_rotary(const Problem& problem, const fa_rotary_args_t& a, const Kernels& kernels, const Threads& threads,
+fa_status_t run_rotary(const Problem& problem, const fa_rotary_args_t& args, const Kernels& kernels, const Threads& threads,
                        Message* message) {
-    const Rotary x{problem, a, kernels};
-    const int64_t rows = rows_of(query_spans(problem, a.cu_seqlens, nullptr).cu_seqlens, problem.d.batch, problem.d.seqlen_q);
+    const Rotary x{problem, args, kernels};
+    const int64_t rows = rows_of(query_spans(problem, args.cu_seqlens, nullptr).cu_seqlens, problem.d.batch, problem.d.seqlen_q);
     return for_rows(threads, rows, 4.0 * double(rows * problem.d.heads_q) * double(problem.d.dim_qk), rotary_row, &x, message);
 }
 

@@ -8,10 +8,12 @@
 namespace fa {
 namespace cpu {
 
-fa_status_t run_merge(const Problem& problem, const fa_merge_args_t& a, const Kernels& kernels, const Threads& threads, Message* message);
-fa_status_t run_append_kv(const Problem& problem, const fa_append_kv_args_t& a, const Kernels& kernels, const Threads& threads,
+fa_status_t run_merge(const Problem& problem, const fa_merge_args_t& args, const Kernels& kernels, const Threads& threads,
+                      Message* message);
+fa_status_t run_append_kv(const Problem& problem, const fa_append_kv_args_t& args, const Kernels& kernels, const Threads& threads,
                           Message* message);
-fa_status_t run_rotary(const Problem& problem, const fa_rotary_args_t& a, const Kernels& kernels, const Threads& threads, Message* message);
+fa_status_t run_rotary(const Problem& problem, const fa_rotary_args_t& args, const Kernels& kernels, const Threads& threads,
+                       Message* message);
 
 constexpr int64_t kMaxDim = 1024;
 
