@@ -13,7 +13,7 @@ struct Totals {
     Gathered gathered;  // of the keys in the buffer, over this rank's rows
     int64_t key_bytes;  // of a key in a message
 };
-Totals lay_out(const Job& job, const Chunks& c, Shares* own, Shares* others) {
+Totals lay_out(const Job& job, const Chunks& chunks, Shares* own, Shares* others) {
     const auto take = [](const View& like, int64_t heads, const void* wanted, int64_t sequences, int64_t rows, Shares* from) {
         View v = wide(like.of_heads(0, heads), nullptr, rows);
         if (wanted) v.data = from->take(bytes_of(v, sequences, rows));
@@ -21,12 +21,12 @@ Totals lay_out(const Job& job, const Chunks& c, Shares* own, Shares* others) {
     };
     Totals s{};
     Shares keys(nullptr);
-    s.gathered.keys = lay_out_gathered(job, c, &keys).keys;
-    s.dq = take(job.q, c.q, job.g.dq, job.row_batch(), job.local_rows, own);
-    s.dk = take(job.k, c.k, job.g.dk, job.key_batch(), job.local_keys, own);
-    s.dv = take(job.v, c.v, job.g.dv, job.key_batch(), job.local_keys, own);
-    s.gathered.k = take(job.k, c.k, job.g.dk, 1, s.gathered.keys, others);
-    s.gathered.v = take(job.v, c.v, job.g.dv, 1, s.gathered.keys, others);
+    s.gathered.keys = lay_out_gathered(job, chunks, &keys).keys;
+    s.dq = take(job.q, chunks.q, job.g.dq, job.row_batch(), job.local_rows, own);
+    s.dk = take(job.k, chunks.k, job.g.dk, job.key_batch(), job.local_keys, own);
+    s.dv = take(job.v, chunks.v, job.g.dv, job.key_batch(), job.local_keys, own);
+    s.gathered.k = take(job.k, chunks.k, job.g.dk, 1, s.gathered.keys, others);
+    s.gathered.v = take(job.v, chunks.v, job.g.dv, 1, s.gathered.keys, others);
     s.key_bytes = (job.g.dk ? s.dk.row_bytes() : 0) + (job.g.dv ? s.dv.row_bytes() : 0);
     return s;
 }
@@ -47,18 +47,18 @@ fa_status_t prepare(Job* job) {
     return grow(job->cp, kGradientReceive, uint64_t(in * s.key_bytes));
 }
 
-void compute(Job* job, const Chunks& c, int64_t chunk, const Gathered& g, const Totals& s) {
+void compute(Job* job, const Chunks& chunks, int64_t chunk, const Gathered& g, const Totals& s) {
     Moves moves(job);
     moves.clear(s.dq, job->row_batch(), job->local_rows);
     moves.clear(s.gathered.k, 1, s.gathered.keys);
     moves.clear(s.gathered.v, 1, s.gathered.keys);
     moves.flush();
-    each_gathered_piece(job, c, chunk, g, [&](const Piece& p, const Place& place) {
+    each_gathered_piece(job, chunks, chunk, g, [&](const Piece& p, const Place& place) {
         if (p.keys.rows == 0) return;
         const View dq = job->rows_of(s.dq, *p.segment).at(0, p.local_row, 0);
         differentiate(job, p, {dq, place.in(s.gathered.k), place.in(s.gathered.v), nullptr});
     });
-    moves.put(s.dq, job->dq.of_heads(chunk * c.q, c.q), job->d.q_dtype, job->accumulates(), job->row_batch(), job->local_rows);
+    moves.put(s.dq, job->dq.of_heads(chunk * chunks.q, chunks.q), job->d.q_dtype, job->accumulates(), job->row_batch(), job->local_rows);
     moves.flush();
 }
 
@@ -106,7 +106,7 @@ fa_status_t start_return(Job* job, const Totals& s, Group* group) {
     return FA_OK;
 }
 
-void finish(Job* job, const Chunks& c, int64_t chunk, const Totals& s) {
+void finish(Job* job, const Chunks& chunks, int64_t chunk, const Totals& s) {
     Moves moves(job);
     char* in = job->cp->slab[kGradientReceive].data;
     for (int32_t peer = 0; peer < job->ranks; peer++) {
@@ -118,8 +118,8 @@ void finish(Job* job, const Chunks& c, int64_t chunk, const Totals& s) {
         });
     }
     moves.flush();
-    moves.put(s.dk, job->dk.of_heads(chunk * c.k, c.k), job->d.k_dtype, job->accumulates(), job->key_batch(), job->local_keys);
-    moves.put(s.dv, job->dv.of_heads(chunk * c.v, c.v), job->d.v_dtype, job->accumulates(), job->key_batch(), job->local_keys);
+    moves.put(s.dk, job->dk.of_heads(chunk * chunks.k, chunks.k), job->d.k_dtype, job->accumulates(), job->key_batch(), job->local_keys);
+    moves.put(s.dv, job->dv.of_heads(chunk * chunks.v, chunks.v), job->d.v_dtype, job->accumulates(), job->key_batch(), job->local_keys);
     moves.flush();
 }
 

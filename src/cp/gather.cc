@@ -77,11 +77,11 @@ fa_status_t check_chunks(const Job& job, Message* message) {
                 ll(chunk), ll(step), ll(d.heads_k));
 }
 
-Gathered lay_out_gathered(const Job& job, const Chunks& c, Shares* shares) {
+Gathered lay_out_gathered(const Job& job, const Chunks& chunks, Shares* shares) {
     const int64_t keys = buffer_keys(job);
     Gathered g{job.k, job.v, keys};
-    g.k.heads = c.k;
-    g.v.heads = c.v;
+    g.k.heads = chunks.k;
+    g.v.heads = chunks.v;
     g.k = dense(g.k, nullptr, 0);
     g.v = dense(g.v, nullptr, 0);
     g.k.data = shares->take(keys * g.k.row_bytes());
@@ -89,7 +89,7 @@ Gathered lay_out_gathered(const Job& job, const Chunks& c, Shares* shares) {
     return g;
 }
 
-static int64_t row_bytes(const Job& job, const Chunks& c) { return c.k * job.k.head_bytes + c.v * job.v.head_bytes; }
+static int64_t row_bytes(const Job& job, const Chunks& chunks) { return chunks.k * job.k.head_bytes + chunks.v * job.v.head_bytes; }
 
 fa_status_t prepare_gather(Job* job) {
     const Chunks c = chunks_of(*job);
@@ -106,7 +106,7 @@ fa_status_t prepare_gather(Job* job) {
     return grow(job->cp, kKeys, uint64_t(shares.used()));
 }
 
-fa_status_t start_gather(Job* job, const Chunks& c, int64_t chunk, Group* group) {
+fa_status_t start_gather(Job* job, const Chunks& chunks, int64_t chunk, Group* group) {
     Moves moves(job);
     char *out = job->cp->slab[kSend].data, *in = job->cp->slab[kReceive].data;
     for (int32_t peer = 0; peer < job->ranks; peer++) {
@@ -114,10 +114,10 @@ fa_status_t start_gather(Job* job, const Chunks& c, int64_t chunk, Group* group)
         char* const begin = out;
         each_shared(*job, job->rank, peer, [&](const Segment& segment, const Range& keys, int64_t local, int64_t, const Range&) {
             // The segment of this rank, whose base its own iteration knows.
-            out = moves.pack(job->keys_of(job->k, segment).of_heads(chunk * c.k, c.k), segment.count, local, keys.rows, out);
-            out = moves.pack(job->keys_of(job->v, segment).of_heads(chunk * c.v, c.v), segment.count, local, keys.rows, out);
+            out = moves.pack(job->keys_of(job->k, segment).of_heads(chunk * chunks.k, chunks.k), segment.count, local, keys.rows, out);
+            out = moves.pack(job->keys_of(job->v, segment).of_heads(chunk * chunks.v, chunks.v), segment.count, local, keys.rows, out);
         });
-        const int64_t bytes = shared_keys(*job, peer, job->rank) * row_bytes(*job, c);
+        const int64_t bytes = shared_keys(*job, peer, job->rank) * row_bytes(*job, chunks);
         group->send(peer, begin, uint64_t(out - begin));
         group->receive(peer, in, uint64_t(bytes));
         in += bytes;
@@ -126,22 +126,24 @@ fa_status_t start_gather(Job* job, const Chunks& c, int64_t chunk, Group* group)
     return group->start();
 }
 
-void place_gathered(Job* job, const Chunks& c, int64_t chunk, const Gathered& g) {
+void place_gathered(Job* job, const Chunks& chunks, int64_t chunk, const Gathered& g) {
     Moves moves(job);
     char* in = job->cp->slab[kReceive].data;
     for (int32_t peer = 0; peer < job->ranks; peer++) {
-        each_shared(
-            *job, peer, job->rank, [&](const Segment& segment, const Range& keys, int64_t local, int64_t first, const Range& needed) {
-                const Place place{first, needed.rows};
-                const View k = place.in(g.k), v = place.in(g.v);
-                if (peer == job->rank) {
-                    moves.copy(job->keys_of(job->k, segment).of_heads(chunk * c.k, c.k), local, k, 0, segment.count, keys.rows, false);
-                    moves.copy(job->keys_of(job->v, segment).of_heads(chunk * c.v, c.v), local, v, 0, segment.count, keys.rows, false);
-                } else {
-                    in = moves.unpack(k, segment.count, 0, keys.rows, in);
-                    in = moves.unpack(v, segment.count, 0, keys.rows, in);
-                }
-            });
+        each_shared(*job, peer, job->rank,
+                    [&](const Segment& segment, const Range& keys, int64_t local, int64_t first, const Range& needed) {
+                        const Place place{first, needed.rows};
+                        const View k = place.in(g.k), v = place.in(g.v);
+                        if (peer == job->rank) {
+                            moves.copy(job->keys_of(job->k, segment).of_heads(chunk * chunks.k, chunks.k), local, k, 0, segment.count,
+                                       keys.rows, false);
+                            moves.copy(job->keys_of(job->v, segment).of_heads(chunk * chunks.v, chunks.v), local, v, 0, segment.count,
+                                       keys.rows, false);
+                        } else {
+                            in = moves.unpack(k, segment.count, 0, keys.rows, in);
+                            in = moves.unpack(v, segment.count, 0, keys.rows, in);
+                        }
+                    });
     }
     moves.flush();
 }

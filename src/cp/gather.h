@@ -46,17 +46,17 @@ struct Gathered {
     View k, v;
     int64_t keys;
 };
-Gathered lay_out_gathered(const Job& job, const Chunks& c, Shares* shares);
+Gathered lay_out_gathered(const Job& job, const Chunks& chunks, Shares* shares);
 
 // The buffers kSend, kReceive and kKeys; a chunk's messages; and what came, with this rank's own keys, to their places.
 fa_status_t prepare_gather(Job* job);
-fa_status_t start_gather(Job* job, const Chunks& c, int64_t chunk, Group* group);
-void place_gathered(Job* job, const Chunks& c, int64_t chunk, const Gathered& g);
+fa_status_t start_gather(Job* job, const Chunks& chunks, int64_t chunk, Group* group);
+void place_gathered(Job* job, const Chunks& chunks, int64_t chunk, const Gathered& g);
 int64_t gather_bytes(const Job& job);
 
 // Calls use(piece, place) for each range of rows with the keys that it sees.
 template <class Use>
-void each_gathered_piece(Job* job, const Chunks& c, int64_t chunk, const Gathered& g, const Use& use) {
+void each_gathered_piece(Job* job, const Chunks& chunks, int64_t chunk, const Gathered& g, const Use& use) {
     int64_t buffer = 0;
     for (Segments s(*job); s.next();) {
         const Ranges needed = needed_keys(*job, *s, job->rank);
@@ -67,11 +67,11 @@ void each_gathered_piece(Job* job, const Chunks& c, int64_t chunk, const Gathere
             p.segment = &*s;
             p.rows = s->own_rows.at[i];
             p.local_row = local;
-            p.head = chunk * c.q;
-            p.heads = c.q;
-            p.q = job->rows_of(job->q, *s).at(0, local, chunk * c.q);
-            p.o = job->rows_of(job->o, *s).at(0, local, chunk * c.q);
-            p.lse = job->lse_of(job->lse, *s).at(0, chunk * c.q, local);
+            p.head = chunk * chunks.q;
+            p.heads = chunks.q;
+            p.q = job->rows_of(job->q, *s).at(0, local, chunk * chunks.q);
+            p.o = job->rows_of(job->o, *s).at(0, local, chunk * chunks.q);
+            p.lse = job->lse_of(job->lse, *s).at(0, chunk * chunks.q, local);
             p.k = g.k;
             p.v = g.v;
             Place place{0, 0};
