@@ -43,10 +43,10 @@ static int64_t all_rows(const Job& job, int32_t rank, bool of_keys) {
 }
 
 // Of a rank's rows of one rank's heads.
-static int64_t message_bytes(const Job& job, const Turning& t, int32_t rank) {
+static int64_t message_bytes(const Job& job, const Turning& turning, int32_t rank) {
     const int64_t rows = all_rows(job, rank, false), keys = all_rows(job, rank, true);
     int64_t bytes = 0;
-    for (int i = 0; i < t.count; i++) bytes += (t.tensor[i].of_keys ? keys : rows) * t.tensor[i].full.row_bytes();
+    for (int i = 0; i < turning.count; i++) bytes += (turning.tensor[i].of_keys ? keys : rows) * turning.tensor[i].full.row_bytes();
     return bytes;
 }
 
@@ -63,31 +63,31 @@ static View full_of(const Job& job, const Turned& t, const Segment& segment) {
 // Calls move(view, sequences, first row, rows) for this rank's rows of the peer's heads; and, in the same order, for the peer's
 // rows of this rank's heads.
 template <class Move>
-static void each_local(const Job& job, const Turning& t, int32_t peer, const Move& move) {
+static void each_local(const Job& job, const Turning& turning, int32_t peer, const Move& move) {
     for (Segments s(job); s.next();)
-        for (int n = 0; n < t.count; n++) {
-            const Ranges& ranges = t.tensor[n].of_keys ? s->own_keys : s->own_rows;
-            const View view = local_of(job, t.tensor[n], *s, peer);
+        for (int n = 0; n < turning.count; n++) {
+            const Ranges& ranges = turning.tensor[n].of_keys ? s->own_keys : s->own_rows;
+            const View view = local_of(job, turning.tensor[n], *s, peer);
             int64_t at = 0;
             for (int32_t i = 0; i < ranges.count; at += ranges.at[i++].rows) move(view, s->count, at, ranges.at[i].rows);
         }
 }
 template <class Move>
-static void each_full(const Job& job, const Turning& t, int32_t peer, const Move& move) {
+static void each_full(const Job& job, const Turning& turning, int32_t peer, const Move& move) {
     for (Segments s(job); s.next();)
-        for (int n = 0; n < t.count; n++) {
-            const View view = full_of(job, t.tensor[n], *s);
-            const Ranges ranges = ranges_of(job.partition, t.tensor[n].of_keys ? s->keys : s->rows, peer);
+        for (int n = 0; n < turning.count; n++) {
+            const View view = full_of(job, turning.tensor[n], *s);
+            const Ranges ranges = ranges_of(job.partition, turning.tensor[n].of_keys ? s->keys : s->rows, peer);
             for (int32_t i = 0; i < ranges.count; i++) move(view, s->count, ranges.at[i].begin, ranges.at[i].rows);
         }
 }
 
 // This rank's own rows of its own heads, which need no message.
-static void turn_own(const Job& job, const Turning& t, Towards side, Moves* moves) {
+static void turn_own(const Job& job, const Turning& turning, Towards side, Moves* moves) {
     for (Segments s(job); s.next();)
-        for (int n = 0; n < t.count; n++) {
-            const View local = local_of(job, t.tensor[n], *s, job.rank), full = full_of(job, t.tensor[n], *s);
-            const Ranges& ranges = t.tensor[n].of_keys ? s->own_keys : s->own_rows;
+        for (int n = 0; n < turning.count; n++) {
+            const View local = local_of(job, turning.tensor[n], *s, job.rank), full = full_of(job, turning.tensor[n], *s);
+            const Ranges& ranges = turning.tensor[n].of_keys ? s->own_keys : s->own_rows;
             int64_t at = 0;
             for (int32_t i = 0; i < ranges.count; at += ranges.at[i++].rows) {
                 if (side == Towards::heads) moves->copy(local, at, full, ranges.at[i].begin, s->count, ranges.at[i].rows, false);
@@ -96,25 +96,25 @@ static void turn_own(const Job& job, const Turning& t, Towards side, Moves* move
         }
 }
 
-int64_t sent_bytes(const Job& job, const Turning& t, Towards side) {
-    return side == Towards::heads ? message_bytes(job, t, job.rank) * (job.ranks - 1) : received_bytes(job, t, Towards::heads);
+int64_t sent_bytes(const Job& job, const Turning& turning, Towards side) {
+    return side == Towards::heads ? message_bytes(job, turning, job.rank) * (job.ranks - 1) : received_bytes(job, turning, Towards::heads);
 }
 
-int64_t received_bytes(const Job& job, const Turning& t, Towards side) {
-    if (side == Towards::rows) return sent_bytes(job, t, Towards::heads);
+int64_t received_bytes(const Job& job, const Turning& turning, Towards side) {
+    if (side == Towards::rows) return sent_bytes(job, turning, Towards::heads);
     int64_t sum = 0;
-    for (int32_t r = 0; r < job.ranks; r++) sum += r == job.rank ? 0 : message_bytes(job, t, r);
+    for (int32_t r = 0; r < job.ranks; r++) sum += r == job.rank ? 0 : message_bytes(job, turning, r);
     return sum;
 }
 
 // Do tensors travel as messages of their own, from or to where they lie, instead of all together from and to buffers? In host memory a copy
 // costs more than a message of so many bytes; on a device, where a message costs more, all are packed in one launch. The same on all ranks.
-static bool travels_apart(const Job& job, const Turning& t) {
+static bool travels_apart(const Job& job, const Turning& turning) {
     constexpr int64_t kLeastBytes = 1 << 16;
     int64_t bytes = 0;
-    for (int i = 0; i < t.count; i++)
-        bytes += bytes_of(t.tensor[i].full, full_batch(job, t.tensor[i].of_keys), full_rows(job, t.tensor[i].of_keys));
-    const int64_t messages = job.segments() * t.count * 2;  // ranges of a rank
+    for (int i = 0; i < turning.count; i++)
+        bytes += bytes_of(turning.tensor[i].full, full_batch(job, turning.tensor[i].of_keys), full_rows(job, turning.tensor[i].of_keys));
+    const int64_t messages = job.segments() * turning.count * 2;  // ranges of a rank
     return !job.cp->device && bytes >= messages * job.ranks * kLeastBytes;
 }
 
@@ -123,8 +123,8 @@ static bool dense_rows(const View& v, int64_t sequences) {
     return sequences == 1 && v.row == v.row_bytes() && (v.heads == 1 || v.head == v.head_bytes);
 }
 
-fa_status_t turn(Job* job, const Turning& t, Towards side, const char* what) {
-    const bool to_heads = side == Towards::heads, apart = travels_apart(*job, t), adds = !to_heads && job->accumulates();
+fa_status_t turn(Job* job, const Turning& turning, Towards side, const char* what) {
+    const bool to_heads = side == Towards::heads, apart = travels_apart(*job, turning), adds = !to_heads && job->accumulates();
     Group group(job->cp);
     Moves moves(job);
     char *out = job->cp->slab[kSend].data, *in = job->cp->slab[kReceive].data;
@@ -153,18 +153,18 @@ fa_status_t turn(Job* job, const Turning& t, Towards side, const char* what) {
             received = in;
         };
         if (to_heads) {
-            each_local(*job, t, peer, send_one);
-            each_full(*job, t, peer, receive_one);
+            each_local(*job, turning, peer, send_one);
+            each_full(*job, turning, peer, receive_one);
         } else {
-            each_full(*job, t, peer, send_one);
-            each_local(*job, t, peer, receive_one);
+            each_full(*job, turning, peer, send_one);
+            each_local(*job, turning, peer, receive_one);
         }
         group.send(peer, sent, uint64_t(out - sent));  // all together, or nothing
         group.receive(peer, received, uint64_t(in - received));
     }
     moves.flush();
     FA_TRY(group.start());
-    turn_own(*job, t, side, &moves);
+    turn_own(*job, turning, side, &moves);
     moves.flush();
     FA_TRY(group.wait(what));
     char* from = job->cp->slab[kReceive].data;
@@ -174,8 +174,8 @@ fa_status_t turn(Job* job, const Turning& t, Towards side, const char* what) {
     };
     for (int32_t peer = 0; peer < job->ranks; peer++) {
         if (peer == job->rank) continue;
-        if (to_heads) each_full(*job, t, peer, unpack_one);
-        else each_local(*job, t, peer, unpack_one);
+        if (to_heads) each_full(*job, turning, peer, unpack_one);
+        else each_local(*job, turning, peer, unpack_one);
     }
     moves.flush();
     return FA_OK;

@@ -29,11 +29,11 @@ void clear_full(const Job& job, const Turned& t, Moves* moves);
 enum class Towards { heads, rows };
 
 // Bytes of all messages that this rank sends, and gets.
-int64_t sent_bytes(const Job& job, const Turning& t, Towards side);
-int64_t received_bytes(const Job& job, const Turning& t, Towards side);
+int64_t sent_bytes(const Job& job, const Turning& turning, Towards side);
+int64_t received_bytes(const Job& job, const Turning& turning, Towards side);
 
 // what: of the sentence, "o by rows". Gradients are added to rows where the call accumulates. Uses kSend and kReceive.
-fa_status_t turn(Job* job, const Turning& t, Towards side, const char* what);
+fa_status_t turn(Job* job, const Turning& turning, Towards side, const char* what);
 
 }  // namespace cp
 }  // namespace fa
