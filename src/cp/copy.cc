@@ -40,7 +40,7 @@ void Moves::move(const View& from, int32_t from_dtype, const View& to, int32_t t
 }
 
 // Rows as a message has them.
-static View message_of(const View& v, char* data, int64_t rows) { return dense(v, data, rows); }
+static View message_of(const View& view, char* data, int64_t rows) { return dense(view, data, rows); }
 
 char* Moves::pack(const View& from, int64_t sequences, int64_t row, int64_t rows, char* dense) {
     move(from.at(0, row, 0), kByte, message_of(from, dense, rows), kByte, sequences, rows, from.head_bytes, false);

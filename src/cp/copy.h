@@ -6,7 +6,7 @@ namespace fa {
 namespace cp {
 
 // Bytes of so many rows of all sequences and of the view's heads.
-inline int64_t bytes_of(const View& v, int64_t sequences, int64_t rows) { return sequences * rows * v.row_bytes(); }
+inline int64_t bytes_of(const View& view, int64_t sequences, int64_t rows) { return sequences * rows * view.row_bytes(); }
 
 // Where keys of a segment lie in a buffer of [key][heads][dim]: from row `first` on, those of a sequence `stride` rows behind the last
 // one's.

@@ -80,9 +80,9 @@ struct Job {
     Range band(const Segment& segment, const Range& rows) const;
     int64_t diagonal(const Segment& segment, int64_t sequence) const;
     // This rank's part of a segment, from its first sequence and first local row or key on.
-    View rows_of(const View& v, const Segment& segment) const { return v.at(packed_q ? 0 : segment.first, segment.row_base, 0); }
-    View keys_of(const View& v, const Segment& segment) const { return v.at(packed_k ? 0 : segment.first, segment.key_base, 0); }
-    LseView lse_of(const LseView& v, const Segment& segment) const { return v.at(packed_q ? 0 : segment.first, 0, segment.row_base); }
+    View rows_of(const View& view, const Segment& segment) const { return view.at(packed_q ? 0 : segment.first, segment.row_base, 0); }
+    View keys_of(const View& view, const Segment& segment) const { return view.at(packed_k ? 0 : segment.first, segment.key_base, 0); }
+    LseView lse_of(const LseView& view, const Segment& segment) const { return view.at(packed_q ? 0 : segment.first, 0, segment.row_base); }
     int64_t keys_on(int32_t r) const;  // as local_keys, of any rank
 };
 

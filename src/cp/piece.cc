@@ -8,16 +8,16 @@ constexpr uint64_t kOfPieces =
     FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_O_SCALE | FA_OPERAND_RNG_STATE;
 constexpr uint32_t kAllStrided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE;
 
-static void put(int64_t stride[4], const View& v) {
-    stride[0] = v.batch / v.unit;
-    stride[1] = v.row / v.unit;
-    stride[2] = v.head / v.unit;
+static void put(int64_t stride[4], const View& view) {
+    stride[0] = view.batch / view.unit;
+    stride[1] = view.row / view.unit;
+    stride[2] = view.head / view.unit;
     stride[3] = 1;
 }
-static void put(int64_t stride[3], const LseView& v) {
-    stride[0] = v.batch;
-    stride[1] = v.head;
-    stride[2] = v.row;
+static void put(int64_t stride[3], const LseView& view) {
+    stride[0] = view.batch;
+    stride[1] = view.head;
+    stride[2] = view.row;
 }
 
 fa_status_t checked(Job* job, fa_status_t status) {

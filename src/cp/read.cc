@@ -103,8 +103,8 @@ View view_of(const void* data, int32_t dtype, bool strided, const int64_t stride
     return v;
 }
 
-fa_status_t check_data(const char* name, const View& v, int64_t batch, int64_t rows, Message* message) {
-    if (v.data || batch == 0 || rows == 0) return FA_OK;
+fa_status_t check_data(const char* name, const View& view, int64_t batch, int64_t rows, Message* message) {
+    if (view.data || batch == 0 || rows == 0) return FA_OK;
     return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer to this rank's rows", name);
 }
 

@@ -119,8 +119,8 @@ static bool travels_apart(const Job& job, const Turning& turning) {
 }
 
 // Are the rows one piece of memory?
-static bool dense_rows(const View& v, int64_t sequences) {
-    return sequences == 1 && v.row == v.row_bytes() && (v.heads == 1 || v.head == v.head_bytes);
+static bool dense_rows(const View& view, int64_t sequences) {
+    return sequences == 1 && view.row == view.row_bytes() && (view.heads == 1 || view.head == view.head_bytes);
 }
 
 fa_status_t turn(Job* job, const Turning& turning, Towards side, const char* what) {
@@ -131,20 +131,20 @@ fa_status_t turn(Job* job, const Turning& turning, Towards side, const char* wha
     for (int32_t peer = 0; peer < job->ranks; peer++) {
         if (peer == job->rank) continue;
         char *sent = out, *received = in;
-        const auto send_one = [&](const View& v, int64_t sequences, int64_t row, int64_t rows) {
-            if (apart && dense_rows(v, sequences)) {
-                group.send(peer, v.at(0, row, 0).data, uint64_t(bytes_of(v, sequences, rows)));
+        const auto send_one = [&](const View& view, int64_t sequences, int64_t row, int64_t rows) {
+            if (apart && dense_rows(view, sequences)) {
+                group.send(peer, view.at(0, row, 0).data, uint64_t(bytes_of(view, sequences, rows)));
                 return;
             }
-            out = moves.pack(v, sequences, row, rows, out);
+            out = moves.pack(view, sequences, row, rows, out);
             if (!apart) return;
             group.send(peer, sent, uint64_t(out - sent));
             sent = out;
         };
-        const auto receive_one = [&](const View& v, int64_t sequences, int64_t row, int64_t rows) {
-            const int64_t bytes = bytes_of(v, sequences, rows);
-            if (apart && !adds && dense_rows(v, sequences)) {
-                group.receive(peer, v.at(0, row, 0).data, uint64_t(bytes));
+        const auto receive_one = [&](const View& view, int64_t sequences, int64_t row, int64_t rows) {
+            const int64_t bytes = bytes_of(view, sequences, rows);
+            if (apart && !adds && dense_rows(view, sequences)) {
+                group.receive(peer, view.at(0, row, 0).data, uint64_t(bytes));
                 return;
             }
             in += bytes;
@@ -168,9 +168,9 @@ fa_status_t turn(Job* job, const Turning& turning, Towards side, const char* wha
     moves.flush();
     FA_TRY(group.wait(what));
     char* from = job->cp->slab[kReceive].data;
-    const auto unpack_one = [&](const View& v, int64_t sequences, int64_t row, int64_t rows) {
-        if (apart && !adds && dense_rows(v, sequences)) return;
-        from = adds ? moves.add(v, sequences, row, rows, from) : moves.unpack(v, sequences, row, rows, from);
+    const auto unpack_one = [&](const View& view, int64_t sequences, int64_t row, int64_t rows) {
+        if (apart && !adds && dense_rows(view, sequences)) return;
+        from = adds ? moves.add(view, sequences, row, rows, from) : moves.unpack(view, sequences, row, rows, from);
     };
     for (int32_t peer = 0; peer < job->ranks; peer++) {
         if (peer == job->rank) continue;
