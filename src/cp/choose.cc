@@ -11,15 +11,15 @@ constexpr const Method* kMethods[] = {&kUlysses, &kAllGather, &kRingAttention, &
 Way way_of(const Method& method) { return &method == &kUlysses ? Way::ulysses : &method == &kAllGather ? Way::all_gather : Way::ring; }
 
 // Keys of a row, at most, and of the rows' pairs the share that the mask leaves.
-void share_by_mask(const fa_attention_desc_t& desc, double keys, Sharing* s) {
+void share_by_mask(const fa_attention_desc_t& desc, double keys, Sharing* sharing) {
     const bool causal = (desc.flags & FA_CAUSAL) != 0, window = (desc.flags & FA_WINDOW) != 0;
     double width = keys;
     if (window && desc.window_left >= 0 && (causal || desc.window_right >= 0))
         width = double(desc.window_left) + 1 + (causal ? 0 : double(desc.window_right));
     if (desc.chunk > 0 && double(desc.chunk) < width) width = double(desc.chunk);
-    const double band = keys > 0 && width < keys ? width / keys : 1, others = double(s->ranks - 1) / double(s->ranks);
-    s->pairs = causal && band > .5 ? .5 : band;
-    s->seen = band < 1 && 2 * band < others ? 2 * band / others : 1;  // before each of a rank's two ranges
+    const double band = keys > 0 && width < keys ? width / keys : 1, others = double(sharing->ranks - 1) / double(sharing->ranks);
+    sharing->pairs = causal && band > .5 ? .5 : band;
+    sharing->seen = band < 1 && 2 * band < others ? 2 * band / others : 1;  // before each of a rank's two ranges
 }
 
 Sharing sharing_of(const Job& job) {

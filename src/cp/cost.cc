@@ -18,31 +18,31 @@ double largest_divisor_up_to(int64_t n, double limit) {
     return double(found);
 }
 
-double chunks_of(const Sharing& s) {
-    if (s.chunks > 0) return double(s.chunks);
-    const double bytes_of_head = 2 * s.element * s.batch * s.n * s.dim;
-    return double(s.heads_kv) / largest_divisor_up_to(s.heads_kv, kChunkBytes / bytes_of_head);
+double chunks_of(const Sharing& sharing) {
+    if (sharing.chunks > 0) return double(sharing.chunks);
+    const double bytes_of_head = 2 * sharing.element * sharing.batch * sharing.n * sharing.dim;
+    return double(sharing.heads_kv) / largest_divisor_up_to(sharing.heads_kv, kChunkBytes / bytes_of_head);
 }
 
 // Elements of q, and of k and v, of all ranks.
-double q_elements(const Sharing& s) { return s.batch * s.n * s.dim * double(s.heads_q); }
-double kv_elements(const Sharing& s) { return 2 * s.batch * s.n * s.dim * double(s.heads_kv); }
+double q_elements(const Sharing& sharing) { return sharing.batch * sharing.n * sharing.dim * double(sharing.heads_q); }
+double kv_elements(const Sharing& sharing) { return 2 * sharing.batch * sharing.n * sharing.dim * double(sharing.heads_kv); }
 
 // What a rank moves in its memory and what its calls lose, beside attention: bytes, and calls of the core.
 struct Beside {
     double bytes, calls;
 };
-Beside beside(Way way, const Sharing& s, const Sharded& c, bool backward) {
-    const double ranks = double(s.ranks), own_q = q_elements(s) / ranks, kv = kv_elements(s);
-    const double keys = c.forward.bytes, returned = backward ? c.forward.bytes * kFloat / s.element : 0;
+Beside beside(Way way, const Sharing& sharing, const Sharded& c, bool backward) {
+    const double ranks = double(sharing.ranks), own_q = q_elements(sharing) / ranks, kv = kv_elements(sharing);
+    const double keys = c.forward.bytes, returned = backward ? c.forward.bytes * kFloat / sharing.element : 0;
     const double f32_dq = kFloat * own_q, f32_kv = kFloat * kv, own_kv = f32_kv / ranks;
     if (way == Way::ulysses) return {4 * (backward ? c.backward.bytes : keys), 1};  // packed and taken apart
     if (way == Way::all_gather) {
-        const double gathered = 2 * keys + 2 * s.seen * kv * s.element, calls = 2 * chunks_of(s);
+        const double gathered = 2 * keys + 2 * sharing.seen * kv * sharing.element, calls = 2 * chunks_of(sharing);
         if (!backward) return {gathered, calls};
         // f32 gradients of what was gathered are cleared and added to; those of other ranks' keys are packed, and added by the owner, whose
         // own are copied and at last rounded. dq is cleared, added to and rounded.
-        return {gathered + 3 * s.seen * f32_kv + 5 * returned + 4 * own_kv + 4.5 * f32_dq, calls};
+        return {gathered + 3 * sharing.seen * f32_kv + 5 * returned + 4 * own_kv + 4.5 * f32_dq, calls};
     }
     // Of a step's two pieces each has half of the rank's rows, whose f32 o is merged, and in the end rounded; in the backward it adds to
     // dq, dk, dv.
@@ -55,16 +55,17 @@ double exchange(double bytes, const Machine& m) { return bytes / m.rate + m.late
 
 }  // namespace
 
-Sharded cost_of(Way way, const Sharing& s) {
-    const double ranks = double(s.ranks), peers = ranks - 1, rows = s.batch * s.n;
-    const double q = q_elements(s), kv = kv_elements(s), lse = rows * double(s.heads_q) * kFloat, messages = kStatuses * peers;
-    const double work = 4 * s.pairs * q * s.n / ranks;
+Sharded cost_of(Way way, const Sharing& sharing) {
+    const double ranks = double(sharing.ranks), peers = ranks - 1, rows = sharing.batch * sharing.n;
+    const double q = q_elements(sharing), kv = kv_elements(sharing), lse = rows * double(sharing.heads_q) * kFloat,
+                 messages = kStatuses * peers;
+    const double work = 4 * sharing.pairs * q * sharing.n / ranks;
     Sharded c{true, {work, 0, messages}, {kBackwardWork * work, 0, messages}};
     if (way == Way::ulysses) {
         const double share = peers / (ranks * ranks);
-        c.possible = s.heads_kv % s.ranks == 0;
-        c.forward.bytes = share * (s.element * (2 * q + kv) + lse);
-        c.backward.bytes = share * (s.element * (3 * q + kv) + lse + s.element * (q + kv));
+        c.possible = sharing.heads_kv % sharing.ranks == 0;
+        c.forward.bytes = share * (sharing.element * (2 * q + kv) + lse);
+        c.backward.bytes = share * (sharing.element * (3 * q + kv) + lse + sharing.element * (q + kv));
         c.forward.messages += 2 * peers;
         c.backward.messages += 2 * peers;
         return c;
@@ -72,35 +73,35 @@ Sharded cost_of(Way way, const Sharing& s) {
     // All-gather sends what the mask lets others see. The first rank returns the gradients of all keys, and half of its own are seen by
     // others where the mask is causal.
     const bool gathers = way == Way::all_gather;
-    const double groups = gathers ? chunks_of(s) : 1, returned_by_first = gathers && s.pairs < 1 ? 0.5 : 1;
-    c.forward.bytes = s.seen * peers / ranks * kv * s.element;
-    c.backward.bytes = returned_by_first * c.forward.bytes + s.seen * peers / ranks * kv * kFloat;
+    const double groups = gathers ? chunks_of(sharing) : 1, returned_by_first = gathers && sharing.pairs < 1 ? 0.5 : 1;
+    c.forward.bytes = sharing.seen * peers / ranks * kv * sharing.element;
+    c.backward.bytes = returned_by_first * c.forward.bytes + sharing.seen * peers / ranks * kv * kFloat;
     c.forward.messages += groups * peers;
     c.backward.messages += 2 * groups * peers;
     return c;
 }
 
-Seconds seconds_of(Way way, const Sharing& s, const Machine& m) {
-    const Sharded c = cost_of(way, s);
-    const double speed = way == Way::ulysses || s.ranks == 1 ? m.speed : m.speed * m.pieces;
+Seconds seconds_of(Way way, const Sharing& sharing, const Machine& m) {
+    const Sharded c = cost_of(way, sharing);
+    const double speed = way == Way::ulysses || sharing.ranks == 1 ? m.speed : m.speed * m.pieces;
     Seconds t{c.forward.flops / speed, c.backward.flops / speed};
-    if (s.ranks == 1) return t;
-    const double returned = c.forward.bytes * kFloat / s.element;  // gradients of keys, all-gather and ring
-    if (way == Way::ulysses) {                                     // two exchanges a pass, before and after the work
+    if (sharing.ranks == 1) return t;
+    const double returned = c.forward.bytes * kFloat / sharing.element;  // gradients of keys, all-gather and ring
+    if (way == Way::ulysses) {                                           // two exchanges a pass, before and after the work
         t.forward += exchange(c.forward.bytes, m) + m.latency;
         t.backward += exchange(c.backward.bytes, m) + m.latency;
     } else if (way == Way::all_gather) {  // the first chunk's keys come, and the last one's gradients go, while nothing is computed
-        const double n = chunks_of(s), keys = exchange(c.forward.bytes / n, m), gradients = exchange(returned / n, m);
+        const double n = chunks_of(sharing), keys = exchange(c.forward.bytes / n, m), gradients = exchange(returned / n, m);
         t.forward = keys + (n - 1) * larger(keys, t.forward / n) + t.forward / n;
         t.backward = keys + (n - 1) * larger(keys + gradients, t.backward / n) + t.backward / n + gradients;
     } else {  // a step of the ring hides behind the work of one rank's keys
-        const double n = double(s.ranks), steps = n - 1, keys = exchange(c.forward.bytes / steps, m),
+        const double n = double(sharing.ranks), steps = n - 1, keys = exchange(c.forward.bytes / steps, m),
                      gradients = exchange(returned / steps, m);
         t.forward = steps * larger(keys, t.forward / n) + t.forward / n;
         t.backward = larger(keys, t.backward / n) + (steps - 1) * larger(keys + gradients, t.backward / n) + t.backward / n + gradients;
     }
     for (int backward = 0; backward < 2; backward++) {
-        const Beside b = beside(way, s, c, backward != 0);
+        const Beside b = beside(way, sharing, c, backward != 0);
         (backward ? t.backward : t.forward) += kStatuses * m.latency + b.calls * m.call + (m.memory > 0 ? b.bytes / m.memory : 0);
     }
     return t;

@@ -37,13 +37,13 @@ struct Sharded {
     bool possible;  // Ulysses: ranks divide the heads of k and v
     Pass forward, backward;
 };
-Sharded cost_of(Way way, const Sharing& s);
+Sharded cost_of(Way way, const Sharing& sharing);
 
 // Messages are hidden behind work where the method allows it.
 struct Seconds {
     double forward, backward;
 };
-Seconds seconds_of(Way way, const Sharing& s, const Machine& m);
+Seconds seconds_of(Way way, const Sharing& sharing, const Machine& m);
 
 }  // namespace cp
 }  // namespace fa
