@@ -15,7 +15,7 @@ static fa_status_t run(Job* job) {
         place_gathered(job, c, chunk, g);
         group = Group(job->cp);
         if (chunk + 1 < c.count) FA_TRY(start_gather(job, c, chunk + 1, &group));
-        each_gathered_piece(job, c, chunk, g, [&](const Piece& p, const Place&) { attend(job, p); });
+        each_gathered_piece(job, c, chunk, g, [&](const Piece& piece, const Place&) { attend(job, piece); });
     }
     return FA_OK;
 }

@@ -53,10 +53,10 @@ void compute(Job* job, const Chunks& chunks, int64_t chunk, const Gathered& g, c
     moves.clear(s.gathered.k, 1, s.gathered.keys);
     moves.clear(s.gathered.v, 1, s.gathered.keys);
     moves.flush();
-    each_gathered_piece(job, chunks, chunk, g, [&](const Piece& p, const Place& place) {
-        if (p.keys.rows == 0) return;
-        const View dq = job->rows_of(s.dq, *p.segment).at(0, p.local_row, 0);
-        differentiate(job, p, {dq, place.in(s.gathered.k), place.in(s.gathered.v), nullptr});
+    each_gathered_piece(job, chunks, chunk, g, [&](const Piece& piece, const Place& place) {
+        if (piece.keys.rows == 0) return;
+        const View dq = job->rows_of(s.dq, *piece.segment).at(0, piece.local_row, 0);
+        differentiate(job, piece, {dq, place.in(s.gathered.k), place.in(s.gathered.v), nullptr});
     });
     moves.put(s.dq, job->dq.of_heads(chunk * chunks.q, chunks.q), job->d.q_dtype, job->accumulates(), job->row_batch(), job->local_rows);
     moves.flush();

@@ -37,32 +37,34 @@ fa_status_t give_offsets(Job* job, int64_t count, const int32_t** given) {
 
 // Row i of the piece stands on key i + off of the piece. Where a named alignment says the same for all sequences, no array of offsets does,
 // and a causal mask that hides no key is left out: kernels are faster without, on GPUs above all.
-static fa_status_t place(Job* job, const Piece& p, fa_attention_desc_t* desc, fa_forward_args_t* args) {
-    const auto offset_of = [&](int64_t b) { return job->diagonal(*p.segment, p.segment->first + b) + p.rows.begin - p.keys.begin; };
+static fa_status_t place(Job* job, const Piece& piece, fa_attention_desc_t* desc, fa_forward_args_t* args) {
+    const auto offset_of = [&](int64_t b) {
+        return job->diagonal(*piece.segment, piece.segment->first + b) + piece.rows.begin - piece.keys.begin;
+    };
     int64_t least = offset_of(0), most = least;
-    for (int64_t b = 0; b < p.segment->count; b++) {
+    for (int64_t b = 0; b < piece.segment->count; b++) {
         const int64_t off = offset_of(b);
         if (off < INT32_MIN || off > INT32_MAX) {
             job->computed =
                 fail(&job->cp->message, FA_UNSUPPORTED, "causal_offset[%lld] puts a row %lld keys from its part: expected fewer than 2^31",
-                     ll(p.segment->first + b), ll(off));
+                     ll(piece.segment->first + b), ll(off));
             return job->computed;
         }
         least = off < least ? off : least;
         most = off > most ? off : most;
     }
-    if (least >= p.keys.rows - 1) desc->flags &= ~uint32_t(FA_CAUSAL);
+    if (least >= piece.keys.rows - 1) desc->flags &= ~uint32_t(FA_CAUSAL);
     const bool nothing = (desc->flags & (FA_CAUSAL | FA_WINDOW)) == 0 && desc->chunk == 0 && !(desc->operands & FA_OPERAND_ALIBI),
                one = least == most;
-    desc->alignment = nothing                                    ? FA_ALIGN_UNSET
-                      : one && most == 0                         ? FA_ALIGN_TOP_LEFT
-                      : one && most == p.keys.rows - p.rows.rows ? FA_ALIGN_BOTTOM_RIGHT
-                                                                 : FA_ALIGN_EXPLICIT;
+    desc->alignment = nothing                                            ? FA_ALIGN_UNSET
+                      : one && most == 0                                 ? FA_ALIGN_TOP_LEFT
+                      : one && most == piece.keys.rows - piece.rows.rows ? FA_ALIGN_BOTTOM_RIGHT
+                                                                         : FA_ALIGN_EXPLICIT;
     if (desc->alignment != FA_ALIGN_EXPLICIT) return FA_OK;
     int32_t* const offset = reinterpret_cast<int32_t*>(job->cp->slab[kOffsets].data);
-    for (int64_t b = 0; b < p.segment->count; b++) offset[b] = int32_t(offset_of(b));
+    for (int64_t b = 0; b < piece.segment->count; b++) offset[b] = int32_t(offset_of(b));
     desc->operands |= FA_OPERAND_CAUSAL_OFFSET;
-    return give_offsets(job, p.segment->count, &args->causal_offset);
+    return give_offsets(job, piece.segment->count, &args->causal_offset);
 }
 
 // Where an operand has the piece's first sequence, head, row and key.
@@ -70,19 +72,19 @@ template <class T>
 static const T* moved(const T* base, int64_t elements, int64_t bytes) {
     return reinterpret_cast<const T*>(reinterpret_cast<const char*>(base) + elements * bytes);
 }
-static int64_t pair_index(const int64_t stride[4], const Piece& p) {
-    return p.segment->first * stride[0] + p.head * stride[1] + p.local_row * stride[2] + p.keys.begin * stride[3];
+static int64_t pair_index(const int64_t stride[4], const Piece& piece) {
+    return piece.segment->first * stride[0] + piece.head * stride[1] + piece.local_row * stride[2] + piece.keys.begin * stride[3];
 }
 
 // Dropout: the piece's part of the whole's mask.
-static void draw_part(const Job& job, const Piece& p, fa_forward_args_t* args) {
+static void draw_part(const Job& job, const Piece& piece, fa_forward_args_t* args) {
     args->rng_state = job.a.rng_state;
     args->dropout_seed = job.a.dropout_seed;
     args->dropout_offset = job.a.dropout_offset;
-    args->dropout_row = job.a.dropout_row + p.rows.begin;
-    args->dropout_key = job.a.dropout_key + p.keys.begin;
+    args->dropout_row = job.a.dropout_row + piece.rows.begin;
+    args->dropout_key = job.a.dropout_key + piece.keys.begin;
     args->dropout_heads = job.dropout_heads();
-    args->dropout_head = job.a.dropout_head + p.segment->first * args->dropout_heads + p.head;
+    args->dropout_head = job.a.dropout_head + piece.segment->first * args->dropout_heads + piece.head;
 }
 
 // A piece, as the core takes it.
@@ -90,25 +92,25 @@ struct CoreCall {
     fa_attention_desc_t d;
     fa_forward_args_t a;
 };
-static fa_status_t describe(Job* job, const Piece& p, CoreCall* call) {
+static fa_status_t describe(Job* job, const Piece& piece, CoreCall* call) {
     *call = {job->d, FA_FORWARD_ARGS_INIT};
     fa_attention_desc_t& d = call->d;
     fa_forward_args_t& a = call->a;
     d.operands &= kOfPieces;
     d.strided = kAllStrided;
-    d.batch = p.segment->count;
-    d.heads_q = p.heads;
-    d.heads_k = p.k.heads;
-    d.heads_v = p.v.heads;
-    d.seqlen_q = p.rows.rows;
-    d.seqlen_k = p.keys.rows;
+    d.batch = piece.segment->count;
+    d.heads_q = piece.heads;
+    d.heads_k = piece.k.heads;
+    d.heads_v = piece.v.heads;
+    d.seqlen_q = piece.rows.rows;
+    d.seqlen_k = piece.keys.rows;
     d.total_q = d.total_k = 0;
-    put(d.q_stride, p.q);
-    put(d.k_stride, p.k);
-    put(d.v_stride, p.v);
-    put(d.o_stride, p.o);
-    put(d.lse_stride, p.lse);
-    if (p.partial) {
+    put(d.q_stride, piece.q);
+    put(d.k_stride, piece.k);
+    put(d.v_stride, piece.v);
+    put(d.o_stride, piece.o);
+    put(d.lse_stride, piece.lse);
+    if (piece.partial) {
         d.o_dtype = FA_F32;
         d.operands = (d.operands | FA_OPERAND_LSE) & ~(FA_OPERAND_SINKS | FA_OPERAND_O_SCALE);
     }
@@ -116,35 +118,35 @@ static fa_status_t describe(Job* job, const Piece& p, CoreCall* call) {
         d.strided &= ~uint32_t(FA_STRIDED_LSE);
         for (int64_t& stride : d.lse_stride) stride = 0;
     }
-    if (job->positions) FA_TRY(place(job, p, &d, &a));
+    if (job->positions) FA_TRY(place(job, piece, &d, &a));
     a.flags = job->a.flags;
     a.stream = job->a.stream;
-    a.q = p.q.data;
-    a.k = p.k.data;
-    a.v = p.v.data;
-    a.o = p.o.data;
-    if (d.operands & FA_OPERAND_LSE) a.lse = p.lse.data;
+    a.q = piece.q.data;
+    a.k = piece.k.data;
+    a.v = piece.v.data;
+    a.o = piece.o.data;
+    if (d.operands & FA_OPERAND_LSE) a.lse = piece.lse.data;
     if (d.operands & FA_OPERAND_BIAS)
-        a.bias = moved(job->a.bias, pair_index(d.bias_stride, p), d.bias_dtype == 0 || d.bias_dtype == FA_F32 ? 4 : 2);
-    if (d.operands & FA_OPERAND_MASK) a.mask = moved(job->a.mask, pair_index(d.mask_stride, p), 1);
-    if (d.operands & FA_OPERAND_ALIBI) a.alibi_slopes = job->a.alibi_slopes + p.segment->first * d.alibi_batch_stride + p.head;
-    if (d.operands & FA_OPERAND_SINKS) a.sinks = job->a.sinks + p.head;
+        a.bias = moved(job->a.bias, pair_index(d.bias_stride, piece), d.bias_dtype == 0 || d.bias_dtype == FA_F32 ? 4 : 2);
+    if (d.operands & FA_OPERAND_MASK) a.mask = moved(job->a.mask, pair_index(d.mask_stride, piece), 1);
+    if (d.operands & FA_OPERAND_ALIBI) a.alibi_slopes = job->a.alibi_slopes + piece.segment->first * d.alibi_batch_stride + piece.head;
+    if (d.operands & FA_OPERAND_SINKS) a.sinks = job->a.sinks + piece.head;
     if (d.operands & FA_OPERAND_O_SCALE) a.o_scale = job->a.o_scale;
-    if (d.dropout_p > 0) draw_part(*job, p, &a);
+    if (d.dropout_p > 0) draw_part(*job, piece, &a);
     return FA_OK;
 }
 
-fa_status_t attend(Job* job, const Piece& p) {
+fa_status_t attend(Job* job, const Piece& piece) {
     if (job->computed != FA_OK) return job->computed;
     CoreCall call;
-    FA_TRY(describe(job, p, &call));
+    FA_TRY(describe(job, piece, &call));
     return checked(job, fa_forward_ex(job->cp->handle, &call.d, &call.a));
 }
 
-fa_status_t differentiate(Job* job, const Piece& p, const PieceGradients& g) {
+fa_status_t differentiate(Job* job, const Piece& piece, const PieceGradients& g) {
     if (job->computed != FA_OK) return job->computed;
     CoreCall call;
-    FA_TRY(describe(job, p, &call));
+    FA_TRY(describe(job, piece, &call));
     if (!g.dsinks) {
         call.d.operands &= ~uint64_t(FA_OPERAND_SINKS);
         call.a.sinks = nullptr;
@@ -155,11 +157,11 @@ fa_status_t differentiate(Job* job, const Piece& p, const PieceGradients& g) {
     a.flags = (job->g.flags & FA_ARGS_STREAM) | uint32_t(FA_BACKWARD_ACCUMULATE);
     a.stream = job->g.stream;
     a.forward = &call.a;
-    const View dout = job->rows_of(job->dout, *p.segment).at(0, p.local_row, p.head);
+    const View dout = job->rows_of(job->dout, *piece.segment).at(0, piece.local_row, piece.head);
     a.dout = dout.data;
     put(a.dout_stride, dout);
     if (job->dlse.data) {
-        const LseView dlse = job->lse_of(job->dlse, *p.segment).at(0, p.head, p.local_row);
+        const LseView dlse = job->lse_of(job->dlse, *piece.segment).at(0, piece.head, piece.local_row);
         a.dlse = dlse.data;
         put(a.dlse_stride, dlse);
     }

@@ -62,11 +62,11 @@ void clear(Moves* moves, const Pair& p, int64_t sequences, int64_t keys) {
 
 // totals: of the owner's keys, or of this rank's own.
 void compute(Job* job, int32_t owner, const Shard& shard, const View& all_dq, const Pair& totals) {
-    each_ring_piece(job, owner, shard, [&](Piece p, int64_t, int32_t, const auto& in) {
-        p.o = job->rows_of(job->o, *p.segment).at(0, p.local_row, 0);
-        p.lse = job->lse_of(job->lse, *p.segment).at(0, 0, p.local_row);
-        const View dq = job->rows_of(all_dq, *p.segment).at(0, p.local_row, 0);
-        differentiate(job, p, {dq, in(totals.dk, totals.dk), in(totals.dv, totals.dv), nullptr});
+    each_ring_piece(job, owner, shard, [&](Piece piece, int64_t, int32_t, const auto& in) {
+        piece.o = job->rows_of(job->o, *piece.segment).at(0, piece.local_row, 0);
+        piece.lse = job->lse_of(job->lse, *piece.segment).at(0, 0, piece.local_row);
+        const View dq = job->rows_of(all_dq, *piece.segment).at(0, piece.local_row, 0);
+        differentiate(job, piece, {dq, in(totals.dk, totals.dk), in(totals.dv, totals.dv), nullptr});
     });
 }
 
