@@ -42,7 +42,7 @@ Scratch lay_out_forward_scratch(const Problem& problem, Arena& arena) {
     return w;
 }
 
-BackwardScratch lay_out_scratch(const BackwardCall& backward, const BackwardSchedule& s, Arena& arena) {
+BackwardScratch lay_out_scratch(const BackwardCall& backward, const BackwardSchedule& schedule, Arena& arena) {
     const Problem& p = *backward.c.p;
     const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v;
     BackwardScratch x{};
@@ -55,15 +55,15 @@ BackwardScratch lay_out_scratch(const BackwardCall& backward, const BackwardSche
     x.slope = arena.allocate<float>(kTileKeys * kMaxRows);
     x.lse = arena.allocate<float>(kBackwardPanel * kMaxRows);
     x.delta = arena.allocate<float>(kBackwardPanel * kMaxRows);
-    const int64_t keys = backward.matrix ? kTileKeys : s.block_keys;  // dbias alone has f32 tiles then
+    const int64_t keys = backward.matrix ? kTileKeys : schedule.block_keys;  // dbias alone has f32 tiles then
     x.k = arena.allocate<float>(keys * dim);
     x.v = arena.allocate<float>(keys * dim_v);
     x.dk = arena.allocate<float>(key_panels(backward, dim).size());
     x.dv = arena.allocate<float>(key_panels(backward, dim_v).size());
-    x.dq = arena.allocate<float>(s.chunks > 1 ? 0 : s.tiles * dq_floats(backward));
-    x.initialized = arena.allocate<bool>(s.tiles);
-    if (backward.matrix) lay_out_operands(p, s.block_keys, &x.matrix, arena);
-    x.item_delta = arena.allocate<float>(s.rows);
+    x.dq = arena.allocate<float>(schedule.chunks > 1 ? 0 : schedule.tiles * dq_floats(backward));
+    x.initialized = arena.allocate<bool>(schedule.tiles);
+    if (backward.matrix) lay_out_operands(p, schedule.block_keys, &x.matrix, arena);
+    x.item_delta = arena.allocate<float>(schedule.rows);
     return x;
 }
 
@@ -242,26 +242,26 @@ BackwardSchedule make_backward_schedule(const Problem& problem, const Kernels& k
     return s;
 }
 
-fa_status_t run_backward(const Problem& problem, const fa_backward_args_t& args, const Kernels& kernels, const BackwardSchedule& s,
+fa_status_t run_backward(const Problem& problem, const fa_backward_args_t& args, const Kernels& kernels, const BackwardSchedule& schedule,
                          const Threads& threads, int64_t workers, char* memory, Message* message) {
     BackwardCall g;
     g.inputs = *args.forward;
     g.c = make_call(plan_call(problem, kernels, tile_method(problem, kernels), Method{}, false), problem, g.inputs);
     g.a = &args;
-    g.block_keys = s.block_keys;
-    g.matrix = s.matrix;
+    g.block_keys = schedule.block_keys;
+    g.matrix = schedule.matrix;
     BackwardRun run{&threads, workers, message};
     run.job.g = &g;
-    run.job.s = &s;
+    run.job.s = &schedule;
     run.job.shared = memory;
-    run.job.shares = memory + s.shared_bytes;
+    run.job.shares = memory + schedule.shared_bytes;
     // What has no elements takes no time, however many sequences and heads there are.
     const bool rows = problem.d.seqlen_q > 0, keys = problem.d.seqlen_k > 0, dq = args.dq && rows, dkv = (args.dk || args.dv) && keys;
-    g.c.sets.lists = key_lists(problem, memory + s.shared_bytes - s.list_bytes);
+    g.c.sets.lists = key_lists(problem, memory + schedule.shared_bytes - schedule.list_bytes);
     if (g.c.sets.lists.count > 0) run.all(g.c.sets.lists.count, run_expansion);
-    if ((dq || dkv) && s.chunks > 1) run.all(s.heads * s.tiles, compute_tile_deltas);
-    if (dq || dkv) run.all(s.items(), backward_chunk, s.chunks == 1 ? problem.d.heads_k : 0);
-    if (dq && s.chunks > 1) run.all(s.heads * s.tiles, merge_chunks);
+    if ((dq || dkv) && schedule.chunks > 1) run.all(schedule.heads * schedule.tiles, compute_tile_deltas);
+    if (dq || dkv) run.all(schedule.items(), backward_chunk, schedule.chunks == 1 ? problem.d.heads_k : 0);
+    if (dq && schedule.chunks > 1) run.all(schedule.heads * schedule.tiles, merge_chunks);
     if (args.dbias && rows && keys) run.all(dbias_blocks(g), run_dbias);
     if (args.dsinks) run.all(problem.d.heads_q, run_dsink);
     return run.status;

@@ -25,7 +25,7 @@ struct BackwardSchedule {
 };
 
 BackwardSchedule make_backward_schedule(const Problem& problem, const Kernels& kernels);
-fa_status_t run_backward(const Problem& problem, const fa_backward_args_t& args, const Kernels& kernels, const BackwardSchedule& s,
+fa_status_t run_backward(const Problem& problem, const fa_backward_args_t& args, const Kernels& kernels, const BackwardSchedule& schedule,
                          const Threads& threads, int64_t workers, char* memory, Message* message);
 
 }  // namespace cpu

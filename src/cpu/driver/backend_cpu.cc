@@ -148,11 +148,11 @@ ThreadsText threads_text(const Threads& threads, int64_t workers) {
 
 // A workspace is planned for as many workers as the process may have. How many a call has depends on the thread that makes it, too.
 using CountWorkers = int64_t(const Threads&, int64_t items, double flops);
-int64_t forward_workers(const Context& context, const Schedule& s, CountWorkers* count) {
-    return count(context.threads, s.items * (s.parallel_splits ? s.max_splits : 1), s.flops);
+int64_t forward_workers(const Context& context, const Schedule& schedule, CountWorkers* count) {
+    return count(context.threads, schedule.items * (schedule.parallel_splits ? schedule.max_splits : 1), schedule.flops);
 }
-int64_t backward_workers(const Context& context, const BackwardSchedule& s, CountWorkers* count) {
-    return count(context.threads, max_of(s.items(), s.tiles), s.flops);
+int64_t backward_workers(const Context& context, const BackwardSchedule& schedule, CountWorkers* count) {
+    return count(context.threads, max_of(schedule.items(), schedule.tiles), schedule.flops);
 }
 template <class AnySchedule>
 uint64_t workspace_bytes(const AnySchedule& s, int64_t workers) {

@@ -131,8 +131,8 @@ void finish_tile(const Call& call, const QueryTile& tile, PartialState& state, S
     if (call.p->has(FA_OPERAND_SCORES)) write_scores(call, tile, state, scratch);
 }
 
-KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
-    const int64_t size = split_keys(keys, s.num_splits, s.split_size);
+KeyBand split_range(const Schedule& schedule, int64_t keys, int64_t split) {
+    const int64_t size = split_keys(keys, schedule.num_splits, schedule.split_size);
     return {split * size, min_of((split + 1) * size, keys)};
 }
 
@@ -148,13 +148,13 @@ int init_tiles(const Call& call, const WorkItem& item, QueryTile* tiles, Scratch
     return n;
 }
 
-void run_split_mainloop(const Call& call, const Schedule& s, const QueryTile* tiles, int count, int64_t split, PartialState* states,
+void run_split_mainloop(const Call& call, const Schedule& schedule, const QueryTile* tiles, int count, int64_t split, PartialState* states,
                         Scratch& scratch) {
-    const KeyBand range = split_range(s, tiles[0].seq.k_len, split);
+    const KeyBand range = split_range(schedule, tiles[0].seq.k_len, split);
     for (int i = 0; i < count; i++) init_state(tiles[i], call.p->d.dim_v, states[i]);
     uint64_t sparse[kMaxPanel] = {};
-    bool all = s.may_stream_rows && streams_sparse_rows(call, tiles[0]);
-    for (int i = 0; s.may_stream_rows && i < count; i++) {
+    bool all = schedule.may_stream_rows && streams_sparse_rows(call, tiles[0]);
+    for (int i = 0; schedule.may_stream_rows && i < count; i++) {
         sparse[i] = streams_sparse_rows(call, tiles[i]) ? find_sparse_rows(call, tiles[i], range.begin, range.end) : 0;
         all &= sparse[i] == low_bits(tiles[i].rows);
     }
@@ -247,16 +247,16 @@ void fill_scores(const ForwardJob& job, int64_t index, char*, Scratch&) {
 }
 
 // Counted calls, the baselines and the scores output are those of the f32 tiles.
-void choose_methods(const Problem& problem, const Kernels& kernels, bool count, Schedule& s) {
-    s.method = tile_method(problem, kernels);
-    if (problem.d.algorithm != FA_ALGORITHM_FLASH) s.method.panel = 1;  // the baselines take one row tile at a time
+void choose_methods(const Problem& problem, const Kernels& kernels, bool count, Schedule& schedule) {
+    schedule.method = tile_method(problem, kernels);
+    if (problem.d.algorithm != FA_ALGORITHM_FLASH) schedule.method.panel = 1;  // the baselines take one row tile at a time
     if (count || problem.d.algorithm != FA_ALGORITHM_FLASH || problem.has(FA_OPERAND_SCORES)) return;
     // So few keys are not worth streaming, and rows that fill most of their vectors' lanes want no reductions across lanes.
     const int64_t rows = rows_together(problem);
     if (problem.d.seqlen_k <= kTileKeys && 2 * rows > kernels.lanes && rows <= kDecodeRows) return;
-    if (!decode_method(problem, kernels, &s.decode)) return;
-    if (rows <= s.decode.rows) s.method = s.decode;
-    else s.may_stream_rows = !matrix_method(problem, kernels, &s.method);
+    if (!decode_method(problem, kernels, &schedule.decode)) return;
+    if (rows <= schedule.decode.rows) schedule.method = schedule.decode;
+    else schedule.may_stream_rows = !matrix_method(problem, kernels, &schedule.method);
 }
 
 // Of `decode`: by vectors.
@@ -384,20 +384,20 @@ Schedule make_schedule(const Problem& problem, const Kernels& kernels, bool coun
     return s;
 }
 
-fa_status_t run_forward(Call call, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters,
+fa_status_t run_forward(Call call, const Schedule& schedule, const Threads& threads, int64_t workers, char* memory, Counters* counters,
                         Message* message) {
     ForwardRun run;
-    if (s.method.shared_bytes > 0) call.shared = memory;
-    call.sets.lists = key_lists(*call.p, memory + s.shared_bytes - s.list_bytes);
+    if (schedule.method.shared_bytes > 0) call.shared = memory;
+    call.sets.lists = key_lists(*call.p, memory + schedule.shared_bytes - schedule.list_bytes);
     run.c = &call;
     run.threads = &threads;
     run.workers = workers;
     run.m = message;
     ForwardJob& job = run.job;
     job.c = &call;
-    job.s = &s;
-    job.shared = memory + s.method.shared_bytes;
-    job.shares = memory + s.shared_bytes;
+    job.s = &schedule;
+    job.shared = memory + schedule.method.shared_bytes;
+    job.shares = memory + schedule.shared_bytes;
     job.flops = job.read = job.written = 0;
     run.all_steps();
     *counters = {job.flops, job.read, job.written};

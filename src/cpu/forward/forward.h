@@ -25,7 +25,7 @@ struct Schedule {
 Schedule make_schedule(const Problem& problem, const Kernels& kernels, bool count);
 
 // Runs the call on `workers` workers, each with its share of memory (shared part first).
-fa_status_t run_forward(Call call, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters,
+fa_status_t run_forward(Call call, const Schedule& schedule, const Threads& threads, int64_t workers, char* memory, Counters* counters,
                         Message* message);
 
 }  // namespace cpu
