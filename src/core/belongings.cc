@@ -53,30 +53,30 @@ constexpr Field kFields[] = {
 };
 
 // Where a field's first element lies that is not 0; NULL: all are.
-const char* first_value(const fa_attention_desc_t& desc, const Field& f) {
-    const char* const begin = reinterpret_cast<const char*>(&desc) + f.offset;
+const char* first_value(const fa_attention_desc_t& desc, const Field& field) {
+    const char* const begin = reinterpret_cast<const char*>(&desc) + field.offset;
     uint32_t word, at = 0;
-    for (; at < f.bytes; at += 4) {
+    for (; at < field.bytes; at += 4) {
         memcpy(&word, begin + at, 4);
-        if (word != 0) return begin + at / f.element * f.element;
+        if (word != 0) return begin + at / field.element * field.element;
     }
     return nullptr;
 }
 
-fa_status_t check_field(const fa_attention_desc_t& desc, uint64_t operands, const Field& f, Message* message) {
-    if (operands & f.operands) return FA_OK;
-    const char* const at = first_value(desc, f);
+fa_status_t check_field(const fa_attention_desc_t& desc, uint64_t operands, const Field& field, Message* message) {
+    if (operands & field.operands) return FA_OK;
+    const char* const at = first_value(desc, field);
     if (!at) return FA_OK;
     int32_t narrow;
     int64_t value;
-    if (f.element == 8) memcpy(&value, at, 8);
+    if (field.element == 8) memcpy(&value, at, 8);
     else value = (memcpy(&narrow, at, 4), narrow);
     char name[40];
-    if (f.bytes == f.element) snprintf(name, sizeof name, "%s", f.name);
-    else snprintf(name, sizeof name, "%s[%d]", f.name, int((at - reinterpret_cast<const char*>(&desc) - f.offset) / f.element));
-    if (f.operands == 0)
+    if (field.bytes == field.element) snprintf(name, sizeof name, "%s", field.name);
+    else snprintf(name, sizeof name, "%s[%d]", field.name, int((at - reinterpret_cast<const char*>(&desc) - field.offset) / field.element));
+    if (field.operands == 0)
         return fail(message, FA_UNSUPPORTED_FIELD, "%s is %lld: expected 0, since this version does not use it", name, ll(value));
-    return fail(message, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without %s", name, ll(value), operand_name(f.operands));
+    return fail(message, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without %s", name, ll(value), operand_name(field.operands));
 }
 
 }  // namespace

@@ -9,12 +9,12 @@ namespace {
 
 bool converts(int32_t dtype) { return dtype == FA_F32 || dtype == FA_F16 || dtype == FA_BF16; }
 
-fa_status_t check_types(const fa_conversion_t& c, Message* message) {
+fa_status_t check_types(const fa_conversion_t& conversion, Message* message) {
     const struct {
         const char* field;
         int32_t dtype;
         bool read;
-    } types[] = {{"x_dtype", c.x_dtype, c.x != nullptr}, {"out_dtype", c.out_dtype, true}};
+    } types[] = {{"x_dtype", conversion.x_dtype, conversion.x != nullptr}, {"out_dtype", conversion.out_dtype, true}};
     for (const auto& t : types) {
         if (!t.read) continue;
         if (!find_dtype(t.dtype))
@@ -22,28 +22,29 @@ fa_status_t check_types(const fa_conversion_t& c, Message* message) {
         if (t.dtype == FA_BIT)
             return fail(message, FA_INVALID_ARGUMENT, "%s is bit: expected a type with whole bytes per element", t.field);
     }
-    if (c.flags & FA_CONVERT_ACCUMULATE) {
-        if (c.out_dtype != FA_F32)
+    if (conversion.flags & FA_CONVERT_ACCUMULATE) {
+        if (conversion.out_dtype != FA_F32)
             return fail(message, FA_INVALID_ARGUMENT, "out_dtype is %s: expected FA_F32 with FA_CONVERT_ACCUMULATE",
-                        fa_dtype_name(c.out_dtype));
-        if (c.x && !converts(c.x_dtype))
+                        fa_dtype_name(conversion.out_dtype));
+        if (conversion.x && !converts(conversion.x_dtype))
             return fail(message, FA_UNSUPPORTED, "x_dtype is %s: expected f32, f16 or bf16 with FA_CONVERT_ACCUMULATE",
-                        fa_dtype_name(c.x_dtype));
-    } else if (c.x && c.x_dtype != c.out_dtype && !(converts(c.x_dtype) && converts(c.out_dtype))) {
+                        fa_dtype_name(conversion.x_dtype));
+    } else if (conversion.x && conversion.x_dtype != conversion.out_dtype &&
+               !(converts(conversion.x_dtype) && converts(conversion.out_dtype))) {
         return fail(message, FA_UNSUPPORTED, "x_dtype is %s and out_dtype is %s: expected equal types, or two of f32, f16 and bf16",
-                    fa_dtype_name(c.x_dtype), fa_dtype_name(c.out_dtype));
+                    fa_dtype_name(conversion.x_dtype), fa_dtype_name(conversion.out_dtype));
     }
     return FA_OK;
 }
 
-Tensor tensor_of(const char* name, const void* base, int32_t dtype, const fa_conversion_t& c, const int64_t* stride) {
+Tensor tensor_of(const char* name, const void* base, int32_t dtype, const fa_conversion_t& conversion, const int64_t* stride) {
     return {name,
             base,
             element_size(dtype),
             4,
             kNoDim,
             false,
-            {c.size[0], c.size[1], c.size[2], c.size[3] / unit_elements(dtype)},
+            {conversion.size[0], conversion.size[1], conversion.size[2], conversion.size[3] / unit_elements(dtype)},
             {stride[0], stride[1], stride[2], stride[3]}};
 }
 
@@ -61,24 +62,24 @@ fa_status_t check_tensor(const Tensor& tensor, Message* message) {
     return FA_OK;
 }
 
-fa_status_t check_conversion(const fa_conversion_t& c, Message* message) {
-    FA_TRY(known_bits(message, "flags", c.flags, FA_CONVERT_ACCUMULATE));
-    FA_TRY(check_types(c, message));
+fa_status_t check_conversion(const fa_conversion_t& conversion, Message* message) {
+    FA_TRY(known_bits(message, "flags", conversion.flags, FA_CONVERT_ACCUMULATE));
+    FA_TRY(check_types(conversion, message));
     static constexpr const char* kSize[] = {"size[0]", "size[1]", "size[2]", "size[3]"};
-    for (int i = 0; i < 4; i++) FA_TRY(in_range(message, kSize[i], c.size[i], 0, kMaxSize));
-    const int64_t unit = unit_elements(c.out_dtype);
-    if (c.size[3] % unit != 0)
-        return fail(message, FA_INVALID_ARGUMENT, "size[3] is %lld: expected a multiple of %lld for %s", ll(c.size[3]), ll(unit),
-                    fa_dtype_name(c.out_dtype));
-    const Tensor out = tensor_of("out", c.out, c.out_dtype, c, c.out_stride);
+    for (int i = 0; i < 4; i++) FA_TRY(in_range(message, kSize[i], conversion.size[i], 0, kMaxSize));
+    const int64_t unit = unit_elements(conversion.out_dtype);
+    if (conversion.size[3] % unit != 0)
+        return fail(message, FA_INVALID_ARGUMENT, "size[3] is %lld: expected a multiple of %lld for %s", ll(conversion.size[3]), ll(unit),
+                    fa_dtype_name(conversion.out_dtype));
+    const Tensor out = tensor_of("out", conversion.out, conversion.out_dtype, conversion, conversion.out_stride);
     FA_TRY(check_tensor(out, message));
     FA_TRY(check_distinct(out, message));
-    if (!c.x) return FA_OK;
-    const Tensor x = tensor_of("x", c.x, c.x_dtype, c, c.x_stride);
+    if (!conversion.x) return FA_OK;
+    const Tensor x = tensor_of("x", conversion.x, conversion.x_dtype, conversion, conversion.x_stride);
     FA_TRY(check_tensor(x, message));
     if (!overlap(out, x)) return FA_OK;
-    return fail(message, FA_INVALID_ARGUMENT, "out is %p and shares elements with x at %p: expected an output with separate memory", c.out,
-                c.x);
+    return fail(message, FA_INVALID_ARGUMENT, "out is %p and shares elements with x at %p: expected an output with separate memory",
+                conversion.out, conversion.x);
 }
 
 }  // namespace

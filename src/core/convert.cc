@@ -34,43 +34,44 @@ void convert_line(const typename From::Stored* from, int64_t from_step, typename
 }
 
 template <class From, class To>
-void convert_line(const Move& m, const char* from, char* to) {
+void convert_line(const Move& move, const char* from, char* to) {
     using X = typename From::Stored;
     using Out = typename To::Stored;
-    const int64_t from_step = m.from_stride[0] / m.elements / int64_t(sizeof(X)),
-                  to_step = m.to_stride[0] / m.elements / int64_t(sizeof(Out));
-    const auto line = m.accumulate ? convert_line<From, To, true> : convert_line<From, To, false>;
-    line(reinterpret_cast<const X*>(from), from_step, reinterpret_cast<Out*>(to), to_step, m.size[0] * m.elements);
+    const int64_t from_step = move.from_stride[0] / move.elements / int64_t(sizeof(X)),
+                  to_step = move.to_stride[0] / move.elements / int64_t(sizeof(Out));
+    const auto line = move.accumulate ? convert_line<From, To, true> : convert_line<From, To, false>;
+    line(reinterpret_cast<const X*>(from), from_step, reinterpret_cast<Out*>(to), to_step, move.size[0] * move.elements);
 }
 template <class From>
-void convert_line(const Move& m, const char* from, char* to) {
-    if (m.to_dtype == FA_F32) convert_line<From, F32>(m, from, to);
-    else if (m.to_dtype == FA_F16) convert_line<From, F16>(m, from, to);
-    else convert_line<From, Bf16>(m, from, to);
+void convert_line(const Move& move, const char* from, char* to) {
+    if (move.to_dtype == FA_F32) convert_line<From, F32>(move, from, to);
+    else if (move.to_dtype == FA_F16) convert_line<From, F16>(move, from, to);
+    else convert_line<From, Bf16>(move, from, to);
 }
 
 // The innermost loop.
-void move_line(const Move& m, const char* from, char* to) {
-    if (m.copy_bytes > 0) {
-        const size_t bytes = size_t(m.size[0] * m.copy_bytes);
+void move_line(const Move& move, const char* from, char* to) {
+    if (move.copy_bytes > 0) {
+        const size_t bytes = size_t(move.size[0] * move.copy_bytes);
         if (from) memcpy(to, from, bytes);
         else memset(to, 0, bytes);
         return;
     }
-    if (m.from_dtype == FA_F32) convert_line<F32>(m, from, to);
-    else if (m.from_dtype == FA_F16) convert_line<F16>(m, from, to);
-    else convert_line<Bf16>(m, from, to);
+    if (move.from_dtype == FA_F32) convert_line<F32>(move, from, to);
+    else if (move.from_dtype == FA_F16) convert_line<F16>(move, from, to);
+    else convert_line<Bf16>(move, from, to);
 }
 
 }  // namespace
 
-void move_in_host(const Move& m) {
-    if (m.words == 0) return;
-    for (int64_t c = 0; c < m.size[3]; c++)
-        for (int64_t b = 0; b < m.size[2]; b++)
-            for (int64_t a = 0; a < m.size[1]; a++)
-                move_line(m, m.from ? m.from + a * m.from_stride[1] + b * m.from_stride[2] + c * m.from_stride[3] : nullptr,
-                          m.to + a * m.to_stride[1] + b * m.to_stride[2] + c * m.to_stride[3]);
+void move_in_host(const Move& move) {
+    if (move.words == 0) return;
+    for (int64_t c = 0; c < move.size[3]; c++)
+        for (int64_t b = 0; b < move.size[2]; b++)
+            for (int64_t a = 0; a < move.size[1]; a++)
+                move_line(move,
+                          move.from ? move.from + a * move.from_stride[1] + b * move.from_stride[2] + c * move.from_stride[3] : nullptr,
+                          move.to + a * move.to_stride[1] + b * move.to_stride[2] + c * move.to_stride[3]);
 }
 
 }  // namespace fa

@@ -28,21 +28,21 @@ struct Sides {
     }
 };
 
-fa_status_t check_side(const Problem& problem, const Side& s, Message* message) {
+fa_status_t check_side(const Problem& problem, const Side& side, Message* message) {
     for (int i = 0; i < 2; i++)
-        if (s.block[i] < 0)
-            return fail(message, FA_INVALID_ARGUMENT, "%s[%d] is %lld: expected 0 or more", s.block_name, i, ll(s.block[i]));
-    if (s.shift && problem.has(s.shift)) {
-        if (!problem.has(s.factor))
+        if (side.block[i] < 0)
+            return fail(message, FA_INVALID_ARGUMENT, "%s[%d] is %lld: expected 0 or more", side.block_name, i, ll(side.block[i]));
+    if (side.shift && problem.has(side.shift)) {
+        if (!problem.has(side.factor))
             return fail(message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected %s with %s", llu(problem.d.operands),
-                        operand_name(s.factor), operand_name(s.shift));
-        if (*s.dtype == FA_E8M0)
-            return fail(message, FA_INVALID_ARGUMENT, "%s is e8m0: expected no %s, since a shift has the type of the scales", s.dtype_name,
-                        operand_name(s.shift));
+                        operand_name(side.factor), operand_name(side.shift));
+        if (*side.dtype == FA_E8M0)
+            return fail(message, FA_INVALID_ARGUMENT, "%s is e8m0: expected no %s, since a shift has the type of the scales",
+                        side.dtype_name, operand_name(side.shift));
     }
-    if (*s.dtype == 0) *s.dtype = FA_F32;
-    s.block[0] = max_of(min_of(s.block[0], kMaxSize), 1);
-    if (s.block[1] == 0 || s.block[1] > s.dims) s.block[1] = s.dims;
+    if (*side.dtype == 0) *side.dtype = FA_F32;
+    side.block[0] = max_of(min_of(side.block[0], kMaxSize), 1);
+    if (side.block[1] == 0 || side.block[1] > side.dims) side.block[1] = side.dims;
     return FA_OK;
 }
 

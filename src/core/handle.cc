@@ -26,20 +26,20 @@ bool watch_forks() {
     return true;
 }
 
-fa_status_t check_info(const fa_create_info_t& i, Message* message) {
-    if (i.flags != 0) return fail(message, FA_UNSUPPORTED_FIELD, "info.flags is 0x%x: expected 0", i.flags);
-    if (i.backend != FA_BACKEND_AUTO && registered(i.backend) == nullptr)
-        return fail(message, FA_UNSUPPORTED_FIELD, "info.backend is %d: expected an FA_BACKEND_ value", i.backend);
-    if (i.memory < FA_MEMORY_DEFAULT || i.memory > FA_MEMORY_DEVICE)
-        return fail(message, FA_UNSUPPORTED_FIELD, "info.memory is %d: expected an FA_MEMORY_ value", i.memory);
-    if (i.log_level < FA_LOG_NONE || i.log_level > FA_LOG_DEBUG)
-        return fail(message, FA_UNSUPPORTED_FIELD, "info.log_level is %d: expected an FA_LOG_ value", i.log_level);
-    if (i.device < 0) return fail(message, FA_INVALID_ARGUMENT, "info.device is %d: expected 0 or more", i.device);
-    if (i.stream != nullptr && i.backend == FA_BACKEND_AUTO)
+fa_status_t check_info(const fa_create_info_t& info, Message* message) {
+    if (info.flags != 0) return fail(message, FA_UNSUPPORTED_FIELD, "info.flags is 0x%x: expected 0", info.flags);
+    if (info.backend != FA_BACKEND_AUTO && registered(info.backend) == nullptr)
+        return fail(message, FA_UNSUPPORTED_FIELD, "info.backend is %d: expected an FA_BACKEND_ value", info.backend);
+    if (info.memory < FA_MEMORY_DEFAULT || info.memory > FA_MEMORY_DEVICE)
+        return fail(message, FA_UNSUPPORTED_FIELD, "info.memory is %d: expected an FA_MEMORY_ value", info.memory);
+    if (info.log_level < FA_LOG_NONE || info.log_level > FA_LOG_DEBUG)
+        return fail(message, FA_UNSUPPORTED_FIELD, "info.log_level is %d: expected an FA_LOG_ value", info.log_level);
+    if (info.device < 0) return fail(message, FA_INVALID_ARGUMENT, "info.device is %d: expected 0 or more", info.device);
+    if (info.stream != nullptr && info.backend == FA_BACKEND_AUTO)
         return fail(message, FA_INVALID_ARGUMENT,
-                    "info.stream is %p: expected NULL with FA_BACKEND_AUTO, since a stream belongs to one backend", i.stream);
-    if (i.backend_dir != nullptr && !os::is_absolute(i.backend_dir))
-        return fail(message, FA_INVALID_ARGUMENT, "info.backend_dir is \"%s\": expected an absolute path", i.backend_dir);
+                    "info.stream is %p: expected NULL with FA_BACKEND_AUTO, since a stream belongs to one backend", info.stream);
+    if (info.backend_dir != nullptr && !os::is_absolute(info.backend_dir))
+        return fail(message, FA_INVALID_ARGUMENT, "info.backend_dir is \"%s\": expected an absolute path", info.backend_dir);
     return FA_OK;
 }
 

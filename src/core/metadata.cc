@@ -5,21 +5,23 @@
 
 namespace fa {
 
-fa_status_t check_lengths(const Lengths& l, Message* message) {
-    if (!l.cu && !l.used) return FA_OK;
-    const LengthNames& n = l.names;
-    if (l.cu) FA_TRY(entry_in_range(message, n.cu, 0, l.cu[0], {0, l.total, n.total, l.total}));
-    for (int64_t b = 0; b < l.batch; b++) {
-        if (l.cu) {
-            FA_TRY(entry_in_range(message, n.cu, b + 1, l.cu[b + 1], {l.cu[b], l.total, n.total, l.total}));
-            if (l.bound(b) > l.longest && l.longest == 0)
+fa_status_t check_lengths(const Lengths& lengths, Message* message) {
+    if (!lengths.cu && !lengths.used) return FA_OK;
+    const LengthNames& n = lengths.names;
+    if (lengths.cu) FA_TRY(entry_in_range(message, n.cu, 0, lengths.cu[0], {0, lengths.total, n.total, lengths.total}));
+    for (int64_t b = 0; b < lengths.batch; b++) {
+        if (lengths.cu) {
+            FA_TRY(entry_in_range(message, n.cu, b + 1, lengths.cu[b + 1], {lengths.cu[b], lengths.total, n.total, lengths.total}));
+            if (lengths.bound(b) > lengths.longest && lengths.longest == 0)
                 return fail(message, FA_INVALID_ARGUMENT, "%s is 0: expected 1 or more, since %s[%lld] is %lld", n.longest, n.cu, ll(b + 1),
-                            ll(l.cu[b + 1]));
-            if (l.bound(b) > l.longest)
+                            ll(lengths.cu[b + 1]));
+            if (lengths.bound(b) > lengths.longest)
                 return fail(message, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld or less, %s after its predecessor", n.cu,
-                            ll(b + 1), ll(l.cu[b + 1]), ll(l.cu[b] + l.longest), n.longest);
+                            ll(b + 1), ll(lengths.cu[b + 1]), ll(lengths.cu[b] + lengths.longest), n.longest);
         }
-        if (l.used) FA_TRY(entry_in_range(message, n.used, b, l.used[b], {0, l.bound(b), l.cu ? nullptr : n.longest, l.longest}));
+        if (lengths.used)
+            FA_TRY(entry_in_range(message, n.used, b, lengths.used[b],
+                                  {0, lengths.bound(b), lengths.cu ? nullptr : n.longest, lengths.longest}));
     }
     return FA_OK;
 }
@@ -55,11 +57,11 @@ fa_status_t check_pages(const Problem& problem, const int32_t* page_table, int64
     return FA_OK;
 }
 
-static fa_status_t check_row_ranges(const KeyRanges& r, int64_t row, Message* message) {
+static fa_status_t check_row_ranges(const KeyRanges& ranges, int64_t row, Message* message) {
     int64_t last_end = INT64_MIN;
-    for (int64_t t = 0; t < r.max; t++) {
-        const int64_t at = 2 * (row + t * r.interval);
-        const int64_t begin = r.pairs[at], end = r.pairs[at + 1];
+    for (int64_t t = 0; t < ranges.max; t++) {
+        const int64_t at = 2 * (row + t * ranges.interval);
+        const int64_t begin = ranges.pairs[at], end = ranges.pairs[at + 1];
         if (begin >= end) continue;
         if (begin < last_end)
             return fail(message, FA_INVALID_ARGUMENT, "key_ranges[%lld] is %lld: expected %lld or more, the end of an interval before it",
@@ -73,10 +75,10 @@ fa_status_t check_key_ranges(const Problem& problem, const fa_forward_args_t& ar
     const KeyRanges r = key_ranges(problem, args);
     const int64_t heads = r.rows.head == 0 ? 1 : problem.d.heads_q;
     return each_sequence(problem.d.batch, query_spans(problem, args.cu_seqlens_q, args.seqused_q),
-                         [&](int64_t b, const Span& s) -> fa_status_t {
+                         [&](int64_t b, const Span& span) -> fa_status_t {
                              for (int64_t h = 0; h < heads; h++)
-                                 for (int64_t i = 0; i < s.length; i++)
-                                     FA_TRY(check_row_ranges(r, r.rows.index(b, s.begin + i, h), message));
+                                 for (int64_t i = 0; i < span.length; i++)
+                                     FA_TRY(check_row_ranges(r, r.rows.index(b, span.begin + i, h), message));
                              return FA_OK;
                          });
 }

@@ -28,18 +28,19 @@ struct Bounds {
 };
 // One entry of an int32 array. Where the bounds leave no choice they are no range to tell of: a field of 0 that leaves no room was most
 // likely never set, and is what the sentence names.
-static inline fa_status_t entry_in_range(Message* message, const char* field, int64_t index, int64_t value, const Bounds& b) {
-    if (value >= b.min && value <= b.max) return FA_OK;
-    if (b.by && b.by_value == 0 && (value > b.max || b.min > b.max))
-        return fail(message, FA_INVALID_ARGUMENT, "%s is 0: expected 1 or more, since %s[%lld] is %lld", b.by, field, ll(index), ll(value));
-    if (b.min < b.max)
-        return fail(message, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld to %lld", field, ll(index), ll(value), ll(b.min),
-                    ll(b.max));
-    if (!b.by)
+static inline fa_status_t entry_in_range(Message* message, const char* field, int64_t index, int64_t value, const Bounds& bounds) {
+    if (value >= bounds.min && value <= bounds.max) return FA_OK;
+    if (bounds.by && bounds.by_value == 0 && (value > bounds.max || bounds.min > bounds.max))
+        return fail(message, FA_INVALID_ARGUMENT, "%s is 0: expected 1 or more, since %s[%lld] is %lld", bounds.by, field, ll(index),
+                    ll(value));
+    if (bounds.min < bounds.max)
+        return fail(message, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld to %lld", field, ll(index), ll(value), ll(bounds.min),
+                    ll(bounds.max));
+    if (!bounds.by)
         return fail(message, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld, all that its sequence has", field, ll(index), ll(value),
-                    ll(b.max));
-    return fail(message, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld, since %s is %lld", field, ll(index), ll(value), ll(b.max),
-                b.by, ll(b.by_value));
+                    ll(bounds.max));
+    return fail(message, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld, since %s is %lld", field, ll(index), ll(value),
+                ll(bounds.max), bounds.by, ll(bounds.by_value));
 }
 
 static inline unsigned long long llu(uint64_t value) { return value; }  // for %llu and %llx

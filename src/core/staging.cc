@@ -8,25 +8,25 @@ constexpr uint64_t kAlignment = 256;
 uint64_t place_after(uint64_t offset, uint64_t bytes) { return offset + (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // Regions that overlap or touch become one: two outputs may be slices of one tensor, and each must come back once.
-void merge_regions(Regions* r) {
-    for (int i = 1; i < r->count; i++) {
-        const Region moved = r->region[i];
+void merge_regions(Regions* regions) {
+    for (int i = 1; i < regions->count; i++) {
+        const Region moved = regions->region[i];
         int j = i;
-        for (; j > 0 && r->region[j - 1].begin > moved.begin; j--) r->region[j] = r->region[j - 1];
-        r->region[j] = moved;
+        for (; j > 0 && regions->region[j - 1].begin > moved.begin; j--) regions->region[j] = regions->region[j - 1];
+        regions->region[j] = moved;
     }
     int last = -1;
-    for (int i = 0; i < r->count; i++) {
-        const Region& next = r->region[i];
-        if (last >= 0 && next.begin <= r->region[last].end) {
-            Region& grown = r->region[last];
+    for (int i = 0; i < regions->count; i++) {
+        const Region& next = regions->region[i];
+        if (last >= 0 && next.begin <= regions->region[last].end) {
+            Region& grown = regions->region[last];
             if (next.end > grown.end) grown.end = next.end;
             grown.output |= next.output;
         } else {
-            r->region[++last] = next;
+            regions->region[++last] = next;
         }
     }
-    r->count = last + 1;
+    regions->count = last + 1;
 }
 
 }  // namespace

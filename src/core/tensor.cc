@@ -68,14 +68,14 @@ fa_status_t lay_out(Tensor* tensor, bool unit, Message* message) {
     return lay_dense(tensor, message);
 }
 
-Tensor tokens(const char* name, const void* base, int32_t dtype, const Rows& r, int64_t heads, int64_t dim, const int64_t* s) {
+Tensor tokens(const char* name, const void* base, int32_t dtype, const Rows& rows, int64_t heads, int64_t dim, const int64_t* s) {
     return {name,
             base,
             element_size(dtype),
             4,
-            r.packed ? 0 : kNoDim,
+            rows.packed ? 0 : kNoDim,
             false,
-            {r.packed ? 1 : r.batch, r.packed ? r.total : r.rows, heads, dim / unit_elements(dtype)},
+            {rows.packed ? 1 : rows.batch, rows.packed ? rows.total : rows.rows, heads, dim / unit_elements(dtype)},
             {s[0], s[1], s[2], s[3]}};
 }
 
@@ -159,7 +159,9 @@ Tensor key_range_tensor(const Problem& problem, const char* name, const void* ba
             4};
 }
 
-static int64_t row_blocks(const Problem& problem, const Rows& r) { return ceil_div(r.packed ? r.total : r.rows, problem.d.list_rows); }
+static int64_t row_blocks(const Problem& problem, const Rows& rows) {
+    return ceil_div(rows.packed ? rows.total : rows.rows, problem.d.list_rows);
+}
 
 Tensor key_list_tensor(const Problem& problem, const char* name, const void* base) {
     const Rows r = query_rows(problem);
@@ -188,15 +190,15 @@ Tensor key_list_count_tensor(const Problem& problem, const char* name, const voi
 }
 
 // Of packed rows, each meets only its own sequence's factor: with both strides the pairs that are read are not known here.
-static Tensor descale(const char* name, const void* base, int32_t dtype, const Rows& r, int64_t batch, int64_t heads, int64_t dims,
+static Tensor descale(const char* name, const void* base, int32_t dtype, const Rows& rows, int64_t batch, int64_t heads, int64_t dims,
                       const int64_t* block, const int64_t* s) {
     return {name,
             base,
             element_size(dtype),
             4,
             kNoDim,
-            r.packed && s[0] != 0 && s[1] != 0,
-            {r.packed ? batch : r.batch, ceil_div(r.packed ? r.total : r.rows, block[0]), heads, ceil_div(dims, block[1])},
+            rows.packed && s[0] != 0 && s[1] != 0,
+            {rows.packed ? batch : rows.batch, ceil_div(rows.packed ? rows.total : rows.rows, block[0]), heads, ceil_div(dims, block[1])},
             {s[0], s[1], s[2], s[3]}};
 }
 Tensor q_descale_tensor(const Problem& problem, const void* base) {

@@ -47,28 +47,29 @@ fa_status_t prepare(Job* job) {
     return grow(job->cp, kGradientReceive, uint64_t(in * s.key_bytes));
 }
 
-void compute(Job* job, const Chunks& chunks, int64_t chunk, const Gathered& g, const Totals& s) {
+void compute(Job* job, const Chunks& chunks, int64_t chunk, const Gathered& gathered, const Totals& totals) {
     Moves moves(job);
-    moves.clear(s.dq, job->row_batch(), job->local_rows);
-    moves.clear(s.gathered.k, 1, s.gathered.keys);
-    moves.clear(s.gathered.v, 1, s.gathered.keys);
+    moves.clear(totals.dq, job->row_batch(), job->local_rows);
+    moves.clear(totals.gathered.k, 1, totals.gathered.keys);
+    moves.clear(totals.gathered.v, 1, totals.gathered.keys);
     moves.flush();
-    each_gathered_piece(job, chunks, chunk, g, [&](const Piece& piece, const Place& place) {
+    each_gathered_piece(job, chunks, chunk, gathered, [&](const Piece& piece, const Place& place) {
         if (piece.keys.rows == 0) return;
-        const View dq = job->rows_of(s.dq, *piece.segment).at(0, piece.local_row, 0);
-        differentiate(job, piece, {dq, place.in(s.gathered.k), place.in(s.gathered.v), nullptr});
+        const View dq = job->rows_of(totals.dq, *piece.segment).at(0, piece.local_row, 0);
+        differentiate(job, piece, {dq, place.in(totals.gathered.k), place.in(totals.gathered.v), nullptr});
     });
-    moves.put(s.dq, job->dq.of_heads(chunk * chunks.q, chunks.q), job->d.q_dtype, job->accumulates(), job->row_batch(), job->local_rows);
+    moves.put(totals.dq, job->dq.of_heads(chunk * chunks.q, chunks.q), job->d.q_dtype, job->accumulates(), job->row_batch(),
+              job->local_rows);
     moves.flush();
 }
 
 // What this rank's rows give to its own keys: the totals begin with it. The buffer has it between those of the ranks around it.
-void begin_totals(Job* job, const Totals& s) {
+void begin_totals(Job* job, const Totals& totals) {
     Moves moves(job);
     const int64_t local = job->key_batch() * job->local_keys;
     if (shared_keys(*job, job->rank, job->rank) < local) {  // some are seen by others alone
-        moves.clear(s.dk, job->key_batch(), job->local_keys);
-        moves.clear(s.dv, job->key_batch(), job->local_keys);
+        moves.clear(totals.dk, job->key_batch(), job->local_keys);
+        moves.clear(totals.dv, job->key_batch(), job->local_keys);
         moves.flush();
     }
     each_shared(*job, job->rank, job->rank,
@@ -77,14 +78,14 @@ void begin_totals(Job* job, const Totals& s) {
                     const auto copy = [&](const View& from, const View& to) {
                         if (to.data) moves.copy(place.in(from), 0, job->keys_of(to, segment), local_key, segment.count, keys.rows, false);
                     };
-                    copy(s.gathered.k, s.dk);
-                    copy(s.gathered.v, s.dv);
+                    copy(totals.gathered.k, totals.dk);
+                    copy(totals.gathered.v, totals.dv);
                 });
     moves.flush();
 }
 
 // dk and dv of the keys that this rank saw, to each owner.
-fa_status_t start_return(Job* job, const Totals& s, Group* group) {
+fa_status_t start_return(Job* job, const Totals& totals, Group* group) {
     Moves moves(job);
     char *out = job->cp->slab[kGradientSend].data, *in = job->cp->slab[kGradientReceive].data;
     for (int32_t peer = 0; peer < job->ranks; peer++) {
@@ -92,34 +93,36 @@ fa_status_t start_return(Job* job, const Totals& s, Group* group) {
         char* const begin = out;
         each_shared(*job, peer, job->rank, [&](const Segment& segment, const Range& keys, int64_t, int64_t first, const Range& needed) {
             const Place place{first, needed.rows};
-            if (s.dk.data) out = moves.pack(place.in(s.gathered.k), segment.count, 0, keys.rows, out);
-            if (s.dv.data) out = moves.pack(place.in(s.gathered.v), segment.count, 0, keys.rows, out);
+            if (totals.dk.data) out = moves.pack(place.in(totals.gathered.k), segment.count, 0, keys.rows, out);
+            if (totals.dv.data) out = moves.pack(place.in(totals.gathered.v), segment.count, 0, keys.rows, out);
         });
-        const int64_t bytes = shared_keys(*job, job->rank, peer) * s.key_bytes;
+        const int64_t bytes = shared_keys(*job, job->rank, peer) * totals.key_bytes;
         group->send(peer, begin, uint64_t(out - begin));
         group->receive(peer, in, uint64_t(bytes));
         in += bytes;
     }
     moves.flush();
     FA_TRY(group->start());
-    begin_totals(job, s);
+    begin_totals(job, totals);
     return FA_OK;
 }
 
-void finish(Job* job, const Chunks& chunks, int64_t chunk, const Totals& s) {
+void finish(Job* job, const Chunks& chunks, int64_t chunk, const Totals& totals) {
     Moves moves(job);
     char* in = job->cp->slab[kGradientReceive].data;
     for (int32_t peer = 0; peer < job->ranks; peer++) {
         if (peer == job->rank) continue;
         moves.flush();  // ranks' shares are added one behind the other
         each_shared(*job, job->rank, peer, [&](const Segment& segment, const Range& keys, int64_t local, int64_t, const Range&) {
-            if (s.dk.data) in = moves.add(job->keys_of(s.dk, segment), segment.count, local, keys.rows, in);
-            if (s.dv.data) in = moves.add(job->keys_of(s.dv, segment), segment.count, local, keys.rows, in);
+            if (totals.dk.data) in = moves.add(job->keys_of(totals.dk, segment), segment.count, local, keys.rows, in);
+            if (totals.dv.data) in = moves.add(job->keys_of(totals.dv, segment), segment.count, local, keys.rows, in);
         });
     }
     moves.flush();
-    moves.put(s.dk, job->dk.of_heads(chunk * chunks.k, chunks.k), job->d.k_dtype, job->accumulates(), job->key_batch(), job->local_keys);
-    moves.put(s.dv, job->dv.of_heads(chunk * chunks.v, chunks.v), job->d.v_dtype, job->accumulates(), job->key_batch(), job->local_keys);
+    moves.put(totals.dk, job->dk.of_heads(chunk * chunks.k, chunks.k), job->d.k_dtype, job->accumulates(), job->key_batch(),
+              job->local_keys);
+    moves.put(totals.dv, job->dv.of_heads(chunk * chunks.v, chunks.v), job->d.v_dtype, job->accumulates(), job->key_batch(),
+              job->local_keys);
     moves.flush();
 }
 

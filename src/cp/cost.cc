@@ -32,11 +32,11 @@ double kv_elements(const Sharing& sharing) { return 2 * sharing.batch * sharing.
 struct Beside {
     double bytes, calls;
 };
-Beside beside(Way way, const Sharing& sharing, const Sharded& c, bool backward) {
+Beside beside(Way way, const Sharing& sharing, const Sharded& sharded, bool backward) {
     const double ranks = double(sharing.ranks), own_q = q_elements(sharing) / ranks, kv = kv_elements(sharing);
-    const double keys = c.forward.bytes, returned = backward ? c.forward.bytes * kFloat / sharing.element : 0;
+    const double keys = sharded.forward.bytes, returned = backward ? sharded.forward.bytes * kFloat / sharing.element : 0;
     const double f32_dq = kFloat * own_q, f32_kv = kFloat * kv, own_kv = f32_kv / ranks;
-    if (way == Way::ulysses) return {4 * (backward ? c.backward.bytes : keys), 1};  // packed and taken apart
+    if (way == Way::ulysses) return {4 * (backward ? sharded.backward.bytes : keys), 1};  // packed and taken apart
     if (way == Way::all_gather) {
         const double gathered = 2 * keys + 2 * sharing.seen * kv * sharing.element, calls = 2 * chunks_of(sharing);
         if (!backward) return {gathered, calls};
@@ -51,7 +51,7 @@ Beside beside(Way way, const Sharing& sharing, const Sharded& c, bool backward) 
     return {passed + 3 * returned + f32_kv + 2 * pieces * own_kv + 1.5 * own_kv + (pieces + 2.5) * f32_dq, pieces};
 }
 
-double exchange(double bytes, const Machine& m) { return bytes / m.rate + m.latency; }
+double exchange(double bytes, const Machine& machine) { return bytes / machine.rate + machine.latency; }
 
 }  // namespace
 
@@ -81,28 +81,29 @@ Sharded cost_of(Way way, const Sharing& sharing) {
     return c;
 }
 
-Seconds seconds_of(Way way, const Sharing& sharing, const Machine& m) {
+Seconds seconds_of(Way way, const Sharing& sharing, const Machine& machine) {
     const Sharded c = cost_of(way, sharing);
-    const double speed = way == Way::ulysses || sharing.ranks == 1 ? m.speed : m.speed * m.pieces;
+    const double speed = way == Way::ulysses || sharing.ranks == 1 ? machine.speed : machine.speed * machine.pieces;
     Seconds t{c.forward.flops / speed, c.backward.flops / speed};
     if (sharing.ranks == 1) return t;
     const double returned = c.forward.bytes * kFloat / sharing.element;  // gradients of keys, all-gather and ring
     if (way == Way::ulysses) {                                           // two exchanges a pass, before and after the work
-        t.forward += exchange(c.forward.bytes, m) + m.latency;
-        t.backward += exchange(c.backward.bytes, m) + m.latency;
+        t.forward += exchange(c.forward.bytes, machine) + machine.latency;
+        t.backward += exchange(c.backward.bytes, machine) + machine.latency;
     } else if (way == Way::all_gather) {  // the first chunk's keys come, and the last one's gradients go, while nothing is computed
-        const double n = chunks_of(sharing), keys = exchange(c.forward.bytes / n, m), gradients = exchange(returned / n, m);
+        const double n = chunks_of(sharing), keys = exchange(c.forward.bytes / n, machine), gradients = exchange(returned / n, machine);
         t.forward = keys + (n - 1) * larger(keys, t.forward / n) + t.forward / n;
         t.backward = keys + (n - 1) * larger(keys + gradients, t.backward / n) + t.backward / n + gradients;
     } else {  // a step of the ring hides behind the work of one rank's keys
-        const double n = double(sharing.ranks), steps = n - 1, keys = exchange(c.forward.bytes / steps, m),
-                     gradients = exchange(returned / steps, m);
+        const double n = double(sharing.ranks), steps = n - 1, keys = exchange(c.forward.bytes / steps, machine),
+                     gradients = exchange(returned / steps, machine);
         t.forward = steps * larger(keys, t.forward / n) + t.forward / n;
         t.backward = larger(keys, t.backward / n) + (steps - 1) * larger(keys + gradients, t.backward / n) + t.backward / n + gradients;
     }
     for (int backward = 0; backward < 2; backward++) {
         const Beside b = beside(way, sharing, c, backward != 0);
-        (backward ? t.backward : t.forward) += kStatuses * m.latency + b.calls * m.call + (m.memory > 0 ? b.bytes / m.memory : 0);
+        (backward ? t.backward : t.forward) +=
+            kStatuses * machine.latency + b.calls * machine.call + (machine.memory > 0 ? b.bytes / machine.memory : 0);
     }
     return t;
 }

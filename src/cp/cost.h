@@ -43,7 +43,7 @@ Sharded cost_of(Way way, const Sharing& sharing);
 struct Seconds {
     double forward, backward;
 };
-Seconds seconds_of(Way way, const Sharing& sharing, const Machine& m);
+Seconds seconds_of(Way way, const Sharing& sharing, const Machine& machine);
 
 }  // namespace cp
 }  // namespace fa

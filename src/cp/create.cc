@@ -46,25 +46,25 @@ fa_status_t grow(fa_cp_s* cp, Slot slot, uint64_t bytes) {
     return FA_OK;
 }
 
-static fa_status_t check_transport(const fa_cp_transport_t& t, Message* message) {
-    FA_TRY(known_bits(message, "transport.flags", t.flags, FA_CP_DEVICE_MEMORY));
-    FA_TRY(in_range(message, "transport.ranks", t.ranks, 1, kMaxSize));
-    FA_TRY(in_range(message, "transport.rank", t.rank, 0, t.ranks - 1));
-    if (t.ranks > 1 && !(t.start && t.wait))
-        return fail(message, FA_INVALID_ARGUMENT, "transport.%s is NULL: expected a function with %d ranks", t.start ? "wait" : "start",
-                    t.ranks);
+static fa_status_t check_transport(const fa_cp_transport_t& transport, Message* message) {
+    FA_TRY(known_bits(message, "transport.flags", transport.flags, FA_CP_DEVICE_MEMORY));
+    FA_TRY(in_range(message, "transport.ranks", transport.ranks, 1, kMaxSize));
+    FA_TRY(in_range(message, "transport.rank", transport.rank, 0, transport.ranks - 1));
+    if (transport.ranks > 1 && !(transport.start && transport.wait))
+        return fail(message, FA_INVALID_ARGUMENT, "transport.%s is NULL: expected a function with %d ranks",
+                    transport.start ? "wait" : "start", transport.ranks);
     const struct {
         const char* name;
         bool given;
-    } of_device[] = {{"enter", t.enter != nullptr},
-                     {"leave", t.leave != nullptr},
-                     {"gather_host", t.gather_host != nullptr},
-                     {"synchronize", t.synchronize != nullptr}};
-    const bool device = (t.flags & FA_CP_DEVICE_MEMORY) != 0;
+    } of_device[] = {{"enter", transport.enter != nullptr},
+                     {"leave", transport.leave != nullptr},
+                     {"gather_host", transport.gather_host != nullptr},
+                     {"synchronize", transport.synchronize != nullptr}};
+    const bool device = (transport.flags & FA_CP_DEVICE_MEMORY) != 0;
     for (const auto& f : of_device) {
         if (f.given && !device)
             return fail(message, FA_INVALID_ARGUMENT, "transport.%s is not NULL: expected NULL without FA_CP_DEVICE_MEMORY", f.name);
-        if (!f.given && device && t.ranks > 1)
+        if (!f.given && device && transport.ranks > 1)
             return fail(message, FA_INVALID_ARGUMENT, "transport.%s is NULL: expected a function with FA_CP_DEVICE_MEMORY", f.name);
     }
     return FA_OK;

@@ -74,8 +74,8 @@ fa_status_t Group::started(fa_status_t status, uint64_t ticket) {
 }
 
 // Does the transport gather so many bytes by itself?
-static bool gathers(const fa_cp_transport_t& t, uint64_t bytes) {
-    return t.all_gather && bytes > 0 && bytes <= kLongestMessage / uint64_t(t.ranks);
+static bool gathers(const fa_cp_transport_t& transport, uint64_t bytes) {
+    return transport.all_gather && bytes > 0 && bytes <= kLongestMessage / uint64_t(transport.ranks);
 }
 
 static void count_gathered(fa_cp_s* cp, uint64_t bytes) {

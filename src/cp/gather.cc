@@ -126,14 +126,14 @@ fa_status_t start_gather(Job* job, const Chunks& chunks, int64_t chunk, Group* g
     return group->start();
 }
 
-void place_gathered(Job* job, const Chunks& chunks, int64_t chunk, const Gathered& g) {
+void place_gathered(Job* job, const Chunks& chunks, int64_t chunk, const Gathered& gathered) {
     Moves moves(job);
     char* in = job->cp->slab[kReceive].data;
     for (int32_t peer = 0; peer < job->ranks; peer++) {
         each_shared(*job, peer, job->rank,
                     [&](const Segment& segment, const Range& keys, int64_t local, int64_t first, const Range& needed) {
                         const Place place{first, needed.rows};
-                        const View k = place.in(g.k), v = place.in(g.v);
+                        const View k = place.in(gathered.k), v = place.in(gathered.v);
                         if (peer == job->rank) {
                             moves.copy(job->keys_of(job->k, segment).of_heads(chunk * chunks.k, chunks.k), local, k, 0, segment.count,
                                        keys.rows, false);

@@ -51,12 +51,12 @@ Gathered lay_out_gathered(const Job& job, const Chunks& chunks, Shares* shares);
 // The buffers kSend, kReceive and kKeys; a chunk's messages; and what came, with this rank's own keys, to their places.
 fa_status_t prepare_gather(Job* job);
 fa_status_t start_gather(Job* job, const Chunks& chunks, int64_t chunk, Group* group);
-void place_gathered(Job* job, const Chunks& chunks, int64_t chunk, const Gathered& g);
+void place_gathered(Job* job, const Chunks& chunks, int64_t chunk, const Gathered& gathered);
 int64_t gather_bytes(const Job& job);
 
 // Calls use(piece, place) for each range of rows with the keys that it sees.
 template <class Use>
-void each_gathered_piece(Job* job, const Chunks& chunks, int64_t chunk, const Gathered& g, const Use& use) {
+void each_gathered_piece(Job* job, const Chunks& chunks, int64_t chunk, const Gathered& gathered, const Use& use) {
     int64_t buffer = 0;
     for (Segments s(*job); s.next();) {
         const Ranges needed = needed_keys(*job, *s, job->rank);
@@ -72,16 +72,16 @@ void each_gathered_piece(Job* job, const Chunks& chunks, int64_t chunk, const Ga
             p.q = job->rows_of(job->q, *s).at(0, local, chunk * chunks.q);
             p.o = job->rows_of(job->o, *s).at(0, local, chunk * chunks.q);
             p.lse = job->lse_of(job->lse, *s).at(0, chunk * chunks.q, local);
-            p.k = g.k;
-            p.v = g.v;
+            p.k = gathered.k;
+            p.v = gathered.v;
             Place place{0, 0};
             int64_t first = buffer;
             for (int32_t n = 0; n < needed.count && band.rows > 0; first += s->count * needed.at[n++].rows) {
                 if (overlap_of(needed.at[n], band).rows == 0) continue;
                 p.keys = {needed.at[n].begin, band.begin + band.rows - needed.at[n].begin};
                 place = {first, needed.at[n].rows};
-                p.k = place.in(g.k);
-                p.v = place.in(g.v);
+                p.k = place.in(gathered.k);
+                p.v = place.in(gathered.v);
                 break;
             }
             use(p, place);

@@ -69,14 +69,14 @@ void place(Job* job, const int32_t* all_keys) {
     }
 }
 
-void compute(Job* job, const Buffers& b) {
+void compute(Job* job, const Buffers& buffers) {
     if (job->computed != FA_OK) return;
     fa_attention_desc_t d = job->d;
     fa_forward_args_t a = job->a;
-    float* o = reinterpret_cast<float*>(b.own);
+    float* o = reinterpret_cast<float*>(buffers.own);
     if (job->packed_q) {  // the core leaves gaps between rows alone
         Moves moves(job);
-        moves.clear_bytes(b.own, b.bytes());
+        moves.clear_bytes(buffers.own, buffers.bytes());
         moves.flush();
     }
     d.o_dtype = FA_F32;
@@ -92,20 +92,20 @@ void compute(Job* job, const Buffers& b) {
     a.sinks = nullptr;
     a.o_scale = nullptr;
     a.o = o;
-    a.lse = o + b.o_floats;
+    a.lse = o + buffers.o_floats;
     checked(job, fa_forward_ex(job->cp->handle, &d, &a));
 }
 
-void merge_parts(Job* job, const Buffers& b) {
+void merge_parts(Job* job, const Buffers& buffers) {
     if (job->computed != FA_OK) return;
     fa_merge_args_t a = FA_MERGE_ARGS_INIT;
-    const int64_t part = b.o_floats + b.lse_floats, rows = job->local_rows, heads = job->d.heads_q, dim = job->d.dim_v;
+    const int64_t part = buffers.o_floats + buffers.lse_floats, rows = job->local_rows, heads = job->d.heads_q, dim = job->d.dim_v;
     const bool packed = job->packed_q;
     a.flags = job->a.flags;
     a.stream = job->a.stream;
     a.parts = job->ranks;
-    a.o_parts = reinterpret_cast<const float*>(b.parts);
-    a.lse_parts = a.o_parts + b.o_floats;
+    a.o_parts = reinterpret_cast<const float*>(buffers.parts);
+    a.lse_parts = a.o_parts + buffers.o_floats;
     const int64_t o_stride[5] = {part, packed ? 0 : rows * heads * dim, heads * dim, dim, 1};
     const int64_t lse_stride[4] = {part, packed ? 0 : heads * rows, rows, 1};
     memcpy(a.o_parts_stride, o_stride, sizeof o_stride);

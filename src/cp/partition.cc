@@ -10,30 +10,33 @@ static int64_t part_begin(int64_t length, int64_t block, int64_t p, int64_t n) {
     return begin < length ? begin : length;
 }
 
-static void add(Ranges* r, int64_t begin, int64_t end) {
+static void add(Ranges* ranges, int64_t begin, int64_t end) {
     if (begin >= end) return;
-    if (r->count > 0 && r->at[0].begin + r->at[0].rows == begin) r->at[0].rows += end - begin;  // the middle's two parts
-    else r->at[r->count++] = {begin, end - begin};
+    if (ranges->count > 0 && ranges->at[0].begin + ranges->at[0].rows == begin)
+        ranges->at[0].rows += end - begin;  // the middle's two parts
+    else ranges->at[ranges->count++] = {begin, end - begin};
 }
 
-Ranges ranges_of(const Partition& p, int64_t length, int32_t rank) {
+Ranges ranges_of(const Partition& partition, int64_t length, int32_t rank) {
     Ranges r{};
-    const int64_t n = p.layout == FA_CP_LAYOUT_ZIGZAG ? int64_t(2) * p.ranks : p.ranks;
-    add(&r, part_begin(length, p.block, rank, n), part_begin(length, p.block, rank + 1, n));
-    if (p.layout == FA_CP_LAYOUT_ZIGZAG) add(&r, part_begin(length, p.block, n - 1 - rank, n), part_begin(length, p.block, n - rank, n));
+    const int64_t n = partition.layout == FA_CP_LAYOUT_ZIGZAG ? int64_t(2) * partition.ranks : partition.ranks;
+    add(&r, part_begin(length, partition.block, rank, n), part_begin(length, partition.block, rank + 1, n));
+    if (partition.layout == FA_CP_LAYOUT_ZIGZAG)
+        add(&r, part_begin(length, partition.block, n - 1 - rank, n), part_begin(length, partition.block, n - rank, n));
     return r;
 }
 
-fa_status_t read_spread(const fa_cp_desc_t* user, fa_cp_desc_t* s, Message* message) {
-    FA_TRY(import_struct(s, user, message));
-    FA_TRY(known_bits(message, "spread.flags", s->flags, 0));
-    if (s->shard == 0) return fail(message, FA_INVALID_ARGUMENT, "spread.shard is not set: expected FA_CP_SHARD_ROWS or FA_CP_SHARD_KEYS");
-    FA_TRY(known_value(message, "spread.shard", s->shard, FA_CP_SHARD_KEYS));
-    FA_TRY(known_value(message, "spread.layout", s->layout, FA_CP_LAYOUT_ZIGZAG));
-    FA_TRY(known_value(message, "spread.method", s->method, FA_CP_METHOD_MERGE));
-    FA_TRY(in_range(message, "spread.block", s->block, 0, kMaxSize));
-    FA_TRY(in_range(message, "spread.head_chunk", s->head_chunk, 0, kMaxSize));
-    if (s->block == 0) s->block = 1;
+fa_status_t read_spread(const fa_cp_desc_t* user, fa_cp_desc_t* desc, Message* message) {
+    FA_TRY(import_struct(desc, user, message));
+    FA_TRY(known_bits(message, "spread.flags", desc->flags, 0));
+    if (desc->shard == 0)
+        return fail(message, FA_INVALID_ARGUMENT, "spread.shard is not set: expected FA_CP_SHARD_ROWS or FA_CP_SHARD_KEYS");
+    FA_TRY(known_value(message, "spread.shard", desc->shard, FA_CP_SHARD_KEYS));
+    FA_TRY(known_value(message, "spread.layout", desc->layout, FA_CP_LAYOUT_ZIGZAG));
+    FA_TRY(known_value(message, "spread.method", desc->method, FA_CP_METHOD_MERGE));
+    FA_TRY(in_range(message, "spread.block", desc->block, 0, kMaxSize));
+    FA_TRY(in_range(message, "spread.head_chunk", desc->head_chunk, 0, kMaxSize));
+    if (desc->block == 0) desc->block = 1;
     return FA_OK;
 }
 

@@ -143,11 +143,11 @@ fa_status_t attend(Job* job, const Piece& piece) {
     return checked(job, fa_forward_ex(job->cp->handle, &call.d, &call.a));
 }
 
-fa_status_t differentiate(Job* job, const Piece& piece, const PieceGradients& g) {
+fa_status_t differentiate(Job* job, const Piece& piece, const PieceGradients& gradients) {
     if (job->computed != FA_OK) return job->computed;
     CoreCall call;
     FA_TRY(describe(job, piece, &call));
-    if (!g.dsinks) {
+    if (!gradients.dsinks) {
         call.d.operands &= ~uint64_t(FA_OPERAND_SINKS);
         call.a.sinks = nullptr;
     }
@@ -165,13 +165,13 @@ fa_status_t differentiate(Job* job, const Piece& piece, const PieceGradients& g)
         a.dlse = dlse.data;
         put(a.dlse_stride, dlse);
     }
-    a.dq = g.dq.data;
-    a.dk = g.dk.data;
-    a.dv = g.dv.data;
-    a.dsinks = g.dsinks;
-    if (a.dq) put(a.dq_stride, g.dq);
-    if (a.dk) put(a.dk_stride, g.dk);
-    if (a.dv) put(a.dv_stride, g.dv);
+    a.dq = gradients.dq.data;
+    a.dk = gradients.dk.data;
+    a.dv = gradients.dv.data;
+    a.dsinks = gradients.dsinks;
+    if (a.dq) put(a.dq_stride, gradients.dq);
+    if (a.dk) put(a.dk_stride, gradients.dk);
+    if (a.dv) put(a.dv_stride, gradients.dv);
     return checked(job, fa_backward(job->cp->handle, &call.d, &a));
 }
 
@@ -195,40 +195,40 @@ void differentiate_sinks(Job* job) {
     }
 }
 
-fa_status_t merge(Job* job, const Merging& m) {
+fa_status_t merge(Job* job, const Merging& merging) {
     if (job->computed != FA_OK) return job->computed;
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     fa_merge_args_t a = FA_MERGE_ARGS_INIT;
-    d.q_dtype = d.o_dtype = m.accumulate ? int32_t(FA_F32) : job->d.o_dtype;
-    d.batch = m.sequences;
+    d.q_dtype = d.o_dtype = merging.accumulate ? int32_t(FA_F32) : job->d.o_dtype;
+    d.batch = merging.sequences;
     d.heads_q = job->d.heads_q;
-    d.seqlen_q = m.rows;
+    d.seqlen_q = merging.rows;
     d.dim_v = job->d.dim_v;
     d.strided = FA_STRIDED_O;
-    put(d.o_stride, m.into);
-    if (m.into_lse.data) {
+    put(d.o_stride, merging.into);
+    if (merging.into_lse.data) {
         d.operands |= FA_OPERAND_LSE;
         d.strided |= FA_STRIDED_LSE;
-        put(d.lse_stride, m.into_lse);
-        a.lse = m.into_lse.data;
+        put(d.lse_stride, merging.into_lse);
+        a.lse = merging.into_lse.data;
     }
-    if (!m.accumulate && job->has(FA_OPERAND_SINKS)) {
+    if (!merging.accumulate && job->has(FA_OPERAND_SINKS)) {
         d.operands |= FA_OPERAND_SINKS;
         a.sinks = job->a.sinks;
     }
-    if (!m.accumulate && job->has(FA_OPERAND_O_SCALE)) {
+    if (!merging.accumulate && job->has(FA_OPERAND_O_SCALE)) {
         d.operands |= FA_OPERAND_O_SCALE;
         a.o_scale = job->a.o_scale;
     }
-    a.flags = (job->a.flags & FA_ARGS_STREAM) | (m.accumulate ? uint32_t(FA_MERGE_ACCUMULATE) : 0u);
+    a.flags = (job->a.flags & FA_ARGS_STREAM) | (merging.accumulate ? uint32_t(FA_MERGE_ACCUMULATE) : 0u);
     a.stream = job->a.stream;
-    a.parts = m.parts;
-    a.o_parts = reinterpret_cast<const float*>(m.part.data);
-    a.lse_parts = m.part_lse.data;
-    put(a.o_parts_stride + 1, m.part);
+    a.parts = merging.parts;
+    a.o_parts = reinterpret_cast<const float*>(merging.part.data);
+    a.lse_parts = merging.part_lse.data;
+    put(a.o_parts_stride + 1, merging.part);
     a.o_parts_stride[0] = 0;
-    put(a.lse_parts_stride + 1, m.part_lse);
-    a.o = m.into.data;
+    put(a.lse_parts_stride + 1, merging.part_lse);
+    a.o = merging.into.data;
     return checked(job, fa_merge(job->cp->handle, &d, &a));
 }
 

@@ -44,14 +44,14 @@ fa_status_t prepare(Job* job) {
 }
 
 // One range of rows against what it sees of one range of keys.
-void compute_piece(Job* job, Piece piece, const Partials& p, char* begun) {
+void compute_piece(Job* job, Piece piece, const Partials& partials, char* begun) {
     const Segment& s = *piece.segment;
     Merging m{s.count,
               piece.rows.rows,
-              p.part,
-              p.part_lse,
-              job->rows_of(p.o, s).at(0, piece.local_row, 0),
-              job->lse_of(p.lse, s).at(0, 0, piece.local_row),
+              partials.part,
+              partials.part_lse,
+              job->rows_of(partials.o, s).at(0, piece.local_row, 0),
+              job->lse_of(partials.lse, s).at(0, 0, piece.local_row),
               1,
               true};
     m.part.batch = piece.rows.rows * m.part.row;
@@ -66,13 +66,13 @@ void compute_piece(Job* job, Piece piece, const Partials& p, char* begun) {
 }
 
 // All are rounded to o's type. Rows that saw no key have no part.
-void finish(Job* job, const Partials& p, const char* begun) {
+void finish(Job* job, const Partials& partials, const char* begun) {
     for (Segments s(*job); s.next();) {
         int64_t local = 0;
         for (int32_t i = 0; i < s->own_rows.count; local += s->own_rows.at[i++].rows) {
             const int64_t rows = s->own_rows.at[i].rows;
-            const View from = job->rows_of(p.o, *s).at(0, local, 0);
-            const LseView from_lse = job->lse_of(p.lse, *s).at(0, 0, local);
+            const View from = job->rows_of(partials.o, *s).at(0, local, 0);
+            const LseView from_lse = job->lse_of(partials.lse, *s).at(0, 0, local);
             merge(job, {s->count, rows, from, from_lse, job->rows_of(job->o, *s).at(0, local, 0), job->lse_of(job->lse, *s).at(0, 0, local),
                         begun[2 * s.index() + i], false});
         }

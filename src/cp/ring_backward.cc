@@ -55,9 +55,9 @@ fa_status_t prepare(Job* job) {
     return grow(job->cp, kGradientReceive, pair);
 }
 
-void clear(Moves* moves, const Pair& p, int64_t sequences, int64_t keys) {
-    moves->clear(p.dk, sequences, keys);
-    moves->clear(p.dv, sequences, keys);
+void clear(Moves* moves, const Pair& pair, int64_t sequences, int64_t keys) {
+    moves->clear(pair.dk, sequences, keys);
+    moves->clear(pair.dv, sequences, keys);
 }
 
 // totals: of the owner's keys, or of this rank's own.
@@ -149,12 +149,12 @@ int64_t returned(const Job& job, int64_t (*bytes_of_pair)(const Job&, int32_t)) 
 }
 
 int64_t bytes(const Job& job) {
-    return ring_bytes(job) + returned(job, [](const Job& j, int32_t rank) { return pair_of(j, rank, nullptr).bytes; });
+    return ring_bytes(job) + returned(job, [](const Job& job, int32_t rank) { return pair_of(job, rank, nullptr).bytes; });
 }
 int64_t minimum(const Job& job) {
-    return ring_minimum(job) + returned(job, [](const Job& j, int32_t rank) {
-               const Pair p = pair_of(j, rank, nullptr);
-               return travelling_keys(j, rank) * ((j.g.dk ? p.dk.row_bytes() : 0) + (j.g.dv ? p.dv.row_bytes() : 0));
+    return ring_minimum(job) + returned(job, [](const Job& job, int32_t rank) {
+               const Pair p = pair_of(job, rank, nullptr);
+               return travelling_keys(job, rank) * ((job.g.dk ? p.dk.row_bytes() : 0) + (job.g.dv ? p.dv.row_bytes() : 0));
            });
 }
 

@@ -16,8 +16,8 @@ Turned turned(const Job& job, const View& local, bool of_keys, Shares* shares) {
     return t;
 }
 
-void clear_full(const Job& job, const Turned& t, Moves* moves) {
-    moves->clear(t.full, full_batch(job, t.of_keys), full_rows(job, t.of_keys));
+void clear_full(const Job& job, const Turned& turned, Moves* moves) {
+    moves->clear(turned.full, full_batch(job, turned.of_keys), full_rows(job, turned.of_keys));
 }
 
 Turned turned(const Job& job, const LseView& local, Shares* shares) {
@@ -51,13 +51,14 @@ static int64_t message_bytes(const Job& job, const Turning& turning, int32_t ran
 }
 
 // A segment's part of a tensor: this rank's rows of another's heads, and all rows of this rank's heads.
-static View local_of(const Job& job, const Turned& t, const Segment& segment, int32_t heads_of) {
-    return (t.of_keys ? job.keys_of(t.local, segment) : job.rows_of(t.local, segment)).of_heads(heads_of * t.full.heads, t.full.heads);
+static View local_of(const Job& job, const Turned& turned, const Segment& segment, int32_t heads_of) {
+    return (turned.of_keys ? job.keys_of(turned.local, segment) : job.rows_of(turned.local, segment))
+        .of_heads(heads_of * turned.full.heads, turned.full.heads);
 }
-static View full_of(const Job& job, const Turned& t, const Segment& segment) {
-    const bool packed = t.of_keys ? job.packed_k : job.packed_q;
-    const int32_t* const cu = t.of_keys ? job.cu_seqlens_k : job.cu_seqlens_q;
-    return t.full.at(packed ? 0 : segment.first, packed ? cu[segment.first] : 0, 0);
+static View full_of(const Job& job, const Turned& turned, const Segment& segment) {
+    const bool packed = turned.of_keys ? job.packed_k : job.packed_q;
+    const int32_t* const cu = turned.of_keys ? job.cu_seqlens_k : job.cu_seqlens_q;
+    return turned.full.at(packed ? 0 : segment.first, packed ? cu[segment.first] : 0, 0);
 }
 
 // Calls move(view, sequences, first row, rows) for this rank's rows of the peer's heads; and, in the same order, for the peer's

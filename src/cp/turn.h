@@ -17,14 +17,14 @@ struct Turned {
 struct Turning {
     Turned tensor[7];
     int count;
-    void add(const Turned& t) { tensor[count++] = t; }
+    void add(const Turned& turned) { tensor[count++] = turned; }
 };
 
 // A rank's share of a tensor's heads with its place in `shares`. LSE is [head][row] on both sides.
 Turned turned(const Job& job, const View& local, bool of_keys, Shares* shares);
 Turned turned(const Job& job, const LseView& local, Shares* shares);
 LseView full_lse(const Turned& lse);
-void clear_full(const Job& job, const Turned& t, Moves* moves);
+void clear_full(const Job& job, const Turned& turned, Moves* moves);
 
 enum class Towards { heads, rows };
 

@@ -87,7 +87,7 @@ int64_t dq_floats(const BackwardCall& backward);
 bool init_rows(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t block, QueryTile* tile);
 
 // backward/backward_matrix.cc: tiles by matrix instructions.
-void lay_out_operands(const Problem& problem, int block_keys, MatrixOperands* m, Arena& arena);
+void lay_out_operands(const Problem& problem, int block_keys, MatrixOperands* operands, Arena& arena);
 void pack_rows(const BackwardCall& backward, const QueryTile& tile, BackwardScratch& scratch);
 // All query tiles against a block of keys: adds to dk and dv of the block and to dq of the tiles.
 void backward_block_matrix(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq,
@@ -97,7 +97,7 @@ void backward_block_matrix(const BackwardCall& backward, int64_t batch, int64_t 
 // Whether the row's gradients are 0: no key, or no row of the forward's.
 static inline bool has_no_keys(float lse) { return from_lse(lse).l == 0.f; }
 // Δ − dlse of one row; two lines of scratch.
-float row_delta(const BackwardCall& backward, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* lines);
+float row_delta(const BackwardCall& backward, const Sequence& sequence, int64_t batch, int64_t position, int64_t head, float* lines);
 // Of rows [begin, end) of a sequence and kv head, group-major.
 void compute_deltas(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
                     BackwardScratch& scratch);

@@ -45,19 +45,19 @@ MatrixShape operand_shape(int64_t dim) {
     return {FA_BF16, int(dim), int(dim), tiles, 2 * tiles};
 }
 
-void lay_out_operands(const Problem& problem, int block_keys, MatrixOperands* m, Arena& arena) {
+void lay_out_operands(const Problem& problem, int block_keys, MatrixOperands* operands, Arena& arena) {
     const int64_t qk = step_values(problem.d.dim_qk), v = step_values(problem.d.dim_v), steps = block_keys / kKeyBlock;
-    m->k = arena.allocate<uint16_t>(steps * qk);
-    m->v = arena.allocate<uint16_t>(steps * v);
-    m->k_transposed = arena.allocate<uint16_t>(steps * qk);
-    m->q = arena.allocate<uint16_t>(kBackwardPanel * qk);
-    m->dout = arena.allocate<uint16_t>(kBackwardPanel * v);
-    m->q_rows = arena.allocate<uint16_t>(kBackwardPanel * qk);
-    m->dout_rows = arena.allocate<uint16_t>(kBackwardPanel * v);
-    m->p = arena.allocate<uint16_t>(kMaxSteps * kBackwardPanel * kTileElements);
-    m->ds = arena.allocate<uint16_t>(kMaxSteps * kBackwardPanel * kTileElements);
-    m->ds_pairs = arena.allocate<uint16_t>(kMaxSteps * kBackwardPanel * kTileElements);
-    m->packed = arena.allocate<uint16_t>(qk);
+    operands->k = arena.allocate<uint16_t>(steps * qk);
+    operands->v = arena.allocate<uint16_t>(steps * v);
+    operands->k_transposed = arena.allocate<uint16_t>(steps * qk);
+    operands->q = arena.allocate<uint16_t>(kBackwardPanel * qk);
+    operands->dout = arena.allocate<uint16_t>(kBackwardPanel * v);
+    operands->q_rows = arena.allocate<uint16_t>(kBackwardPanel * qk);
+    operands->dout_rows = arena.allocate<uint16_t>(kBackwardPanel * v);
+    operands->p = arena.allocate<uint16_t>(kMaxSteps * kBackwardPanel * kTileElements);
+    operands->ds = arena.allocate<uint16_t>(kMaxSteps * kBackwardPanel * kTileElements);
+    operands->ds_pairs = arena.allocate<uint16_t>(kMaxSteps * kBackwardPanel * kTileElements);
+    operands->packed = arena.allocate<uint16_t>(qk);
 }
 
 static void pack_keys(const BackwardCall& backward, const QueryTile& tile, int64_t key, int keys, BackwardScratch& scratch) {
@@ -274,13 +274,13 @@ MatrixGemm key_gemm(const Panel& panel, int step, const LiveRange& run, const ui
 }
 
 // dq of one tile, over the live steps of the panel: Kᵀ dS.
-MatrixGemm query_gemm(const Panel& panel, int tile, const LiveRange& run, const MatrixOperands& m, int64_t dim, float* acc) {
+MatrixGemm query_gemm(const Panel& panel, int tile, const LiveRange& run, const MatrixOperands& operands, int64_t dim, float* acc) {
     const int64_t values = step_values(dim);
-    return {.a = m.k_transposed + (panel.first + run.first) * values,
+    return {.a = operands.k_transposed + (panel.first + run.first) * values,
             .a_m_stride = 2 * kTileValues,
             .a_k_stride = kTileValues,
             .a_row_bytes = 64,
-            .b = m.ds_pairs + tile_offset(run.first, tile),
+            .b = operands.ds_pairs + tile_offset(run.first, tile),
             .b_n_stride = 4 * kTileValues,
             .m_pairs = operand_shape(dim).depth,
             .n_pairs = 2,

@@ -48,13 +48,13 @@ void write_line(const BackwardCall& backward, const float* line, int64_t dim, vo
     for (int64_t i = 0; i < dim; i++) sum[i] += line[i];
 }
 
-float lse_of(const BackwardCall& backward, const Sequence& s, int64_t batch, int64_t position, int64_t head) {
-    return backward.inputs.lse[lse_index(*backward.c.p, backward.c.p->d.lse_stride, s, batch, position, head)];
+float lse_of(const BackwardCall& backward, const Sequence& sequence, int64_t batch, int64_t position, int64_t head) {
+    return backward.inputs.lse[lse_index(*backward.c.p, backward.c.p->d.lse_stride, sequence, batch, position, head)];
 }
 
-void load_dout(const BackwardCall& backward, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* line) {
+void load_dout(const BackwardCall& backward, const Sequence& sequence, int64_t batch, int64_t position, int64_t head, float* line) {
     const Problem& p = *backward.c.p;
-    const int64_t at = query_index(p, backward.a->dout_stride, s, batch, position, head);
+    const int64_t at = query_index(p, backward.a->dout_stride, sequence, batch, position, head);
     backward.c.k->widen[type_index(p.d.q_dtype)](element(backward.a->dout, at, p.d.q_dtype), p.d.dim_v, line);
 }
 
@@ -69,14 +69,15 @@ void zero_lanes(float* lines, int64_t dim, int from, int to) {
 
 }  // namespace
 
-float row_delta(const BackwardCall& backward, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* lines) {
+float row_delta(const BackwardCall& backward, const Sequence& sequence, int64_t batch, int64_t position, int64_t head, float* lines) {
     const Problem& p = *backward.c.p;
-    const int64_t dim = p.d.dim_v, at = query_index(p, p.d.o_stride, s, batch, position, head);
+    const int64_t dim = p.d.dim_v, at = query_index(p, p.d.o_stride, sequence, batch, position, head);
     float *const dout = lines, *const o = lines + dim;
-    load_dout(backward, s, batch, position, head, dout);
+    load_dout(backward, sequence, batch, position, head, dout);
     backward.c.k->widen[type_index(p.d.o_dtype)](element(backward.inputs.o, at, p.d.o_dtype), dim, o);
     const double sum = backward.c.k->dot(dout, o, dim);  // what it is taken from cancels
-    return float(backward.a->dlse ? sum - double(backward.a->dlse[lse_index(p, backward.a->dlse_stride, s, batch, position, head)]) : sum);
+    return float(backward.a->dlse ? sum - double(backward.a->dlse[lse_index(p, backward.a->dlse_stride, sequence, batch, position, head)])
+                                  : sum);
 }
 
 void compute_deltas(const BackwardCall& backward, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,

@@ -33,8 +33,8 @@ struct DecodeScratch {
 };
 
 // Whether scores of int8 k can be products of integers, with q split into limbs of 8 bits.
-bool use_int8_limbs(const Problem& problem, const DecodeMatrixKernels& k, int64_t rows) {
-    return k.pack_limbs && problem.d.k_dtype == FA_I8 && rows <= kLimbRows && problem.d.dim_qk % 64 == 0;
+bool use_int8_limbs(const Problem& problem, const DecodeMatrixKernels& kernels, int64_t rows) {
+    return kernels.pack_limbs && problem.d.k_dtype == FA_I8 && rows <= kLimbRows && problem.d.dim_qk % 64 == 0;
 }
 int64_t limb_bytes(const Problem& problem) { return 16 * problem.d.dim_qk + kLimbRows * int64_t(sizeof(float)); }
 
@@ -223,9 +223,9 @@ struct DecodePanel {
     mutable bool limbs;                 // tile registers are configured for products of integers
     int rows;                           // there is room for in a tile
     const VisitedBlock& block(int64_t n) const { return blocks[uint64_t(n) % kKnownBlocks]; }
-    int from(int i, const VisitedBlock& b) const { return int(max_of(visible[i].begin - b.key, 0)); }
-    int to(int i, const VisitedBlock& b) const { return int(min_of(visible[i].end - b.key, kTileKeys)); }
-    bool sees(int i, const VisitedBlock& b) const { return masked ? b.kept[i] != 0 : from(i, b) < to(i, b); }
+    int from(int i, const VisitedBlock& block) const { return int(max_of(visible[i].begin - block.key, 0)); }
+    int to(int i, const VisitedBlock& block) const { return int(min_of(visible[i].end - block.key, kTileKeys)); }
+    bool sees(int i, const VisitedBlock& block) const { return masked ? block.kept[i] != 0 : from(i, block) < to(i, block); }
     // S and P of one block lie beside those of the next (two stages).
     float* s(int i, int64_t n) const { return scratch.s + buffer_index(i, n) * kTileKeys; }
     float* rescale(int i, int64_t n) const { return scratch.rescale + buffer_index(i, n); }
@@ -288,7 +288,9 @@ void look_up_blocks(DecodePanel& panel, int64_t n, const KvSource& source) {
 }
 
 // The keys of a chunk that are read, counted from its first; all where only bands mask.
-uint64_t read_keys(const DecodePanel& panel, const VisitedBlock& b, int first) { return b.read >> first & low_bits(panel.chunk_keys); }
+uint64_t read_keys(const DecodePanel& panel, const VisitedBlock& block, int first) {
+    return block.read >> first & low_bits(panel.chunk_keys);
+}
 
 // From the columns of P or of scores that are read, one behind the other, to those of a chunk's keys, and back.
 void spread_keys(float* s, int rows, uint64_t read) {
@@ -309,14 +311,14 @@ void gather_keys(float* p, int rows, uint64_t read) {
 }
 
 // A tile's rows of a chunk's keys from `skip` on, and those to prefetch: the next tile's, or the first one's next chunk.
-KvRows kv_rows(const DecodePanel& panel, const KvSource& source, int i, const VisitedBlock& b, int first, int skip) {
-    const char* const* const rows = source.rows + b.first + count_bits(b.read & low_bits(first)) + skip;
+KvRows kv_rows(const DecodePanel& panel, const KvSource& source, int i, const VisitedBlock& block, int first, int skip) {
+    const char* const* const rows = source.rows + block.first + count_bits(block.read & low_bits(first)) + skip;
     const bool last = i + 1 == panel.count;
     int far = i + panel.far_tiles, chunks = panel.far_chunks;
     if (far >= panel.count) far -= panel.count, chunks++;
     return {.row = rows,
             .offset = source.head[i].offset,
-            .next_row = last ? rows + count_bits(read_keys(panel, b, first)) : rows,
+            .next_row = last ? rows + count_bits(read_keys(panel, block, first)) : rows,
             .next_offset = source.head[last ? 0 : i + 1].offset,
             .far_row = rows + chunks * panel.chunk_keys,
             .far_offset = source.head[far].offset};
@@ -338,14 +340,14 @@ void qk_chunk_matrix(const DecodePanel& panel, int i, const DecodeChunk& chunk, 
 }
 
 // Scores of a tile and chunk [first, first + panel.chunk_keys) of block n: all of it, softmax_block() masks what lies outside the band.
-void qk_tile_chunk(const DecodePanel& panel, int i, int64_t n, const VisitedBlock& b, int first, Scratch& scratch) {
+void qk_tile_chunk(const DecodePanel& panel, int i, int64_t n, const VisitedBlock& block, int first, Scratch& scratch) {
     const Call& c = *panel.c;
     const QueryTile& t = panel.tiles[i];
-    if (!panel.sees(i, b)) return;
-    const uint64_t read = read_keys(panel, b, first);
-    const int keys = panel.masked ? count_bits(read) : int(min_of(panel.to(i, b) - first, panel.chunk_keys));
-    if (keys <= 0 || (!panel.masked && panel.from(i, b) >= first + panel.chunk_keys)) return;
-    const KvRows rows = kv_rows(panel, panel.k, i, b, first, 0);
+    if (!panel.sees(i, block)) return;
+    const uint64_t read = read_keys(panel, block, first);
+    const int keys = panel.masked ? count_bits(read) : int(min_of(panel.to(i, block) - first, panel.chunk_keys));
+    if (keys <= 0 || (!panel.masked && panel.from(i, block) >= first + panel.chunk_keys)) return;
+    const KvRows rows = kv_rows(panel, panel.k, i, block, first, 0);
     float* s = panel.s(i, n) + first;
     if (panel.matrix) return qk_chunk_matrix(panel, i, {c.p->d.k_dtype, panel.scratch.has_limbs[i], rows, keys}, s);
     if (panel.k.head[i].in_place) {
@@ -354,7 +356,7 @@ void qk_tile_chunk(const DecodePanel& panel, int i, int64_t n, const VisitedBloc
         return;
     }
     ChunkOperands chunk;
-    locate_chunk(c, t, panel.k, panel.k.head[i], rows, b.key + first, keys, panel.scratch.widened, chunk, scratch);
+    locate_chunk(c, t, panel.k, panel.k.head[i], rows, block.key + first, keys, panel.scratch.widened, chunk, scratch);
     chunk.kernels->qk(t.q, t.rows, chunk.rows, keys, chunk.dim, s);
     if (chunk.scaled) scale_columns(s, t.rows, keys, chunk.factors);
 }

@@ -67,20 +67,20 @@ bool spin_until(int64_t nanoseconds, const Happened& happened) {
     return false;
 }
 
-bool begin(Worker& w, uint32_t* observed) {
+bool begin(Worker& worker, uint32_t* observed) {
     *observed = kPosted;
-    return w.state.compare_exchange_strong(*observed, kRunning, std::memory_order_seq_cst);
+    return worker.state.compare_exchange_strong(*observed, kRunning, std::memory_order_seq_cst);
 }
 
-void await_job(Worker& w) {
+void await_job(Worker& worker) {
     uint32_t observed;
-    if (spin_until(kSpinWithin, [&] { return w.state.load(std::memory_order_relaxed) != kDone; }) &&
-        spin_until(kSpinAfter, [&] { return w.state.load(std::memory_order_relaxed) == kPosted && begin(w, &observed); }))
+    if (spin_until(kSpinWithin, [&] { return worker.state.load(std::memory_order_relaxed) != kDone; }) &&
+        spin_until(kSpinAfter, [&] { return worker.state.load(std::memory_order_relaxed) == kPosted && begin(worker, &observed); }))
         return;
     // Either the poster sees this flag, or its job is seen here.
-    w.asleep.store(true, std::memory_order_seq_cst);
-    while (!begin(w, &observed)) os::park(w.state, observed);
-    w.asleep.store(false, std::memory_order_relaxed);
+    worker.asleep.store(true, std::memory_order_seq_cst);
+    while (!begin(worker, &observed)) os::park(worker.state, observed);
+    worker.asleep.store(false, std::memory_order_relaxed);
 }
 
 // Whoever begins wakes two more: the caller, who has work to do, should not wake a whole machine. It empties the list before it
@@ -175,15 +175,15 @@ Worker* post(PoolJob& job, int64_t wanted, int64_t cpus) {
     return list;
 }
 
-void take_back(Worker& w) {
+void take_back(Worker& worker) {
     uint32_t observed = kPosted;
-    if (w.state.compare_exchange_strong(observed, kFree, std::memory_order_acq_rel)) return;
-    if (!spin_until(kSpinWithin, [&] { return w.state.load(std::memory_order_acquire) == kDone; })) {
+    if (worker.state.compare_exchange_strong(observed, kFree, std::memory_order_acq_rel)) return;
+    if (!spin_until(kSpinWithin, [&] { return worker.state.load(std::memory_order_acquire) == kDone; })) {
         observed = kRunning;
-        w.state.compare_exchange_strong(observed, kAwaited, std::memory_order_acq_rel);
-        while (w.state.load(std::memory_order_acquire) == kAwaited) os::park(w.state, kAwaited);
+        worker.state.compare_exchange_strong(observed, kAwaited, std::memory_order_acq_rel);
+        while (worker.state.load(std::memory_order_acquire) == kAwaited) os::park(worker.state, kAwaited);
     }
-    w.state.store(kFree, std::memory_order_release);
+    worker.state.store(kFree, std::memory_order_release);
 }
 
 }  // namespace

@@ -36,39 +36,40 @@ int contiguous_slots(const Call& call, const KeyLocation& first, int keys) {
     return call.p->paged() ? int(min_of(keys, call.p->d.page_size - first.row)) : keys;
 }
 
-void load_row(const Call& call, const KvTensor& s, const KeyLocation& at, int64_t head, float* to) {
-    s.widen(element(s.data, row_index(*call.p, s.stride, at, head), s.dtype), s.own, to);
-    if (s.factors.factor) {
-        const int64_t index = factor_index(s.factors, at.outer, at.row, head);
-        apply_factors(s.factors, index, s.own, to);
+void load_row(const Call& call, const KvTensor& source, const KeyLocation& at, int64_t head, float* to) {
+    source.widen(element(source.data, row_index(*call.p, source.stride, at, head), source.dtype), source.own, to);
+    if (source.factors.factor) {
+        const int64_t index = factor_index(source.factors, at.outer, at.row, head);
+        apply_factors(source.factors, index, source.own, to);
         // Of a head of k it counts as nan_if_infinite() says: other methods multiply scores by it.
-        if (s.of_k_head) to[0] += 0.f * load_factor(s.factors.factor, index, s.factors.dtype);
+        if (source.of_k_head) to[0] += 0.f * load_factor(source.factors.factor, index, source.factors.dtype);
     }
-    if (s.own == s.dim) return;
-    const char* const tail = element(s.tail, row_index(*call.p, s.tail_stride, at, head), s.tail_dtype);
-    call.k->widen[type_index(s.tail_dtype)](tail, s.dim - s.own, to + s.own);
+    if (source.own == source.dim) return;
+    const char* const tail = element(source.tail, row_index(*call.p, source.tail_stride, at, head), source.tail_dtype);
+    call.k->widen[type_index(source.tail_dtype)](tail, source.dim - source.own, to + source.own);
 }
 
-KvRowsF32 load(const Call& call, const QueryTile& tile, const KvTensor& s, int64_t head, int64_t key, int keys, float* buffer,
+KvRowsF32 load(const Call& call, const QueryTile& tile, const KvTensor& source, int64_t head, int64_t key, int keys, float* buffer,
                Scratch& scratch) {
     const Problem& p = *call.p;
-    if (call.count) scratch.counters.read += keys * (row_bytes(s.dtype, s.own) + row_bytes(s.tail_dtype, s.dim - s.own));
+    if (call.count)
+        scratch.counters.read += keys * (row_bytes(source.dtype, source.own) + row_bytes(source.tail_dtype, source.dim - source.own));
     const KeyLocation first = locate(call, tile, key);
     const bool evenly_spaced = contiguous_slots(call, first, keys) == keys;
     // Rows far apart are copied even so: at the usual strides, powers of two, a tile's rows would map to the same few cache sets,
     // and each needs a page of its own.
-    const bool close = s.stride[1] <= 2 * s.dim;
-    if (s.dtype == FA_F32 && !s.factors.factor && s.own == s.dim && evenly_spaced && close)
-        return {static_cast<const float*>(s.data) + row_index(p, s.stride, first, head), s.stride[1]};
-    const bool adjacent = s.stride[1] * type_bytes(s.dtype) == row_bytes(s.dtype, s.dim);
-    if (!s.factors.factor && s.own == s.dim && evenly_spaced && adjacent) {
-        s.widen(element(s.data, row_index(p, s.stride, first, head), s.dtype), keys * s.dim, buffer);
-        return {buffer, s.dim};
+    const bool close = source.stride[1] <= 2 * source.dim;
+    if (source.dtype == FA_F32 && !source.factors.factor && source.own == source.dim && evenly_spaced && close)
+        return {static_cast<const float*>(source.data) + row_index(p, source.stride, first, head), source.stride[1]};
+    const bool adjacent = source.stride[1] * type_bytes(source.dtype) == row_bytes(source.dtype, source.dim);
+    if (!source.factors.factor && source.own == source.dim && evenly_spaced && adjacent) {
+        source.widen(element(source.data, row_index(p, source.stride, first, head), source.dtype), keys * source.dim, buffer);
+        return {buffer, source.dim};
     }
     for (int j = 0; j < keys; j++)
-        load_row(call, s, evenly_spaced ? KeyLocation{first.outer, first.row + j, true} : locate(call, tile, key + j), head,
-                 buffer + j * s.dim);
-    return {buffer, s.dim};
+        load_row(call, source, evenly_spaced ? KeyLocation{first.outer, first.row + j, true} : locate(call, tile, key + j), head,
+                 buffer + j * source.dim);
+    return {buffer, source.dim};
 }
 
 KvTensor kv_tensor(const Call& call, KvOperand operand) {

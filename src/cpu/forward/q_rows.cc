@@ -68,12 +68,12 @@ void list_slots(const Call& call, QueryTile& tile, const QueryTile* of, Scratch&
     }
 }
 
-void apply_factors(const Factors& f, int64_t index, int64_t dims, float* line) {
-    for (int64_t first = 0; first < dims; first += f.block[1], index += f.stride[3]) {
-        const float factor = load_factor(f.factor, index, f.dtype);
-        const int64_t end = min_of(first + f.block[1], dims);
-        if (f.shift) {
-            const float shift = load_factor(f.shift, index, f.dtype);
+void apply_factors(const Factors& factors, int64_t index, int64_t dims, float* line) {
+    for (int64_t first = 0; first < dims; first += factors.block[1], index += factors.stride[3]) {
+        const float factor = load_factor(factors.factor, index, factors.dtype);
+        const int64_t end = min_of(first + factors.block[1], dims);
+        if (factors.shift) {
+            const float shift = load_factor(factors.shift, index, factors.dtype);
             for (int64_t c = first; c < end; c++) line[c] = line[c] * factor + shift;
         } else {
             for (int64_t c = first; c < end; c++) line[c] *= factor;

@@ -10,7 +10,7 @@ bool init_tile(const Call& call, int64_t batch, int64_t kv_head, int64_t block, 
 // Makes the slots that its list names the tile's keys, but for entries of −1. of: a tile that has the same list; NULL: it is not known yet.
 void list_slots(const Call& call, QueryTile& tile, const QueryTile* of, Scratch& scratch);
 // A row's values by their factors and shifts, of which `index` is the first.
-void apply_factors(const Factors& f, int64_t index, int64_t dims, float* line);
+void apply_factors(const Factors& factors, int64_t index, int64_t dims, float* line);
 // What a row of a plain q (Problem) is to be multiplied by.
 float q_factor(const Call& call, const QueryTile& tile, int64_t position, int64_t head);
 // Converts a row to f32 in `line`, and returns what it is to be multiplied by still.

@@ -31,7 +31,7 @@ static inline void philox_lanes(uint32_t key0, uint32_t key1, Words c[4]) {
     }
 }
 
-static void apply_dropout(float* p, int vectors, int keys, int64_t key, const Dropout& d, const DropoutRows& rows) {
+static void apply_dropout(float* p, int vectors, int keys, int64_t key, const Dropout& dropout, const DropoutRows& rows) {
     const int width = vectors * kLanes;
     for (int n = 0; n < width; n += kLanes)
         for (int64_t quad = key >> 2; quad << 2 < key + keys; quad++) {
@@ -40,14 +40,14 @@ static void apply_dropout(float* p, int vectors, int keys, int64_t key, const Dr
             memcpy(&c[1], rows.position + n, sizeof c[1]);
             memcpy(&c[2], rows.low + n, sizeof c[2]);
             memcpy(&c[3], rows.high + n, sizeof c[3]);
-            philox_lanes(d.key0, d.key1, c);
+            philox_lanes(dropout.key0, dropout.key1, c);
             for (int i = 0; i < 4; i++) {
                 const int64_t j = (quad << 2) + i - key;
                 if (j < 0 || j >= keys) continue;
                 float* const at = p + j * width + n;
                 Floats w;
                 memcpy(&w, at, sizeof w);
-                w = c[i] < d.threshold ? Floats{} : w;
+                w = c[i] < dropout.threshold ? Floats{} : w;
                 memcpy(at, &w, sizeof w);
             }
         }

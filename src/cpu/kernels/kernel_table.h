@@ -120,7 +120,7 @@ struct Kernels {
     // −inf in a line of kTileKeys where the bit is 0.
     void (*mask_word)(float* line, uint64_t kept);
     // Zeroes the elements of P that dropout removes, of keys [key, key + keys).
-    void (*apply_dropout)(float* p, int vectors, int keys, int64_t key, const Dropout& d, const DropoutRows& rows);
+    void (*apply_dropout)(float* p, int vectors, int keys, int64_t key, const Dropout& dropout, const DropoutRows& rows);
 
     // Storage formats by type_index(), to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ±
     // 127.

@@ -60,21 +60,21 @@ struct RowScoreMod {
 inline V flush_small(V x, float limit) { return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, splat(limit), _CMP_LT_OQ), splat(kNegInf)); }
 
 // `distance` is that of the first key.
-inline void add_alibi(const RowScoreMod& e, float distance, float* s) {
-    const V steps = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, factor = splat(e.factor), slope = splat(-e.slope),
-            first = steps + distance;
+inline void add_alibi(const RowScoreMod& score_mod, float distance, float* s) {
+    const V steps = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, factor = splat(score_mod.factor),
+            slope = splat(-score_mod.slope), first = steps + distance;
 #pragma GCC unroll 4
     for (int j = 0; j < kKeyBlock; j += 16)
-        store(s + j, flush_small(fma_v(slope, _mm512_abs_ps(first + float(j)), load(s + j) * factor), e.limit));
+        store(s + j, flush_small(fma_v(slope, _mm512_abs_ps(first + float(j)), load(s + j) * factor), score_mod.limit));
 }
 
 // All other score mods, bias for the keys of `visible`.
 template <bool Capped>
-__attribute__((noinline)) void score_mod_row(const MatrixTask& task, const MatrixRow& row, int64_t key, const RowScoreMod& e,
+__attribute__((noinline)) void score_mod_row(const MatrixTask& task, const MatrixRow& row, int64_t key, const RowScoreMod& score_mod,
                                              uint64_t visible, float* s) {
     const V steps = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, none = splat(kNegInf);
     const bool invertible = task.cap > kMinInvertible && task.cap < kMaxInvertible;
-    const float factor = Capped && invertible ? e.factor / task.cap : e.factor, distance = float(key - row.diagonal);
+    const float factor = Capped && invertible ? score_mod.factor / task.cap : score_mod.factor, distance = float(key - row.diagonal);
 #pragma GCC unroll 4
     for (int j = 0; j < kKeyBlock; j += 16) {
         V x = load(s + j) * factor;
@@ -83,8 +83,8 @@ __attribute__((noinline)) void score_mod_row(const MatrixTask& task, const Matri
             const V bias = load_bias(task, row.bias + (key + j) * task.bias_step, __mmask16(visible >> j));
             x = _mm512_mask_mov_ps(fma_v(bias * row.bias_scale, splat(kLog2e), x), _mm512_cmp_ps_mask(bias, none, _CMP_EQ_OQ), none);
         }
-        if (task.alibi) x = fma_v(splat(-e.slope), _mm512_abs_ps(steps + (distance + float(j))), x);
-        store(s + j, flush_small(x, e.limit));
+        if (task.alibi) x = fma_v(splat(-score_mod.slope), _mm512_abs_ps(steps + (distance + float(j))), x);
+        store(s + j, flush_small(x, score_mod.limit));
     }
 }
 

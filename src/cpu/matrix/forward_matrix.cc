@@ -80,25 +80,25 @@ using Widen = void (*)(const void*, int64_t, float*);
 
 // Packs `count` rows of a storage type; those with a NULL pointer are zeros. `widen`: by type, for those of another than the
 // shape's.
-void pack_rows(const Call& call, const MatrixShape& s, Pack pack, const Widen* widen, int32_t dtype, const char* const* rows, int count,
+void pack_rows(const Call& call, const MatrixShape& shape, Pack pack, const Widen* widen, int32_t dtype, const char* const* rows, int count,
                int64_t dim, uint16_t* to, Scratch& scratch) {
     const uint16_t* values[kKeyBlock];
     for (int i = 0; i < count; i++) {
         values[i] = reinterpret_cast<const uint16_t*>(rows[i]);
-        if (dtype == s.type || !rows[i]) continue;
+        if (dtype == shape.type || !rows[i]) continue;
         uint16_t* const converted = scratch_of(scratch).converted + i * dim;
         values[i] = converted;
         if (is_byte_type(dtype)) {
-            call.k->matrix->convert(dtype, rows[i], int(dim), s.type, converted);
+            call.k->matrix->convert(dtype, rows[i], int(dim), shape.type, converted);
         } else {
             widen[type_index(dtype)](rows[i], dim, scratch.line);
-            call.k->narrow[type_index(s.type)](scratch.line, dim, converted);
+            call.k->narrow[type_index(shape.type)](scratch.line, dim, converted);
         }
     }
-    pack(s, values, to);
+    pack(shape, values, to);
 }
 
-int64_t step_values(const MatrixShape& s) { return (s.k_bytes() + s.v_bytes()) / 2; }
+int64_t step_values(const MatrixShape& shape) { return (shape.k_bytes() + shape.v_bytes()) / 2; }
 
 // Keys [key, key + kKeyBlock) of the tile's sequence, k before v.
 void pack_step(const Call& call, const QueryTile& tile, int64_t key, uint16_t* to, Scratch& scratch) {
@@ -282,12 +282,12 @@ int64_t list_steps(const Call& call, const QueryTile& tile, const MatrixTask& ta
 }
 
 // Packs the keys of steps that are listed, each once, where they are not packed for all.
-void pack_listed(const Call& call, const QueryTile& tile, const MatrixShape& s, int64_t chunk, const MainloopStep* steps, int64_t count,
+void pack_listed(const Call& call, const QueryTile& tile, const MatrixShape& shape, int64_t chunk, const MainloopStep* steps, int64_t count,
                  uint16_t* packed, Scratch& scratch) {
     uint64_t done = 0;
     for (int64_t n = 0; n < count; n++) {
         const int64_t at = steps[n].key / kKeyBlock - chunk;
-        if (!(done >> at & 1)) pack_step(call, tile, steps[n].key, packed + at * step_values(s), scratch);
+        if (!(done >> at & 1)) pack_step(call, tile, steps[n].key, packed + at * step_values(shape), scratch);
         done |= uint64_t(1) << at;
     }
 }

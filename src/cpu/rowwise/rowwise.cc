@@ -140,16 +140,16 @@ struct AppendOperand {
 };
 
 // A row's values over their factors, which are computed under FA_APPEND_DYNAMIC_SCALE.
-void divide_by_factors(const AppendOperand& o, int64_t index, bool dynamic, float* line) {
-    const Factors& f = o.factors;
-    for (int64_t first = 0; first < o.own; first += f.block[1], index += f.stride[3]) {
-        const int64_t end = min_of(first + f.block[1], o.own);
+void divide_by_factors(const AppendOperand& operand, int64_t index, bool dynamic, float* line) {
+    const Factors& f = operand.factors;
+    for (int64_t first = 0; first < operand.own; first += f.block[1], index += f.stride[3]) {
+        const int64_t end = min_of(first + f.block[1], operand.own);
         if (dynamic) {
             ValueRange range = no_values();
             for (int64_t c = first; c < end; c++) add_value(&range, line[c]);
-            const Scaling s = dynamic_scaling(range, o.dtype, f.dtype, f.shift != nullptr);
-            store_factor(o.factor, index, f.dtype, s.factor);
-            if (f.shift) store_factor(o.shift, index, f.dtype, s.shift);
+            const Scaling s = dynamic_scaling(range, operand.dtype, f.dtype, f.shift != nullptr);
+            store_factor(operand.factor, index, f.dtype, s.factor);
+            if (f.shift) store_factor(operand.shift, index, f.dtype, s.shift);
         }
         const float factor = load_factor(f.factor, index, f.dtype), shift = f.shift ? load_factor(f.shift, index, f.dtype) : 0.f;
         for (int64_t c = first; c < end; c++) line[c] = (line[c] - shift) / factor;
@@ -157,20 +157,23 @@ void divide_by_factors(const AppendOperand& o, int64_t index, bool dynamic, floa
 }
 
 // One token's k or v of all heads into its slot; `block` is the page, or the cache's sequence.
-void append_token(const Append& x, const AppendOperand& o, int64_t batch, int64_t row, int64_t block, int64_t slot) {
-    const fa_attention_desc_t& d = x.p.d;
-    const bool dynamic = type_bytes(o.dtype) == 1 && x.a.flags & FA_APPEND_DYNAMIC_SCALE;
-    const int64_t from_at = batch * o.from_stride[0] + row * o.from_stride[1];
-    for (int64_t h = 0; h < o.heads; h++) {
+void append_token(const Append& append, const AppendOperand& operand, int64_t batch, int64_t row, int64_t block, int64_t slot) {
+    const fa_attention_desc_t& d = append.p.d;
+    const bool dynamic = type_bytes(operand.dtype) == 1 && append.a.flags & FA_APPEND_DYNAMIC_SCALE;
+    const int64_t from_at = batch * operand.from_stride[0] + row * operand.from_stride[1];
+    for (int64_t h = 0; h < operand.heads; h++) {
         float line[kMaxDim];
-        x.k.widen[type_index(d.q_dtype)](element(o.from, from_at + h * o.from_stride[2], d.q_dtype), o.dim, line);
-        if (o.cos) rotate(line + x.a.rotary_begin, o.cos, o.sin, x.a.rotary_dim, (x.a.flags & FA_ROTARY_INTERLEAVED) != 0);
-        if (o.factors.factor) divide_by_factors(o, factor_index(o.factors, block, slot, h), dynamic, line);
-        const int64_t to = block * o.stride[0] + slot * o.stride[1] + h * o.stride[2];
-        x.k.narrow[type_index(o.dtype)](line, o.own, element(o.cache, to, o.dtype));
-        if (o.own == o.dim) continue;
+        append.k.widen[type_index(d.q_dtype)](element(operand.from, from_at + h * operand.from_stride[2], d.q_dtype), operand.dim, line);
+        if (operand.cos)
+            rotate(line + append.a.rotary_begin, operand.cos, operand.sin, append.a.rotary_dim,
+                   (append.a.flags & FA_ROTARY_INTERLEAVED) != 0);
+        if (operand.factors.factor) divide_by_factors(operand, factor_index(operand.factors, block, slot, h), dynamic, line);
+        const int64_t to = block * operand.stride[0] + slot * operand.stride[1] + h * operand.stride[2];
+        append.k.narrow[type_index(operand.dtype)](line, operand.own, element(operand.cache, to, operand.dtype));
+        if (operand.own == operand.dim) continue;
         const int64_t tail = block * d.k_tail_stride[0] + slot * d.k_tail_stride[1] + h * d.k_tail_stride[2];
-        x.k.narrow[type_index(d.k_tail_dtype)](line + o.own, o.dim - o.own, element(o.tail, tail, d.k_tail_dtype));
+        append.k.narrow[type_index(d.k_tail_dtype)](line + operand.own, operand.dim - operand.own,
+                                                    element(operand.tail, tail, d.k_tail_dtype));
     }
 }
 

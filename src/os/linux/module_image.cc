@@ -51,7 +51,9 @@ class ImageReader {
   private:
     Elf64_Phdr segment(uint64_t i) const { return read<Elf64_Phdr>(f, h.e_phoff + i * sizeof(Elf64_Phdr)); }
     Elf64_Shdr section(uint64_t i) const { return read<Elf64_Shdr>(f, h.e_shoff + i * sizeof(Elf64_Shdr)); }
-    uint64_t word(const Elf64_Shdr& s, uint64_t index) const { return read<uint32_t>(f, s.sh_offset + index * sizeof(uint32_t)); }
+    uint64_t word(const Elf64_Shdr& section, uint64_t index) const {
+        return read<uint32_t>(f, section.sh_offset + index * sizeof(uint32_t));
+    }
 
     // The only section of a type that is loaded; none, or one of several: its type is SHT_NULL.
     Elf64_Shdr only(uint32_t type) const {
@@ -126,25 +128,29 @@ class ImageReader {
     }
 
     // What the loader finds in a loaded segment by another one.
-    bool part_of_a_segment(const Elf64_Phdr& p) const {
-        if (p.p_type == PT_TLS && (p.p_filesz > p.p_memsz || p.p_align > kPage || (p.p_align & (p.p_align - 1)) != 0)) return false;
-        if (p.p_filesz == 0) return true;
+    bool part_of_a_segment(const Elf64_Phdr& header) const {
+        if (header.p_type == PT_TLS &&
+            (header.p_filesz > header.p_memsz || header.p_align > kPage || (header.p_align & (header.p_align - 1)) != 0))
+            return false;
+        if (header.p_filesz == 0) return true;
         Elf64_Phdr around;
-        if (!loaded(p.p_vaddr, p.p_filesz, &around) || p.p_offset - p.p_vaddr != around.p_offset - around.p_vaddr) return false;
-        if (p.p_filesz > around.p_filesz - (p.p_vaddr - around.p_vaddr) || (p.p_flags & ~around.p_flags) != 0) return false;
+        if (!loaded(header.p_vaddr, header.p_filesz, &around) || header.p_offset - header.p_vaddr != around.p_offset - around.p_vaddr)
+            return false;
+        if (header.p_filesz > around.p_filesz - (header.p_vaddr - around.p_vaddr) || (header.p_flags & ~around.p_flags) != 0) return false;
         // Up to the end of a page it is made read-only.
         const uint64_t rounded = (around.p_memsz + kPage - 1) & -kPage;
-        if (p.p_type == PT_GNU_RELRO) return within(p.p_vaddr, p.p_memsz, around.p_vaddr, rounded) && (around.p_flags & PF_W) != 0;
-        return p.p_type != PT_NOTE || notes(p);
+        if (header.p_type == PT_GNU_RELRO)
+            return within(header.p_vaddr, header.p_memsz, around.p_vaddr, rounded) && (around.p_flags & PF_W) != 0;
+        return header.p_type != PT_NOTE || notes(header);
     }
 
-    bool notes(const Elf64_Phdr& p) const {
-        const uint64_t align = p.p_align == 8 ? 8 : 4;
-        for (uint64_t at = 0; at < p.p_filesz;) {
-            const auto note = read<Elf64_Nhdr>(f, p.p_offset + at);
+    bool notes(const Elf64_Phdr& header) const {
+        const uint64_t align = header.p_align == 8 ? 8 : 4;
+        for (uint64_t at = 0; at < header.p_filesz;) {
+            const auto note = read<Elf64_Nhdr>(f, header.p_offset + at);
             const uint64_t name = (sizeof note + uint64_t(note.n_namesz) + align - 1) & -align;
             const uint64_t bytes = (name + note.n_descsz + align - 1) & -align;
-            if (bytes > p.p_filesz - at) return false;
+            if (bytes > header.p_filesz - at) return false;
             at += bytes;
         }
         return true;
@@ -266,31 +272,31 @@ class ImageReader {
         return (old.sh_entsize != sizeof(uint32_t) || old_hashes(old)) && (gnu.sh_type == SHT_NULL || gnu_hashes(gnu));
     }
 
-    bool old_hashes(const Elf64_Shdr& s) const {
-        const uint64_t buckets = word(s, 0), chain = 2 + buckets;
-        if (buckets == 0 || word(s, 1) != symbol_count || s.sh_size != (chain + symbol_count) * sizeof(uint32_t)) return false;
+    bool old_hashes(const Elf64_Shdr& section) const {
+        const uint64_t buckets = word(section, 0), chain = 2 + buckets;
+        if (buckets == 0 || word(section, 1) != symbol_count || section.sh_size != (chain + symbol_count) * sizeof(uint32_t)) return false;
         uint64_t visited = 0;  // each symbol is in one chain, which ends
         for (uint64_t b = 0; b < buckets; b++)
-            for (uint64_t i = word(s, 2 + b); i != 0; i = word(s, chain + i))
+            for (uint64_t i = word(section, 2 + b); i != 0; i = word(section, chain + i))
                 if (i >= symbol_count || ++visited >= symbol_count) return false;
         return true;
     }
 
     // Buckets lead to the first of a run of symbols, which ends with the low bit of a hash; what is hashed are names.
-    bool gnu_hashes(const Elf64_Shdr& s) const {
-        const uint64_t buckets = word(s, 0), first = word(s, 1), masks = word(s, 2), chain = 4 + 2 * masks + buckets;
-        if (buckets == 0 || masks == 0 || (masks & (masks - 1)) != 0 || word(s, 3) >= 32 || first > symbol_count) return false;
-        const bool full = s.sh_size == (chain + symbol_count - first) * sizeof(uint32_t);
-        if (!full && s.sh_size != chain * sizeof(uint32_t)) return false;  // nothing is hashed
+    bool gnu_hashes(const Elf64_Shdr& section) const {
+        const uint64_t buckets = word(section, 0), first = word(section, 1), masks = word(section, 2), chain = 4 + 2 * masks + buckets;
+        if (buckets == 0 || masks == 0 || (masks & (masks - 1)) != 0 || word(section, 3) >= 32 || first > symbol_count) return false;
+        const bool full = section.sh_size == (chain + symbol_count - first) * sizeof(uint32_t);
+        if (!full && section.sh_size != chain * sizeof(uint32_t)) return false;  // nothing is hashed
         for (uint64_t b = 0; b < buckets; b++) {
-            const uint64_t i = word(s, chain - buckets + b);
+            const uint64_t i = word(section, chain - buckets + b);
             if (i != 0 && (!full || i < first || i >= symbol_count)) return false;
         }
         if (!full) return true;
         for (uint64_t i = first; i < symbol_count; i++) {
             uint32_t hash = 5381;
             for (const char* c = name(symbol(i).st_name); *c != 0; c++) hash = hash * 33 + static_cast<unsigned char>(*c);
-            const uint64_t found = word(s, chain + i - first);
+            const uint64_t found = word(section, chain + i - first);
             if ((found | 1) != (hash | 1) || (i + 1 == symbol_count && (found & 1) == 0)) return false;
         }
         return true;
@@ -361,22 +367,22 @@ class ImageReader {
         return loaded(address, sizeof(uint64_t), &p) ? read<uint64_t>(f, p.p_offset + (address - p.p_vaddr)) : 0;
     }
 
-    static bool is_relative(const Elf64_Rela& r) {
+    static bool is_relative(const Elf64_Rela& relocation) {
 #ifndef FA_UNKNOWN_MACHINE
-        return ELF64_R_TYPE(r.r_info) == kRelative && ELF64_R_SYM(r.r_info) == 0;
+        return ELF64_R_TYPE(relocation.r_info) == kRelative && ELF64_R_SYM(relocation.r_info) == 0;
 #else
         return ELF64_R_SYM(r.r_info) == 0;
 #endif
     }
 
-    bool relocation(const Elf64_Rela& r) {
-        const uint64_t index = ELF64_R_SYM(r.r_info);
-        if (index >= symbol_count || !relocated(r.r_offset, symbol(index).st_value + uint64_t(r.r_addend))) return false;
+    bool relocation(const Elf64_Rela& relocation) {
+        const uint64_t index = ELF64_R_SYM(relocation.r_info);
+        if (index >= symbol_count || !relocated(relocation.r_offset, symbol(index).st_value + uint64_t(relocation.r_addend))) return false;
 #ifndef FA_UNKNOWN_MACHINE
-        const uint32_t type = ELF64_R_TYPE(r.r_info);
+        const uint32_t type = ELF64_R_TYPE(relocation.r_info);
         const bool of_thread = ELF64_ST_TYPE(symbol(index).st_info) == STT_TLS;
         Elf64_Phdr around;
-        if (type == kRelative) return loaded(uint64_t(r.r_addend), 0, &around);
+        if (type == kRelative) return loaded(uint64_t(relocation.r_addend), 0, &around);
         for (const uint32_t known : kOfSymbols)
             if (type == known) return index != 0 && !of_thread;
         for (const uint32_t known : kOfThreads)
@@ -449,16 +455,16 @@ class ImageReader {
 
 }  // namespace
 
-bool is_elf(const Image& f) {
+bool is_elf(const Image& image) {
     constexpr unsigned char kHostOrder = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? ELFDATA2LSB : ELFDATA2MSB;
-    const auto h = read<Elf64_Ehdr>(f, 0);
+    const auto h = read<Elf64_Ehdr>(image, 0);
     return memcmp(h.e_ident, ELFMAG, SELFMAG) == 0 && h.e_ident[EI_CLASS] == ELFCLASS64 && h.e_ident[EI_DATA] == kHostOrder;
 }
 
 // The table of sections is not needed to load it, but it is the end of the file as a linker writes it: a copy that reserves the space first
 // leaves it empty when it is cut off.
-uint64_t bytes_named(const Image& f) {
-    const auto h = read<Elf64_Ehdr>(f, 0);
+uint64_t bytes_named(const Image& image) {
+    const auto h = read<Elf64_Ehdr>(image, 0);
     uint64_t end = 0;
     const auto add = [&end](uint64_t offset, uint64_t bytes) {
         uint64_t e;
@@ -468,10 +474,10 @@ uint64_t bytes_named(const Image& f) {
     add(h.e_phoff, uint64_t(h.e_phnum) * sizeof(Elf64_Phdr));
     add(h.e_shoff, uint64_t(h.e_shnum) * sizeof(Elf64_Shdr));
     for (uint64_t i = 0; i < h.e_phnum; i++) {
-        const auto p = read<Elf64_Phdr>(f, h.e_phoff + i * sizeof(Elf64_Phdr));
+        const auto p = read<Elf64_Phdr>(image, h.e_phoff + i * sizeof(Elf64_Phdr));
         add(p.p_offset, p.p_filesz);
     }
-    const auto names = read<Elf64_Shdr>(f, h.e_shoff + h.e_shstrndx * sizeof(Elf64_Shdr));
+    const auto names = read<Elf64_Shdr>(image, h.e_shoff + h.e_shstrndx * sizeof(Elf64_Shdr));
     return h.e_shstrndx < h.e_shnum && h.e_shstrndx != SHN_UNDEF && names.sh_type != SHT_STRTAB ? UINT64_MAX : end;
 }
 

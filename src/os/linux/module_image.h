@@ -14,10 +14,10 @@ struct Image {
 
 // What lies outside of the file reads as zeros.
 template <class T>
-T read(const Image& f, uint64_t offset) {
+T read(const Image& image, uint64_t offset) {
     T value;
     memset(&value, 0, sizeof value);
-    if (sizeof value <= f.size && offset <= f.size - sizeof value) memcpy(&value, f.bytes + offset, sizeof value);
+    if (sizeof value <= image.size && offset <= image.size - sizeof value) memcpy(&value, image.bytes + offset, sizeof value);
     return value;
 }
 

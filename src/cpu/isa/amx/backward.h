@@ -9,14 +9,14 @@ namespace cpu {
 namespace {
 
 // A block of 2 × 2 tiles of c. Stores the block before on the way.
-inline __attribute__((always_inline)) void gemm_block(const MatrixGemm& m, const uint16_t* a, const uint16_t* b, float* c,
+inline __attribute__((always_inline)) void gemm_block(const MatrixGemm& gemm, const uint16_t* a, const uint16_t* b, float* c,
                                                       AccTiles& before) {
     NoInterleave none;
-    const int64_t stride = m.c_stride * 4;
-    float* const lower = c + 16 * m.c_stride;
-    gemm_2x2<FA_BF16, 0>(a, a + m.a_m_stride, m.a_row_bytes, b, none, [&](int n) __attribute__((always_inline)) {
+    const int64_t stride = gemm.c_stride * 4;
+    float* const lower = c + 16 * gemm.c_stride;
+    gemm_2x2<FA_BF16, 0>(a, a + gemm.a_m_stride, gemm.a_row_bytes, b, none, [&](int n) __attribute__((always_inline)) {
         if (before.upper) before.store(n);
-        if (m.accumulate) {
+        if (gemm.accumulate) {
             if (n == 0) FA_TILE_LOAD(0, c, stride);
             else if (n == 1) FA_TILE_LOAD(1, c + 16, stride);
             else if (n == 2) FA_TILE_LOAD(2, lower, stride);
@@ -28,11 +28,11 @@ inline __attribute__((always_inline)) void gemm_block(const MatrixGemm& m, const
             else FA_TILE_ZERO(3);
         }
     });
-    for (int part = 0; part < m.k_parts; part++)
-        for (int k = part == 0; k < m.k_tiles; k++) {
-            const uint16_t* const left = a + part * m.a_part_stride + k * m.a_k_stride;
-            const uint16_t* const right = b + part * m.b_part_stride + k * 2 * kTileValues;
-            gemm_2x2<FA_BF16, 0>(left, left + m.a_m_stride, m.a_row_bytes, right, none, [](int) {});
+    for (int part = 0; part < gemm.k_parts; part++)
+        for (int k = part == 0; k < gemm.k_tiles; k++) {
+            const uint16_t* const left = a + part * gemm.a_part_stride + k * gemm.a_k_stride;
+            const uint16_t* const right = b + part * gemm.b_part_stride + k * 2 * kTileValues;
+            gemm_2x2<FA_BF16, 0>(left, left + gemm.a_m_stride, gemm.a_row_bytes, right, none, [](int) {});
         }
     before = {c, lower, 16, stride};
 }

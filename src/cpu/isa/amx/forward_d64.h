@@ -18,9 +18,9 @@ struct TileStep {
     int tile;
     int64_t at;
 
-    static int64_t length(const MainloopStep* s, int64_t most) {
+    static int64_t length(const MainloopStep* step, int64_t most) {
         int64_t n = 1;
-        while (n < most && s[n].block == s->block) n++;
+        while (n < most && step[n].block == step->block) n++;
         return n;
     }
     static TileStep first_of(const MainloopStep* steps, int64_t count) {

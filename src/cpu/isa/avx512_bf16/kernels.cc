@@ -45,16 +45,18 @@ struct Extent {
 
 // c[Rows][Vectors] = or += a · b.
 template <int Rows, int Vectors, class Strides>
-[[gnu::noinline]] void dot_block(const MatrixGemm& m, const Strides& by, int pairs, const uint16_t* left, const uint16_t* right, float* c) {
+[[gnu::noinline]] void dot_block(const MatrixGemm& gemm, const Strides& by, int pairs, const uint16_t* left, const uint16_t* right,
+                                 float* c) {
     V sum[Rows][Vectors];
 #pragma GCC unroll 6
     for (int r = 0; r < Rows; r++)
 #pragma GCC unroll 4
-        for (int n = 0; n < Vectors; n++) sum[r][n] = m.accumulate ? load(c + r * by.c_row + n * by.c_across) : V{};
-    for (int part = 0; part < m.k_parts; part++)
-        for (int k = 0; k < m.k_tiles; k++) {
-            const uint16_t *a = left + part * m.a_part_stride + k * m.a_k_stride, *b = right + part * m.b_part_stride + k * 2 * kTileValues;
-            const uint16_t* const end = b + (k + 1 < m.k_tiles ? 16 : pairs) * 32;
+        for (int n = 0; n < Vectors; n++) sum[r][n] = gemm.accumulate ? load(c + r * by.c_row + n * by.c_across) : V{};
+    for (int part = 0; part < gemm.k_parts; part++)
+        for (int k = 0; k < gemm.k_tiles; k++) {
+            const uint16_t *a = left + part * gemm.a_part_stride + k * gemm.a_k_stride,
+                           *b = right + part * gemm.b_part_stride + k * 2 * kTileValues;
+            const uint16_t* const end = b + (k + 1 < gemm.k_tiles ? 16 : pairs) * 32;
             for (; b < end; a += 2, b += 32) {
                 __m512i x[Vectors];
 #pragma GCC unroll 4
@@ -76,25 +78,25 @@ template <int Rows, int Vectors, class Strides>
 }
 
 template <int Rows, class Strides>
-void dot_rows(const MatrixGemm& m, const Strides& by, const Extent& e, const uint16_t* left, float* c) {
-    for (int n = 0; n < e.vectors; n += 4, c += 4 * by.c_across) {
-        const uint16_t* const right = m.b + n / 2 * by.b_across;
-        const int vectors = e.vectors - n;
-        if (vectors >= 4) dot_block<Rows, 4>(m, by, e.pairs, left, right, c);
-        else if (vectors == 3) dot_block<Rows, 3>(m, by, e.pairs, left, right, c);
-        else if (vectors == 2) dot_block<Rows, 2>(m, by, e.pairs, left, right, c);
-        else dot_block<Rows, 1>(m, by, e.pairs, left, right, c);
+void dot_rows(const MatrixGemm& gemm, const Strides& by, const Extent& extent, const uint16_t* left, float* c) {
+    for (int n = 0; n < extent.vectors; n += 4, c += 4 * by.c_across) {
+        const uint16_t* const right = gemm.b + n / 2 * by.b_across;
+        const int vectors = extent.vectors - n;
+        if (vectors >= 4) dot_block<Rows, 4>(gemm, by, extent.pairs, left, right, c);
+        else if (vectors == 3) dot_block<Rows, 3>(gemm, by, extent.pairs, left, right, c);
+        else if (vectors == 2) dot_block<Rows, 2>(gemm, by, extent.pairs, left, right, c);
+        else dot_block<Rows, 1>(gemm, by, extent.pairs, left, right, c);
     }
 }
 
 // A tile of 16 rows of a product.
 template <class Strides>
-void gemm_16_rows(const MatrixGemm& m, const Strides& by, const Extent& e, int tile) {
-    const uint16_t* const left = m.a + tile * m.a_m_stride;
-    float* const c = m.c + tile * e.down;
+void gemm_16_rows(const MatrixGemm& gemm, const Strides& by, const Extent& extent, int tile) {
+    const uint16_t* const left = gemm.a + tile * gemm.a_m_stride;
+    float* const c = gemm.c + tile * extent.down;
     int r = 0;
-    for (; r + kDotRows <= 16; r += kDotRows) dot_rows<kDotRows>(m, by, e, left + r * by.a_row, c + r * by.c_row);
-    dot_rows<kLastDotRows>(m, by, e, left + r * by.a_row, c + r * by.c_row);
+    for (; r + kDotRows <= 16; r += kDotRows) dot_rows<kDotRows>(gemm, by, extent, left + r * by.a_row, c + r * by.c_row);
+    dot_rows<kLastDotRows>(gemm, by, extent, left + r * by.a_row, c + r * by.c_row);
 }
 
 void gemm(const MatrixGemm* products, int count) {
