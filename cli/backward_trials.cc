@@ -9,19 +9,19 @@
 namespace tool {
 namespace {
 
-bool has_gradients(const ForwardCase& c) {
+bool has_gradients(const ForwardCase& test_case) {
     const auto differentiable = [](int32_t dtype) { return dtype <= FA_BF16; };
     constexpr uint32_t kWithout = FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE |
                                   FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_SCORES;
-    const bool in_range = c.data != Data::limit || c.d.q_dtype == FA_F16;  // dO·v must fit f32
-    return in_range && differentiable(c.d.q_dtype) && differentiable(c.d.k_dtype) && differentiable(c.d.o_dtype) &&
-           c.d.algorithm == FA_ALGORITHM_FLASH && !(c.d.operands & kWithout);
+    const bool in_range = test_case.data != Data::limit || test_case.d.q_dtype == FA_F16;  // dO·v must fit f32
+    return in_range && differentiable(test_case.d.q_dtype) && differentiable(test_case.d.k_dtype) && differentiable(test_case.d.o_dtype) &&
+           test_case.d.algorithm == FA_ALGORITHM_FLASH && !(test_case.d.operands & kWithout);
 }
 
 // Dense gradients of all inputs, NaN before each run; dout and dlse are normal numbers.
 class BackwardCall {
   public:
-    explicit BackwardCall(const ForwardCase& c) : forward_(c) {
+    explicit BackwardCall(const ForwardCase& test_case) : forward_(test_case) {
         a_.forward = &forward_.reading().a;
         spread_broadcast(forward_.reading().k_tensor, a_.dk_stride);
         spread_broadcast(forward_.reading().v_tensor, a_.dv_stride);
@@ -104,8 +104,8 @@ void judge(const oracle::BackwardReading& r, const std::vector<oracle::Target>& 
 }
 
 // A GPU may sum in other ways when it has to give the same bits every time, and says so: the worse of the two is what it gets.
-void run_backward(const ForwardCase& c, const Kernels& kernels, const Done& done) {
-    BackwardCall call(c);
+void run_backward(const ForwardCase& test_case, const Kernels& kernels, const Done& done) {
+    BackwardCall call(test_case);
     const oracle::BackwardReading r = call.reading();
     const std::vector<oracle::Target> want = oracle::targets(r, oracle::backward(r, r.upstream()));
     fa_attention_desc_t same_bits = r.d;
@@ -114,7 +114,7 @@ void run_backward(const ForwardCase& c, const Kernels& kernels, const Done& done
         const auto tried = [&](const fa_attention_desc_t& d) {
             return attempt(
                 kernel, d, FA_OP_BACKWARD, [&](fa_handle_t h) { return call.run(h, d); },
-                [&](Outcome& outcome) { judge(r, want, c.data, products_of(kernel, r), outcome); });
+                [&](Outcome& outcome) { judge(r, want, test_case.data, products_of(kernel, r), outcome); });
         };
         Outcome outcome = tried(r.d);
         const auto way = [&](const fa_attention_desc_t& d) { return kernel.handle.explain(&d, FA_OP_BACKWARD); };

@@ -31,27 +31,27 @@ const void* ForwardCall::factors(const oracle::Reading::Factors& f, double low, 
     return values;
 }
 
-ForwardCall::ForwardCall(const ForwardCase& c) : case_(c), rng_(kCaseSeed) {
+ForwardCall::ForwardCall(const ForwardCase& test_case) : case_(test_case), rng_(kCaseSeed) {
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
-    a.cu_seqlens_q = data_of(c.cu_q);
-    a.cu_seqlens_k = data_of(c.cu_k);
-    a.seqused_q = data_of(c.used_q);
-    a.seqused_k = data_of(c.used_k);
-    a.leftpad_k = data_of(c.leftpad);
-    a.kv_batch_idx = data_of(c.kv_index);
-    a.page_table = data_of(c.pages);
-    a.causal_offset = data_of(c.offsets);
-    if (c.d.dropout_p > 0) {
+    a.cu_seqlens_q = data_of(test_case.cu_q);
+    a.cu_seqlens_k = data_of(test_case.cu_k);
+    a.seqused_q = data_of(test_case.used_q);
+    a.seqused_k = data_of(test_case.used_k);
+    a.leftpad_k = data_of(test_case.leftpad);
+    a.kv_batch_idx = data_of(test_case.kv_index);
+    a.page_table = data_of(test_case.pages);
+    a.causal_offset = data_of(test_case.offsets);
+    if (test_case.d.dropout_p > 0) {
         a.dropout_seed = kCaseSeed;
         a.dropout_offset = 7;
     }
-    const oracle::Reading shape(c.d, a);
+    const oracle::Reading shape(test_case.d, a);
     a.q = room<char>(shape.q_tensor.extent(), oracle::size_of(shape.q_dtype));
     a.k = room<char>(shape.k_tensor.extent(), oracle::size_of(shape.k_dtype));
     if (!shape.v_in_k()) a.v = room<char>(shape.v_tensor.extent(), oracle::size_of(shape.v_dtype));
     a.o = room<char>(shape.o_tensor.extent(), oracle::size_of(shape.o_dtype));
     make_operands(shape, a);
-    reading_ = std::make_unique<oracle::Reading>(c.d, a);
+    reading_ = std::make_unique<oracle::Reading>(test_case.d, a);
     fill_tensors();
 }
 

@@ -10,7 +10,7 @@ namespace tool {
 
 class ForwardCall {
   public:
-    explicit ForwardCall(const ForwardCase& c);
+    explicit ForwardCall(const ForwardCase& test_case);
     ForwardCall(const ForwardCall&) = delete;
     ForwardCall& operator=(const ForwardCall&) = delete;
 

@@ -33,15 +33,15 @@ int32_t p_dtype_of(const Kernel& kernel, const oracle::Reading& r) {
     return in_f32 ? int32_t(FA_F32) : r.q_dtype;
 }
 
-void run_forward(const ForwardCase& c, const Kernels& kernels, const Done& done) {
-    ForwardCall call(c);
+void run_forward(const ForwardCase& test_case, const Kernels& kernels, const Done& done) {
+    ForwardCall call(test_case);
     const oracle::Reading& r = call.reading();
     const oracle::Attention want = oracle::attention(r, {r.has(FA_OPERAND_SCORES), 1});
     for (const Kernel& kernel : kernels) {
         call.spoil_outputs();
         done(attempt(
             kernel, r.d, FA_OP_FORWARD, [&](fa_handle_t h) { return fa_forward_ex(h, &r.d, &r.a); },
-            [&](Outcome& outcome) { judge(r, want, c.data, p_dtype_of(kernel, r), outcome); }));
+            [&](Outcome& outcome) { judge(r, want, test_case.data, p_dtype_of(kernel, r), outcome); }));
     }
 }
 

@@ -17,14 +17,14 @@ struct Errors {
     std::string element;
 };
 
-Errors measure(const Case& c, int64_t row_step, bool with_plain) {
-    const oracle::Reading r = c.reading();
+Errors measure(const Case& test_case, int64_t row_step, bool with_plain) {
+    const oracle::Reading r = test_case.reading();
     const oracle::Attention want = oracle::attention(r, {false, row_step});
     const oracle::Pairs pairs = oracle::pair_o(r, want);
-    Errors e{oracle::relative_norm(pairs.got, pairs.want), 0, 0, oracle::compare_o(r, want, c.p_dtype).fault};
+    Errors e{oracle::relative_norm(pairs.got, pairs.want), 0, 0, oracle::compare_o(r, want, test_case.p_dtype).fault};
     std::vector<double> plain;  // stays empty without a baseline
-    for (int64_t b = 0; b < c.d.batch; b++)
-        for (int64_t h = 0; h < c.d.heads_q; h++)
+    for (int64_t b = 0; b < test_case.d.batch; b++)
+        for (int64_t h = 0; h < test_case.d.heads_q; h++)
             for (int64_t i = 0; i < r.rows(b); i++) {
                 if (!want.computed[size_t(want.row(b, h, i))]) continue;
                 for (const float x : with_plain ? plain_row(r, b, h, i) : std::vector<float>()) plain.push_back(double(x));

@@ -13,8 +13,8 @@ std::vector<std::vector<unsigned char>> run_bits(const Handle& handle, BackwardC
 }
 
 // Its forward has been run, and dout is there.
-BackwardCase ready(const Handle& handle, Case c, Rng& rng, bool with_dlse = false) {
-    BackwardCase b(std::move(c));
+BackwardCase ready(const Handle& handle, Case test_case, Rng& rng, bool with_dlse = false) {
+    BackwardCase b(std::move(test_case));
     EXPECT_EQ(b.run_forward(handle), FA_OK) << handle.error();
     b.gives_dlse = with_dlse;
     b.bind(rng);

@@ -14,16 +14,16 @@ std::vector<int64_t> borders(int64_t t) {
     return lengths;
 }
 
-void set_rule(Case& c, int rule) {
-    const int64_t n = c.d.seqlen_k;
+void set_rule(Case& test_case, int rule) {
+    const int64_t n = test_case.d.seqlen_k;
     switch (rule) {
         case 0: break;
-        case 1: causal(c, FA_ALIGN_TOP_LEFT); break;
-        case 2: causal(c, FA_ALIGN_BOTTOM_RIGHT); break;
-        case 3: window(c, n / 3, 2, FA_ALIGN_BOTTOM_RIGHT); break;
-        case 4: window(c, 0, 0, FA_ALIGN_TOP_LEFT); break;
-        case 5: window(c, -1, n / 2, FA_ALIGN_TOP_LEFT), c.d.chunk = n / 2 + 1; break;
-        default: c.d.chunk = 5, c.d.alignment = FA_ALIGN_BOTTOM_RIGHT; break;
+        case 1: causal(test_case, FA_ALIGN_TOP_LEFT); break;
+        case 2: causal(test_case, FA_ALIGN_BOTTOM_RIGHT); break;
+        case 3: window(test_case, n / 3, 2, FA_ALIGN_BOTTOM_RIGHT); break;
+        case 4: window(test_case, 0, 0, FA_ALIGN_TOP_LEFT); break;
+        case 5: window(test_case, -1, n / 2, FA_ALIGN_TOP_LEFT), test_case.d.chunk = n / 2 + 1; break;
+        default: test_case.d.chunk = 5, test_case.d.alignment = FA_ALIGN_BOTTOM_RIGHT; break;
     }
 }
 constexpr int kRules = 7;

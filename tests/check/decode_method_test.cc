@@ -19,9 +19,9 @@ class FewRows : public testing::TestWithParam<std::tuple<int32_t, Keys>> {
 
     void SetUp() override { FA_USE_ISA(handle, std::get<0>(GetParam())); }
 
-    void fill(Case& c, Rng& random) const {
-        c.fill_normal(random);
-        if (types.kv == FA_I8) c.set_descales(random, 1);
+    void fill(Case& test_case, Rng& random) const {
+        test_case.fill_normal(random);
+        if (types.kv == FA_I8) test_case.set_descales(random, 1);
     }
     void check(const Shape& shape, int64_t page_size = 0) {
         Case c = shaped(shape, types.q);

@@ -35,17 +35,19 @@ class Extremes : public testing::TestWithParam<int32_t> {
         c.metadata.seqused_k = {70, 0};
         return c;
     }
-    std::pair<Bytes, Bytes> run(Case& c) {
-        EXPECT_EQ(c.run(handle), FA_OK) << handle.error();
-        return {bytes_of(c.o), bytes_of(c.lse)};
+    std::pair<Bytes, Bytes> run(Case& test_case) {
+        EXPECT_EQ(test_case.run(handle), FA_OK) << handle.error();
+        return {bytes_of(test_case.o), bytes_of(test_case.lse)};
     }
-    static double o_at(const Case& c, int64_t b, int64_t h, int64_t i, int64_t e) {
-        return oracle::load(c.o.as(), c.reading().o(b, h, i) + e, c.reading().o_dtype);
+    static double o_at(const Case& test_case, int64_t b, int64_t h, int64_t i, int64_t e) {
+        return oracle::load(test_case.o.as(), test_case.reading().o(b, h, i) + e, test_case.reading().o_dtype);
     }
-    static double v_at(const Case& c, int64_t j, int64_t e) {
-        return oracle::load(c.v.as(), c.reading().v(0, 0, j) + e, c.reading().k_dtype);
+    static double v_at(const Case& test_case, int64_t j, int64_t e) {
+        return oracle::load(test_case.v.as(), test_case.reading().v(0, 0, j) + e, test_case.reading().k_dtype);
     }
-    static float lse_at(const Case& c, int64_t b, int64_t h, int64_t i) { return c.lse.as<float>()[c.reading().lse(b, h, i)]; }
+    static float lse_at(const Case& test_case, int64_t b, int64_t h, int64_t i) {
+        return test_case.lse.as<float>()[test_case.reading().lse(b, h, i)];
+    }
 };
 
 TEST_P(Extremes, F75_lowest_sink_is_none) {

@@ -30,20 +30,22 @@ Case stored(const Shape& s, int32_t k_dtype, int32_t v_dtype, int32_t factor_dty
     return c;
 }
 
-void fill(Case& c, Rng& rng, double typical) {
-    c.bind(rng);
-    c.fill_normal(rng);
-    c.set_descales(rng, typical);
+void fill(Case& test_case, Rng& rng, double typical) {
+    test_case.bind(rng);
+    test_case.fill_normal(rng);
+    test_case.set_descales(rng, typical);
 }
 
 // The same call over f32: what k and v stand for.
-Case dequantised(const Case& c, Rng& rng) {
-    const oracle::Reading r = c.reading();
-    Case f = shaped({c.d.batch, c.d.heads_q, r.heads_k, c.d.seqlen_q, c.d.seqlen_k, c.d.dim_qk, r.dim_v}, FA_F32);
-    f.d.scale = c.d.scale, f.d.flags = c.d.flags & ~uint32_t(FA_V_IN_K), f.d.alignment = c.d.alignment;
+Case dequantised(const Case& test_case, Rng& rng) {
+    const oracle::Reading r = test_case.reading();
+    Case f =
+        shaped({test_case.d.batch, test_case.d.heads_q, r.heads_k, test_case.d.seqlen_q, test_case.d.seqlen_k, test_case.d.dim_qk, r.dim_v},
+               FA_F32);
+    f.d.scale = test_case.d.scale, f.d.flags = test_case.d.flags & ~uint32_t(FA_V_IN_K), f.d.alignment = test_case.d.alignment;
     f.bind(rng);
     std::vector<oracle::Cache> heads;
-    for (int64_t b = 0; b < c.d.batch; b++)
+    for (int64_t b = 0; b < test_case.d.batch; b++)
         for (int64_t h = 0; h < r.heads_k; h++) heads.push_back(oracle::load_cache(r, b, h, h));
     const auto cache = [&](int64_t b, int64_t h) -> const oracle::Cache& { return heads[size_t(b * r.heads_k + h)]; };
     std::vector<double> row;
@@ -56,18 +58,18 @@ Case dequantised(const Case& c, Rng& rng) {
     return f;
 }
 
-std::vector<double> outputs(const Case& c, double factor = 1) {
+std::vector<double> outputs(const Case& test_case, double factor = 1) {
     std::vector<double> o;
-    const oracle::Reading r = c.reading();
-    for (int64_t n = 0; n < r.o_tensor.extent(); n++) o.push_back(oracle::load(c.o.as(), n, r.o_dtype) / factor);
+    const oracle::Reading r = test_case.reading();
+    for (int64_t n = 0; n < r.o_tensor.extent(); n++) o.push_back(oracle::load(test_case.o.as(), n, r.o_dtype) / factor);
     return o;
 }
 
-void expect_dequantised(const Handle& handle, Case& c, Rng& rng, double o_scale = 1) {
-    ASSERT_EQ(run_and_check(handle, c), "");
-    Case f = dequantised(c, rng);
+void expect_dequantised(const Handle& handle, Case& test_case, Rng& rng, double o_scale = 1) {
+    ASSERT_EQ(run_and_check(handle, test_case), "");
+    Case f = dequantised(test_case, rng);
     ASSERT_EQ(run_and_check(handle, f), "");
-    EXPECT_LE(oracle::relative_norm(outputs(c, o_scale), outputs(f)), oracle::norm_limit(FA_F32));
+    EXPECT_LE(oracle::relative_norm(outputs(test_case, o_scale), outputs(f)), oracle::norm_limit(FA_F32));
 }
 
 class Schemes : public testing::TestWithParam<int32_t> {

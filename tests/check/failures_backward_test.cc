@@ -17,8 +17,8 @@ std::string differentiate(const Handle& handle, BackwardCase& b, Rng& rng) {
     return run_and_check(handle, b);
 }
 
-std::string differentiate(const Handle& handle, Case c, Rng& rng) {
-    BackwardCase b(std::move(c));
+std::string differentiate(const Handle& handle, Case test_case, Rng& rng) {
+    BackwardCase b(std::move(test_case));
     return differentiate(handle, b, rng);
 }
 

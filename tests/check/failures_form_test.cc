@@ -10,11 +10,12 @@ namespace test {
 namespace {
 
 // Keys that each row of the first head counts, by LSE.
-std::vector<int64_t> counts(const Handle& handle, Case& c) {
+std::vector<int64_t> counts(const Handle& handle, Case& test_case) {
     Rng rng(131);
-    EXPECT_EQ(count(handle, c, rng), "");
+    EXPECT_EQ(count(handle, test_case, rng), "");
     std::vector<int64_t> per_row;
-    for (int64_t i = 0; i < c.d.seqlen_q; i++) per_row.push_back(std::llround(std::exp(double(c.a.lse[c.reading().lse(0, 0, i)]))));
+    for (int64_t i = 0; i < test_case.d.seqlen_q; i++)
+        per_row.push_back(std::llround(std::exp(double(test_case.a.lse[test_case.reading().lse(0, 0, i)]))));
     return per_row;
 }
 
@@ -74,40 +75,42 @@ TEST(Failures, F62_F63_F64_every_parameter_acts) {
     const auto nothing = [](Case&) {};
     const std::vector<unsigned char> base = run(nothing, nothing);
     const std::map<std::string, std::function<void(Case&)>> changes = {
-        {"causal", [](Case& c) { c.d.flags = FA_CAUSAL; }},
-        {"alignment", [](Case& c) { c.d.flags = FA_CAUSAL, c.d.alignment = FA_ALIGN_TOP_LEFT; }},
-        {"window_left", [](Case& c) { window(c, 9, -1, FA_ALIGN_BOTTOM_RIGHT); }},
-        {"window_right", [](Case& c) { window(c, -1, 9, FA_ALIGN_BOTTOM_RIGHT); }},
-        {"chunk", [](Case& c) { c.d.chunk = 13; }},
-        {"scale", [](Case& c) { c.d.flags = FA_SCALE_EXPLICIT, c.d.scale = 0.3f; }},
-        {"scale 0", [](Case& c) { c.d.flags = FA_SCALE_EXPLICIT; }},
-        {"softcap", [](Case& c) { c.d.softcap = 2; }},
-        {"dropout_p", [](Case& c) { c.d.dropout_p = 0.25f; }},
-        {"seed", [](Case& c) { c.d.dropout_p = 0.25f, c.a.dropout_seed = 1; }},
-        {"offset", [](Case& c) { c.d.dropout_p = 0.25f, c.a.dropout_offset = 1; }},
-        {"heads_k", [](Case& c) { c.d.heads_k = 1; }},
-        {"o_dtype", [](Case& c) { c.d.o_dtype = FA_BF16; }}};
+        {"causal", [](Case& test_case) { test_case.d.flags = FA_CAUSAL; }},
+        {"alignment", [](Case& test_case) { test_case.d.flags = FA_CAUSAL, test_case.d.alignment = FA_ALIGN_TOP_LEFT; }},
+        {"window_left", [](Case& test_case) { window(test_case, 9, -1, FA_ALIGN_BOTTOM_RIGHT); }},
+        {"window_right", [](Case& test_case) { window(test_case, -1, 9, FA_ALIGN_BOTTOM_RIGHT); }},
+        {"chunk", [](Case& test_case) { test_case.d.chunk = 13; }},
+        {"scale", [](Case& test_case) { test_case.d.flags = FA_SCALE_EXPLICIT, test_case.d.scale = 0.3f; }},
+        {"scale 0", [](Case& test_case) { test_case.d.flags = FA_SCALE_EXPLICIT; }},
+        {"softcap", [](Case& test_case) { test_case.d.softcap = 2; }},
+        {"dropout_p", [](Case& test_case) { test_case.d.dropout_p = 0.25f; }},
+        {"seed", [](Case& test_case) { test_case.d.dropout_p = 0.25f, test_case.a.dropout_seed = 1; }},
+        {"offset", [](Case& test_case) { test_case.d.dropout_p = 0.25f, test_case.a.dropout_offset = 1; }},
+        {"heads_k", [](Case& test_case) { test_case.d.heads_k = 1; }},
+        {"o_dtype", [](Case& test_case) { test_case.d.o_dtype = FA_BF16; }}};
     std::map<std::vector<unsigned char>, std::string> seen = {{base, "nothing"}};
     for (const auto& [name, change] : changes) {
         const auto [other, fresh] = seen.emplace(run(change, nothing), name);
         EXPECT_TRUE(fresh) << name << " gives the same as " << other->second;
     }
     const auto with = [](uint32_t operand) {
-        return [operand](Case& c) {
-            c.d.operands |= operand;
-            if (operand == FA_OPERAND_BIAS) dense_pairs(c.d, c.d.bias_stride);
-            if (operand == FA_OPERAND_MASK) dense_pairs(c.d, c.d.mask_stride);
+        return [operand](Case& test_case) {
+            test_case.d.operands |= operand;
+            if (operand == FA_OPERAND_BIAS) dense_pairs(test_case.d, test_case.d.bias_stride);
+            if (operand == FA_OPERAND_MASK) dense_pairs(test_case.d, test_case.d.mask_stride);
         };
     };
     const std::pair<uint32_t, std::function<void(Case&)>> operands[] = {
-        {FA_OPERAND_BIAS, [](Case& c) { c.set_bias([](int64_t, int64_t, int64_t i, int64_t j) { return double((i + j) % 3); }); }},
-        {FA_OPERAND_MASK, [](Case& c) { c.set_mask([](int64_t, int64_t, int64_t i, int64_t j) { return (i + j) % 3 > 0; }); }},
+        {FA_OPERAND_BIAS,
+         [](Case& test_case) { test_case.set_bias([](int64_t, int64_t, int64_t i, int64_t j) { return double((i + j) % 3); }); }},
+        {FA_OPERAND_MASK,
+         [](Case& test_case) { test_case.set_mask([](int64_t, int64_t, int64_t i, int64_t j) { return (i + j) % 3 > 0; }); }},
         {FA_OPERAND_ALIBI,
-         [](Case& c) {
-             for (int h = 0; h < 4; h++) c.alibi.as<float>()[h] = 0.5f;
+         [](Case& test_case) {
+             for (int h = 0; h < 4; h++) test_case.alibi.as<float>()[h] = 0.5f;
          }},
-        {FA_OPERAND_SINKS, [](Case& c) {
-             for (int h = 0; h < 4; h++) c.sinks.as<float>()[h] = 2;
+        {FA_OPERAND_SINKS, [](Case& test_case) {
+             for (int h = 0; h < 4; h++) test_case.sinks.as<float>()[h] = 2;
          }}};
     for (const auto& [operand, fill] : operands) {
         const auto [other, fresh] = seen.emplace(run(with(operand), fill), "operand " + std::to_string(operand));

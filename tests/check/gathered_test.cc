@@ -23,27 +23,27 @@ class GatheredLists : public testing::TestWithParam<int32_t> {
         d.list_count_stride[2] = 1, d.list_count_stride[1] = blocks, d.list_count_stride[0] = packed ? 0 : heads * blocks;
     }
     // Different keys of so many, in any order, some of them beyond a shorter sequence's end, and −1 between them. Some lists are empty.
-    std::string check(Case c, int64_t keys) {
-        c.bind(rng);
-        c.fill_normal(rng);
-        for (int64_t h = 0; h < c.sinks.bytes() / 4; h++) c.sinks.as<float>()[h] = float(rng.normal());
-        const int64_t size = std::max<int64_t>(c.d.list_keys, 1), blocks = (keys + size - 1) / size;
-        c.set_key_lists([&](int64_t, int64_t, int64_t) {
+    std::string check(Case test_case, int64_t keys) {
+        test_case.bind(rng);
+        test_case.fill_normal(rng);
+        for (int64_t h = 0; h < test_case.sinks.bytes() / 4; h++) test_case.sinks.as<float>()[h] = float(rng.normal());
+        const int64_t size = std::max<int64_t>(test_case.d.list_keys, 1), blocks = (keys + size - 1) / size;
+        test_case.set_key_lists([&](int64_t, int64_t, int64_t) {
             std::vector<int32_t> all(static_cast<size_t>(blocks)), full;
             std::iota(all.begin(), all.end(), 0);
             for (size_t n = 0; n + 1 < all.size(); n++) std::swap(all[n], all[n + size_t(rng.bits() % (all.size() - n))]);
-            all.resize(rng.chance(0.1) ? 0 : std::min(all.size(), size_t(c.d.list_max)));
+            all.resize(rng.chance(0.1) ? 0 : std::min(all.size(), size_t(test_case.d.list_max)));
             for (int32_t& entry : all)
                 if (rng.chance(0.1)) entry = -1;
-            if (c.d.operands & FA_OPERAND_FULL_LIST)
+            if (test_case.d.operands & FA_OPERAND_FULL_LIST)
                 for (; all.size() > 1 && rng.chance(0.6); all.pop_back()) full.push_back(all.back());
             return Case::Lists{all, full};
         });
         char text[512] = "";
-        const bool explained = fa_explain(handle, &c.d, FA_OP_FORWARD, text, sizeof text) == FA_OK;
+        const bool explained = fa_explain(handle, &test_case.d, FA_OP_FORWARD, text, sizeof text) == FA_OK;
         const bool gathers = strstr(text, "fwd_mma_") || strstr(text, "_list_");  // where rows are many, Hopper has kernels for blocks
         if (!testing_the_cpu() && (!explained || !gathers)) return std::string(text) + handle.error();
-        return run_and_check(handle, c);
+        return run_and_check(handle, test_case);
     }
 };
 INSTANTIATE_TEST_SUITE_P(Types, GatheredLists, testing::Values(FA_F16, FA_BF16),

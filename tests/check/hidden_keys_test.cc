@@ -16,46 +16,47 @@ constexpr MaskForm kMaskForms[] = {MaskForm::bytes,     MaskForm::spaced_bytes, 
                                    MaskForm::f32_bias,  MaskForm::spaced_bias,  MaskForm::lists};
 
 // For all heads alike, or with a mask for each head. Of late_bits, all of the first 64 keys are seen.
-Case with_hidden_keys(Case c, MaskForm form, const SeesKey& sees, bool of_heads) {
-    const int64_t keys = c.d.seqlen_k, rows = c.d.seqlen_q, heads = of_heads ? c.d.heads_q : 1;
+Case with_hidden_keys(Case test_case, MaskForm form, const SeesKey& sees, bool of_heads) {
+    const int64_t keys = test_case.d.seqlen_k, rows = test_case.d.seqlen_q, heads = of_heads ? test_case.d.heads_q : 1;
     const bool bias = form >= MaskForm::f16_bias && form <= MaskForm::spaced_bias,
                spaced = form == MaskForm::spaced_bytes || form == MaskForm::spaced_bias;
     const int64_t step = spaced ? 3 : 1, columns = form == MaskForm::bits || form == MaskForm::late_bits ? (keys + 7) / 8 : keys * step;
-    int64_t* const stride = bias ? c.d.bias_stride : c.d.mask_stride;
+    int64_t* const stride = bias ? test_case.d.bias_stride : test_case.d.mask_stride;
     if (form == MaskForm::lists) {
-        c.d.operands |= FA_OPERAND_FULL_LIST;
-        c.d.list_rows = 1, c.d.list_keys = 1, c.d.list_heads = heads, c.d.list_max = keys;
-        c.d.list_stride[3] = 1, c.d.list_stride[2] = keys, c.d.list_stride[1] = rows * keys, c.d.list_stride[0] = heads * rows * keys;
+        test_case.d.operands |= FA_OPERAND_FULL_LIST;
+        test_case.d.list_rows = 1, test_case.d.list_keys = 1, test_case.d.list_heads = heads, test_case.d.list_max = keys;
+        test_case.d.list_stride[3] = 1, test_case.d.list_stride[2] = keys, test_case.d.list_stride[1] = rows * keys,
+        test_case.d.list_stride[0] = heads * rows * keys;
     } else {
-        c.d.operands |= bias ? FA_OPERAND_BIAS : FA_OPERAND_MASK;
+        test_case.d.operands |= bias ? FA_OPERAND_BIAS : FA_OPERAND_MASK;
         stride[3] = step, stride[2] = columns, stride[1] = of_heads ? rows * columns : 0, stride[0] = heads * rows * columns;
     }
-    if (bias) c.d.bias_dtype = form == MaskForm::f16_bias ? FA_F16 : form == MaskForm::bf16_bias ? FA_BF16 : FA_F32;
-    if (form == MaskForm::bits || form == MaskForm::late_bits) c.d.mask_dtype = FA_BIT;
-    if (form == MaskForm::late_bits) c.d.mask_keys = keys - 64;
+    if (bias) test_case.d.bias_dtype = form == MaskForm::f16_bias ? FA_F16 : form == MaskForm::bf16_bias ? FA_BF16 : FA_F32;
+    if (form == MaskForm::bits || form == MaskForm::late_bits) test_case.d.mask_dtype = FA_BIT;
+    if (form == MaskForm::late_bits) test_case.d.mask_keys = keys - 64;
     Rng rng(7);
-    c.bind(rng);
-    c.fill_normal(rng);
+    test_case.bind(rng);
+    test_case.fill_normal(rng);
     if (form == MaskForm::lists)
-        c.set_key_lists([&](int64_t, int64_t h, int64_t i) {
+        test_case.set_key_lists([&](int64_t, int64_t h, int64_t i) {
             Case::Lists lists;
             for (int64_t j = 0; j < keys; j++) lists.full.push_back(sees(h, i, j) ? int32_t(j) : -1);
             return lists;
         });
-    else if (bias) c.set_bias([&](int64_t, int64_t h, int64_t i, int64_t j) { return sees(h, i, j) ? 0 : -kInf; });
-    else c.set_mask([&](int64_t, int64_t h, int64_t i, int64_t j) { return sees(h, i, j); });
-    return c;
+    else if (bias) test_case.set_bias([&](int64_t, int64_t h, int64_t i, int64_t j) { return sees(h, i, j) ? 0 : -kInf; });
+    else test_case.set_mask([&](int64_t, int64_t h, int64_t i, int64_t j) { return sees(h, i, j); });
+    return test_case;
 }
 
-std::vector<unsigned char> bits_of_run(const Handle& handle, Case& c) {
-    EXPECT_EQ(c.run(handle), FA_OK) << handle.error();
-    return bytes_of(c.o);
+std::vector<unsigned char> bits_of_run(const Handle& handle, Case& test_case) {
+    EXPECT_EQ(test_case.run(handle), FA_OK) << handle.error();
+    return bytes_of(test_case.o);
 }
-std::vector<unsigned char> bits_of_head(const Case& c, const std::vector<unsigned char>& o, int64_t head, int64_t row) {
-    const oracle::Reading r = c.reading();
+std::vector<unsigned char> bits_of_head(const Case& test_case, const std::vector<unsigned char>& o, int64_t head, int64_t row) {
+    const oracle::Reading r = test_case.reading();
     const int64_t size = oracle::size_of(r.o_dtype);
     const auto at = o.begin() + r.o(0, head, row) * size;
-    return {at, at + c.d.dim_v * size};
+    return {at, at + test_case.d.dim_v * size};
 }
 
 struct MaskedCall {

@@ -8,27 +8,27 @@ namespace test {
 namespace {
 
 // Fills the outputs of a case with the oracle's own answers.
-void write_answer(Case& c) {
-    const oracle::Reading r = c.reading();
+void write_answer(Case& test_case) {
+    const oracle::Reading r = test_case.reading();
     const oracle::Attention want = oracle::attention(r, {r.has(FA_OPERAND_SCORES), 1});
-    for (int64_t b = 0; b < c.d.batch; b++)
-        for (int64_t h = 0; h < c.d.heads_q; h++) {
+    for (int64_t b = 0; b < test_case.d.batch; b++)
+        for (int64_t h = 0; h < test_case.d.heads_q; h++) {
             for (int64_t i = 0; i < r.padded_rows(b); i++) {
                 const size_t row = size_t(want.row(b, h, i));
                 const double factor = r.has(FA_OPERAND_O_SCALE) ? double(*r.a.o_scale) : 1;
                 for (int64_t e = 0; e < r.dim_v; e++)
-                    oracle::store(c.o.as(), r.o(b, h, i) + e, r.o_dtype, factor * want.o[row * size_t(r.dim_v) + size_t(e)]);
-                if (r.has(FA_OPERAND_LSE)) c.lse.as<float>()[r.lse(b, h, i)] = float(want.lse[row]);
+                    oracle::store(test_case.o.as(), r.o(b, h, i) + e, r.o_dtype, factor * want.o[row * size_t(r.dim_v) + size_t(e)]);
+                if (r.has(FA_OPERAND_LSE)) test_case.lse.as<float>()[r.lse(b, h, i)] = float(want.lse[row]);
             }
-            for (int64_t i = 0; r.has(FA_OPERAND_SCORES) && i < c.d.seqlen_q; i++)
-                for (int64_t j = 0; j < c.d.seqlen_k; j++) {
-                    const size_t pair = size_t(want.row(b, h, i) * c.d.seqlen_k + j);
-                    c.scores.as<float>()[r.scores(b, h, i, j)] = float(want.scores[size_t(c.d.scores_stage)][pair]);
+            for (int64_t i = 0; r.has(FA_OPERAND_SCORES) && i < test_case.d.seqlen_q; i++)
+                for (int64_t j = 0; j < test_case.d.seqlen_k; j++) {
+                    const size_t pair = size_t(want.row(b, h, i) * test_case.d.seqlen_k + j);
+                    test_case.scores.as<float>()[r.scores(b, h, i, j)] = float(want.scores[size_t(test_case.d.scores_stage)][pair]);
                 }
         }
 }
 
-std::string verdict(const Case& c) { return check_against_oracle(c, FA_F32); }
+std::string verdict(const Case& test_case) { return check_against_oracle(test_case, FA_F32); }
 
 TEST(Judge, AcceptsTheOraclesOwnAnswer) {
     for (uint64_t n = 1; n <= 300; n++) {

@@ -11,9 +11,9 @@ namespace {
 const LatentForm kForms[] = {{512, 64, 512, 128, FA_F32},  {512, 64, 512, 0, FA_F16},   {384, 48, 320, 128, FA_E8M0},
                              {512, 64, 500, 256, FA_BF16}, {448, 64, 512, 64, FA_E8M0}, {448, 64, 480, 0, FA_F32}};
 
-void in_pages(Case& c, int64_t size) {
-    paged(c, size);
-    c.d.k_descale_stride[0] = size * c.d.k_descale_stride[1];
+void in_pages(Case& test_case, int64_t size) {
+    paged(test_case, size);
+    test_case.d.k_descale_stride[0] = size * test_case.d.k_descale_stride[1];
 }
 
 class LatentBytes : public testing::Test {
@@ -21,18 +21,18 @@ class LatentBytes : public testing::Test {
     const Handle handle = make_handle();
     Rng rng{317};
     // On matrix units, of emulated GPUs and NVIDIA's; Hopper's own kernels take some.
-    void expect_matrix_units(const Case& c) {
+    void expect_matrix_units(const Case& test_case) {
         char text[512] = "";
-        ASSERT_EQ(fa_explain(handle, &c.d, FA_OP_FORWARD, text, sizeof text), FA_OK) << handle.error();
+        ASSERT_EQ(fa_explain(handle, &test_case.d, FA_OP_FORWARD, text, sizeof text), FA_OK) << handle.error();
         if (strstr(text, "(wave32)") || strstr(text, "(sm_")) {
             EXPECT_TRUE(strstr(text, "fwd_mma_byte_latent") || strstr(text, "latent_bytes_") || strstr(text, "latent_tokens_")) << text;
         }
     }
-    std::string check(Case& c, double typical = 0.3) {
-        c.bind(rng);
-        c.fill_normal(rng);
-        c.set_descales(rng, typical);
-        return run_and_check(handle, c);
+    std::string check(Case& test_case, double typical = 0.3) {
+        test_case.bind(rng);
+        test_case.fill_normal(rng);
+        test_case.set_descales(rng, typical);
+        return run_and_check(handle, test_case);
     }
 };
 

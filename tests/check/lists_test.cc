@@ -17,14 +17,15 @@ INSTANTIATE_TEST_SUITE_P(Isa, Lists, testing::ValuesIn(isas_under_test()),
                          [](const auto& info) { return std::string(isa_name(info.param)); });
 
 // Both lists with their counts, dense over (batch, list head, block of rows, entry).
-void want_lists(Case& c, int64_t rows, int64_t keys, int64_t heads, int64_t most) {
-    c.d.operands |= FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST | FA_OPERAND_FULL_LIST_COUNT;
-    c.d.list_rows = rows, c.d.list_keys = keys, c.d.list_heads = heads, c.d.list_max = most;
-    const bool packed = c.d.operands & FA_OPERAND_CU_SEQLENS_Q;
-    const int64_t blocks = ((packed ? c.d.total_q : c.d.seqlen_q) + rows - 1) / rows;
-    c.d.list_stride[3] = 1, c.d.list_stride[2] = most, c.d.list_stride[1] = blocks * most;
-    c.d.list_stride[0] = packed ? 0 : heads * blocks * most;
-    c.d.list_count_stride[2] = 1, c.d.list_count_stride[1] = blocks, c.d.list_count_stride[0] = packed ? 0 : heads * blocks;
+void want_lists(Case& test_case, int64_t rows, int64_t keys, int64_t heads, int64_t most) {
+    test_case.d.operands |= FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST | FA_OPERAND_FULL_LIST_COUNT;
+    test_case.d.list_rows = rows, test_case.d.list_keys = keys, test_case.d.list_heads = heads, test_case.d.list_max = most;
+    const bool packed = test_case.d.operands & FA_OPERAND_CU_SEQLENS_Q;
+    const int64_t blocks = ((packed ? test_case.d.total_q : test_case.d.seqlen_q) + rows - 1) / rows;
+    test_case.d.list_stride[3] = 1, test_case.d.list_stride[2] = most, test_case.d.list_stride[1] = blocks * most;
+    test_case.d.list_stride[0] = packed ? 0 : heads * blocks * most;
+    test_case.d.list_count_stride[2] = 1, test_case.d.list_count_stride[1] = blocks,
+    test_case.d.list_count_stride[0] = packed ? 0 : heads * blocks;
 }
 
 // FlexAttention's way to say causal: full blocks below the diagonal, the mask in those on it, nothing above.

@@ -12,17 +12,17 @@ class MatrixShape : public testing::TestWithParam<int32_t> {
     const Handle handle = make_handle();
     Rng rng{derive(241, uint64_t(GetParam()))};
 
-    void expect_right(Case& c) {
-        c.bind(rng);
-        c.fill_normal(rng);
-        EXPECT_EQ(run_and_check(handle, c), "");
+    void expect_right(Case& test_case) {
+        test_case.bind(rng);
+        test_case.fill_normal(rng);
+        EXPECT_EQ(run_and_check(handle, test_case), "");
     }
     // A width that fills a kernel's, which has a loop of its own for such, or one that does not.
     int64_t dim(int64_t otherwise) { return rng.chance(0.6) ? rng.pick<int64_t>({64, 64, 64, 128}) : otherwise; }
     // No mask, or causal either way.
-    void mask_somehow(Case& c) {
+    void mask_somehow(Case& test_case) {
         const int64_t which = rng.between(0, 2);
-        if (which > 0) causal(c, which == 1 ? FA_ALIGN_TOP_LEFT : FA_ALIGN_BOTTOM_RIGHT);
+        if (which > 0) causal(test_case, which == 1 ? FA_ALIGN_TOP_LEFT : FA_ALIGN_BOTTOM_RIGHT);
     }
 };
 

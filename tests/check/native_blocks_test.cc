@@ -27,16 +27,16 @@ class NativeBlocks : public testing::TestWithParam<CopiedTypes> {
         c.d.precision = FA_PRECISION_NATIVE;
         return c;
     }
-    std::string explanation(const Case& c) {
+    std::string explanation(const Case& test_case) {
         char text[512] = "";
-        return fa_explain(handle, &c.d, FA_OP_FORWARD, text, sizeof text) == FA_OK ? text : handle.error();
+        return fa_explain(handle, &test_case.d, FA_OP_FORWARD, text, sizeof text) == FA_OK ? text : handle.error();
     }
-    bool copies(const Case& c) { return explanation(c).find("copied as bf16") != std::string::npos; }
-    std::string check(Case c) {
-        c.bind(rng);
-        c.fill_normal(rng);
-        if (!copies(c)) return explanation(c);
-        return run_and_check(handle, c);
+    bool copies(const Case& test_case) { return explanation(test_case).find("copied as bf16") != std::string::npos; }
+    std::string check(Case test_case) {
+        test_case.bind(rng);
+        test_case.fill_normal(rng);
+        if (!copies(test_case)) return explanation(test_case);
+        return run_and_check(handle, test_case);
     }
 };
 

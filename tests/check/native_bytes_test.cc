@@ -28,10 +28,10 @@ class NativeBytes : public testing::TestWithParam<std::tuple<int32_t, int32_t>> 
         c.d.precision = FA_PRECISION_NATIVE;
         return c;
     }
-    std::string check(Case c) {
-        c.bind(rng);
-        c.fill_normal(rng);
-        return run_and_check(handle, c);
+    std::string check(Case test_case) {
+        test_case.bind(rng);
+        test_case.fill_normal(rng);
+        return run_and_check(handle, test_case);
     }
     void set_factor(const Buffer& buffer, int64_t block, uint16_t f16) {
         oracle::store_block_word(buffer.as<char>() + block * oracle::size_of(type), 0, oracle::load(&f16, 0, FA_F16));

@@ -29,13 +29,13 @@ class Native : public testing::TestWithParam<int32_t> {
         if (types.v == FA_I8) c.d.operands |= FA_OPERAND_V_DESCALE;
         return c;
     }
-    void fill(Case& c) {
-        c.bind(rng);
-        c.fill_normal(rng, 1, c.d.k_dtype == FA_I8 ? 40 : 1, c.d.v_dtype == FA_I8 ? 40 : 1);
-        c.set_descales(rng, 1.0 / 40);
+    void fill(Case& test_case) {
+        test_case.bind(rng);
+        test_case.fill_normal(rng, 1, test_case.d.k_dtype == FA_I8 ? 40 : 1, test_case.d.v_dtype == FA_I8 ? 40 : 1);
+        test_case.set_descales(rng, 1.0 / 40);
     }
-    double error_of(const Case& c) {
-        const oracle::Reading r = c.reading();
+    double error_of(const Case& test_case) {
+        const oracle::Reading r = test_case.reading();
         const oracle::Pairs pairs = oracle::pair_o(r, oracle::attention(r));
         return oracle::relative_norm(pairs.got, pairs.want);
     }

@@ -47,46 +47,49 @@ Place in_row(Rng& rng, const Buffer& buffer, const char* what, int64_t row, int6
 }
 
 // Some input of a call that has rows and keys. No buffer: this call lacks the operand.
-Place random_place(Rng& rng, const Case& c) {
-    const oracle::Reading r = c.reading();
+Place random_place(Rng& rng, const Case& test_case) {
+    const oracle::Reading r = test_case.reading();
     if (r.d.batch == 0 || r.d.heads_q == 0) return {};
     const int64_t b = rng.between(0, r.d.batch - 1), h = rng.between(0, r.d.heads_q - 1), rows = r.rows(b), keys = r.keys(b);
     if (rows <= 0 || keys <= 0) return {};
     const int64_t i = rng.between(0, rows - 1), j = rng.between(0, keys - 1), k_head = r.k_head(h), v_head = r.v_head(h);
     const int64_t k_dim = rng.between(0, r.own_k - 1), v_dim = rng.between(0, r.dim_v - 1);
     switch (rng.between(0, 9)) {
-        case 0: return in_row(rng, c.q, "q", r.q(b, h, i), r.own_q, r.q_dtype);
-        case 1: return in_row(rng, c.k, "k", r.k(b, k_head, j), r.own_k, r.k_dtype);
-        case 2: return r.v_in_k() ? Place{} : in_row(rng, c.v, "v", r.v(b, v_head, j), r.dim_v, r.v_dtype);
+        case 0: return in_row(rng, test_case.q, "q", r.q(b, h, i), r.own_q, r.q_dtype);
+        case 1: return in_row(rng, test_case.k, "k", r.k(b, k_head, j), r.own_k, r.k_dtype);
+        case 2: return r.v_in_k() ? Place{} : in_row(rng, test_case.v, "v", r.v(b, v_head, j), r.dim_v, r.v_dtype);
         case 3:
-            return r.has(FA_OPERAND_K_TAIL) ? in_row(rng, c.k_tail, "k_tail", r.k_tail(b, k_head, j), r.d.dim_tail, r.k_tail_dtype)
+            return r.has(FA_OPERAND_K_TAIL) ? in_row(rng, test_case.k_tail, "k_tail", r.k_tail(b, k_head, j), r.d.dim_tail, r.k_tail_dtype)
                                             : Place{};
         case 4:
-            return r.has(FA_OPERAND_Q_DESCALE) ? Place{&c.q_descale, r.q_descale(b, h, i), r.q_factors.dtype, "q_descale", 0, true}
+            return r.has(FA_OPERAND_Q_DESCALE) ? Place{&test_case.q_descale, r.q_descale(b, h, i), r.q_factors.dtype, "q_descale", 0, true}
                                                : Place{};
         case 5:
             return r.has(FA_OPERAND_K_DESCALE)
-                       ? Place{&c.k_descale, r.k_descale(b, k_head, j, k_dim), r.k_factors.dtype, "k_descale", 0, true}
+                       ? Place{&test_case.k_descale, r.k_descale(b, k_head, j, k_dim), r.k_factors.dtype, "k_descale", 0, true}
                        : Place{};
         case 6:
             return r.has(FA_OPERAND_V_DESCALE)
-                       ? Place{&c.v_descale, r.v_descale(b, v_head, j, v_dim), r.v_factors.dtype, "v_descale", 0, true}
+                       ? Place{&test_case.v_descale, r.v_descale(b, v_head, j, v_dim), r.v_factors.dtype, "v_descale", 0, true}
                        : Place{};
         case 7:
-            return r.has(FA_OPERAND_K_SHIFT) ? Place{&c.k_shift, r.k_descale(b, k_head, j, k_dim), r.k_factors.dtype, "k_shift", 0, true}
-                                             : Place{};
+            return r.has(FA_OPERAND_K_SHIFT)
+                       ? Place{&test_case.k_shift, r.k_descale(b, k_head, j, k_dim), r.k_factors.dtype, "k_shift", 0, true}
+                       : Place{};
         case 8:
-            return r.has(FA_OPERAND_V_SHIFT) ? Place{&c.v_shift, r.v_descale(b, v_head, j, v_dim), r.v_factors.dtype, "v_shift", 0, true}
-                                             : Place{};
+            return r.has(FA_OPERAND_V_SHIFT)
+                       ? Place{&test_case.v_shift, r.v_descale(b, v_head, j, v_dim), r.v_factors.dtype, "v_shift", 0, true}
+                       : Place{};
         default:
-            return r.has(FA_OPERAND_Q_TAIL) ? in_row(rng, c.q_tail, "q_tail", r.q_tail(b, h, i), r.d.dim_tail, r.q_tail_dtype) : Place{};
+            return r.has(FA_OPERAND_Q_TAIL) ? in_row(rng, test_case.q_tail, "q_tail", r.q_tail(b, h, i), r.d.dim_tail, r.q_tail_dtype)
+                                            : Place{};
     }
 }
 
 // The header's rules, row by row; what is finite may be of any value here.
 class Rules {
   public:
-    explicit Rules(const Case& c) : r(c.reading()), lse(c.lse.as<float>()) {}
+    explicit Rules(const Case& test_case) : r(test_case.reading()), lse(test_case.lse.as<float>()) {}
 
     std::string check() {
         oracle::each_head(r, [&](int64_t b, int64_t h, const oracle::Cache& cache) {
@@ -320,10 +323,10 @@ class NonFiniteFactors : public testing::TestWithParam<std::tuple<int32_t, int32
         return c;
     }
     // Of positive q; keys are the same throughout a block.
-    void fill(Case& c, int word, double odd) {
-        c.fill_normal(rng);
-        c.set_q([&](auto...) { return rng.uniform(0.1, 1); });
-        unsigned char* const block = c.k.as<unsigned char>() + (c.reading().k(0, 0, kOdd) + 1) * oracle::size_of(type);
+    void fill(Case& test_case, int word, double odd) {
+        test_case.fill_normal(rng);
+        test_case.set_q([&](auto...) { return rng.uniform(0.1, 1); });
+        unsigned char* const block = test_case.k.as<unsigned char>() + (test_case.reading().k(0, 0, kOdd) + 1) * oracle::size_of(type);
         const int factors = has_min() ? 4 : 2;
         memset(block + factors, type == FA_Q8_0 ? 0xf1 : 0x11, size_t(oracle::size_of(type) - factors));
         if (type == FA_Q5_0 || type == FA_Q5_1) memset(block + factors, 0, 4);  // bits 4

@@ -21,9 +21,9 @@ struct Loss {
     const Case& c;
     oracle::Upstream up;
 
-    Loss(const Case& c, Rng& rng) : c(c) {
-        const oracle::Reading r = c.reading();
-        const int64_t rows = c.d.batch * c.d.heads_q * c.d.seqlen_q;
+    Loss(const Case& test_case, Rng& rng) : c(test_case) {
+        const oracle::Reading r = test_case.reading();
+        const int64_t rows = test_case.d.batch * test_case.d.heads_q * test_case.d.seqlen_q;
         for (int64_t n = 0; n < rows * r.dim_v; n++) up.d_o.push_back(rng.normal());
         for (int64_t n = 0; n < rows; n++) up.d_lse.push_back(rng.normal());
     }
@@ -95,20 +95,22 @@ double compare(const char* name, const Loss& loss, const Buffer& buffer, const P
     return worst;
 }
 
-double compare_all(const Case& c, Rng& rng) {
-    const Loss loss(c, rng);
-    const oracle::Reading r = c.reading();
+double compare_all(const Case& test_case, Rng& rng) {
+    const Loss loss(test_case, rng);
+    const oracle::Reading r = test_case.reading();
     const Inputs want(r, oracle::backward(r, loss.up));
-    return std::fmax(std::fmax(compare("q", loss, c.q, want.q), compare("k", loss, c.k, want.k)),
-                     std::fmax(compare("v", loss, c.v, want.v),
-                               std::fmax(compare("bias", loss, c.bias, want.bias), compare("sinks", loss, c.sinks, want.sinks))));
+    return std::fmax(std::fmax(compare("q", loss, test_case.q, want.q), compare("k", loss, test_case.k, want.k)),
+                     std::fmax(compare("v", loss, test_case.v, want.v), std::fmax(compare("bias", loss, test_case.bias, want.bias),
+                                                                                  compare("sinks", loss, test_case.sinks, want.sinks))));
 }
 
-void fill_on_grid(Case& c, Rng& rng) {
+void fill_on_grid(Case& test_case, Rng& rng) {
     const auto value = [&](auto...) { return on_grid(rng.normal()); };
-    c.set_q(value), c.set_k(value), c.set_v(value);
-    if (c.d.operands & FA_OPERAND_BIAS) c.set_bias([&](auto...) { return rng.chance(0.15) ? -double(INFINITY) : on_grid(rng.normal()); });
-    for (int64_t h = 0; h < c.d.heads_q && c.d.operands & FA_OPERAND_SINKS; h++) c.sinks.as<float>()[h] = float(on_grid(rng.normal()));
+    test_case.set_q(value), test_case.set_k(value), test_case.set_v(value);
+    if (test_case.d.operands & FA_OPERAND_BIAS)
+        test_case.set_bias([&](auto...) { return rng.chance(0.15) ? -double(INFINITY) : on_grid(rng.normal()); });
+    for (int64_t h = 0; h < test_case.d.heads_q && test_case.d.operands & FA_OPERAND_SINKS; h++)
+        test_case.sinks.as<float>()[h] = float(on_grid(rng.normal()));
 }
 
 TEST(OracleBackward, CentralDifferencesOfRandomCases) {

@@ -129,12 +129,12 @@ TEST(Oracle, ClassicExercise) {
 }
 
 // Who sees whom, drawn: one line a row, one column a key.
-std::vector<std::string> drawing(const Case& c) {
-    const oracle::Reading r = c.reading();
+std::vector<std::string> drawing(const Case& test_case) {
+    const oracle::Reading r = test_case.reading();
     std::vector<std::string> lines;
-    for (int64_t i = 0; i < c.d.seqlen_q; i++) {
+    for (int64_t i = 0; i < test_case.d.seqlen_q; i++) {
         std::string line;
-        for (int64_t j = 0; j < c.d.seqlen_k; j++) line += r.attends(0, 0, i, j) ? '#' : '.';
+        for (int64_t j = 0; j < test_case.d.seqlen_k; j++) line += r.attends(0, 0, i, j) ? '#' : '.';
         lines.push_back(line);
     }
     return lines;

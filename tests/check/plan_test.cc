@@ -36,10 +36,10 @@ class Plans : public testing::Test {
     std::vector<Case> cases;
     std::vector<BackwardCase> backward;
 
-    void add(Case c) {
-        c.bind(rng);
-        c.fill_normal(rng);
-        cases.push_back(std::move(c));
+    void add(Case test_case) {
+        test_case.bind(rng);
+        test_case.fill_normal(rng);
+        cases.push_back(std::move(test_case));
     }
     void SetUp() override {
         add(shaped({1, 2, 1, 70, 300, 24, 24}));

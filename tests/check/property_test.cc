@@ -15,17 +15,17 @@ struct Bits {
     bool operator==(const Bits& other) const { return o == other.o && lse == other.lse && scores == other.scores; }
 };
 
-Bits run_bits(const Handle& handle, Case& c) {
-    EXPECT_EQ(c.run(handle), FA_OK) << handle.error() << "\n" << c.describe();
-    return {bytes_of(c.o), bytes_of(c.lse), bytes_of(c.scores)};
+Bits run_bits(const Handle& handle, Case& test_case) {
+    EXPECT_EQ(test_case.run(handle), FA_OK) << handle.error() << "\n" << test_case.describe();
+    return {bytes_of(test_case.o), bytes_of(test_case.lse), bytes_of(test_case.scores)};
 }
 
 // One row of o and its LSE.
-std::vector<unsigned char> row_bits(const Case& c, int64_t b, int64_t h, int64_t i) {
-    const oracle::Reading r = c.reading();
+std::vector<unsigned char> row_bits(const Case& test_case, int64_t b, int64_t h, int64_t i) {
+    const oracle::Reading r = test_case.reading();
     const int64_t size = oracle::size_of(r.o_dtype);
-    const unsigned char* o = c.o.as<unsigned char>() + r.o(b, h, i) * size;
-    const unsigned char* lse = reinterpret_cast<const unsigned char*>(c.lse.as<float>() + r.lse(b, h, i));
+    const unsigned char* o = test_case.o.as<unsigned char>() + r.o(b, h, i) * size;
+    const unsigned char* lse = reinterpret_cast<const unsigned char*>(test_case.lse.as<float>() + r.lse(b, h, i));
     std::vector<unsigned char> bits(o, o + r.dim_v * size);
     bits.insert(bits.end(), lse, lse + 4);
     return bits;
@@ -43,12 +43,12 @@ TEST(Bits, SameForAnyNumberOfThreads) {
     if (!testing_the_cpu()) GTEST_SKIP() << "threads belong to the CPU backend";
     const Handle handle = make_handle();
     Rng rng(41);
-    auto same = [&](Case& c) {
+    auto same = [&](Case& test_case) {
         ASSERT_TRUE(handle.set_threads(1));
-        const Bits one = run_bits(handle, c);
+        const Bits one = run_bits(handle, test_case);
         for (const int64_t threads : {2, 3, 8}) {
             ASSERT_TRUE(handle.set_threads(threads));
-            ASSERT_TRUE(run_bits(handle, c) == one) << threads << " threads\n" << c.describe();
+            ASSERT_TRUE(run_bits(handle, test_case) == one) << threads << " threads\n" << test_case.describe();
         }
     };
     Case big = big_case(rng);
@@ -277,8 +277,8 @@ TEST(Bits, PowersOfTwoMoveBetweenQAndScale) {
 
 // ---- laws that hold within rounding
 
-std::vector<double> o_values(const Case& c) {
-    const oracle::Reading r = c.reading();
+std::vector<double> o_values(const Case& test_case) {
+    const oracle::Reading r = test_case.reading();
     return oracle::pair_o(r, oracle::attention(r, {false, 11})).got;
 }
 

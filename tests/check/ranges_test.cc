@@ -22,20 +22,20 @@ std::string kernel_of(const Handle& handle, const fa_attention_desc_t& d, int32_
     return words.substr(at, words.find_first_of(" ,", at + strlen("kernel ")) - at);
 }
 
-void want_ranges(Case& c, int64_t intervals) {
-    c.d.operands |= FA_OPERAND_KEY_RANGES;
-    c.d.key_range_max = intervals;
-    c.d.key_range_stride[3] = 1, c.d.key_range_stride[2] = intervals;
+void want_ranges(Case& test_case, int64_t intervals) {
+    test_case.d.operands |= FA_OPERAND_KEY_RANGES;
+    test_case.d.key_range_max = intervals;
+    test_case.d.key_range_stride[3] = 1, test_case.d.key_range_stride[2] = intervals;
 }
 
 using Intervals = std::vector<int32_t> (*)(int64_t row, int64_t off);
-Case with_ranges(Case c, int64_t intervals, Intervals row, int64_t off) {
-    want_ranges(c, intervals);
+Case with_ranges(Case test_case, int64_t intervals, Intervals row, int64_t off) {
+    want_ranges(test_case, intervals);
     Rng rng(7);
-    c.bind(rng);
-    c.fill_normal(rng);
-    c.set_key_ranges([&](int64_t, int64_t, int64_t i) { return row(i, off); });
-    return c;
+    test_case.bind(rng);
+    test_case.fill_normal(rng);
+    test_case.set_key_ranges([&](int64_t, int64_t, int64_t i) { return row(i, off); });
+    return test_case;
 }
 // A band said by ranges gives the bits of the band, where both take one kernel.
 void expect_bits_of_band(const Handle& handle, const fa_attention_desc_t& band, int64_t intervals, Intervals row, int64_t off,

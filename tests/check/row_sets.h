@@ -24,8 +24,8 @@ inline std::string kernel_name(const Handle& handle, const fa_attention_desc_t& 
     return words.substr(at, words.find_first_of(" ,", at + strlen("kernel ")) - at);
 }
 
-inline std::vector<std::vector<unsigned char>> gradients(const Handle& handle, Case c) {
-    BackwardCase b(std::move(c));
+inline std::vector<std::vector<unsigned char>> gradients(const Handle& handle, Case test_case) {
+    BackwardCase b(std::move(test_case));
     b.c.d.flags |= FA_DETERMINISTIC;
     EXPECT_EQ(b.run_forward(handle), FA_OK) << handle.error();
     Rng rng(8);

@@ -23,10 +23,10 @@ class StoredBlocks : public testing::TestWithParam<BlockTypes> {
         c.d.k_dtype = types.kv;
         return c;
     }
-    std::string check(Case c) {
-        c.bind(rng);
-        c.fill_normal(rng);
-        return run_and_check(handle, c);
+    std::string check(Case test_case) {
+        test_case.bind(rng);
+        test_case.fill_normal(rng);
+        return run_and_check(handle, test_case);
     }
     // Any integers, and of each block the factor that `factor` returns.
     template <class Factor>

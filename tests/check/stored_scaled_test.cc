@@ -44,18 +44,19 @@ class StoredScaled : public testing::TestWithParam<Scheme> {
         lay(rows, shape.heads_k, shape.dim_v, scheme.v_rows, scheme.v_dims, c.d.v_descale_block, c.d.v_descale_stride);
         return c;
     }
-    void fill(Case& c) {
-        c.bind(rng);
-        c.fill_normal(rng);
+    void fill(Case& test_case) {
+        test_case.bind(rng);
+        test_case.fill_normal(rng);
         const auto typical = [](int32_t dtype) { return dtype == FA_I8 ? 40.0 : oracle::is_nibble(dtype) ? 4.0 : 1.0; };
-        if (scheme.factor) c.set_descales(rng, 1 / std::max(typical(scheme.k), typical(scheme.v)));
+        if (scheme.factor) test_case.set_descales(rng, 1 / std::max(typical(scheme.k), typical(scheme.v)));
     }
-    std::string check(Case c) {
-        fill(c);
+    std::string check(Case test_case) {
+        fill(test_case);
         char text[512] = "";
-        if (!testing_the_cpu() && (fa_explain(handle, &c.d, FA_OP_FORWARD, text, sizeof text) != FA_OK || !strstr(text, "fwd_mma_")))
+        if (!testing_the_cpu() &&
+            (fa_explain(handle, &test_case.d, FA_OP_FORWARD, text, sizeof text) != FA_OK || !strstr(text, "fwd_mma_")))
             return std::string(text) + handle.error();
-        return run_and_check(handle, c);
+        return run_and_check(handle, test_case);
     }
     int64_t widest() const { return scheme.q == FA_F16 ? 128 : 256; }
 };

@@ -251,10 +251,10 @@ TEST(CallersThreadOf, EveryFunctionHasItBack) {
 
 // A stack is a multiple of 16, as the ABI has it, and of no more: vectors and tiles want 64.
 template <int spare>
-__attribute__((noinline)) fa_status_t call_with_stack_moved(const Handle& handle, Case& c) {
+__attribute__((noinline)) fa_status_t call_with_stack_moved(const Handle& handle, Case& test_case) {
     volatile char* const moved = static_cast<volatile char*>(__builtin_alloca(16 * spare + 1));
     moved[0] = 0;
-    return fa_forward_ex(handle, &c.d, &c.a);
+    return fa_forward_ex(handle, &test_case.d, &test_case.a);
 }
 TEST_P(CallersThread, StacksMayBeginAnywhere) {
     for (const int32_t dtype : {FA_F32, FA_BF16})

@@ -152,15 +152,15 @@ TEST(Cp, SendsWhatItExplainsAndHardlyMoreThanTheLeast) {
 // What one rank must send to others at least, counted pair by pair from the definition of causal: keys that a row of another rank sees,
 // once for each rank that has such rows (all-gather), or as often as they are handed on around the ring; with Ulysses the rows' heads, and
 // o and LSE back.
-uint64_t counted_bytes(const Case& c, const Way& way, int32_t ranks, int32_t rank) {
-    const oracle::Reading r = c.reading();
+uint64_t counted_bytes(const Case& test_case, const Way& way, int32_t ranks, int32_t rank) {
+    const oracle::Reading r = test_case.reading();
     std::vector<std::vector<fa_cp_range_t>> parts(static_cast<size_t>(ranks));
     const fa_cp_desc_t spread = by_rows(ranks, way.method, way.layout).desc;
     for (int32_t n = 0; n < ranks; n++) {
         std::vector<fa_cp_range_t>& part = parts[size_t(n)];
         int64_t count = 0;
         part.resize(2);
-        EXPECT_EQ(FA_OK, fa_cp_partition(&spread, n, ranks, nullptr, 1, c.d.seqlen_q, part.data(), 2, &count));
+        EXPECT_EQ(FA_OK, fa_cp_partition(&spread, n, ranks, nullptr, 1, test_case.d.seqlen_q, part.data(), 2, &count));
         part.resize(size_t(count));
     }
     const auto rows_of = [&](int32_t n) {
@@ -168,9 +168,9 @@ uint64_t counted_bytes(const Case& c, const Way& way, int32_t ranks, int32_t ran
         for (const fa_cp_range_t& range : parts[size_t(n)]) rows += uint64_t(range.rows);
         return rows;
     };
-    const uint64_t element = r.q_dtype == FA_F32 ? 4 : 2, dims = uint64_t(c.d.dim_qk) * element;
+    const uint64_t element = r.q_dtype == FA_F32 ? 4 : 2, dims = uint64_t(test_case.d.dim_qk) * element;
     if (way.method == FA_CP_METHOD_ULYSSES) {
-        const uint64_t heads = uint64_t(c.d.heads_q), heads_kv = uint64_t(r.heads_k + r.heads_v), others = uint64_t(ranks) - 1;
+        const uint64_t heads = uint64_t(test_case.d.heads_q), heads_kv = uint64_t(r.heads_k + r.heads_v), others = uint64_t(ranks) - 1;
         const uint64_t there = rows_of(rank) * others / uint64_t(ranks) * (heads + heads_kv) * dims;
         uint64_t back = 0;
         for (int32_t n = 0; n < ranks; n++)

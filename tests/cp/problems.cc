@@ -3,22 +3,22 @@
 
 namespace test {
 
-void fill(Case& c, Rng& rng) {
-    c.bind(rng);
-    c.fill_normal(rng);
-    for (int64_t h = 0; h < c.d.heads_q; h++) {
-        if (c.a.sinks) c.sinks.as<float>()[h] = float(rng.normal());
-        if (c.a.alibi_slopes) c.alibi.as<float>()[h] = float(rng.uniform(0.01, 0.3));
+void fill(Case& test_case, Rng& rng) {
+    test_case.bind(rng);
+    test_case.fill_normal(rng);
+    for (int64_t h = 0; h < test_case.d.heads_q; h++) {
+        if (test_case.a.sinks) test_case.sinks.as<float>()[h] = float(rng.normal());
+        if (test_case.a.alibi_slopes) test_case.alibi.as<float>()[h] = float(rng.uniform(0.01, 0.3));
     }
-    if (c.a.bias) c.set_bias([&](int64_t, int64_t, int64_t, int64_t) { return rng.normal(); });
-    if (c.a.mask) c.set_mask([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(0.7); });
+    if (test_case.a.bias) test_case.set_bias([&](int64_t, int64_t, int64_t, int64_t) { return rng.normal(); });
+    if (test_case.a.mask) test_case.set_mask([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(0.7); });
 }
 
-static void pack_sequences(Case& c, const std::vector<int32_t>& q, const std::vector<int32_t>& k) {
-    c.d.operands |= FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
-    c.metadata.cu_seqlens_q = q, c.metadata.cu_seqlens_k = k;
-    c.d.batch = int64_t(q.size()) - 1;
-    c.d.total_q = q.back() + 2, c.d.total_k = k.back() + 1;  // rows behind the last belong to nobody
+static void pack_sequences(Case& test_case, const std::vector<int32_t>& q, const std::vector<int32_t>& k) {
+    test_case.d.operands |= FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
+    test_case.metadata.cu_seqlens_q = q, test_case.metadata.cu_seqlens_k = k;
+    test_case.d.batch = int64_t(q.size()) - 1;
+    test_case.d.total_q = q.back() + 2, test_case.d.total_k = k.back() + 1;  // rows behind the last belong to nobody
 }
 
 Case problem(uint64_t seed, bool pairs, bool chunks, bool differentiable) {
@@ -60,12 +60,14 @@ Case problem(uint64_t seed, bool pairs, bool chunks, bool differentiable) {
     return c;
 }
 
-Spread spread_of(const Way& way, const Case& c, Rng& rng) {
+Spread spread_of(const Way& way, const Case& test_case, Rng& rng) {
     Spread s = by_rows(rng.pick<int32_t>({2, 2, 4, 8}), way.method, way.layout);
     if (way.method != FA_CP_METHOD_ULYSSES && rng.chance(0.3)) s.ranks = 3;
     if (rng.chance(0.3)) s.desc.block = rng.pick<int64_t>({4, 16});
-    if (way.method == FA_CP_METHOD_ALL_GATHER && rng.chance(0.5)) s.desc.head_chunk = int32_t(c.d.heads_k / rng.pick<int32_t>({1, 2, 8}));
-    if (s.desc.head_chunk > 0 && c.d.heads_v > 0 && c.d.heads_v < c.d.heads_k) s.desc.head_chunk = int32_t(c.d.heads_k);
+    if (way.method == FA_CP_METHOD_ALL_GATHER && rng.chance(0.5))
+        s.desc.head_chunk = int32_t(test_case.d.heads_k / rng.pick<int32_t>({1, 2, 8}));
+    if (s.desc.head_chunk > 0 && test_case.d.heads_v > 0 && test_case.d.heads_v < test_case.d.heads_k)
+        s.desc.head_chunk = int32_t(test_case.d.heads_k);
     return s;
 }
 

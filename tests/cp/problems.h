@@ -29,13 +29,13 @@ inline std::string name_of_way(const testing::TestParamInfo<Way>& info) {
 }
 
 // Binds and fills it.
-void fill(Case& c, Rng& rng);
+void fill(Case& test_case, Rng& rng);
 
 // Masks, alignments, lengths, types and operands. pairs: also bias and mask; chunks: also a chunk; differentiable: what a backward
 // takes.
 Case problem(uint64_t seed, bool pairs, bool chunks, bool differentiable);
 
 // How to spread it over 2 to 8 ranks.
-Spread spread_of(const Way& way, const Case& c, Rng& rng);
+Spread spread_of(const Way& way, const Case& test_case, Rng& rng);
 
 }  // namespace test

@@ -32,7 +32,7 @@ struct Rank {
 };
 
 // q, k, v and what belongs to them; o and LSE are poison.
-Rank cut_rows(const Case& c, const Spread& s, int32_t rank);
+Rank cut_rows(const Case& test_case, const Spread& s, int32_t rank);
 // To where the rank lies now.
 void point(Rank& r, bool strided);
 

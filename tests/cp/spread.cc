@@ -52,17 +52,18 @@ void point(Rank& r, bool strided) {
 namespace {
 
 // Rows of a pair tensor that this rank has, with all their keys.
-std::vector<char> local_pairs(const Case& c, const oracle::Reading& r, Rank& rank, bool bias, int64_t* stride) {
+std::vector<char> local_pairs(const Case& test_case, const oracle::Reading& r, Rank& rank, bool bias, int64_t* stride) {
     const int64_t size = bias ? oracle::size_of(r.bias_dtype) : 1;
-    stride[3] = 1, stride[2] = c.d.seqlen_k, stride[1] = c.d.seqlen_q * stride[2], stride[0] = c.d.heads_q * stride[1];
-    std::vector<char> pairs(size_t(c.d.batch * stride[0] * size), char(kPoison));
-    std::vector<int64_t> local(size_t(c.d.batch), 0);
+    stride[3] = 1, stride[2] = test_case.d.seqlen_k, stride[1] = test_case.d.seqlen_q * stride[2],
+    stride[0] = test_case.d.heads_q * stride[1];
+    std::vector<char> pairs(size_t(test_case.d.batch * stride[0] * size), char(kPoison));
+    std::vector<int64_t> local(size_t(test_case.d.batch), 0);
     for (const fa_cp_range_t& range : rank.rows) {
         for (int64_t i = 0; i < range.rows; i++)
-            for (int64_t h = 0; h < c.d.heads_q; h++)
+            for (int64_t h = 0; h < test_case.d.heads_q; h++)
                 for (int64_t j = 0; j < r.keys(range.sequence); j++) {
-                    const char* from = bias ? c.bias.as<char>() + r.bias(range.sequence, h, range.begin + i, j) * size
-                                            : c.mask.as<char>() + r.mask(range.sequence, h, range.begin + i, j);
+                    const char* from = bias ? test_case.bias.as<char>() + r.bias(range.sequence, h, range.begin + i, j) * size
+                                            : test_case.mask.as<char>() + r.mask(range.sequence, h, range.begin + i, j);
                     memcpy(pairs.data() +
                                (range.sequence * stride[0] + h * stride[1] + (local[size_t(range.sequence)] + i) * stride[2] + j) * size,
                            from, size_t(size));
@@ -74,56 +75,56 @@ std::vector<char> local_pairs(const Case& c, const oracle::Reading& r, Rank& ran
 
 }  // namespace
 
-Rank cut_rows(const Case& c, const Spread& s, int32_t rank) {
-    const oracle::Reading r = c.reading();
+Rank cut_rows(const Case& test_case, const Spread& s, int32_t rank) {
+    const oracle::Reading r = test_case.reading();
     Rank out;
-    out.d = c.d, out.a = c.a, out.spread = s.desc;
+    out.d = test_case.d, out.a = test_case.a, out.spread = s.desc;
     const bool packed_q = r.has(FA_OPERAND_CU_SEQLENS_Q), packed_k = r.has(FA_OPERAND_CU_SEQLENS_K);
     out.packed = packed_q;
-    out.rows = ranges_of(s, rank, packed_q ? c.a.cu_seqlens_q : nullptr, c.d.batch, c.d.seqlen_q);
-    out.keys = ranges_of(s, rank, packed_k ? c.a.cu_seqlens_k : nullptr, c.d.batch, c.d.seqlen_k);
-    const int64_t rows = out.local_rows = rows_in(out.rows), keys = rows_in(out.keys), q_batch = packed_q ? 1 : c.d.batch,
-                  k_batch = packed_k ? 1 : c.d.batch;
-    out.q = local_tensor(r.q_dtype, q_batch, rows, c.d.heads_q, c.d.dim_qk, s.gap);
-    out.o = local_tensor(r.o_dtype, q_batch, rows, c.d.heads_q, r.dim_v, s.gap);
-    out.k = local_tensor(r.k_dtype, k_batch, keys, r.heads_k, c.d.dim_qk, s.gap);
+    out.rows = ranges_of(s, rank, packed_q ? test_case.a.cu_seqlens_q : nullptr, test_case.d.batch, test_case.d.seqlen_q);
+    out.keys = ranges_of(s, rank, packed_k ? test_case.a.cu_seqlens_k : nullptr, test_case.d.batch, test_case.d.seqlen_k);
+    const int64_t rows = out.local_rows = rows_in(out.rows), keys = rows_in(out.keys), q_batch = packed_q ? 1 : test_case.d.batch,
+                  k_batch = packed_k ? 1 : test_case.d.batch;
+    out.q = local_tensor(r.q_dtype, q_batch, rows, test_case.d.heads_q, test_case.d.dim_qk, s.gap);
+    out.o = local_tensor(r.o_dtype, q_batch, rows, test_case.d.heads_q, r.dim_v, s.gap);
+    out.k = local_tensor(r.k_dtype, k_batch, keys, r.heads_k, test_case.d.dim_qk, s.gap);
     out.v = local_tensor(r.v_dtype, k_batch, keys, r.heads_v, r.dim_v, s.gap);
-    out.lse.assign(size_t(q_batch * c.d.heads_q * rows), std::nanf(""));
+    out.lse.assign(size_t(q_batch * test_case.d.heads_q * rows), std::nanf(""));
     for (const fa_cp_range_t& range : out.rows)
         for (int64_t i = 0; i < range.rows; i++)
-            for (int64_t h = 0; h < c.d.heads_q; h++)
+            for (int64_t h = 0; h < test_case.d.heads_q; h++)
                 memcpy(out.q.at(packed_q ? 0 : range.sequence, range.local + i, h),
-                       c.q.as<char>() + r.q(range.sequence, h, range.begin + i) * out.q.unit, size_t(out.q.row_bytes));
+                       test_case.q.as<char>() + r.q(range.sequence, h, range.begin + i) * out.q.unit, size_t(out.q.row_bytes));
     for (const fa_cp_range_t& range : out.keys)
         for (int64_t j = 0; j < range.rows; j++) {
             const int64_t b = packed_k ? 0 : range.sequence;
             for (int64_t h = 0; h < r.heads_k; h++)
-                memcpy(out.k.at(b, range.local + j, h), c.k.as<char>() + r.k(range.sequence, h, range.begin + j) * out.k.unit,
+                memcpy(out.k.at(b, range.local + j, h), test_case.k.as<char>() + r.k(range.sequence, h, range.begin + j) * out.k.unit,
                        size_t(out.k.row_bytes));
             for (int64_t h = 0; h < r.heads_v; h++)
-                memcpy(out.v.at(b, range.local + j, h), c.v.as<char>() + r.v(range.sequence, h, range.begin + j) * out.v.unit,
+                memcpy(out.v.at(b, range.local + j, h), test_case.v.as<char>() + r.v(range.sequence, h, range.begin + j) * out.v.unit,
                        size_t(out.v.row_bytes));
         }
-    if (r.has(FA_OPERAND_BIAS)) out.bias = local_pairs(c, r, out, true, out.d.bias_stride), out.a.bias = out.bias.data();
+    if (r.has(FA_OPERAND_BIAS)) out.bias = local_pairs(test_case, r, out, true, out.d.bias_stride), out.a.bias = out.bias.data();
     if (r.has(FA_OPERAND_MASK))
-        out.mask = local_pairs(c, r, out, false, out.d.mask_stride), out.a.mask = reinterpret_cast<uint8_t*>(out.mask.data());
+        out.mask = local_pairs(test_case, r, out, false, out.d.mask_stride), out.a.mask = reinterpret_cast<uint8_t*>(out.mask.data());
     point(out, s.gap > 0);
     return out;
 }
 
 namespace {
 
-void put_together(Case& c, Rank& rank) {
-    const oracle::Reading r = c.reading();
+void put_together(Case& test_case, Rank& rank) {
+    const oracle::Reading r = test_case.reading();
     for (const fa_cp_range_t& range : rank.rows)
         for (int64_t i = 0; i < range.rows; i++)
-            for (int64_t h = 0; h < c.d.heads_q; h++) {
+            for (int64_t h = 0; h < test_case.d.heads_q; h++) {
                 const int64_t b = rank.packed ? 0 : range.sequence, row = range.local + i;
-                memcpy(c.o.as<char>() + r.o(range.sequence, h, range.begin + i) * rank.o.unit, rank.o.at(b, row, h),
+                memcpy(test_case.o.as<char>() + r.o(range.sequence, h, range.begin + i) * rank.o.unit, rank.o.at(b, row, h),
                        size_t(rank.o.row_bytes));
                 if (r.has(FA_OPERAND_LSE))
-                    c.lse.as<float>()[r.lse(range.sequence, h, range.begin + i)] =
-                        rank.lse[size_t((b * c.d.heads_q + h) * rank.local_rows + row)];
+                    test_case.lse.as<float>()[r.lse(range.sequence, h, range.begin + i)] =
+                        rank.lse[size_t((b * test_case.d.heads_q + h) * rank.local_rows + row)];
             }
 }
 
@@ -188,11 +189,11 @@ std::string first_error(const std::vector<RankResult>& results) {
 
 namespace {
 
-std::string compare(Case& c) {
+std::string compare(Case& test_case) {
     const Handle handle = make_handle();
-    c.p_dtype = probability_dtype(handle, c.d);
-    const std::string fault = check_against_oracle(c, c.p_dtype);
-    return fault.empty() ? "" : fault + "\n" + c.describe();
+    test_case.p_dtype = probability_dtype(handle, test_case.d);
+    const std::string fault = check_against_oracle(test_case, test_case.p_dtype);
+    return fault.empty() ? "" : fault + "\n" + test_case.describe();
 }
 
 void poison(Buffer& buffer) {
@@ -210,60 +211,60 @@ Spread by_rows(int32_t ranks, int32_t method, int32_t layout) {
     return s;
 }
 
-std::vector<RankResult> run_spread(Case& c, const Spread& s, StandIn& room) {
+std::vector<RankResult> run_spread(Case& test_case, const Spread& s, StandIn& room) {
     std::vector<Rank> ranks;
-    for (int32_t i = 0; i < s.ranks; i++) ranks.push_back(cut_rows(c, s, i));
+    for (int32_t i = 0; i < s.ranks; i++) ranks.push_back(cut_rows(test_case, s, i));
     for (Rank& r : ranks) point(r, s.gap > 0);  // where they lie now
-    poison(c.o), poison(c.lse);
+    poison(test_case.o), poison(test_case.lse);
     const std::vector<RankResult> results = call_all(ranks, s, room);
-    for (Rank& r : ranks) put_together(c, r);
+    for (Rank& r : ranks) put_together(test_case, r);
     return results;
 }
 
-std::string spread_and_check(Case& c, const Spread& s) {
+std::string spread_and_check(Case& test_case, const Spread& s) {
     StandIn room(s.ranks);
-    const std::string error = first_error(run_spread(c, s, room));
-    return error.empty() ? compare(c) : error + "\n" + c.describe();
+    const std::string error = first_error(run_spread(test_case, s, room));
+    return error.empty() ? compare(test_case) : error + "\n" + test_case.describe();
 }
 
-std::string spread_keys_and_check(Case& c, const Spread& s, const std::vector<double>& cuts) {
-    const oracle::Reading r = c.reading();
+std::string spread_keys_and_check(Case& test_case, const Spread& s, const std::vector<double>& cuts) {
+    const oracle::Reading r = test_case.reading();
     std::vector<Rank> ranks(size_t(s.ranks));
     for (int32_t i = 0; i < s.ranks; i++) {
         Rank& rank = ranks[size_t(i)];
-        rank.d = c.d, rank.a = c.a, rank.spread = s.desc;
+        rank.d = test_case.d, rank.a = test_case.a, rank.spread = s.desc;
         const auto cut = [&](int64_t keys, int32_t part) {
             return part == 0 ? 0 : part == s.ranks ? keys : int64_t(cuts[size_t(part - 1)] * double(keys));
         };
         // Slots of the local cache: more than keys, and more on some ranks than on others.
-        rank.d.seqlen_k = c.d.seqlen_k + i;
+        rank.d.seqlen_k = test_case.d.seqlen_k + i;
         rank.d.operands |= FA_OPERAND_SEQUSED_K;
         const int64_t page = s.page_size > 0 ? s.page_size : rank.d.seqlen_k;  // without pages: a sequence is one
         const int64_t columns = page > 0 ? (rank.d.seqlen_k + page - 1) / page : 0;
         const auto outer = [&](int64_t b, int64_t j) { return b * columns + j / page; };
-        rank.k = local_tensor(r.k_dtype, c.d.batch * columns, page, r.heads_k, c.d.dim_qk, 0);
-        rank.v = local_tensor(r.v_dtype, c.d.batch * columns, page, r.heads_v, r.dim_v, 0);
+        rank.k = local_tensor(r.k_dtype, test_case.d.batch * columns, page, r.heads_k, test_case.d.dim_qk, 0);
+        rank.v = local_tensor(r.v_dtype, test_case.d.batch * columns, page, r.heads_v, r.dim_v, 0);
         if (s.page_size > 0) {
             rank.d.operands |= FA_OPERAND_PAGE_TABLE;
-            rank.d.page_size = page, rank.d.num_pages = c.d.batch * columns;
-            for (int64_t n = 0; n < c.d.batch * columns; n++) rank.page_table.push_back(int32_t(n));
+            rank.d.page_size = page, rank.d.num_pages = test_case.d.batch * columns;
+            for (int64_t n = 0; n < test_case.d.batch * columns; n++) rank.page_table.push_back(int32_t(n));
         }
-        for (int64_t b = 0; b < c.d.batch; b++) {
+        for (int64_t b = 0; b < test_case.d.batch; b++) {
             const int64_t begin = cut(r.keys(b), i), end = cut(r.keys(b), i + 1);
             rank.seqused_k.push_back(int32_t(end - begin));
             for (int64_t j = begin; j < end; j++) {
                 for (int64_t h = 0; h < r.heads_k; h++)
-                    memcpy(rank.k.at(outer(b, j - begin), (j - begin) % page, h), c.k.as<char>() + r.k(b, h, j) * rank.k.unit,
+                    memcpy(rank.k.at(outer(b, j - begin), (j - begin) % page, h), test_case.k.as<char>() + r.k(b, h, j) * rank.k.unit,
                            size_t(rank.k.row_bytes));
                 for (int64_t h = 0; h < r.heads_v; h++)
-                    memcpy(rank.v.at(outer(b, j - begin), (j - begin) % page, h), c.v.as<char>() + r.v(b, h, j) * rank.v.unit,
+                    memcpy(rank.v.at(outer(b, j - begin), (j - begin) % page, h), test_case.v.as<char>() + r.v(b, h, j) * rank.v.unit,
                            size_t(rank.v.row_bytes));
             }
         }
-        rank.q = local_tensor(r.q_dtype, c.d.batch, 0, c.d.heads_q, c.d.dim_qk, 0);
-        rank.o.bytes.assign(size_t(c.o.bytes()), char(kPoison));
-        rank.lse.assign(size_t(c.lse.bytes()) / sizeof(float), 0.f);
-        if (!rank.lse.empty()) memset(rank.lse.data(), kPoison, size_t(c.lse.bytes()));
+        rank.q = local_tensor(r.q_dtype, test_case.d.batch, 0, test_case.d.heads_q, test_case.d.dim_qk, 0);
+        rank.o.bytes.assign(size_t(test_case.o.bytes()), char(kPoison));
+        rank.lse.assign(size_t(test_case.lse.bytes()) / sizeof(float), 0.f);
+        if (!rank.lse.empty()) memset(rank.lse.data(), kPoison, size_t(test_case.lse.bytes()));
     }
     for (Rank& rank : ranks) {
         rank.a.k = rank.k.bytes.data(), rank.a.v = rank.v.bytes.data(), rank.a.seqused_k = rank.seqused_k.data();
@@ -273,12 +274,12 @@ std::string spread_keys_and_check(Case& c, const Spread& s, const std::vector<do
     }
     StandIn room(s.ranks);
     const std::string error = first_error(call_all(ranks, s, room));
-    if (!error.empty()) return error + "\n" + c.describe();
+    if (!error.empty()) return error + "\n" + test_case.describe();
     for (const Rank& rank : ranks)
         if (rank.o.bytes != ranks[0].o.bytes) return "ranks have different o";
-    memcpy(c.o.as(), ranks[0].o.bytes.data(), ranks[0].o.bytes.size());
-    if (r.has(FA_OPERAND_LSE)) memcpy(c.lse.as(), ranks[0].lse.data(), size_t(c.lse.bytes()));
-    return compare(c);
+    memcpy(test_case.o.as(), ranks[0].o.bytes.data(), ranks[0].o.bytes.size());
+    if (r.has(FA_OPERAND_LSE)) memcpy(test_case.lse.as(), ranks[0].lse.data(), size_t(test_case.lse.bytes()));
+    return compare(test_case);
 }
 
 }  // namespace test

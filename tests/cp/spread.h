@@ -38,15 +38,15 @@ struct Spread {
 Spread by_rows(int32_t ranks, int32_t method, int32_t layout);
 
 // o and LSE of the case are the ranks' (poisoned before).
-std::vector<RankResult> run_spread(Case& c, const Spread& spread, StandIn& room);
+std::vector<RankResult> run_spread(Case& test_case, const Spread& spread, StandIn& room);
 // The same with a room of its own, and compared with the oracle: "" when all is right.
-std::string spread_and_check(Case& c, const Spread& spread);
+std::string spread_and_check(Case& test_case, const Spread& spread);
 
 // fa_cp_backward of a case whose forward has been run, on one device: dq, dk, dv and dsinks of the case are the ranks'.
 std::vector<RankResult> run_spread_backward(BackwardCase& b, const Spread& spread, StandIn& room);
 std::string spread_and_check_backward(const Handle& handle, BackwardCase& b, const Spread& spread);
 
 // Keys are cut at `cuts` (ascending fractions of each sequence's keys); every rank must get the same o and LSE.
-std::string spread_keys_and_check(Case& c, const Spread& spread, const std::vector<double>& cuts);
+std::string spread_keys_and_check(Case& test_case, const Spread& spread, const std::vector<double>& cuts);
 
 }  // namespace test

@@ -302,17 +302,18 @@ std::string Case::check_untouched() const {
     return "";
 }
 
-std::string check_against_oracle(const Case& c, int32_t p_dtype, int64_t row_step) {
-    const oracle::Reading r = c.reading();
-    const oracle::Attention want = oracle::attention(r, {r.has(FA_OPERAND_SCORES), row_step, c.rounded_to_bytes});
-    const double qk_roundoff = c.short_products     ? oracle::short_qk_roundoff(r.d.dim_qk)
-                               : c.rounded_to_bytes ? oracle::bytes_qk_roundoff()
-                               : c.rounded_q ? oracle::rounded_qk_roundoff(oracle::is_block(r.k_dtype) || r.has(FA_OPERAND_K_DESCALE))
-                                             : oracle::kQkRoundoff;
+std::string check_against_oracle(const Case& test_case, int32_t p_dtype, int64_t row_step) {
+    const oracle::Reading r = test_case.reading();
+    const oracle::Attention want = oracle::attention(r, {r.has(FA_OPERAND_SCORES), row_step, test_case.rounded_to_bytes});
+    const double qk_roundoff = test_case.short_products     ? oracle::short_qk_roundoff(r.d.dim_qk)
+                               : test_case.rounded_to_bytes ? oracle::bytes_qk_roundoff()
+                               : test_case.rounded_q
+                                   ? oracle::rounded_qk_roundoff(oracle::is_block(r.k_dtype) || r.has(FA_OPERAND_K_DESCALE))
+                                   : oracle::kQkRoundoff;
     std::string fault = oracle::compare_o(r, want, p_dtype, qk_roundoff).fault;
     if (fault.empty() && r.has(FA_OPERAND_LSE)) fault = oracle::compare_lse(r, want, qk_roundoff).fault;
     if (fault.empty() && r.has(FA_OPERAND_SCORES)) fault = oracle::compare_scores(r, want).fault;
-    return fault.empty() ? c.check_untouched() : fault;
+    return fault.empty() ? test_case.check_untouched() : fault;
 }
 
 }  // namespace test

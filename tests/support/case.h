@@ -72,7 +72,7 @@ class Case {
 
 // Compares everything that a case has written with the oracle: o and LSE and scores (accuracy line 2), and check_untouched.
 // The sentence says what is wrong first; empty when all is right.
-std::string check_against_oracle(const Case& c, int32_t p_dtype, int64_t row_step = 1);
+std::string check_against_oracle(const Case& test_case, int32_t p_dtype, int64_t row_step = 1);
 
 std::string describe(const fa_attention_desc_t& d);
 

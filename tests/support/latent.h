@@ -28,9 +28,10 @@ inline bool has_whole_tokens(const fa_attention_desc_t& d) {
            4 * d.k_descale_stride[1] == kTokenBytes;
 }
 // rows: of a sequence, or of a page.
-inline void make_tokens_whole(Case& c, int64_t rows) {
-    c.d.strided |= FA_STRIDED_K | FA_STRIDED_K_TAIL;
+inline void make_tokens_whole(Case& test_case, int64_t rows) {
+    test_case.d.strided |= FA_STRIDED_K | FA_STRIDED_K_TAIL;
     const auto lay = [&](int64_t (&stride)[4], int64_t row) { stride[0] = rows * row, stride[1] = stride[2] = row, stride[3] = 1; };
-    lay(c.d.k_stride, kTokenBytes), lay(c.d.k_tail_stride, kTokenBytes / 2), lay(c.d.k_descale_stride, kTokenBytes / 4);
+    lay(test_case.d.k_stride, kTokenBytes), lay(test_case.d.k_tail_stride, kTokenBytes / 2),
+        lay(test_case.d.k_descale_stride, kTokenBytes / 4);
 }
 }  // namespace test

@@ -23,14 +23,14 @@ inline Case shaped(const Shape& s, int32_t q_dtype = FA_F32) {
     return c;
 }
 
-inline void causal(Case& c, int32_t alignment) {
-    c.d.flags |= FA_CAUSAL;
-    c.d.alignment = alignment;
+inline void causal(Case& test_case, int32_t alignment) {
+    test_case.d.flags |= FA_CAUSAL;
+    test_case.d.alignment = alignment;
 }
 
-inline void window(Case& c, int64_t left, int64_t right, int32_t alignment) {
-    c.d.flags |= FA_WINDOW;
-    c.d.window_left = left, c.d.window_right = right, c.d.alignment = alignment;
+inline void window(Case& test_case, int64_t left, int64_t right, int32_t alignment) {
+    test_case.d.flags |= FA_WINDOW;
+    test_case.d.window_left = left, test_case.d.window_right = right, test_case.d.alignment = alignment;
 }
 
 // Strides of a dense [batch][heads][rows][keys] array, for bias, mask and scores.
@@ -39,19 +39,20 @@ inline void dense_pairs(const fa_attention_desc_t& d, int64_t (&stride)[4]) {
 }
 
 // Pages in descending order of id, so that none is where a plain cache would have it.
-inline void paged(Case& c, int64_t page_size) {
-    c.d.operands |= FA_OPERAND_PAGE_TABLE;
-    c.d.page_size = page_size;
-    const int64_t columns = (c.d.seqlen_k + page_size - 1) / page_size;
-    c.d.num_pages = c.d.batch * columns + 1;
-    for (int64_t n = 0; n < c.d.batch * columns; n++) c.metadata.page_table.push_back(int32_t(c.d.num_pages - 1 - n));
+inline void paged(Case& test_case, int64_t page_size) {
+    test_case.d.operands |= FA_OPERAND_PAGE_TABLE;
+    test_case.d.page_size = page_size;
+    const int64_t columns = (test_case.d.seqlen_k + page_size - 1) / page_size;
+    test_case.d.num_pages = test_case.d.batch * columns + 1;
+    for (int64_t n = 0; n < test_case.d.batch * columns; n++)
+        test_case.metadata.page_table.push_back(int32_t(test_case.d.num_pages - 1 - n));
 }
 
 // Runs and compares with the oracle: "" when all is right.
-inline std::string run_and_check(const Handle& handle, Case& c, int64_t row_step = 1) {
-    if (c.run(handle) != FA_OK) return "fa_forward_ex: " + handle.error();
-    const std::string fault = check_against_oracle(c, c.p_dtype, row_step);
-    return fault.empty() ? "" : fault + "\n" + c.describe();
+inline std::string run_and_check(const Handle& handle, Case& test_case, int64_t row_step = 1) {
+    if (test_case.run(handle) != FA_OK) return "fa_forward_ex: " + handle.error();
+    const std::string fault = check_against_oracle(test_case, test_case.p_dtype, row_step);
+    return fault.empty() ? "" : fault + "\n" + test_case.describe();
 }
 
 // A copy of an output's bytes, for comparisons of bits.
