@@ -15,40 +15,40 @@ Rule<Append> described(void (*good)(Append*), const char* says, Spoil spoil, fa_
 std::vector<Rule<Append>> descriptor() {
     return {
         described(
-            append_paged, "operands is 0xa7800030:", [](Append& c) { c.d.operands |= 1u << 31; }, F),
+            append_paged, "operands is 0xa7800030:", [](Append& call) { call.d.operands |= 1u << 31; }, F),
         described(append_packed, "operands is 0x200000: expected no FA_OPERAND_CU_SEQLENS_K",
-                  [](Append& c) { c.d.operands = FA_OPERAND_CU_SEQLENS_K, c.d.total_k = 8; }),
-        described(append_packed, "q_dtype is not set:", [](Append& c) { c.d.q_dtype = 0; }),
+                  [](Append& call) { call.d.operands = FA_OPERAND_CU_SEQLENS_K, call.d.total_k = 8; }),
+        described(append_packed, "q_dtype is not set:", [](Append& call) { call.d.q_dtype = 0; }),
         described(
-            append_packed, "q_dtype is e4m3: expected FA_F32, FA_F16 or FA_BF16", [](Append& c) { c.d.q_dtype = FA_E4M3; }, U),
+            append_packed, "q_dtype is e4m3: expected FA_F32, FA_F16 or FA_BF16", [](Append& call) { call.d.q_dtype = FA_E4M3; }, U),
         described(
-            append_packed, "k_dtype is 7:", [](Append& c) { c.d.k_dtype = 7; }, F),
-        described(append_packed, "batch is -1:", [](Append& c) { c.d.batch = -1; }),
-        described(append_packed, "heads_q is 0:", [](Append& c) { c.d.heads_q = c.d.heads_k = 0; }),
-        described(append_packed, "heads_k is 3:", [](Append& c) { c.d.heads_k = 3; }),
-        described(append_packed, "heads_k is -1:", [](Append& c) { c.d.heads_q = 0, c.d.heads_k = -1; }),
-        described(append_packed, "seqlen_k is -1:", [](Append& c) { c.d.seqlen_k = -1; }),
-        described(append_packed, "dim_qk is 0:", [](Append& c) { c.d.dim_qk = 0; }),
+            append_packed, "k_dtype is 7:", [](Append& call) { call.d.k_dtype = 7; }, F),
+        described(append_packed, "batch is -1:", [](Append& call) { call.d.batch = -1; }),
+        described(append_packed, "heads_q is 0:", [](Append& call) { call.d.heads_q = call.d.heads_k = 0; }),
+        described(append_packed, "heads_k is 3:", [](Append& call) { call.d.heads_k = 3; }),
+        described(append_packed, "heads_k is -1:", [](Append& call) { call.d.heads_q = 0, call.d.heads_k = -1; }),
+        described(append_packed, "seqlen_k is -1:", [](Append& call) { call.d.seqlen_k = -1; }),
+        described(append_packed, "dim_qk is 0:", [](Append& call) { call.d.dim_qk = 0; }),
         described(
-            append_packed, "dim_v is 1025:", [](Append& c) { c.d.dim_v = 1025; }, U),
-        described(append_packed, "total_k is 8: expected 0 without", [](Append& c) { c.d.total_k = 8; }),
-        described(append_packed, "kv_batch is 2: expected 0 without", [](Append& c) { c.d.kv_batch = 2; }),
-        described(append_paged, "page_size is 0:", [](Append& c) { c.d.page_size = 0; }),
-        described(append_packed, "k_stride[3] is 1: expected 0 without FA_STRIDED_K", [](Append& c) { c.d.k_stride[3] = 1; }),
+            append_packed, "dim_v is 1025:", [](Append& call) { call.d.dim_v = 1025; }, U),
+        described(append_packed, "total_k is 8: expected 0 without", [](Append& call) { call.d.total_k = 8; }),
+        described(append_packed, "kv_batch is 2: expected 0 without", [](Append& call) { call.d.kv_batch = 2; }),
+        described(append_paged, "page_size is 0:", [](Append& call) { call.d.page_size = 0; }),
+        described(append_packed, "k_stride[3] is 1: expected 0 without FA_STRIDED_K", [](Append& call) { call.d.k_stride[3] = 1; }),
         described(append_packed, "k_stride is {0, 16, 8, 1}:",
-                  [](Append& c) {
+                  [](Append& call) {
                       const int64_t s[4] = {0, 16, 8, 1};
-                      c.d.strided = FA_STRIDED_K;
-                      memcpy(c.d.k_stride, s, sizeof s);
+                      call.d.strided = FA_STRIDED_K;
+                      memcpy(call.d.k_stride, s, sizeof s);
                   }),
         described(append_paged, "v_stride is {8, 8, 4, 1}:",
-                  [](Append& c) {
+                  [](Append& call) {
                       const int64_t s[4] = {8, 8, 4, 1};
-                      c.d.strided = FA_STRIDED_V;
-                      memcpy(c.d.v_stride, s, sizeof s);
+                      call.d.strided = FA_STRIDED_V;
+                      memcpy(call.d.v_stride, s, sizeof s);
                   }),
-        described(append_packed, "k_descale_stride[0] is 1: expected 0 without", [](Append& c) { c.d.k_descale_stride[0] = 1; }),
-        described(append_paged, "v_descale_stride[1] is -1:", [](Append& c) { c.d.v_descale_stride[1] = -1; }),
+        described(append_packed, "k_descale_stride[0] is 1: expected 0 without", [](Append& call) { call.d.k_descale_stride[0] = 1; }),
+        described(append_paged, "v_descale_stride[1] is -1:", [](Append& call) { call.d.v_descale_stride[1] = -1; }),
     };
 }
 
@@ -79,34 +79,34 @@ std::vector<Rule<Append>> overlaps() {
 std::vector<Rule<Append>> pairs() {
     static char somewhere[8];
     return {
-        row(append_paged, "cos is (nil) and sin is 0x", [](Append& c) { c.a.cos = nullptr; }),
-        row(append_paged, "cos is 0x", [](Append& c) { c.a.sin = nullptr; }),
-        row(append_paged, "stream is 0x", [](Append& c) { c.a.stream = somewhere; }),
-        row(append_paged, "workspace is 0x", [](Append& c) { c.a.workspace = somewhere; }),
-        row(append_paged, "workspace is (nil) and workspace_size is 256:", [](Append& c) { c.a.workspace_size = 256; }),
+        row(append_paged, "cos is (nil) and sin is 0x", [](Append& call) { call.a.cos = nullptr; }),
+        row(append_paged, "cos is 0x", [](Append& call) { call.a.sin = nullptr; }),
+        row(append_paged, "stream is 0x", [](Append& call) { call.a.stream = somewhere; }),
+        row(append_paged, "workspace is 0x", [](Append& call) { call.a.workspace = somewhere; }),
+        row(append_paged, "workspace is (nil) and workspace_size is 256:", [](Append& call) { call.a.workspace_size = 256; }),
     };
 }
 
 // v within k comes with it.
-void within_k(Append* c) {
-    append_packed(c);
-    c->d.flags = FA_V_IN_K;
-    c->d.v_dtype = 0;
-    c->d.dim_v = 4;
-    c->a.v = nullptr;
-    c->a.v_new = nullptr;
-    memset(c->a.v_new_stride, 0, sizeof c->a.v_new_stride);
+void within_k(Append* call) {
+    append_packed(call);
+    call->d.flags = FA_V_IN_K;
+    call->d.v_dtype = 0;
+    call->d.dim_v = 4;
+    call->a.v = nullptr;
+    call->a.v_new = nullptr;
+    memset(call->a.v_new_stride, 0, sizeof call->a.v_new_stride);
 }
 
 std::vector<Rule<Append>> of_v_within_k() {
     static char somewhere[8];
     return {
-        row(within_k, "v is 0x", [](Append& c) { c.a.v = somewhere; }),
-        row(within_k, "v_new is 0x", [](Append& c) { c.a.v_new = somewhere; }),
-        row(within_k, "v_new_stride[3] is 1: expected 0 with FA_V_IN_K", [](Append& c) { c.a.v_new_stride[3] = 1; }),
-        row(within_k, "v_descale is 0x", [](Append& c) { c.a.v_descale = somewhere; }),
+        row(within_k, "v is 0x", [](Append& call) { call.a.v = somewhere; }),
+        row(within_k, "v_new is 0x", [](Append& call) { call.a.v_new = somewhere; }),
+        row(within_k, "v_new_stride[3] is 1: expected 0 with FA_V_IN_K", [](Append& call) { call.a.v_new_stride[3] = 1; }),
+        row(within_k, "v_descale is 0x", [](Append& call) { call.a.v_descale = somewhere; }),
         row(within_k, "operands is 0x0: expected FA_OPERAND_K_DESCALE with FA_APPEND_DYNAMIC_SCALE",
-            [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.k_dtype = FA_E5M2; }),
+            [](Append& call) { call.a.flags = FA_APPEND_DYNAMIC_SCALE, call.d.k_dtype = FA_E5M2; }),
     };
 }
 
@@ -114,57 +114,59 @@ std::vector<Rule<Append>> numbers() {
     static uint32_t somewhere[2];
     return {
         row(
-            append_paged, "flags is 0x8:", [](Append& c) { c.a.flags = 8; }, F),
-        row(append_paged, "seqlen_new is -1:", [](Append& c) { c.a.seqlen_new = -1; }),
-        row(append_paged, "seqlen_new is 2147483648:", [](Append& c) { c.a.seqlen_new = int64_t(1) << 31; }),
-        row(append_packed, "total_new is -1:", [](Append& c) { c.a.total_new = -1; }),
-        row(append_paged, "total_new is 3: expected 0 without cu_seqlens_new", [](Append& c) { c.a.total_new = 3; }),
-        row(append_paged, "k_new_stride[1] is -16:", [](Append& c) { c.a.k_new_stride[1] = -16, c.a.k_new_stride[3] = 1; }),
+            append_paged, "flags is 0x8:", [](Append& call) { call.a.flags = 8; }, F),
+        row(append_paged, "seqlen_new is -1:", [](Append& call) { call.a.seqlen_new = -1; }),
+        row(append_paged, "seqlen_new is 2147483648:", [](Append& call) { call.a.seqlen_new = int64_t(1) << 31; }),
+        row(append_packed, "total_new is -1:", [](Append& call) { call.a.total_new = -1; }),
+        row(append_paged, "total_new is 3: expected 0 without cu_seqlens_new", [](Append& call) { call.a.total_new = 3; }),
+        row(append_paged, "k_new_stride[1] is -16:", [](Append& call) { call.a.k_new_stride[1] = -16, call.a.k_new_stride[3] = 1; }),
         row(
-            append_paged, "k_new_stride[3] is 2:", [](Append& c) { c.a.k_new_stride[3] = 2; }, U),
-        row(append_packed, "k_new_stride[0] is 9: expected 0, packed", [](Append& c) { c.a.k_new_stride[0] = 9, c.a.k_new_stride[3] = 1; }),
-        row(append_paged, "v_new_stride[3] is 0:", [](Append& c) { c.a.v_new_stride[0] = 16; }),
-        row(append_paged, "v_new is 2 x 2 x 2 x 4 elements", [](Append& c) { c.a.v_new_stride[2] = INT64_MAX, c.a.v_new_stride[3] = 1; }),
+            append_paged, "k_new_stride[3] is 2:", [](Append& call) { call.a.k_new_stride[3] = 2; }, U),
+        row(append_packed, "k_new_stride[0] is 9: expected 0, packed",
+            [](Append& call) { call.a.k_new_stride[0] = 9, call.a.k_new_stride[3] = 1; }),
+        row(append_paged, "v_new_stride[3] is 0:", [](Append& call) { call.a.v_new_stride[0] = 16; }),
+        row(append_paged, "v_new is 2 x 2 x 2 x 4 elements",
+            [](Append& call) { call.a.v_new_stride[2] = INT64_MAX, call.a.v_new_stride[3] = 1; }),
         row(append_paged, "seqlen_new is 2147483647: expected batch * seqlen_new * heads_k",
-            [](Append& c) {
-                c.d.batch = c.d.heads_k = c.d.heads_q = c.a.seqlen_new = INT32_MAX, c.d.operands = 0,
-                c.d.page_size = c.d.num_pages = c.d.kv_batch = 0, c.d.seqlen_k = 0, memset(c.d.k_descale_stride, 0, 32),
-                memset(c.d.v_descale_stride, 0, 32);
+            [](Append& call) {
+                call.d.batch = call.d.heads_k = call.d.heads_q = call.a.seqlen_new = INT32_MAX, call.d.operands = 0,
+                call.d.page_size = call.d.num_pages = call.d.kv_batch = 0, call.d.seqlen_k = 0, memset(call.d.k_descale_stride, 0, 32),
+                memset(call.d.v_descale_stride, 0, 32);
             }),
         row(append_packed, "positions is 4611686014132420609 elements",
-            [](Append& c) {
-                c.d.batch = c.a.seqlen_new = INT32_MAX, c.d.heads_q = c.d.heads_k = 1;
-                c.a.cu_seqlens_new = nullptr, c.a.total_new = 0, c.a.k_new_stride[3] = c.a.v_new_stride[3] = 1;
+            [](Append& call) {
+                call.d.batch = call.a.seqlen_new = INT32_MAX, call.d.heads_q = call.d.heads_k = 1;
+                call.a.cu_seqlens_new = nullptr, call.a.total_new = 0, call.a.k_new_stride[3] = call.a.v_new_stride[3] = 1;
             }),
-        row(append_paged, "rotary_begin is 5: expected 4 or less", [](Append& c) { c.a.rotary_begin = 5; }),
-        row(append_packed, "rotary_begin is 2: expected 0 without cos", [](Append& c) { c.a.rotary_begin = 2; }),
-        row(append_scaled, "v_shift is 0x", [](Append& c) { c.a.v_shift = somewhere; }),
-        row(append_packed, "device_status is 0x", [](Append& c) { c.a.device_status = somewhere; }),
-        row(append_paged, "max_position is -1:", [](Append& c) { c.a.max_position = -1; }),
-        row(append_paged, "rotary_dim is 0: expected 2 or more", [](Append& c) { c.a.rotary_dim = 0; }),
-        row(append_paged, "rotary_dim is 3: expected an even", [](Append& c) { c.a.rotary_dim = 3; }),
-        row(append_paged, "rotary_dim is 10: expected 8 or less", [](Append& c) { c.a.rotary_dim = 10; }),
-        row(append_packed, "max_position is 5: expected 0 without cos", [](Append& c) { c.a.max_position = 5; }),
-        row(append_packed, "rotary_dim is 4: expected 0 without cos", [](Append& c) { c.a.rotary_dim = 4; }),
-        row(append_packed, "flags is 0x100: expected no FA_ROTARY_INTERLEAVED", [](Append& c) { c.a.flags = FA_ROTARY_INTERLEAVED; }),
+        row(append_paged, "rotary_begin is 5: expected 4 or less", [](Append& call) { call.a.rotary_begin = 5; }),
+        row(append_packed, "rotary_begin is 2: expected 0 without cos", [](Append& call) { call.a.rotary_begin = 2; }),
+        row(append_scaled, "v_shift is 0x", [](Append& call) { call.a.v_shift = somewhere; }),
+        row(append_packed, "device_status is 0x", [](Append& call) { call.a.device_status = somewhere; }),
+        row(append_paged, "max_position is -1:", [](Append& call) { call.a.max_position = -1; }),
+        row(append_paged, "rotary_dim is 0: expected 2 or more", [](Append& call) { call.a.rotary_dim = 0; }),
+        row(append_paged, "rotary_dim is 3: expected an even", [](Append& call) { call.a.rotary_dim = 3; }),
+        row(append_paged, "rotary_dim is 10: expected 8 or less", [](Append& call) { call.a.rotary_dim = 10; }),
+        row(append_packed, "max_position is 5: expected 0 without cos", [](Append& call) { call.a.max_position = 5; }),
+        row(append_packed, "rotary_dim is 4: expected 0 without cos", [](Append& call) { call.a.rotary_dim = 4; }),
+        row(append_packed, "flags is 0x100: expected no FA_ROTARY_INTERLEAVED", [](Append& call) { call.a.flags = FA_ROTARY_INTERLEAVED; }),
         row(append_packed, "k_dtype and v_dtype are f32 and f32: expected e4m3, e5m2, i8 or a type of 4 bits with FA_APPEND_DYNAMIC_SCALE",
-            [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE; }),
+            [](Append& call) { call.a.flags = FA_APPEND_DYNAMIC_SCALE; }),
         row(append_packed, "operands is 0x0: expected FA_OPERAND_V_DESCALE with FA_APPEND_DYNAMIC_SCALE",
-            [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.k_dtype = FA_F32, c.d.v_dtype = FA_E4M3; }),
+            [](Append& call) { call.a.flags = FA_APPEND_DYNAMIC_SCALE, call.d.k_dtype = FA_F32, call.d.v_dtype = FA_E4M3; }),
         row(append_packed, "operands is 0x0: expected FA_OPERAND_K_DESCALE with FA_APPEND_DYNAMIC_SCALE",
-            [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.k_dtype = FA_E5M2; }),
+            [](Append& call) { call.a.flags = FA_APPEND_DYNAMIC_SCALE, call.d.k_dtype = FA_E5M2; }),
         row(append_packed, "operands is 0x10: expected FA_OPERAND_V_DESCALE with FA_APPEND_DYNAMIC_SCALE",
-            [](Append& c) {
-                c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.k_dtype = FA_E4M3, c.d.operands = FA_OPERAND_K_DESCALE;
-                c.a.k_descale = c.memory.make<float>(20);
+            [](Append& call) {
+                call.a.flags = FA_APPEND_DYNAMIC_SCALE, call.d.k_dtype = FA_E4M3, call.d.operands = FA_OPERAND_K_DESCALE;
+                call.a.k_descale = call.memory.make<float>(20);
             }),
         row(
-            append_scaled, "k_descale_block[0] is 2: expected one row", [](Append& c) { c.d.k_descale_block[0] = 2; }, U),
+            append_scaled, "k_descale_block[0] is 2: expected one row", [](Append& call) { call.d.k_descale_block[0] = 2; }, U),
         row(
             append_scaled, "v_dtype is e4m3: expected u4 with FA_OPERAND_V_SHIFT",
-            [](Append& c) { c.d.operands |= FA_OPERAND_V_SHIFT, c.d.v_descale_dtype = FA_F32; }, U),
-        row(append_paged, "k_descale_stride is {4, 0, 1, 1}:", [](Append& c) { c.d.k_descale_stride[1] = 0; }),
-        row(append_paged, "v_descale_stride is {2, 2, 1, 1}:", [](Append& c) { c.d.v_descale_stride[0] = 2; }),
+            [](Append& call) { call.d.operands |= FA_OPERAND_V_SHIFT, call.d.v_descale_dtype = FA_F32; }, U),
+        row(append_paged, "k_descale_stride is {4, 0, 1, 1}:", [](Append& call) { call.d.k_descale_stride[1] = 0; }),
+        row(append_paged, "v_descale_stride is {2, 2, 1, 1}:", [](Append& call) { call.d.v_descale_stride[0] = 2; }),
     };
 }
 
@@ -174,24 +176,24 @@ std::vector<Rule<Append>> contents() {
                          slot_minus2[] = {0, 1, -2}, early[] = {2, 0, 1, 2}, rotated[] = {2, 3, 1, 2}, none[] = {0, 0},
                          table[] = {-1, -1, -1, -1, 0, -1, -1, 5, -7}, used5[] = {2, 3};
     return {
-        row(append_packed, "cu_seqlens_new[1] is 0: expected 1 to 3", [](Append& c) { c.a.cu_seqlens_new = decreasing; }),
-        row(append_packed, "cu_seqlens_new[2] is 4: expected 2 to 3", [](Append& c) { c.a.cu_seqlens_new = beyond; }),
-        row(append_packed, "cu_seqlens_new[1] is 3: expected 2 or less", [](Append& c) { c.a.cu_seqlens_new = too_long; }),
-        row(append_paged, "seqused_new[0] is 3: expected 0 to 2", [](Append& c) { c.a.seqused_new = idx; }),
-        row(append_packed, "seqused_new[1] is 2: expected 0 to 1", [](Append& c) { c.a.seqused_new = one_two; }),
-        row(append_paged, "seqlen_k is 5: expected 6 or more", [](Append& c) { c.a.seqused_k = four; }),
-        row(append_paged, "seqused_k[1] is 6: expected 0 to 5", [](Append& c) { c.a.seqused_k = six; }),
-        row(append_paged, "seqused_k[0] is -1:", [](Append& c) { c.a.seqused_k = minus; }),
-        row(append_paged, "leftpad_k[1] is 6: expected 0 to 3", [](Append& c) { c.a.leftpad_k = six; }),
-        row(append_paged, "leftpad_k[0] is -1:", [](Append& c) { c.a.leftpad_k = minus; }),
-        row(append_paged, "kv_batch_idx[0] is 3: expected 0 to 2", [](Append& c) { c.a.kv_batch_idx = idx; }),
-        row(append_packed, "positions[0] is 5: expected -1 to 4", [](Append& c) { c.a.positions = slot5; }),
-        row(append_packed, "positions[2] is -2: expected -1 to 4", [](Append& c) { c.a.positions = slot_minus2; }),
+        row(append_packed, "cu_seqlens_new[1] is 0: expected 1 to 3", [](Append& call) { call.a.cu_seqlens_new = decreasing; }),
+        row(append_packed, "cu_seqlens_new[2] is 4: expected 2 to 3", [](Append& call) { call.a.cu_seqlens_new = beyond; }),
+        row(append_packed, "cu_seqlens_new[1] is 3: expected 2 or less", [](Append& call) { call.a.cu_seqlens_new = too_long; }),
+        row(append_paged, "seqused_new[0] is 3: expected 0 to 2", [](Append& call) { call.a.seqused_new = idx; }),
+        row(append_packed, "seqused_new[1] is 2: expected 0 to 1", [](Append& call) { call.a.seqused_new = one_two; }),
+        row(append_paged, "seqlen_k is 5: expected 6 or more", [](Append& call) { call.a.seqused_k = four; }),
+        row(append_paged, "seqused_k[1] is 6: expected 0 to 5", [](Append& call) { call.a.seqused_k = six; }),
+        row(append_paged, "seqused_k[0] is -1:", [](Append& call) { call.a.seqused_k = minus; }),
+        row(append_paged, "leftpad_k[1] is 6: expected 0 to 3", [](Append& call) { call.a.leftpad_k = six; }),
+        row(append_paged, "leftpad_k[0] is -1:", [](Append& call) { call.a.leftpad_k = minus; }),
+        row(append_paged, "kv_batch_idx[0] is 3: expected 0 to 2", [](Append& call) { call.a.kv_batch_idx = idx; }),
+        row(append_packed, "positions[0] is 5: expected -1 to 4", [](Append& call) { call.a.positions = slot5; }),
+        row(append_packed, "positions[2] is -2: expected -1 to 4", [](Append& call) { call.a.positions = slot_minus2; }),
         row(append_paged, "leftpad_k[1] is 3: expected 1 or less, the slot of a rotated token",
-            [](Append& c) { c.a.positions = rotated, c.a.leftpad_k = three; }),
-        row(append_paged, "page_table[7] is 5: expected 0 to 4", [](Append& c) { c.a.page_table = table; }),
-        row(append_paged, "page_table[6] is -1:", [](Append& c) { c.a.positions = early, c.a.leftpad_k = none; }),
-        row(append_paged, "max_position is 3: expected 4 or more", [](Append& c) { c.a.max_position = 3, c.a.seqused_k = used5; }),
+            [](Append& call) { call.a.positions = rotated, call.a.leftpad_k = three; }),
+        row(append_paged, "page_table[7] is 5: expected 0 to 4", [](Append& call) { call.a.page_table = table; }),
+        row(append_paged, "page_table[6] is -1:", [](Append& call) { call.a.positions = early, call.a.leftpad_k = none; }),
+        row(append_paged, "max_position is 3: expected 4 or more", [](Append& call) { call.a.max_position = 3, call.a.seqused_k = used5; }),
     };
 }
 

@@ -21,47 +21,48 @@ std::vector<Rule<Backward>> descriptor() {
     const Good plain = backward_plain, padded = backward_padded, packed = backward_packed;
     return {
         described(
-            plain, "q_dtype is e4m3: expected FA_F32, FA_F16 or FA_BF16 for the backward", [](Backward& c) { c.d.q_dtype = FA_E4M3; }, U),
-        described(
-            plain, "k_dtype is i8: expected FA_F32", [](Backward& c) { c.d.k_dtype = FA_I8; }, U),
-        described(
-            plain, "o_dtype is e5m2: expected FA_F32", [](Backward& c) { c.d.o_dtype = FA_E5M2; }, U),
-        described(plain, "operands is 0x0: expected FA_OPERAND_LSE, which the backward reads", [](Backward& c) { c.d.operands = 0; }),
-        described(
-            plain, "algorithm is 1: expected FA_ALGORITHM_FLASH", [](Backward& c) { c.d.algorithm = FA_ALGORITHM_STANDARD; }, U),
-        described(
-            plain, "operands is 0x4000000: expected no FA_OPERAND_PAGE_TABLE", [](Backward& c) { c.d.operands = FA_OPERAND_PAGE_TABLE; },
+            plain, "q_dtype is e4m3: expected FA_F32, FA_F16 or FA_BF16 for the backward", [](Backward& call) { call.d.q_dtype = FA_E4M3; },
             U),
         described(
-            plain, "operands is 0x2000000: expected no FA_OPERAND_KV_BATCH_IDX",
-            [](Backward& c) { c.d.operands = FA_OPERAND_KV_BATCH_IDX; }, U),
+            plain, "k_dtype is i8: expected FA_F32", [](Backward& call) { call.d.k_dtype = FA_I8; }, U),
         described(
-            plain, "operands is 0x8: expected no FA_OPERAND_Q_DESCALE", [](Backward& c) { c.d.operands = FA_OPERAND_Q_DESCALE; }, U),
+            plain, "o_dtype is e5m2: expected FA_F32", [](Backward& call) { call.d.o_dtype = FA_E5M2; }, U),
+        described(plain, "operands is 0x0: expected FA_OPERAND_LSE, which the backward reads", [](Backward& call) { call.d.operands = 0; }),
+        described(
+            plain, "algorithm is 1: expected FA_ALGORITHM_FLASH", [](Backward& call) { call.d.algorithm = FA_ALGORITHM_STANDARD; }, U),
+        described(
+            plain, "operands is 0x4000000: expected no FA_OPERAND_PAGE_TABLE",
+            [](Backward& call) { call.d.operands = FA_OPERAND_PAGE_TABLE; }, U),
+        described(
+            plain, "operands is 0x2000000: expected no FA_OPERAND_KV_BATCH_IDX",
+            [](Backward& call) { call.d.operands = FA_OPERAND_KV_BATCH_IDX; }, U),
+        described(
+            plain, "operands is 0x8: expected no FA_OPERAND_Q_DESCALE", [](Backward& call) { call.d.operands = FA_OPERAND_Q_DESCALE; }, U),
         described(
             plain, "operands is 0x30: expected no FA_OPERAND_K_DESCALE",
-            [](Backward& c) { c.d.operands = FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE; }, U),
-        described(padded, "alignment is not set:", [](Backward& c) { c.d.alignment = 0; }),
-        described(padded, "dropout_p is 1:", [](Backward& c) { c.d.dropout_p = 1.0f; }),
-        described(padded, "softcap is -1:", [](Backward& c) { c.d.softcap = -1.0f; }),
+            [](Backward& call) { call.d.operands = FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE; }, U),
+        described(padded, "alignment is not set:", [](Backward& call) { call.d.alignment = 0; }),
+        described(padded, "dropout_p is 1:", [](Backward& call) { call.d.dropout_p = 1.0f; }),
+        described(padded, "softcap is -1:", [](Backward& call) { call.d.softcap = -1.0f; }),
         described(
-            plain, "dim_v is 1025:", [](Backward& c) { c.d.dim_v = 1025; }, U),
+            plain, "dim_v is 1025:", [](Backward& call) { call.d.dim_v = 1025; }, U),
         described(
-            plain, "k_dtype is q8_0: expected FA_F32", [](Backward& c) { c.d.k_dtype = c.d.v_dtype = FA_Q8_0; }, U),
+            plain, "k_dtype is q8_0: expected FA_F32", [](Backward& call) { call.d.k_dtype = call.d.v_dtype = FA_Q8_0; }, U),
         described(
             plain, "v_dtype is f16: no backend has another type than k's in the backward yet, expected f32",
-            [](Backward& c) { c.d.v_dtype = FA_F16; }, U),
+            [](Backward& call) { call.d.v_dtype = FA_F16; }, U),
         described(
             plain, "heads_v is 4: no backend has another number than k's in the backward yet, expected 2",
-            [](Backward& c) { c.d.heads_v = 4; }, U),
+            [](Backward& call) { call.d.heads_v = 4; }, U),
         described(
             plain, "flags is 0x10: no backend has a gradient of v within k yet, expected no FA_V_IN_K",
-            [](Backward& c) { c.d.flags = FA_V_IN_K; }, U),
-        described(plain, "heads_k is 3:", [](Backward& c) { c.d.heads_k = 3; }),
-        described(packed, "total_q is -6:", [](Backward& c) { c.d.total_q = -6; }),
-        described(plain, "lse_stride[2] is 1: expected 0 without FA_STRIDED_LSE", [](Backward& c) { c.d.lse_stride[2] = 1; }),
+            [](Backward& call) { call.d.flags = FA_V_IN_K; }, U),
+        described(plain, "heads_k is 3:", [](Backward& call) { call.d.heads_k = 3; }),
+        described(packed, "total_q is -6:", [](Backward& call) { call.d.total_q = -6; }),
+        described(plain, "lse_stride[2] is 1: expected 0 without FA_STRIDED_LSE", [](Backward& call) { call.d.lse_stride[2] = 1; }),
         described(
-            plain, "o_stride[3] is 2:", [](Backward& c) { c.d.strided = FA_STRIDED_O, strides(c.d.o_stride, 96, 32, 8, 2); }, U),
-        described(plain, "bias_stride[0] is 1: expected 0 without", [](Backward& c) { c.d.bias_stride[0] = 1; }),
+            plain, "o_stride[3] is 2:", [](Backward& call) { call.d.strided = FA_STRIDED_O, strides(call.d.o_stride, 96, 32, 8, 2); }, U),
+        described(plain, "bias_stride[0] is 1: expected 0 without", [](Backward& call) { call.d.bias_stride[0] = 1; }),
     };
 }
 
@@ -102,51 +103,53 @@ std::vector<Rule<Backward>> args() {
     static char somewhere[8];
     const Good plain = backward_plain, padded = backward_padded, packed = backward_packed;
     return {
-        row(plain, "forward is NULL: expected the fa_forward_args_t", [](Backward& c) { c.without_forward = true; }),
+        row(plain, "forward is NULL: expected the fa_forward_args_t", [](Backward& call) { call.without_forward = true; }),
         row(
-            plain, "flags is 0x400:", [](Backward& c) { c.a.flags = 0x400; }, F),
+            plain, "flags is 0x400:", [](Backward& call) { call.a.flags = 0x400; }, F),
         row(padded, "dropout_seed is 5 and dropout_offset is 0: expected 0 with FA_OPERAND_RNG_STATE",
-            [](Backward& c) { c.a.f.dropout_seed = 5; }),
-        row(padded, "dropout_seed is 0 and dropout_offset is 6:", [](Backward& c) { c.a.f.dropout_offset = 6; }),
-        row(padded, "dropout_key is -6:", [](Backward& c) { c.a.f.dropout_key = -6; }),
-        row(plain, "dout_stride[1] is -16:", [](Backward& c) { strides(c.a.dout_stride, 48, -16, 4, 1); }),
-        row(plain, "dout_stride[3] is 0:", [](Backward& c) { strides(c.a.dout_stride, 48, 16, 4, 0); }),
-        row(packed, "dout_stride[0] is 1: expected 0, packed", [](Backward& c) { strides(c.a.dout_stride, 1, 16, 4, 1); }),
-        row(plain, "dlse_stride[2] is -1:", [](Backward& c) { c.a.dlse_stride[2] = -1; }),
+            [](Backward& call) { call.a.f.dropout_seed = 5; }),
+        row(padded, "dropout_seed is 0 and dropout_offset is 6:", [](Backward& call) { call.a.f.dropout_offset = 6; }),
+        row(padded, "dropout_key is -6:", [](Backward& call) { call.a.f.dropout_key = -6; }),
+        row(plain, "dout_stride[1] is -16:", [](Backward& call) { strides(call.a.dout_stride, 48, -16, 4, 1); }),
+        row(plain, "dout_stride[3] is 0:", [](Backward& call) { strides(call.a.dout_stride, 48, 16, 4, 0); }),
+        row(packed, "dout_stride[0] is 1: expected 0, packed", [](Backward& call) { strides(call.a.dout_stride, 1, 16, 4, 1); }),
+        row(plain, "dlse_stride[2] is -1:", [](Backward& call) { call.a.dlse_stride[2] = -1; }),
         row(
-            plain, "dq_stride[3] is 2:", [](Backward& c) { strides(c.a.dq_stride, 192, 64, 16, 2); }, U),
-        row(plain, "dq_stride is {0, 32, 8, 1}: expected strides that keep", [](Backward& c) { strides(c.a.dq_stride, 0, 32, 8, 1); }),
-        row(plain, "dk_stride is {80, 0, 8, 1}:", [](Backward& c) { strides(c.a.dk_stride, 80, 0, 8, 1); }),
-        row(plain, "dk_stride is {0, 16, 8, 1}:", [](Backward& c) { c.d.strided = FA_STRIDED_K, strides(c.d.k_stride, 0, 16, 8, 1); }),
-        row(plain, "dv_stride is {40, 8, 3, 1}:", [](Backward& c) { strides(c.a.dv_stride, 40, 8, 3, 1); }),
-        row(packed, "dv_stride[0] is 40: expected 0, packed", [](Backward& c) { strides(c.a.dv_stride, 40, 8, 4, 1); }),
-        row(plain, "dq is 2 x 3 x 4 x 8 elements", [](Backward& c) { strides(c.a.dq_stride, INT64_MAX / 2, 32, 8, 1); }),
-        row(padded, "dbias_stride[0] is -1:", [](Backward& c) { c.a.dbias_stride[0] = -1; }),
+            plain, "dq_stride[3] is 2:", [](Backward& call) { strides(call.a.dq_stride, 192, 64, 16, 2); }, U),
+        row(plain, "dq_stride is {0, 32, 8, 1}: expected strides that keep",
+            [](Backward& call) { strides(call.a.dq_stride, 0, 32, 8, 1); }),
+        row(plain, "dk_stride is {80, 0, 8, 1}:", [](Backward& call) { strides(call.a.dk_stride, 80, 0, 8, 1); }),
+        row(plain,
+            "dk_stride is {0, 16, 8, 1}:", [](Backward& call) { call.d.strided = FA_STRIDED_K, strides(call.d.k_stride, 0, 16, 8, 1); }),
+        row(plain, "dv_stride is {40, 8, 3, 1}:", [](Backward& call) { strides(call.a.dv_stride, 40, 8, 3, 1); }),
+        row(packed, "dv_stride[0] is 40: expected 0, packed", [](Backward& call) { strides(call.a.dv_stride, 40, 8, 4, 1); }),
+        row(plain, "dq is 2 x 3 x 4 x 8 elements", [](Backward& call) { strides(call.a.dq_stride, INT64_MAX / 2, 32, 8, 1); }),
+        row(padded, "dbias_stride[0] is -1:", [](Backward& call) { call.a.dbias_stride[0] = -1; }),
         row(padded, "dbias_stride is {15, 4, 5, 1}: expected strides that keep",
-            [](Backward& c) { c.d.bias_period[1] = 2, strides(c.a.dbias_stride, 15, 4, 5, 1); }),
+            [](Backward& call) { call.d.bias_period[1] = 2, strides(call.a.dbias_stride, 15, 4, 5, 1); }),
         row(padded, "bias_scale[1] is inf: expected a finite number",
-            [](Backward& c) {
+            [](Backward& call) {
                 static const float scale[4] = {1, std::numeric_limits<float>::infinity(), 1, 1};
-                c.a.f.bias_scale = scale;
+                call.a.f.bias_scale = scale;
             }),
         row(padded, "key_ranges[90] is 1: expected 2 or more",
-            [](Backward& c) {
+            [](Backward& call) {
                 static std::vector<int32_t> ranges;
-                ranges.assign(c.a.f.key_ranges, c.a.f.key_ranges + 96);
+                ranges.assign(call.a.f.key_ranges, call.a.f.key_ranges + 96);
                 ranges[90] = 1;  // of the last valid row
-                c.a.f.key_ranges = ranges.data();
+                call.a.f.key_ranges = ranges.data();
             }),
-        row(padded, "dbias_stride is {60, 15, 4, 1}:", [](Backward& c) { strides(c.a.dbias_stride, 60, 15, 4, 1); }),
-        row(plain, "stream is 0x", [](Backward& c) { c.a.stream = somewhere; }),
-        row(plain, "workspace is 0x", [](Backward& c) { c.a.workspace = somewhere; }),
-        row(plain, "workspace is 0x", [](Backward& c) { c.a.workspace = c.a.dq, c.a.workspace_size = 256; }),
-        row(plain, "workspace is (nil) and workspace_size is 7:", [](Backward& c) { c.a.workspace_size = 7; }),
+        row(padded, "dbias_stride is {60, 15, 4, 1}:", [](Backward& call) { strides(call.a.dbias_stride, 60, 15, 4, 1); }),
+        row(plain, "stream is 0x", [](Backward& call) { call.a.stream = somewhere; }),
+        row(plain, "workspace is 0x", [](Backward& call) { call.a.workspace = somewhere; }),
+        row(plain, "workspace is 0x", [](Backward& call) { call.a.workspace = call.a.dq, call.a.workspace_size = 256; }),
+        row(plain, "workspace is (nil) and workspace_size is 7:", [](Backward& call) { call.a.workspace_size = 7; }),
         row(
             plain, "workspace_size is 1:",
-            [](Backward& c) {
+            [](Backward& call) {
                 alignas(256) static char one[256];
-                c.a.workspace = one;
-                c.a.workspace_size = 1;
+                call.a.workspace = one;
+                call.a.workspace_size = 1;
             },
             FA_WORKSPACE_TOO_SMALL),
     };
@@ -155,10 +158,10 @@ std::vector<Rule<Backward>> args() {
 std::vector<Rule<Backward>> contents() {
     static const int32_t decreasing[] = {0, 3, 2}, beyond[] = {1, 6, 9}, used[] = {4, 0}, pad[] = {5, 0};
     return {
-        row(backward_packed, "cu_seqlens_q[2] is 2: expected 3 to 6", [](Backward& c) { c.a.f.cu_seqlens_q = decreasing; }),
-        row(backward_packed, "cu_seqlens_k[2] is 9: expected 6 to 8", [](Backward& c) { c.a.f.cu_seqlens_k = beyond; }),
-        row(backward_padded, "seqused_q[0] is 4: expected 0 to 3", [](Backward& c) { c.a.f.seqused_q = used; }),
-        row(backward_padded, "leftpad_k[0] is 5: expected 0 to 4", [](Backward& c) { c.a.f.leftpad_k = pad; }),
+        row(backward_packed, "cu_seqlens_q[2] is 2: expected 3 to 6", [](Backward& call) { call.a.f.cu_seqlens_q = decreasing; }),
+        row(backward_packed, "cu_seqlens_k[2] is 9: expected 6 to 8", [](Backward& call) { call.a.f.cu_seqlens_k = beyond; }),
+        row(backward_padded, "seqused_q[0] is 4: expected 0 to 3", [](Backward& call) { call.a.f.seqused_q = used; }),
+        row(backward_padded, "leftpad_k[0] is 5: expected 0 to 4", [](Backward& call) { call.a.f.leftpad_k = pad; }),
     };
 }
 

@@ -49,19 +49,19 @@ void set_rotation(C* c) {
 
 }  // namespace
 
-void plain(Forward* f) {
-    sizes(&f->d);
-    f->a.q = f->memory.make<char>(kEnough, 0);
-    f->a.k = f->memory.make<char>(kEnough, 0);
-    f->a.v = f->memory.make<char>(kEnough, 0);
-    f->a.o = f->memory.make<char>(kEnough, 0x77);
+void plain(Forward* call) {
+    sizes(&call->d);
+    call->a.q = call->memory.make<char>(kEnough, 0);
+    call->a.k = call->memory.make<char>(kEnough, 0);
+    call->a.v = call->memory.make<char>(kEnough, 0);
+    call->a.o = call->memory.make<char>(kEnough, 0x77);
 }
 
-void padded(Forward* f) {
-    plain(f);
-    fa_attention_desc_t& d = f->d;
-    fa_forward_args_t& a = f->a;
-    Memory& m = f->memory;
+void padded(Forward* call) {
+    plain(call);
+    fa_attention_desc_t& d = call->d;
+    fa_forward_args_t& a = call->a;
+    Memory& m = call->memory;
     d.q_dtype = FA_E5M2;
     d.k_dtype = FA_I8;
     d.o_dtype = FA_E4M3;
@@ -116,10 +116,10 @@ static void factors_of_dims(int64_t* stride, int64_t* block, int64_t dims) {
     block[1] = dims;
 }
 
-void scaled(Forward* f) {
-    plain(f);
-    fa_attention_desc_t& d = f->d;
-    Memory& m = f->memory;
+void scaled(Forward* call) {
+    plain(call);
+    fa_attention_desc_t& d = call->d;
+    Memory& m = call->memory;
     d.k_dtype = FA_U4;
     d.v_dtype = FA_E2M1;
     d.k_tail_dtype = d.v_descale_dtype = FA_BF16;
@@ -129,89 +129,89 @@ void scaled(Forward* f) {
         FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
     factors_of_dims(d.k_descale_stride, d.k_descale_block, 3);
     factors_of_dims(d.v_descale_stride, d.v_descale_block, 2);
-    f->a.q_tail = m.make<float>(48);
-    f->a.k_tail = m.make<uint16_t>(40);
-    f->a.k_descale = m.make<uint16_t>(40);
-    f->a.v_descale = m.make<uint16_t>(40);
-    f->a.k_shift = m.make<uint16_t>(40);
-    f->a.v_shift = m.make<uint16_t>(40);
+    call->a.q_tail = m.make<float>(48);
+    call->a.k_tail = m.make<uint16_t>(40);
+    call->a.k_descale = m.make<uint16_t>(40);
+    call->a.v_descale = m.make<uint16_t>(40);
+    call->a.k_shift = m.make<uint16_t>(40);
+    call->a.v_shift = m.make<uint16_t>(40);
 }
 
-void listed(Forward* f) {
-    plain(f);
-    fa_attention_desc_t& d = f->d;
+void listed(Forward* call) {
+    plain(call);
+    fa_attention_desc_t& d = call->d;
     d.operands = FA_OPERAND_LSE | FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST | FA_OPERAND_FULL_LIST_COUNT;
     d.list_heads = 2, d.list_max = 3;
     dense(d.list_stride, 2, 3, 3);
     d.list_count_stride[0] = 6, d.list_count_stride[1] = 3, d.list_count_stride[2] = 1;
-    f->a.lse = f->memory.make<float>(24, 7.0f);
-    f->a.key_list = f->memory.make<int32_t>(36, 4);
-    f->a.full_list = f->memory.make<int32_t>(36, -1);
-    f->a.key_list_count = f->memory.make<int32_t>(12, 1);
-    f->a.full_list_count = f->memory.make<int32_t>(12, 3);
+    call->a.lse = call->memory.make<float>(24, 7.0f);
+    call->a.key_list = call->memory.make<int32_t>(36, 4);
+    call->a.full_list = call->memory.make<int32_t>(36, -1);
+    call->a.key_list_count = call->memory.make<int32_t>(12, 1);
+    call->a.full_list_count = call->memory.make<int32_t>(12, 3);
 }
 
-void slotted(Forward* f) {
-    plain(f);
-    fa_attention_desc_t& d = f->d;
+void slotted(Forward* call) {
+    plain(call);
+    fa_attention_desc_t& d = call->d;
     d.operands = FA_OPERAND_LSE | FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT;
     d.list_space = FA_LIST_SLOTS;
     d.page_size = 2, d.num_pages = 5, d.seqlen_k = 77;  // the last is not read
     d.list_heads = 2, d.list_max = 3;
     dense(d.list_stride, 2, 3, 3);
     d.list_count_stride[0] = 6, d.list_count_stride[1] = 3, d.list_count_stride[2] = 1;
-    f->a.lse = f->memory.make<float>(24, 7.0f);
-    f->a.key_list = f->memory.make<int32_t>(36, 9);
-    f->a.key_list_count = f->memory.make<int32_t>(12, 3);
+    call->a.lse = call->memory.make<float>(24, 7.0f);
+    call->a.key_list = call->memory.make<int32_t>(36, 9);
+    call->a.key_list_count = call->memory.make<int32_t>(12, 3);
 }
 
-void packed(Forward* f) {
-    plain(f);
-    f->d.operands = FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_LSE;
-    f->d.total_q = 6;
-    f->d.total_k = 8;
-    f->a.cu_seqlens_q = f->memory.array<int32_t>({0, 2, 5});
-    f->a.cu_seqlens_k = f->memory.array<int32_t>({1, 6, 8});
-    f->a.seqused_q = f->memory.array<int32_t>({2, 1});
-    f->a.lse = f->memory.make<float>(24, 7.0f);
+void packed(Forward* call) {
+    plain(call);
+    call->d.operands = FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_LSE;
+    call->d.total_q = 6;
+    call->d.total_k = 8;
+    call->a.cu_seqlens_q = call->memory.array<int32_t>({0, 2, 5});
+    call->a.cu_seqlens_k = call->memory.array<int32_t>({1, 6, 8});
+    call->a.seqused_q = call->memory.array<int32_t>({2, 1});
+    call->a.lse = call->memory.make<float>(24, 7.0f);
 }
 
-void paged(Forward* f) {
-    plain(f);
-    f->d.operands =
+void paged(Forward* call) {
+    plain(call);
+    call->d.operands =
         FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_DEVICE_STATUS;
-    f->a.device_status = f->memory.make<uint32_t>(1, 0);
-    f->d.page_size = 2;
-    f->d.num_pages = 5;
-    f->d.kv_batch = 3;
-    f->a.seqused_k = f->memory.array<int32_t>({4, 5});
-    f->a.leftpad_k = f->memory.array<int32_t>({0, 2});
-    f->a.kv_batch_idx = f->memory.array<int32_t>({2, 1});
+    call->a.device_status = call->memory.make<uint32_t>(1, 0);
+    call->d.page_size = 2;
+    call->d.num_pages = 5;
+    call->d.kv_batch = 3;
+    call->a.seqused_k = call->memory.array<int32_t>({4, 5});
+    call->a.leftpad_k = call->memory.array<int32_t>({0, 2});
+    call->a.kv_batch_idx = call->memory.array<int32_t>({2, 1});
     // Row 0 is nobody's, a page of left padding and the last of four keys are not used: none of these is read.
-    f->a.page_table = f->memory.array<int32_t>({-1, -1, -1, 99, 0, 3, 4, 1, -7});
+    call->a.page_table = call->memory.array<int32_t>({-1, -1, -1, 99, 0, 3, 4, 1, -7});
 }
 
 namespace {
 
-void gradients(Backward* c) {
-    sizes(&c->d);
-    BackwardArgs& a = c->a;
-    for (const void** in : {&a.f.q, &a.f.k, &a.f.v, &a.dout}) *in = c->memory.make<char>(kEnough, 0);
-    a.f.o = c->memory.make<char>(kEnough, 0);
-    c->d.operands = FA_OPERAND_LSE;
-    for (void** out : {&a.dq, &a.dk, &a.dv}) *out = c->memory.make<char>(kEnough, 0x77);
-    a.f.lse = c->memory.make<float>(24, 1.0f);
+void gradients(Backward* call) {
+    sizes(&call->d);
+    BackwardArgs& a = call->a;
+    for (const void** in : {&a.f.q, &a.f.k, &a.f.v, &a.dout}) *in = call->memory.make<char>(kEnough, 0);
+    a.f.o = call->memory.make<char>(kEnough, 0);
+    call->d.operands = FA_OPERAND_LSE;
+    for (void** out : {&a.dq, &a.dk, &a.dv}) *out = call->memory.make<char>(kEnough, 0x77);
+    a.f.lse = call->memory.make<float>(24, 1.0f);
 }
 
 }  // namespace
 
-void backward_plain(Backward* c) { gradients(c); }
+void backward_plain(Backward* call) { gradients(call); }
 
-void backward_padded(Backward* c) {
-    gradients(c);
-    fa_attention_desc_t& d = c->d;
-    BackwardArgs& a = c->a;
-    Memory& m = c->memory;
+void backward_padded(Backward* call) {
+    gradients(call);
+    fa_attention_desc_t& d = call->d;
+    BackwardArgs& a = call->a;
+    Memory& m = call->memory;
     d.q_dtype = FA_BF16;
     d.o_dtype = FA_F32;
     d.bias_dtype = FA_F16;
@@ -245,143 +245,143 @@ void backward_padded(Backward* c) {
     a.f.rng_state = m.make<uint64_t>(2, 1);
 }
 
-void backward_packed(Backward* c) {
-    gradients(c);
-    c->d.q_dtype = FA_F16;
-    c->d.operands = FA_OPERAND_LSE | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
-    c->d.total_q = 6;
-    c->d.total_k = 8;
-    c->a.flags = FA_BACKWARD_ACCUMULATE;
-    for (void** out : {&c->a.dq, &c->a.dk, &c->a.dv}) *out = c->memory.make<float>(kEnough / 4, 1.0f);
-    c->a.f.cu_seqlens_q = c->memory.array<int32_t>({0, 2, 5});
-    c->a.f.cu_seqlens_k = c->memory.array<int32_t>({1, 6, 8});
+void backward_packed(Backward* call) {
+    gradients(call);
+    call->d.q_dtype = FA_F16;
+    call->d.operands = FA_OPERAND_LSE | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
+    call->d.total_q = 6;
+    call->d.total_k = 8;
+    call->a.flags = FA_BACKWARD_ACCUMULATE;
+    for (void** out : {&call->a.dq, &call->a.dk, &call->a.dv}) *out = call->memory.make<float>(kEnough / 4, 1.0f);
+    call->a.f.cu_seqlens_q = call->memory.array<int32_t>({0, 2, 5});
+    call->a.f.cu_seqlens_k = call->memory.array<int32_t>({1, 6, 8});
 }
 
-void merge_padded(Merge* c) {
-    sizes(&c->d);
-    c->d.o_dtype = FA_E4M3;
-    c->d.operands = FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_O_SCALE | FA_OPERAND_SEQUSED_Q;
-    c->a.parts = 3;
-    c->a.o_parts = c->memory.make<float>(3 * 96, 1.0f);
-    c->a.lse_parts = c->memory.make<float>(3 * 24, 0.0f);
-    c->a.o = c->memory.make<char>(96, 0x77);
-    c->a.lse = c->memory.make<float>(24, 7.0f);
-    c->a.sinks = c->memory.make<float>(4);
-    c->a.o_scale = c->memory.make<float>(1, 1.0f);
-    c->a.seqused_q = c->memory.array<int32_t>({3, 2});
+void merge_padded(Merge* call) {
+    sizes(&call->d);
+    call->d.o_dtype = FA_E4M3;
+    call->d.operands = FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_O_SCALE | FA_OPERAND_SEQUSED_Q;
+    call->a.parts = 3;
+    call->a.o_parts = call->memory.make<float>(3 * 96, 1.0f);
+    call->a.lse_parts = call->memory.make<float>(3 * 24, 0.0f);
+    call->a.o = call->memory.make<char>(96, 0x77);
+    call->a.lse = call->memory.make<float>(24, 7.0f);
+    call->a.sinks = call->memory.make<float>(4);
+    call->a.o_scale = call->memory.make<float>(1, 1.0f);
+    call->a.seqused_q = call->memory.array<int32_t>({3, 2});
 }
 
-void merge_packed(Merge* c) {
-    sizes(&c->d);
-    c->d.operands = FA_OPERAND_LSE | FA_OPERAND_CU_SEQLENS_Q;
-    c->d.total_q = 6;
-    c->a.flags = FA_MERGE_ACCUMULATE;
-    c->a.parts = 2;
-    c->a.o_parts = c->memory.make<float>(2 * 96, 1.0f);
-    c->a.lse_parts = c->memory.make<float>(2 * 24, 0.0f);
-    c->a.o = c->memory.make<float>(96, 7.0f);
-    c->a.lse = c->memory.make<float>(24, 7.0f);
-    c->a.cu_seqlens_q = c->memory.array<int32_t>({0, 2, 5});
+void merge_packed(Merge* call) {
+    sizes(&call->d);
+    call->d.operands = FA_OPERAND_LSE | FA_OPERAND_CU_SEQLENS_Q;
+    call->d.total_q = 6;
+    call->a.flags = FA_MERGE_ACCUMULATE;
+    call->a.parts = 2;
+    call->a.o_parts = call->memory.make<float>(2 * 96, 1.0f);
+    call->a.lse_parts = call->memory.make<float>(2 * 24, 0.0f);
+    call->a.o = call->memory.make<float>(96, 7.0f);
+    call->a.lse = call->memory.make<float>(24, 7.0f);
+    call->a.cu_seqlens_q = call->memory.array<int32_t>({0, 2, 5});
 }
 
-void append_paged(Append* c) {
-    Memory& m = c->memory;
-    sizes(&c->d);
-    c->d.k_dtype = FA_I8;
-    c->d.operands = FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_K_DESCALE |
-                    FA_OPERAND_V_DESCALE | FA_OPERAND_DEVICE_STATUS;
-    c->a.device_status = m.make<uint32_t>(1, 0);
-    c->d.page_size = 2;
-    c->d.num_pages = 5;
-    c->d.kv_batch = 3;
-    for (int64_t* stride : {c->d.k_descale_stride, c->d.v_descale_stride}) {
+void append_paged(Append* call) {
+    Memory& m = call->memory;
+    sizes(&call->d);
+    call->d.k_dtype = FA_I8;
+    call->d.operands = FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX |
+                       FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_DEVICE_STATUS;
+    call->a.device_status = m.make<uint32_t>(1, 0);
+    call->d.page_size = 2;
+    call->d.num_pages = 5;
+    call->d.kv_batch = 3;
+    for (int64_t* stride : {call->d.k_descale_stride, call->d.v_descale_stride}) {
         stride[0] = 4;
         stride[1] = 2;
         stride[2] = 1;
     }
-    c->a.flags = FA_APPEND_DYNAMIC_SCALE | FA_ROTARY_INTERLEAVED;
-    c->a.seqlen_new = 2;
-    c->a.k_new = m.make<float>(64, 1.0f);
-    c->a.v_new = m.make<float>(32, 1.0f);
-    c->a.k = m.make<int8_t>(160, 0x77);
-    c->a.v = m.make<int8_t>(80, 0x77);
-    c->a.k_descale = m.make<float>(20, 7.0f);
-    c->a.v_descale = m.make<float>(20, 7.0f);
-    c->a.seqused_new = m.array<int32_t>({2, 1});
-    c->a.seqused_k = m.array<int32_t>({2, 3});
-    c->a.leftpad_k = m.array<int32_t>({0, 2});
-    c->a.kv_batch_idx = m.array<int32_t>({2, 1});
-    c->a.page_table = m.array<int32_t>({-1, -1, -1, -1, 0, -1, -1, 1, -7});  // the pages of slots 2, 3 of row 2 and of slot 3 of row 1
-    set_rotation(c);
+    call->a.flags = FA_APPEND_DYNAMIC_SCALE | FA_ROTARY_INTERLEAVED;
+    call->a.seqlen_new = 2;
+    call->a.k_new = m.make<float>(64, 1.0f);
+    call->a.v_new = m.make<float>(32, 1.0f);
+    call->a.k = m.make<int8_t>(160, 0x77);
+    call->a.v = m.make<int8_t>(80, 0x77);
+    call->a.k_descale = m.make<float>(20, 7.0f);
+    call->a.v_descale = m.make<float>(20, 7.0f);
+    call->a.seqused_new = m.array<int32_t>({2, 1});
+    call->a.seqused_k = m.array<int32_t>({2, 3});
+    call->a.leftpad_k = m.array<int32_t>({0, 2});
+    call->a.kv_batch_idx = m.array<int32_t>({2, 1});
+    call->a.page_table = m.array<int32_t>({-1, -1, -1, -1, 0, -1, -1, 1, -7});  // the pages of slots 2, 3 of row 2 and of slot 3 of row 1
+    set_rotation(call);
 }
 
-void append_scaled(Append* c) {
-    Memory& m = c->memory;
-    sizes(&c->d);
-    c->d.k_dtype = FA_U4;
-    c->d.v_dtype = FA_E4M3;
-    c->d.k_descale_dtype = FA_F16;
-    c->d.v_descale_dtype = FA_E8M0;
-    c->d.dim_tail = 2;
-    c->d.operands = FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT;
-    factors_of_dims(c->d.k_descale_stride, c->d.k_descale_block, 3);
-    factors_of_dims(c->d.v_descale_stride, c->d.v_descale_block, 2);
-    c->a.flags = FA_APPEND_DYNAMIC_SCALE;
-    c->a.seqlen_new = 2;
-    c->a.k_new = m.make<float>(64, 1.0f);
-    c->a.v_new = m.make<float>(32, 1.0f);
-    c->a.k = m.make<uint8_t>(60);
-    c->a.v = m.make<uint8_t>(80);
-    c->a.k_tail = m.make<float>(40);
-    c->a.k_descale = m.make<uint16_t>(40);
-    c->a.k_shift = m.make<uint16_t>(40);
-    c->a.v_descale = m.make<uint8_t>(40);
+void append_scaled(Append* call) {
+    Memory& m = call->memory;
+    sizes(&call->d);
+    call->d.k_dtype = FA_U4;
+    call->d.v_dtype = FA_E4M3;
+    call->d.k_descale_dtype = FA_F16;
+    call->d.v_descale_dtype = FA_E8M0;
+    call->d.dim_tail = 2;
+    call->d.operands = FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT;
+    factors_of_dims(call->d.k_descale_stride, call->d.k_descale_block, 3);
+    factors_of_dims(call->d.v_descale_stride, call->d.v_descale_block, 2);
+    call->a.flags = FA_APPEND_DYNAMIC_SCALE;
+    call->a.seqlen_new = 2;
+    call->a.k_new = m.make<float>(64, 1.0f);
+    call->a.v_new = m.make<float>(32, 1.0f);
+    call->a.k = m.make<uint8_t>(60);
+    call->a.v = m.make<uint8_t>(80);
+    call->a.k_tail = m.make<float>(40);
+    call->a.k_descale = m.make<uint16_t>(40);
+    call->a.k_shift = m.make<uint16_t>(40);
+    call->a.v_descale = m.make<uint8_t>(40);
 }
 
-void append_packed(Append* c) {
-    Memory& m = c->memory;
-    sizes(&c->d);
-    c->d.q_dtype = FA_BF16;
-    c->d.k_dtype = FA_F32;
-    c->a.seqlen_new = 2;
-    c->a.total_new = 3;
-    c->a.k_new = m.make<uint16_t>(48);
-    c->a.v_new = m.make<uint16_t>(24);
-    c->a.k = m.make<float>(160, 7.0f);
-    c->a.v = m.make<float>(80, 7.0f);
-    c->a.cu_seqlens_new = m.array<int32_t>({0, 2, 3});
-    c->a.positions = m.array<int32_t>({4, -1, 0});
+void append_packed(Append* call) {
+    Memory& m = call->memory;
+    sizes(&call->d);
+    call->d.q_dtype = FA_BF16;
+    call->d.k_dtype = FA_F32;
+    call->a.seqlen_new = 2;
+    call->a.total_new = 3;
+    call->a.k_new = m.make<uint16_t>(48);
+    call->a.v_new = m.make<uint16_t>(24);
+    call->a.k = m.make<float>(160, 7.0f);
+    call->a.v = m.make<float>(80, 7.0f);
+    call->a.cu_seqlens_new = m.array<int32_t>({0, 2, 3});
+    call->a.positions = m.array<int32_t>({4, -1, 0});
 }
 
-void rotary_padded(Rotary* c) {
-    Memory& m = c->memory;
-    sizes(&c->d);
-    c->d.operands = FA_OPERAND_SEQUSED_Q;
-    c->a.x = m.make<float>(192, 1.0f);
-    c->a.out = m.make<float>(192, 7.0f);
-    set_rotation(c);
-    c->a.seqused = m.array<int32_t>({3, 2});
-    c->a.position_offset = m.array<int32_t>({2, 3});
+void rotary_padded(Rotary* call) {
+    Memory& m = call->memory;
+    sizes(&call->d);
+    call->d.operands = FA_OPERAND_SEQUSED_Q;
+    call->a.x = m.make<float>(192, 1.0f);
+    call->a.out = m.make<float>(192, 7.0f);
+    set_rotation(call);
+    call->a.seqused = m.array<int32_t>({3, 2});
+    call->a.position_offset = m.array<int32_t>({2, 3});
 }
 
-void rotary_of_k(Rotary* c) {
-    Memory& m = c->memory;
-    sizes(&c->d);
-    c->d.k_dtype = FA_F16;
-    c->a.flags = FA_ROTARY_OF_K;
-    c->a.x = c->a.out = m.make<uint16_t>(160);
-    set_rotation(c);
+void rotary_of_k(Rotary* call) {
+    Memory& m = call->memory;
+    sizes(&call->d);
+    call->d.k_dtype = FA_F16;
+    call->a.flags = FA_ROTARY_OF_K;
+    call->a.x = call->a.out = m.make<uint16_t>(160);
+    set_rotation(call);
 }
 
-void rotary_packed(Rotary* c) {
-    Memory& m = c->memory;
-    sizes(&c->d);
-    c->d.q_dtype = FA_F16;
-    c->d.operands = FA_OPERAND_CU_SEQLENS_Q;
-    c->d.total_q = 6;
-    c->a.flags = FA_ROTARY_INTERLEAVED;
-    c->a.x = c->a.out = m.make<uint16_t>(192);
-    set_rotation(c);
-    c->a.cu_seqlens = m.array<int32_t>({0, 2, 5});
-    c->a.positions = m.array<int32_t>({4, 0, 1, 2, 3, -9});  // the last row is nobody's
+void rotary_packed(Rotary* call) {
+    Memory& m = call->memory;
+    sizes(&call->d);
+    call->d.q_dtype = FA_F16;
+    call->d.operands = FA_OPERAND_CU_SEQLENS_Q;
+    call->d.total_q = 6;
+    call->a.flags = FA_ROTARY_INTERLEAVED;
+    call->a.x = call->a.out = m.make<uint16_t>(192);
+    set_rotation(call);
+    call->a.cu_seqlens = m.array<int32_t>({0, 2, 5});
+    call->a.positions = m.array<int32_t>({4, 0, 1, 2, 3, -9});  // the last row is nobody's
 }

@@ -15,7 +15,7 @@ const float kNan = std::nanf(""), kInf = INFINITY;
 using Spoil = void (*)(fa_attention_desc_t&);
 
 Rule<Forward> row(void (*good)(Forward*), fa_status_t status, const char* says, Spoil spoil) {
-    return {good, [spoil](Forward& f) { spoil(f.d); }, status, says, "", true};
+    return {good, [spoil](Forward& call) { spoil(call.d); }, status, says, "", true};
 }
 
 void set4(int64_t* stride, int64_t a, int64_t b, int64_t c, int64_t d) {
@@ -123,7 +123,7 @@ std::vector<Rule<Forward>> blocks() {
 // v within k has no fields of its own.
 std::vector<Rule<Forward>> within_k() {
     const auto within = [](void (*good)(Forward*), const char* says, Spoil spoil) {
-        return Rule<Forward>{good, [spoil](Forward& f) { f.d.flags |= FA_V_IN_K, spoil(f.d); }, I, says, "with FA_V_IN_K", true};
+        return Rule<Forward>{good, [spoil](Forward& call) { call.d.flags |= FA_V_IN_K, spoil(call.d); }, I, says, "with FA_V_IN_K", true};
     };
     return {
         within(plain, "v_dtype is 1: expected 0", [](D d) { d.v_dtype = FA_F32; }),

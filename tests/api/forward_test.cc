@@ -9,7 +9,7 @@ constexpr fa_status_t I = FA_INVALID_ARGUMENT, F = FA_UNSUPPORTED_FIELD;
 using A = fa_forward_args_t&;
 
 Rule<Forward> row(void (*good)(Forward*), const char* says, void (*spoil)(fa_forward_args_t&), fa_status_t status = I) {
-    return {good, [spoil](Forward& f) { spoil(f.a); }, status, says, ""};
+    return {good, [spoil](Forward& call) { spoil(call.a); }, status, says, ""};
 }
 
 // An array of the call, with one entry changed. It lives in no snapshot: reading it is all that may happen.

@@ -69,9 +69,9 @@ int64_t list_blocks(const fa::Problem& p) {
 }
 fa::Tensor per_sequence(const fa::Problem& p) { return fa::array_of("array", nullptr, 4, p.d.batch); }
 
-void place(Random& r, const fa::Problem& p, Exact& e, Forward& f) {
+void place(Random& r, const fa::Problem& p, Exact& e, Forward& call) {
     const fa_attention_desc_t& d = p.d;
-    fa_forward_args_t& a = f.a;
+    fa_forward_args_t& a = call.a;
     a = FA_FORWARD_ARGS_INIT;
     e.give(a.q, fa::q_tensor(p, "q", nullptr));
     e.give(a.k, fa::k_tensor(p, nullptr));
@@ -111,7 +111,7 @@ void place(Random& r, const fa::Problem& p, Exact& e, Forward& f) {
     if (p.has(FA_OPERAND_RNG_STATE)) e.give(a.rng_state, fa::array_of("rng_state", nullptr, 8, 2));
 }
 
-void place(Random& r, const fa::Problem& p, Exact& e, Backward& c) {
+void place(Random& r, const fa::Problem& p, Exact& e, Backward& call) {
     Forward f;
     place(r, p, e, f);
     const fa_attention_desc_t& d = p.d;
@@ -133,12 +133,12 @@ void place(Random& r, const fa::Problem& p, Exact& e, Backward& c) {
     if (!r.one_in(4)) e.give(a.dv, like(fa::v_tensor(p, nullptr), d.v_dtype));
     if (p.has(FA_OPERAND_BIAS) && r.one_in(2)) e.give(a.dbias, fa::pair_tensor(p, "dbias", nullptr, 4, d.bias_stride, d.bias_period));
     if (p.has(FA_OPERAND_SINKS) && r.one_in(2)) e.give(a.dsinks, fa::array_of("dsinks", nullptr, 4, d.heads_q));
-    c.a = a;
+    call.a = a;
 }
 
-void place(Random& r, const fa::Problem& p, Exact& e, Merge& c) {
+void place(Random& r, const fa::Problem& p, Exact& e, Merge& call) {
     const fa_attention_desc_t& d = p.d;
-    fa_merge_args_t& a = c.a;
+    fa_merge_args_t& a = call.a;
     a = FA_MERGE_ARGS_INIT;
     a.flags = d.o_dtype == FA_F32 && p.has(FA_OPERAND_LSE) && r.one_in(2) ? uint32_t(FA_MERGE_ACCUMULATE) : 0;
     a.parts = r.below(4);
@@ -153,9 +153,9 @@ void place(Random& r, const fa::Problem& p, Exact& e, Merge& c) {
     if (p.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused_q, per_sequence(p), 0, p.packed_q() ? 0 : d.seqlen_q);
 }
 
-void place(Random& r, const fa::Problem& p, Exact& e, Append& c) {
+void place(Random& r, const fa::Problem& p, Exact& e, Append& call) {
     const fa_attention_desc_t& d = p.d;
-    fa_append_kv_args_t& a = c.a;
+    fa_append_kv_args_t& a = call.a;
     a = FA_APPEND_KV_ARGS_INIT;
     a.seqlen_new = r.below(4);
     if (r.one_in(2)) {
@@ -187,9 +187,9 @@ void place(Random& r, const fa::Problem& p, Exact& e, Append& c) {
     e.give(a.sin, fa::array_of("sin", nullptr, 4, a.max_position * a.rotary_dim / 2));
 }
 
-void place(Random& r, const fa::Problem& p, Exact& e, Rotary& c) {
+void place(Random& r, const fa::Problem& p, Exact& e, Rotary& call) {
     const fa_attention_desc_t& d = p.d;
-    fa_rotary_args_t& a = c.a;
+    fa_rotary_args_t& a = call.a;
     a = FA_ROTARY_ARGS_INIT;
     a.rotary_dim = 2 * (1 + r.below(d.dim_qk / 2 + 1));
     a.max_position = 1 + r.below(2 * d.seqlen_q + 1);

@@ -233,10 +233,10 @@ void pick_masks(Random& r, const fa::Problem& p, bool host, Arrays& arrays, fa_f
     pick(a->key_list_count, count, p.d.list_max), pick(a->full_list_count, count, p.d.list_max);
 }
 
-int32_t check(Random& r, const fa::Problem& p, Forward& f, fa::Message* m) {
+int32_t check(Random& r, const fa::Problem& p, Forward& call, fa::Message* m) {
     const bool host = readable(p);
     Arrays arrays;
-    fa_forward_args_t& a = f.a;
+    fa_forward_args_t& a = call.a;
     const auto pick = [&](auto& field) {
         if (r.one_in(3) || field) field = static_cast<std::remove_reference_t<decltype(field)>>(address(r));
     };
@@ -261,10 +261,10 @@ int32_t check(Random& r, const fa::Problem& p, Forward& f, fa::Message* m) {
     return fa::check_forward(p, &out, host, &regions, m);
 }
 
-int32_t check(Random& r, const fa::Problem& p, Backward& c, fa::Message* m) {
+int32_t check(Random& r, const fa::Problem& p, Backward& call, fa::Message* m) {
     const bool host = readable(p);
     Arrays arrays;
-    BackwardArgs& a = c.a;
+    BackwardArgs& a = call.a;
     const auto pick = [&](auto& field) {
         if (r.one_in(3)) field = static_cast<std::remove_reference_t<decltype(field)>>(address(r));
     };
@@ -284,7 +284,7 @@ int32_t check(Random& r, const fa::Problem& p, Backward& c, fa::Message* m) {
     ints(a.f.seqused_q, p.d.batch, p.d.seqlen_q);
     ints(a.f.seqused_k, p.d.batch, p.d.seqlen_k);
     ints(a.f.leftpad_k, p.d.batch, p.d.seqlen_k);
-    fa::CheckedBackward out{c.args(), {}};
+    fa::CheckedBackward out{call.args(), {}};
     fa::Regions regions;
     const fa_status_t status = fa::check_backward(p, &out, host, &regions, m);
     if (status != FA_OK) return status;
@@ -298,10 +298,10 @@ int32_t check(Random& r, const fa::Problem& p, Backward& c, fa::Message* m) {
     return FA_OK;
 }
 
-int32_t check(Random& r, const fa::Problem& p, Merge& c, fa::Message* m) {
+int32_t check(Random& r, const fa::Problem& p, Merge& call, fa::Message* m) {
     const bool host = readable(p);
     Arrays arrays;
-    fa_merge_args_t& a = c.a;
+    fa_merge_args_t& a = call.a;
     if (r.one_in(2)) a.parts = nasty(r);
     if (r.one_in(3)) a.o_parts_stride[r.below(5)] = nasty(r), a.o_parts_stride[4] = 1;
     if (r.one_in(3)) a.lse_parts_stride[r.below(4)] = nasty(r);
@@ -320,9 +320,9 @@ int32_t check(Random& r, const fa::Problem& p, Merge& c, fa::Message* m) {
     return FA_OK;
 }
 
-int32_t check(Random& r, const fa::Problem& p, Append& c, fa::Message* m) {
+int32_t check(Random& r, const fa::Problem& p, Append& call, fa::Message* m) {
     Arrays arrays;
-    fa_append_kv_args_t& a = c.a;
+    fa_append_kv_args_t& a = call.a;
     if (r.one_in(3)) a.seqlen_new = nasty(r);
     if (r.one_in(3)) a.total_new = nasty(r);
     if (r.one_in(4)) a.k_new_stride[r.below(4)] = nasty(r), a.k_new_stride[3] = 1;
@@ -352,10 +352,10 @@ int32_t check(Random& r, const fa::Problem& p, Append& c, fa::Message* m) {
     return FA_OK;
 }
 
-int32_t check(Random& r, const fa::Problem& p, Rotary& c, fa::Message* m) {
+int32_t check(Random& r, const fa::Problem& p, Rotary& call, fa::Message* m) {
     const bool host = readable(p) && p.d.total_q <= kFewEntries;
     Arrays arrays;
-    fa_rotary_args_t& a = c.a;
+    fa_rotary_args_t& a = call.a;
     if (r.one_in(3)) a.out_stride[r.below(4)] = nasty(r), a.out_stride[3] = 1;
     if (r.one_in(3)) a.out = address(r);
     if (r.one_in(4)) a.rotary_dim = nasty(r);

@@ -16,30 +16,30 @@ Rule<Merge> described(void (*good)(Merge*), const char* says, void (*spoil)(Merg
 std::vector<Rule<Merge>> descriptor() {
     return {
         described(
-            merge_padded, "flags is 0x40:", [](Merge& c) { c.d.flags = 0x40; }, F),
+            merge_padded, "flags is 0x40:", [](Merge& call) { call.d.flags = 0x40; }, F),
         described(
-            merge_padded, "o_dtype is 9:", [](Merge& c) { c.d.o_dtype = 9; }, F),
-        described(merge_padded, "o_dtype is i8:", [](Merge& c) { c.d.o_dtype = FA_I8; }),
-        described(merge_packed, "q_dtype is not set:", [](Merge& c) { c.d.q_dtype = 0; }),
-        described(merge_padded, "batch is -1:", [](Merge& c) { c.d.batch = -1; }),
-        described(merge_padded, "heads_q is 0:", [](Merge& c) { c.d.heads_q = c.d.heads_k = 0; }),
-        described(merge_padded, "seqlen_q is -3:", [](Merge& c) { c.d.seqlen_q = -3; }),
-        described(merge_padded, "kv_batch is -1:", [](Merge& c) { c.d.kv_batch = -1; }),
-        described(merge_padded, "page_size is -1:", [](Merge& c) { c.d.page_size = -1; }),
-        described(merge_padded, "seqlen_k is -3:", [](Merge& c) { c.d.seqlen_k = -3; }),
-        described(merge_padded, "dim_v is 0:", [](Merge& c) { c.d.dim_v = c.d.dim_qk = 0; }),
+            merge_padded, "o_dtype is 9:", [](Merge& call) { call.d.o_dtype = 9; }, F),
+        described(merge_padded, "o_dtype is i8:", [](Merge& call) { call.d.o_dtype = FA_I8; }),
+        described(merge_packed, "q_dtype is not set:", [](Merge& call) { call.d.q_dtype = 0; }),
+        described(merge_padded, "batch is -1:", [](Merge& call) { call.d.batch = -1; }),
+        described(merge_padded, "heads_q is 0:", [](Merge& call) { call.d.heads_q = call.d.heads_k = 0; }),
+        described(merge_padded, "seqlen_q is -3:", [](Merge& call) { call.d.seqlen_q = -3; }),
+        described(merge_padded, "kv_batch is -1:", [](Merge& call) { call.d.kv_batch = -1; }),
+        described(merge_padded, "page_size is -1:", [](Merge& call) { call.d.page_size = -1; }),
+        described(merge_padded, "seqlen_k is -3:", [](Merge& call) { call.d.seqlen_k = -3; }),
+        described(merge_padded, "dim_v is 0:", [](Merge& call) { call.d.dim_v = call.d.dim_qk = 0; }),
         described(
-            merge_padded, "dim_v is 1025:", [](Merge& c) { c.d.dim_v = 1025; }, U),
-        described(merge_padded, "total_q is 6: expected 0 without", [](Merge& c) { c.d.total_q = 6; }),
-        described(merge_packed, "total_q is -6:", [](Merge& c) { c.d.total_q = -6; }),
-        described(merge_padded, "o_stride[3] is 1: expected 0 without FA_STRIDED_O", [](Merge& c) { c.d.o_stride[3] = 1; }),
+            merge_padded, "dim_v is 1025:", [](Merge& call) { call.d.dim_v = 1025; }, U),
+        described(merge_padded, "total_q is 6: expected 0 without", [](Merge& call) { call.d.total_q = 6; }),
+        described(merge_packed, "total_q is -6:", [](Merge& call) { call.d.total_q = -6; }),
+        described(merge_padded, "o_stride[3] is 1: expected 0 without FA_STRIDED_O", [](Merge& call) { call.d.o_stride[3] = 1; }),
         described(merge_padded, "o_stride is {0, 16, 4, 1}:",
-                  [](Merge& c) {
+                  [](Merge& call) {
                       const int64_t s[4] = {0, 16, 4, 1};
-                      c.d.strided = FA_STRIDED_O;
-                      memcpy(c.d.o_stride, s, sizeof s);
+                      call.d.strided = FA_STRIDED_O;
+                      memcpy(call.d.o_stride, s, sizeof s);
                   }),
-        described(merge_padded, "lse_stride is {0, 0, 0}:", [](Merge& c) { c.d.strided = FA_STRIDED_LSE; }),
+        described(merge_padded, "lse_stride is {0, 0, 0}:", [](Merge& call) { call.d.strided = FA_STRIDED_LSE; }),
     };
 }
 
@@ -55,41 +55,42 @@ std::vector<Rule<Merge>> overlaps() {
 }
 
 // Without any operand.
-void merge_plain(Merge* c) {
-    merge_packed(c);
-    c->a.flags = 0;
-    c->d.operands = 0;
-    c->d.total_q = 0;
-    c->a.lse = nullptr;
-    c->a.cu_seqlens_q = nullptr;
+void merge_plain(Merge* call) {
+    merge_packed(call);
+    call->a.flags = 0;
+    call->d.operands = 0;
+    call->d.total_q = 0;
+    call->a.lse = nullptr;
+    call->a.cu_seqlens_q = nullptr;
 }
 
 std::vector<Rule<Merge>> args() {
     static char somewhere[8];
     return {
         row(
-            merge_padded, "flags is 0x4:", [](Merge& c) { c.a.flags = 4; }, F),
-        row(merge_padded, "parts is -1:", [](Merge& c) { c.a.parts = -1; }),
-        row(merge_padded, "parts is 2147483648:", [](Merge& c) { c.a.parts = int64_t(1) << 31; }),
-        row(merge_padded, "o_parts_stride[0] is -96:", [](Merge& c) { c.a.o_parts_stride[0] = -96, c.a.o_parts_stride[4] = 1; }),
-        row(merge_padded, "o_parts_stride[4] is 0:", [](Merge& c) { c.a.o_parts_stride[0] = 96; }),
+            merge_padded, "flags is 0x4:", [](Merge& call) { call.a.flags = 4; }, F),
+        row(merge_padded, "parts is -1:", [](Merge& call) { call.a.parts = -1; }),
+        row(merge_padded, "parts is 2147483648:", [](Merge& call) { call.a.parts = int64_t(1) << 31; }),
+        row(merge_padded, "o_parts_stride[0] is -96:", [](Merge& call) { call.a.o_parts_stride[0] = -96, call.a.o_parts_stride[4] = 1; }),
+        row(merge_padded, "o_parts_stride[4] is 0:", [](Merge& call) { call.a.o_parts_stride[0] = 96; }),
         row(
-            merge_padded, "o_parts_stride[4] is 2:", [](Merge& c) { c.a.o_parts_stride[4] = 2; }, U),
+            merge_padded, "o_parts_stride[4] is 2:", [](Merge& call) { call.a.o_parts_stride[4] = 2; }, U),
         row(merge_packed, "o_parts_stride[1] is 96: expected 0, packed",
-            [](Merge& c) { c.a.o_parts_stride[1] = 96, c.a.o_parts_stride[4] = 1; }),
+            [](Merge& call) { call.a.o_parts_stride[1] = 96, call.a.o_parts_stride[4] = 1; }),
         row(merge_padded, "o_parts is 3 x 2 x 3 x 4 x 4 elements",
-            [](Merge& c) { c.a.o_parts_stride[0] = INT64_MAX / 2, c.a.o_parts_stride[4] = 1; }),
-        row(merge_padded, "o_parts is 2147483647 x", [](Merge& c) { c.a.parts = INT32_MAX, c.d.batch = 1 << 30; }),
-        row(merge_padded, "lse_parts_stride[3] is -1:", [](Merge& c) { c.a.lse_parts_stride[3] = -1; }),
-        row(merge_packed, "lse_parts_stride[1] is 1: expected 0, packed", [](Merge& c) { c.a.lse_parts_stride[1] = 1; }),
-        row(merge_padded, "lse_parts is 3 x 2 x 4 x 3 elements", [](Merge& c) { c.a.lse_parts_stride[2] = INT64_MAX / 2; }),
-        row(merge_padded, "lse is 0x", [](Merge& c) { c.d.operands &= ~uint32_t(FA_OPERAND_LSE); }),
-        row(merge_padded, "stream is 0x", [](Merge& c) { c.a.stream = somewhere; }),
-        row(merge_padded, "workspace is 0x", [](Merge& c) { c.a.workspace = somewhere; }),
-        row(merge_padded, "workspace is (nil) and workspace_size is 1:", [](Merge& c) { c.a.workspace_size = 1; }),
-        row(merge_padded, "o_dtype is e4m3: expected FA_F32 with FA_MERGE_ACCUMULATE", [](Merge& c) { c.a.flags = FA_MERGE_ACCUMULATE; }),
+            [](Merge& call) { call.a.o_parts_stride[0] = INT64_MAX / 2, call.a.o_parts_stride[4] = 1; }),
+        row(merge_padded, "o_parts is 2147483647 x", [](Merge& call) { call.a.parts = INT32_MAX, call.d.batch = 1 << 30; }),
+        row(merge_padded, "lse_parts_stride[3] is -1:", [](Merge& call) { call.a.lse_parts_stride[3] = -1; }),
+        row(merge_packed, "lse_parts_stride[1] is 1: expected 0, packed", [](Merge& call) { call.a.lse_parts_stride[1] = 1; }),
+        row(merge_padded, "lse_parts is 3 x 2 x 4 x 3 elements", [](Merge& call) { call.a.lse_parts_stride[2] = INT64_MAX / 2; }),
+        row(merge_padded, "lse is 0x", [](Merge& call) { call.d.operands &= ~uint32_t(FA_OPERAND_LSE); }),
+        row(merge_padded, "stream is 0x", [](Merge& call) { call.a.stream = somewhere; }),
+        row(merge_padded, "workspace is 0x", [](Merge& call) { call.a.workspace = somewhere; }),
+        row(merge_padded, "workspace is (nil) and workspace_size is 1:", [](Merge& call) { call.a.workspace_size = 1; }),
+        row(merge_padded, "o_dtype is e4m3: expected FA_F32 with FA_MERGE_ACCUMULATE",
+            [](Merge& call) { call.a.flags = FA_MERGE_ACCUMULATE; }),
         row(merge_packed, "operands is 0x100000: expected FA_OPERAND_LSE with FA_MERGE_ACCUMULATE",
-            [](Merge& c) { c.d.operands = FA_OPERAND_CU_SEQLENS_Q, c.a.lse = nullptr; }),
+            [](Merge& call) { call.d.operands = FA_OPERAND_CU_SEQLENS_Q, call.a.lse = nullptr; }),
     };
 }
 
@@ -98,14 +99,14 @@ std::vector<Rule<Merge>> contents() {
     static const int32_t used[] = {4, 0};
     static const float nan[] = {std::nanf("")};
     return {
-        row(merge_packed, "cu_seqlens_q[2] is 2: expected 3 to 6", [](Merge& c) { c.a.cu_seqlens_q = decreasing; }),
-        row(merge_packed, "cu_seqlens_q[2] is 7: expected 2 to 6", [](Merge& c) { c.a.cu_seqlens_q = beyond; }),
-        row(merge_packed, "cu_seqlens_q[1] is 4: expected 3 or less", [](Merge& c) { c.a.cu_seqlens_q = too_long; }),
-        row(merge_packed, "cu_seqlens_q[0] is -1:", [](Merge& c) { c.a.cu_seqlens_q = negative; }),
-        row(merge_padded, "seqused_q[0] is 4: expected 0 to 3", [](Merge& c) { c.a.seqused_q = used; }),
+        row(merge_packed, "cu_seqlens_q[2] is 2: expected 3 to 6", [](Merge& call) { call.a.cu_seqlens_q = decreasing; }),
+        row(merge_packed, "cu_seqlens_q[2] is 7: expected 2 to 6", [](Merge& call) { call.a.cu_seqlens_q = beyond; }),
+        row(merge_packed, "cu_seqlens_q[1] is 4: expected 3 or less", [](Merge& call) { call.a.cu_seqlens_q = too_long; }),
+        row(merge_packed, "cu_seqlens_q[0] is -1:", [](Merge& call) { call.a.cu_seqlens_q = negative; }),
+        row(merge_padded, "seqused_q[0] is 4: expected 0 to 3", [](Merge& call) { call.a.seqused_q = used; }),
         row(merge_packed, "operands is 0x100101: expected no FA_OPERAND_O_SCALE with FA_MERGE_ACCUMULATE",
-            [](Merge& c) { c.d.operands |= FA_OPERAND_O_SCALE, c.a.o_scale = c.memory.make<float>(1, 1.0f); }),
-        row(merge_padded, "o_scale[0] is nan:", [](Merge& c) { c.a.o_scale = nan; }),
+            [](Merge& call) { call.d.operands |= FA_OPERAND_O_SCALE, call.a.o_scale = call.memory.make<float>(1, 1.0f); }),
+        row(merge_padded, "o_scale[0] is nan:", [](Merge& call) { call.a.o_scale = nan; }),
     };
 }
 

@@ -31,21 +31,21 @@ TEST(Missing, FieldsOfTheDescriptor) {
 }
 
 TEST(Missing, FieldsOfTheArgs) {
-    check_rules<Append>(
-        {{append_packed, [](Append& c) { c.a.total_new = 0; }, I, "total_new is 0: expected 1 or more, since cu_seqlens_new[1] is 2", ""}});
+    check_rules<Append>({{append_packed, [](Append& call) { call.a.total_new = 0; }, I,
+                          "total_new is 0: expected 1 or more, since cu_seqlens_new[1] is 2", ""}});
     static const int32_t offsets[] = {0, 0};
-    check_rules<Rotary>(
-        {{rotary_packed, [](Rotary& c) { c.a.max_position = 0; }, I, "max_position is 0: expected 1 or more, since positions[0] is 4", ""},
-         {rotary_padded, [](Rotary& c) { c.a.position_offset = offsets, c.a.max_position = 1; }, I,
-          "max_position is 1: expected 3 or more, the rows of sequence 0", ""}});
+    check_rules<Rotary>({{rotary_packed, [](Rotary& call) { call.a.max_position = 0; }, I,
+                          "max_position is 0: expected 1 or more, since positions[0] is 4", ""},
+                         {rotary_padded, [](Rotary& call) { call.a.position_offset = offsets, call.a.max_position = 1; }, I,
+                          "max_position is 1: expected 3 or more, the rows of sequence 0", ""}});
 }
 
 // Of k the rotation names k's fields.
 TEST(Missing, FieldsOfARotationOfK) {
     static const int32_t starts[] = {0, 2, 4};
     const auto pack = [](int64_t total, int64_t longest) {
-        return [=](Rotary& c) {
-            c.d.operands = FA_OPERAND_CU_SEQLENS_K, c.d.total_k = total, c.d.seqlen_k = longest, c.a.cu_seqlens = starts;
+        return [=](Rotary& call) {
+            call.d.operands = FA_OPERAND_CU_SEQLENS_K, call.d.total_k = total, call.d.seqlen_k = longest, call.a.cu_seqlens = starts;
         };
     };
     check_rules<Rotary>({{rotary_of_k, pack(0, 2), I, "total_k is 0: expected 1 or more, since cu_seqlens[1] is 2", ""},
@@ -56,17 +56,18 @@ TEST(Missing, FieldsOfARotationOfK) {
 TEST(Missing, OneValueIsNoRange) {
     static const int32_t too_far[] = {0, 2, 7}, all[] = {6, 7, 6}, used[] = {1, 0}, starts[] = {0, 0, 3};
     check_rules<Forward>(
-        {{packed, [](Forward& f) { f.a.cu_seqlens_q = all; }, I, "cu_seqlens_q[1] is 7: expected 6, since total_q is 6", ""},
-         {packed, [](Forward& f) { f.a.cu_seqlens_q = too_far; }, I, "cu_seqlens_q[2] is 7: expected 2 to 6", ""},
-         {packed, [](Forward& f) { f.a.cu_seqlens_q = starts, f.a.seqused_q = used; }, I,
+        {{packed, [](Forward& call) { call.a.cu_seqlens_q = all; }, I, "cu_seqlens_q[1] is 7: expected 6, since total_q is 6", ""},
+         {packed, [](Forward& call) { call.a.cu_seqlens_q = too_far; }, I, "cu_seqlens_q[2] is 7: expected 2 to 6", ""},
+         {packed, [](Forward& call) { call.a.cu_seqlens_q = starts, call.a.seqused_q = used; }, I,
           "seqused_q[0] is 1: expected 0, all that its sequence has", ""}});
 }
 
 // One dim has no tail, and no pair that turns.
 TEST(Missing, OneDimIsNoPair) {
-    check_rules<Rotary>({{rotary_padded, [](Rotary& c) { c.d.dim_qk = 1; }, I, "dim_qk is 1: expected 2 or more", ""}});
-    check_rules<Forward>({{plain, [](Forward& f) { f.d.dim_qk = f.d.dim_v = 1, f.d.dim_tail = 1, f.d.operands = FA_OPERAND_Q_TAIL; }, I,
-                           "dim_qk is 1: expected 2 or more", ""}});
+    check_rules<Rotary>({{rotary_padded, [](Rotary& call) { call.d.dim_qk = 1; }, I, "dim_qk is 1: expected 2 or more", ""}});
+    check_rules<Forward>(
+        {{plain, [](Forward& call) { call.d.dim_qk = call.d.dim_v = 1, call.d.dim_tail = 1, call.d.operands = FA_OPERAND_Q_TAIL; }, I,
+          "dim_qk is 1: expected 2 or more", ""}});
 }
 
 }  // namespace

@@ -339,11 +339,11 @@ TEST(Resolve, RegionsOfForward) {
               (Bytes{192, 240, 120, -96, -96, 4, 240, 16, 120, 384, 32, 16, 8, 8, 8, 8, 8, -480, 16, 96, 8, 8}));
     EXPECT_EQ(regions_of(packed, fa::check_forward), (Bytes{768, 512, 256, -384, -96, 12, 12, 8}));
     EXPECT_EQ(regions_of(paged, fa::check_forward), (Bytes{768, 640, 320, -384, 8, 8, 8, 36, -4}));
-    const auto packed_factors = [](Forward* f) {
-        packed(f);
-        f->d.operands |= FA_OPERAND_Q_DESCALE;
-        f->d.q_descale_stride[0] = 100, f->d.q_descale_stride[1] = 4, f->d.q_descale_stride[2] = 1;
-        f->a.q_descale = f->memory.make<float>(200, 1.0f);
+    const auto packed_factors = [](Forward* call) {
+        packed(call);
+        call->d.operands |= FA_OPERAND_Q_DESCALE;
+        call->d.q_descale_stride[0] = 100, call->d.q_descale_stride[1] = 4, call->d.q_descale_stride[2] = 1;
+        call->a.q_descale = call->memory.make<float>(200, 1.0f);
     };
     // The last factor is that of row 4, head 3 of sequence 1.
     EXPECT_EQ(regions_of<Forward>(packed_factors, fa::check_forward),
@@ -364,9 +364,9 @@ TEST(Resolve, RegionsOfTheOthers) {
 }
 
 TEST(Resolve, TensorsWithoutElementsHaveNoRegion) {
-    const auto no_keys = [](Forward* f) {
-        plain(f);
-        f->d.seqlen_k = 0;
+    const auto no_keys = [](Forward* call) {
+        plain(call);
+        call->d.seqlen_k = 0;
     };
     EXPECT_EQ(regions_of<Forward>(no_keys, fa::check_forward), (Bytes{768, -384}));
 }
@@ -388,9 +388,9 @@ TEST(Resolve, FarthestReach) {
 
 // De-scale factors of 8-bit caches are inputs unless they are made here.
 TEST(Resolve, GivenScalesAreInputs) {
-    const auto given = [](Append* c) {
-        append_paged(c);
-        c->a.flags = FA_ROTARY_INTERLEAVED;
+    const auto given = [](Append* call) {
+        append_paged(call);
+        call->a.flags = FA_ROTARY_INTERLEAVED;
     };
     EXPECT_EQ(regions_of<Append>(given, fa::check_append_kv), (Bytes{256, 128, -160, -80, 80, 80, 40, 40, 8, 8, 8, 8, 36, -4}));
 }

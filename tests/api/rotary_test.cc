@@ -20,20 +20,20 @@ void strides(int64_t* to, int64_t a, int64_t b, int64_t c, int64_t d) {
 std::vector<Rule<Rotary>> descriptor() {
     return {
         described(
-            rotary_padded, "strided is 0x100:", [](Rotary& c) { c.d.strided = 0x100; }, F),
-        described(rotary_padded, "q_dtype is not set:", [](Rotary& c) { c.d.q_dtype = 0; }),
+            rotary_padded, "strided is 0x100:", [](Rotary& call) { call.d.strided = 0x100; }, F),
+        described(rotary_padded, "q_dtype is not set:", [](Rotary& call) { call.d.q_dtype = 0; }),
         described(
-            rotary_padded, "q_dtype is e5m2: expected FA_F32, FA_F16 or FA_BF16", [](Rotary& c) { c.d.q_dtype = FA_E5M2; }, U),
-        described(rotary_padded, "batch is -1:", [](Rotary& c) { c.d.batch = -1; }),
-        described(rotary_padded, "heads_q is 0:", [](Rotary& c) { c.d.heads_q = 0; }),
-        described(rotary_padded, "seqlen_q is -1:", [](Rotary& c) { c.d.seqlen_q = -1; }),
-        described(rotary_padded, "dim_qk is 0:", [](Rotary& c) { c.d.dim_qk = 0; }),
+            rotary_padded, "q_dtype is e5m2: expected FA_F32, FA_F16 or FA_BF16", [](Rotary& call) { call.d.q_dtype = FA_E5M2; }, U),
+        described(rotary_padded, "batch is -1:", [](Rotary& call) { call.d.batch = -1; }),
+        described(rotary_padded, "heads_q is 0:", [](Rotary& call) { call.d.heads_q = 0; }),
+        described(rotary_padded, "seqlen_q is -1:", [](Rotary& call) { call.d.seqlen_q = -1; }),
+        described(rotary_padded, "dim_qk is 0:", [](Rotary& call) { call.d.dim_qk = 0; }),
         described(
-            rotary_padded, "dim_qk is 1026:", [](Rotary& c) { c.d.dim_qk = 1026; }, U),
-        described(rotary_padded, "total_q is 6: expected 0 without", [](Rotary& c) { c.d.total_q = 6; }),
-        described(rotary_padded, "q_stride[0] is 96: expected 0 without", [](Rotary& c) { c.d.q_stride[0] = 96; }),
+            rotary_padded, "dim_qk is 1026:", [](Rotary& call) { call.d.dim_qk = 1026; }, U),
+        described(rotary_padded, "total_q is 6: expected 0 without", [](Rotary& call) { call.d.total_q = 6; }),
+        described(rotary_padded, "q_stride[0] is 96: expected 0 without", [](Rotary& call) { call.d.q_stride[0] = 96; }),
         described(rotary_padded,
-                  "q_stride[1] is -32:", [](Rotary& c) { c.d.strided = FA_STRIDED_Q, strides(c.d.q_stride, 96, -32, 8, 1); }),
+                  "q_stride[1] is -32:", [](Rotary& call) { call.d.strided = FA_STRIDED_Q, strides(call.d.q_stride, 96, -32, 8, 1); }),
     };
 }
 
@@ -48,8 +48,9 @@ std::vector<Rule<Rotary>> overlaps() {
     // On x itself it would be in place.
     const std::vector<Pointer<Rotary>> others(pointers.begin() + 1, pointers.end());
     const std::vector<Rule<Rotary>> partial = {
-        row(rotary_padded, "out is 0x", [](Rotary& c) { c.a.out = moved(const_cast<void*>(c.a.x), 32); }),
-        row(rotary_padded, "out is 0x", [](Rotary& c) { c.a.out = const_cast<void*>(c.a.x), strides(c.a.out_stride, 8, 16, 48, 1); }),
+        row(rotary_padded, "out is 0x", [](Rotary& call) { call.a.out = moved(const_cast<void*>(call.a.x), 32); }),
+        row(rotary_padded, "out is 0x",
+            [](Rotary& call) { call.a.out = const_cast<void*>(call.a.x), strides(call.a.out_stride, 8, 16, 48, 1); }),
     };
     return all_of<Rotary>({shared(AT(rotary_padded, out, 4, false), others), shared(AT(rotary_padded, out, 4, false), free_pointers),
                            shared(AT(rotary_packed, out, 2, false), others), shared(AT(rotary_packed, out, 2, false), free_pointers),
@@ -57,46 +58,46 @@ std::vector<Rule<Rotary>> overlaps() {
 }
 
 // Without any operand.
-void rotary_plain(Rotary* c) {
-    rotary_padded(c);
-    c->d.operands = 0;
-    c->a.seqused = nullptr;
-    c->a.position_offset = nullptr;
+void rotary_plain(Rotary* call) {
+    rotary_padded(call);
+    call->d.operands = 0;
+    call->a.seqused = nullptr;
+    call->a.position_offset = nullptr;
 }
 
 std::vector<Rule<Rotary>> args() {
     static char somewhere[8];
     return {
         row(
-            rotary_padded, "flags is 0x4:", [](Rotary& c) { c.a.flags = 4; }, F),
-        row(rotary_padded, "out_stride[0] is -96:", [](Rotary& c) { strides(c.a.out_stride, -96, 32, 8, 1); }),
-        row(rotary_padded, "out_stride[3] is 0:", [](Rotary& c) { strides(c.a.out_stride, 96, 32, 8, 0); }),
+            rotary_padded, "flags is 0x4:", [](Rotary& call) { call.a.flags = 4; }, F),
+        row(rotary_padded, "out_stride[0] is -96:", [](Rotary& call) { strides(call.a.out_stride, -96, 32, 8, 1); }),
+        row(rotary_padded, "out_stride[3] is 0:", [](Rotary& call) { strides(call.a.out_stride, 96, 32, 8, 0); }),
         row(
-            rotary_padded, "out_stride[3] is 2:", [](Rotary& c) { strides(c.a.out_stride, 192, 64, 16, 2); }, U),
-        row(rotary_packed, "out_stride[0] is 1: expected 0, packed", [](Rotary& c) { strides(c.a.out_stride, 1, 32, 8, 1); }),
-        row(rotary_padded, "out_stride is {0, 32, 8, 1}:", [](Rotary& c) { strides(c.a.out_stride, 0, 32, 8, 1); }),
+            rotary_padded, "out_stride[3] is 2:", [](Rotary& call) { strides(call.a.out_stride, 192, 64, 16, 2); }, U),
+        row(rotary_packed, "out_stride[0] is 1: expected 0, packed", [](Rotary& call) { strides(call.a.out_stride, 1, 32, 8, 1); }),
+        row(rotary_padded, "out_stride is {0, 32, 8, 1}:", [](Rotary& call) { strides(call.a.out_stride, 0, 32, 8, 1); }),
         row(rotary_padded,
-            "out_stride is {96, 0, 8, 1}:", [](Rotary& c) { c.d.strided = FA_STRIDED_Q, strides(c.d.q_stride, 96, 0, 8, 1); }),
-        row(rotary_padded, "out is 2 x 3 x 4 x 8 elements", [](Rotary& c) { strides(c.a.out_stride, INT64_MAX / 2, 32, 8, 1); }),
-        row(rotary_padded, "max_position is -1:", [](Rotary& c) { c.a.max_position = -1; }),
-        row(rotary_padded, "max_position is 2147483648:", [](Rotary& c) { c.a.max_position = int64_t(1) << 31; }),
-        row(rotary_padded, "rotary_dim is 0:", [](Rotary& c) { c.a.rotary_dim = 0; }),
-        row(rotary_padded, "rotary_dim is 5: expected an even", [](Rotary& c) { c.a.rotary_dim = 5; }),
-        row(rotary_padded, "rotary_dim is 10: expected 8 or less", [](Rotary& c) { c.a.rotary_dim = 10; }),
+            "out_stride is {96, 0, 8, 1}:", [](Rotary& call) { call.d.strided = FA_STRIDED_Q, strides(call.d.q_stride, 96, 0, 8, 1); }),
+        row(rotary_padded, "out is 2 x 3 x 4 x 8 elements", [](Rotary& call) { strides(call.a.out_stride, INT64_MAX / 2, 32, 8, 1); }),
+        row(rotary_padded, "max_position is -1:", [](Rotary& call) { call.a.max_position = -1; }),
+        row(rotary_padded, "max_position is 2147483648:", [](Rotary& call) { call.a.max_position = int64_t(1) << 31; }),
+        row(rotary_padded, "rotary_dim is 0:", [](Rotary& call) { call.a.rotary_dim = 0; }),
+        row(rotary_padded, "rotary_dim is 5: expected an even", [](Rotary& call) { call.a.rotary_dim = 5; }),
+        row(rotary_padded, "rotary_dim is 10: expected 8 or less", [](Rotary& call) { call.a.rotary_dim = 10; }),
         row(
-            rotary_padded, "rotary_begin is -1: expected 0 or more", [](Rotary& c) { c.a.rotary_begin = -1; }, I),
+            rotary_padded, "rotary_begin is -1: expected 0 or more", [](Rotary& call) { call.a.rotary_begin = -1; }, I),
         row(
-            rotary_padded, "rotary_begin is 7: expected", [](Rotary& c) { c.a.rotary_begin = 7; }, I),
-        row(rotary_padded, "stream is 0x", [](Rotary& c) { c.a.stream = somewhere; }),
-        row(rotary_padded, "workspace is 0x", [](Rotary& c) { c.a.workspace = somewhere; }),
-        row(rotary_padded, "workspace is (nil) and workspace_size is 7:", [](Rotary& c) { c.a.workspace_size = 7; }),
+            rotary_padded, "rotary_begin is 7: expected", [](Rotary& call) { call.a.rotary_begin = 7; }, I),
+        row(rotary_padded, "stream is 0x", [](Rotary& call) { call.a.stream = somewhere; }),
+        row(rotary_padded, "workspace is 0x", [](Rotary& call) { call.a.workspace = somewhere; }),
+        row(rotary_padded, "workspace is (nil) and workspace_size is 7:", [](Rotary& call) { call.a.workspace_size = 7; }),
     };
 }
 
 // k's half of the descriptor in the place of q's, under k's names.
 std::vector<Rule<Rotary>> of_k() {
     const auto row = [](const char* says, void (*spoil)(fa_attention_desc_t&), fa_status_t status = I) {
-        return Rule<Rotary>{rotary_of_k, [spoil](Rotary& c) { spoil(c.d); }, status, says, ""};
+        return Rule<Rotary>{rotary_of_k, [spoil](Rotary& call) { spoil(call.d); }, status, says, ""};
     };
     using D = fa_attention_desc_t&;
     return {
@@ -121,13 +122,14 @@ std::vector<Rule<Rotary>> contents() {
     static const int32_t decreasing[] = {0, 3, 2}, used[] = {1, 4}, position5[] = {4, 0, 1, 2, 5, 0}, minus[] = {4, -1, 1, 2, 3, 0},
                          offset3[] = {3, 0}, offset_minus[] = {0, -1};
     return {
-        row(rotary_packed, "cu_seqlens[2] is 2: expected 3 to 6", [](Rotary& c) { c.a.cu_seqlens = decreasing; }),
-        row(rotary_padded, "seqused[1] is 4: expected 0 to 3", [](Rotary& c) { c.a.seqused = used; }),
-        row(rotary_packed, "positions[4] is 5: expected 0 to 4", [](Rotary& c) { c.a.positions = position5; }),
-        row(rotary_packed, "positions[1] is -1: expected 0 to 4", [](Rotary& c) { c.a.positions = minus; }),
-        row(rotary_padded, "position_offset[0] is 3: expected 0 to 2", [](Rotary& c) { c.a.position_offset = offset3; }),
-        row(rotary_padded, "position_offset[1] is -1: expected 0 to 3", [](Rotary& c) { c.a.position_offset = offset_minus; }),
-        row(rotary_padded, "max_position is 2: expected 3 or more", [](Rotary& c) { c.a.position_offset = nullptr, c.a.max_position = 2; }),
+        row(rotary_packed, "cu_seqlens[2] is 2: expected 3 to 6", [](Rotary& call) { call.a.cu_seqlens = decreasing; }),
+        row(rotary_padded, "seqused[1] is 4: expected 0 to 3", [](Rotary& call) { call.a.seqused = used; }),
+        row(rotary_packed, "positions[4] is 5: expected 0 to 4", [](Rotary& call) { call.a.positions = position5; }),
+        row(rotary_packed, "positions[1] is -1: expected 0 to 4", [](Rotary& call) { call.a.positions = minus; }),
+        row(rotary_padded, "position_offset[0] is 3: expected 0 to 2", [](Rotary& call) { call.a.position_offset = offset3; }),
+        row(rotary_padded, "position_offset[1] is -1: expected 0 to 3", [](Rotary& call) { call.a.position_offset = offset_minus; }),
+        row(rotary_padded, "max_position is 2: expected 3 or more",
+            [](Rotary& call) { call.a.position_offset = nullptr, call.a.max_position = 2; }),
     };
 }
 

@@ -8,7 +8,7 @@ constexpr fa_status_t I = FA_INVALID_ARGUMENT;
 using D = fa_attention_desc_t&;
 
 Rule<Forward> row(void (*good)(Forward*), fa_status_t status, const char* says, void (*spoil)(D)) {
-    return {good, [spoil](Forward& f) { spoil(f.d); }, status, says, "", true};
+    return {good, [spoil](Forward& call) { spoil(call.d); }, status, says, "", true};
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ constexpr fa_status_t I = FA_INVALID_ARGUMENT, U = FA_UNSUPPORTED;
 using D = fa_attention_desc_t&;
 
 Rule<Forward> row(void (*good)(Forward*), fa_status_t status, const char* says, void (*spoil)(D)) {
-    return {good, [spoil](Forward& f) { spoil(f.d); }, status, says, "", true};
+    return {good, [spoil](Forward& call) { spoil(call.d); }, status, says, "", true};
 }
 
 }  // namespace
@@ -32,9 +32,9 @@ std::vector<Rule<Forward>> slots() {
                                             FA_OPERAND_KV_BATCH_IDX, FA_OPERAND_PAGE_TABLE,   FA_OPERAND_SCORES};
     for (const uint64_t& operand : kRefused)
         all.push_back({slotted,
-                       [operand](Forward& f) {
-                           f.d.operands |= operand, f.d.alignment = FA_ALIGN_TOP_LEFT;
-                           if (operand == FA_OPERAND_KV_BATCH_IDX) f.d.kv_batch = 2;
+                       [operand](Forward& call) {
+                           call.d.operands |= operand, call.d.alignment = FA_ALIGN_TOP_LEFT;
+                           if (operand == FA_OPERAND_KV_BATCH_IDX) call.d.kv_batch = 2;
                        },
                        I, "operands is 0x", "with FA_LIST_SLOTS", true});
     return all;
