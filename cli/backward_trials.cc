@@ -36,12 +36,12 @@ class BackwardCall {
     }
 
     oracle::BackwardReading reading() const { return {forward_.reading().d, a_}; }
-    fa_status_t run(fa_handle_t handle, const fa_attention_desc_t& d) {
+    fa_status_t run(fa_handle_t handle, const fa_attention_desc_t& desc) {
         const oracle::Reading& r = forward_.reading();
         forward_.spoil_outputs();
         for (std::vector<unsigned char>* bytes : outputs_) std::fill(bytes->begin(), bytes->end(), static_cast<unsigned char>(0xff));
-        const fa_status_t status = fa_forward_ex(handle, &d, &r.a);
-        return status == FA_OK ? fa_backward(handle, &d, &a_) : status;
+        const fa_status_t status = fa_forward_ex(handle, &desc, &r.a);
+        return status == FA_OK ? fa_backward(handle, &desc, &a_) : status;
     }
 
   private:
@@ -111,13 +111,13 @@ void run_backward(const ForwardCase& test_case, const Kernels& kernels, const Do
     fa_attention_desc_t same_bits = r.d;
     same_bits.flags |= FA_DETERMINISTIC;
     for (const Kernel& kernel : kernels) {
-        const auto tried = [&](const fa_attention_desc_t& d) {
+        const auto tried = [&](const fa_attention_desc_t& desc) {
             return attempt(
-                kernel, d, FA_OP_BACKWARD, [&](fa_handle_t h) { return call.run(h, d); },
+                kernel, desc, FA_OP_BACKWARD, [&](fa_handle_t h) { return call.run(h, desc); },
                 [&](Outcome& outcome) { judge(r, want, test_case.data, products_of(kernel, r), outcome); });
         };
         Outcome outcome = tried(r.d);
-        const auto way = [&](const fa_attention_desc_t& d) { return kernel.handle.explain(&d, FA_OP_BACKWARD); };
+        const auto way = [&](const fa_attention_desc_t& desc) { return kernel.handle.explain(&desc, FA_OP_BACKWARD); };
         if (outcome.passed() && way(same_bits) != way(r.d)) {
             const Outcome same = tried(same_bits);
             if (!same.passed() || same.share > outcome.share) outcome = same;

@@ -39,16 +39,17 @@ struct Result {
 
 // ---- shapes of one's own
 
-void set_cache(fa_attention_desc_t& d, const BenchOptions& o) {
-    d.heads_k = o.heads_k;
-    d.dim_v = o.dim_v;
-    if (o.v_in_k) d.flags |= FA_V_IN_K;
-    if (!o.k_dtype.empty()) d.k_dtype = value_of(cache_types(), o.k_dtype);
-    if (d.k_dtype == FA_I8) d.operands |= FA_OPERAND_K_DESCALE | (o.v_in_k ? 0 : FA_OPERAND_V_DESCALE);  // one factor for all: strides of 0
+void set_cache(fa_attention_desc_t& desc, const BenchOptions& o) {
+    desc.heads_k = o.heads_k;
+    desc.dim_v = o.dim_v;
+    if (o.v_in_k) desc.flags |= FA_V_IN_K;
+    if (!o.k_dtype.empty()) desc.k_dtype = value_of(cache_types(), o.k_dtype);
+    if (desc.k_dtype == FA_I8)
+        desc.operands |= FA_OPERAND_K_DESCALE | (o.v_in_k ? 0 : FA_OPERAND_V_DESCALE);  // one factor for all: strides of 0
     if (o.page_size == 0) return;
-    d.operands |= FA_OPERAND_PAGE_TABLE;
-    d.page_size = o.page_size;
-    d.num_pages = d.batch * ((d.seqlen_k + o.page_size - 1) / o.page_size);
+    desc.operands |= FA_OPERAND_PAGE_TABLE;
+    desc.page_size = o.page_size;
+    desc.num_pages = desc.batch * ((desc.seqlen_k + o.page_size - 1) / o.page_size);
 }
 
 Load own_load(const std::string& dtype, const Shape& shape, const BenchOptions& o) {

@@ -41,11 +41,11 @@ struct Angles {
 };
 
 // Puts one call to every kernel. reset undoes what the last run wrote; the truth was computed before any.
-void put(const fa_attention_desc_t& d, int32_t op, const std::vector<oracle::Write>& want, const Kernels& kernels, const Done& done,
+void put(const fa_attention_desc_t& desc, int32_t op, const std::vector<oracle::Write>& want, const Kernels& kernels, const Done& done,
          const std::function<void()>& reset, const std::function<fa_status_t(fa_handle_t)>& call) {
     for (const Kernel& kernel : kernels) {
         reset();
-        done(attempt(kernel, d, op, call, [&](Outcome& outcome) { outcome.fault = oracle::compare(want).fault; }));
+        done(attempt(kernel, desc, op, call, [&](Outcome& outcome) { outcome.fault = oracle::compare(want).fault; }));
     }
 }
 

@@ -204,20 +204,20 @@ struct Stored {
     int64_t *block, *stride;
     uint64_t factor, shift;
 };
-Stored stored_k(fa_attention_desc_t& d) {
-    return {d.k_dtype, d.k_descale_dtype, d.k_descale_block, d.k_descale_stride, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT};
+Stored stored_k(fa_attention_desc_t& desc) {
+    return {desc.k_dtype, desc.k_descale_dtype, desc.k_descale_block, desc.k_descale_stride, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT};
 }
-Stored stored_v(fa_attention_desc_t& d) {
-    return {d.v_dtype, d.v_descale_dtype, d.v_descale_block, d.v_descale_stride, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT};
+Stored stored_v(fa_attention_desc_t& desc) {
+    return {desc.v_dtype, desc.v_descale_dtype, desc.v_descale_block, desc.v_descale_stride, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT};
 }
-void store_by(const CacheScheme& scheme, int64_t dims, fa_attention_desc_t& d, const Stored& s) {
+void store_by(const CacheScheme& scheme, int64_t dims, fa_attention_desc_t& desc, const Stored& s) {
     s.dtype = scheme.dtype;
     if (scheme.factor_dtype == 0) return;
     const int64_t parts = scheme.dims == 0 ? 1 : (dims + scheme.dims - 1) / scheme.dims;
     s.factor_dtype = scheme.factor_dtype;
     s.block[1] = scheme.dims;
-    s.stride[0] = d.seqlen_k * d.heads_k * parts, s.stride[1] = d.heads_k * parts, s.stride[2] = parts, s.stride[3] = 1;
-    d.operands |= s.factor | (scheme.shifted ? s.shift : 0);
+    s.stride[0] = desc.seqlen_k * desc.heads_k * parts, s.stride[1] = desc.heads_k * parts, s.stride[2] = parts, s.stride[3] = 1;
+    desc.operands |= s.factor | (scheme.shifted ? s.shift : 0);
 }
 void copy_stored(const Stored& from, const Stored& to, bool packed) {
     to.dtype = from.dtype;

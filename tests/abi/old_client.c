@@ -39,24 +39,24 @@ static fa_status_t one_by_one(void* user, int64_t n, void (*body)(void* arg, int
 }
 
 /* The gradient of the sum of all outputs: what the rows give to v adds up to one for each. */
-static int backward(fa_handle_t handle, const fa_attention_desc_t* d, const fa_forward_args_t* forward) {
+static int backward(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_forward_args_t* forward) {
     float dout[ROWS * DIM], dv[KEYS * DIM], sum = 0;
     fa_backward_args_t b = FA_BACKWARD_ARGS_INIT;
     for (int i = 0; i < ROWS * DIM; i++) dout[i] = 1;
     b.forward = forward, b.dout = dout, b.dv = dv;
-    if (check(fa_backward(handle, d, &b) == FA_OK, fa_last_error(handle))) return 1;
+    if (check(fa_backward(handle, desc, &b) == FA_OK, fa_last_error(handle))) return 1;
     for (int j = 0; j < KEYS; j++) sum += dv[j * DIM];
     return check(fabsf(sum - ROWS) < 1e-5f, "dv differs");
 }
 
 /* Two sequences that share q, k and v, on two threads of the client's own. */
-static int twice(fa_handle_t handle, fa_attention_desc_t d, const float* q, const float* k, const float* v, const float* want) {
+static int twice(fa_handle_t handle, fa_attention_desc_t desc, const float* q, const float* k, const float* v, const float* want) {
     const int64_t shared[4] = {0, DIM, DIM, 1};
     float o[2 * ROWS * DIM];
-    d.operands = 0, d.batch = 2, d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V;
-    for (int i = 0; i < 4; i++) d.q_stride[i] = d.k_stride[i] = d.v_stride[i] = shared[i];
+    desc.operands = 0, desc.batch = 2, desc.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V;
+    for (int i = 0; i < 4; i++) desc.q_stride[i] = desc.k_stride[i] = desc.v_stride[i] = shared[i];
     if (check(fa_param_set(handle, FA_PARAM_THREADS, 2) == FA_OK, fa_last_error(handle))) return 1;
-    if (check(fa_forward(handle, &d, q, k, v, o) == FA_OK, fa_last_error(handle))) return 1;
+    if (check(fa_forward(handle, &desc, q, k, v, o) == FA_OK, fa_last_error(handle))) return 1;
     return check(distance(o, want, ROWS * DIM) < 1e-6f && distance(o + ROWS * DIM, want, ROWS * DIM) < 1e-6f, "strides differ");
 }
 

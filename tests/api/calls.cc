@@ -5,15 +5,15 @@ namespace {
 
 constexpr size_t kEnough = 4096;  // bytes of any tensor here
 
-void sizes(fa_attention_desc_t* d) {
-    d->q_dtype = FA_F32;
-    d->batch = 2;
-    d->heads_q = 4;
-    d->heads_k = 2;
-    d->seqlen_q = 3;
-    d->seqlen_k = 5;
-    d->dim_qk = 8;
-    d->dim_v = 4;
+void sizes(fa_attention_desc_t* desc) {
+    desc->q_dtype = FA_F32;
+    desc->batch = 2;
+    desc->heads_q = 4;
+    desc->heads_k = 2;
+    desc->seqlen_q = 3;
+    desc->seqlen_k = 5;
+    desc->dim_qk = 8;
+    desc->dim_v = 4;
 }
 
 void dense(int64_t* stride, int64_t b, int64_t c, int64_t d) {
@@ -22,10 +22,10 @@ void dense(int64_t* stride, int64_t b, int64_t c, int64_t d) {
 }
 
 // Two ranges of keys for each of 2 · 4 · 3 rows.
-const int32_t* ranges(fa_attention_desc_t* d, Memory* m) {
-    d->operands |= FA_OPERAND_KEY_RANGES;
-    d->key_range_max = 2;
-    dense(d->key_range_stride, 4, 3, 2);
+const int32_t* ranges(fa_attention_desc_t* desc, Memory* m) {
+    desc->operands |= FA_OPERAND_KEY_RANGES;
+    desc->key_range_max = 2;
+    dense(desc->key_range_stride, 4, 3, 2);
     std::vector<int32_t> pairs;
     for (int row = 0; row < 24; row++) pairs.insert(pairs.end(), {-1, 2, 3, 9});
     return m->array(pairs);

@@ -207,10 +207,11 @@ void place(Random& r, const fa::Problem& p, Exact& e, Rotary& call) {
 }
 
 // Strides that nobody steps along, as large as can be: the problem stays the same.
-void spoil_unused(Random& r, const fa::Problem& p, int32_t op, fa_attention_desc_t* d) {
+void spoil_unused(Random& r, const fa::Problem& p, int32_t op, fa_attention_desc_t* desc) {
     const bool attends = op == FA_OP_FORWARD || op == FA_OP_BACKWARD, keys = attends || op == FA_OP_APPEND_KV;
-    const uint32_t strided = d->strided & ((attends || op == FA_OP_ROTARY ? FA_STRIDED_Q : 0) | (keys ? FA_STRIDED_K | FA_STRIDED_V : 0) |
-                                           (attends || op == FA_OP_MERGE ? FA_STRIDED_O | FA_STRIDED_LSE : 0));
+    const uint32_t strided =
+        desc->strided & ((attends || op == FA_OP_ROTARY ? FA_STRIDED_Q : 0) | (keys ? FA_STRIDED_K | FA_STRIDED_V : 0) |
+                         (attends || op == FA_OP_MERGE ? FA_STRIDED_O | FA_STRIDED_LSE : 0));
     const auto far = [&](const fa::Tensor& t, int dims, int64_t* stride) {
         for (int i = 0; i < dims; i++)
             if ((t.empty() || t.extent[i] == 1) && i != t.absent && r.one_in(2)) stride[i] = INT64_MAX - r.below(2);
@@ -219,26 +220,28 @@ void spoil_unused(Random& r, const fa::Problem& p, int32_t op, fa_attention_desc
     const auto far_factors = [&](const fa::Tensor& t, const int64_t* block, int64_t* stride) {
         if (block[0] <= 1 && block[1] == 0) far(t, 4, stride);
     };
-    if (strided & FA_STRIDED_Q) far(fa::q_tensor(p, "q", nullptr), 3, d->q_stride);
-    if (strided & FA_STRIDED_K) far(fa::k_tensor(p, nullptr), 3, d->k_stride);
-    if (attends && d->strided & FA_STRIDED_Q_TAIL) far(fa::q_tail_tensor(p, nullptr), 3, d->q_tail_stride);
-    if (keys && d->strided & FA_STRIDED_K_TAIL) far(fa::k_tail_tensor(p, nullptr), 3, d->k_tail_stride);
-    if (strided & FA_STRIDED_V) far(fa::v_tensor(p, nullptr), 3, d->v_stride);
-    if (strided & FA_STRIDED_O) far(fa::o_tensor(p, nullptr), 3, d->o_stride);
-    if (strided & FA_STRIDED_LSE) far(fa::lse_tensor(p, nullptr), 3, d->lse_stride);
-    const fa::Tensor pairs = fa::score_tensor(p, "pairs", nullptr, 1, d->mask_stride);
-    if (p.has(FA_OPERAND_BIAS)) far(pairs, 4, d->bias_stride);
-    if (p.has(FA_OPERAND_MASK)) far(pairs, 4, d->mask_stride);
-    if (p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST)) far(fa::key_list_tensor(p, "list", nullptr), 4, d->list_stride);
+    if (strided & FA_STRIDED_Q) far(fa::q_tensor(p, "q", nullptr), 3, desc->q_stride);
+    if (strided & FA_STRIDED_K) far(fa::k_tensor(p, nullptr), 3, desc->k_stride);
+    if (attends && desc->strided & FA_STRIDED_Q_TAIL) far(fa::q_tail_tensor(p, nullptr), 3, desc->q_tail_stride);
+    if (keys && desc->strided & FA_STRIDED_K_TAIL) far(fa::k_tail_tensor(p, nullptr), 3, desc->k_tail_stride);
+    if (strided & FA_STRIDED_V) far(fa::v_tensor(p, nullptr), 3, desc->v_stride);
+    if (strided & FA_STRIDED_O) far(fa::o_tensor(p, nullptr), 3, desc->o_stride);
+    if (strided & FA_STRIDED_LSE) far(fa::lse_tensor(p, nullptr), 3, desc->lse_stride);
+    const fa::Tensor pairs = fa::score_tensor(p, "pairs", nullptr, 1, desc->mask_stride);
+    if (p.has(FA_OPERAND_BIAS)) far(pairs, 4, desc->bias_stride);
+    if (p.has(FA_OPERAND_MASK)) far(pairs, 4, desc->mask_stride);
+    if (p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST)) far(fa::key_list_tensor(p, "list", nullptr), 4, desc->list_stride);
     if (p.has(FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST_COUNT))
-        far(fa::key_list_count_tensor(p, "count", nullptr), 3, d->list_count_stride);
-    if (p.has(FA_OPERAND_KEY_RANGES)) far(fa::key_range_tensor(p, "key_ranges", nullptr), 4, d->key_range_stride);
-    if (p.has(FA_OPERAND_SCORES)) far(pairs, 4, d->scores_stride);
-    if (p.has(FA_OPERAND_Q_DESCALE)) far_factors(fa::q_descale_tensor(p, nullptr), d->q_descale_block, d->q_descale_stride);
-    if (p.has(FA_OPERAND_K_DESCALE)) far_factors(fa::k_descale_tensor(p, nullptr), d->k_descale_block, d->k_descale_stride);
-    if (p.has(FA_OPERAND_V_DESCALE) && !p.v_in_k()) far_factors(fa::v_descale_tensor(p, nullptr), d->v_descale_block, d->v_descale_stride);
-    if (p.has(FA_OPERAND_ALIBI) && p.d.batch <= 1) d->alibi_batch_stride = INT64_MAX;
-    if (p.has(FA_OPERAND_PAGE_TABLE) && (p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch) <= 1) d->page_table_stride = INT64_MAX;
+        far(fa::key_list_count_tensor(p, "count", nullptr), 3, desc->list_count_stride);
+    if (p.has(FA_OPERAND_KEY_RANGES)) far(fa::key_range_tensor(p, "key_ranges", nullptr), 4, desc->key_range_stride);
+    if (p.has(FA_OPERAND_SCORES)) far(pairs, 4, desc->scores_stride);
+    if (p.has(FA_OPERAND_Q_DESCALE)) far_factors(fa::q_descale_tensor(p, nullptr), desc->q_descale_block, desc->q_descale_stride);
+    if (p.has(FA_OPERAND_K_DESCALE)) far_factors(fa::k_descale_tensor(p, nullptr), desc->k_descale_block, desc->k_descale_stride);
+    if (p.has(FA_OPERAND_V_DESCALE) && !p.v_in_k())
+        far_factors(fa::v_descale_tensor(p, nullptr), desc->v_descale_block, desc->v_descale_stride);
+    if (p.has(FA_OPERAND_ALIBI) && p.d.batch <= 1) desc->alibi_batch_stride = INT64_MAX;
+    if (p.has(FA_OPERAND_PAGE_TABLE) && (p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch) <= 1)
+        desc->page_table_stride = INT64_MAX;
 }
 
 template <class Call>

@@ -387,18 +387,18 @@ void expect_sentence(fa_status_t status, const fa::Message& m) {
 
 // fa_extent of any pointer of these args, which it does not follow.
 template <class Args>
-void expect_extent(Random& r, const fa_attention_desc_t& d, int32_t op, const Args& args) {
+void expect_extent(Random& r, const fa_attention_desc_t& desc, int32_t op, const Args& args) {
     const fa::Pointers pointers = fa::pointers_of<Args>();
     const uint32_t field = r.one_in(20) ? uint32_t(r.word()) : pointers.list[r.below(pointers.count)].offset;
     uint64_t bytes = 0;
-    const fa_status_t status = fa_extent(&d, op, &args, field, &bytes);
+    const fa_status_t status = fa_extent(&desc, op, &args, field, &bytes);
     fa::Message m{};
     snprintf(m.text, sizeof m.text, "%s", status == FA_OK ? "" : fa_last_error(nullptr));
     expect_sentence(status, m);
     EXPECT_LE(bytes, uint64_t(INT64_MAX));
 }
-void expect_extent(Random& r, const fa_attention_desc_t& d, int32_t op, const BackwardArgs& args) {
-    expect_extent<fa_backward_args_t>(r, d, op, args);
+void expect_extent(Random& r, const fa_attention_desc_t& desc, int32_t op, const BackwardArgs& args) {
+    expect_extent<fa_backward_args_t>(r, desc, op, args);
 }
 
 template <class Call>

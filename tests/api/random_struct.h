@@ -114,16 +114,16 @@ fa_conversion_t any_conversion(Random& r, const Value& value) {
 
 // Changes one field of a descriptor: fields up to `scale` are flags and numbers of 32 bits, then four floats' worth, then int64.
 template <class Value>
-void spoil_field(Random& r, fa_attention_desc_t* d, const Value& value) {
-    const int64_t words = offsetof(fa_attention_desc_t, batch) / 4 - 1, longs = (sizeof *d - offsetof(fa_attention_desc_t, batch)) / 8;
+void spoil_field(Random& r, fa_attention_desc_t* desc, const Value& value) {
+    const int64_t words = offsetof(fa_attention_desc_t, batch) / 4 - 1, longs = (sizeof *desc - offsetof(fa_attention_desc_t, batch)) / 8;
     const int64_t field = r.below(words + longs);
     if (field >= words) {
-        (&d->batch)[field - words] = value(r);
+        (&desc->batch)[field - words] = value(r);
         return;
     }
-    uint32_t* const word = &d->flags + field;
-    const bool bits = word <= &d->strided,
-               real = word >= reinterpret_cast<uint32_t*>(&d->scale) && word <= reinterpret_cast<uint32_t*>(&d->dropout_p);
+    uint32_t* const word = &desc->flags + field;
+    const bool bits = word <= &desc->strided,
+               real = word >= reinterpret_cast<uint32_t*>(&desc->scale) && word <= reinterpret_cast<uint32_t*>(&desc->dropout_p);
     if (bits) {
         *word ^= 1u << r.below(r.one_in(20) ? 32 : 19);
     } else if (real) {

@@ -11,10 +11,10 @@ using Strides = std::vector<int64_t>;
 Strides four(const int64_t* s) { return {s, s + 4}; }
 Strides three(const int64_t* s) { return {s, s + 3}; }
 
-fa::Problem resolved(const fa_attention_desc_t& d, int32_t op = FA_OP_FORWARD) {
+fa::Problem resolved(const fa_attention_desc_t& desc, int32_t op = FA_OP_FORWARD) {
     fa::Problem p;
     fa::Message m{};
-    EXPECT_EQ(fa::resolve(&d, op, &p, &m), FA_OK) << m.text;
+    EXPECT_EQ(fa::resolve(&desc, op, &p, &m), FA_OK) << m.text;
     return p;
 }
 

@@ -68,8 +68,8 @@ TEST(Sized, Descriptor) {
     Handle h;
     Forward f;
     plain(&f);
-    check_sized(h, f.d, "fa_attention_desc_t", [&](const fa_attention_desc_t* d) { return fa_forward_ex(h, d, &f.a); });
-    check_sized(h, f.d, "fa_attention_desc_t", [&](const fa_attention_desc_t* d) { return fa_supports(h, d, FA_OP_FORWARD); });
+    check_sized(h, f.d, "fa_attention_desc_t", [&](const fa_attention_desc_t* desc) { return fa_forward_ex(h, desc, &f.a); });
+    check_sized(h, f.d, "fa_attention_desc_t", [&](const fa_attention_desc_t* desc) { return fa_supports(h, desc, FA_OP_FORWARD); });
 }
 
 TEST(Sized, ForwardArgs) {
@@ -120,7 +120,8 @@ template <class T, class Call>
 void check_extent(const char* name, const Call& c, const T& args, uint32_t field, int32_t op) {
     uint64_t bytes = 0;
     check_sized(nullptr, args, name, [&](const T* a) { return fa_extent(&c.d, op, a, field, &bytes); });
-    check_sized(nullptr, c.d, "fa_attention_desc_t", [&](const fa_attention_desc_t* d) { return fa_extent(d, op, &args, field, &bytes); });
+    check_sized(nullptr, c.d, "fa_attention_desc_t",
+                [&](const fa_attention_desc_t* desc) { return fa_extent(desc, op, &args, field, &bytes); });
 }
 
 TEST(Sized, Extent) {
@@ -151,19 +152,20 @@ TEST(Sized, DescriptorOfEveryCall) {
     const auto check = [&](const fa_attention_desc_t& good, const std::function<fa_status_t(const fa_attention_desc_t*)>& run) {
         check_reads_no_further(h, good, "fa_attention_desc_t", run);
     };
-    check(plain_f.d, [&](const fa_attention_desc_t* d) { return fa_forward(h, d, plain_f.a.q, plain_f.a.k, plain_f.a.v, plain_f.a.o); });
-    check(f.d, [&](const fa_attention_desc_t* d) { return fa_forward_ex(h, d, &f.a); });
-    check(b.d, [&](const fa_attention_desc_t* d) { return fa_backward(h, d, &full); });
-    check(m.d, [&](const fa_attention_desc_t* d) { return fa_merge(h, d, &m.a); });
-    check(p.d, [&](const fa_attention_desc_t* d) { return fa_append_kv(h, d, &p.a); });
-    check(r.d, [&](const fa_attention_desc_t* d) { return fa_rotary(h, d, &r.a); });
-    check(k.d, [&](const fa_attention_desc_t* d) { return fa_rotary(h, d, &k.a); });
-    check(f.d, [&](const fa_attention_desc_t* d) { return fa_supports(h, d, FA_OP_FORWARD); });
-    check(f.d, [&](const fa_attention_desc_t* d) { return fa_explain(h, d, FA_OP_FORWARD, nullptr, 0); });
+    check(plain_f.d,
+          [&](const fa_attention_desc_t* desc) { return fa_forward(h, desc, plain_f.a.q, plain_f.a.k, plain_f.a.v, plain_f.a.o); });
+    check(f.d, [&](const fa_attention_desc_t* desc) { return fa_forward_ex(h, desc, &f.a); });
+    check(b.d, [&](const fa_attention_desc_t* desc) { return fa_backward(h, desc, &full); });
+    check(m.d, [&](const fa_attention_desc_t* desc) { return fa_merge(h, desc, &m.a); });
+    check(p.d, [&](const fa_attention_desc_t* desc) { return fa_append_kv(h, desc, &p.a); });
+    check(r.d, [&](const fa_attention_desc_t* desc) { return fa_rotary(h, desc, &r.a); });
+    check(k.d, [&](const fa_attention_desc_t* desc) { return fa_rotary(h, desc, &k.a); });
+    check(f.d, [&](const fa_attention_desc_t* desc) { return fa_supports(h, desc, FA_OP_FORWARD); });
+    check(f.d, [&](const fa_attention_desc_t* desc) { return fa_explain(h, desc, FA_OP_FORWARD, nullptr, 0); });
     uint64_t bytes = 0;
-    check(f.d, [&](const fa_attention_desc_t* d) { return fa_workspace_size(h, d, FA_OP_FORWARD, &bytes); });
-    check_reads_no_further(nullptr, f.d, "fa_attention_desc_t", [&](const fa_attention_desc_t* d) {
-        return fa_backend_supports(FA_BACKEND_CPU, 0, d, FA_OP_FORWARD, nullptr, 0);
+    check(f.d, [&](const fa_attention_desc_t* desc) { return fa_workspace_size(h, desc, FA_OP_FORWARD, &bytes); });
+    check_reads_no_further(nullptr, f.d, "fa_attention_desc_t", [&](const fa_attention_desc_t* desc) {
+        return fa_backend_supports(FA_BACKEND_CPU, 0, desc, FA_OP_FORWARD, nullptr, 0);
     });
 }
 

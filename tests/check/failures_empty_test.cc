@@ -181,12 +181,12 @@ TEST_P(EmptyRows, F19_F22_leading_keys_masked) {
 INSTANTIATE_TEST_SUITE_P(Failures, EmptyRows, testing::ValuesIn(isas_under_test()), [](const auto& info) { return isa_name(info.param); });
 
 // Calls without a row, of as many sequences and heads as a descriptor may name: the time limit is the test. A GPU may refuse so many.
-void expect_quick(const Handle& handle, const fa_attention_desc_t& d, int32_t op, const std::function<fa_status_t()>& call) {
+void expect_quick(const Handle& handle, const fa_attention_desc_t& desc, int32_t op, const std::function<fa_status_t()>& call) {
     char text[512];
     uint64_t bytes;
-    const fa_status_t can = fa_explain(handle, &d, op, text, sizeof text);
+    const fa_status_t can = fa_explain(handle, &desc, op, text, sizeof text);
     EXPECT_TRUE(can == FA_OK || (!testing_the_cpu() && can == FA_UNSUPPORTED)) << text;
-    EXPECT_EQ(fa_workspace_size(handle, &d, op, &bytes), can);
+    EXPECT_EQ(fa_workspace_size(handle, &desc, op, &bytes), can);
     EXPECT_EQ(call(), can) << handle.error();
 }
 
@@ -200,7 +200,7 @@ TEST(Failures, F78_empty_forward_does_not_count_its_sequences) {
     const Handle handle = make_handle();
     const float row[8] = {};
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
-    const auto forward = [&](const fa_attention_desc_t& d) { return [&] { return fa_forward_ex(handle, &d, &a); }; };
+    const auto forward = [&](const fa_attention_desc_t& desc) { return [&] { return fa_forward_ex(handle, &desc, &a); }; };
     for (const int32_t dtype : {FA_F32, FA_BF16})
         for (const uint32_t operands : {0u, uint32_t(FA_OPERAND_LSE), uint32_t(FA_OPERAND_SCORES)})
             for (const int64_t keys : {0, 100}) {

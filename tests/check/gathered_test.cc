@@ -13,14 +13,14 @@ class GatheredLists : public testing::TestWithParam<int32_t> {
     Rng rng{derive(331, uint64_t(GetParam()))};
 
     // Dense over (batch, list head, block of rows, entry).
-    static void want_keys(fa_attention_desc_t& d, int64_t rows, int64_t heads, int64_t most) {
-        d.operands |= FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT;
-        d.list_rows = rows, d.list_heads = heads, d.list_max = most;
-        const bool packed = d.operands & FA_OPERAND_CU_SEQLENS_Q;
-        const int64_t blocks = ((packed ? d.total_q : d.seqlen_q) + rows - 1) / rows;
-        d.list_stride[3] = 1, d.list_stride[2] = most, d.list_stride[1] = blocks * most,
-        d.list_stride[0] = packed ? 0 : heads * blocks * most;
-        d.list_count_stride[2] = 1, d.list_count_stride[1] = blocks, d.list_count_stride[0] = packed ? 0 : heads * blocks;
+    static void want_keys(fa_attention_desc_t& desc, int64_t rows, int64_t heads, int64_t most) {
+        desc.operands |= FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT;
+        desc.list_rows = rows, desc.list_heads = heads, desc.list_max = most;
+        const bool packed = desc.operands & FA_OPERAND_CU_SEQLENS_Q;
+        const int64_t blocks = ((packed ? desc.total_q : desc.seqlen_q) + rows - 1) / rows;
+        desc.list_stride[3] = 1, desc.list_stride[2] = most, desc.list_stride[1] = blocks * most,
+        desc.list_stride[0] = packed ? 0 : heads * blocks * most;
+        desc.list_count_stride[2] = 1, desc.list_count_stride[1] = blocks, desc.list_count_stride[0] = packed ? 0 : heads * blocks;
     }
     // Different keys of so many, in any order, some of them beyond a shorter sequence's end, and −1 between them. Some lists are empty.
     std::string check(Case test_case, int64_t keys) {

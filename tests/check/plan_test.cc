@@ -11,12 +11,12 @@ namespace {
 using Parameters = std::vector<std::pair<int32_t, int64_t>>;
 
 // What fa_explain, fa_workspace_size and fa_supports say.
-std::string answers(const Handle& handle, const fa_attention_desc_t& d, int32_t op) {
+std::string answers(const Handle& handle, const fa_attention_desc_t& desc, int32_t op) {
     char text[FA_TEXT_MAX] = "";
     uint64_t bytes = 0;
-    const fa_status_t explained = fa_explain(handle, &d, op, text, sizeof text), sized = fa_workspace_size(handle, &d, op, &bytes);
+    const fa_status_t explained = fa_explain(handle, &desc, op, text, sizeof text), sized = fa_workspace_size(handle, &desc, op, &bytes);
     EXPECT_EQ(explained, sized) << text;
-    EXPECT_EQ(explained, fa_supports(handle, &d, op)) << text;
+    EXPECT_EQ(explained, fa_supports(handle, &desc, op)) << text;
     if (explained == FA_OK) {
         EXPECT_NE(std::string(text).find("workspace of " + std::to_string(bytes) + " bytes"), std::string::npos) << text;
     }

@@ -44,8 +44,8 @@ struct FieldSeen {
     size_t offset, bytes;
     bool set = false;
 
-    void look(const fa_attention_desc_t& d) {
-        const char* const begin = reinterpret_cast<const char*>(&d) + offset;
+    void look(const fa_attention_desc_t& desc) {
+        const char* const begin = reinterpret_cast<const char*>(&desc) + offset;
         set |= std::any_of(begin, begin + bytes, [](char c) { return c != 0; });
     }
 };

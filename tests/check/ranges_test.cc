@@ -14,9 +14,9 @@ INSTANTIATE_TEST_SUITE_P(Isa, Ranges, testing::ValuesIn(isas_under_test()),
                          [](const auto& info) { return std::string(isa_name(info.param)); });
 
 // The kernel's name, as fa_explain has it.
-std::string kernel_of(const Handle& handle, const fa_attention_desc_t& d, int32_t op) {
+std::string kernel_of(const Handle& handle, const fa_attention_desc_t& desc, int32_t op) {
     char text[FA_TEXT_MAX];
-    EXPECT_EQ(fa_explain(handle, &d, op, text, sizeof text), FA_OK) << handle.error();
+    EXPECT_EQ(fa_explain(handle, &desc, op, text, sizeof text), FA_OK) << handle.error();
     const std::string words = text;
     const size_t at = words.find("kernel ");
     return words.substr(at, words.find_first_of(" ,", at + strlen("kernel ")) - at);

@@ -6,9 +6,9 @@
 
 namespace test {
 
-inline Case filled(const fa_attention_desc_t& d) {
+inline Case filled(const fa_attention_desc_t& desc) {
     Case c;
-    c.d = d;
+    c.d = desc;
     Rng rng(7);
     c.bind(rng);
     c.fill_normal(rng);
@@ -16,9 +16,9 @@ inline Case filled(const fa_attention_desc_t& d) {
 }
 
 // What fa_explain calls the kernel of a call: bits are compared with those of the same one.
-inline std::string kernel_name(const Handle& handle, const fa_attention_desc_t& d, int32_t op) {
+inline std::string kernel_name(const Handle& handle, const fa_attention_desc_t& desc, int32_t op) {
     char text[FA_TEXT_MAX];
-    EXPECT_EQ(fa_explain(handle, &d, op, text, sizeof text), FA_OK) << handle.error();
+    EXPECT_EQ(fa_explain(handle, &desc, op, text, sizeof text), FA_OK) << handle.error();
     const std::string words = text;
     const size_t at = words.find("kernel ");
     return words.substr(at, words.find_first_of(" ,", at + strlen("kernel ")) - at);

@@ -96,8 +96,8 @@ TEST(CpFaults, FieldsThatNoMethodKnowsAreRefused) {
         SCOPED_TRACE(field.name);
         refused++;
         for (const size_t at : {field.offset, field.offset + field.bytes - 4}) {  // the first element, and the last
-            const Change change = [&](int32_t, fa_attention_desc_t& d, fa_cp_desc_t&, fa_forward_args_t&) {
-                reinterpret_cast<char*>(&d)[at] ^= 1;
+            const Change change = [&](int32_t, fa_attention_desc_t& desc, fa_cp_desc_t&, fa_forward_args_t&) {
+                reinterpret_cast<char*>(&desc)[at] ^= 1;
             };
             for (const RankResult& r : changed(change)) {
                 EXPECT_EQ(FA_UNSUPPORTED, r.status) << fa_status_name(r.status) << ": " << r.error;
@@ -124,11 +124,11 @@ TEST(CpFaults, RanksThatDifferAllSaySo) {
         Change change;
         const char* what;
     } const differences[] = {
-        {[](int32_t rank, fa_attention_desc_t& d, fa_cp_desc_t&, fa_forward_args_t&) { d.softcap = rank == 2 ? 5.f : 0.f; },
+        {[](int32_t rank, fa_attention_desc_t& desc, fa_cp_desc_t&, fa_forward_args_t&) { desc.softcap = rank == 2 ? 5.f : 0.f; },
          "attention descriptor"},
         {[](int32_t rank, fa_attention_desc_t&, fa_cp_desc_t& s, fa_forward_args_t&) { s.block = rank == 2 ? 1 : 2; }, "fa_cp_desc_t"},
-        {[](int32_t rank, fa_attention_desc_t& d, fa_cp_desc_t&, fa_forward_args_t& a) {
-             d.dropout_p = 0.5f, a.dropout_seed = rank == 2 ? 1 : 2;
+        {[](int32_t rank, fa_attention_desc_t& desc, fa_cp_desc_t&, fa_forward_args_t& a) {
+             desc.dropout_p = 0.5f, a.dropout_seed = rank == 2 ? 1 : 2;
          },
          "dropout seeds"},
     };
@@ -172,9 +172,9 @@ TEST(CpFaults, ARankOfAnotherByteOrderIsToldSo) {
 TEST(CpFaults, ARankThatComputesNothingTellsTheOthersAtTheEnd) {
     // The core refuses the piece: this rank's bias is not aligned.
     static float bias[4 * 24 * 24 + 1];
-    const std::vector<RankResult> results = changed([](int32_t rank, fa_attention_desc_t& d, fa_cp_desc_t&, fa_forward_args_t& a) {
-        d.operands |= FA_OPERAND_BIAS;
-        dense_pairs(d, d.bias_stride);
+    const std::vector<RankResult> results = changed([](int32_t rank, fa_attention_desc_t& desc, fa_cp_desc_t&, fa_forward_args_t& a) {
+        desc.operands |= FA_OPERAND_BIAS;
+        dense_pairs(desc, desc.bias_stride);
         a.bias = reinterpret_cast<char*>(bias) + (rank == 1 ? 1 : 0);
     });
     EXPECT_EQ(FA_INVALID_ARGUMENT, results[1].status) << results[1].error;

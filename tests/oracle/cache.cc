@@ -45,16 +45,16 @@ bool all_zero(const int64_t (&s)[4]) { return s[0] == 0 && s[1] == 0 && s[2] == 
 }  // namespace
 
 // What fa_rotary turns, as q has it: q itself, or k.
-static fa_attention_desc_t turned_half(fa_attention_desc_t d, const fa_rotary_args_t& a) {
-    if (!(a.flags & FA_ROTARY_OF_K)) return d;
-    if (d.heads_k != 0) d.heads_q = d.heads_k;
-    if (d.k_dtype != 0) d.q_dtype = d.k_dtype;
-    d.seqlen_q = d.seqlen_k, d.total_q = d.total_k;
-    std::copy(d.k_stride, d.k_stride + 4, d.q_stride);
-    d.strided = d.strided & FA_STRIDED_K ? FA_STRIDED_Q : 0;
-    d.operands = (d.operands & FA_OPERAND_CU_SEQLENS_K ? FA_OPERAND_CU_SEQLENS_Q : 0) |
-                 (d.operands & FA_OPERAND_SEQUSED_K ? FA_OPERAND_SEQUSED_Q : 0);
-    return d;
+static fa_attention_desc_t turned_half(fa_attention_desc_t desc, const fa_rotary_args_t& a) {
+    if (!(a.flags & FA_ROTARY_OF_K)) return desc;
+    if (desc.heads_k != 0) desc.heads_q = desc.heads_k;
+    if (desc.k_dtype != 0) desc.q_dtype = desc.k_dtype;
+    desc.seqlen_q = desc.seqlen_k, desc.total_q = desc.total_k;
+    std::copy(desc.k_stride, desc.k_stride + 4, desc.q_stride);
+    desc.strided = desc.strided & FA_STRIDED_K ? FA_STRIDED_Q : 0;
+    desc.operands = (desc.operands & FA_OPERAND_CU_SEQLENS_K ? FA_OPERAND_CU_SEQLENS_Q : 0) |
+                    (desc.operands & FA_OPERAND_SEQUSED_K ? FA_OPERAND_SEQUSED_Q : 0);
+    return desc;
 }
 
 std::vector<Write> rotary(const fa_attention_desc_t& given, const fa_rotary_args_t& a) {

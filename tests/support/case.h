@@ -74,7 +74,7 @@ class Case {
 // The sentence says what is wrong first; empty when all is right.
 std::string check_against_oracle(const Case& test_case, int32_t p_dtype, int64_t row_step = 1);
 
-std::string describe(const fa_attention_desc_t& d);
+std::string describe(const fa_attention_desc_t& desc);
 
 // Operands of a case with a buffer each, and those that are arrays of its metadata: the bit, the pointer's place in the args, and what
 // there is. A new operand is a Buffer and a line of one of these lists; binding, freezing, describing and moving to a device follow.

@@ -60,37 +60,37 @@ const char* isa_name(int32_t isa) {
     return name ? name : "default";
 }
 
-int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d) {
-    if (rounds_q_to_bf16(handle, d)) return FA_BF16;
+int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& desc) {
+    if (rounds_q_to_bf16(handle, desc)) return FA_BF16;
     char text[256] = "";
     if (!testing_the_cpu()) {
-        const bool f16 = fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK && strstr(text, "products of f16");
-        return f16 || (sums_short_products(handle, d) && !rounds_p_to_8_bits(handle, d)) ? int32_t(FA_F16) : d.q_dtype;
+        const bool f16 = fa_explain(handle, &desc, FA_OP_FORWARD, text, sizeof text) == FA_OK && strstr(text, "products of f16");
+        return f16 || (sums_short_products(handle, desc) && !rounds_p_to_8_bits(handle, desc)) ? int32_t(FA_F16) : desc.q_dtype;
     }
-    const bool known = fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK;
-    return known && (strstr(text, "cpu_flash_matrix") || strstr(text, "decode_matrix")) ? d.q_dtype : int32_t(FA_F32);
+    const bool known = fa_explain(handle, &desc, FA_OP_FORWARD, text, sizeof text) == FA_OK;
+    return known && (strstr(text, "cpu_flash_matrix") || strstr(text, "decode_matrix")) ? desc.q_dtype : int32_t(FA_F32);
 }
 
-bool rounds_q_to_bf16(fa_handle_t handle, const fa_attention_desc_t& d) {
+bool rounds_q_to_bf16(fa_handle_t handle, const fa_attention_desc_t& desc) {
     char text[256] = "";
-    return d.precision == FA_PRECISION_NATIVE && fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK &&
+    return desc.precision == FA_PRECISION_NATIVE && fa_explain(handle, &desc, FA_OP_FORWARD, text, sizeof text) == FA_OK &&
            (strstr(text, "products of bf16") || strstr(text, "products of 8 bits"));
 }
 
-bool rounds_to_bytes(fa_handle_t handle, const fa_attention_desc_t& d) {
+bool rounds_to_bytes(fa_handle_t handle, const fa_attention_desc_t& desc) {
     char text[256] = "";
-    return d.precision == FA_PRECISION_NATIVE && fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK &&
+    return desc.precision == FA_PRECISION_NATIVE && fa_explain(handle, &desc, FA_OP_FORWARD, text, sizeof text) == FA_OK &&
            strstr(text, "products of 8 bits");
 }
 
-bool rounds_p_to_8_bits(fa_handle_t handle, const fa_attention_desc_t& d) {
+bool rounds_p_to_8_bits(fa_handle_t handle, const fa_attention_desc_t& desc) {
     char text[256] = "";
-    return sums_short_products(handle, d) && fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK && strstr(text, "_p8");
+    return sums_short_products(handle, desc) && fa_explain(handle, &desc, FA_OP_FORWARD, text, sizeof text) == FA_OK && strstr(text, "_p8");
 }
 
-bool sums_short_products(fa_handle_t handle, const fa_attention_desc_t& d) {
+bool sums_short_products(fa_handle_t handle, const fa_attention_desc_t& desc) {
     char text[256] = "";
-    return (d.q_dtype == FA_E4M3 || d.q_dtype == FA_E5M2) && fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK &&
+    return (desc.q_dtype == FA_E4M3 || desc.q_dtype == FA_E5M2) && fa_explain(handle, &desc, FA_OP_FORWARD, text, sizeof text) == FA_OK &&
            strstr(text, "fwd_sm90");
 }
 

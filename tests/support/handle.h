@@ -38,14 +38,14 @@ const std::vector<int32_t>& usable_isas();
 const char* isa_name(int32_t isa);
 
 // The type that the backend rounds probabilities to before they meet v, which accuracy lines 1 and 2 depend on.
-int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d);
+int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& desc);
 // Does it sum 8-bit products in a matrix unit's short accumulator?
-bool sums_short_products(fa_handle_t handle, const fa_attention_desc_t& d);
+bool sums_short_products(fa_handle_t handle, const fa_attention_desc_t& desc);
 // Does it then round P to 8 bits, too, and sum products over keys in that accumulator?
-bool rounds_p_to_8_bits(fa_handle_t handle, const fa_attention_desc_t& d);
+bool rounds_p_to_8_bits(fa_handle_t handle, const fa_attention_desc_t& desc);
 // Does it round blocks of q and of P to 8 bits, as native precision permits?
-bool rounds_to_bytes(fa_handle_t handle, const fa_attention_desc_t& d);
+bool rounds_to_bytes(fa_handle_t handle, const fa_attention_desc_t& desc);
 // Does it round q, and values of block types, to bf16, as native precision permits? Where it rounds to 8 bits it may do so, too.
-bool rounds_q_to_bf16(fa_handle_t handle, const fa_attention_desc_t& d);
+bool rounds_q_to_bf16(fa_handle_t handle, const fa_attention_desc_t& desc);
 
 }  // namespace test

@@ -23,9 +23,9 @@ inline Case latent_bytes(const LatentForm& f, int64_t batch, int64_t heads, int6
 // Tokens of 656 bytes: 512 of e4m3, four factors of f32, 64 dims of bf16. On the host each of the three lies where it would, in memory of
 // its own.
 constexpr int64_t kTokenDims = 512, kTokenFactorBytes = 16, kTokenBytes = kTokenDims + kTokenFactorBytes + 2 * 64;
-inline bool has_whole_tokens(const fa_attention_desc_t& d) {
-    return d.strided & FA_STRIDED_K_TAIL && d.k_stride[1] == kTokenBytes && 2 * d.k_tail_stride[1] == kTokenBytes &&
-           4 * d.k_descale_stride[1] == kTokenBytes;
+inline bool has_whole_tokens(const fa_attention_desc_t& desc) {
+    return desc.strided & FA_STRIDED_K_TAIL && desc.k_stride[1] == kTokenBytes && 2 * desc.k_tail_stride[1] == kTokenBytes &&
+           4 * desc.k_descale_stride[1] == kTokenBytes;
 }
 // rows: of a sequence, or of a page.
 inline void make_tokens_whole(Case& test_case, int64_t rows) {

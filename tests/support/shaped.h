@@ -34,8 +34,9 @@ inline void window(Case& test_case, int64_t left, int64_t right, int32_t alignme
 }
 
 // Strides of a dense [batch][heads][rows][keys] array, for bias, mask and scores.
-inline void dense_pairs(const fa_attention_desc_t& d, int64_t (&stride)[4]) {
-    stride[3] = 1, stride[2] = d.seqlen_k, stride[1] = d.seqlen_q * d.seqlen_k, stride[0] = d.heads_q * d.seqlen_q * d.seqlen_k;
+inline void dense_pairs(const fa_attention_desc_t& desc, int64_t (&stride)[4]) {
+    stride[3] = 1, stride[2] = desc.seqlen_k, stride[1] = desc.seqlen_q * desc.seqlen_k,
+    stride[0] = desc.heads_q * desc.seqlen_q * desc.seqlen_k;
 }
 
 // Pages in descending order of id, so that none is where a plain cache would have it.
@@ -62,14 +63,15 @@ inline std::vector<unsigned char> bytes_of(const Buffer& buffer) {
 }
 
 // Lists for blocks of rows, dense over (batch, list head, block of rows, entry), of slots in pages: rows · page_size of them in all.
-inline void want_slots(fa_attention_desc_t& d, int64_t page_size, int64_t pages, int64_t rows, int64_t heads, int64_t most) {
-    d.operands |= FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT;
-    d.list_space = FA_LIST_SLOTS, d.page_size = page_size, d.num_pages = pages;
-    d.list_rows = rows, d.list_heads = heads, d.list_max = most;
-    const bool packed = d.operands & FA_OPERAND_CU_SEQLENS_Q;
-    const int64_t blocks = ((packed ? d.total_q : d.seqlen_q) + rows - 1) / rows;
-    d.list_stride[3] = 1, d.list_stride[2] = most, d.list_stride[1] = blocks * most, d.list_stride[0] = packed ? 0 : heads * blocks * most;
-    d.list_count_stride[2] = 1, d.list_count_stride[1] = blocks, d.list_count_stride[0] = packed ? 0 : heads * blocks;
+inline void want_slots(fa_attention_desc_t& desc, int64_t page_size, int64_t pages, int64_t rows, int64_t heads, int64_t most) {
+    desc.operands |= FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT;
+    desc.list_space = FA_LIST_SLOTS, desc.page_size = page_size, desc.num_pages = pages;
+    desc.list_rows = rows, desc.list_heads = heads, desc.list_max = most;
+    const bool packed = desc.operands & FA_OPERAND_CU_SEQLENS_Q;
+    const int64_t blocks = ((packed ? desc.total_q : desc.seqlen_q) + rows - 1) / rows;
+    desc.list_stride[3] = 1, desc.list_stride[2] = most, desc.list_stride[1] = blocks * most,
+    desc.list_stride[0] = packed ? 0 : heads * blocks * most;
+    desc.list_count_stride[2] = 1, desc.list_count_stride[1] = blocks, desc.list_count_stride[0] = packed ? 0 : heads * blocks;
 }
 
 }  // namespace test

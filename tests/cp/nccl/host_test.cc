@@ -91,8 +91,8 @@ TEST(CpNccl, ARankThatRefusesItsArgumentsTellsTheOthers) {
     Case c = small();
     std::vector<ncclComm_t> comms;
     Spread s = over_stand_in(by_rows(3, FA_CP_METHOD_ALL_GATHER, FA_CP_LAYOUT_ZIGZAG), &comms);
-    s.change = [](int32_t rank, fa_attention_desc_t& d, fa_cp_desc_t&, fa_forward_args_t&) {
-        if (rank == 2) d.algorithm = FA_ALGORITHM_STANDARD;
+    s.change = [](int32_t rank, fa_attention_desc_t& desc, fa_cp_desc_t&, fa_forward_args_t&) {
+        if (rank == 2) desc.algorithm = FA_ALGORITHM_STANDARD;
     };
     StandIn room(3);
     const std::vector<RankResult> results = run_spread(c, s, room);
