@@ -64,57 +64,60 @@ class Exact {
     std::vector<void*> blocks_;
 };
 
-int64_t list_blocks(const fa::Problem& p) {
-    return p.slots() ? p.d.num_pages * p.d.page_size : (p.d.seqlen_k + p.d.list_keys - 1) / p.d.list_keys;
+int64_t list_blocks(const fa::Problem& problem) {
+    return problem.slots() ? problem.d.num_pages * problem.d.page_size
+                           : (problem.d.seqlen_k + problem.d.list_keys - 1) / problem.d.list_keys;
 }
-fa::Tensor per_sequence(const fa::Problem& p) { return fa::array_of("array", nullptr, 4, p.d.batch); }
+fa::Tensor per_sequence(const fa::Problem& problem) { return fa::array_of("array", nullptr, 4, problem.d.batch); }
 
-void place(Random& r, const fa::Problem& p, Exact& e, Forward& call) {
-    const fa_attention_desc_t& d = p.d;
+void place(Random& r, const fa::Problem& problem, Exact& e, Forward& call) {
+    const fa_attention_desc_t& d = problem.d;
     fa_forward_args_t& a = call.a;
     a = FA_FORWARD_ARGS_INIT;
-    e.give(a.q, fa::q_tensor(p, "q", nullptr));
-    e.give(a.k, fa::k_tensor(p, nullptr));
-    if (!p.v_in_k()) e.give(a.v, fa::v_tensor(p, nullptr));
-    e.give(a.o, fa::o_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_LSE)) e.give(a.lse, fa::lse_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_DEVICE_STATUS)) e.give(a.device_status, fa::array_of("device_status", nullptr, 4, 1));
-    if (p.has(FA_OPERAND_SCORES)) e.give(a.scores, fa::score_tensor(p, "scores", nullptr, 4, d.scores_stride));
-    if (p.has(FA_OPERAND_BIAS))
-        e.give(a.bias, fa::pair_tensor(p, "bias", nullptr, fa::element_size(d.bias_dtype), d.bias_stride, d.bias_period));
-    if (p.has(FA_OPERAND_BIAS_SCALE)) e.give(a.bias_scale, fa::array_of("bias_scale", nullptr, 4, d.heads_q));
-    if (p.has(FA_OPERAND_MASK)) e.give(a.mask, fa::mask_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_KEY_RANGES)) e.ranges(r, a.key_ranges, fa::key_range_tensor(p, "key_ranges", nullptr), d.seqlen_k);
-    if (p.has(FA_OPERAND_KEY_LIST)) e.ints(r, a.key_list, fa::key_list_tensor(p, "key_list", nullptr), -1, list_blocks(p) - 1);
-    if (p.has(FA_OPERAND_FULL_LIST)) e.ints(r, a.full_list, fa::key_list_tensor(p, "full_list", nullptr), -1, list_blocks(p) - 1);
-    const fa::Tensor counts = fa::key_list_count_tensor(p, "counts", nullptr);
-    if (p.has(FA_OPERAND_KEY_LIST_COUNT)) e.ints(r, a.key_list_count, counts, 0, d.list_max);
-    if (p.has(FA_OPERAND_FULL_LIST_COUNT)) e.ints(r, a.full_list_count, counts, 0, d.list_max);
-    if (p.has(FA_OPERAND_ALIBI)) e.give(a.alibi_slopes, fa::table_of("alibi", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride));
-    if (p.has(FA_OPERAND_SINKS)) e.give(a.sinks, fa::array_of("sinks", nullptr, 4, d.heads_q));
-    if (p.has(FA_OPERAND_CAUSAL_OFFSET)) e.ints(r, a.causal_offset, per_sequence(p), -9, 9);
-    if (p.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(r, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
-    if (p.has(FA_OPERAND_CU_SEQLENS_K)) e.ascending(r, a.cu_seqlens_k, d.batch, d.seqlen_k, d.total_k);
-    if (p.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused_q, per_sequence(p), 0, p.packed_q() ? 0 : d.seqlen_q);
-    if (p.has(FA_OPERAND_SEQUSED_K)) e.ints(r, a.seqused_k, per_sequence(p), 0, p.packed_k() ? 0 : d.seqlen_k);
-    if (p.has(FA_OPERAND_LEFTPAD_K)) e.ints(r, a.leftpad_k, per_sequence(p), 0, r.one_in(2) ? 0 : 1);
-    if (p.has(FA_OPERAND_KV_BATCH_IDX)) e.ints(r, a.kv_batch_idx, per_sequence(p), 0, d.kv_batch - 1);
-    if (p.has(FA_OPERAND_PAGE_TABLE)) e.ints(r, a.page_table, fa::page_table_tensor(p, nullptr), 0, d.num_pages - 1);
-    if (p.has(FA_OPERAND_Q_DESCALE)) e.give(a.q_descale, fa::q_descale_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::k_descale_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_V_DESCALE) && !p.v_in_k()) e.give(a.v_descale, fa::v_descale_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_K_SHIFT)) e.give(a.k_shift, fa::k_descale_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_V_SHIFT) && !p.v_in_k()) e.give(a.v_shift, fa::v_descale_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_Q_TAIL)) e.give(a.q_tail, fa::q_tail_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_K_TAIL)) e.give(a.k_tail, fa::k_tail_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_O_SCALE)) e.give(a.o_scale, fa::array_of("o_scale", nullptr, 4, 1));
-    if (p.has(FA_OPERAND_RNG_STATE)) e.give(a.rng_state, fa::array_of("rng_state", nullptr, 8, 2));
+    e.give(a.q, fa::q_tensor(problem, "q", nullptr));
+    e.give(a.k, fa::k_tensor(problem, nullptr));
+    if (!problem.v_in_k()) e.give(a.v, fa::v_tensor(problem, nullptr));
+    e.give(a.o, fa::o_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_LSE)) e.give(a.lse, fa::lse_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_DEVICE_STATUS)) e.give(a.device_status, fa::array_of("device_status", nullptr, 4, 1));
+    if (problem.has(FA_OPERAND_SCORES)) e.give(a.scores, fa::score_tensor(problem, "scores", nullptr, 4, d.scores_stride));
+    if (problem.has(FA_OPERAND_BIAS))
+        e.give(a.bias, fa::pair_tensor(problem, "bias", nullptr, fa::element_size(d.bias_dtype), d.bias_stride, d.bias_period));
+    if (problem.has(FA_OPERAND_BIAS_SCALE)) e.give(a.bias_scale, fa::array_of("bias_scale", nullptr, 4, d.heads_q));
+    if (problem.has(FA_OPERAND_MASK)) e.give(a.mask, fa::mask_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_KEY_RANGES)) e.ranges(r, a.key_ranges, fa::key_range_tensor(problem, "key_ranges", nullptr), d.seqlen_k);
+    if (problem.has(FA_OPERAND_KEY_LIST))
+        e.ints(r, a.key_list, fa::key_list_tensor(problem, "key_list", nullptr), -1, list_blocks(problem) - 1);
+    if (problem.has(FA_OPERAND_FULL_LIST))
+        e.ints(r, a.full_list, fa::key_list_tensor(problem, "full_list", nullptr), -1, list_blocks(problem) - 1);
+    const fa::Tensor counts = fa::key_list_count_tensor(problem, "counts", nullptr);
+    if (problem.has(FA_OPERAND_KEY_LIST_COUNT)) e.ints(r, a.key_list_count, counts, 0, d.list_max);
+    if (problem.has(FA_OPERAND_FULL_LIST_COUNT)) e.ints(r, a.full_list_count, counts, 0, d.list_max);
+    if (problem.has(FA_OPERAND_ALIBI)) e.give(a.alibi_slopes, fa::table_of("alibi", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride));
+    if (problem.has(FA_OPERAND_SINKS)) e.give(a.sinks, fa::array_of("sinks", nullptr, 4, d.heads_q));
+    if (problem.has(FA_OPERAND_CAUSAL_OFFSET)) e.ints(r, a.causal_offset, per_sequence(problem), -9, 9);
+    if (problem.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(r, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
+    if (problem.has(FA_OPERAND_CU_SEQLENS_K)) e.ascending(r, a.cu_seqlens_k, d.batch, d.seqlen_k, d.total_k);
+    if (problem.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused_q, per_sequence(problem), 0, problem.packed_q() ? 0 : d.seqlen_q);
+    if (problem.has(FA_OPERAND_SEQUSED_K)) e.ints(r, a.seqused_k, per_sequence(problem), 0, problem.packed_k() ? 0 : d.seqlen_k);
+    if (problem.has(FA_OPERAND_LEFTPAD_K)) e.ints(r, a.leftpad_k, per_sequence(problem), 0, r.one_in(2) ? 0 : 1);
+    if (problem.has(FA_OPERAND_KV_BATCH_IDX)) e.ints(r, a.kv_batch_idx, per_sequence(problem), 0, d.kv_batch - 1);
+    if (problem.has(FA_OPERAND_PAGE_TABLE)) e.ints(r, a.page_table, fa::page_table_tensor(problem, nullptr), 0, d.num_pages - 1);
+    if (problem.has(FA_OPERAND_Q_DESCALE)) e.give(a.q_descale, fa::q_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::k_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_V_DESCALE) && !problem.v_in_k()) e.give(a.v_descale, fa::v_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_K_SHIFT)) e.give(a.k_shift, fa::k_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_V_SHIFT) && !problem.v_in_k()) e.give(a.v_shift, fa::v_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_Q_TAIL)) e.give(a.q_tail, fa::q_tail_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_K_TAIL)) e.give(a.k_tail, fa::k_tail_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_O_SCALE)) e.give(a.o_scale, fa::array_of("o_scale", nullptr, 4, 1));
+    if (problem.has(FA_OPERAND_RNG_STATE)) e.give(a.rng_state, fa::array_of("rng_state", nullptr, 8, 2));
 }
 
-void place(Random& r, const fa::Problem& p, Exact& e, Backward& call) {
+void place(Random& r, const fa::Problem& problem, Exact& e, Backward& call) {
     Forward f;
-    place(r, p, e, f);
-    const fa_attention_desc_t& d = p.d;
+    place(r, problem, e, f);
+    const fa_attention_desc_t& d = problem.d;
     BackwardArgs a;
     a.f = f.a;
     a.f.scores = nullptr;
@@ -124,37 +127,38 @@ void place(Random& r, const fa::Problem& p, Exact& e, Backward& call) {
         t.element = accumulate ? 4 : fa::element_size(dtype);
         return t;
     };
-    fa::Tensor dout = fa::o_tensor(p, nullptr);
+    fa::Tensor dout = fa::o_tensor(problem, nullptr);
     dout.element = fa::element_size(d.q_dtype);
     e.give(a.dout, dout);
-    if (r.one_in(2)) e.give(a.dlse, fa::lse_tensor(p, nullptr));
-    if (!r.one_in(4)) e.give(a.dq, like(fa::q_tensor(p, "q", nullptr), d.q_dtype));
-    if (!r.one_in(4)) e.give(a.dk, like(fa::k_tensor(p, nullptr), d.k_dtype));
-    if (!r.one_in(4)) e.give(a.dv, like(fa::v_tensor(p, nullptr), d.v_dtype));
-    if (p.has(FA_OPERAND_BIAS) && r.one_in(2)) e.give(a.dbias, fa::pair_tensor(p, "dbias", nullptr, 4, d.bias_stride, d.bias_period));
-    if (p.has(FA_OPERAND_SINKS) && r.one_in(2)) e.give(a.dsinks, fa::array_of("dsinks", nullptr, 4, d.heads_q));
+    if (r.one_in(2)) e.give(a.dlse, fa::lse_tensor(problem, nullptr));
+    if (!r.one_in(4)) e.give(a.dq, like(fa::q_tensor(problem, "q", nullptr), d.q_dtype));
+    if (!r.one_in(4)) e.give(a.dk, like(fa::k_tensor(problem, nullptr), d.k_dtype));
+    if (!r.one_in(4)) e.give(a.dv, like(fa::v_tensor(problem, nullptr), d.v_dtype));
+    if (problem.has(FA_OPERAND_BIAS) && r.one_in(2))
+        e.give(a.dbias, fa::pair_tensor(problem, "dbias", nullptr, 4, d.bias_stride, d.bias_period));
+    if (problem.has(FA_OPERAND_SINKS) && r.one_in(2)) e.give(a.dsinks, fa::array_of("dsinks", nullptr, 4, d.heads_q));
     call.a = a;
 }
 
-void place(Random& r, const fa::Problem& p, Exact& e, Merge& call) {
-    const fa_attention_desc_t& d = p.d;
+void place(Random& r, const fa::Problem& problem, Exact& e, Merge& call) {
+    const fa_attention_desc_t& d = problem.d;
     fa_merge_args_t& a = call.a;
     a = FA_MERGE_ARGS_INIT;
-    a.flags = d.o_dtype == FA_F32 && p.has(FA_OPERAND_LSE) && r.one_in(2) ? uint32_t(FA_MERGE_ACCUMULATE) : 0;
+    a.flags = d.o_dtype == FA_F32 && problem.has(FA_OPERAND_LSE) && r.one_in(2) ? uint32_t(FA_MERGE_ACCUMULATE) : 0;
     a.parts = r.below(4);
-    const int64_t rows = p.packed_q() ? d.total_q : d.batch * d.seqlen_q;
+    const int64_t rows = problem.packed_q() ? d.total_q : d.batch * d.seqlen_q;
     e.give(a.o_parts, fa::array_of("o_parts", nullptr, 4, a.parts * rows * d.heads_q * d.dim_v));
     e.give(a.lse_parts, fa::array_of("lse_parts", nullptr, 4, a.parts * rows * d.heads_q));
-    e.give(a.o, fa::o_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_LSE)) e.give(a.lse, fa::lse_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_SINKS)) e.give(a.sinks, fa::array_of("sinks", nullptr, 4, d.heads_q));
-    if (p.has(FA_OPERAND_O_SCALE)) e.give(a.o_scale, fa::array_of("o_scale", nullptr, 4, 1));
-    if (p.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(r, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
-    if (p.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused_q, per_sequence(p), 0, p.packed_q() ? 0 : d.seqlen_q);
+    e.give(a.o, fa::o_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_LSE)) e.give(a.lse, fa::lse_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_SINKS)) e.give(a.sinks, fa::array_of("sinks", nullptr, 4, d.heads_q));
+    if (problem.has(FA_OPERAND_O_SCALE)) e.give(a.o_scale, fa::array_of("o_scale", nullptr, 4, 1));
+    if (problem.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(r, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
+    if (problem.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused_q, per_sequence(problem), 0, problem.packed_q() ? 0 : d.seqlen_q);
 }
 
-void place(Random& r, const fa::Problem& p, Exact& e, Append& call) {
-    const fa_attention_desc_t& d = p.d;
+void place(Random& r, const fa::Problem& problem, Exact& e, Append& call) {
+    const fa_attention_desc_t& d = problem.d;
     fa_append_kv_args_t& a = call.a;
     a = FA_APPEND_KV_ARGS_INIT;
     a.seqlen_new = r.below(4);
@@ -164,22 +168,23 @@ void place(Random& r, const fa::Problem& p, Exact& e, Append& call) {
     }
     const int64_t rows = a.cu_seqlens_new ? a.total_new : d.batch * a.seqlen_new;
     e.give(a.k_new, fa::array_of("k_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_k * d.dim_qk));
-    if (!p.v_in_k()) e.give(a.v_new, fa::array_of("v_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_v * d.dim_v));
-    e.give(a.k, fa::k_tensor(p, nullptr));
-    if (!p.v_in_k()) e.give(a.v, fa::v_tensor(p, nullptr));
-    if (!a.cu_seqlens_new && r.one_in(3)) e.ints(r, a.seqused_new, per_sequence(p), 0, a.seqlen_new);
+    if (!problem.v_in_k()) e.give(a.v_new, fa::array_of("v_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_v * d.dim_v));
+    e.give(a.k, fa::k_tensor(problem, nullptr));
+    if (!problem.v_in_k()) e.give(a.v, fa::v_tensor(problem, nullptr));
+    if (!a.cu_seqlens_new && r.one_in(3)) e.ints(r, a.seqused_new, per_sequence(problem), 0, a.seqlen_new);
     if (r.one_in(2)) e.ints(r, a.positions, fa::array_of("positions", nullptr, 4, rows), -1, d.seqlen_k - 1);
-    if (p.has(FA_OPERAND_SEQUSED_K)) e.ints(r, a.seqused_k, per_sequence(p), 0, d.seqlen_k / 2);
-    if (p.has(FA_OPERAND_LEFTPAD_K)) e.ints(r, a.leftpad_k, per_sequence(p), 0, r.one_in(2) ? 0 : 1);
-    if (p.has(FA_OPERAND_KV_BATCH_IDX)) e.ints(r, a.kv_batch_idx, per_sequence(p), 0, d.kv_batch - 1);
-    if (p.has(FA_OPERAND_PAGE_TABLE)) e.ints(r, a.page_table, fa::page_table_tensor(p, nullptr), 0, d.num_pages - 1);
-    if (p.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::k_descale_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_V_DESCALE) && !p.v_in_k()) e.give(a.v_descale, fa::v_descale_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_K_SHIFT)) e.give(a.k_shift, fa::k_descale_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_V_SHIFT) && !p.v_in_k()) e.give(a.v_shift, fa::v_descale_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_K_TAIL)) e.give(a.k_tail, fa::k_tail_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_DEVICE_STATUS)) e.give(a.device_status, fa::array_of("device_status", nullptr, 4, 1));
-    if (p.has(FA_OPERAND_K_DESCALE) && (p.has(FA_OPERAND_V_DESCALE) || p.v_in_k()) && r.one_in(2)) a.flags |= FA_APPEND_DYNAMIC_SCALE;
+    if (problem.has(FA_OPERAND_SEQUSED_K)) e.ints(r, a.seqused_k, per_sequence(problem), 0, d.seqlen_k / 2);
+    if (problem.has(FA_OPERAND_LEFTPAD_K)) e.ints(r, a.leftpad_k, per_sequence(problem), 0, r.one_in(2) ? 0 : 1);
+    if (problem.has(FA_OPERAND_KV_BATCH_IDX)) e.ints(r, a.kv_batch_idx, per_sequence(problem), 0, d.kv_batch - 1);
+    if (problem.has(FA_OPERAND_PAGE_TABLE)) e.ints(r, a.page_table, fa::page_table_tensor(problem, nullptr), 0, d.num_pages - 1);
+    if (problem.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::k_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_V_DESCALE) && !problem.v_in_k()) e.give(a.v_descale, fa::v_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_K_SHIFT)) e.give(a.k_shift, fa::k_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_V_SHIFT) && !problem.v_in_k()) e.give(a.v_shift, fa::v_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_K_TAIL)) e.give(a.k_tail, fa::k_tail_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_DEVICE_STATUS)) e.give(a.device_status, fa::array_of("device_status", nullptr, 4, 1));
+    if (problem.has(FA_OPERAND_K_DESCALE) && (problem.has(FA_OPERAND_V_DESCALE) || problem.v_in_k()) && r.one_in(2))
+        a.flags |= FA_APPEND_DYNAMIC_SCALE;
     if (d.dim_qk < 2 || r.one_in(2)) return;
     a.rotary_dim = 2 * (1 + r.below(d.dim_qk / 2));
     a.max_position = std::max<int64_t>(d.seqlen_k - r.below(2), 0);
@@ -187,27 +192,27 @@ void place(Random& r, const fa::Problem& p, Exact& e, Append& call) {
     e.give(a.sin, fa::array_of("sin", nullptr, 4, a.max_position * a.rotary_dim / 2));
 }
 
-void place(Random& r, const fa::Problem& p, Exact& e, Rotary& call) {
-    const fa_attention_desc_t& d = p.d;
+void place(Random& r, const fa::Problem& problem, Exact& e, Rotary& call) {
+    const fa_attention_desc_t& d = problem.d;
     fa_rotary_args_t& a = call.a;
     a = FA_ROTARY_ARGS_INIT;
     a.rotary_dim = 2 * (1 + r.below(d.dim_qk / 2 + 1));
     a.max_position = 1 + r.below(2 * d.seqlen_q + 1);
-    e.give(a.x, fa::q_tensor(p, "x", nullptr));
-    if (r.one_in(2)) e.give(a.out, fa::q_tensor(p, "out", nullptr));
+    e.give(a.x, fa::q_tensor(problem, "x", nullptr));
+    if (r.one_in(2)) e.give(a.out, fa::q_tensor(problem, "out", nullptr));
     else a.out = const_cast<void*>(a.x);
     e.give(a.cos, fa::array_of("cos", nullptr, 4, a.max_position * a.rotary_dim / 2));
     e.give(a.sin, fa::array_of("sin", nullptr, 4, a.max_position * a.rotary_dim / 2));
     if (r.one_in(2))
-        e.ints(r, a.positions, fa::array_of("positions", nullptr, 4, p.packed_q() ? d.total_q : d.batch * d.seqlen_q), 0,
+        e.ints(r, a.positions, fa::array_of("positions", nullptr, 4, problem.packed_q() ? d.total_q : d.batch * d.seqlen_q), 0,
                a.max_position - 1);
-    if (r.one_in(2)) e.ints(r, a.position_offset, per_sequence(p), 0, 2);
-    if (p.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(r, a.cu_seqlens, d.batch, d.seqlen_q, d.total_q);
-    if (p.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused, per_sequence(p), 0, p.packed_q() ? 0 : d.seqlen_q);
+    if (r.one_in(2)) e.ints(r, a.position_offset, per_sequence(problem), 0, 2);
+    if (problem.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(r, a.cu_seqlens, d.batch, d.seqlen_q, d.total_q);
+    if (problem.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused, per_sequence(problem), 0, problem.packed_q() ? 0 : d.seqlen_q);
 }
 
 // Strides that nobody steps along, as large as can be: the problem stays the same.
-void spoil_unused(Random& r, const fa::Problem& p, int32_t op, fa_attention_desc_t* desc) {
+void spoil_unused(Random& r, const fa::Problem& problem, int32_t op, fa_attention_desc_t* desc) {
     const bool attends = op == FA_OP_FORWARD || op == FA_OP_BACKWARD, keys = attends || op == FA_OP_APPEND_KV;
     const uint32_t strided =
         desc->strided & ((attends || op == FA_OP_ROTARY ? FA_STRIDED_Q : 0) | (keys ? FA_STRIDED_K | FA_STRIDED_V : 0) |
@@ -220,27 +225,29 @@ void spoil_unused(Random& r, const fa::Problem& p, int32_t op, fa_attention_desc
     const auto far_factors = [&](const fa::Tensor& t, const int64_t* block, int64_t* stride) {
         if (block[0] <= 1 && block[1] == 0) far(t, 4, stride);
     };
-    if (strided & FA_STRIDED_Q) far(fa::q_tensor(p, "q", nullptr), 3, desc->q_stride);
-    if (strided & FA_STRIDED_K) far(fa::k_tensor(p, nullptr), 3, desc->k_stride);
-    if (attends && desc->strided & FA_STRIDED_Q_TAIL) far(fa::q_tail_tensor(p, nullptr), 3, desc->q_tail_stride);
-    if (keys && desc->strided & FA_STRIDED_K_TAIL) far(fa::k_tail_tensor(p, nullptr), 3, desc->k_tail_stride);
-    if (strided & FA_STRIDED_V) far(fa::v_tensor(p, nullptr), 3, desc->v_stride);
-    if (strided & FA_STRIDED_O) far(fa::o_tensor(p, nullptr), 3, desc->o_stride);
-    if (strided & FA_STRIDED_LSE) far(fa::lse_tensor(p, nullptr), 3, desc->lse_stride);
-    const fa::Tensor pairs = fa::score_tensor(p, "pairs", nullptr, 1, desc->mask_stride);
-    if (p.has(FA_OPERAND_BIAS)) far(pairs, 4, desc->bias_stride);
-    if (p.has(FA_OPERAND_MASK)) far(pairs, 4, desc->mask_stride);
-    if (p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST)) far(fa::key_list_tensor(p, "list", nullptr), 4, desc->list_stride);
-    if (p.has(FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST_COUNT))
-        far(fa::key_list_count_tensor(p, "count", nullptr), 3, desc->list_count_stride);
-    if (p.has(FA_OPERAND_KEY_RANGES)) far(fa::key_range_tensor(p, "key_ranges", nullptr), 4, desc->key_range_stride);
-    if (p.has(FA_OPERAND_SCORES)) far(pairs, 4, desc->scores_stride);
-    if (p.has(FA_OPERAND_Q_DESCALE)) far_factors(fa::q_descale_tensor(p, nullptr), desc->q_descale_block, desc->q_descale_stride);
-    if (p.has(FA_OPERAND_K_DESCALE)) far_factors(fa::k_descale_tensor(p, nullptr), desc->k_descale_block, desc->k_descale_stride);
-    if (p.has(FA_OPERAND_V_DESCALE) && !p.v_in_k())
-        far_factors(fa::v_descale_tensor(p, nullptr), desc->v_descale_block, desc->v_descale_stride);
-    if (p.has(FA_OPERAND_ALIBI) && p.d.batch <= 1) desc->alibi_batch_stride = INT64_MAX;
-    if (p.has(FA_OPERAND_PAGE_TABLE) && (p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch) <= 1)
+    if (strided & FA_STRIDED_Q) far(fa::q_tensor(problem, "q", nullptr), 3, desc->q_stride);
+    if (strided & FA_STRIDED_K) far(fa::k_tensor(problem, nullptr), 3, desc->k_stride);
+    if (attends && desc->strided & FA_STRIDED_Q_TAIL) far(fa::q_tail_tensor(problem, nullptr), 3, desc->q_tail_stride);
+    if (keys && desc->strided & FA_STRIDED_K_TAIL) far(fa::k_tail_tensor(problem, nullptr), 3, desc->k_tail_stride);
+    if (strided & FA_STRIDED_V) far(fa::v_tensor(problem, nullptr), 3, desc->v_stride);
+    if (strided & FA_STRIDED_O) far(fa::o_tensor(problem, nullptr), 3, desc->o_stride);
+    if (strided & FA_STRIDED_LSE) far(fa::lse_tensor(problem, nullptr), 3, desc->lse_stride);
+    const fa::Tensor pairs = fa::score_tensor(problem, "pairs", nullptr, 1, desc->mask_stride);
+    if (problem.has(FA_OPERAND_BIAS)) far(pairs, 4, desc->bias_stride);
+    if (problem.has(FA_OPERAND_MASK)) far(pairs, 4, desc->mask_stride);
+    if (problem.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST)) far(fa::key_list_tensor(problem, "list", nullptr), 4, desc->list_stride);
+    if (problem.has(FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST_COUNT))
+        far(fa::key_list_count_tensor(problem, "count", nullptr), 3, desc->list_count_stride);
+    if (problem.has(FA_OPERAND_KEY_RANGES)) far(fa::key_range_tensor(problem, "key_ranges", nullptr), 4, desc->key_range_stride);
+    if (problem.has(FA_OPERAND_SCORES)) far(pairs, 4, desc->scores_stride);
+    if (problem.has(FA_OPERAND_Q_DESCALE))
+        far_factors(fa::q_descale_tensor(problem, nullptr), desc->q_descale_block, desc->q_descale_stride);
+    if (problem.has(FA_OPERAND_K_DESCALE))
+        far_factors(fa::k_descale_tensor(problem, nullptr), desc->k_descale_block, desc->k_descale_stride);
+    if (problem.has(FA_OPERAND_V_DESCALE) && !problem.v_in_k())
+        far_factors(fa::v_descale_tensor(problem, nullptr), desc->v_descale_block, desc->v_descale_stride);
+    if (problem.has(FA_OPERAND_ALIBI) && problem.d.batch <= 1) desc->alibi_batch_stride = INT64_MAX;
+    if (problem.has(FA_OPERAND_PAGE_TABLE) && (problem.has(FA_OPERAND_KV_BATCH_IDX) ? problem.d.kv_batch : problem.d.batch) <= 1)
         desc->page_table_stride = INT64_MAX;
 }
 

@@ -64,82 +64,84 @@ void expect_tensor(const char* name, const std::vector<int64_t>& extent, const i
     ASSERT_TRUE(!output || distinct(extent, stride));
 }
 
-std::vector<int64_t> query_extent(const fa::Problem& p, int64_t dim) {
-    return {p.packed_q() ? 1 : p.d.batch, p.packed_q() ? p.d.total_q : p.d.seqlen_q, p.d.heads_q, dim};
+std::vector<int64_t> query_extent(const fa::Problem& problem, int64_t dim) {
+    return {problem.packed_q() ? 1 : problem.d.batch, problem.packed_q() ? problem.d.total_q : problem.d.seqlen_q, problem.d.heads_q, dim};
 }
 
-std::vector<int64_t> key_extent(const fa::Problem& p, int64_t heads, int64_t units) {
-    if (p.paged()) return {p.d.num_pages, p.d.page_size, heads, units};
-    const int64_t batch = p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
-    return {p.packed_k() ? 1 : batch, p.packed_k() ? p.d.total_k : p.d.seqlen_k, heads, units};
+std::vector<int64_t> key_extent(const fa::Problem& problem, int64_t heads, int64_t units) {
+    if (problem.paged()) return {problem.d.num_pages, problem.d.page_size, heads, units};
+    const int64_t batch = problem.has(FA_OPERAND_KV_BATCH_IDX) ? problem.d.kv_batch : problem.d.batch;
+    return {problem.packed_k() ? 1 : batch, problem.packed_k() ? problem.d.total_k : problem.d.seqlen_k, heads, units};
 }
 
 // extent: of the values.
-void expect_factors(const fa::Problem& p, uint64_t factor, uint64_t shift, int32_t dtype, const int64_t* block, const int64_t* stride,
+void expect_factors(const fa::Problem& problem, uint64_t factor, uint64_t shift, int32_t dtype, const int64_t* block, const int64_t* stride,
                     std::vector<int64_t> extent) {
     const bool known = dtype == FA_F32 || dtype == FA_F16 || dtype == FA_BF16 || dtype == FA_E4M3 || dtype == FA_E8M0;
     ASSERT_TRUE(known) << dtype;
     ASSERT_TRUE(block[0] >= 1 && block[1] >= 1 && block[1] <= extent[3]);
-    ASSERT_TRUE(!p.has(shift) || (p.has(factor) && dtype != FA_E8M0));
-    if (!p.has(factor)) return;
+    ASSERT_TRUE(!problem.has(shift) || (problem.has(factor) && dtype != FA_E8M0));
+    if (!problem.has(factor)) return;
     extent[1] = extent[1] / block[0] + (extent[1] % block[0] != 0), extent[3] = (extent[3] + block[1] - 1) / block[1];
     expect_tensor("factors", extent, stride, bytes_of(dtype), false);
 }
 
-void expect_tail(const char* name, const std::vector<int64_t>& extent, int32_t dtype, const int64_t* stride, const fa::Problem& p,
+void expect_tail(const char* name, const std::vector<int64_t>& extent, int32_t dtype, const int64_t* stride, const fa::Problem& problem,
                  bool output) {
-    ASSERT_TRUE(p.d.dim_tail >= 1 && p.d.dim_tail < p.d.dim_qk);
+    ASSERT_TRUE(problem.d.dim_tail >= 1 && problem.d.dim_tail < problem.d.dim_qk);
     ASSERT_TRUE(dtype >= FA_F32 && dtype <= FA_BF16);
     ASSERT_EQ(stride[3], 1);
     expect_tensor(name, extent, stride, bytes_of(dtype), output);
 }
 
-void expect_queries(const fa::Problem& p) {
-    const fa_attention_desc_t& d = p.d;
+void expect_queries(const fa::Problem& problem) {
+    const fa_attention_desc_t& d = problem.d;
     ASSERT_GE(d.heads_q, 1);
     for (const int64_t size : {d.batch, d.heads_q, d.seqlen_q, d.total_q}) ASSERT_TRUE(size >= 0 && size <= INT32_MAX);
     ASSERT_LE(Wide(d.batch) * d.heads_q * d.seqlen_q, Wide(1) << 56);
 }
 
-void expect_keys(const fa::Problem& p, bool output) {
-    const fa_attention_desc_t& d = p.d;
+void expect_keys(const fa::Problem& problem, bool output) {
+    const fa_attention_desc_t& d = problem.d;
     for (const int32_t dtype : {d.k_dtype, d.v_dtype}) ASSERT_TRUE(dtype >= FA_F32 && dtype != FA_E8M0 && dtype != FA_BIT);
-    ASSERT_EQ(p.group * p.kv_heads, d.heads_q);
-    ASSERT_TRUE(d.heads_k >= 1 && p.kv_heads % d.heads_k == 0);
-    if (output && p.v_in_k()) ASSERT_EQ(d.heads_v, 0);
-    else ASSERT_TRUE(d.heads_v >= 1 && p.kv_heads % d.heads_v == 0);
-    ASSERT_FALSE(p.packed_k() && (p.paged() || p.has(FA_OPERAND_KV_BATCH_IDX)));
+    ASSERT_EQ(problem.group * problem.kv_heads, d.heads_q);
+    ASSERT_TRUE(d.heads_k >= 1 && problem.kv_heads % d.heads_k == 0);
+    if (output && problem.v_in_k()) ASSERT_EQ(d.heads_v, 0);
+    else ASSERT_TRUE(d.heads_v >= 1 && problem.kv_heads % d.heads_v == 0);
+    ASSERT_FALSE(problem.packed_k() && (problem.paged() || problem.has(FA_OPERAND_KV_BATCH_IDX)));
     ASSERT_EQ(d.k_stride[3], 1);
     ASSERT_EQ(d.v_stride[3], 1);
-    expect_tensor("k", key_extent(p, d.heads_k, units_of(d.k_dtype, p.k_dims())), d.k_stride, bytes_of(d.k_dtype), output);
-    expect_tensor("v", key_extent(p, d.heads_v, units_of(d.v_dtype, p.v_dims())), d.v_stride, bytes_of(d.v_dtype), output);
-    if (p.has(FA_OPERAND_K_TAIL)) expect_tail("k_tail", key_extent(p, d.heads_k, d.dim_tail), d.k_tail_dtype, d.k_tail_stride, p, output);
-    std::vector<int64_t> factors = key_extent(p, d.heads_k, p.k_dims());
-    if (p.packed_k()) factors[0] = d.batch;
-    expect_factors(p, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT, d.k_descale_dtype, d.k_descale_block, d.k_descale_stride, factors);
-    factors[2] = d.heads_v, factors[3] = p.v_dims();
-    if (!p.v_in_k())
-        expect_factors(p, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_dtype, d.v_descale_block, d.v_descale_stride, factors);
-    if (!p.paged()) return;
+    expect_tensor("k", key_extent(problem, d.heads_k, units_of(d.k_dtype, problem.k_dims())), d.k_stride, bytes_of(d.k_dtype), output);
+    expect_tensor("v", key_extent(problem, d.heads_v, units_of(d.v_dtype, problem.v_dims())), d.v_stride, bytes_of(d.v_dtype), output);
+    if (problem.has(FA_OPERAND_K_TAIL))
+        expect_tail("k_tail", key_extent(problem, d.heads_k, d.dim_tail), d.k_tail_dtype, d.k_tail_stride, problem, output);
+    std::vector<int64_t> factors = key_extent(problem, d.heads_k, problem.k_dims());
+    if (problem.packed_k()) factors[0] = d.batch;
+    expect_factors(problem, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT, d.k_descale_dtype, d.k_descale_block, d.k_descale_stride, factors);
+    factors[2] = d.heads_v, factors[3] = problem.v_dims();
+    if (!problem.v_in_k())
+        expect_factors(problem, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_dtype, d.v_descale_block, d.v_descale_stride,
+                       factors);
+    if (!problem.paged()) return;
     ASSERT_GE(d.page_size, 1);
-    ASSERT_TRUE(!p.slots() || d.seqlen_k == d.list_max);
-    if (!p.has(FA_OPERAND_PAGE_TABLE)) return;
-    ASSERT_GE(p.pages_per_row * d.page_size, d.seqlen_k);
-    ASSERT_LT((p.pages_per_row - 1) * d.page_size, d.seqlen_k);
-    const bool one_row = p.pages_per_row == 0 || (p.has(FA_OPERAND_KV_BATCH_IDX) ? d.kv_batch : d.batch) <= 1;
+    ASSERT_TRUE(!problem.slots() || d.seqlen_k == d.list_max);
+    if (!problem.has(FA_OPERAND_PAGE_TABLE)) return;
+    ASSERT_GE(problem.pages_per_row * d.page_size, d.seqlen_k);
+    ASSERT_LT((problem.pages_per_row - 1) * d.page_size, d.seqlen_k);
+    const bool one_row = problem.pages_per_row == 0 || (problem.has(FA_OPERAND_KV_BATCH_IDX) ? d.kv_batch : d.batch) <= 1;
     ASSERT_EQ(d.page_table_stride == 0, one_row);
 }
 
-void expect_outputs(const fa::Problem& p) {
-    ASSERT_TRUE(p.d.o_dtype >= FA_F32 && p.d.o_dtype <= FA_E5M2);
-    ASSERT_EQ(p.d.o_stride[3], 1);
-    expect_tensor("o", query_extent(p, p.d.dim_v), p.d.o_stride, bytes_of(p.d.o_dtype), true);
-    const std::vector<int64_t> q = query_extent(p, 1);
-    expect_tensor("lse", {q[0], q[2], q[1]}, p.d.lse_stride, 4, true);
+void expect_outputs(const fa::Problem& problem) {
+    ASSERT_TRUE(problem.d.o_dtype >= FA_F32 && problem.d.o_dtype <= FA_E5M2);
+    ASSERT_EQ(problem.d.o_stride[3], 1);
+    expect_tensor("o", query_extent(problem, problem.d.dim_v), problem.d.o_stride, bytes_of(problem.d.o_dtype), true);
+    const std::vector<int64_t> q = query_extent(problem, 1);
+    expect_tensor("lse", {q[0], q[2], q[1]}, problem.d.lse_stride, 4, true);
 }
 
-void expect_forward(const fa::Problem& p) {
-    const fa_attention_desc_t& d = p.d;
+void expect_forward(const fa::Problem& problem) {
+    const fa_attention_desc_t& d = problem.d;
     ASSERT_TRUE(d.q_dtype >= FA_F32 && d.q_dtype <= FA_E5M2);
     ASSERT_TRUE(d.bias_dtype >= FA_F32 && d.bias_dtype <= FA_BF16);
     ASSERT_TRUE(d.dim_qk >= 1 && d.dim_qk <= 1024 && d.dim_v >= 1 && d.dim_v <= 1024);
@@ -147,19 +149,20 @@ void expect_forward(const fa::Problem& p) {
     ASSERT_TRUE(std::isfinite(d.softcap) && d.softcap >= 0);
     ASSERT_TRUE(d.dropout_p >= 0 && d.dropout_p < 1);
     ASSERT_TRUE(d.num_splits >= 0 && d.split_size >= 0 && !(d.num_splits && d.split_size));
-    const bool positions = (d.flags & (FA_CAUSAL | FA_WINDOW)) || d.chunk > 0 || p.has(FA_OPERAND_ALIBI);
+    const bool positions = (d.flags & (FA_CAUSAL | FA_WINDOW)) || d.chunk > 0 || problem.has(FA_OPERAND_ALIBI);
     ASSERT_TRUE(!positions || d.alignment != FA_ALIGN_UNSET);
-    ASSERT_EQ(d.alignment == FA_ALIGN_EXPLICIT, p.has(FA_OPERAND_CAUSAL_OFFSET));
+    ASSERT_EQ(d.alignment == FA_ALIGN_EXPLICIT, problem.has(FA_OPERAND_CAUSAL_OFFSET));
     for (const int64_t far : {d.window_left, d.window_right, d.chunk, d.split_size}) ASSERT_TRUE(far >= -1 && far <= int64_t(1) << 40);
-    expect_tensor("q", query_extent(p, p.q_dims()), d.q_stride, bytes_of(d.q_dtype), false);
-    if (p.has(FA_OPERAND_Q_TAIL)) expect_tail("q_tail", query_extent(p, d.dim_tail), d.q_tail_dtype, d.q_tail_stride, p, false);
-    std::vector<int64_t> factors = query_extent(p, p.q_dims());
+    expect_tensor("q", query_extent(problem, problem.q_dims()), d.q_stride, bytes_of(d.q_dtype), false);
+    if (problem.has(FA_OPERAND_Q_TAIL))
+        expect_tail("q_tail", query_extent(problem, d.dim_tail), d.q_tail_dtype, d.q_tail_stride, problem, false);
+    std::vector<int64_t> factors = query_extent(problem, problem.q_dims());
     factors[0] = d.batch;
-    expect_factors(p, FA_OPERAND_Q_DESCALE, 0, d.q_descale_dtype, d.q_descale_block, d.q_descale_stride, factors);
+    expect_factors(problem, FA_OPERAND_Q_DESCALE, 0, d.q_descale_dtype, d.q_descale_block, d.q_descale_stride, factors);
     const std::vector<int64_t> pairs = {d.batch, d.heads_q, d.seqlen_q, d.seqlen_k};
     for (const int64_t* period : {d.bias_period, d.mask_period})
         for (int i = 0; i < 2; i++) ASSERT_TRUE(period[i] <= pairs[size_t(i)] && (period[i] >= 1 || pairs[size_t(i)] == 0));
-    ASSERT_TRUE(!p.has(FA_OPERAND_BIAS_SCALE) || p.has(FA_OPERAND_BIAS));
+    ASSERT_TRUE(!problem.has(FA_OPERAND_BIAS_SCALE) || problem.has(FA_OPERAND_BIAS));
     expect_tensor("bias", {d.bias_period[0], d.bias_period[1], d.seqlen_q, d.seqlen_k}, d.bias_stride, bytes_of(d.bias_dtype), false);
     ASSERT_TRUE(d.mask_keys >= 0 && d.mask_keys <= INT32_MAX && (d.mask_dtype == 0 || d.mask_dtype == FA_BIT));
     const int64_t columns = d.mask_keys > 0 && d.seqlen_k > 0 ? d.mask_keys : d.seqlen_k,
@@ -167,18 +170,19 @@ void expect_forward(const fa::Problem& p) {
     expect_tensor("mask", {d.mask_period[0], d.mask_period[1], d.seqlen_q, bytes}, d.mask_stride, 1, false);
     ASSERT_TRUE(d.list_rows >= 1 && d.list_keys >= 1 && d.list_max >= 0 && d.heads_q % d.list_heads == 0);
     ASSERT_TRUE(d.key_range_max >= 1 && d.key_range_max <= INT32_MAX);
-    const std::vector<int64_t> rows = query_extent(p, 1);
+    const std::vector<int64_t> rows = query_extent(problem, 1);
     expect_tensor("key_ranges", {rows[0], d.heads_q, rows[1], d.key_range_max}, d.key_range_stride, 8, false);
-    if (p.has(FA_OPERAND_SCORES)) expect_tensor("scores", pairs, d.scores_stride, 4, true);
+    if (problem.has(FA_OPERAND_SCORES)) expect_tensor("scores", pairs, d.scores_stride, 4, true);
 }
 
-void expect_promises(const fa::Problem& p, int32_t op) {
-    if (op != FA_OP_APPEND_KV) expect_queries(p);
+void expect_promises(const fa::Problem& problem, int32_t op) {
+    if (op != FA_OP_APPEND_KV) expect_queries(problem);
     const bool attends = op == FA_OP_FORWARD || op == FA_OP_BACKWARD;
-    if (attends || op == FA_OP_APPEND_KV) expect_keys(p, op == FA_OP_APPEND_KV);
-    if (op == FA_OP_FORWARD || op == FA_OP_MERGE) expect_outputs(p);
-    if (attends) expect_forward(p);
-    if (op == FA_OP_ROTARY) expect_tensor("x", query_extent(p, p.d.dim_qk), p.d.q_stride, bytes_of(p.d.q_dtype), false);
+    if (attends || op == FA_OP_APPEND_KV) expect_keys(problem, op == FA_OP_APPEND_KV);
+    if (op == FA_OP_FORWARD || op == FA_OP_MERGE) expect_outputs(problem);
+    if (attends) expect_forward(problem);
+    if (op == FA_OP_ROTARY)
+        expect_tensor("x", query_extent(problem, problem.d.dim_qk), problem.d.q_stride, bytes_of(problem.d.q_dtype), false);
 }
 
 // An address that is never read: anywhere, aligned or not.
@@ -208,33 +212,33 @@ class Arrays {
 };
 
 constexpr int64_t kFewSequences = 8, kFewEntries = 1000, kGoodHeads = 4;  // of heads, the good calls have factors for so many
-bool readable(const fa::Problem& p) {
-    const int64_t rows = p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
-    return p.d.batch <= kFewSequences && p.d.seqlen_q <= kFewEntries && rows <= kFewEntries && p.pages_per_row <= kFewEntries &&
-           p.d.page_table_stride <= kFewEntries;
+bool readable(const fa::Problem& problem) {
+    const int64_t rows = problem.has(FA_OPERAND_KV_BATCH_IDX) ? problem.d.kv_batch : problem.d.batch;
+    return problem.d.batch <= kFewSequences && problem.d.seqlen_q <= kFewEntries && rows <= kFewEntries &&
+           problem.pages_per_row <= kFewEntries && problem.d.page_table_stride <= kFewEntries;
 }
 
-int64_t table_entries(const fa::Problem& p) {
-    const int64_t rows = p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
-    return rows > 0 ? (rows - 1) * p.d.page_table_stride + p.pages_per_row : 0;
+int64_t table_entries(const fa::Problem& problem) {
+    const int64_t rows = problem.has(FA_OPERAND_KV_BATCH_IDX) ? problem.d.kv_batch : problem.d.batch;
+    return rows > 0 ? (rows - 1) * problem.d.page_table_stride + problem.pages_per_row : 0;
 }
 
 // Ranges and lists: where they are not few, none.
-void pick_masks(Random& r, const fa::Problem& p, bool host, Arrays& arrays, fa_forward_args_t* a) {
+void pick_masks(Random& r, const fa::Problem& problem, bool host, Arrays& arrays, fa_forward_args_t* a) {
     const auto pick = [&](const int32_t*& field, const fa::Tensor& tensor, int64_t bound) {
         if (!field) return;
         const int64_t entries = int64_t(fa::span(tensor) / 4);
         if (!host) field = static_cast<int32_t*>(address(r));
         else field = entries <= kFewEntries * kFewSequences ? arrays.make(r, entries, bound) : nullptr;
     };
-    const fa::Tensor list = fa::key_list_tensor(p, "list", nullptr), count = fa::key_list_count_tensor(p, "count", nullptr);
-    pick(a->key_ranges, fa::key_range_tensor(p, "key_ranges", nullptr), p.d.seqlen_k);
-    pick(a->key_list, list, p.d.seqlen_k), pick(a->full_list, list, p.d.seqlen_k);
-    pick(a->key_list_count, count, p.d.list_max), pick(a->full_list_count, count, p.d.list_max);
+    const fa::Tensor list = fa::key_list_tensor(problem, "list", nullptr), count = fa::key_list_count_tensor(problem, "count", nullptr);
+    pick(a->key_ranges, fa::key_range_tensor(problem, "key_ranges", nullptr), problem.d.seqlen_k);
+    pick(a->key_list, list, problem.d.seqlen_k), pick(a->full_list, list, problem.d.seqlen_k);
+    pick(a->key_list_count, count, problem.d.list_max), pick(a->full_list_count, count, problem.d.list_max);
 }
 
-int32_t check(Random& r, const fa::Problem& p, Forward& call, fa::Message* m) {
-    const bool host = readable(p);
+int32_t check(Random& r, const fa::Problem& problem, Forward& call, fa::Message* m) {
+    const bool host = readable(problem);
     Arrays arrays;
     fa_forward_args_t& a = call.a;
     const auto pick = [&](auto& field) {
@@ -244,25 +248,25 @@ int32_t check(Random& r, const fa::Problem& p, Forward& call, fa::Message* m) {
     if (r.one_in(2)) a.stream = a.workspace = nullptr;
     for (float** to : {&a.lse, &a.scores}) *to = *to ? static_cast<float*>(address(r)) : nullptr;
     a.o_scale = nullptr;
-    if (p.d.heads_q > kGoodHeads) a.bias_scale = nullptr;
-    pick_masks(r, p, host, arrays, &a);
+    if (problem.d.heads_q > kGoodHeads) a.bias_scale = nullptr;
+    pick_masks(r, problem, host, arrays, &a);
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
         if (field) field = host ? arrays.make(r, count, bound) : static_cast<int32_t*>(address(r));
     };
-    ints(a.cu_seqlens_q, p.d.batch + 1, p.d.total_q);
-    ints(a.cu_seqlens_k, p.d.batch + 1, p.d.total_k);
-    ints(a.seqused_q, p.d.batch, p.d.seqlen_q);
-    ints(a.seqused_k, p.d.batch, p.d.seqlen_k);
-    ints(a.leftpad_k, p.d.batch, p.d.seqlen_k);
-    ints(a.kv_batch_idx, p.d.batch, p.d.kv_batch);
-    ints(a.page_table, table_entries(p), p.d.num_pages);
+    ints(a.cu_seqlens_q, problem.d.batch + 1, problem.d.total_q);
+    ints(a.cu_seqlens_k, problem.d.batch + 1, problem.d.total_k);
+    ints(a.seqused_q, problem.d.batch, problem.d.seqlen_q);
+    ints(a.seqused_k, problem.d.batch, problem.d.seqlen_k);
+    ints(a.leftpad_k, problem.d.batch, problem.d.seqlen_k);
+    ints(a.kv_batch_idx, problem.d.batch, problem.d.kv_batch);
+    ints(a.page_table, table_entries(problem), problem.d.num_pages);
     fa_forward_args_t out = a;
     fa::Regions regions;
-    return fa::check_forward(p, &out, host, &regions, m);
+    return fa::check_forward(problem, &out, host, &regions, m);
 }
 
-int32_t check(Random& r, const fa::Problem& p, Backward& call, fa::Message* m) {
-    const bool host = readable(p);
+int32_t check(Random& r, const fa::Problem& problem, Backward& call, fa::Message* m) {
+    const bool host = readable(problem);
     Arrays arrays;
     BackwardArgs& a = call.a;
     const auto pick = [&](auto& field) {
@@ -274,32 +278,33 @@ int32_t check(Random& r, const fa::Problem& p, Backward& call, fa::Message* m) {
     if (r.one_in(4)) a.dlse_stride[r.below(3)] = nasty(r);
     if (r.one_in(4)) a.dbias_stride[r.below(4)] = nasty(r);
     if (r.one_in(8)) a.flags ^= 1u << r.below(4);
-    if (p.d.heads_q > kGoodHeads) a.f.bias_scale = nullptr;
-    pick_masks(r, p, host, arrays, &a.f);
+    if (problem.d.heads_q > kGoodHeads) a.f.bias_scale = nullptr;
+    pick_masks(r, problem, host, arrays, &a.f);
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
         if (field) field = host ? arrays.make(r, count, bound) : static_cast<int32_t*>(address(r));
     };
-    ints(a.f.cu_seqlens_q, p.d.batch + 1, p.d.total_q);
-    ints(a.f.cu_seqlens_k, p.d.batch + 1, p.d.total_k);
-    ints(a.f.seqused_q, p.d.batch, p.d.seqlen_q);
-    ints(a.f.seqused_k, p.d.batch, p.d.seqlen_k);
-    ints(a.f.leftpad_k, p.d.batch, p.d.seqlen_k);
+    ints(a.f.cu_seqlens_q, problem.d.batch + 1, problem.d.total_q);
+    ints(a.f.cu_seqlens_k, problem.d.batch + 1, problem.d.total_k);
+    ints(a.f.seqused_q, problem.d.batch, problem.d.seqlen_q);
+    ints(a.f.seqused_k, problem.d.batch, problem.d.seqlen_k);
+    ints(a.f.leftpad_k, problem.d.batch, problem.d.seqlen_k);
     fa::CheckedBackward out{call.args(), {}};
     fa::Regions regions;
-    const fa_status_t status = fa::check_backward(p, &out, host, &regions, m);
+    const fa_status_t status = fa::check_backward(problem, &out, host, &regions, m);
     if (status != FA_OK) return status;
-    const std::vector<int64_t> q = query_extent(p, 1), pairs = {p.d.bias_period[0], p.d.bias_period[1], p.d.seqlen_q, p.d.seqlen_k};
-    expect_tensor("dout", query_extent(p, p.d.dim_v), out.dout_stride, 1, false);
+    const std::vector<int64_t> q = query_extent(problem, 1),
+                               pairs = {problem.d.bias_period[0], problem.d.bias_period[1], problem.d.seqlen_q, problem.d.seqlen_k};
+    expect_tensor("dout", query_extent(problem, problem.d.dim_v), out.dout_stride, 1, false);
     expect_tensor("dlse", {q[0], q[2], q[1]}, out.dlse_stride, 4, false);
-    expect_tensor("dq", query_extent(p, p.d.dim_qk), out.dq_stride, 1, out.dq != nullptr);
-    expect_tensor("dk", key_extent(p, p.d.heads_k, p.d.dim_qk), out.dk_stride, 1, out.dk != nullptr);
-    expect_tensor("dv", key_extent(p, p.d.heads_v, p.d.dim_v), out.dv_stride, 1, out.dv != nullptr);
+    expect_tensor("dq", query_extent(problem, problem.d.dim_qk), out.dq_stride, 1, out.dq != nullptr);
+    expect_tensor("dk", key_extent(problem, problem.d.heads_k, problem.d.dim_qk), out.dk_stride, 1, out.dk != nullptr);
+    expect_tensor("dv", key_extent(problem, problem.d.heads_v, problem.d.dim_v), out.dv_stride, 1, out.dv != nullptr);
     expect_tensor("dbias", pairs, out.dbias_stride, 4, false);
     return FA_OK;
 }
 
-int32_t check(Random& r, const fa::Problem& p, Merge& call, fa::Message* m) {
-    const bool host = readable(p);
+int32_t check(Random& r, const fa::Problem& problem, Merge& call, fa::Message* m) {
+    const bool host = readable(problem);
     Arrays arrays;
     fa_merge_args_t& a = call.a;
     if (r.one_in(2)) a.parts = nasty(r);
@@ -308,19 +313,19 @@ int32_t check(Random& r, const fa::Problem& p, Merge& call, fa::Message* m) {
     if (r.one_in(2)) a.o = address(r);
     if (r.one_in(2)) a.lse = static_cast<float*>(address(r));
     a.o_scale = nullptr;
-    if (a.cu_seqlens_q) a.cu_seqlens_q = host ? arrays.make(r, p.d.batch + 1, p.d.total_q) : nullptr;
-    if (a.seqused_q) a.seqused_q = host ? arrays.make(r, p.d.batch, p.d.seqlen_q) : nullptr;
+    if (a.cu_seqlens_q) a.cu_seqlens_q = host ? arrays.make(r, problem.d.batch + 1, problem.d.total_q) : nullptr;
+    if (a.seqused_q) a.seqused_q = host ? arrays.make(r, problem.d.batch, problem.d.seqlen_q) : nullptr;
     fa_merge_args_t out = a;
     fa::Regions regions;
-    const fa_status_t status = fa::check_merge(p, &out, host, &regions, m);
+    const fa_status_t status = fa::check_merge(problem, &out, host, &regions, m);
     if (status != FA_OK) return status;
-    const std::vector<int64_t> q = query_extent(p, p.d.dim_v);
+    const std::vector<int64_t> q = query_extent(problem, problem.d.dim_v);
     expect_tensor("o_parts", {a.parts, q[0], q[1], q[2], q[3]}, out.o_parts_stride, 4, false);
     expect_tensor("lse_parts", {a.parts, q[0], q[2], q[1]}, out.lse_parts_stride, 4, false);
     return FA_OK;
 }
 
-int32_t check(Random& r, const fa::Problem& p, Append& call, fa::Message* m) {
+int32_t check(Random& r, const fa::Problem& problem, Append& call, fa::Message* m) {
     Arrays arrays;
     fa_append_kv_args_t& a = call.a;
     if (r.one_in(3)) a.seqlen_new = nasty(r);
@@ -331,29 +336,30 @@ int32_t check(Random& r, const fa::Problem& p, Append& call, fa::Message* m) {
     if (r.one_in(4)) a.flags ^= 1u << r.below(4);
     if (r.one_in(3)) a.k = address(r);
     if (r.one_in(3)) a.k_descale = static_cast<float*>(address(r));
-    const bool host = readable(p) && a.seqlen_new <= kFewEntries && a.total_new <= kFewEntries && a.seqlen_new >= 0 && a.total_new >= 0;
+    const bool host =
+        readable(problem) && a.seqlen_new <= kFewEntries && a.total_new <= kFewEntries && a.seqlen_new >= 0 && a.total_new >= 0;
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
         if (field) field = host ? arrays.make(r, count, bound) : nullptr;
     };
-    ints(a.cu_seqlens_new, p.d.batch + 1, a.total_new);
-    ints(a.seqused_new, p.d.batch, a.seqlen_new);
-    ints(a.positions, !host ? 0 : a.cu_seqlens_new ? a.total_new : p.d.batch * a.seqlen_new, p.d.seqlen_k);
-    ints(a.seqused_k, p.d.batch, p.d.seqlen_k);
-    ints(a.leftpad_k, p.d.batch, p.d.seqlen_k);
-    ints(a.kv_batch_idx, p.d.batch, p.d.kv_batch);
-    ints(a.page_table, table_entries(p), p.d.num_pages);
+    ints(a.cu_seqlens_new, problem.d.batch + 1, a.total_new);
+    ints(a.seqused_new, problem.d.batch, a.seqlen_new);
+    ints(a.positions, !host ? 0 : a.cu_seqlens_new ? a.total_new : problem.d.batch * a.seqlen_new, problem.d.seqlen_k);
+    ints(a.seqused_k, problem.d.batch, problem.d.seqlen_k);
+    ints(a.leftpad_k, problem.d.batch, problem.d.seqlen_k);
+    ints(a.kv_batch_idx, problem.d.batch, problem.d.kv_batch);
+    ints(a.page_table, table_entries(problem), problem.d.num_pages);
     fa_append_kv_args_t out = a;
     fa::Regions regions;
-    const fa_status_t status = fa::check_append_kv(p, &out, host, &regions, m);
+    const fa_status_t status = fa::check_append_kv(problem, &out, host, &regions, m);
     if (status != FA_OK) return status;
-    const std::vector<int64_t> rows = {out.cu_seqlens_new ? 1 : p.d.batch, out.cu_seqlens_new ? a.total_new : a.seqlen_new};
-    expect_tensor("k_new", {rows[0], rows[1], p.d.heads_k, p.d.dim_qk}, out.k_new_stride, bytes_of(p.d.q_dtype), false);
-    expect_tensor("v_new", {rows[0], rows[1], p.d.heads_v, p.d.dim_v}, out.v_new_stride, bytes_of(p.d.q_dtype), false);
+    const std::vector<int64_t> rows = {out.cu_seqlens_new ? 1 : problem.d.batch, out.cu_seqlens_new ? a.total_new : a.seqlen_new};
+    expect_tensor("k_new", {rows[0], rows[1], problem.d.heads_k, problem.d.dim_qk}, out.k_new_stride, bytes_of(problem.d.q_dtype), false);
+    expect_tensor("v_new", {rows[0], rows[1], problem.d.heads_v, problem.d.dim_v}, out.v_new_stride, bytes_of(problem.d.q_dtype), false);
     return FA_OK;
 }
 
-int32_t check(Random& r, const fa::Problem& p, Rotary& call, fa::Message* m) {
-    const bool host = readable(p) && p.d.total_q <= kFewEntries;
+int32_t check(Random& r, const fa::Problem& problem, Rotary& call, fa::Message* m) {
+    const bool host = readable(problem) && problem.d.total_q <= kFewEntries;
     Arrays arrays;
     fa_rotary_args_t& a = call.a;
     if (r.one_in(3)) a.out_stride[r.below(4)] = nasty(r), a.out_stride[3] = 1;
@@ -363,14 +369,14 @@ int32_t check(Random& r, const fa::Problem& p, Rotary& call, fa::Message* m) {
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
         if (field) field = host ? arrays.make(r, count, bound) : nullptr;
     };
-    ints(a.cu_seqlens, p.d.batch + 1, p.d.total_q);
-    ints(a.seqused, p.d.batch, p.d.seqlen_q);
-    ints(a.positions, !host ? 0 : p.packed_q() ? p.d.total_q : p.d.batch * p.d.seqlen_q, a.max_position);
-    ints(a.position_offset, p.d.batch, 3);
+    ints(a.cu_seqlens, problem.d.batch + 1, problem.d.total_q);
+    ints(a.seqused, problem.d.batch, problem.d.seqlen_q);
+    ints(a.positions, !host ? 0 : problem.packed_q() ? problem.d.total_q : problem.d.batch * problem.d.seqlen_q, a.max_position);
+    ints(a.position_offset, problem.d.batch, 3);
     fa_rotary_args_t out = a;
     fa::Regions regions;
-    const fa_status_t status = fa::check_rotary(p, &out, host, &regions, m);
-    if (status == FA_OK) expect_tensor("out", query_extent(p, p.d.dim_qk), out.out_stride, bytes_of(p.d.q_dtype), true);
+    const fa_status_t status = fa::check_rotary(problem, &out, host, &regions, m);
+    if (status == FA_OK) expect_tensor("out", query_extent(problem, problem.d.dim_qk), out.out_stride, bytes_of(problem.d.q_dtype), true);
     return status;
 }
 
