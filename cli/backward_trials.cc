@@ -74,18 +74,18 @@ class BackwardCall {
 };
 
 // What the kernel's forward and backward round on their way. On the CPU only matrix units take operands of 16 bits.
-oracle::Products products_of(const Kernel& kernel, const oracle::Reading& r) {
-    const bool forward = !kernel.cpu || kernel.handle.explain(&r.d).find("cpu_flash_matrix") != std::string::npos;
-    const std::string plan = kernel.handle.explain(&r.d, FA_OP_BACKWARD);
+oracle::Products products_of(const Kernel& kernel, const oracle::Reading& reading) {
+    const bool forward = !kernel.cpu || kernel.handle.explain(&reading.d).find("cpu_flash_matrix") != std::string::npos;
+    const std::string plan = kernel.handle.explain(&reading.d, FA_OP_BACKWARD);
     const bool backward =
         !kernel.cpu || plan.find("cpu_backward_amx") != std::string::npos || plan.find("cpu_backward_avx512_bf16") != std::string::npos;
-    const bool o_is_coarser = oracle::unit_roundoff(r.o_dtype) >= oracle::unit_roundoff(r.q_dtype);
-    return {o_is_coarser || !forward ? r.o_dtype : r.q_dtype, backward ? r.q_dtype : int32_t(FA_F32)};
+    const bool o_is_coarser = oracle::unit_roundoff(reading.o_dtype) >= oracle::unit_roundoff(reading.q_dtype);
+    return {o_is_coarser || !forward ? reading.o_dtype : reading.q_dtype, backward ? reading.q_dtype : int32_t(FA_F32)};
 }
 
-void judge(const oracle::BackwardReading& r, const std::vector<oracle::Target>& want, Data data, const oracle::Products& products,
+void judge(const oracle::BackwardReading& reading, const std::vector<oracle::Target>& want, Data data, const oracle::Products& products,
            Outcome& outcome) {
-    const oracle::Verdict verdict = oracle::compare(r, want, products);
+    const oracle::Verdict verdict = oracle::compare(reading, want, products);
     outcome.fault = verdict.fault;
     outcome.share = verdict.worst;
     if (data != Data::normal) return;
@@ -97,7 +97,7 @@ void judge(const oracle::BackwardReading& r, const std::vector<oracle::Target>& 
     }
     outcome.norm = oracle::relative_norm(all.got, all.want);
     outcome.norm_bound = 0;
-    for (const int32_t dtype : {r.q_dtype, r.k_dtype, r.v_dtype, products.o_dtype, products.p_dtype})
+    for (const int32_t dtype : {reading.q_dtype, reading.k_dtype, reading.v_dtype, products.o_dtype, products.p_dtype})
         outcome.norm_bound = std::max(outcome.norm_bound, oracle::norm_limit(dtype));
     if (outcome.fault.empty() && !(*outcome.norm <= outcome.norm_bound))
         outcome.fault = text_of("gradients: the relative norm of the error is ", *outcome.norm, ", expected at most ", outcome.norm_bound);

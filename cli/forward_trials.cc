@@ -8,29 +8,29 @@
 namespace tool {
 namespace {
 
-void judge(const oracle::Reading& r, const oracle::Attention& want, Data data, int32_t p_dtype, Outcome& outcome) {
+void judge(const oracle::Reading& reading, const oracle::Attention& want, Data data, int32_t p_dtype, Outcome& outcome) {
     double share = 0;
     const auto take = [&](const oracle::Verdict& verdict) {
         share = std::max(share, verdict.worst);
         if (outcome.fault.empty()) outcome.fault = verdict.fault;
     };
-    take(oracle::compare_o(r, want, p_dtype));
-    take(oracle::compare_lse(r, want));
-    if (r.has(FA_OPERAND_SCORES)) take(oracle::compare_scores(r, want));
+    take(oracle::compare_o(reading, want, p_dtype));
+    take(oracle::compare_lse(reading, want));
+    if (reading.has(FA_OPERAND_SCORES)) take(oracle::compare_scores(reading, want));
     outcome.share = share;
     if (data != Data::normal) return;
-    const oracle::Pairs pairs = oracle::pair_o(r, want);
-    const bool o_is_coarser = oracle::unit_roundoff(r.o_dtype) > oracle::unit_roundoff(p_dtype);
+    const oracle::Pairs pairs = oracle::pair_o(reading, want);
+    const bool o_is_coarser = oracle::unit_roundoff(reading.o_dtype) > oracle::unit_roundoff(p_dtype);
     outcome.norm = oracle::relative_norm(pairs.got, pairs.want);
-    outcome.norm_bound = oracle::norm_limit(o_is_coarser ? r.o_dtype : p_dtype);
+    outcome.norm_bound = oracle::norm_limit(o_is_coarser ? reading.o_dtype : p_dtype);
     if (outcome.fault.empty() && !(*outcome.norm <= outcome.norm_bound))
         outcome.fault = text_of("o: the relative norm of the error is ", *outcome.norm, ", expected at most ", outcome.norm_bound);
 }
 
 // What probabilities are rounded to before they meet v.
-int32_t p_dtype_of(const Kernel& kernel, const oracle::Reading& r) {
-    const bool in_f32 = kernel.cpu && kernel.handle.explain(&r.d).find("cpu_flash_matrix") == std::string::npos;
-    return in_f32 ? int32_t(FA_F32) : r.q_dtype;
+int32_t p_dtype_of(const Kernel& kernel, const oracle::Reading& reading) {
+    const bool in_f32 = kernel.cpu && kernel.handle.explain(&reading.d).find("cpu_flash_matrix") == std::string::npos;
+    return in_f32 ? int32_t(FA_F32) : reading.q_dtype;
 }
 
 void run_forward(const ForwardCase& test_case, const Kernels& kernels, const Done& done) {

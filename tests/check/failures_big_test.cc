@@ -12,14 +12,14 @@ struct SparseCase {
     SparseBuffer q, k, v, o, lse;
 
     SparseCase(const fa_attention_desc_t& desc, const fa_forward_args_t& args) : SparseCase(oracle::Reading(desc, args)) {}
-    explicit SparseCase(const oracle::Reading& r)
-        : d(r.d),
-          a(r.a),
-          q(bytes(r.q_tensor, r.q_dtype)),
-          k(bytes(r.k_tensor, r.k_dtype)),
-          v(bytes(r.v_tensor, r.k_dtype)),
-          o(bytes(r.o_tensor, r.o_dtype)),
-          lse(bytes(r.lse_tensor, FA_F32)) {
+    explicit SparseCase(const oracle::Reading& reading)
+        : d(reading.d),
+          a(reading.a),
+          q(bytes(reading.q_tensor, reading.q_dtype)),
+          k(bytes(reading.k_tensor, reading.k_dtype)),
+          v(bytes(reading.v_tensor, reading.k_dtype)),
+          o(bytes(reading.o_tensor, reading.o_dtype)),
+          lse(bytes(reading.lse_tensor, FA_F32)) {
         a.q = q.as<void>(), a.k = k.as<void>(), a.v = v.as<void>(), a.o = o.as<void>(), a.lse = lse.as<float>();
     }
     static uint64_t bytes(const oracle::Tensor& t, int32_t dtype) { return uint64_t(t.extent() * oracle::size_of(dtype)); }

@@ -7,25 +7,28 @@
 
 namespace test {
 
-inline std::vector<float> plain_row(const oracle::Reading& r, int64_t b, int64_t h, int64_t i) {
-    const int64_t k_head = r.k_head(h), v_head = r.v_head(h), keys = r.keys(b);
+inline std::vector<float> plain_row(const oracle::Reading& reading, int64_t b, int64_t h, int64_t i) {
+    const int64_t k_head = reading.k_head(h), v_head = reading.v_head(h), keys = reading.keys(b);
     auto round = [](float x, int32_t dtype) { return float(oracle::rounded(double(x), dtype)); };
     std::vector<float> s(static_cast<size_t>(keys));
     float top = -std::numeric_limits<float>::infinity(), sum = 0;
     for (int64_t j = 0; j < keys; j++) {
         float dot = 0;
-        for (int64_t c = 0; c < r.d.dim_qk; c++)
-            dot += float(oracle::load(r.a.q, r.q(b, h, i) + c, r.q_dtype)) * float(oracle::load(r.a.k, r.k(b, k_head, j) + c, r.k_dtype));
-        s[size_t(j)] = r.attends(b, h, i, j) ? round(float(r.scale) * dot, r.q_dtype) : -std::numeric_limits<float>::infinity();
+        for (int64_t c = 0; c < reading.d.dim_qk; c++)
+            dot += float(oracle::load(reading.a.q, reading.q(b, h, i) + c, reading.q_dtype)) *
+                   float(oracle::load(reading.a.k, reading.k(b, k_head, j) + c, reading.k_dtype));
+        s[size_t(j)] =
+            reading.attends(b, h, i, j) ? round(float(reading.scale) * dot, reading.q_dtype) : -std::numeric_limits<float>::infinity();
         top = std::fmax(top, s[size_t(j)]);
     }
     for (float& x : s) sum += x = std::exp(x - top);
-    std::vector<float> o(static_cast<size_t>(r.dim_v), 0.f);
+    std::vector<float> o(static_cast<size_t>(reading.dim_v), 0.f);
     for (int64_t j = 0; j < keys; j++) {
-        const float p = round(s[size_t(j)] / sum, r.q_dtype);
-        for (int64_t c = 0; c < r.dim_v && p != 0; c++) o[size_t(c)] += p * float(oracle::load(r.a.v, r.v(b, v_head, j) + c, r.v_dtype));
+        const float p = round(s[size_t(j)] / sum, reading.q_dtype);
+        for (int64_t c = 0; c < reading.dim_v && p != 0; c++)
+            o[size_t(c)] += p * float(oracle::load(reading.a.v, reading.v(b, v_head, j) + c, reading.v_dtype));
     }
-    for (float& x : o) x = round(x, r.o_dtype);
+    for (float& x : o) x = round(x, reading.o_dtype);
     return o;
 }
 

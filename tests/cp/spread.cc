@@ -52,8 +52,8 @@ void point(Rank& r, bool strided) {
 namespace {
 
 // Rows of a pair tensor that this rank has, with all their keys.
-std::vector<char> local_pairs(const Case& test_case, const oracle::Reading& r, Rank& rank, bool bias, int64_t* stride) {
-    const int64_t size = bias ? oracle::size_of(r.bias_dtype) : 1;
+std::vector<char> local_pairs(const Case& test_case, const oracle::Reading& reading, Rank& rank, bool bias, int64_t* stride) {
+    const int64_t size = bias ? oracle::size_of(reading.bias_dtype) : 1;
     stride[3] = 1, stride[2] = test_case.d.seqlen_k, stride[1] = test_case.d.seqlen_q * stride[2],
     stride[0] = test_case.d.heads_q * stride[1];
     std::vector<char> pairs(size_t(test_case.d.batch * stride[0] * size), char(kPoison));
@@ -61,9 +61,9 @@ std::vector<char> local_pairs(const Case& test_case, const oracle::Reading& r, R
     for (const fa_cp_range_t& range : rank.rows) {
         for (int64_t i = 0; i < range.rows; i++)
             for (int64_t h = 0; h < test_case.d.heads_q; h++)
-                for (int64_t j = 0; j < r.keys(range.sequence); j++) {
-                    const char* from = bias ? test_case.bias.as<char>() + r.bias(range.sequence, h, range.begin + i, j) * size
-                                            : test_case.mask.as<char>() + r.mask(range.sequence, h, range.begin + i, j);
+                for (int64_t j = 0; j < reading.keys(range.sequence); j++) {
+                    const char* from = bias ? test_case.bias.as<char>() + reading.bias(range.sequence, h, range.begin + i, j) * size
+                                            : test_case.mask.as<char>() + reading.mask(range.sequence, h, range.begin + i, j);
                     memcpy(pairs.data() +
                                (range.sequence * stride[0] + h * stride[1] + (local[size_t(range.sequence)] + i) * stride[2] + j) * size,
                            from, size_t(size));

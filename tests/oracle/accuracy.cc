@@ -14,7 +14,7 @@ bool flushes_subnormals(int32_t p_dtype) {
     return p_dtype == FA_BF16 && matrix && std::strcmp(matrix, "mfma_gfx90a") == 0;
 }
 
-double o_scale(const Reading& r) { return r.has(FA_OPERAND_O_SCALE) ? double(*r.a.o_scale) : 1.0; }
+double o_scale(const Reading& reading) { return reading.has(FA_OPERAND_O_SCALE) ? double(*reading.a.o_scale) : 1.0; }
 
 double saturated(double value, int32_t dtype) {
     const double top = largest(dtype);
@@ -23,11 +23,11 @@ double saturated(double value, int32_t dtype) {
 
 // Calls visit(b, h, i, valid) for every row that has a place of its own; rows beyond the length are not valid.
 template <typename Visit>
-void each_row(const Reading& r, const Attention& want, Visit visit) {
-    for (int64_t b = 0; b < r.d.batch; b++)
-        for (int64_t h = 0; h < r.d.heads_q; h++)
-            for (int64_t i = 0; i < r.padded_rows(b); i++) {
-                const bool valid = i < r.rows(b);
+void each_row(const Reading& reading, const Attention& want, Visit visit) {
+    for (int64_t b = 0; b < reading.d.batch; b++)
+        for (int64_t h = 0; h < reading.d.heads_q; h++)
+            for (int64_t i = 0; i < reading.padded_rows(b); i++) {
+                const bool valid = i < reading.rows(b);
                 if (!valid || want.computed[size_t(want.row(b, h, i))]) visit(b, h, i, valid);
             }
 }
@@ -92,9 +92,9 @@ double rounded_qk_roundoff(bool rounds_k) { return unit_roundoff(FA_BF16) * (rou
 
 double bytes_qk_roundoff() { return 1.0 / (2 * 127) + unit_roundoff(FA_BF16) + kQkRoundoff; }
 
-double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach, double qk_roundoff) {
-    const double u = std::fmax(unit_roundoff(r.o_dtype), unit_roundoff(p_dtype));
-    const double c = p_dtype == FA_E4M3 ? 4 : u > 0x1p-24 ? 3 : std::fmax(8, 4 * std::sqrt(double(r.d.seqlen_k) / 64));
+double element_limit(const Reading& reading, int32_t p_dtype, double kappa, double spread, double reach, double qk_roundoff) {
+    const double u = std::fmax(unit_roundoff(reading.o_dtype), unit_roundoff(p_dtype));
+    const double c = p_dtype == FA_E4M3 ? 4 : u > 0x1p-24 ? 3 : std::fmax(8, 4 * std::sqrt(double(reading.d.seqlen_k) / 64));
     return c * (u + 0x1p-24 + qk_roundoff * kappa) * spread + faint_weight(p_dtype) * (std::isfinite(reach) ? reach : 0);
 }
 
@@ -117,53 +117,53 @@ bool agrees(const Write& w) {
     return std::fabs(got - value) <= std::fabs(nearest - value) + 2 * w.slack;
 }
 
-Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype, double qk_roundoff) {
+Verdict compare_o(const Reading& reading, const Attention& want, int32_t p_dtype, double qk_roundoff) {
     Verdict verdict;
-    const double factor = o_scale(r);
-    each_row(r, want, [&](int64_t b, int64_t h, int64_t i, bool valid) {
+    const double factor = o_scale(reading);
+    each_row(reading, want, [&](int64_t b, int64_t h, int64_t i, bool valid) {
         const size_t row = size_t(want.row(b, h, i));
-        for (int64_t c = 0; c < r.dim_v; c++) {
-            const size_t n = row * size_t(r.dim_v) + size_t(c);
-            const double got = load(r.a.o, r.o(b, h, i) + c, r.o_dtype);
+        for (int64_t c = 0; c < reading.dim_v; c++) {
+            const size_t n = row * size_t(reading.dim_v) + size_t(c);
+            const double got = load(reading.a.o, reading.o(b, h, i) + c, reading.o_dtype);
             const double reach = double(want.attended[row]) * want.reach[n];
             const double rounding = want.rounding.empty() ? 0 : want.rounding[n];
             const double limit =
-                std::fabs(factor) * (element_limit(r, p_dtype, want.kappa[row], want.spread[n], reach, qk_roundoff) + rounding) +
-                smallest_step(r.o_dtype) + (flushes_subnormals(p_dtype) ? double(r.d.seqlen_k) * 0x1p-102 : 0);
+                std::fabs(factor) * (element_limit(reading, p_dtype, want.kappa[row], want.spread[n], reach, qk_roundoff) + rounding) +
+                smallest_step(reading.o_dtype) + (flushes_subnormals(p_dtype) ? double(reading.d.seqlen_k) * 0x1p-102 : 0);
             const bool exact = !valid || want.attended[row] == 0;
-            const double value = saturated(want.o[n] * factor, r.o_dtype);
-            judge(verdict, {"o", b, h, i, c}, forgive_overflow(got, value, limit, r.o_dtype), value, exact ? 0 : limit);
+            const double value = saturated(want.o[n] * factor, reading.o_dtype);
+            judge(verdict, {"o", b, h, i, c}, forgive_overflow(got, value, limit, reading.o_dtype), value, exact ? 0 : limit);
         }
     });
     return verdict;
 }
 
-Verdict compare_lse(const Reading& r, const Attention& want, double qk_roundoff) {
+Verdict compare_lse(const Reading& reading, const Attention& want, double qk_roundoff) {
     Verdict verdict;
-    each_row(r, want, [&](int64_t b, int64_t h, int64_t i, bool valid) {
+    each_row(reading, want, [&](int64_t b, int64_t h, int64_t i, bool valid) {
         const size_t row = size_t(want.row(b, h, i));
-        const double got = double(r.a.lse[r.lse(b, h, i)]);
+        const double got = double(reading.a.lse[reading.lse(b, h, i)]);
         judge(verdict, {"LSE", b, h, i, 0}, got, want.lse[row], valid ? lse_limit(want.lse[row], want.kappa[row], qk_roundoff) : 0);
     });
     return verdict;
 }
 
-Verdict compare_scores(const Reading& r, const Attention& want) {
+Verdict compare_scores(const Reading& reading, const Attention& want) {
     Verdict verdict;
     // For 16 bits a GPU's tanh is within 2^-22, of whatever size: the score is off by so much of the cap, and so is what it is compared
     // with.
-    const double bent = size_of(r.q_dtype) == 2 ? 0x1p-21 * double(r.d.softcap) : 0;
-    const std::vector<double>& stage = want.scores[size_t(r.d.scores_stage)];
-    for (int64_t b = 0; b < r.d.batch; b++)
+    const double bent = size_of(reading.q_dtype) == 2 ? 0x1p-21 * double(reading.d.softcap) : 0;
+    const std::vector<double>& stage = want.scores[size_t(reading.d.scores_stage)];
+    for (int64_t b = 0; b < reading.d.batch; b++)
         for (int64_t h = 0; h < want.heads; h++)
             for (int64_t i = 0; i < want.rows; i++)
                 for (int64_t j = 0; j < want.keys; j++) {
                     const int64_t row = want.row(b, h, i);
                     const size_t n = size_t(row * want.keys + j);
-                    const double kappa = r.d.scores_stage == FA_SCORES_PROBABILITY ? want.kappa[size_t(row)] : want.score_kappa[n];
-                    const bool p = r.d.scores_stage == FA_SCORES_PROBABILITY;
+                    const double kappa = reading.d.scores_stage == FA_SCORES_PROBABILITY ? want.kappa[size_t(row)] : want.score_kappa[n];
+                    const bool p = reading.d.scores_stage == FA_SCORES_PROBABILITY;
                     const double limit = p ? (0x1p-21 * (1 + kappa) + bent) * stage[n] + 0x1p-110 : 0x1p-21 * kappa + 0x1p-110;
-                    judge(verdict, {"scores", b, h, i, j}, double(r.a.scores[r.scores(b, h, i, j)]), stage[n], limit);
+                    judge(verdict, {"scores", b, h, i, j}, double(reading.a.scores[reading.scores(b, h, i, j)]), stage[n], limit);
                 }
     return verdict;
 }
@@ -181,13 +181,13 @@ Verdict compare(const std::vector<Write>& writes) {
     return verdict;
 }
 
-Pairs pair_o(const Reading& r, const Attention& want) {
+Pairs pair_o(const Reading& reading, const Attention& want) {
     Pairs pairs;
-    const double factor = o_scale(r);
-    each_row(r, want, [&](int64_t b, int64_t h, int64_t i, bool valid) {
-        for (int64_t c = 0; valid && c < r.dim_v; c++) {
-            pairs.got.push_back(load(r.a.o, r.o(b, h, i) + c, r.o_dtype) / factor);
-            pairs.want.push_back(want.o[size_t(want.row(b, h, i) * r.dim_v + c)]);
+    const double factor = o_scale(reading);
+    each_row(reading, want, [&](int64_t b, int64_t h, int64_t i, bool valid) {
+        for (int64_t c = 0; valid && c < reading.dim_v; c++) {
+            pairs.got.push_back(load(reading.a.o, reading.o(b, h, i) + c, reading.o_dtype) / factor);
+            pairs.want.push_back(want.o[size_t(want.row(b, h, i) * reading.dim_v + c)]);
         }
     });
     return pairs;

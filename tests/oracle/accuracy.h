@@ -21,7 +21,7 @@ constexpr double kQkRoundoff = 0x1p-24;
 double short_qk_roundoff(int64_t dim_qk);   // of 8-bit q and k where a matrix unit sums their products in few bits
 double rounded_qk_roundoff(bool rounds_k);  // of a q that is rounded to bf16, and of k, too
 double bytes_qk_roundoff();                 // of blocks of q that are rounded to 8 bits, of their largest values
-double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach, double qk_roundoff = kQkRoundoff);
+double element_limit(const Reading& reading, int32_t p_dtype, double kappa, double spread, double reach, double qk_roundoff = kQkRoundoff);
 double lse_limit(double lse, double kappa, double qk_roundoff = kQkRoundoff);
 
 // |got − want| <= limit; equal infinities agree; NaN agrees with NaN alone.
@@ -43,15 +43,15 @@ void judge(Verdict& verdict, const Element& at, double got, double want, double 
 // Where got has overflowed its type and want is within its error of doing so: want.
 double forgive_overflow(double got, double want, double limit, int32_t dtype);
 
-Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype, double qk_roundoff = kQkRoundoff);
-Verdict compare_lse(const Reading& r, const Attention& want, double qk_roundoff = kQkRoundoff);
-Verdict compare_scores(const Reading& r, const Attention& want);
+Verdict compare_o(const Reading& reading, const Attention& want, int32_t p_dtype, double qk_roundoff = kQkRoundoff);
+Verdict compare_lse(const Reading& reading, const Attention& want, double qk_roundoff = kQkRoundoff);
+Verdict compare_scores(const Reading& reading, const Attention& want);
 Verdict compare(const std::vector<Write>& writes);
 
 // Every computed element of o, stored and wanted side by side (in units of o, o_scale undone): what line 1 takes.
 struct Pairs {
     std::vector<double> got, want;
 };
-Pairs pair_o(const Reading& r, const Attention& want);
+Pairs pair_o(const Reading& reading, const Attention& want);
 
 }  // namespace oracle

@@ -40,8 +40,8 @@ struct Given {
 
 class RowGradient {
   public:
-    RowGradient(const Reading& r, const Cache& cache, const Row& row, const Given& given, Gradients& out)
-        : r(r), cache(cache), row(row), given(given), out(out), heat(1 + std::fmax(row.kappa, std::fabs(row.lse))) {}
+    RowGradient(const Reading& reading, const Cache& cache, const Row& row, const Given& given, Gradients& out)
+        : r(reading), cache(cache), row(row), given(given), out(out), heat(1 + std::fmax(row.kappa, std::fabs(row.lse))) {}
 
     void run() {
         out.delta[size_t(out.row(row.b, row.h, row.i))] = given.delta;
@@ -94,7 +94,7 @@ class RowGradient {
     }
 };
 
-void backward_row(const Reading& r, const Upstream& up, const Attention& own, const Cache& cache, Row row, Gradients& out) {
+void backward_row(const Reading& reading, const Upstream& up, const Attention& own, const Cache& cache, Row row, Gradients& out) {
     const size_t n = size_t(own.row(row.b, row.h, row.i));
     if (!up.lse.empty()) {
         row.top = row.lse = up.lse[n];
@@ -102,33 +102,34 @@ void backward_row(const Reading& r, const Upstream& up, const Attention& own, co
     }
     Given given{{}, up.d_lse.empty() ? 0 : up.d_lse[n], 0, 0, 0};
     given.size = std::fabs(given.d_lse);
-    for (size_t at = n * size_t(r.dim_v); at < (n + 1) * size_t(r.dim_v); at++) {
+    for (size_t at = n * size_t(reading.dim_v); at < (n + 1) * size_t(reading.dim_v); at++) {
         const double d_o = up.d_o[at];
         given.d_o.push_back(d_o);
         given.d_o_size += std::fabs(d_o);
         given.delta += d_o * (up.o.empty() ? own.o[at] : up.o[at]);
         given.size += std::fabs(d_o) * (up.o.empty() ? own.spread[at] : std::fabs(up.o[at]));
     }
-    RowGradient(r, cache, row, given, out).run();
+    RowGradient(reading, cache, row, given, out).run();
 }
 
 }  // namespace
 
-Gradients backward(const Reading& r, const Upstream& up) {
-    const int64_t rows = r.d.batch * r.d.heads_q * r.d.seqlen_q, keys = r.d.batch * r.heads_k * r.d.seqlen_k;
-    Gradients out{r.d.heads_q,
-                  r.heads_k,
-                  r.d.seqlen_q,
-                  r.d.seqlen_k,
-                  zeros(rows * r.d.dim_qk),
-                  zeros(keys * r.d.dim_qk),
-                  zeros(keys * r.dim_v),
-                  zeros(rows * r.d.seqlen_k),
-                  zeros(r.d.heads_q),
+Gradients backward(const Reading& reading, const Upstream& up) {
+    const int64_t rows = reading.d.batch * reading.d.heads_q * reading.d.seqlen_q,
+                  keys = reading.d.batch * reading.heads_k * reading.d.seqlen_k;
+    Gradients out{reading.d.heads_q,
+                  reading.heads_k,
+                  reading.d.seqlen_q,
+                  reading.d.seqlen_k,
+                  zeros(rows * reading.d.dim_qk),
+                  zeros(keys * reading.d.dim_qk),
+                  zeros(keys * reading.dim_v),
+                  zeros(rows * reading.d.seqlen_k),
+                  zeros(reading.d.heads_q),
                   std::vector<double>(size_t(rows), 0.0)};
-    const Attention own = attention(r);
-    each_head(r, [&](int64_t b, int64_t h, const Cache& cache) {
-        for (int64_t i = 0; i < r.rows(b); i++) backward_row(r, up, own, cache, load_row(r, b, h, i, cache), out);
+    const Attention own = attention(reading);
+    each_head(reading, [&](int64_t b, int64_t h, const Cache& cache) {
+        for (int64_t i = 0; i < reading.rows(b); i++) backward_row(reading, up, own, cache, load_row(reading, b, h, i, cache), out);
     });
     return out;
 }

@@ -36,7 +36,7 @@ struct Gradients {
     int64_t key(int64_t b, int64_t kv_head, int64_t j) const { return (b * heads_k + kv_head) * keys + j; }
 };
 
-Gradients backward(const Reading& r, const Upstream& up);
+Gradients backward(const Reading& reading, const Upstream& up);
 
 // fa_backward's descriptor and args: the forward's inputs, and the place of every gradient.
 class BackwardReading : public Reading {

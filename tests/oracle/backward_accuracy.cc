@@ -10,7 +10,7 @@ constexpr double kOfRows = 5, kOfKeys = 6, kOfValues = 4, kOfScores = 5;  // C
 
 class Lister {
   public:
-    Lister(const BackwardReading& r, const Gradients& want) : r(r), want(want) {}
+    Lister(const BackwardReading& reading, const Gradients& want) : r(reading), want(want) {}
 
     std::vector<Target> run() {
         if (r.g.dq) rows();
@@ -87,28 +87,28 @@ class Lister {
 };
 
 // The most terms that any sum of the call has, in one row's products or across the rows of a group.
-double terms(const BackwardReading& r) {
-    const int64_t rows = r.d.seqlen_q * (r.d.heads_q / r.heads_k);
-    return double(std::max({rows, r.d.seqlen_k, r.d.dim_qk, r.dim_v}));
+double terms(const BackwardReading& reading) {
+    const int64_t rows = reading.d.seqlen_q * (reading.d.heads_q / reading.heads_k);
+    return double(std::max({rows, reading.d.seqlen_k, reading.d.dim_qk, reading.dim_v}));
 }
 
 }  // namespace
 
-std::vector<Target> targets(const BackwardReading& r, const Gradients& want) { return Lister(r, want).run(); }
+std::vector<Target> targets(const BackwardReading& reading, const Gradients& want) { return Lister(reading, want).run(); }
 
-Verdict compare(const BackwardReading& r, const std::vector<Target>& targets, const Products& products,
+Verdict compare(const BackwardReading& reading, const std::vector<Target>& targets, const Products& products,
                 const std::vector<std::vector<double>>& before) {
     Verdict verdict;
     for (size_t n = 0; n < targets.size(); n++) {
         const Target& t = targets[n];
         double u = std::fmax(unit_roundoff(t.dtype), unit_roundoff(products.p_dtype));
         if (t.uses_o) u = std::fmax(u, unit_roundoff(products.o_dtype));
-        const double c = u > 0x1p-24 ? t.factor : std::fmax(8, 4 * std::sqrt(terms(r) / 64));
+        const double c = u > 0x1p-24 ? t.factor : std::fmax(8, 4 * std::sqrt(terms(reading) / 64));
         for (size_t s = 0; s < t.slots.size(); s++) {
             const Slot& slot = t.slots[s];
             const double old = before.empty() ? 0 : before[n][s], value = slot.value + old;
             const double reach = std::isfinite(slot.reach) ? slot.reach : 0;
-            const double lost = faint_weight(products.p_dtype) * reach + smallest_step(r.o_dtype) * slot.drift;
+            const double lost = faint_weight(products.p_dtype) * reach + smallest_step(reading.o_dtype) * slot.drift;
             const double own = c * (u * slot.spread + 0x1p-24 * slot.heat) + lost;
             const double limit = slot.spread == 0 ? 0 : own + 0x1p-24 * double(1 + slot.terms) * std::fabs(old) + smallest_step(t.dtype);
             judge(verdict, slot.where, forgive_overflow(load(t.base, slot.index, t.dtype), value, limit, t.dtype), value, limit);

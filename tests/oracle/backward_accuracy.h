@@ -24,7 +24,7 @@ struct Target {
 };
 
 // The gradients that the call asks for, with every element that it must write: zeros beyond the lengths of padded tensors, too.
-std::vector<Target> targets(const BackwardReading& r, const Gradients& want);
+std::vector<Target> targets(const BackwardReading& reading, const Gradients& want);
 
 // What the arithmetic behind the gradients was.
 struct Products {
@@ -33,7 +33,7 @@ struct Products {
 };
 
 // before: what accumulating adds to, by target; else empty.
-Verdict compare(const BackwardReading& r, const std::vector<Target>& targets, const Products& products,
+Verdict compare(const BackwardReading& reading, const std::vector<Target>& targets, const Products& products,
                 const std::vector<std::vector<double>>& before = {});
 Pairs pairs(const Target& target);
 

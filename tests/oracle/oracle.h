@@ -127,7 +127,7 @@ struct AttentionOptions {
         false;  // blocks of q are rounded to 8 bits, and so is P times a block's factor: κ is by q's largest value of each block then
 };
 
-Attention attention(const Reading& r, AttentionOptions options = {});
+Attention attention(const Reading& reading, AttentionOptions options = {});
 
 // One element that a call must write. Its exact value, and how far f32 arithmetic may be off before the final rounding. dtype FA_BIT: a
 // byte of a block, which has that very value; of types of 4 bits the index counts halves of bytes.

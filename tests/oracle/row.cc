@@ -31,17 +31,20 @@ Product multiply(const std::vector<double>& q, const std::vector<double>& k, con
     return {sum[0] + sum[1] + sum[2] + sum[3], size[0] + size[1] + size[2] + size[3]};
 }
 
-Score score_of(const Reading& r, const Row& row, int64_t j, const Cache& cache) {
+Score score_of(const Reading& reading, const Row& row, int64_t j, const Cache& cache) {
     const int64_t b = row.b, h = row.h, i = row.i;
     const Product product = multiply(row.q, cache.k[size_t(j)], row.q_size, cache.k_size[size_t(j)]);
-    const double cap = r.d.softcap, bias = r.has(FA_OPERAND_BIAS) ? r.bias_scale(h) * load(r.a.bias, r.bias(b, h, i, j), r.bias_dtype) : 0;
-    const double alibi = r.alibi_slope(b, h) * std::fabs(double(i + r.diagonal(b) - j));
+    const double cap = reading.d.softcap,
+                 bias = reading.has(FA_OPERAND_BIAS)
+                            ? reading.bias_scale(h) * load(reading.a.bias, reading.bias(b, h, i, j), reading.bias_dtype)
+                            : 0;
+    const double alibi = reading.alibi_slope(b, h) * std::fabs(double(i + reading.diagonal(b) - j));
     Score s;
-    s.raw = r.scale * product.sum;
+    s.raw = reading.scale * product.sum;
     s.capped = cap > 0 ? cap * std::tanh(s.raw / cap) : s.raw;
-    s.attended = r.attends(b, h, i, j);
+    s.attended = reading.attends(b, h, i, j);
     s.biased = s.attended ? s.capped + bias - alibi : -kInfinity;
-    s.kappa = std::fabs(r.scale) * product.size + (s.attended ? std::fabs(bias) : 0) + std::fabs(alibi);
+    s.kappa = std::fabs(reading.scale) * product.size + (s.attended ? std::fabs(bias) : 0) + std::fabs(alibi);
     return s;
 }
 
@@ -94,70 +97,74 @@ std::vector<double> largest_of_blocks(const std::vector<double>& values) {
 
 void append(std::vector<double>& values, const std::vector<double>& more) { values.insert(values.end(), more.begin(), more.end()); }
 
-const void* given(const Reading& r, uint64_t operand, const void* pointer) { return r.has(operand) ? pointer : nullptr; }
+const void* given(const Reading& reading, uint64_t operand, const void* pointer) { return reading.has(operand) ? pointer : nullptr; }
 
 }  // namespace
 
-static std::vector<double> largest_of_values(const Reading& r, int64_t b, int64_t k_head, int64_t v_head, int64_t j) {
-    std::vector<double> largest(size_t((r.dim_v + 31) / 32));
+static std::vector<double> largest_of_values(const Reading& reading, int64_t b, int64_t k_head, int64_t v_head, int64_t j) {
+    std::vector<double> largest(size_t((reading.dim_v + 31) / 32));
     for (size_t n = 0; n < largest.size(); n++) {
         const int64_t dim = int64_t(n) * 32;
-        largest[n] = r.v_in_k() ? largest_of_block(r.a.k, r.k(b, k_head, j), dim, r.k_dtype)
-                                : largest_of_block(r.a.v, r.v(b, v_head, j), dim, r.v_dtype);
-        if (const void* const factors = given(r, FA_OPERAND_V_DESCALE, r.a.v_descale))
-            largest[n] *= std::fabs(load(factors, r.v_descale(b, v_head, j, dim), r.v_factors.dtype));
-        if (const void* const factors = r.v_in_k() ? given(r, FA_OPERAND_K_DESCALE, r.a.k_descale) : nullptr)
-            largest[n] *= std::fabs(load(factors, r.k_descale(b, k_head, j, dim), r.k_factors.dtype));
+        largest[n] = reading.v_in_k() ? largest_of_block(reading.a.k, reading.k(b, k_head, j), dim, reading.k_dtype)
+                                      : largest_of_block(reading.a.v, reading.v(b, v_head, j), dim, reading.v_dtype);
+        if (const void* const factors = given(reading, FA_OPERAND_V_DESCALE, reading.a.v_descale))
+            largest[n] *= std::fabs(load(factors, reading.v_descale(b, v_head, j, dim), reading.v_factors.dtype));
+        if (const void* const factors = reading.v_in_k() ? given(reading, FA_OPERAND_K_DESCALE, reading.a.k_descale) : nullptr)
+            largest[n] *= std::fabs(load(factors, reading.k_descale(b, k_head, j, dim), reading.k_factors.dtype));
     }
     return largest;
 }
 
-Cache load_cache(const Reading& r, int64_t b, int64_t k_head, int64_t v_head, bool bytes) {
+Cache load_cache(const Reading& reading, int64_t b, int64_t k_head, int64_t v_head, bool bytes) {
     Cache cache;
-    for (int64_t j = 0; j < r.keys(b); j++) {
-        std::vector<double> k = widen(r.a.k, r.k(b, k_head, j), r.own_k, r.k_dtype);
+    for (int64_t j = 0; j < reading.keys(b); j++) {
+        std::vector<double> k = widen(reading.a.k, reading.k(b, k_head, j), reading.own_k, reading.k_dtype);
         // An infinite factor of a block, or of a head, counts as NaN; and so does one of a row of q.
-        for (size_t c = 0; c < k.size() && is_block(r.k_dtype); c++)
-            if (!has_finite_factors(r.a.k, r.k(b, k_head, j), int64_t(c), r.k_dtype)) k[c] = kNaN;
-        if (r.k_factor_of_heads() && std::isinf(load(r.a.k_descale, r.k_descale(b, k_head, j), FA_F32))) k[0] = kNaN;
-        std::vector<double> k_size = descale(k, given(r, FA_OPERAND_K_DESCALE, r.a.k_descale), given(r, FA_OPERAND_K_SHIFT, r.a.k_shift),
-                                             r.k_factors.dtype, [&](int64_t c) { return r.k_descale(b, k_head, j, c); });
-        if (r.has(FA_OPERAND_K_TAIL)) {
-            const std::vector<double> tail = widen(r.a.k_tail, r.k_tail(b, k_head, j), r.d.dim_tail, r.k_tail_dtype);
+        for (size_t c = 0; c < k.size() && is_block(reading.k_dtype); c++)
+            if (!has_finite_factors(reading.a.k, reading.k(b, k_head, j), int64_t(c), reading.k_dtype)) k[c] = kNaN;
+        if (reading.k_factor_of_heads() && std::isinf(load(reading.a.k_descale, reading.k_descale(b, k_head, j), FA_F32))) k[0] = kNaN;
+        std::vector<double> k_size =
+            descale(k, given(reading, FA_OPERAND_K_DESCALE, reading.a.k_descale), given(reading, FA_OPERAND_K_SHIFT, reading.a.k_shift),
+                    reading.k_factors.dtype, [&](int64_t c) { return reading.k_descale(b, k_head, j, c); });
+        if (reading.has(FA_OPERAND_K_TAIL)) {
+            const std::vector<double> tail =
+                widen(reading.a.k_tail, reading.k_tail(b, k_head, j), reading.d.dim_tail, reading.k_tail_dtype);
             append(k, tail);
             append(k_size, tail);
         }
         cache.k.push_back(k);
         cache.k_size.push_back(k_size);
-        if (r.v_in_k()) {
-            k.resize(size_t(r.dim_v));
-            k_size.resize(size_t(r.dim_v));
+        if (reading.v_in_k()) {
+            k.resize(size_t(reading.dim_v));
+            k_size.resize(size_t(reading.dim_v));
             cache.v.push_back(k);
             cache.v_size.push_back(k_size);
             continue;
         }
-        std::vector<double> v = widen(r.a.v, r.v(b, v_head, j), r.dim_v, r.v_dtype);
-        cache.v_size.push_back(descale(v, given(r, FA_OPERAND_V_DESCALE, r.a.v_descale), given(r, FA_OPERAND_V_SHIFT, r.a.v_shift),
-                                       r.v_factors.dtype, [&](int64_t c) { return r.v_descale(b, v_head, j, c); }));
+        std::vector<double> v = widen(reading.a.v, reading.v(b, v_head, j), reading.dim_v, reading.v_dtype);
+        cache.v_size.push_back(descale(v, given(reading, FA_OPERAND_V_DESCALE, reading.a.v_descale),
+                                       given(reading, FA_OPERAND_V_SHIFT, reading.a.v_shift), reading.v_factors.dtype,
+                                       [&](int64_t c) { return reading.v_descale(b, v_head, j, c); }));
         cache.v.push_back(v);
     }
-    for (int64_t j = 0; bytes && j < r.keys(b); j++) cache.v_block.push_back(largest_of_values(r, b, k_head, v_head, j));
+    for (int64_t j = 0; bytes && j < reading.keys(b); j++) cache.v_block.push_back(largest_of_values(reading, b, k_head, v_head, j));
     return cache;
 }
 
 double Row::weight(double score) const { return empty() ? 0 : std::exp(score - top) / sum; }
 
-Row load_row(const Reading& r, int64_t b, int64_t h, int64_t i, const Cache& cache, bool bytes) {
-    std::vector<double> q = widen(r.a.q, r.q(b, h, i), r.own_q, r.q_dtype);
-    descale(q, given(r, FA_OPERAND_Q_DESCALE, r.a.q_descale), nullptr, r.q_factors.dtype,
-            [&](int64_t c) { return r.q_descale(b, h, i, c); });
-    if (r.q_factor_of_rows() && std::isinf(load(r.a.q_descale, r.q_descale(b, h, i), FA_F32))) q[0] = kNaN;
-    if (r.has(FA_OPERAND_Q_TAIL)) append(q, widen(r.a.q_tail, r.q_tail(b, h, i), r.d.dim_tail, r.q_tail_dtype));
+Row load_row(const Reading& reading, int64_t b, int64_t h, int64_t i, const Cache& cache, bool bytes) {
+    std::vector<double> q = widen(reading.a.q, reading.q(b, h, i), reading.own_q, reading.q_dtype);
+    descale(q, given(reading, FA_OPERAND_Q_DESCALE, reading.a.q_descale), nullptr, reading.q_factors.dtype,
+            [&](int64_t c) { return reading.q_descale(b, h, i, c); });
+    if (reading.q_factor_of_rows() && std::isinf(load(reading.a.q_descale, reading.q_descale(b, h, i), FA_F32))) q[0] = kNaN;
+    if (reading.has(FA_OPERAND_Q_TAIL))
+        append(q, widen(reading.a.q_tail, reading.q_tail(b, h, i), reading.d.dim_tail, reading.q_tail_dtype));
     Row row{b, h, i, q, bytes ? largest_of_blocks(q) : q, {}, -kInfinity, 0, 0, 0, 0};
-    if (r.has(FA_OPERAND_SINKS)) row.sink = double(r.a.sinks[h]);
+    if (reading.has(FA_OPERAND_SINKS)) row.sink = double(reading.a.sinks[h]);
     row.kappa = std::isfinite(row.sink) ? std::fabs(row.sink) : 0;
     for (int64_t j = 0; j < int64_t(cache.k.size()); j++) {
-        row.scores.push_back(score_of(r, row, j, cache));
+        row.scores.push_back(score_of(reading, row, j, cache));
         const Score& s = row.scores.back();
         if (s.attended && std::isfinite(s.kappa)) row.kappa = std::fmax(row.kappa, s.kappa);
     }

@@ -16,16 +16,16 @@ struct Cache {
     std::vector<std::vector<double>> v_block;  // the largest magnitude that each block could hold; when asked for
 };
 // bytes: as in AttentionOptions.
-Cache load_cache(const Reading& r, int64_t b, int64_t k_head, int64_t v_head, bool bytes = false);
+Cache load_cache(const Reading& reading, int64_t b, int64_t k_head, int64_t v_head, bool bytes = false);
 
 // visit(b, h, cache) for every query head, with the keys and values that it reads.
 template <typename Visit>
-void each_head(const Reading& r, Visit visit, bool bytes = false) {
-    for (int64_t b = 0; b < r.d.batch; b++) {
+void each_head(const Reading& reading, Visit visit, bool bytes = false) {
+    for (int64_t b = 0; b < reading.d.batch; b++) {
         Cache cache;
-        for (int64_t h = 0; h < r.d.heads_q; h++) {
-            if (h == 0 || r.k_head(h) != r.k_head(h - 1) || r.v_head(h) != r.v_head(h - 1))
-                cache = load_cache(r, b, r.k_head(h), r.v_head(h), bytes);
+        for (int64_t h = 0; h < reading.d.heads_q; h++) {
+            if (h == 0 || reading.k_head(h) != reading.k_head(h - 1) || reading.v_head(h) != reading.v_head(h - 1))
+                cache = load_cache(reading, b, reading.k_head(h), reading.v_head(h), bytes);
             visit(b, h, cache);
         }
     }
@@ -42,7 +42,7 @@ struct Row {
     bool empty() const { return sum == 0; }
     double weight(double score) const;  // its share of the whole
 };
-Row load_row(const Reading& r, int64_t b, int64_t h, int64_t i, const Cache& cache, bool bytes = false);
+Row load_row(const Reading& reading, int64_t b, int64_t h, int64_t i, const Cache& cache, bool bytes = false);
 
 std::vector<double> widen(const void* base, int64_t offset, int64_t count, int32_t dtype);
 

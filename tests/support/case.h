@@ -82,7 +82,7 @@ struct BufferOperand {
     uint64_t bit;
     size_t pointer;
     Buffer Case::* buffer;
-    int64_t (*bytes)(const oracle::Reading& r);
+    int64_t (*bytes)(const oracle::Reading& reading);
     bool output;
 };
 struct MetadataOperand {
