@@ -13,9 +13,9 @@ namespace {
 
 constexpr uint64_t kSeed = 20240613;
 
-int64_t small(Random& r) {
+int64_t small(Random& random) {
     static const std::vector<int64_t> values = {0, 0, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 20, 33, 65, 100, -1};
-    return r.pick(values);
+    return random.pick(values);
 }
 
 // Blocks with nothing before or after them.
@@ -36,27 +36,27 @@ class Exact {
         field = static_cast<T*>(make(t));
     }
     // Entries within [low, high], a few beyond.
-    void ints(Random& r, const int32_t*& field, const fa::Tensor& t, int64_t low, int64_t high) {
+    void ints(Random& random, const int32_t*& field, const fa::Tensor& t, int64_t low, int64_t high) {
         int32_t* const to = static_cast<int32_t*>(make(t));
         for (uint64_t i = 0; i < fa::span(t) / 4; i++)
-            to[i] = int32_t(r.one_in(60) ? high + 1 : low + (high > low ? r.below(high - low + 1) : 0));
+            to[i] = int32_t(random.one_in(60) ? high + 1 : low + (high > low ? random.below(high - low + 1) : 0));
         field = to;
     }
     // Pairs, of which a row's ascend where it has but one, or where most are empty.
-    void ranges(Random& r, const int32_t*& field, const fa::Tensor& t, int64_t keys) {
+    void ranges(Random& random, const int32_t*& field, const fa::Tensor& t, int64_t keys) {
         int32_t* const to = static_cast<int32_t*>(make(t));
         for (uint64_t i = 0; i < fa::span(t) / 4; i++)
-            if (t.extent[3] == 1 || r.one_in(9)) to[i] = int32_t(r.below(keys + 2));
+            if (t.extent[3] == 1 || random.one_in(9)) to[i] = int32_t(random.below(keys + 2));
         field = to;
     }
-    void ascending(Random& r, const int32_t*& field, int64_t batch, int64_t longest, int64_t total) {
+    void ascending(Random& random, const int32_t*& field, int64_t batch, int64_t longest, int64_t total) {
         int32_t* const to = static_cast<int32_t*>(make(fa::array_of("cu", nullptr, 4, batch + 1)));
         int64_t at = 0;
         for (int64_t b = 0; b <= batch; b++) {
             to[b] = int32_t(at);
-            at = std::min(total, at + r.below(longest + 1));
+            at = std::min(total, at + random.below(longest + 1));
         }
-        if (r.one_in(20)) to[r.below(batch + 1)] = int32_t(small(r));
+        if (random.one_in(20)) to[random.below(batch + 1)] = int32_t(small(random));
         field = to;
     }
 
@@ -70,7 +70,7 @@ int64_t list_blocks(const fa::Problem& problem) {
 }
 fa::Tensor per_sequence(const fa::Problem& problem) { return fa::array_of("array", nullptr, 4, problem.d.batch); }
 
-void place(Random& r, const fa::Problem& problem, Exact& e, Forward& call) {
+void place(Random& random, const fa::Problem& problem, Exact& e, Forward& call) {
     const fa_attention_desc_t& d = problem.d;
     fa_forward_args_t& a = call.a;
     a = FA_FORWARD_ARGS_INIT;
@@ -85,24 +85,25 @@ void place(Random& r, const fa::Problem& problem, Exact& e, Forward& call) {
         e.give(a.bias, fa::pair_tensor(problem, "bias", nullptr, fa::element_size(d.bias_dtype), d.bias_stride, d.bias_period));
     if (problem.has(FA_OPERAND_BIAS_SCALE)) e.give(a.bias_scale, fa::array_of("bias_scale", nullptr, 4, d.heads_q));
     if (problem.has(FA_OPERAND_MASK)) e.give(a.mask, fa::mask_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_KEY_RANGES)) e.ranges(r, a.key_ranges, fa::key_range_tensor(problem, "key_ranges", nullptr), d.seqlen_k);
+    if (problem.has(FA_OPERAND_KEY_RANGES))
+        e.ranges(random, a.key_ranges, fa::key_range_tensor(problem, "key_ranges", nullptr), d.seqlen_k);
     if (problem.has(FA_OPERAND_KEY_LIST))
-        e.ints(r, a.key_list, fa::key_list_tensor(problem, "key_list", nullptr), -1, list_blocks(problem) - 1);
+        e.ints(random, a.key_list, fa::key_list_tensor(problem, "key_list", nullptr), -1, list_blocks(problem) - 1);
     if (problem.has(FA_OPERAND_FULL_LIST))
-        e.ints(r, a.full_list, fa::key_list_tensor(problem, "full_list", nullptr), -1, list_blocks(problem) - 1);
+        e.ints(random, a.full_list, fa::key_list_tensor(problem, "full_list", nullptr), -1, list_blocks(problem) - 1);
     const fa::Tensor counts = fa::key_list_count_tensor(problem, "counts", nullptr);
-    if (problem.has(FA_OPERAND_KEY_LIST_COUNT)) e.ints(r, a.key_list_count, counts, 0, d.list_max);
-    if (problem.has(FA_OPERAND_FULL_LIST_COUNT)) e.ints(r, a.full_list_count, counts, 0, d.list_max);
+    if (problem.has(FA_OPERAND_KEY_LIST_COUNT)) e.ints(random, a.key_list_count, counts, 0, d.list_max);
+    if (problem.has(FA_OPERAND_FULL_LIST_COUNT)) e.ints(random, a.full_list_count, counts, 0, d.list_max);
     if (problem.has(FA_OPERAND_ALIBI)) e.give(a.alibi_slopes, fa::table_of("alibi", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride));
     if (problem.has(FA_OPERAND_SINKS)) e.give(a.sinks, fa::array_of("sinks", nullptr, 4, d.heads_q));
-    if (problem.has(FA_OPERAND_CAUSAL_OFFSET)) e.ints(r, a.causal_offset, per_sequence(problem), -9, 9);
-    if (problem.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(r, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
-    if (problem.has(FA_OPERAND_CU_SEQLENS_K)) e.ascending(r, a.cu_seqlens_k, d.batch, d.seqlen_k, d.total_k);
-    if (problem.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused_q, per_sequence(problem), 0, problem.packed_q() ? 0 : d.seqlen_q);
-    if (problem.has(FA_OPERAND_SEQUSED_K)) e.ints(r, a.seqused_k, per_sequence(problem), 0, problem.packed_k() ? 0 : d.seqlen_k);
-    if (problem.has(FA_OPERAND_LEFTPAD_K)) e.ints(r, a.leftpad_k, per_sequence(problem), 0, r.one_in(2) ? 0 : 1);
-    if (problem.has(FA_OPERAND_KV_BATCH_IDX)) e.ints(r, a.kv_batch_idx, per_sequence(problem), 0, d.kv_batch - 1);
-    if (problem.has(FA_OPERAND_PAGE_TABLE)) e.ints(r, a.page_table, fa::page_table_tensor(problem, nullptr), 0, d.num_pages - 1);
+    if (problem.has(FA_OPERAND_CAUSAL_OFFSET)) e.ints(random, a.causal_offset, per_sequence(problem), -9, 9);
+    if (problem.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(random, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
+    if (problem.has(FA_OPERAND_CU_SEQLENS_K)) e.ascending(random, a.cu_seqlens_k, d.batch, d.seqlen_k, d.total_k);
+    if (problem.has(FA_OPERAND_SEQUSED_Q)) e.ints(random, a.seqused_q, per_sequence(problem), 0, problem.packed_q() ? 0 : d.seqlen_q);
+    if (problem.has(FA_OPERAND_SEQUSED_K)) e.ints(random, a.seqused_k, per_sequence(problem), 0, problem.packed_k() ? 0 : d.seqlen_k);
+    if (problem.has(FA_OPERAND_LEFTPAD_K)) e.ints(random, a.leftpad_k, per_sequence(problem), 0, random.one_in(2) ? 0 : 1);
+    if (problem.has(FA_OPERAND_KV_BATCH_IDX)) e.ints(random, a.kv_batch_idx, per_sequence(problem), 0, d.kv_batch - 1);
+    if (problem.has(FA_OPERAND_PAGE_TABLE)) e.ints(random, a.page_table, fa::page_table_tensor(problem, nullptr), 0, d.num_pages - 1);
     if (problem.has(FA_OPERAND_Q_DESCALE)) e.give(a.q_descale, fa::q_descale_tensor(problem, nullptr));
     if (problem.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::k_descale_tensor(problem, nullptr));
     if (problem.has(FA_OPERAND_V_DESCALE) && !problem.v_in_k()) e.give(a.v_descale, fa::v_descale_tensor(problem, nullptr));
@@ -114,14 +115,14 @@ void place(Random& r, const fa::Problem& problem, Exact& e, Forward& call) {
     if (problem.has(FA_OPERAND_RNG_STATE)) e.give(a.rng_state, fa::array_of("rng_state", nullptr, 8, 2));
 }
 
-void place(Random& r, const fa::Problem& problem, Exact& e, Backward& call) {
+void place(Random& random, const fa::Problem& problem, Exact& e, Backward& call) {
     Forward f;
-    place(r, problem, e, f);
+    place(random, problem, e, f);
     const fa_attention_desc_t& d = problem.d;
     BackwardArgs a;
     a.f = f.a;
     a.f.scores = nullptr;
-    const bool accumulate = r.one_in(3);
+    const bool accumulate = random.one_in(3);
     a.flags = accumulate ? uint32_t(FA_BACKWARD_ACCUMULATE) : 0;
     const auto like = [&](fa::Tensor t, int32_t dtype) {
         t.element = accumulate ? 4 : fa::element_size(dtype);
@@ -130,22 +131,22 @@ void place(Random& r, const fa::Problem& problem, Exact& e, Backward& call) {
     fa::Tensor dout = fa::o_tensor(problem, nullptr);
     dout.element = fa::element_size(d.q_dtype);
     e.give(a.dout, dout);
-    if (r.one_in(2)) e.give(a.dlse, fa::lse_tensor(problem, nullptr));
-    if (!r.one_in(4)) e.give(a.dq, like(fa::q_tensor(problem, "q", nullptr), d.q_dtype));
-    if (!r.one_in(4)) e.give(a.dk, like(fa::k_tensor(problem, nullptr), d.k_dtype));
-    if (!r.one_in(4)) e.give(a.dv, like(fa::v_tensor(problem, nullptr), d.v_dtype));
-    if (problem.has(FA_OPERAND_BIAS) && r.one_in(2))
+    if (random.one_in(2)) e.give(a.dlse, fa::lse_tensor(problem, nullptr));
+    if (!random.one_in(4)) e.give(a.dq, like(fa::q_tensor(problem, "q", nullptr), d.q_dtype));
+    if (!random.one_in(4)) e.give(a.dk, like(fa::k_tensor(problem, nullptr), d.k_dtype));
+    if (!random.one_in(4)) e.give(a.dv, like(fa::v_tensor(problem, nullptr), d.v_dtype));
+    if (problem.has(FA_OPERAND_BIAS) && random.one_in(2))
         e.give(a.dbias, fa::pair_tensor(problem, "dbias", nullptr, 4, d.bias_stride, d.bias_period));
-    if (problem.has(FA_OPERAND_SINKS) && r.one_in(2)) e.give(a.dsinks, fa::array_of("dsinks", nullptr, 4, d.heads_q));
+    if (problem.has(FA_OPERAND_SINKS) && random.one_in(2)) e.give(a.dsinks, fa::array_of("dsinks", nullptr, 4, d.heads_q));
     call.a = a;
 }
 
-void place(Random& r, const fa::Problem& problem, Exact& e, Merge& call) {
+void place(Random& random, const fa::Problem& problem, Exact& e, Merge& call) {
     const fa_attention_desc_t& d = problem.d;
     fa_merge_args_t& a = call.a;
     a = FA_MERGE_ARGS_INIT;
-    a.flags = d.o_dtype == FA_F32 && problem.has(FA_OPERAND_LSE) && r.one_in(2) ? uint32_t(FA_MERGE_ACCUMULATE) : 0;
-    a.parts = r.below(4);
+    a.flags = d.o_dtype == FA_F32 && problem.has(FA_OPERAND_LSE) && random.one_in(2) ? uint32_t(FA_MERGE_ACCUMULATE) : 0;
+    a.parts = random.below(4);
     const int64_t rows = problem.packed_q() ? d.total_q : d.batch * d.seqlen_q;
     e.give(a.o_parts, fa::array_of("o_parts", nullptr, 4, a.parts * rows * d.heads_q * d.dim_v));
     e.give(a.lse_parts, fa::array_of("lse_parts", nullptr, 4, a.parts * rows * d.heads_q));
@@ -153,73 +154,73 @@ void place(Random& r, const fa::Problem& problem, Exact& e, Merge& call) {
     if (problem.has(FA_OPERAND_LSE)) e.give(a.lse, fa::lse_tensor(problem, nullptr));
     if (problem.has(FA_OPERAND_SINKS)) e.give(a.sinks, fa::array_of("sinks", nullptr, 4, d.heads_q));
     if (problem.has(FA_OPERAND_O_SCALE)) e.give(a.o_scale, fa::array_of("o_scale", nullptr, 4, 1));
-    if (problem.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(r, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
-    if (problem.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused_q, per_sequence(problem), 0, problem.packed_q() ? 0 : d.seqlen_q);
+    if (problem.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(random, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
+    if (problem.has(FA_OPERAND_SEQUSED_Q)) e.ints(random, a.seqused_q, per_sequence(problem), 0, problem.packed_q() ? 0 : d.seqlen_q);
 }
 
-void place(Random& r, const fa::Problem& problem, Exact& e, Append& call) {
+void place(Random& random, const fa::Problem& problem, Exact& e, Append& call) {
     const fa_attention_desc_t& d = problem.d;
     fa_append_kv_args_t& a = call.a;
     a = FA_APPEND_KV_ARGS_INIT;
-    a.seqlen_new = r.below(4);
-    if (r.one_in(2)) {
-        a.total_new = r.below(6);
-        e.ascending(r, a.cu_seqlens_new, d.batch, a.seqlen_new, a.total_new);
+    a.seqlen_new = random.below(4);
+    if (random.one_in(2)) {
+        a.total_new = random.below(6);
+        e.ascending(random, a.cu_seqlens_new, d.batch, a.seqlen_new, a.total_new);
     }
     const int64_t rows = a.cu_seqlens_new ? a.total_new : d.batch * a.seqlen_new;
     e.give(a.k_new, fa::array_of("k_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_k * d.dim_qk));
     if (!problem.v_in_k()) e.give(a.v_new, fa::array_of("v_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_v * d.dim_v));
     e.give(a.k, fa::k_tensor(problem, nullptr));
     if (!problem.v_in_k()) e.give(a.v, fa::v_tensor(problem, nullptr));
-    if (!a.cu_seqlens_new && r.one_in(3)) e.ints(r, a.seqused_new, per_sequence(problem), 0, a.seqlen_new);
-    if (r.one_in(2)) e.ints(r, a.positions, fa::array_of("positions", nullptr, 4, rows), -1, d.seqlen_k - 1);
-    if (problem.has(FA_OPERAND_SEQUSED_K)) e.ints(r, a.seqused_k, per_sequence(problem), 0, d.seqlen_k / 2);
-    if (problem.has(FA_OPERAND_LEFTPAD_K)) e.ints(r, a.leftpad_k, per_sequence(problem), 0, r.one_in(2) ? 0 : 1);
-    if (problem.has(FA_OPERAND_KV_BATCH_IDX)) e.ints(r, a.kv_batch_idx, per_sequence(problem), 0, d.kv_batch - 1);
-    if (problem.has(FA_OPERAND_PAGE_TABLE)) e.ints(r, a.page_table, fa::page_table_tensor(problem, nullptr), 0, d.num_pages - 1);
+    if (!a.cu_seqlens_new && random.one_in(3)) e.ints(random, a.seqused_new, per_sequence(problem), 0, a.seqlen_new);
+    if (random.one_in(2)) e.ints(random, a.positions, fa::array_of("positions", nullptr, 4, rows), -1, d.seqlen_k - 1);
+    if (problem.has(FA_OPERAND_SEQUSED_K)) e.ints(random, a.seqused_k, per_sequence(problem), 0, d.seqlen_k / 2);
+    if (problem.has(FA_OPERAND_LEFTPAD_K)) e.ints(random, a.leftpad_k, per_sequence(problem), 0, random.one_in(2) ? 0 : 1);
+    if (problem.has(FA_OPERAND_KV_BATCH_IDX)) e.ints(random, a.kv_batch_idx, per_sequence(problem), 0, d.kv_batch - 1);
+    if (problem.has(FA_OPERAND_PAGE_TABLE)) e.ints(random, a.page_table, fa::page_table_tensor(problem, nullptr), 0, d.num_pages - 1);
     if (problem.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::k_descale_tensor(problem, nullptr));
     if (problem.has(FA_OPERAND_V_DESCALE) && !problem.v_in_k()) e.give(a.v_descale, fa::v_descale_tensor(problem, nullptr));
     if (problem.has(FA_OPERAND_K_SHIFT)) e.give(a.k_shift, fa::k_descale_tensor(problem, nullptr));
     if (problem.has(FA_OPERAND_V_SHIFT) && !problem.v_in_k()) e.give(a.v_shift, fa::v_descale_tensor(problem, nullptr));
     if (problem.has(FA_OPERAND_K_TAIL)) e.give(a.k_tail, fa::k_tail_tensor(problem, nullptr));
     if (problem.has(FA_OPERAND_DEVICE_STATUS)) e.give(a.device_status, fa::array_of("device_status", nullptr, 4, 1));
-    if (problem.has(FA_OPERAND_K_DESCALE) && (problem.has(FA_OPERAND_V_DESCALE) || problem.v_in_k()) && r.one_in(2))
+    if (problem.has(FA_OPERAND_K_DESCALE) && (problem.has(FA_OPERAND_V_DESCALE) || problem.v_in_k()) && random.one_in(2))
         a.flags |= FA_APPEND_DYNAMIC_SCALE;
-    if (d.dim_qk < 2 || r.one_in(2)) return;
-    a.rotary_dim = 2 * (1 + r.below(d.dim_qk / 2));
-    a.max_position = std::max<int64_t>(d.seqlen_k - r.below(2), 0);
+    if (d.dim_qk < 2 || random.one_in(2)) return;
+    a.rotary_dim = 2 * (1 + random.below(d.dim_qk / 2));
+    a.max_position = std::max<int64_t>(d.seqlen_k - random.below(2), 0);
     e.give(a.cos, fa::array_of("cos", nullptr, 4, a.max_position * a.rotary_dim / 2));
     e.give(a.sin, fa::array_of("sin", nullptr, 4, a.max_position * a.rotary_dim / 2));
 }
 
-void place(Random& r, const fa::Problem& problem, Exact& e, Rotary& call) {
+void place(Random& random, const fa::Problem& problem, Exact& e, Rotary& call) {
     const fa_attention_desc_t& d = problem.d;
     fa_rotary_args_t& a = call.a;
     a = FA_ROTARY_ARGS_INIT;
-    a.rotary_dim = 2 * (1 + r.below(d.dim_qk / 2 + 1));
-    a.max_position = 1 + r.below(2 * d.seqlen_q + 1);
+    a.rotary_dim = 2 * (1 + random.below(d.dim_qk / 2 + 1));
+    a.max_position = 1 + random.below(2 * d.seqlen_q + 1);
     e.give(a.x, fa::q_tensor(problem, "x", nullptr));
-    if (r.one_in(2)) e.give(a.out, fa::q_tensor(problem, "out", nullptr));
+    if (random.one_in(2)) e.give(a.out, fa::q_tensor(problem, "out", nullptr));
     else a.out = const_cast<void*>(a.x);
     e.give(a.cos, fa::array_of("cos", nullptr, 4, a.max_position * a.rotary_dim / 2));
     e.give(a.sin, fa::array_of("sin", nullptr, 4, a.max_position * a.rotary_dim / 2));
-    if (r.one_in(2))
-        e.ints(r, a.positions, fa::array_of("positions", nullptr, 4, problem.packed_q() ? d.total_q : d.batch * d.seqlen_q), 0,
+    if (random.one_in(2))
+        e.ints(random, a.positions, fa::array_of("positions", nullptr, 4, problem.packed_q() ? d.total_q : d.batch * d.seqlen_q), 0,
                a.max_position - 1);
-    if (r.one_in(2)) e.ints(r, a.position_offset, per_sequence(problem), 0, 2);
-    if (problem.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(r, a.cu_seqlens, d.batch, d.seqlen_q, d.total_q);
-    if (problem.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused, per_sequence(problem), 0, problem.packed_q() ? 0 : d.seqlen_q);
+    if (random.one_in(2)) e.ints(random, a.position_offset, per_sequence(problem), 0, 2);
+    if (problem.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(random, a.cu_seqlens, d.batch, d.seqlen_q, d.total_q);
+    if (problem.has(FA_OPERAND_SEQUSED_Q)) e.ints(random, a.seqused, per_sequence(problem), 0, problem.packed_q() ? 0 : d.seqlen_q);
 }
 
 // Strides that nobody steps along, as large as can be: the problem stays the same.
-void spoil_unused(Random& r, const fa::Problem& problem, int32_t op, fa_attention_desc_t* desc) {
+void spoil_unused(Random& random, const fa::Problem& problem, int32_t op, fa_attention_desc_t* desc) {
     const bool attends = op == FA_OP_FORWARD || op == FA_OP_BACKWARD, keys = attends || op == FA_OP_APPEND_KV;
     const uint32_t strided =
         desc->strided & ((attends || op == FA_OP_ROTARY ? FA_STRIDED_Q : 0) | (keys ? FA_STRIDED_K | FA_STRIDED_V : 0) |
                          (attends || op == FA_OP_MERGE ? FA_STRIDED_O | FA_STRIDED_LSE : 0));
     const auto far = [&](const fa::Tensor& t, int dims, int64_t* stride) {
         for (int i = 0; i < dims; i++)
-            if ((t.empty() || t.extent[i] == 1) && i != t.absent && r.one_in(2)) stride[i] = INT64_MAX - r.below(2);
+            if ((t.empty() || t.extent[i] == 1) && i != t.absent && random.one_in(2)) stride[i] = INT64_MAX - random.below(2);
     };
     // Blocks that are the same for all have become one: their strides were stepped along.
     const auto far_factors = [&](const fa::Tensor& t, const int64_t* block, int64_t* stride) {
@@ -289,9 +290,9 @@ TEST(FuzzCall, Merge) { fuzz<Merge>(15000, {merge_padded, merge_packed}); }
 TEST(FuzzCall, Append) { fuzz<Append>(20000, {append_paged, append_packed, append_scaled}); }
 TEST(FuzzCall, Rotary) { fuzz<Rotary>(15000, {rotary_padded, rotary_packed}); }
 
-int64_t tiny(Random& r) {
+int64_t tiny(Random& random) {
     static const std::vector<int64_t> values = {0, 1, 1, 1, 2, 2, 3, 4, 5, 8, 32, 33, -1};
-    return r.pick(values);
+    return random.pick(values);
 }
 
 // Memory of exactly what the strides reach, of those that are right.

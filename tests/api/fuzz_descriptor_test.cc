@@ -186,24 +186,25 @@ void expect_promises(const fa::Problem& problem, int32_t op) {
 }
 
 // An address that is never read: anywhere, aligned or not.
-void* address(Random& r) {
-    switch (r.below(12)) {
+void* address(Random& random) {
+    switch (random.below(12)) {
         case 0: return nullptr;
-        case 1: return reinterpret_cast<void*>(r.word());
-        case 2: return reinterpret_cast<void*>(~uintptr_t(0) - uintptr_t(r.below(4096)));
-        default: return reinterpret_cast<void*>(uintptr_t(1 + r.below(64)) * (r.one_in(2) ? 256 : uint64_t(1) << 32));
+        case 1: return reinterpret_cast<void*>(random.word());
+        case 2: return reinterpret_cast<void*>(~uintptr_t(0) - uintptr_t(random.below(4096)));
+        default: return reinterpret_cast<void*>(uintptr_t(1 + random.below(64)) * (random.one_in(2) ? 256 : uint64_t(1) << 32));
     }
 }
 
 // An array that will be read, with just the entries that it must have.
 class Arrays {
   public:
-    const int32_t* make(Random& r, int64_t count, int64_t bound) {
-        if (r.one_in(8)) return nullptr;
+    const int32_t* make(Random& random, int64_t count, int64_t bound) {
+        if (random.one_in(8)) return nullptr;
         kept_.emplace_back(new int32_t[size_t(count)]);
         int32_t* const to = kept_.back().get();
         for (int64_t i = 0; i < count; i++)
-            to[i] = int32_t(r.one_in(30) ? nasty(r) : r.below(std::min<int64_t>(std::max<int64_t>(bound, 0), INT32_MAX) + 1));
+            to[i] =
+                int32_t(random.one_in(30) ? nasty(random) : random.below(std::min<int64_t>(std::max<int64_t>(bound, 0), INT32_MAX) + 1));
         return to;
     }
 
@@ -224,12 +225,12 @@ int64_t table_entries(const fa::Problem& problem) {
 }
 
 // Ranges and lists: where they are not few, none.
-void pick_masks(Random& r, const fa::Problem& problem, bool host, Arrays& arrays, fa_forward_args_t* a) {
+void pick_masks(Random& random, const fa::Problem& problem, bool host, Arrays& arrays, fa_forward_args_t* a) {
     const auto pick = [&](const int32_t*& field, const fa::Tensor& tensor, int64_t bound) {
         if (!field) return;
         const int64_t entries = int64_t(fa::span(tensor) / 4);
-        if (!host) field = static_cast<int32_t*>(address(r));
-        else field = entries <= kFewEntries * kFewSequences ? arrays.make(r, entries, bound) : nullptr;
+        if (!host) field = static_cast<int32_t*>(address(random));
+        else field = entries <= kFewEntries * kFewSequences ? arrays.make(random, entries, bound) : nullptr;
     };
     const fa::Tensor list = fa::key_list_tensor(problem, "list", nullptr), count = fa::key_list_count_tensor(problem, "count", nullptr);
     pick(a->key_ranges, fa::key_range_tensor(problem, "key_ranges", nullptr), problem.d.seqlen_k);
@@ -237,21 +238,21 @@ void pick_masks(Random& r, const fa::Problem& problem, bool host, Arrays& arrays
     pick(a->key_list_count, count, problem.d.list_max), pick(a->full_list_count, count, problem.d.list_max);
 }
 
-int32_t check(Random& r, const fa::Problem& problem, Forward& call, fa::Message* m) {
+int32_t check(Random& random, const fa::Problem& problem, Forward& call, fa::Message* m) {
     const bool host = readable(problem);
     Arrays arrays;
     fa_forward_args_t& a = call.a;
     const auto pick = [&](auto& field) {
-        if (r.one_in(3) || field) field = static_cast<std::remove_reference_t<decltype(field)>>(address(r));
+        if (random.one_in(3) || field) field = static_cast<std::remove_reference_t<decltype(field)>>(address(random));
     };
     pick(a.q), pick(a.k), pick(a.v), pick(a.o), pick(a.bias), pick(a.stream), pick(a.workspace);
-    if (r.one_in(2)) a.stream = a.workspace = nullptr;
-    for (float** to : {&a.lse, &a.scores}) *to = *to ? static_cast<float*>(address(r)) : nullptr;
+    if (random.one_in(2)) a.stream = a.workspace = nullptr;
+    for (float** to : {&a.lse, &a.scores}) *to = *to ? static_cast<float*>(address(random)) : nullptr;
     a.o_scale = nullptr;
     if (problem.d.heads_q > kGoodHeads) a.bias_scale = nullptr;
-    pick_masks(r, problem, host, arrays, &a);
+    pick_masks(random, problem, host, arrays, &a);
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
-        if (field) field = host ? arrays.make(r, count, bound) : static_cast<int32_t*>(address(r));
+        if (field) field = host ? arrays.make(random, count, bound) : static_cast<int32_t*>(address(random));
     };
     ints(a.cu_seqlens_q, problem.d.batch + 1, problem.d.total_q);
     ints(a.cu_seqlens_k, problem.d.batch + 1, problem.d.total_k);
@@ -265,23 +266,23 @@ int32_t check(Random& r, const fa::Problem& problem, Forward& call, fa::Message*
     return fa::check_forward(problem, &out, host, &regions, m);
 }
 
-int32_t check(Random& r, const fa::Problem& problem, Backward& call, fa::Message* m) {
+int32_t check(Random& random, const fa::Problem& problem, Backward& call, fa::Message* m) {
     const bool host = readable(problem);
     Arrays arrays;
     BackwardArgs& a = call.a;
     const auto pick = [&](auto& field) {
-        if (r.one_in(3)) field = static_cast<std::remove_reference_t<decltype(field)>>(address(r));
+        if (random.one_in(3)) field = static_cast<std::remove_reference_t<decltype(field)>>(address(random));
     };
     pick(a.f.q), pick(a.f.k), pick(a.f.v), pick(a.f.o), pick(a.dout), pick(a.dq), pick(a.dk), pick(a.dv), pick(a.dbias), pick(a.dsinks);
     for (int64_t* stride : {a.dout_stride, a.dq_stride, a.dk_stride, a.dv_stride})
-        if (r.one_in(6)) stride[r.below(4)] = nasty(r), stride[3] = 1;
-    if (r.one_in(4)) a.dlse_stride[r.below(3)] = nasty(r);
-    if (r.one_in(4)) a.dbias_stride[r.below(4)] = nasty(r);
-    if (r.one_in(8)) a.flags ^= 1u << r.below(4);
+        if (random.one_in(6)) stride[random.below(4)] = nasty(random), stride[3] = 1;
+    if (random.one_in(4)) a.dlse_stride[random.below(3)] = nasty(random);
+    if (random.one_in(4)) a.dbias_stride[random.below(4)] = nasty(random);
+    if (random.one_in(8)) a.flags ^= 1u << random.below(4);
     if (problem.d.heads_q > kGoodHeads) a.f.bias_scale = nullptr;
-    pick_masks(r, problem, host, arrays, &a.f);
+    pick_masks(random, problem, host, arrays, &a.f);
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
-        if (field) field = host ? arrays.make(r, count, bound) : static_cast<int32_t*>(address(r));
+        if (field) field = host ? arrays.make(random, count, bound) : static_cast<int32_t*>(address(random));
     };
     ints(a.f.cu_seqlens_q, problem.d.batch + 1, problem.d.total_q);
     ints(a.f.cu_seqlens_k, problem.d.batch + 1, problem.d.total_k);
@@ -303,18 +304,18 @@ int32_t check(Random& r, const fa::Problem& problem, Backward& call, fa::Message
     return FA_OK;
 }
 
-int32_t check(Random& r, const fa::Problem& problem, Merge& call, fa::Message* m) {
+int32_t check(Random& random, const fa::Problem& problem, Merge& call, fa::Message* m) {
     const bool host = readable(problem);
     Arrays arrays;
     fa_merge_args_t& a = call.a;
-    if (r.one_in(2)) a.parts = nasty(r);
-    if (r.one_in(3)) a.o_parts_stride[r.below(5)] = nasty(r), a.o_parts_stride[4] = 1;
-    if (r.one_in(3)) a.lse_parts_stride[r.below(4)] = nasty(r);
-    if (r.one_in(2)) a.o = address(r);
-    if (r.one_in(2)) a.lse = static_cast<float*>(address(r));
+    if (random.one_in(2)) a.parts = nasty(random);
+    if (random.one_in(3)) a.o_parts_stride[random.below(5)] = nasty(random), a.o_parts_stride[4] = 1;
+    if (random.one_in(3)) a.lse_parts_stride[random.below(4)] = nasty(random);
+    if (random.one_in(2)) a.o = address(random);
+    if (random.one_in(2)) a.lse = static_cast<float*>(address(random));
     a.o_scale = nullptr;
-    if (a.cu_seqlens_q) a.cu_seqlens_q = host ? arrays.make(r, problem.d.batch + 1, problem.d.total_q) : nullptr;
-    if (a.seqused_q) a.seqused_q = host ? arrays.make(r, problem.d.batch, problem.d.seqlen_q) : nullptr;
+    if (a.cu_seqlens_q) a.cu_seqlens_q = host ? arrays.make(random, problem.d.batch + 1, problem.d.total_q) : nullptr;
+    if (a.seqused_q) a.seqused_q = host ? arrays.make(random, problem.d.batch, problem.d.seqlen_q) : nullptr;
     fa_merge_args_t out = a;
     fa::Regions regions;
     const fa_status_t status = fa::check_merge(problem, &out, host, &regions, m);
@@ -325,21 +326,21 @@ int32_t check(Random& r, const fa::Problem& problem, Merge& call, fa::Message* m
     return FA_OK;
 }
 
-int32_t check(Random& r, const fa::Problem& problem, Append& call, fa::Message* m) {
+int32_t check(Random& random, const fa::Problem& problem, Append& call, fa::Message* m) {
     Arrays arrays;
     fa_append_kv_args_t& a = call.a;
-    if (r.one_in(3)) a.seqlen_new = nasty(r);
-    if (r.one_in(3)) a.total_new = nasty(r);
-    if (r.one_in(4)) a.k_new_stride[r.below(4)] = nasty(r), a.k_new_stride[3] = 1;
-    if (r.one_in(4)) a.rotary_dim = nasty(r);
-    if (r.one_in(4)) a.max_position = nasty(r);
-    if (r.one_in(4)) a.flags ^= 1u << r.below(4);
-    if (r.one_in(3)) a.k = address(r);
-    if (r.one_in(3)) a.k_descale = static_cast<float*>(address(r));
+    if (random.one_in(3)) a.seqlen_new = nasty(random);
+    if (random.one_in(3)) a.total_new = nasty(random);
+    if (random.one_in(4)) a.k_new_stride[random.below(4)] = nasty(random), a.k_new_stride[3] = 1;
+    if (random.one_in(4)) a.rotary_dim = nasty(random);
+    if (random.one_in(4)) a.max_position = nasty(random);
+    if (random.one_in(4)) a.flags ^= 1u << random.below(4);
+    if (random.one_in(3)) a.k = address(random);
+    if (random.one_in(3)) a.k_descale = static_cast<float*>(address(random));
     const bool host =
         readable(problem) && a.seqlen_new <= kFewEntries && a.total_new <= kFewEntries && a.seqlen_new >= 0 && a.total_new >= 0;
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
-        if (field) field = host ? arrays.make(r, count, bound) : nullptr;
+        if (field) field = host ? arrays.make(random, count, bound) : nullptr;
     };
     ints(a.cu_seqlens_new, problem.d.batch + 1, a.total_new);
     ints(a.seqused_new, problem.d.batch, a.seqlen_new);
@@ -358,16 +359,16 @@ int32_t check(Random& r, const fa::Problem& problem, Append& call, fa::Message* 
     return FA_OK;
 }
 
-int32_t check(Random& r, const fa::Problem& problem, Rotary& call, fa::Message* m) {
+int32_t check(Random& random, const fa::Problem& problem, Rotary& call, fa::Message* m) {
     const bool host = readable(problem) && problem.d.total_q <= kFewEntries;
     Arrays arrays;
     fa_rotary_args_t& a = call.a;
-    if (r.one_in(3)) a.out_stride[r.below(4)] = nasty(r), a.out_stride[3] = 1;
-    if (r.one_in(3)) a.out = address(r);
-    if (r.one_in(4)) a.rotary_dim = nasty(r);
-    if (r.one_in(4)) a.max_position = nasty(r);
+    if (random.one_in(3)) a.out_stride[random.below(4)] = nasty(random), a.out_stride[3] = 1;
+    if (random.one_in(3)) a.out = address(random);
+    if (random.one_in(4)) a.rotary_dim = nasty(random);
+    if (random.one_in(4)) a.max_position = nasty(random);
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
-        if (field) field = host ? arrays.make(r, count, bound) : nullptr;
+        if (field) field = host ? arrays.make(random, count, bound) : nullptr;
     };
     ints(a.cu_seqlens, problem.d.batch + 1, problem.d.total_q);
     ints(a.seqused, problem.d.batch, problem.d.seqlen_q);
@@ -393,9 +394,9 @@ void expect_sentence(fa_status_t status, const fa::Message& m) {
 
 // fa_extent of any pointer of these args, which it does not follow.
 template <class Args>
-void expect_extent(Random& r, const fa_attention_desc_t& desc, int32_t op, const Args& args) {
+void expect_extent(Random& random, const fa_attention_desc_t& desc, int32_t op, const Args& args) {
     const fa::Pointers pointers = fa::pointers_of<Args>();
-    const uint32_t field = r.one_in(20) ? uint32_t(r.word()) : pointers.list[r.below(pointers.count)].offset;
+    const uint32_t field = random.one_in(20) ? uint32_t(random.word()) : pointers.list[random.below(pointers.count)].offset;
     uint64_t bytes = 0;
     const fa_status_t status = fa_extent(&desc, op, &args, field, &bytes);
     fa::Message m{};
@@ -403,8 +404,8 @@ void expect_extent(Random& r, const fa_attention_desc_t& desc, int32_t op, const
     expect_sentence(status, m);
     EXPECT_LE(bytes, uint64_t(INT64_MAX));
 }
-void expect_extent(Random& r, const fa_attention_desc_t& desc, int32_t op, const BackwardArgs& args) {
-    expect_extent<fa_backward_args_t>(r, desc, op, args);
+void expect_extent(Random& random, const fa_attention_desc_t& desc, int32_t op, const BackwardArgs& args) {
+    expect_extent<fa_backward_args_t>(random, desc, op, args);
 }
 
 template <class Call>
