@@ -7,9 +7,9 @@
 namespace test {
 namespace {
 
-std::vector<std::vector<unsigned char>> run_bits(const Handle& handle, BackwardCase& b) {
-    EXPECT_EQ(b.run(handle), FA_OK) << handle.error() << "\n" << b.describe();
-    return {bytes_of(b.dq), bytes_of(b.dk), bytes_of(b.dv), bytes_of(b.dbias), bytes_of(b.dsinks)};
+std::vector<std::vector<unsigned char>> run_bits(const Handle& handle, BackwardCase& backward) {
+    EXPECT_EQ(backward.run(handle), FA_OK) << handle.error() << "\n" << backward.describe();
+    return {bytes_of(backward.dq), bytes_of(backward.dk), bytes_of(backward.dv), bytes_of(backward.dbias), bytes_of(backward.dsinks)};
 }
 
 // Its forward has been run, and dout is there.
@@ -38,12 +38,12 @@ Case big_backward_case(Rng& rng, int32_t dtype = FA_F32) {
 TEST(Failures, F44_F45_F49_F51_F52_same_gradients_for_any_number_of_threads) {
     const Handle handle = make_handle();
     Rng rng(81);
-    const auto same = [&](BackwardCase& b) {
+    const auto same = [&](BackwardCase& backward) {
         ASSERT_TRUE(!testing_the_cpu() || handle.set_threads(1));
-        const auto one = run_bits(handle, b);
+        const auto one = run_bits(handle, backward);
         for (const int64_t threads : {2, 3, 8}) {
             ASSERT_TRUE(!testing_the_cpu() || handle.set_threads(threads));
-            ASSERT_TRUE(run_bits(handle, b) == one) << threads << " threads\n" << b.describe();
+            ASSERT_TRUE(run_bits(handle, backward) == one) << threads << " threads\n" << backward.describe();
         }
     };
     for (const int32_t dtype : {FA_F32, FA_BF16}) {

@@ -10,11 +10,11 @@ namespace test {
 namespace {
 
 // Forward, backward, and the check, for a case that is bound and filled.
-std::string differentiate(const Handle& handle, BackwardCase& b, Rng& rng) {
-    if (b.run_forward(handle) != FA_OK) return "fa_forward_ex: " + handle.error();
-    b.bind(rng);
-    b.fill_normal(rng);
-    return run_and_check(handle, b);
+std::string differentiate(const Handle& handle, BackwardCase& backward, Rng& rng) {
+    if (backward.run_forward(handle) != FA_OK) return "fa_forward_ex: " + handle.error();
+    backward.bind(rng);
+    backward.fill_normal(rng);
+    return run_and_check(handle, backward);
 }
 
 std::string differentiate(const Handle& handle, Case test_case, Rng& rng) {

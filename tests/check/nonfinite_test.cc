@@ -157,7 +157,7 @@ std::string run_forward_rules(const Handle& handle, uint64_t seed) {
 // alone.
 class GradientRules {
   public:
-    explicit GradientRules(const BackwardCase& b) : r(b.reading()), want(oracle::backward(r, r.upstream())) {}
+    explicit GradientRules(const BackwardCase& backward) : r(backward.reading()), want(oracle::backward(r, r.upstream())) {}
 
     std::string check() {
         find_faint();

@@ -130,7 +130,9 @@ class CallersTiles : public testing::TestWithParam<std::tuple<int32_t, Kernel>> 
         b.fill_normal(rng);
         return b;
     }
-    fa_status_t call(const Handle& on, BackwardCase& b) const { return (kernel.is & kBackward) ? b.run(on) : b.run_forward(on); }
+    fa_status_t call(const Handle& on, BackwardCase& backward) const {
+        return (kernel.is & kBackward) ? backward.run(on) : backward.run_forward(on);
+    }
 };
 
 TEST_P(CallersTiles, AreStillConfigured) {

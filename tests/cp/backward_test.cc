@@ -46,7 +46,9 @@ BackwardCase grouped(const Handle& handle, Rng& rng, int32_t dtype = FA_BF16) {
 }
 
 using Bytes = std::vector<unsigned char>;
-std::vector<Bytes> gradients(const BackwardCase& b) { return {bytes_of(b.dq), bytes_of(b.dk), bytes_of(b.dv), bytes_of(b.dsinks)}; }
+std::vector<Bytes> gradients(const BackwardCase& backward) {
+    return {bytes_of(backward.dq), bytes_of(backward.dk), bytes_of(backward.dv), bytes_of(backward.dsinks)};
+}
 
 TEST(CpBackward, UlyssesHasOneDevicesBits) {
     const Handle handle = make_handle();

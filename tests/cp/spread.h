@@ -43,8 +43,8 @@ std::vector<RankResult> run_spread(Case& test_case, const Spread& spread, StandI
 std::string spread_and_check(Case& test_case, const Spread& spread);
 
 // fa_cp_backward of a case whose forward has been run, on one device: dq, dk, dv and dsinks of the case are the ranks'.
-std::vector<RankResult> run_spread_backward(BackwardCase& b, const Spread& spread, StandIn& room);
-std::string spread_and_check_backward(const Handle& handle, BackwardCase& b, const Spread& spread);
+std::vector<RankResult> run_spread_backward(BackwardCase& backward, const Spread& spread, StandIn& room);
+std::string spread_and_check_backward(const Handle& handle, BackwardCase& backward, const Spread& spread);
 
 // Keys are cut at `cuts` (ascending fractions of each sequence's keys); every rank must get the same o and LSE.
 std::string spread_keys_and_check(Case& test_case, const Spread& spread, const std::vector<double>& cuts);

@@ -32,21 +32,23 @@ void move_lse(std::vector<float>& local, const Rank& rank, const float* whole, i
 }
 
 // Gradients that ranks accumulate into begin as the case's.
-void move_gradients(Way way, BackwardCase& b, Rank& rank) {
-    const oracle::BackwardReading r = b.reading();
+void move_gradients(Way way, BackwardCase& backward, Rank& rank) {
+    const oracle::BackwardReading r = backward.reading();
     const bool packed_k = r.has(FA_OPERAND_CU_SEQLENS_K);
-    if (b.a.dq)
-        move_rows(way, rank.dq, rank.rows, rank.packed, r.d.heads_q, b.dq.as(),
+    if (backward.a.dq)
+        move_rows(way, rank.dq, rank.rows, rank.packed, r.d.heads_q, backward.dq.as(),
                   [&](int64_t s, int64_t h, int64_t i) { return r.dq(s, h, i); });
-    if (b.a.dk)
-        move_rows(way, rank.dk, rank.keys, packed_k, r.heads_k, b.dk.as(), [&](int64_t s, int64_t h, int64_t j) { return r.dk(s, h, j); });
-    if (b.a.dv)
-        move_rows(way, rank.dv, rank.keys, packed_k, r.heads_k, b.dv.as(), [&](int64_t s, int64_t h, int64_t j) { return r.dv(s, h, j); });
+    if (backward.a.dk)
+        move_rows(way, rank.dk, rank.keys, packed_k, r.heads_k, backward.dk.as(),
+                  [&](int64_t s, int64_t h, int64_t j) { return r.dk(s, h, j); });
+    if (backward.a.dv)
+        move_rows(way, rank.dv, rank.keys, packed_k, r.heads_k, backward.dv.as(),
+                  [&](int64_t s, int64_t h, int64_t j) { return r.dv(s, h, j); });
 }
 
-Rank cut_backward(BackwardCase& b, const Spread& s, int32_t index) {
-    const oracle::BackwardReading r = b.reading();
-    const Case& c = b.c;
+Rank cut_backward(BackwardCase& backward, const Spread& s, int32_t index) {
+    const oracle::BackwardReading r = backward.reading();
+    const Case& c = backward.c;
     Rank rank = cut_rows(c, s, index);
     rank.backward = true;
     const bool packed_k = r.has(FA_OPERAND_CU_SEQLENS_K);
@@ -57,25 +59,25 @@ Rank cut_backward(BackwardCase& b, const Spread& s, int32_t index) {
               [&](int64_t q, int64_t h, int64_t i) { return r.o(q, h, i); });
     move_lse(rank.lse, rank, c.lse.as<float>(), c.d.heads_q, [&](int64_t q, int64_t h, int64_t i) { return r.lse(q, h, i); });
     rank.dout = local_tensor(r.q_dtype, q_batch, rows, c.d.heads_q, r.dim_v, s.gap);
-    move_rows(Way::in, rank.dout, rank.rows, rank.packed, c.d.heads_q, b.dout.as(),
+    move_rows(Way::in, rank.dout, rank.rows, rank.packed, c.d.heads_q, backward.dout.as(),
               [&](int64_t q, int64_t h, int64_t i) { return r.dout(q, h, i); });
     rank.dlse.assign(rank.lse.size() + 1, std::nanf(""));
-    if (b.a.dlse)
-        move_lse(rank.dlse, rank, b.dlse.as<float>(), c.d.heads_q, [&](int64_t q, int64_t h, int64_t i) { return r.dlse(q, h, i); });
+    if (backward.a.dlse)
+        move_lse(rank.dlse, rank, backward.dlse.as<float>(), c.d.heads_q, [&](int64_t q, int64_t h, int64_t i) { return r.dlse(q, h, i); });
     rank.dq = local_tensor(r.dq_dtype(), q_batch, rows, c.d.heads_q, c.d.dim_qk, s.gap);
     rank.dk = local_tensor(r.dkv_dtype(), k_batch, keys, r.heads_k, c.d.dim_qk, s.gap);
     rank.dv = local_tensor(r.dkv_dtype(), k_batch, keys, r.heads_k, r.dim_v, s.gap);
     rank.dsinks.assign(size_t(c.d.heads_q), std::nanf(""));
     if (r.accumulates()) {
-        move_gradients(Way::in, b, rank);
-        if (b.a.dsinks) memcpy(rank.dsinks.data(), b.dsinks.as(), size_t(b.dsinks.bytes()));
+        move_gradients(Way::in, backward, rank);
+        if (backward.a.dsinks) memcpy(rank.dsinks.data(), backward.dsinks.as(), size_t(backward.dsinks.bytes()));
     }
     return rank;
 }
 
-void point_backward(const BackwardCase& b, const Spread& s, Rank& rank) {
+void point_backward(const BackwardCase& backward, const Spread& s, Rank& rank) {
     point(rank, s.gap > 0);
-    rank.g.flags = b.a.flags;
+    rank.g.flags = backward.a.flags;
     static char nothing;  // a wanted gradient of a rank without rows
     const auto give = [&](LocalTensor& t, bool wanted, bool packed, int64_t* stride) -> void* {
         for (int i = 0; i < 4 && wanted && s.gap > 0; i++) stride[i] = packed && i == 0 ? 0 : t.stride[i];
@@ -83,39 +85,39 @@ void point_backward(const BackwardCase& b, const Spread& s, Rank& rank) {
     };
     const bool packed_k = (rank.d.operands & FA_OPERAND_CU_SEQLENS_K) != 0;
     rank.g.dout = give(rank.dout, true, rank.packed, rank.g.dout_stride);
-    rank.g.dq = give(rank.dq, b.a.dq != nullptr, rank.packed, rank.g.dq_stride);
-    rank.g.dk = give(rank.dk, b.a.dk != nullptr, packed_k, rank.g.dk_stride);
-    rank.g.dv = give(rank.dv, b.a.dv != nullptr, packed_k, rank.g.dv_stride);
-    rank.g.dlse = b.a.dlse ? rank.dlse.data() : nullptr;
-    rank.g.dsinks = b.a.dsinks ? rank.dsinks.data() : nullptr;
+    rank.g.dq = give(rank.dq, backward.a.dq != nullptr, rank.packed, rank.g.dq_stride);
+    rank.g.dk = give(rank.dk, backward.a.dk != nullptr, packed_k, rank.g.dk_stride);
+    rank.g.dv = give(rank.dv, backward.a.dv != nullptr, packed_k, rank.g.dv_stride);
+    rank.g.dlse = backward.a.dlse ? rank.dlse.data() : nullptr;
+    rank.g.dsinks = backward.a.dsinks ? rank.dsinks.data() : nullptr;
 }
 
 }  // namespace
 
-std::vector<RankResult> run_spread_backward(BackwardCase& b, const Spread& s, StandIn& room) {
+std::vector<RankResult> run_spread_backward(BackwardCase& backward, const Spread& s, StandIn& room) {
     std::vector<Rank> ranks;
-    b.reset_outputs();
-    for (int32_t i = 0; i < s.ranks; i++) ranks.push_back(cut_backward(b, s, i));
+    backward.reset_outputs();
+    for (int32_t i = 0; i < s.ranks; i++) ranks.push_back(cut_backward(backward, s, i));
     for (int32_t i = 0; i < s.ranks; i++) {
-        point_backward(b, s, ranks[size_t(i)]);
+        point_backward(backward, s, ranks[size_t(i)]);
         if (s.change_backward) s.change_backward(i, ranks[size_t(i)].g);
     }
     const std::vector<RankResult> results = call_all(ranks, s, room);
     for (Rank& rank : ranks) {
-        move_gradients(Way::out, b, rank);
-        if (!b.a.dsinks) continue;
+        move_gradients(Way::out, backward, rank);
+        if (!backward.a.dsinks) continue;
         EXPECT_EQ(0, memcmp(rank.dsinks.data(), ranks[0].dsinks.data(), rank.dsinks.size() * sizeof(float))) << "ranks' dsinks differ";
-        memcpy(b.dsinks.as(), rank.dsinks.data(), size_t(b.dsinks.bytes()));
+        memcpy(backward.dsinks.as(), rank.dsinks.data(), size_t(backward.dsinks.bytes()));
     }
     return results;
 }
 
-std::string spread_and_check_backward(const Handle& handle, BackwardCase& b, const Spread& s) {
+std::string spread_and_check_backward(const Handle& handle, BackwardCase& backward, const Spread& s) {
     StandIn room(s.ranks);
-    const std::string error = first_error(run_spread_backward(b, s, room));
-    if (!error.empty()) return error + "\n" + b.describe();
-    const std::string fault = b.check(products_of(handle, b));
-    return fault.empty() ? "" : fault + "\n" + b.describe();
+    const std::string error = first_error(run_spread_backward(backward, s, room));
+    if (!error.empty()) return error + "\n" + backward.describe();
+    const std::string fault = backward.check(products_of(handle, backward));
+    return fault.empty() ? "" : fault + "\n" + backward.describe();
 }
 
 }  // namespace test

@@ -135,20 +135,20 @@ std::string BackwardCase::describe() const {
     return text;
 }
 
-oracle::Products products_of(fa_handle_t handle, const BackwardCase& b) {
-    const int32_t stored = b.c.reading().o_dtype, q = b.c.d.q_dtype;
-    const bool coarser = oracle::unit_roundoff(b.c.p_dtype) > oracle::unit_roundoff(stored);
+oracle::Products products_of(fa_handle_t handle, const BackwardCase& backward) {
+    const int32_t stored = backward.c.reading().o_dtype, q = backward.c.d.q_dtype;
+    const bool coarser = oracle::unit_roundoff(backward.c.p_dtype) > oracle::unit_roundoff(stored);
     char text[256] = "";
     // Only matrix units take operands of 16 bits, and do with all that fits them.
-    const bool matrix = fa_explain(handle, &b.c.d, FA_OP_BACKWARD, text, sizeof text) == FA_OK &&
+    const bool matrix = fa_explain(handle, &backward.c.d, FA_OP_BACKWARD, text, sizeof text) == FA_OK &&
                         (strstr(text, "cpu_backward_amx") || strstr(text, "cpu_backward_avx512_bf16"));
-    return {coarser ? b.c.p_dtype : stored, matrix || !testing_the_cpu() ? q : int32_t(FA_F32)};
+    return {coarser ? backward.c.p_dtype : stored, matrix || !testing_the_cpu() ? q : int32_t(FA_F32)};
 }
 
-std::string run_and_check(const Handle& handle, BackwardCase& b) {
-    if (b.run(handle) != FA_OK) return "fa_backward: " + handle.error() + "\n" + b.describe();
-    const std::string fault = b.check(products_of(handle, b));
-    return fault.empty() ? "" : fault + "\n" + b.describe();
+std::string run_and_check(const Handle& handle, BackwardCase& backward) {
+    if (backward.run(handle) != FA_OK) return "fa_backward: " + handle.error() + "\n" + backward.describe();
+    const std::string fault = backward.check(products_of(handle, backward));
+    return fault.empty() ? "" : fault + "\n" + backward.describe();
 }
 
 }  // namespace test

@@ -49,9 +49,9 @@ class BackwardCase {
 };
 
 // The backward of a case whose forward has been run: "" when all is right.
-std::string run_and_check(const Handle& handle, BackwardCase& b);
+std::string run_and_check(const Handle& handle, BackwardCase& backward);
 
 // What the backend rounded on the way, in the forward and in the backward of the case.
-oracle::Products products_of(fa_handle_t handle, const BackwardCase& b);
+oracle::Products products_of(fa_handle_t handle, const BackwardCase& backward);
 
 }  // namespace test

@@ -20,29 +20,29 @@ void stride_gradient(Rng& rng, const oracle::Tensor& primal, bool packed, int64_
 
 }  // namespace
 
-void choose_gradients(Rng& rng, BackwardCase& b) {
-    const oracle::Reading r = b.c.reading();
+void choose_gradients(Rng& rng, BackwardCase& backward) {
+    const oracle::Reading r = backward.c.reading();
     const bool packed_q = r.has(FA_OPERAND_CU_SEQLENS_Q), packed_k = r.has(FA_OPERAND_CU_SEQLENS_K);
-    b.wants_dq = rng.chance(0.85), b.wants_dk = rng.chance(0.85), b.wants_dv = rng.chance(0.85);
-    b.wants_dbias = rng.chance(0.7), b.wants_dsinks = rng.chance(0.7);
-    b.gives_dlse = rng.chance(0.3);
-    if (rng.chance(0.2)) b.a.flags |= FA_BACKWARD_ACCUMULATE;
-    stride_gradient(rng, r.q_tensor, packed_q, b.a.dq_stride);
-    stride_gradient(rng, r.k_tensor, packed_k, b.a.dk_stride);
-    stride_gradient(rng, r.v_tensor, packed_k, b.a.dv_stride);
+    backward.wants_dq = rng.chance(0.85), backward.wants_dk = rng.chance(0.85), backward.wants_dv = rng.chance(0.85);
+    backward.wants_dbias = rng.chance(0.7), backward.wants_dsinks = rng.chance(0.7);
+    backward.gives_dlse = rng.chance(0.3);
+    if (rng.chance(0.2)) backward.a.flags |= FA_BACKWARD_ACCUMULATE;
+    stride_gradient(rng, r.q_tensor, packed_q, backward.a.dq_stride);
+    stride_gradient(rng, r.k_tensor, packed_k, backward.a.dk_stride);
+    stride_gradient(rng, r.v_tensor, packed_k, backward.a.dv_stride);
     if (rng.chance(0.3)) {  // an input: it may be broadcast
-        stride_gradient(rng, r.o_tensor, packed_q, b.a.dout_stride);
-        for (int axis = packed_q ? 1 : 0; axis < 3 && b.a.dout_stride[3] == 1; axis++)
-            if (rng.chance(0.15)) b.a.dout_stride[axis] = 0;
+        stride_gradient(rng, r.o_tensor, packed_q, backward.a.dout_stride);
+        for (int axis = packed_q ? 1 : 0; axis < 3 && backward.a.dout_stride[3] == 1; axis++)
+            if (rng.chance(0.15)) backward.a.dout_stride[axis] = 0;
     }
-    if (b.gives_dlse && rng.chance(0.3)) {
-        random_strides(rng, 3, r.lse_tensor.count.data(), 1, b.a.dlse_stride);
-        if (packed_q) b.a.dlse_stride[0] = 0;
+    if (backward.gives_dlse && rng.chance(0.3)) {
+        random_strides(rng, 3, r.lse_tensor.count.data(), 1, backward.a.dlse_stride);
+        if (packed_q) backward.a.dlse_stride[0] = 0;
     }
     if (r.has(FA_OPERAND_BIAS) && rng.chance(0.5)) {
-        random_strides(rng, 4, r.bias_tensor.count.data(), 1, b.a.dbias_stride);
+        random_strides(rng, 4, r.bias_tensor.count.data(), 1, backward.a.dbias_stride);
         for (int axis = 0; axis < 4; axis++)
-            if (rng.chance(0.3)) b.a.dbias_stride[axis] = 0;
+            if (rng.chance(0.3)) backward.a.dbias_stride[axis] = 0;
     }
 }
 

@@ -12,7 +12,7 @@ Case random_differentiable_case(uint64_t seed);
 Case random_tiny_case(uint64_t seed);
 
 // Which gradients, where they lie, and whether they are added to what is there. Before the backward is bound.
-void choose_gradients(Rng& rng, BackwardCase& b);
+void choose_gradients(Rng& rng, BackwardCase& backward);
 
 // Strides for a tensor of count[0 … axes) elements: axes nested in a random order with random padding. innermost: elements that
 // the innermost nesting must leave room for (a row of a head). A dimension that nobody steps along may have any stride, however large.
