@@ -238,7 +238,7 @@ void pick_masks(Random& random, const fa::Problem& problem, bool host, Arrays& a
     pick(a->key_list_count, count, problem.d.list_max), pick(a->full_list_count, count, problem.d.list_max);
 }
 
-int32_t check(Random& random, const fa::Problem& problem, Forward& call, fa::Message* m) {
+int32_t check(Random& random, const fa::Problem& problem, Forward& call, fa::Message* message) {
     const bool host = readable(problem);
     Arrays arrays;
     fa_forward_args_t& a = call.a;
@@ -263,10 +263,10 @@ int32_t check(Random& random, const fa::Problem& problem, Forward& call, fa::Mes
     ints(a.page_table, table_entries(problem), problem.d.num_pages);
     fa_forward_args_t out = a;
     fa::Regions regions;
-    return fa::check_forward(problem, &out, host, &regions, m);
+    return fa::check_forward(problem, &out, host, &regions, message);
 }
 
-int32_t check(Random& random, const fa::Problem& problem, Backward& call, fa::Message* m) {
+int32_t check(Random& random, const fa::Problem& problem, Backward& call, fa::Message* message) {
     const bool host = readable(problem);
     Arrays arrays;
     BackwardArgs& a = call.a;
@@ -291,7 +291,7 @@ int32_t check(Random& random, const fa::Problem& problem, Backward& call, fa::Me
     ints(a.f.leftpad_k, problem.d.batch, problem.d.seqlen_k);
     fa::CheckedBackward out{call.args(), {}};
     fa::Regions regions;
-    const fa_status_t status = fa::check_backward(problem, &out, host, &regions, m);
+    const fa_status_t status = fa::check_backward(problem, &out, host, &regions, message);
     if (status != FA_OK) return status;
     const std::vector<int64_t> q = query_extent(problem, 1),
                                pairs = {problem.d.bias_period[0], problem.d.bias_period[1], problem.d.seqlen_q, problem.d.seqlen_k};
@@ -304,7 +304,7 @@ int32_t check(Random& random, const fa::Problem& problem, Backward& call, fa::Me
     return FA_OK;
 }
 
-int32_t check(Random& random, const fa::Problem& problem, Merge& call, fa::Message* m) {
+int32_t check(Random& random, const fa::Problem& problem, Merge& call, fa::Message* message) {
     const bool host = readable(problem);
     Arrays arrays;
     fa_merge_args_t& a = call.a;
@@ -318,7 +318,7 @@ int32_t check(Random& random, const fa::Problem& problem, Merge& call, fa::Messa
     if (a.seqused_q) a.seqused_q = host ? arrays.make(random, problem.d.batch, problem.d.seqlen_q) : nullptr;
     fa_merge_args_t out = a;
     fa::Regions regions;
-    const fa_status_t status = fa::check_merge(problem, &out, host, &regions, m);
+    const fa_status_t status = fa::check_merge(problem, &out, host, &regions, message);
     if (status != FA_OK) return status;
     const std::vector<int64_t> q = query_extent(problem, problem.d.dim_v);
     expect_tensor("o_parts", {a.parts, q[0], q[1], q[2], q[3]}, out.o_parts_stride, 4, false);
@@ -326,7 +326,7 @@ int32_t check(Random& random, const fa::Problem& problem, Merge& call, fa::Messa
     return FA_OK;
 }
 
-int32_t check(Random& random, const fa::Problem& problem, Append& call, fa::Message* m) {
+int32_t check(Random& random, const fa::Problem& problem, Append& call, fa::Message* message) {
     Arrays arrays;
     fa_append_kv_args_t& a = call.a;
     if (random.one_in(3)) a.seqlen_new = nasty(random);
@@ -351,7 +351,7 @@ int32_t check(Random& random, const fa::Problem& problem, Append& call, fa::Mess
     ints(a.page_table, table_entries(problem), problem.d.num_pages);
     fa_append_kv_args_t out = a;
     fa::Regions regions;
-    const fa_status_t status = fa::check_append_kv(problem, &out, host, &regions, m);
+    const fa_status_t status = fa::check_append_kv(problem, &out, host, &regions, message);
     if (status != FA_OK) return status;
     const std::vector<int64_t> rows = {out.cu_seqlens_new ? 1 : problem.d.batch, out.cu_seqlens_new ? a.total_new : a.seqlen_new};
     expect_tensor("k_new", {rows[0], rows[1], problem.d.heads_k, problem.d.dim_qk}, out.k_new_stride, bytes_of(problem.d.q_dtype), false);
@@ -359,7 +359,7 @@ int32_t check(Random& random, const fa::Problem& problem, Append& call, fa::Mess
     return FA_OK;
 }
 
-int32_t check(Random& random, const fa::Problem& problem, Rotary& call, fa::Message* m) {
+int32_t check(Random& random, const fa::Problem& problem, Rotary& call, fa::Message* message) {
     const bool host = readable(problem) && problem.d.total_q <= kFewEntries;
     Arrays arrays;
     fa_rotary_args_t& a = call.a;
@@ -376,20 +376,20 @@ int32_t check(Random& random, const fa::Problem& problem, Rotary& call, fa::Mess
     ints(a.position_offset, problem.d.batch, 3);
     fa_rotary_args_t out = a;
     fa::Regions regions;
-    const fa_status_t status = fa::check_rotary(problem, &out, host, &regions, m);
+    const fa_status_t status = fa::check_rotary(problem, &out, host, &regions, message);
     if (status == FA_OK) expect_tensor("out", query_extent(problem, problem.d.dim_qk), out.out_stride, bytes_of(problem.d.q_dtype), true);
     return status;
 }
 
-void expect_sentence(fa_status_t status, const fa::Message& m) {
+void expect_sentence(fa_status_t status, const fa::Message& message) {
     if (status == FA_OK) {
-        EXPECT_STREQ(m.text, "");
+        EXPECT_STREQ(message.text, "");
         return;
     }
     EXPECT_TRUE(status == FA_INVALID_ARGUMENT || status == FA_UNSUPPORTED || status == FA_UNSUPPORTED_FIELD) << status;
-    EXPECT_NE(strstr(m.text, "expected"), nullptr) << m.text;
-    EXPECT_LT(strlen(m.text), sizeof m.text - 1) << m.text;
-    EXPECT_FALSE(tells_an_empty_range(m.text)) << m.text;
+    EXPECT_NE(strstr(message.text, "expected"), nullptr) << message.text;
+    EXPECT_LT(strlen(message.text), sizeof message.text - 1) << message.text;
+    EXPECT_FALSE(tells_an_empty_range(message.text)) << message.text;
 }
 
 // fa_extent of any pointer of these args, which it does not follow.

@@ -31,31 +31,31 @@ namespace {
 constexpr uint64_t kWorkspace = 1000;
 constexpr float kAnswer = 42.f;
 
-fa_status_t answer(fa_status_t status, const char* what, Message* m) {
-    return status == FA_OK ? FA_OK : fail(m, status, "the fake backend says no to %s", what);
+fa_status_t answer(fa_status_t status, const char* what, Message* message) {
+    return status == FA_OK ? FA_OK : fail(message, status, "the fake backend says no to %s", what);
 }
 
-fa_status_t usable(Message* m) { return answer(FAKE_USABLE, "usable", m); }
+fa_status_t usable(Message* message) { return answer(FAKE_USABLE, "usable", message); }
 
 fa_status_t device_count(int32_t* count, Message*) {
     *count = 3;
     return FA_OK;
 }
 
-fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* m) {
-    if (device > 2) return fail(m, FA_NO_DEVICE, "device is %d: the fake backend has 3", device);
+fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* message) {
+    if (device > 2) return fail(message, FA_NO_DEVICE, "device is %d: the fake backend has 3", device);
     info->device = device;
     snprintf(info->name, sizeof info->name, "Fake %d", device);
     snprintf(info->arch, sizeof info->arch, "paper");
     return FA_OK;
 }
 
-fa_status_t create(const Host* host, const fa_create_info_t* info, Context** context, Message* m) {
-    if (FAKE_CREATE != FA_OK) return answer(FAKE_CREATE, "create", m);
-    if (info->backend != FAKE_ID) return fail(m, FA_INTERNAL, "info.backend is %d", info->backend);
-    if (info->device > 2) return fail(m, FA_NO_DEVICE, "device is %d: the fake backend has 3", info->device);
+fa_status_t create(const Host* host, const fa_create_info_t* info, Context** context, Message* message) {
+    if (FAKE_CREATE != FA_OK) return answer(FAKE_CREATE, "create", message);
+    if (info->backend != FAKE_ID) return fail(message, FA_INTERNAL, "info.backend is %d", info->backend);
+    if (info->device > 2) return fail(message, FA_NO_DEVICE, "device is %d: the fake backend has 3", info->device);
     *context = static_cast<Context*>(host->allocate(sizeof(Context), alignof(Context)));
-    if (*context == nullptr) return fail(m, FA_OUT_OF_MEMORY, "no memory for a fake handle");
+    if (*context == nullptr) return fail(message, FA_OUT_OF_MEMORY, "no memory for a fake handle");
     **context = {*host, info->memory, 0};
     host->log(host->log_context, FA_LOG_INFO, "fake handle made");
     return FA_OK;
@@ -63,21 +63,22 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
 
 void destroy(Context* c, bool) { c->host.release(c); }
 
-fa_status_t set(Context* c, int32_t key, int64_t value, Message* m) {
+fa_status_t set(Context* c, int32_t key, int64_t value, Message* message) {
     if (key == FA_PARAM_COUNT_WORK) return FA_DEVICE_ERROR;  // and not a word
-    if (key != FA_PARAM_THREADS) return fail(m, FA_UNSUPPORTED, "the fake backend has no parameter %d", key);
+    if (key != FA_PARAM_THREADS) return fail(message, FA_UNSUPPORTED, "the fake backend has no parameter %d", key);
     c->threads = value;
     return FA_OK;
 }
 
-fa_status_t get(Context* c, int32_t key, int64_t* value, Message* m) {
-    if (key != FA_PARAM_THREADS) return fail(m, FA_UNSUPPORTED, "the fake backend has no parameter %d", key);
+fa_status_t get(Context* c, int32_t key, int64_t* value, Message* message) {
+    if (key != FA_PARAM_THREADS) return fail(message, FA_UNSUPPORTED, "the fake backend has no parameter %d", key);
     *value = c->threads;
     return FA_OK;
 }
 
-fa_status_t plan(const Context*, Plan* plan, Message* m) {
-    if (plan->op != FA_OP_FORWARD) return fail(m, FA_UNSUPPORTED, "the fake backend only pretends to go forward, not op %d", plan->op);
+fa_status_t plan(const Context*, Plan* plan, Message* message) {
+    if (plan->op != FA_OP_FORWARD)
+        return fail(message, FA_UNSUPPORTED, "the fake backend only pretends to go forward, not op %d", plan->op);
     plan->workspace = kWorkspace;
     return FA_OK;
 }
@@ -88,11 +89,11 @@ void explain(const Context* c, const Plan*, char* text, uint64_t n) {
 
 // Of a handle with so many threads, none succeeds.
 constexpr int64_t kUnpreparedThreads = 13;
-fa_status_t prepare(Context* c, const Plan* plan, const void* args, Message* m) {
+fa_status_t prepare(Context* c, const Plan* plan, const void* args, Message* message) {
     const auto* const a = static_cast<const fa_forward_args_t*>(args);
     const bool complete = a->q && a->k && a->v && a->o && a->workspace && a->workspace_size == plan->workspace;
     c->host.log(c->host.log_context, FA_LOG_INFO, complete ? "fake kernel prepared" : "an operand is missing");
-    return answer(c->threads == kUnpreparedThreads ? FA_OUT_OF_MEMORY : FA_OK, "prepare", m);
+    return answer(c->threads == kUnpreparedThreads ? FA_OUT_OF_MEMORY : FA_OK, "prepare", message);
 }
 
 fa_status_t forward(Context*, const Plan* plan, const fa_forward_args_t* a, Message*) {
@@ -103,13 +104,13 @@ fa_status_t forward(Context*, const Plan* plan, const fa_forward_args_t* a, Mess
 }
 
 template <class Args>
-fa_status_t never(Context*, const Plan*, const Args*, Message* m) {
-    return fail(m, FA_INTERNAL, "a call was made that plan() had refused");
+fa_status_t never(Context*, const Plan*, const Args*, Message* message) {
+    return fail(message, FA_INTERNAL, "a call was made that plan() had refused");
 }
 
-fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* m) {
+fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* message) {
     *pointer = c->host.allocate(bytes, 256);
-    return *pointer != nullptr ? FA_OK : fail(m, FA_OUT_OF_MEMORY, "the fake backend has no %llu bytes", (unsigned long long)bytes);
+    return *pointer != nullptr ? FA_OK : fail(message, FA_OUT_OF_MEMORY, "the fake backend has no %llu bytes", (unsigned long long)bytes);
 }
 
 fa_status_t release(Context* c, void* pointer, Message*) {
@@ -122,7 +123,9 @@ fa_status_t copy(Context*, void* to, const void* from, uint64_t bytes, Message*)
     return FA_OK;
 }
 
-fa_status_t synchronize(Context*, uint32_t, void*, Message* m) { return fail(m, FA_DEVICE_ERROR, "the fake device is always broken"); }
+fa_status_t synchronize(Context*, uint32_t, void*, Message* message) {
+    return fail(message, FA_DEVICE_ERROR, "the fake device is always broken");
+}
 
 [[maybe_unused]] constexpr Backend kFake = {FAKE_ABI, FAKE_ID,      "fake",  usable,  device_count, device_info, create,  destroy, set,
                                             get,      sizeof(Plan), plan,    explain, prepare,      forward,     nullptr, never,   never,
@@ -131,13 +134,13 @@ fa_status_t synchronize(Context*, uint32_t, void*, Message* m) { return fail(m, 
 }  // namespace
 }  // namespace fa
 
-extern "C" __attribute__((visibility("default"))) const fa::Backend* FAKE_ENTRY(uint32_t host_abi, fa::Message* m) {
+extern "C" __attribute__((visibility("default"))) const fa::Backend* FAKE_ENTRY(uint32_t host_abi, fa::Message* message) {
 #ifdef FAKE_REFUSES
-    fail(m, FA_BACKEND_INCOMPATIBLE, "this module wants a host younger than %u", host_abi);
+    fail(message, FA_BACKEND_INCOMPATIBLE, "this module wants a host younger than %u", host_abi);
     return nullptr;
 #else
     if (host_abi == fa::kBackendAbi) return &fa::kFake;
-    fail(m, FA_BACKEND_INCOMPATIBLE, "host interface %u", host_abi);
+    fail(message, FA_BACKEND_INCOMPATIBLE, "host interface %u", host_abi);
     return nullptr;
 #endif
 }
