@@ -55,40 +55,40 @@ ForwardCall::ForwardCall(const ForwardCase& test_case) : case_(test_case), rng_(
     fill_tensors();
 }
 
-void ForwardCall::make_operands(const oracle::Reading& shape, fa_forward_args_t& a) {
+void ForwardCall::make_operands(const oracle::Reading& shape, fa_forward_args_t& args) {
     const fa_attention_desc_t& d = shape.d;
-    if (shape.has(FA_OPERAND_LSE)) a.lse = room<float>(shape.lse_tensor.extent());
-    if (shape.has(FA_OPERAND_SCORES)) a.scores = room<float>(shape.scores_tensor.extent());
+    if (shape.has(FA_OPERAND_LSE)) args.lse = room<float>(shape.lse_tensor.extent());
+    if (shape.has(FA_OPERAND_SCORES)) args.scores = room<float>(shape.scores_tensor.extent());
     if (shape.has(FA_OPERAND_BIAS)) {
         const int64_t count = shape.bias_tensor.extent();
         char* bias = room<char>(count, oracle::size_of(shape.bias_dtype));
         for (int64_t i = 0; i < count; ++i) oracle::store(bias, i, shape.bias_dtype, rng_.chance(0.1) ? -INFINITY : rng_.normal());
-        a.bias = bias;
+        args.bias = bias;
     }
     if (shape.has(FA_OPERAND_BIAS_SCALE)) {
         float* scale = room<float>(d.heads_q);
         if (fa_alibi_slopes(d.heads_q, 0, scale) != FA_OK) fail(fa_last_error(nullptr));
-        a.bias_scale = scale;
+        args.bias_scale = scale;
     }
     if (shape.has(FA_OPERAND_MASK)) {
         const int64_t count = shape.mask_tensor.extent();
         uint8_t* mask = room<uint8_t>(count);
         for (int64_t i = 0; i < count; ++i) mask[i] = rng_.chance(0.7);
-        a.mask = mask;
+        args.mask = mask;
     }
     if (shape.has(FA_OPERAND_ALIBI)) {
         float* slopes = room<float>(d.heads_q);
         if (fa_alibi_slopes(d.heads_q, 0, slopes) != FA_OK) fail(fa_last_error(nullptr));
-        a.alibi_slopes = slopes;
+        args.alibi_slopes = slopes;
     }
-    if (shape.has(FA_OPERAND_SINKS)) a.sinks = floats(d.heads_q, -1, 3);
-    if (shape.has(FA_OPERAND_O_SCALE)) a.o_scale = floats(1, 2, 3);
+    if (shape.has(FA_OPERAND_SINKS)) args.sinks = floats(d.heads_q, -1, 3);
+    if (shape.has(FA_OPERAND_O_SCALE)) args.o_scale = floats(1, 2, 3);
     const double unit = shape.k_dtype == FA_I8 ? kIntegerUnit : 1;
-    if (shape.has(FA_OPERAND_Q_DESCALE)) a.q_descale = factors(shape.q_factors, 0.5, 1.5);
-    if (shape.has(FA_OPERAND_K_DESCALE)) a.k_descale = factors(shape.k_factors, 0.5 / unit, 1.5 / unit);
-    if (shape.has(FA_OPERAND_V_DESCALE)) a.v_descale = factors(shape.v_factors, 0.5 / unit, 1.5 / unit);
-    if (shape.has(FA_OPERAND_K_SHIFT)) a.k_shift = factors(shape.k_factors, -1, 1);
-    if (shape.has(FA_OPERAND_V_SHIFT)) a.v_shift = factors(shape.v_factors, -1, 1);
+    if (shape.has(FA_OPERAND_Q_DESCALE)) args.q_descale = factors(shape.q_factors, 0.5, 1.5);
+    if (shape.has(FA_OPERAND_K_DESCALE)) args.k_descale = factors(shape.k_factors, 0.5 / unit, 1.5 / unit);
+    if (shape.has(FA_OPERAND_V_DESCALE)) args.v_descale = factors(shape.v_factors, 0.5 / unit, 1.5 / unit);
+    if (shape.has(FA_OPERAND_K_SHIFT)) args.k_shift = factors(shape.k_factors, -1, 1);
+    if (shape.has(FA_OPERAND_V_SHIFT)) args.v_shift = factors(shape.v_factors, -1, 1);
 }
 
 double ForwardCall::key_value(int64_t j) {

@@ -22,7 +22,7 @@ class ForwardCall {
     T* room(int64_t elements, int64_t element_bytes = sizeof(T));
     const float* floats(int64_t count, double low, double high);
     const void* factors(const oracle::Reading::Factors& f, double low, double high);
-    void make_operands(const oracle::Reading& shape, fa_forward_args_t& a);
+    void make_operands(const oracle::Reading& shape, fa_forward_args_t& args);
     void fill_tensors();
     double key_value(int64_t j);
     double value_value(int64_t j, int64_t c);

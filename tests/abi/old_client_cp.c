@@ -43,9 +43,9 @@ static fa_status_t start(void* user, const fa_cp_message_t* messages, int64_t co
     return FA_OK;
 }
 
-static struct post* arrival(int me, const fa_cp_message_t* m) {
+static struct post* arrival(int me, const fa_cp_message_t* message) {
     for (int i = 0; i < MOST; i++)
-        if (sent[i].used && sent[i].to == me && sent[i].from == m->peer && sent[i].message.tag == m->tag) return &sent[i];
+        if (sent[i].used && sent[i].to == me && sent[i].from == message->peer && sent[i].message.tag == message->tag) return &sent[i];
     return NULL;
 }
 

@@ -26,35 +26,36 @@ struct Row {
 TEST(Convert, NamesTheFieldItsValueAndWhatWasExpected) {
     constexpr fa_status_t I = FA_INVALID_ARGUMENT, F = FA_UNSUPPORTED_FIELD, U = FA_UNSUPPORTED;
     const Row rows[] = {
-        {F, "flags is 0x2:", [](Conversion& c) { c.flags = 2; }},
-        {I, "stream is 0x10: expected NULL without FA_ARGS_STREAM", [](Conversion& c) { c.stream = reinterpret_cast<void*>(16); }},
-        {I, "count is -1:", [](Conversion& c) { c.count = -1; }},
-        {F, "list[1].flags is 0x2:", [](Conversion& c) { c.list[1].flags = 2; }},
-        {F, "list[1].x_dtype is 9:", [](Conversion& c) { c.list[1].x_dtype = 9; }},
-        {F, "list[0].out_dtype is 0:", [](Conversion& c) { c.list[0].out_dtype = 0; }},
-        {I, "list[1].out_dtype is bit:", [](Conversion& c) { c.list[1].out_dtype = FA_BIT; }},
-        {U, "list[1].x_dtype is f32 and out_dtype is e4m3:", [](Conversion& c) { c.list[1].out_dtype = FA_E4M3; }},
+        {F, "flags is 0x2:", [](Conversion& conversion) { conversion.flags = 2; }},
+        {I, "stream is 0x10: expected NULL without FA_ARGS_STREAM",
+         [](Conversion& conversion) { conversion.stream = reinterpret_cast<void*>(16); }},
+        {I, "count is -1:", [](Conversion& conversion) { conversion.count = -1; }},
+        {F, "list[1].flags is 0x2:", [](Conversion& conversion) { conversion.list[1].flags = 2; }},
+        {F, "list[1].x_dtype is 9:", [](Conversion& conversion) { conversion.list[1].x_dtype = 9; }},
+        {F, "list[0].out_dtype is 0:", [](Conversion& conversion) { conversion.list[0].out_dtype = 0; }},
+        {I, "list[1].out_dtype is bit:", [](Conversion& conversion) { conversion.list[1].out_dtype = FA_BIT; }},
+        {U, "list[1].x_dtype is f32 and out_dtype is e4m3:", [](Conversion& conversion) { conversion.list[1].out_dtype = FA_E4M3; }},
         {I, "list[1].out_dtype is f16: expected FA_F32 with",
-         [](Conversion& c) { c.list[1].out_dtype = FA_F16, c.list[1].flags = FA_CONVERT_ACCUMULATE; }},
+         [](Conversion& conversion) { conversion.list[1].out_dtype = FA_F16, conversion.list[1].flags = FA_CONVERT_ACCUMULATE; }},
         {U, "list[1].x_dtype is i8: expected f32, f16 or bf16 with",
-         [](Conversion& c) { c.list[1].x_dtype = FA_I8, c.list[1].flags = FA_CONVERT_ACCUMULATE; }},
-        {I, "list[1].size[0] is -1:", [](Conversion& c) { c.list[1].size[0] = -1; }},
-        {I, "list[1].size[3] is 2147483648:", [](Conversion& c) { c.list[1].size[3] = int64_t(1) << 31; }},
+         [](Conversion& conversion) { conversion.list[1].x_dtype = FA_I8, conversion.list[1].flags = FA_CONVERT_ACCUMULATE; }},
+        {I, "list[1].size[0] is -1:", [](Conversion& conversion) { conversion.list[1].size[0] = -1; }},
+        {I, "list[1].size[3] is 2147483648:", [](Conversion& conversion) { conversion.list[1].size[3] = int64_t(1) << 31; }},
         {I, "list[1].size[3] is 4: expected a multiple of 32 for q8_0",
-         [](Conversion& c) { c.list[1].x_dtype = c.list[1].out_dtype = FA_Q8_0; }},
-        {I, "list[1].x_stride[1] is -1:", [](Conversion& c) { c.list[1].x_stride[1] = -1; }},
-        {U, "list[1].out_stride[3] is 2:", [](Conversion& c) { c.list[1].out_stride[3] = 2; }},
-        {I, "list[1].out_stride is {0, 16, 2, 1}:", [](Conversion& c) { c.list[1].out_stride[2] = 2; }},
+         [](Conversion& conversion) { conversion.list[1].x_dtype = conversion.list[1].out_dtype = FA_Q8_0; }},
+        {I, "list[1].x_stride[1] is -1:", [](Conversion& conversion) { conversion.list[1].x_stride[1] = -1; }},
+        {U, "list[1].out_stride[3] is 2:", [](Conversion& conversion) { conversion.list[1].out_stride[3] = 2; }},
+        {I, "list[1].out_stride is {0, 16, 2, 1}:", [](Conversion& conversion) { conversion.list[1].out_stride[2] = 2; }},
         {I, "list[1].out is 1048576 x 1048576 x 1048576 x 4 elements with out_stride:",
-         [](Conversion& c) {
-             for (int i = 0; i < 3; i++) c.list[1].size[i] = 1 << 20, c.list[1].out_stride[i] = INT64_MAX / 4;
+         [](Conversion& conversion) {
+             for (int i = 0; i < 3; i++) conversion.list[1].size[i] = 1 << 20, conversion.list[1].out_stride[i] = INT64_MAX / 4;
          }},
-        {I, "list[1].out is NULL: expected a pointer", [](Conversion& c) { c.list[1].out = nullptr; }},
+        {I, "list[1].out is NULL: expected a pointer", [](Conversion& conversion) { conversion.list[1].out = nullptr; }},
         {I, "list[1].x is 0x3: expected an address that is a multiple of its alignment, 4",
-         [](Conversion& c) { c.list[1].x = reinterpret_cast<void*>(3); }},
+         [](Conversion& conversion) { conversion.list[1].x = reinterpret_cast<void*>(3); }},
         {I, "list[1].out is 0xfffffffffffffff0 and reaches over",
-         [](Conversion& c) { c.list[1].out = reinterpret_cast<void*>(~uintptr_t(15)); }},
-        {I, "list[1].out is ", [](Conversion& c) { c.list[1].x = c.out + 60; }},
+         [](Conversion& conversion) { conversion.list[1].out = reinterpret_cast<void*>(~uintptr_t(15)); }},
+        {I, "list[1].out is ", [](Conversion& conversion) { conversion.list[1].x = conversion.out + 60; }},
     };
     const Handle handle;
     for (const Row& row : rows) {

@@ -225,7 +225,7 @@ int64_t table_entries(const fa::Problem& problem) {
 }
 
 // Ranges and lists: where they are not few, none.
-void pick_masks(Random& random, const fa::Problem& problem, bool host, Arrays& arrays, fa_forward_args_t* a) {
+void pick_masks(Random& random, const fa::Problem& problem, bool host, Arrays& arrays, fa_forward_args_t* args) {
     const auto pick = [&](const int32_t*& field, const fa::Tensor& tensor, int64_t bound) {
         if (!field) return;
         const int64_t entries = int64_t(fa::span(tensor) / 4);
@@ -233,9 +233,9 @@ void pick_masks(Random& random, const fa::Problem& problem, bool host, Arrays& a
         else field = entries <= kFewEntries * kFewSequences ? arrays.make(random, entries, bound) : nullptr;
     };
     const fa::Tensor list = fa::key_list_tensor(problem, "list", nullptr), count = fa::key_list_count_tensor(problem, "count", nullptr);
-    pick(a->key_ranges, fa::key_range_tensor(problem, "key_ranges", nullptr), problem.d.seqlen_k);
-    pick(a->key_list, list, problem.d.seqlen_k), pick(a->full_list, list, problem.d.seqlen_k);
-    pick(a->key_list_count, count, problem.d.list_max), pick(a->full_list_count, count, problem.d.list_max);
+    pick(args->key_ranges, fa::key_range_tensor(problem, "key_ranges", nullptr), problem.d.seqlen_k);
+    pick(args->key_list, list, problem.d.seqlen_k), pick(args->full_list, list, problem.d.seqlen_k);
+    pick(args->key_list_count, count, problem.d.list_max), pick(args->full_list_count, count, problem.d.list_max);
 }
 
 int32_t check(Random& random, const fa::Problem& problem, Forward& call, fa::Message* message) {

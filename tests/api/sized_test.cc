@@ -76,7 +76,7 @@ TEST(Sized, ForwardArgs) {
     Handle h;
     Forward f;
     padded(&f);
-    check_sized(h, f.a, "fa_forward_args_t", [&](const fa_forward_args_t* a) { return fa_forward_ex(h, &f.d, a); });
+    check_sized(h, f.a, "fa_forward_args_t", [&](const fa_forward_args_t* args) { return fa_forward_ex(h, &f.d, args); });
 }
 
 TEST(Sized, BackwardArgs) {
@@ -84,7 +84,7 @@ TEST(Sized, BackwardArgs) {
     Backward c;
     backward_padded(&c);
     const fa_backward_args_t full = c.args();
-    check_sized(h, full, "fa_backward_args_t", [&](const fa_backward_args_t* a) { return fa_backward(h, &c.d, a); });
+    check_sized(h, full, "fa_backward_args_t", [&](const fa_backward_args_t* args) { return fa_backward(h, &c.d, args); });
     check_sized(h, c.a.f, "fa_forward_args_t", [&](const fa_forward_args_t* f) {
         fa_backward_args_t a = full;
         a.forward = f;
@@ -96,14 +96,14 @@ TEST(Sized, MergeArgs) {
     Handle h;
     Merge c;
     merge_padded(&c);
-    check_sized(h, c.a, "fa_merge_args_t", [&](const fa_merge_args_t* a) { return fa_merge(h, &c.d, a); });
+    check_sized(h, c.a, "fa_merge_args_t", [&](const fa_merge_args_t* args) { return fa_merge(h, &c.d, args); });
 }
 
 TEST(Sized, AppendArgs) {
     Handle h;
     Append c;
     append_paged(&c);
-    check_sized(h, c.a, "fa_append_kv_args_t", [&](const fa_append_kv_args_t* a) { return fa_append_kv(h, &c.d, a); });
+    check_sized(h, c.a, "fa_append_kv_args_t", [&](const fa_append_kv_args_t* args) { return fa_append_kv(h, &c.d, args); });
 }
 
 TEST(Sized, RotaryArgs) {
@@ -111,7 +111,7 @@ TEST(Sized, RotaryArgs) {
     for (const auto good : {rotary_padded, rotary_of_k}) {
         Rotary c;
         good(&c);
-        check_sized(h, c.a, "fa_rotary_args_t", [&](const fa_rotary_args_t* a) { return fa_rotary(h, &c.d, a); });
+        check_sized(h, c.a, "fa_rotary_args_t", [&](const fa_rotary_args_t* args) { return fa_rotary(h, &c.d, args); });
     }
 }
 
@@ -171,14 +171,15 @@ TEST(Sized, DescriptorOfEveryCall) {
 
 TEST(Sized, CreateAndDeviceInfo) {
     const fa_create_info_t info = FA_CREATE_INFO_INIT;
-    check_reads_no_further(nullptr, info, "fa_create_info_t", [](const fa_create_info_t* i) {
+    check_reads_no_further(nullptr, info, "fa_create_info_t", [](const fa_create_info_t* info) {
         fa_handle_t made = nullptr;
-        const fa_status_t status = fa_create(&made, i);
+        const fa_status_t status = fa_create(&made, info);
         fa_destroy(made);
         return status;
     });
     const fa_device_info_t device = {};
-    check_reads_no_further(nullptr, device, "fa_device_info_t", [](fa_device_info_t* d) { return fa_device_info(FA_BACKEND_CPU, 0, d); });
+    check_reads_no_further(nullptr, device, "fa_device_info_t",
+                           [](fa_device_info_t* info) { return fa_device_info(FA_BACKEND_CPU, 0, info); });
     EXPECT_EQ(fa_device_info(FA_BACKEND_CPU, 0, nullptr), FA_INVALID_ARGUMENT);
 }
 

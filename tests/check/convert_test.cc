@@ -52,7 +52,7 @@ class RandomConversions {
     static size_t place(const void* offset) { return reinterpret_cast<size_t>(offset) - 1; }
 
     // Strides of some order of the dimensions, with gaps; returns how many units it reaches over.
-    int64_t strides(const fa_conversion_t& c, int64_t units, bool repeats, int64_t* stride) {
+    int64_t strides(const fa_conversion_t& conversion, int64_t units, bool repeats, int64_t* stride) {
         int order[3] = {0, 1, 2};
         if (rng_.chance(0.4)) std::swap(order[rng_.between(0, 2)], order[rng_.between(0, 2)]);
         int64_t reach = units + (rng_.chance(0.3) ? rng_.between(0, 9) : 0);
@@ -61,7 +61,7 @@ class RandomConversions {
             int64_t& s = stride[order[i]];
             s = reach;
             if (repeats && rng_.chance(0.1)) s = 0;
-            else reach = reach * std::max<int64_t>(c.size[order[i]], 1) + (rng_.chance(0.3) ? rng_.between(0, 9) : 0);
+            else reach = reach * std::max<int64_t>(conversion.size[order[i]], 1) + (rng_.chance(0.3) ? rng_.between(0, 9) : 0);
         }
         return reach;
     }
@@ -99,13 +99,13 @@ class RandomConversions {
 
     // Calls use(first units of x and of out).
     template <class Use>
-    static void each(const fa_conversion_t& c, int64_t units, const Use& use) {
-        for (int64_t i = 0; i < c.size[0]; i++)
-            for (int64_t j = 0; j < c.size[1]; j++)
-                for (int64_t k = 0; k < c.size[2]; k++)
+    static void each(const fa_conversion_t& conversion, int64_t units, const Use& use) {
+        for (int64_t i = 0; i < conversion.size[0]; i++)
+            for (int64_t j = 0; j < conversion.size[1]; j++)
+                for (int64_t k = 0; k < conversion.size[2]; k++)
                     for (int64_t l = 0; l < units; l++)
-                        use(i * c.x_stride[0] + j * c.x_stride[1] + k * c.x_stride[2] + l,
-                            i * c.out_stride[0] + j * c.out_stride[1] + k * c.out_stride[2] + l);
+                        use(i * conversion.x_stride[0] + j * conversion.x_stride[1] + k * conversion.x_stride[2] + l,
+                            i * conversion.out_stride[0] + j * conversion.out_stride[1] + k * conversion.out_stride[2] + l);
     }
 
     void make_finite(int32_t dtype, const int64_t* stride, const int64_t* size, unsigned char* base) {

@@ -109,8 +109,8 @@ TEST(CpFaults, FieldsThatNoMethodKnowsAreRefused) {
 }
 
 TEST(CpFaults, ARankThatRefusesTellsTheOthers) {
-    const std::vector<RankResult> results = changed([](int32_t rank, fa_attention_desc_t&, fa_cp_desc_t&, fa_forward_args_t& a) {
-        if (rank == 1) a.q = nullptr;
+    const std::vector<RankResult> results = changed([](int32_t rank, fa_attention_desc_t&, fa_cp_desc_t&, fa_forward_args_t& args) {
+        if (rank == 1) args.q = nullptr;
     });
     EXPECT_EQ(FA_INVALID_ARGUMENT, results[1].status) << results[1].error;
     for (const size_t other : {0u, 2u}) {
@@ -127,8 +127,8 @@ TEST(CpFaults, RanksThatDifferAllSaySo) {
         {[](int32_t rank, fa_attention_desc_t& desc, fa_cp_desc_t&, fa_forward_args_t&) { desc.softcap = rank == 2 ? 5.f : 0.f; },
          "attention descriptor"},
         {[](int32_t rank, fa_attention_desc_t&, fa_cp_desc_t& s, fa_forward_args_t&) { s.block = rank == 2 ? 1 : 2; }, "fa_cp_desc_t"},
-        {[](int32_t rank, fa_attention_desc_t& desc, fa_cp_desc_t&, fa_forward_args_t& a) {
-             desc.dropout_p = 0.5f, a.dropout_seed = rank == 2 ? 1 : 2;
+        {[](int32_t rank, fa_attention_desc_t& desc, fa_cp_desc_t&, fa_forward_args_t& args) {
+             desc.dropout_p = 0.5f, args.dropout_seed = rank == 2 ? 1 : 2;
          },
          "dropout seeds"},
     };
@@ -172,10 +172,10 @@ TEST(CpFaults, ARankOfAnotherByteOrderIsToldSo) {
 TEST(CpFaults, ARankThatComputesNothingTellsTheOthersAtTheEnd) {
     // The core refuses the piece: this rank's bias is not aligned.
     static float bias[4 * 24 * 24 + 1];
-    const std::vector<RankResult> results = changed([](int32_t rank, fa_attention_desc_t& desc, fa_cp_desc_t&, fa_forward_args_t& a) {
+    const std::vector<RankResult> results = changed([](int32_t rank, fa_attention_desc_t& desc, fa_cp_desc_t&, fa_forward_args_t& args) {
         desc.operands |= FA_OPERAND_BIAS;
         dense_pairs(desc, desc.bias_stride);
-        a.bias = reinterpret_cast<char*>(bias) + (rank == 1 ? 1 : 0);
+        args.bias = reinterpret_cast<char*>(bias) + (rank == 1 ? 1 : 0);
     });
     EXPECT_EQ(FA_INVALID_ARGUMENT, results[1].status) << results[1].error;
     EXPECT_NE(std::string::npos, results[1].error.find("bias")) << results[1].error;

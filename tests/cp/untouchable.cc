@@ -57,8 +57,8 @@ fa_status_t __wrap_fa_free(fa_handle_t handle, void* pointer) {
 WITHIN_THE_CORE(fa_copy, (fa_handle_t h, void* to, const void* from, uint64_t n), (h, to, from, n))
 WITHIN_THE_CORE(fa_copy_async, (fa_handle_t h, void* to, const void* from, uint64_t n, uint32_t flags, void* s), (h, to, from, n, flags, s))
 WITHIN_THE_CORE(fa_convert, (fa_handle_t h, const fa_conversion_t* list, int64_t n, uint32_t flags, void* s), (h, list, n, flags, s))
-WITHIN_THE_CORE(fa_forward_ex, (fa_handle_t h, const fa_attention_desc_t* desc, const fa_forward_args_t* a), (h, desc, a))
-WITHIN_THE_CORE(fa_backward, (fa_handle_t h, const fa_attention_desc_t* desc, const fa_backward_args_t* a), (h, desc, a))
-WITHIN_THE_CORE(fa_merge, (fa_handle_t h, const fa_attention_desc_t* desc, const fa_merge_args_t* a), (h, desc, a))
+WITHIN_THE_CORE(fa_forward_ex, (fa_handle_t h, const fa_attention_desc_t* desc, const fa_forward_args_t* args), (h, desc, args))
+WITHIN_THE_CORE(fa_backward, (fa_handle_t h, const fa_attention_desc_t* desc, const fa_backward_args_t* args), (h, desc, args))
+WITHIN_THE_CORE(fa_merge, (fa_handle_t h, const fa_attention_desc_t* desc, const fa_merge_args_t* args), (h, desc, args))
 
 }  // extern "C"

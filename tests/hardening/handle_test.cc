@@ -20,20 +20,21 @@ TEST(Create, RefusesBadFields) {
         fa_status_t status;
         const char* sentence;
     } rows[] = {
-        {[](fa_create_info_t& i) { i.struct_size = 0; }, FA_INVALID_ARGUMENT, "struct_size of fa_create_info_t is 0"},
-        {[](fa_create_info_t& i) { i.struct_size -= 1; }, FA_INVALID_ARGUMENT, "struct_size of fa_create_info_t is 71"},
-        {[](fa_create_info_t& i) { i.flags = 4; }, FA_UNSUPPORTED_FIELD, "info.flags is 0x4: expected 0"},
-        {[](fa_create_info_t& i) { i.backend = 4; }, FA_UNSUPPORTED_FIELD, "info.backend is 4: expected an FA_BACKEND_ value"},
-        {[](fa_create_info_t& i) { i.backend = -1; }, FA_UNSUPPORTED_FIELD, "info.backend is -1"},
-        {[](fa_create_info_t& i) { i.memory = 3; }, FA_UNSUPPORTED_FIELD, "info.memory is 3: expected an FA_MEMORY_ value"},
-        {[](fa_create_info_t& i) { i.memory = -1; }, FA_UNSUPPORTED_FIELD, "info.memory is -1"},
-        {[](fa_create_info_t& i) { i.log_level = 4; }, FA_UNSUPPORTED_FIELD, "info.log_level is 4: expected an FA_LOG_ value"},
-        {[](fa_create_info_t& i) { i.log_level = -1; }, FA_UNSUPPORTED_FIELD, "info.log_level is -1"},
-        {[](fa_create_info_t& i) { i.device = -1; }, FA_INVALID_ARGUMENT, "info.device is -1: expected 0 or more"},
-        {[](fa_create_info_t& i) { i.device = 1, i.backend = FA_BACKEND_CPU; }, FA_NO_DEVICE, "device is 1"},
-        {[](fa_create_info_t& i) { i.stream = &i; }, FA_INVALID_ARGUMENT, "expected NULL with FA_BACKEND_AUTO"},
-        {[](fa_create_info_t& i) { i.stream = &i, i.backend = FA_BACKEND_CPU; }, FA_INVALID_ARGUMENT, "stream is 0x"},
-        {[](fa_create_info_t& i) { i.backend_dir = "here"; }, FA_INVALID_ARGUMENT, "info.backend_dir is \"here\": expected an absolute"},
+        {[](fa_create_info_t& info) { info.struct_size = 0; }, FA_INVALID_ARGUMENT, "struct_size of fa_create_info_t is 0"},
+        {[](fa_create_info_t& info) { info.struct_size -= 1; }, FA_INVALID_ARGUMENT, "struct_size of fa_create_info_t is 71"},
+        {[](fa_create_info_t& info) { info.flags = 4; }, FA_UNSUPPORTED_FIELD, "info.flags is 0x4: expected 0"},
+        {[](fa_create_info_t& info) { info.backend = 4; }, FA_UNSUPPORTED_FIELD, "info.backend is 4: expected an FA_BACKEND_ value"},
+        {[](fa_create_info_t& info) { info.backend = -1; }, FA_UNSUPPORTED_FIELD, "info.backend is -1"},
+        {[](fa_create_info_t& info) { info.memory = 3; }, FA_UNSUPPORTED_FIELD, "info.memory is 3: expected an FA_MEMORY_ value"},
+        {[](fa_create_info_t& info) { info.memory = -1; }, FA_UNSUPPORTED_FIELD, "info.memory is -1"},
+        {[](fa_create_info_t& info) { info.log_level = 4; }, FA_UNSUPPORTED_FIELD, "info.log_level is 4: expected an FA_LOG_ value"},
+        {[](fa_create_info_t& info) { info.log_level = -1; }, FA_UNSUPPORTED_FIELD, "info.log_level is -1"},
+        {[](fa_create_info_t& info) { info.device = -1; }, FA_INVALID_ARGUMENT, "info.device is -1: expected 0 or more"},
+        {[](fa_create_info_t& info) { info.device = 1, info.backend = FA_BACKEND_CPU; }, FA_NO_DEVICE, "device is 1"},
+        {[](fa_create_info_t& info) { info.stream = &info; }, FA_INVALID_ARGUMENT, "expected NULL with FA_BACKEND_AUTO"},
+        {[](fa_create_info_t& info) { info.stream = &info, info.backend = FA_BACKEND_CPU; }, FA_INVALID_ARGUMENT, "stream is 0x"},
+        {[](fa_create_info_t& info) { info.backend_dir = "here"; }, FA_INVALID_ARGUMENT,
+         "info.backend_dir is \"here\": expected an absolute"},
     };
     for (const auto& row : rows) {
         EXPECT_EQ(create_with(row.change), row.status) << row.sentence;

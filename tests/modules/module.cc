@@ -96,10 +96,10 @@ fa_status_t prepare(Context* c, const Plan* plan, const void* args, Message* mes
     return answer(c->threads == kUnpreparedThreads ? FA_OUT_OF_MEMORY : FA_OK, "prepare", message);
 }
 
-fa_status_t forward(Context*, const Plan* plan, const fa_forward_args_t* a, Message*) {
+fa_status_t forward(Context*, const Plan* plan, const fa_forward_args_t* args, Message*) {
     const fa_attention_desc_t& d = plan->problem.d;
     const int64_t n = d.batch * d.seqlen_q * d.heads_q * d.dim_v;
-    for (int64_t i = 0; i < n; i++) static_cast<float*>(a->o)[i] = kAnswer;
+    for (int64_t i = 0; i < n; i++) static_cast<float*>(args->o)[i] = kAnswer;
     return FA_OK;
 }
 

@@ -45,8 +45,8 @@ bool all_zero(const int64_t (&s)[4]) { return s[0] == 0 && s[1] == 0 && s[2] == 
 }  // namespace
 
 // What fa_rotary turns, as q has it: q itself, or k.
-static fa_attention_desc_t turned_half(fa_attention_desc_t desc, const fa_rotary_args_t& a) {
-    if (!(a.flags & FA_ROTARY_OF_K)) return desc;
+static fa_attention_desc_t turned_half(fa_attention_desc_t desc, const fa_rotary_args_t& args) {
+    if (!(args.flags & FA_ROTARY_OF_K)) return desc;
     if (desc.heads_k != 0) desc.heads_q = desc.heads_k;
     if (desc.k_dtype != 0) desc.q_dtype = desc.k_dtype;
     desc.seqlen_q = desc.seqlen_k, desc.total_q = desc.total_k;
@@ -57,28 +57,28 @@ static fa_attention_desc_t turned_half(fa_attention_desc_t desc, const fa_rotary
     return desc;
 }
 
-std::vector<Write> rotary(const fa_attention_desc_t& given, const fa_rotary_args_t& a) {
-    const fa_attention_desc_t desc = turned_half(given, a);
+std::vector<Write> rotary(const fa_attention_desc_t& given, const fa_rotary_args_t& args) {
+    const fa_attention_desc_t desc = turned_half(given, args);
     fa_forward_args_t meta = FA_FORWARD_ARGS_INIT;
-    meta.cu_seqlens_q = a.cu_seqlens;
-    meta.seqused_q = a.seqused;
+    meta.cu_seqlens_q = args.cu_seqlens;
+    meta.seqused_q = args.seqused;
     const Reading r(desc, meta);
     Tensor to = r.q_tensor;
-    if (!all_zero(a.out_stride)) to.stride = {a.out_stride[0], a.out_stride[1], a.out_stride[2], a.out_stride[3]};
+    if (!all_zero(args.out_stride)) to.stride = {args.out_stride[0], args.out_stride[1], args.out_stride[2], args.out_stride[3]};
     const bool packed = r.has(FA_OPERAND_CU_SEQLENS_Q);
-    const Rotation rotation{a.cos, a.sin, a.rotary_begin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+    const Rotation rotation{args.cos, args.sin, args.rotary_begin, args.rotary_dim, (args.flags & FA_ROTARY_INTERLEAVED) != 0};
 
     std::vector<Write> out;
     for (int64_t b = 0; b < desc.batch; b++) {
         for (int64_t i = 0; i < r.rows(b); i++) {
-            const int64_t row = packed ? a.cu_seqlens[b] + i : i;
-            int64_t position = i + (a.position_offset ? a.position_offset[b] : 0);
-            if (a.positions) position = a.positions[packed ? row : b * desc.seqlen_q + i];
+            const int64_t row = packed ? args.cu_seqlens[b] + i : i;
+            int64_t position = i + (args.position_offset ? args.position_offset[b] : 0);
+            if (args.positions) position = args.positions[packed ? row : b * desc.seqlen_q + i];
             for (int64_t h = 0; h < desc.heads_q; h++) {
-                const std::vector<double> x = read_head(a.x, r.q(b, h, i), desc.dim_qk, desc.q_dtype);
+                const std::vector<double> x = read_head(args.x, r.q(b, h, i), desc.dim_qk, desc.q_dtype);
                 for (int64_t c = 0; c < desc.dim_qk; c++) {
                     const Turned t = turn(x, c, position, rotation);
-                    out.push_back({a.out, to.at(packed ? 0 : b, row, h) + c, desc.q_dtype, t.value, kUlp * t.size});
+                    out.push_back({args.out, to.at(packed ? 0 : b, row, h) + c, desc.q_dtype, t.value, kUlp * t.size});
                 }
             }
         }
@@ -185,15 +185,15 @@ void write_head(const std::vector<Turned>& x, const Arrival& to, std::vector<Wri
 
 }  // namespace
 
-std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv_args_t& a) {
+std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv_args_t& args) {
     fa_forward_args_t meta = FA_FORWARD_ARGS_INIT;
-    meta.kv_batch_idx = a.kv_batch_idx;
-    meta.page_table = a.page_table;
+    meta.kv_batch_idx = args.kv_batch_idx;
+    meta.page_table = args.page_table;
     fa_attention_desc_t plain = desc;  // places are asked for by slot, so left padding must not be added again
     plain.operands &= ~uint32_t(FA_OPERAND_LEFTPAD_K | FA_OPERAND_CU_SEQLENS_K);
     const Reading r(plain, meta);
-    const NewTokens tokens{desc, a};
-    const Rotation rotation{a.cos, a.sin, a.rotary_begin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+    const NewTokens tokens{desc, args};
+    const Rotation rotation{args.cos, args.sin, args.rotary_begin, args.rotary_dim, (args.flags & FA_ROTARY_INTERLEAVED) != 0};
     const Rotation none{};
 
     std::vector<Write> out;
@@ -206,11 +206,11 @@ std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv
                 const int64_t dim = is_k ? desc.dim_qk : r.dim_v, heads = is_k ? r.heads_k : r.heads_v;
                 const int32_t dtype = is_k ? r.k_dtype : r.v_dtype;
                 const Reading::Factors& factors = is_k ? r.k_factors : r.v_factors;
-                const bool dynamic = a.flags & FA_APPEND_DYNAMIC_SCALE && size_of(dtype) == 1;
+                const bool dynamic = args.flags & FA_APPEND_DYNAMIC_SCALE && size_of(dtype) == 1;
                 const bool exact = elements_of(dtype) > 1 || (dynamic && factors.dtype != FA_F32);  // what decides is the f32
                 for (int64_t head = 0; head < heads; head++) {
-                    const int64_t from = tokens.at(is_k ? a.k_new_stride : a.v_new_stride, b, t, head, heads, dim);
-                    const std::vector<double> x = read_head(is_k ? a.k_new : a.v_new, from, dim, desc.q_dtype);
+                    const int64_t from = tokens.at(is_k ? args.k_new_stride : args.v_new_stride, b, t, head, heads, dim);
+                    const std::vector<double> x = read_head(is_k ? args.k_new : args.v_new, from, dim, desc.q_dtype);
                     std::vector<Turned> own, tail;
                     for (int64_t c = 0; c < dim; c++) {
                         const bool behind = is_k && c >= r.own_k;
@@ -218,14 +218,16 @@ std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv
                             .push_back(turn(x, c, slot - tokens.left_padding(b), is_k ? rotation : none, !behind && exact));
                     }
                     Arrival to{};
-                    to.cache = is_k ? a.k : a.v;
+                    to.cache = is_k ? args.k : args.v;
                     to.index = is_k ? r.k(b, head, slot) : r.v(b, head, slot);
                     if (is_nibble(dtype)) to.index *= 2;
                     to.dtype = dtype;
                     to.descale = !(desc.operands & (is_k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE)) ? nullptr
-                                 : is_k                                                                  ? a.k_descale
-                                                                                                         : a.v_descale;
-                    to.shift = !(desc.operands & (is_k ? FA_OPERAND_K_SHIFT : FA_OPERAND_V_SHIFT)) ? nullptr : is_k ? a.k_shift : a.v_shift;
+                                 : is_k                                                                  ? args.k_descale
+                                                                                                         : args.v_descale;
+                    to.shift = !(desc.operands & (is_k ? FA_OPERAND_K_SHIFT : FA_OPERAND_V_SHIFT)) ? nullptr
+                               : is_k                                                              ? args.k_shift
+                                                                                                   : args.v_shift;
                     to.factor_dtype = factors.dtype;
                     to.factor = is_k ? r.k_descale(b, head, slot) : r.v_descale(b, head, slot);
                     to.factor_step = factors.tensor.stride[3];
@@ -234,7 +236,7 @@ std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv
                     write_head(own, to, out);
                     if (tail.empty()) continue;
                     Arrival behind{};
-                    behind.cache = a.k_tail, behind.index = r.k_tail(b, head, slot), behind.dtype = r.k_tail_dtype,
+                    behind.cache = args.k_tail, behind.index = r.k_tail(b, head, slot), behind.dtype = r.k_tail_dtype,
                     behind.block = desc.dim_tail;
                     write_head(tail, behind, out);
                 }

@@ -18,9 +18,9 @@ std::vector<double> row_of(int64_t dim, Value value) {
     return row;
 }
 
-void point(fa_forward_args_t& a, size_t pointer, const Buffer& buffer) {
+void point(fa_forward_args_t& args, size_t pointer, const Buffer& buffer) {
     void* const to = buffer.as();
-    memcpy(reinterpret_cast<char*>(&a) + pointer, &to, sizeof to);
+    memcpy(reinterpret_cast<char*>(&args) + pointer, &to, sizeof to);
 }
 
 void poison(const Buffer& buffer) {
