@@ -46,22 +46,23 @@ class BackwardCall {
 
   private:
     // What an input shares between sequences its gradient may not.
-    static void spread_broadcast(const oracle::Tensor& t, int64_t (&stride)[4]) {
-        if (t.stride[0] != 0 || t.count[0] <= 1) return;
-        stride[0] = t.count[1] * t.count[2] * t.count[3], stride[1] = t.count[2] * t.count[3], stride[2] = t.count[3], stride[3] = 1;
+    static void spread_broadcast(const oracle::Tensor& tensor, int64_t (&stride)[4]) {
+        if (tensor.stride[0] != 0 || tensor.count[0] <= 1) return;
+        stride[0] = tensor.count[1] * tensor.count[2] * tensor.count[3], stride[1] = tensor.count[2] * tensor.count[3],
+        stride[2] = tensor.count[3], stride[3] = 1;
     }
-    void* normals(const oracle::Tensor& t, int32_t dtype) {
-        void* const data = room(t, dtype);
-        for (int64_t i = 0; i < t.extent(); ++i) oracle::store(data, i, dtype, rng_.normal());
+    void* normals(const oracle::Tensor& tensor, int32_t dtype) {
+        void* const data = room(tensor, dtype);
+        for (int64_t i = 0; i < tensor.extent(); ++i) oracle::store(data, i, dtype, rng_.normal());
         return data;
     }
-    void* output(const oracle::Tensor& t, int32_t dtype) {
-        void* const data = room(t, dtype);
+    void* output(const oracle::Tensor& tensor, int32_t dtype) {
+        void* const data = room(tensor, dtype);
         outputs_.push_back(memory_.back().get());
         return data;
     }
-    void* room(const oracle::Tensor& t, int32_t dtype) {
-        const int64_t bytes = std::max<int64_t>(t.extent(), 1) * oracle::size_of(dtype);
+    void* room(const oracle::Tensor& tensor, int32_t dtype) {
+        const int64_t bytes = std::max<int64_t>(tensor.extent(), 1) * oracle::size_of(dtype);
         memory_.push_back(std::make_unique<std::vector<unsigned char>>(size_t(bytes)));
         return memory_.back()->data();
     }

@@ -16,7 +16,7 @@ struct Sizes {
     int64_t sets;
     Sizes(const Load& load, int32_t backend) {
         const oracle::Reading r(load.desc, fa_forward_args_t FA_FORWARD_ARGS_INIT);
-        const auto bytes = [](const oracle::Tensor& t, int32_t dtype) { return uint64_t(t.extent() * oracle::size_of(dtype)); };
+        const auto bytes = [](const oracle::Tensor& tensor, int32_t dtype) { return uint64_t(tensor.extent() * oracle::size_of(dtype)); };
         q = bytes(r.q_tensor, r.q_dtype);
         k = aligned(bytes(r.k_tensor, r.k_dtype));
         v = aligned(bytes(r.v_tensor, r.v_dtype));
@@ -56,7 +56,9 @@ double flops_of(const Load& load) {
 double cache_bytes_of(const Load& load) {
     const fa_attention_desc_t& d = load.desc;
     const oracle::Reading r(d, fa_forward_args_t FA_FORWARD_ARGS_INIT);
-    const auto row = [](const oracle::Tensor& t, int32_t dtype) { return double(t.count[2] * t.count[3] * oracle::size_of(dtype)); };
+    const auto row = [](const oracle::Tensor& tensor, int32_t dtype) {
+        return double(tensor.count[2] * tensor.count[3] * oracle::size_of(dtype));
+    };
     const double keys = load.lengths.empty() ? double(d.batch) * double(d.seqlen_k) : double(d.total_k);
     return keys * (row(r.k_tensor, r.k_dtype) + row(r.v_tensor, r.v_dtype));
 }

@@ -24,29 +24,29 @@ class Exact {
     ~Exact() {
         for (void* block : blocks_) free(block);
     }
-    void* make(const fa::Tensor& t) {
-        const size_t bytes = size_t(fa::span(t));
+    void* make(const fa::Tensor& tensor) {
+        const size_t bytes = size_t(fa::span(tensor));
         void* const to = malloc(bytes);
         memset(to, 0, bytes);
         blocks_.push_back(to);
         return to;
     }
     template <class T>
-    void give(T*& field, const fa::Tensor& t) {
-        field = static_cast<T*>(make(t));
+    void give(T*& field, const fa::Tensor& tensor) {
+        field = static_cast<T*>(make(tensor));
     }
     // Entries within [low, high], a few beyond.
-    void ints(Random& random, const int32_t*& field, const fa::Tensor& t, int64_t low, int64_t high) {
-        int32_t* const to = static_cast<int32_t*>(make(t));
-        for (uint64_t i = 0; i < fa::span(t) / 4; i++)
+    void ints(Random& random, const int32_t*& field, const fa::Tensor& tensor, int64_t low, int64_t high) {
+        int32_t* const to = static_cast<int32_t*>(make(tensor));
+        for (uint64_t i = 0; i < fa::span(tensor) / 4; i++)
             to[i] = int32_t(random.one_in(60) ? high + 1 : low + (high > low ? random.below(high - low + 1) : 0));
         field = to;
     }
     // Pairs, of which a row's ascend where it has but one, or where most are empty.
-    void ranges(Random& random, const int32_t*& field, const fa::Tensor& t, int64_t keys) {
-        int32_t* const to = static_cast<int32_t*>(make(t));
-        for (uint64_t i = 0; i < fa::span(t) / 4; i++)
-            if (t.extent[3] == 1 || random.one_in(9)) to[i] = int32_t(random.below(keys + 2));
+    void ranges(Random& random, const int32_t*& field, const fa::Tensor& tensor, int64_t keys) {
+        int32_t* const to = static_cast<int32_t*>(make(tensor));
+        for (uint64_t i = 0; i < fa::span(tensor) / 4; i++)
+            if (tensor.extent[3] == 1 || random.one_in(9)) to[i] = int32_t(random.below(keys + 2));
         field = to;
     }
     void ascending(Random& random, const int32_t*& field, int64_t batch, int64_t longest, int64_t total) {
@@ -124,9 +124,9 @@ void place(Random& random, const fa::Problem& problem, Exact& e, Backward& call)
     a.f.scores = nullptr;
     const bool accumulate = random.one_in(3);
     a.flags = accumulate ? uint32_t(FA_BACKWARD_ACCUMULATE) : 0;
-    const auto like = [&](fa::Tensor t, int32_t dtype) {
-        t.element = accumulate ? 4 : fa::element_size(dtype);
-        return t;
+    const auto like = [&](fa::Tensor tensor, int32_t dtype) {
+        tensor.element = accumulate ? 4 : fa::element_size(dtype);
+        return tensor;
     };
     fa::Tensor dout = fa::o_tensor(problem, nullptr);
     dout.element = fa::element_size(d.q_dtype);
@@ -218,13 +218,14 @@ void spoil_unused(Random& random, const fa::Problem& problem, int32_t op, fa_att
     const uint32_t strided =
         desc->strided & ((attends || op == FA_OP_ROTARY ? FA_STRIDED_Q : 0) | (keys ? FA_STRIDED_K | FA_STRIDED_V : 0) |
                          (attends || op == FA_OP_MERGE ? FA_STRIDED_O | FA_STRIDED_LSE : 0));
-    const auto far = [&](const fa::Tensor& t, int dims, int64_t* stride) {
+    const auto far = [&](const fa::Tensor& tensor, int dims, int64_t* stride) {
         for (int i = 0; i < dims; i++)
-            if ((t.empty() || t.extent[i] == 1) && i != t.absent && random.one_in(2)) stride[i] = INT64_MAX - random.below(2);
+            if ((tensor.empty() || tensor.extent[i] == 1) && i != tensor.absent && random.one_in(2))
+                stride[i] = INT64_MAX - random.below(2);
     };
     // Blocks that are the same for all have become one: their strides were stepped along.
-    const auto far_factors = [&](const fa::Tensor& t, const int64_t* block, int64_t* stride) {
-        if (block[0] <= 1 && block[1] == 0) far(t, 4, stride);
+    const auto far_factors = [&](const fa::Tensor& tensor, const int64_t* block, int64_t* stride) {
+        if (block[0] <= 1 && block[1] == 0) far(tensor, 4, stride);
     };
     if (strided & FA_STRIDED_Q) far(fa::q_tensor(problem, "q", nullptr), 3, desc->q_stride);
     if (strided & FA_STRIDED_K) far(fa::k_tensor(problem, nullptr), 3, desc->k_stride);

@@ -10,22 +10,23 @@ namespace {
 using fa::Tensor;
 
 // Offsets of all elements, in elements.
-std::vector<int64_t> offsets(const Tensor& t) {
+std::vector<int64_t> offsets(const Tensor& tensor) {
     std::vector<int64_t> all = {0};
-    for (int i = 0; i < t.rank; i++) {
+    for (int i = 0; i < tensor.rank; i++) {
         std::vector<int64_t> next;
         for (const int64_t at : all) {
-            for (int64_t x = 0; x < t.extent[i]; x++) next.push_back(at + x * t.stride[i]);
+            for (int64_t x = 0; x < tensor.extent[i]; x++) next.push_back(at + x * tensor.stride[i]);
         }
         all = next;
     }
     return all;
 }
 
-std::vector<uintptr_t> bytes(const Tensor& t) {  // in order
+std::vector<uintptr_t> bytes(const Tensor& tensor) {  // in order
     std::vector<uintptr_t> all;
-    for (const int64_t at : offsets(t)) {
-        for (int b = 0; b < t.element; b++) all.push_back(reinterpret_cast<uintptr_t>(t.base) + uintptr_t(at * t.element + b));
+    for (const int64_t at : offsets(tensor)) {
+        for (int b = 0; b < tensor.element; b++)
+            all.push_back(reinterpret_cast<uintptr_t>(tensor.base) + uintptr_t(at * tensor.element + b));
     }
     std::sort(all.begin(), all.end());
     return all;

@@ -22,7 +22,7 @@ struct SparseCase {
           lse(bytes(reading.lse_tensor, FA_F32)) {
         a.q = q.as<void>(), a.k = k.as<void>(), a.v = v.as<void>(), a.o = o.as<void>(), a.lse = lse.as<float>();
     }
-    static uint64_t bytes(const oracle::Tensor& t, int32_t dtype) { return uint64_t(t.extent() * oracle::size_of(dtype)); }
+    static uint64_t bytes(const oracle::Tensor& tensor, int32_t dtype) { return uint64_t(tensor.extent() * oracle::size_of(dtype)); }
     bool mapped() const { return a.q && a.k && a.v && a.o && a.lse; }
 
     std::string run(const Handle& handle) {

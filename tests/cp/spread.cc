@@ -38,8 +38,8 @@ int64_t rows_in(const std::vector<fa_cp_range_t>& ranges) {  // of a local tenso
 }  // namespace
 
 void point(Rank& r, bool strided) {
-    const auto strides = [&](const LocalTensor& t, int64_t* to) {
-        for (int i = 0; i < 4 && strided; i++) to[i] = t.stride[i];
+    const auto strides = [&](const LocalTensor& tensor, int64_t* to) {
+        for (int i = 0; i < 4 && strided; i++) to[i] = tensor.stride[i];
     };
     if (strided) r.d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O;
     strides(r.q, r.d.q_stride), strides(r.k, r.d.k_stride), strides(r.v, r.d.v_stride), strides(r.o, r.d.o_stride);

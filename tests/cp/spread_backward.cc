@@ -79,9 +79,9 @@ void point_backward(const BackwardCase& backward, const Spread& s, Rank& rank) {
     point(rank, s.gap > 0);
     rank.g.flags = backward.a.flags;
     static char nothing;  // a wanted gradient of a rank without rows
-    const auto give = [&](LocalTensor& t, bool wanted, bool packed, int64_t* stride) -> void* {
-        for (int i = 0; i < 4 && wanted && s.gap > 0; i++) stride[i] = packed && i == 0 ? 0 : t.stride[i];
-        return !wanted ? nullptr : t.bytes.empty() ? &nothing : t.bytes.data();
+    const auto give = [&](LocalTensor& tensor, bool wanted, bool packed, int64_t* stride) -> void* {
+        for (int i = 0; i < 4 && wanted && s.gap > 0; i++) stride[i] = packed && i == 0 ? 0 : tensor.stride[i];
+        return !wanted ? nullptr : tensor.bytes.empty() ? &nothing : tensor.bytes.data();
     };
     const bool packed_k = (rank.d.operands & FA_OPERAND_CU_SEQLENS_K) != 0;
     rank.g.dout = give(rank.dout, true, rank.packed, rank.g.dout_stride);

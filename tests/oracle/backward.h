@@ -63,8 +63,8 @@ class BackwardReading : public Reading {
     int64_t leftpad(int64_t b) const { return has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k[b] : 0; }
 
   private:
-    int64_t of_row(const Tensor& t, int64_t b, int64_t h, int64_t i) const;
-    int64_t of_slot(const Tensor& t, int64_t b, int64_t kv_head, int64_t slot) const;
+    int64_t of_row(const Tensor& tensor, int64_t b, int64_t h, int64_t i) const;
+    int64_t of_slot(const Tensor& tensor, int64_t b, int64_t kv_head, int64_t slot) const;
 };
 
 }  // namespace oracle

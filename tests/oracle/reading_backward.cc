@@ -7,9 +7,9 @@ namespace {
 
 // The tensor by strides of its own; when they are all zero, by those that it has already.
 template <size_t N>
-Tensor restrided(Tensor t, const int64_t (&strides)[N]) {
-    if (std::any_of(strides, strides + N, [](int64_t s) { return s != 0; })) std::copy_n(strides, N, t.stride.begin());
-    return t;
+Tensor restrided(Tensor tensor, const int64_t (&strides)[N]) {
+    if (std::any_of(strides, strides + N, [](int64_t s) { return s != 0; })) std::copy_n(strides, N, tensor.stride.begin());
+    return tensor;
 }
 
 }  // namespace
@@ -24,11 +24,11 @@ BackwardReading::BackwardReading(const fa_attention_desc_t& desc, const fa_backw
       dv_tensor(restrided(v_tensor, args.dv_stride)),
       dbias_tensor(restrided(bias_tensor, args.dbias_stride)) {}
 
-int64_t BackwardReading::of_row(const Tensor& t, int64_t b, int64_t h, int64_t i) const {
-    return has(FA_OPERAND_CU_SEQLENS_Q) ? t.at(0, a.cu_seqlens_q[b] + i, h) : t.at(b, i, h);
+int64_t BackwardReading::of_row(const Tensor& tensor, int64_t b, int64_t h, int64_t i) const {
+    return has(FA_OPERAND_CU_SEQLENS_Q) ? tensor.at(0, a.cu_seqlens_q[b] + i, h) : tensor.at(b, i, h);
 }
-int64_t BackwardReading::of_slot(const Tensor& t, int64_t b, int64_t kv_head, int64_t slot) const {
-    return has(FA_OPERAND_CU_SEQLENS_K) ? t.at(0, a.cu_seqlens_k[b] + slot, kv_head) : t.at(b, slot, kv_head);
+int64_t BackwardReading::of_slot(const Tensor& tensor, int64_t b, int64_t kv_head, int64_t slot) const {
+    return has(FA_OPERAND_CU_SEQLENS_K) ? tensor.at(0, a.cu_seqlens_k[b] + slot, kv_head) : tensor.at(b, slot, kv_head);
 }
 int64_t BackwardReading::dlse(int64_t b, int64_t h, int64_t i) const {
     return has(FA_OPERAND_CU_SEQLENS_Q) ? dlse_tensor.at(0, h, a.cu_seqlens_q[b] + i) : dlse_tensor.at(b, h, i);
