@@ -39,63 +39,66 @@ struct Result {
 
 // ---- shapes of one's own
 
-void set_cache(fa_attention_desc_t& desc, const BenchOptions& o) {
-    desc.heads_k = o.heads_k;
-    desc.dim_v = o.dim_v;
-    if (o.v_in_k) desc.flags |= FA_V_IN_K;
-    if (!o.k_dtype.empty()) desc.k_dtype = value_of(cache_types(), o.k_dtype);
+void set_cache(fa_attention_desc_t& desc, const BenchOptions& options) {
+    desc.heads_k = options.heads_k;
+    desc.dim_v = options.dim_v;
+    if (options.v_in_k) desc.flags |= FA_V_IN_K;
+    if (!options.k_dtype.empty()) desc.k_dtype = value_of(cache_types(), options.k_dtype);
     if (desc.k_dtype == FA_I8)
-        desc.operands |= FA_OPERAND_K_DESCALE | (o.v_in_k ? 0 : FA_OPERAND_V_DESCALE);  // one factor for all: strides of 0
-    if (o.page_size == 0) return;
+        desc.operands |= FA_OPERAND_K_DESCALE | (options.v_in_k ? 0 : FA_OPERAND_V_DESCALE);  // one factor for all: strides of 0
+    if (options.page_size == 0) return;
     desc.operands |= FA_OPERAND_PAGE_TABLE;
-    desc.page_size = o.page_size;
-    desc.num_pages = desc.batch * ((desc.seqlen_k + o.page_size - 1) / o.page_size);
+    desc.page_size = options.page_size;
+    desc.num_pages = desc.batch * ((desc.seqlen_k + options.page_size - 1) / options.page_size);
 }
 
-Load own_load(const std::string& dtype, const Shape& shape, const BenchOptions& o) {
-    Load load{"shapes", text_of_shape(shape) + (o.backward ? " backward" : ""), dtype, describe(dtype, shape, o.keys ? o.keys : shape.n),
-              o.cold};
-    set_masks(load.desc, o.masks);
-    if (o.softcap && *o.softcap <= 0) misuse("--softcap is ", *o.softcap, "; expected a number above 0");
-    load.desc.softcap = o.softcap.value_or(0);
-    set_cache(load.desc, o);
-    load.desc.algorithm = value_of(kAlgorithms, o.algorithm);
-    load.desc.precision = value_of(kPrecisions, o.precision);
-    load.desc.num_splits = int32_t(o.num_splits);
-    if (o.deterministic) load.desc.flags |= FA_DETERMINISTIC;
-    return o.backward ? gradients(load) : load;
+Load own_load(const std::string& dtype, const Shape& shape, const BenchOptions& options) {
+    Load load{"shapes", text_of_shape(shape) + (options.backward ? " backward" : ""), dtype,
+              describe(dtype, shape, options.keys ? options.keys : shape.n), options.cold};
+    set_masks(load.desc, options.masks);
+    if (options.softcap && *options.softcap <= 0) misuse("--softcap is ", *options.softcap, "; expected a number above 0");
+    load.desc.softcap = options.softcap.value_or(0);
+    set_cache(load.desc, options);
+    load.desc.algorithm = value_of(kAlgorithms, options.algorithm);
+    load.desc.precision = value_of(kPrecisions, options.precision);
+    load.desc.num_splits = int32_t(options.num_splits);
+    if (options.deterministic) load.desc.flags |= FA_DETERMINISTIC;
+    return options.backward ? gradients(load) : load;
 }
 
-bool about_shapes(const BenchOptions& o) {
-    return o.keys || o.heads_k || o.dim_v || o.v_in_k || o.page_size || o.num_splits || o.backward || o.deterministic || o.cold ||
-           o.softcap || o.masks.any() || !o.k_dtype.empty() || o.algorithm != "flash" || o.precision != "default";
+bool about_shapes(const BenchOptions& options) {
+    return options.keys || options.heads_k || options.dim_v || options.v_in_k || options.page_size || options.num_splits ||
+           options.backward || options.deterministic || options.cold || options.softcap || options.masks.any() ||
+           !options.k_dtype.empty() || options.algorithm != "flash" || options.precision != "default";
 }
 
-void check(const BenchOptions& o) {
-    if (!o.shapes.empty() && !o.suite.empty()) misuse("--shape and --suite are both given; expected one of them");
-    if (o.shapes.empty() && about_shapes(o)) misuse("options of a shape are given without --shape; a suite has its own");
-    for (const auto& [name, value] : {std::pair{"--keys", o.keys},
-                                      {"--heads-kv", o.heads_k},
-                                      {"--dim-v", o.dim_v},
-                                      {"--page-size", o.page_size},
-                                      {"--num-splits", o.num_splits}})
+void check(const BenchOptions& options) {
+    if (!options.shapes.empty() && !options.suite.empty()) misuse("--shape and --suite are both given; expected one of them");
+    if (options.shapes.empty() && about_shapes(options)) misuse("options of a shape are given without --shape; a suite has its own");
+    for (const auto& [name, value] : {std::pair{"--keys", options.keys},
+                                      {"--heads-kv", options.heads_k},
+                                      {"--dim-v", options.dim_v},
+                                      {"--page-size", options.page_size},
+                                      {"--num-splits", options.num_splits}})
         if (value < 0 || value > INT32_MAX) misuse(name, " is ", value, "; expected 0 (the default) … ", INT32_MAX);
-    if (o.backward && o.cold) misuse("--backward and --cold are both given; a backward has its k and v where the forward left them");
-    if (o.list && !o.plot.empty()) misuse("--list and --plot are both given; nothing is timed, and there is nothing to draw");
-    if (o.json && o.plot == kStandard) misuse("--json is given, and --plot is -; standard output holds one of them");
-    if (o.rounds < 1) misuse("--rounds is ", o.rounds, "; expected at least 1");
-    if (o.milliseconds.value_or(0) < 0) misuse("--milliseconds is ", *o.milliseconds, "; expected 0 or more");
+    if (options.backward && options.cold)
+        misuse("--backward and --cold are both given; a backward has its k and v where the forward left them");
+    if (options.list && !options.plot.empty()) misuse("--list and --plot are both given; nothing is timed, and there is nothing to draw");
+    if (options.json && options.plot == kStandard) misuse("--json is given, and --plot is -; standard output holds one of them");
+    if (options.rounds < 1) misuse("--rounds is ", options.rounds, "; expected at least 1");
+    if (options.milliseconds.value_or(0) < 0) misuse("--milliseconds is ", *options.milliseconds, "; expected 0 or more");
 }
 
-std::vector<Group> wanted_groups(const BenchOptions& o, bool gpu) {
-    const std::vector<std::string> dtypes = o.dtype.empty() ? std::vector<std::string>{"f32", "bf16"} : std::vector<std::string>{o.dtype};
+std::vector<Group> wanted_groups(const BenchOptions& options, bool gpu) {
+    const std::vector<std::string> dtypes =
+        options.dtype.empty() ? std::vector<std::string>{"f32", "bf16"} : std::vector<std::string>{options.dtype};
     std::vector<Group> groups;
-    for (const Shape& shape : o.shapes)
-        for (const std::string& dtype : dtypes) groups.push_back({own_load(dtype, shape, o)});
+    for (const Shape& shape : options.shapes)
+        for (const std::string& dtype : dtypes) groups.push_back({own_load(dtype, shape, options)});
     if (!groups.empty()) return groups;
     for (const std::string& suite : kSuites) {
-        if (!o.suite.empty() && o.suite != suite && o.suite != "all") continue;
-        for (Group& group : groups_of(suite, o.dtype, gpu)) groups.push_back(std::move(group));
+        if (!options.suite.empty() && options.suite != suite && options.suite != "all") continue;
+        for (Group& group : groups_of(suite, options.dtype, gpu)) groups.push_back(std::move(group));
     }
     return groups;
 }
@@ -105,28 +108,28 @@ std::vector<Group> wanted_groups(const BenchOptions& o, bool gpu) {
 std::string percent(double share) { return text_of(int64_t(100 * share + 0.5), " %"); }
 double rounded(double ratio) { return std::round(ratio * 100) / 100; }
 
-Json json_of(const Result& r) {
-    const fa_attention_desc_t& d = r.load.desc;
-    Json row = {{"suite", r.load.suite},
-                {"name", r.load.shape},
-                {"dtype", r.load.series},
-                {"pass", r.load.backward ? "backward" : "forward"},
-                {"cold", r.load.cold},
+Json json_of(const Result& result) {
+    const fa_attention_desc_t& d = result.load.desc;
+    Json row = {{"suite", result.load.suite},
+                {"name", result.load.shape},
+                {"dtype", result.load.series},
+                {"pass", result.load.backward ? "backward" : "forward"},
+                {"cold", result.load.cold},
                 {"shape", {d.batch, d.heads_q, d.seqlen_q, d.dim_qk}},
                 {"keys", d.seqlen_k},
-                {"flops", flops_of(r.load)},
-                {"kv_bytes", cache_bytes_of(r.load)}};
-    if (!r.skipped.empty()) return row["skipped"] = r.skipped, row;
-    row["kernel"] = r.kernel;
-    if (r.speed.calls == 0) return row;
-    const Speed& s = r.speed;
+                {"flops", flops_of(result.load)},
+                {"kv_bytes", cache_bytes_of(result.load)}};
+    if (!result.skipped.empty()) return row["skipped"] = result.skipped, row;
+    row["kernel"] = result.kernel;
+    if (result.speed.calls == 0) return row;
+    const Speed& s = result.speed;
     row.update({{"seconds", s.median},
                 {"best", s.best},
                 {"worst", s.worst},
                 {"enqueue_seconds", s.enqueue},
                 {"calls", s.calls},
-                {"flops_per_second", flops_of(r.load) / s.median},
-                {"kv_bytes_per_second", cache_bytes_of(r.load) / s.median}});
+                {"flops_per_second", flops_of(result.load) / s.median},
+                {"kv_bytes_per_second", cache_bytes_of(result.load) / s.median}});
     if (s.cost) row["cost"] = *s.cost;
     for (const Ceiling& c : s.ceilings)
         row["ceilings"].push_back(
@@ -146,25 +149,25 @@ Table table_for(const std::vector<Result>& planned, bool gpu) {
     return table;
 }
 
-std::vector<std::string> cells_of(const Result& r, bool gpu) {
-    std::vector<std::string> row = {r.load.suite, r.load.shape, r.load.series};
-    if (!r.skipped.empty()) return row;
-    const Speed& s = r.speed;
+std::vector<std::string> cells_of(const Result& result, bool gpu) {
+    std::vector<std::string> row = {result.load.suite, result.load.shape, result.load.series};
+    if (!result.skipped.empty()) return row;
+    const Speed& s = result.speed;
     row.insert(row.end(), {engineering(s.median, "s"), engineering(s.best, "s"), percent((s.worst - s.best) / s.median),
-                           engineering(flops_of(r.load) / s.median, "FLOP/s"), engineering(cache_bytes_of(r.load) / s.median, "B/s"),
-                           s.cost ? text_of(rounded(*s.cost)) : ""});
+                           engineering(flops_of(result.load) / s.median, "FLOP/s"),
+                           engineering(cache_bytes_of(result.load) / s.median, "B/s"), s.cost ? text_of(rounded(*s.cost)) : ""});
     if (gpu) row.push_back(engineering(s.enqueue, "s"));
-    else if (r.held()) {
+    else if (result.held()) {
         const Ceiling& c = s.ceilings[0];
         row.insert(row.end(), {percent(c.share), engineering(c.rate, c.unit) + " " + c.name});
     }
     return row;
 }
 
-void print_notes(const std::vector<Result>& results, bool gpu, const BenchOptions& o) {
+void print_notes(const std::vector<Result>& results, bool gpu, const BenchOptions& options) {
     for (const Result& r : results)
         if (!r.skipped.empty()) std::cout << r.load.shape << " " << r.load.series << " skipped: " << r.skipped << "\n";
-    std::cout << "\n[batch,heads,n,d], or batch, heads of q / of k and v, and keys. Median of " << o.rounds
+    std::cout << "\n[batch,heads,n,d], or batch, heads of q / of k and v, and keys. Median of " << options.rounds
               << " rounds of calls; spread: worst less best, of the median.\n÷ first: a variant's time, for equal work, of that of "
                  "the row "
                  "that its group begins with.\n"
@@ -257,48 +260,48 @@ Results time_all(Handle& handle, std::vector<Results> groups, size_t count, cons
     return done;
 }
 
-void print_report(const Results& results, const Handle& handle, const BenchOptions& o) {
+void print_report(const Results& results, const Handle& handle, const BenchOptions& options) {
     Json report = report_of("bench");
-    report.update({{"device", devices_of({handle.backend()})[0]}, {"rounds", o.rounds}});
-    if (handle.backend() == FA_BACKEND_CPU) report["threads"] = threads_of(o.threads);
+    report.update({{"device", devices_of({handle.backend()})[0]}, {"rounds", options.rounds}});
+    if (handle.backend() == FA_BACKEND_CPU) report["threads"] = threads_of(options.threads);
     if (interrupted()) report["interrupted"] = true;
     report["rows"] = Json::array();
     for (const Result& r : results) report["rows"].push_back(json_of(r));
     print_json(report);
 }
 
-void print_heading(const Handle& handle, const BenchOptions& o) {
-    const int threads = threads_of(o.threads);
+void print_heading(const Handle& handle, const BenchOptions& options) {
+    const int threads = threads_of(options.threads);
     std::cout << name_of(kBackends, handle.backend()) << ": " << device_of(handle);
     if (handle.backend() == FA_BACKEND_CPU) std::cout << ", " << threads << (threads == 1 ? " thread" : " threads");
     std::cout << "\n";
 }
 
-void bench(const BenchOptions& o) {
-    check(o);
-    Handle handle(value_of(kBackends, o.backend), FA_MEMORY_DEVICE);
-    if (o.threads) handle.set(FA_PARAM_THREADS, o.threads);
-    const bool gpu = handle.backend() != FA_BACKEND_CPU, tabular = !o.json && o.plot != kStandard;
+void bench(const BenchOptions& options) {
+    check(options);
+    Handle handle(value_of(kBackends, options.backend), FA_MEMORY_DEVICE);
+    if (options.threads) handle.set(FA_PARAM_THREADS, options.threads);
+    const bool gpu = handle.backend() != FA_BACKEND_CPU, tabular = !options.json && options.plot != kStandard;
     std::optional<Picture> plot;
-    if (!o.plot.empty()) plot.emplace(o.plot);
+    if (!options.plot.empty()) plot.emplace(options.plot);
     std::vector<Results> groups;
     Results planned;
-    for (const Group& group : wanted_groups(o, gpu)) {
+    for (const Group& group : wanted_groups(options, gpu)) {
         groups.push_back(plan(handle, group));
         planned.insert(planned.end(), groups.back().begin(), groups.back().end());
     }
-    if (tabular) print_heading(handle, o);
-    if (o.list) return o.json ? print_report(planned, handle, o) : print_list(planned);
+    if (tabular) print_heading(handle, options);
+    if (options.list) return options.json ? print_report(planned, handle, options) : print_list(planned);
 
     const Table table = table_for(planned, gpu);
     if (tabular) table.print(std::cout);
-    const Rounds rounds = {o.rounds, o.milliseconds.value_or(100) / 1e3};
+    const Rounds rounds = {options.rounds, options.milliseconds.value_or(100) / 1e3};
     const Results results = time_all(handle, std::move(groups), planned.size(), rounds, tabular ? &table : nullptr, gpu);
-    if (o.json) print_report(results, handle, o);
-    if (tabular) print_notes(results, gpu, o);
+    if (options.json) print_report(results, handle, options);
+    if (tabular) print_notes(results, gpu, options);
     std::cout.flush();
     if (interrupted()) throw Interrupted(text_of("interrupted: ", results.size(), " of ", planned.size(), " rows are done"));
-    if (std::none_of(results.begin(), results.end(), [](const Result& r) { return r.skipped.empty(); }))
+    if (std::none_of(results.begin(), results.end(), [](const Result& result) { return result.skipped.empty(); }))
         fail("every row is skipped: nothing was timed");
     if (plot) plot->draw(drawing_of(results, device_of(handle)));
 }

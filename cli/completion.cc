@@ -112,18 +112,19 @@ void print_bash(const CLI::App& app) {
                 std::cout << "    '" << c.name << " " << a.option << "') words='" << joined(a.words) << "'" << (a.file ? " files=1" : "")
                           << " ;;\n";
     for (const Command& c : commands) {
-        const bool files =
-            std::any_of(c.arguments.begin(), c.arguments.end(), [](const Argument& a) { return a.option.empty() && a.file; });
+        const bool files = std::any_of(c.arguments.begin(), c.arguments.end(),
+                                       [](const Argument& argument) { return argument.option.empty() && argument.file; });
         std::cout << "    '" << c.name << " '*) words='" << words_in(c.arguments) << "'" << (files ? " files=1" : "") << " ;;\n";
     }
     std::cout << "    ' '*) words='" << names_in(commands) << " " << words_in(arguments_of(app)) << "' ;;\n" << kBashEnd;
 }
 
 // One argument as _arguments of zsh has it: '--option=[help]:value:action'.
-std::string zsh_spec(const Argument& a) {
-    const std::string action = a.file ? "_files" : a.words.empty() ? " " : "(" + joined(a.words) + ")";
-    if (a.option.empty()) return quoted(":" + a.help + ":" + action);
-    return quoted(a.option + (a.value ? "=" : "") + "[" + escaped(a.help, "[]:") + "]" + (a.value ? ":value:" + action : ""));
+std::string zsh_spec(const Argument& argument) {
+    const std::string action = argument.file ? "_files" : argument.words.empty() ? " " : "(" + joined(argument.words) + ")";
+    if (argument.option.empty()) return quoted(":" + argument.help + ":" + action);
+    return quoted(argument.option + (argument.value ? "=" : "") + "[" + escaped(argument.help, "[]:") + "]" +
+                  (argument.value ? ":value:" + action : ""));
 }
 
 void print_zsh(const CLI::App& app) {
@@ -142,14 +143,14 @@ void print_zsh(const CLI::App& app) {
 }
 
 void print_fish(const CLI::App& app) {
-    const auto line = [](const std::string& condition, const Argument& a) {
-        const bool has_long = a.option.rfind("--", 0) == 0;
+    const auto line = [](const std::string& condition, const Argument& argument) {
+        const bool has_long = argument.option.rfind("--", 0) == 0;
         std::cout << "complete -c flashattn -n '" << condition << "'";
-        if (!a.option.empty()) std::cout << (has_long ? " -l " : " -s ") << a.option.substr(has_long ? 2 : 1);
-        if (a.file) std::cout << (a.option.empty() ? " -F" : " -rF");
-        else if (a.value) std::cout << " -x";
-        if (!a.words.empty()) std::cout << " -a '" << joined(a.words) << "'";
-        std::cout << " -d '" << escaped(a.help, "'\\") << "'\n";
+        if (!argument.option.empty()) std::cout << (has_long ? " -l " : " -s ") << argument.option.substr(has_long ? 2 : 1);
+        if (argument.file) std::cout << (argument.option.empty() ? " -F" : " -rF");
+        else if (argument.value) std::cout << " -x";
+        if (!argument.words.empty()) std::cout << " -a '" << joined(argument.words) << "'";
+        std::cout << " -d '" << escaped(argument.help, "'\\") << "'\n";
     };
     std::cout << "complete -c flashattn -f\n";
     for (const Argument& a : arguments_of(app)) line("__fish_use_subcommand", a);

@@ -23,7 +23,7 @@ fa_attention_desc_t describe_forward(const Shape& shape, int32_t algorithm) {
     return d;
 }
 
-double tensor_bytes(const Shape& s) { return 4.0 * double(s.batch) * double(s.heads) * double(s.n) * double(s.dim); }
+double tensor_bytes(const Shape& shape) { return 4.0 * double(shape.batch) * double(shape.heads) * double(shape.n) * double(shape.dim); }
 
 // One backend with its tensors.
 class Bench {
@@ -78,18 +78,18 @@ class Bench {
 };
 
 // One run with the counters on.
-void count(Bench& bench, Finding& f) {
+void count(Bench& bench, Finding& finding) {
     Handle& h = bench.handle();
-    f.tile_rows = h.get(FA_STAT_TILE_ROWS);
-    f.tile_keys = h.get(FA_STAT_TILE_KEYS);
-    f.formula = formula(f.algorithm, f.shape, f.tile_rows, f.tile_keys);
-    f.why = bench.obstacle(f.algorithm);
-    if (!f.why.empty()) return;
+    finding.tile_rows = h.get(FA_STAT_TILE_ROWS);
+    finding.tile_keys = h.get(FA_STAT_TILE_KEYS);
+    finding.formula = formula(finding.algorithm, finding.shape, finding.tile_rows, finding.tile_keys);
+    finding.why = bench.obstacle(finding.algorithm);
+    if (!finding.why.empty()) return;
     h.set(FA_PARAM_COUNT_WORK, 1);
-    bench.run(f.algorithm);
+    bench.run(finding.algorithm);
     h.set(FA_PARAM_COUNT_WORK, 0);
-    f.counted = Cost{double(h.get(FA_STAT_FLOPS)), double(h.get(FA_STAT_EXTRA_BYTES)), double(h.get(FA_STAT_BYTES_READ)),
-                     double(h.get(FA_STAT_BYTES_WRITTEN))};
+    finding.counted = Cost{double(h.get(FA_STAT_FLOPS)), double(h.get(FA_STAT_EXTRA_BYTES)), double(h.get(FA_STAT_BYTES_READ)),
+                           double(h.get(FA_STAT_BYTES_WRITTEN))};
 }
 
 // False if interrupted() before the last turn.
@@ -142,7 +142,7 @@ void check_shapes(const std::vector<Shape>& shapes) {
         }
 }
 
-std::string text_of_shape(const Shape& s) { return text_of("[", s.batch, ",", s.heads, ",", s.n, ",", s.dim, "]"); }
+std::string text_of_shape(const Shape& shape) { return text_of("[", shape.batch, ",", shape.heads, ",", shape.n, ",", shape.dim, "]"); }
 
 Cost formula(int32_t algorithm, const Shape& shape, int64_t rows, int64_t keys) {
     const double heads = double(shape.batch) * double(shape.heads), n = double(shape.n), d = double(shape.dim), f32 = 4;

@@ -24,10 +24,10 @@ const float* ForwardCall::floats(int64_t count, double low, double high) {
     return values;
 }
 
-const void* ForwardCall::factors(const oracle::Reading::Factors& f, double low, double high) {
-    const int64_t count = f.tensor.extent();
-    char* values = room<char>(count, oracle::size_of(f.dtype));
-    for (int64_t i = 0; i < count; ++i) oracle::store(values, i, f.dtype, rng_.uniform(low, high));
+const void* ForwardCall::factors(const oracle::Reading::Factors& factors, double low, double high) {
+    const int64_t count = factors.tensor.extent();
+    char* values = room<char>(count, oracle::size_of(factors.dtype));
+    for (int64_t i = 0; i < count; ++i) oracle::store(values, i, factors.dtype, rng_.uniform(low, high));
     return values;
 }
 

@@ -21,7 +21,7 @@ class ForwardCall {
     template <class T>
     T* room(int64_t elements, int64_t element_bytes = sizeof(T));
     const float* floats(int64_t count, double low, double high);
-    const void* factors(const oracle::Reading::Factors& f, double low, double high);
+    const void* factors(const oracle::Reading::Factors& factors, double low, double high);
     void make_operands(const oracle::Reading& shape, fa_forward_args_t& args);
     void fill_tensors();
     double key_value(int64_t j);

@@ -10,23 +10,23 @@ void add_mask_options(CLI::App& app, MaskOptions& masks) {
     app.add_flag("--alibi", masks.alibi, "Subtract slope · distance from the scores, with the usual slopes");
 }
 
-void set_masks(fa_attention_desc_t& desc, const MaskOptions& o) {
-    if (!o.causal.empty() && !o.align.empty() && o.causal != o.align)
-        misuse("--causal is ", o.causal, " and --align ", o.align, "; expected one alignment");
-    const std::string& alignment = o.causal.empty() ? o.align : o.causal;
+void set_masks(fa_attention_desc_t& desc, const MaskOptions& options) {
+    if (!options.causal.empty() && !options.align.empty() && options.causal != options.align)
+        misuse("--causal is ", options.causal, " and --align ", options.align, "; expected one alignment");
+    const std::string& alignment = options.causal.empty() ? options.align : options.causal;
     // Libraries differ in where the diagonal lies, so none is guessed.
-    const char* needs = !o.window.empty() ? "--window" : o.alibi ? "--alibi" : nullptr;
+    const char* needs = !options.window.empty() ? "--window" : options.alibi ? "--alibi" : nullptr;
     if (needs && alignment.empty()) misuse(needs, " needs to know where the diagonal lies; give --align top-left or --align bottom-right");
     if (!alignment.empty()) desc.alignment = value_of(kAlignments, alignment);
-    if (!o.causal.empty()) desc.flags |= FA_CAUSAL;
-    if (!o.window.empty()) {
-        if (o.window.size() != 2 || o.window[0] < -1 || o.window[1] < -1)
+    if (!options.causal.empty()) desc.flags |= FA_CAUSAL;
+    if (!options.window.empty()) {
+        if (options.window.size() != 2 || options.window[0] < -1 || options.window[1] < -1)
             misuse("--window has to be LEFT,RIGHT: two numbers of keys, -1 for all of that side");
         desc.flags |= FA_WINDOW;
-        desc.window_left = o.window[0];
-        desc.window_right = o.window[1];
+        desc.window_left = options.window[0];
+        desc.window_right = options.window[1];
     }
-    if (o.alibi) desc.operands |= FA_OPERAND_ALIBI;
+    if (options.alibi) desc.operands |= FA_OPERAND_ALIBI;
 }
 
 }  // namespace tool

@@ -55,24 +55,25 @@ class Job {
 };
 
 // Standard input is one file, read to its end, and standard output holds one thing.
-void check_paths(const RunOptions& o) {
+void check_paths(const RunOptions& options) {
     const char* reader = nullptr;
-    for (const auto& [option, path] : {std::pair<const char*, const std::string&>{"--q", o.q},
-                                       {"--k", o.k},
-                                       {"--v", o.v},
-                                       {"--bias", o.bias},
-                                       {"--bias-scale", o.bias_scale},
-                                       {"--mask", o.mask},
-                                       {"--sinks", o.sinks},
-                                       {"--cu-seqlens-q", o.cu_seqlens_q},
-                                       {"--cu-seqlens-k", o.cu_seqlens_k}}) {
+    for (const auto& [option, path] : {std::pair<const char*, const std::string&>{"--q", options.q},
+                                       {"--k", options.k},
+                                       {"--v", options.v},
+                                       {"--bias", options.bias},
+                                       {"--bias-scale", options.bias_scale},
+                                       {"--mask", options.mask},
+                                       {"--sinks", options.sinks},
+                                       {"--cu-seqlens-q", options.cu_seqlens_q},
+                                       {"--cu-seqlens-k", options.cu_seqlens_k}}) {
         if (path != kStandard) continue;
         if (reader) misuse(reader, " and ", option, " are both -; standard input is one file");
         reader = option;
     }
-    if (!o.lse.empty() && same_file(o.lse, o.out)) misuse("--lse and --out are both ", o.out, "; expected two files");
-    if (o.explain && (o.out == kStandard || o.lse == kStandard))
-        misuse("--explain is given, and ", o.out == kStandard ? "--out" : "--lse", " is -; standard output holds one of them");
+    if (!options.lse.empty() && same_file(options.lse, options.out))
+        misuse("--lse and --out are both ", options.out, "; expected two files");
+    if (options.explain && (options.out == kStandard || options.lse == kStandard))
+        misuse("--explain is given, and ", options.out == kStandard ? "--out" : "--lse", " is -; standard output holds one of them");
 }
 
 void Job::read_lengths() {

@@ -25,7 +25,7 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_alw
 
 void on_signal(int number) {
     const auto* const watched =
-        std::find_if(std::begin(kWatched), std::end(kWatched), [=](const Watched& w) { return w.number == number; });
+        std::find_if(std::begin(kWatched), std::end(kWatched), [=](const Watched& watched) { return watched.number == number; });
     int none = 0;
     if (patient && watched->may_wait && asked.compare_exchange_strong(none, number)) return;
     for (const Slot& slot : slots)

@@ -36,38 +36,40 @@ Json json_of(const Cost& cost) {
     return {{"flops", cost.flops}, {"extra_bytes", cost.extra}, {"bytes_read", cost.read}, {"bytes_written", cost.written}};
 }
 
-Json json_of(const Finding& f) {
+Json json_of(const Finding& finding) {
     Json times = Json::array();
-    for (const Timing& t : f.timings) {
+    for (const Timing& t : finding.timings) {
         Json time = {{"backend", name_of(kBackends, t.backend)}};
         if (t.seconds) time.update({{"seconds", *t.seconds}, {"rounds", t.rounds}});
         else time["skipped"] = t.why;
         times.push_back(time);
     }
-    Json row = {{"shape", {f.shape.batch, f.shape.heads, f.shape.n, f.shape.dim}},
-                {"algorithm", name_of(kAlgorithms, f.algorithm)},
-                {"tile_rows", f.tile_rows},
-                {"tile_keys", f.tile_keys},
-                {"formula", json_of(f.formula)}};
-    if (f.counted) row["counted"] = json_of(*f.counted);
-    else row["skipped"] = f.why;
+    Json row = {{"shape", {finding.shape.batch, finding.shape.heads, finding.shape.n, finding.shape.dim}},
+                {"algorithm", name_of(kAlgorithms, finding.algorithm)},
+                {"tile_rows", finding.tile_rows},
+                {"tile_keys", finding.tile_keys},
+                {"formula", json_of(finding.formula)}};
+    if (finding.counted) row["counted"] = json_of(*finding.counted);
+    else row["skipped"] = finding.why;
     row["times"] = times;
     return row;
 }
 
-std::vector<std::string> cells_of(const Finding& f) {
-    const auto counted = [&](double Cost::* part, const char* unit) { return f.counted ? engineering((*f.counted).*part, unit) : "–"; };
-    std::vector<std::string> row = {text_of_shape(f.shape),
-                                    name_of(kAlgorithms, f.algorithm),
-                                    engineering(f.formula.flops, "FLOP"),
+std::vector<std::string> cells_of(const Finding& finding) {
+    const auto counted = [&](double Cost::* part, const char* unit) {
+        return finding.counted ? engineering((*finding.counted).*part, unit) : "–";
+    };
+    std::vector<std::string> row = {text_of_shape(finding.shape),
+                                    name_of(kAlgorithms, finding.algorithm),
+                                    engineering(finding.formula.flops, "FLOP"),
                                     counted(&Cost::flops, "FLOP"),
-                                    engineering(f.formula.extra, "B"),
+                                    engineering(finding.formula.extra, "B"),
                                     counted(&Cost::extra, "B"),
-                                    engineering(f.formula.traffic(), "B"),
-                                    f.counted ? engineering(f.counted->traffic(), "B") : "–"};
-    for (const Timing& t : f.timings) {
+                                    engineering(finding.formula.traffic(), "B"),
+                                    finding.counted ? engineering(finding.counted->traffic(), "B") : "–"};
+    for (const Timing& t : finding.timings) {
         row.push_back(t.seconds ? engineering(*t.seconds, "s") : "–");
-        row.push_back(t.seconds ? engineering(f.formula.flops / *t.seconds, "FLOP/s") : "–");
+        row.push_back(t.seconds ? engineering(finding.formula.flops / *t.seconds, "FLOP/s") : "–");
     }
     return row;
 }
@@ -127,27 +129,27 @@ std::string drawing_of(const std::vector<Finding>& findings) {
     const auto none = [](const Finding&) { return Number(); };
     const auto cost_panel = [&](const std::string& title, auto part) {
         return panel_of(
-            title, "bytes", "B", findings, [=](const Finding& f) { return Number(part(f.formula)); },
-            [=](const Finding& f) { return f.counted ? Number(part(*f.counted)) : Number(); });
+            title, "bytes", "B", findings, [=](const Finding& finding) { return Number(part(finding.formula)); },
+            [=](const Finding& finding) { return finding.counted ? Number(part(*finding.counted)) : Number(); });
     };
-    std::vector<Panel> panels = {cost_panel("Memory traffic", [](const Cost& c) { return c.traffic(); }),
-                                 cost_panel("Extra space", [](const Cost& c) { return c.extra; })};
+    std::vector<Panel> panels = {cost_panel("Memory traffic", [](const Cost& cost) { return cost.traffic(); }),
+                                 cost_panel("Extra space", [](const Cost& cost) { return cost.extra; })};
     for (size_t b = 0; b < findings[0].timings.size(); ++b)
         panels.push_back(panel_of(
             "Time on " + name_of(kBackends, findings[0].timings[b].backend), "time of a call", "s", findings,
-            [=](const Finding& f) { return f.timings[b].seconds; }, none));
+            [=](const Finding& finding) { return finding.timings[b].seconds; }, none));
     return bar_charts("Attention of [batch, heads, n, d] in float32", panels, "counted in a run; bars are formulas");
 }
 
 // Shape by shape, until a signal asks to stop; a table is printed as far as it goes.
-std::vector<Finding> find_all(const StudyOptions& o, const std::vector<int32_t>& backends, const Effort& effort, bool print) {
+std::vector<Finding> find_all(const StudyOptions& options, const std::vector<int32_t>& backends, const Effort& effort, bool print) {
     const Patience patience;
-    const Table table = table_for(o.shapes, backends);
-    Progress progress(o.shapes.size());
+    const Table table = table_for(options.shapes, backends);
+    Progress progress(options.shapes.size());
     std::vector<Finding> findings;
-    for (size_t i = 0; i < o.shapes.size() && !interrupted(); ++i) {
-        progress.show(i + 1, text_of_shape(o.shapes[i]));
-        const std::vector<Finding> found = study_shape(o.shapes[i], backends, effort);
+    for (size_t i = 0; i < options.shapes.size() && !interrupted(); ++i) {
+        progress.show(i + 1, text_of_shape(options.shapes[i]));
+        const std::vector<Finding> found = study_shape(options.shapes[i], backends, effort);
         if (print) {
             progress.clear();
             if (findings.empty() && !found.empty()) table.print(std::cout);
@@ -159,26 +161,26 @@ std::vector<Finding> find_all(const StudyOptions& o, const std::vector<int32_t>&
     return findings;
 }
 
-void study(StudyOptions o) {
-    if (o.ranks.any()) {
-        if (o.json) misuse("--json is given, and --ranks; expected one of them");
-        o.ranks.shapes = o.shapes.empty() ? kLongShapes : o.shapes;
-        o.ranks.plot = o.plot;
-        return study_ranks(o.ranks);
+void study(StudyOptions options) {
+    if (options.ranks.any()) {
+        if (options.json) misuse("--json is given, and --ranks; expected one of them");
+        options.ranks.shapes = options.shapes.empty() ? kLongShapes : options.shapes;
+        options.ranks.plot = options.plot;
+        return study_ranks(options.ranks);
     }
-    if (o.shapes.empty()) o.shapes = kShapes;
-    if (o.rounds < 1) misuse("--rounds is ", o.rounds, "; expected at least 1");
-    const float seconds = o.seconds.value_or(10);
+    if (options.shapes.empty()) options.shapes = kShapes;
+    if (options.rounds < 1) misuse("--rounds is ", options.rounds, "; expected at least 1");
+    const float seconds = options.seconds.value_or(10);
     if (seconds < 0) misuse("--seconds is ", seconds, "; expected 0 or more");
-    if (o.json && o.plot == kStandard) misuse("--json is given, and --plot is -; standard output holds one of them");
-    check_shapes(o.shapes);
+    if (options.json && options.plot == kStandard) misuse("--json is given, and --plot is -; standard output holds one of them");
+    check_shapes(options.shapes);
     std::optional<Picture> plot;
-    if (!o.plot.empty()) plot.emplace(o.plot);
-    const bool tabular = !o.json && o.plot != kStandard;
+    if (!options.plot.empty()) plot.emplace(options.plot);
+    const bool tabular = !options.json && options.plot != kStandard;
     const std::vector<int32_t> backends =
-        o.backend == kEvery ? usable_backends() : std::vector<int32_t>{Handle(value_of(kBackends, o.backend)).backend()};
-    const std::vector<Finding> findings = find_all(o, backends, {o.rounds, seconds}, tabular);
-    if (o.json) {
+        options.backend == kEvery ? usable_backends() : std::vector<int32_t>{Handle(value_of(kBackends, options.backend)).backend()};
+    const std::vector<Finding> findings = find_all(options, backends, {options.rounds, seconds}, tabular);
+    if (options.json) {
         Json report = report_of("study");
         report["devices"] = devices_of(backends);
         report["dtype"] = "f32";
@@ -191,7 +193,8 @@ void study(StudyOptions o) {
     }
     std::cout.flush();
     if (interrupted())
-        throw Interrupted(text_of("interrupted: ", findings.size() / kAlgorithms.size(), " of ", o.shapes.size(), " shapes are done"));
+        throw Interrupted(
+            text_of("interrupted: ", findings.size() / kAlgorithms.size(), " of ", options.shapes.size(), " shapes are done"));
     if (plot) plot->draw(drawing_of(findings));
 }
 

@@ -36,23 +36,23 @@ struct Rates {
     double speed, memory;
 };
 
-double seconds_of_both(Way way, const Sharing& s, const Link& link, const Rates& rank) {
-    const Seconds t = seconds_of(way, s, {rank.speed, link.rate, link.latency, rank.memory});
+double seconds_of_both(Way way, const Sharing& sharing, const Link& link, const Rates& rank) {
+    const Seconds t = seconds_of(way, sharing, {rank.speed, link.rate, link.latency, rank.memory});
     return t.forward + t.backward;
 }
 
 constexpr int64_t kLongest = 100'000'000, kMostRanks = 1'000'000;
 constexpr float kSpeed = 600;  // an H100's in bf16
 
-std::vector<Sharing> problems_of(const RanksOptions& o) {
+std::vector<Sharing> problems_of(const RanksOptions& options) {
     std::vector<Sharing> found;
-    if (o.ranks.empty()) misuse("--kv-heads, --speed, --memory, --link-rate and --latency are of --ranks; expected --ranks, too");
-    for (const Shape& shape : o.shapes) {
-        const int64_t heads_kv = o.heads_kv == 0 ? shape.heads : o.heads_kv;
+    if (options.ranks.empty()) misuse("--kv-heads, --speed, --memory, --link-rate and --latency are of --ranks; expected --ranks, too");
+    for (const Shape& shape : options.shapes) {
+        const int64_t heads_kv = options.heads_kv == 0 ? shape.heads : options.heads_kv;
         if (heads_kv < 1 || shape.heads % heads_kv != 0)
             misuse("--kv-heads is ", heads_kv, "; expected a divisor of the ", shape.heads, " heads of ", text_of_shape(shape));
         if (shape.n > kLongest) misuse("--shape has ", shape.n, " rows; expected at most ", kLongest);
-        for (int64_t ranks : o.ranks) {
+        for (int64_t ranks : options.ranks) {
             if (ranks < 1 || ranks > kMostRanks) misuse("--ranks has ", ranks, "; expected 1 to ", kMostRanks);
             found.push_back({double(shape.batch), shape.heads, heads_kv, double(shape.n), double(shape.dim), ranks});
         }
@@ -60,12 +60,12 @@ std::vector<Sharing> problems_of(const RanksOptions& o) {
     return found;
 }
 
-std::vector<Link> links_of(const RanksOptions& o) {
-    if (o.latency && !o.link_rate) misuse("--latency is given without --link-rate; expected both, or neither");
-    if (o.latency && *o.latency < 0) misuse("--latency is ", *o.latency, "; expected 0 microseconds or more");
-    if (!o.link_rate) return kLinks;
-    if (!(*o.link_rate > 0)) misuse("--link-rate is ", *o.link_rate, "; expected more than 0 GB/s");
-    return {{"link", 1e9 * double(*o.link_rate), 1e-6 * double(o.latency.value_or(0))}};
+std::vector<Link> links_of(const RanksOptions& options) {
+    if (options.latency && !options.link_rate) misuse("--latency is given without --link-rate; expected both, or neither");
+    if (options.latency && *options.latency < 0) misuse("--latency is ", *options.latency, "; expected 0 microseconds or more");
+    if (!options.link_rate) return kLinks;
+    if (!(*options.link_rate > 0)) misuse("--link-rate is ", *options.link_rate, "; expected more than 0 GB/s");
+    return {{"link", 1e9 * double(*options.link_rate), 1e-6 * double(options.latency.value_or(0))}};
 }
 
 std::string percent(double share) { return text_of(std::llround(100 * share), " %"); }
@@ -94,15 +94,15 @@ std::string drawing_of(const std::vector<Sharing>& problems, const std::vector<L
 
 }  // namespace
 
-void study_ranks(const RanksOptions& o) {
-    const std::vector<Sharing> problems = problems_of(o);
-    const std::vector<Link> links = links_of(o);
-    const double tflops = double(o.speed.value_or(kSpeed));
+void study_ranks(const RanksOptions& options) {
+    const std::vector<Sharing> problems = problems_of(options);
+    const std::vector<Link> links = links_of(options);
+    const double tflops = double(options.speed.value_or(kSpeed));
     if (!(tflops > 0)) misuse("--speed is ", tflops, "; expected more than 0 TFLOP/s");
-    if (o.memory && !(*o.memory > 0)) misuse("--memory is ", *o.memory, "; expected more than 0 GB/s");
-    const Rates rank{1e12 * tflops, 1e9 * double(o.memory.value_or(0))};
+    if (options.memory && !(*options.memory > 0)) misuse("--memory is ", *options.memory, "; expected more than 0 GB/s");
+    const Rates rank{1e12 * tflops, 1e9 * double(options.memory.value_or(0))};
     std::optional<Picture> plot;
-    if (!o.plot.empty()) plot.emplace(o.plot);
+    if (!options.plot.empty()) plot.emplace(options.plot);
     std::vector<std::string> titles = {"shape", "method", "ranks", "work", "forward sends", "messages", "backward", "messages"};
     for (const Link& link : links) titles.insert(titles.end(), {"time, " + link.name, "used"});
     Table table(titles, 2);
@@ -125,7 +125,7 @@ void study_ranks(const RanksOptions& o) {
             }
             table.add(row);
         }
-    if (o.plot != kStandard) {
+    if (options.plot != kStandard) {
         table.print(std::cout);
         std::cout << "\n[batch,heads,n,d], causal, zigzag, 16-bit types, at " << tflops
                   << " TFLOP/s a rank. What one rank does, sends in a forward, and in a backward; the time of both, and the share "

@@ -112,33 +112,36 @@ void options(std::vector<Group>& groups, const std::string& dtype, bool) {
         load.shape = name;
         group.push_back(load);
     };
-    const auto stand = [](Load& l) { l.desc.alignment = FA_ALIGN_BOTTOM_RIGHT; };
-    const auto pages = [](Load& l, int64_t size) {
-        l.desc.operands |= FA_OPERAND_PAGE_TABLE;
-        l.desc.page_size = size;
-        l.desc.num_pages = l.desc.seqlen_k / size;
+    const auto stand = [](Load& load) { load.desc.alignment = FA_ALIGN_BOTTOM_RIGHT; };
+    const auto pages = [](Load& load, int64_t size) {
+        load.desc.operands |= FA_OPERAND_PAGE_TABLE;
+        load.desc.page_size = size;
+        load.desc.num_pages = load.desc.seqlen_k / size;
     };
-    add("causal", [](Load& l) { l = causal(l); });
-    add("window of 1024 in 32768", [&](Load& l) {
-        l.desc = describe(dtype, {1, 1, 32768, kDim}, 32768);
-        l = causal(l);
-        l.desc.flags |= FA_WINDOW;
-        l.desc.window_left = 1023;
-        l.desc.window_right = -1;
+    add("causal", [](Load& load) { load = causal(load); });
+    add("window of 1024 in 32768", [&](Load& load) {
+        load.desc = describe(dtype, {1, 1, 32768, kDim}, 32768);
+        load = causal(load);
+        load.desc.flags |= FA_WINDOW;
+        load.desc.window_left = 1023;
+        load.desc.window_right = -1;
     });
-    add("ALiBi", [&](Load& l) { stand(l), l.desc.operands |= FA_OPERAND_ALIBI; });
-    add("sinks", [](Load& l) { l.desc.operands |= FA_OPERAND_SINKS; });
-    add("softcap", [](Load& l) { l.desc.softcap = 20; });
-    add("mask, 7 of 10", [](Load& l) { l.desc.operands |= FA_OPERAND_MASK, l.desc.mask_stride[2] = kRows, l.desc.mask_stride[3] = 1; });
-    add("mask, triangle", [](Load& l) {
-        l.desc.operands |= FA_OPERAND_MASK, l.desc.mask_stride[2] = kRows, l.desc.mask_stride[3] = 1;
-        l.triangle = true;
+    add("ALiBi", [&](Load& load) { stand(load), load.desc.operands |= FA_OPERAND_ALIBI; });
+    add("sinks", [](Load& load) { load.desc.operands |= FA_OPERAND_SINKS; });
+    add("softcap", [](Load& load) { load.desc.softcap = 20; });
+    add("mask, 7 of 10",
+        [](Load& load) { load.desc.operands |= FA_OPERAND_MASK, load.desc.mask_stride[2] = kRows, load.desc.mask_stride[3] = 1; });
+    add("mask, triangle", [](Load& load) {
+        load.desc.operands |= FA_OPERAND_MASK, load.desc.mask_stride[2] = kRows, load.desc.mask_stride[3] = 1;
+        load.triangle = true;
     });
-    add("bias of keys", [](Load& l) { l.desc.operands |= FA_OPERAND_BIAS, l.desc.bias_stride[1] = kRows, l.desc.bias_stride[3] = 1; });
-    add("bias of pairs", [](Load& l) { l.desc.operands |= FA_OPERAND_BIAS, l.desc.bias_stride[2] = kRows, l.desc.bias_stride[3] = 1; });
-    add("pages of 16", [&](Load& l) { pages(l, 16); });
-    add("pages of 64", [&](Load& l) { pages(l, 64); });
-    add("packed sequences", [](Load& l) { l = packed(l, {700, 300, 1000, 450}); });
+    add("bias of keys",
+        [](Load& load) { load.desc.operands |= FA_OPERAND_BIAS, load.desc.bias_stride[1] = kRows, load.desc.bias_stride[3] = 1; });
+    add("bias of pairs",
+        [](Load& load) { load.desc.operands |= FA_OPERAND_BIAS, load.desc.bias_stride[2] = kRows, load.desc.bias_stride[3] = 1; });
+    add("pages of 16", [&](Load& load) { pages(load, 16); });
+    add("pages of 64", [&](Load& load) { pages(load, 64); });
+    add("packed sequences", [](Load& load) { load = packed(load, {700, 300, 1000, 450}); });
     groups.push_back(group);
 }
 

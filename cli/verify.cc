@@ -39,22 +39,22 @@ struct Machine {
     }
 };
 
-std::string cell_of(const Outcome& o) {
-    if (!o.supported) return "–";
-    const std::string number = o.norm ? scientific(*o.norm) : o.share ? scientific(*o.share) : "";
-    return number + (o.passed() ? " ✓" : " FAIL");
+std::string cell_of(const Outcome& outcome) {
+    if (!outcome.supported) return "–";
+    const std::string number = outcome.norm ? scientific(*outcome.norm) : outcome.share ? scientific(*outcome.share) : "";
+    return number + (outcome.passed() ? " ✓" : " FAIL");
 }
 
-std::string bound_of(const Checked& r) {
-    for (const Outcome& o : r.outcomes)
+std::string bound_of(const Checked& checked) {
+    for (const Outcome& o : checked.outcomes)
         if (o.norm) return scientific(o.norm_bound);
         else if (o.share) return "share ≤ 1";
     return "rounding";
 }
 
-std::vector<std::string> row_of(const Checked& r) {
-    std::vector<std::string> row = {r.trial, bound_of(r)};
-    for (const Outcome& o : r.outcomes) row.push_back(cell_of(o));
+std::vector<std::string> row_of(const Checked& checked) {
+    std::vector<std::string> row = {checked.trial, bound_of(checked)};
+    for (const Outcome& o : checked.outcomes) row.push_back(cell_of(o));
     return row;
 }
 
@@ -128,9 +128,9 @@ void verify(bool json, const std::vector<std::string>& only) {
         for (const Trial& trial : trials) {
             progress.show(results.size() + 1, trial.name);
             results.push_back({trial.name, {}});
-            trial.run(machine.kernels, [&](const Outcome& o) {
-                ++(o.passed() ? passed : o.supported ? failed : unsupported);
-                results.back().outcomes.push_back(o);
+            trial.run(machine.kernels, [&](const Outcome& outcome) {
+                ++(outcome.passed() ? passed : outcome.supported ? failed : unsupported);
+                results.back().outcomes.push_back(outcome);
             });
             if (!table) continue;
             progress.clear();

@@ -22,18 +22,18 @@ void dense(int64_t* stride, int64_t b, int64_t c, int64_t d) {
 }
 
 // Two ranges of keys for each of 2 · 4 · 3 rows.
-const int32_t* ranges(fa_attention_desc_t* desc, Memory* m) {
+const int32_t* ranges(fa_attention_desc_t* desc, Memory* memory) {
     desc->operands |= FA_OPERAND_KEY_RANGES;
     desc->key_range_max = 2;
     dense(desc->key_range_stride, 4, 3, 2);
     std::vector<int32_t> pairs;
     for (int row = 0; row < 24; row++) pairs.insert(pairs.end(), {-1, 2, 3, 9});
-    return m->array(pairs);
+    return memory->array(pairs);
 }
 
 // The rotary tables of 5 positions and 4 dims.
-const float* cosines(Memory* m) {
-    float* table = m->make<float>(5 * 2);
+const float* cosines(Memory* memory) {
+    float* table = memory->make<float>(5 * 2);
     for (int i = 0; i < 10; i++) table[i] = float(std::cos(i));
     return table;
 }

@@ -29,9 +29,9 @@ uint64_t with_companions(uint64_t operands) {
     return operands;
 }
 
-fa_attention_desc_t without_rows(const Shape& s, uint64_t operands) {
+fa_attention_desc_t without_rows(const Shape& shape, uint64_t operands) {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
-    d.q_dtype = FA_F32, d.batch = s.batch, d.heads_q = s.heads, d.dim_qk = 8, d.seqlen_k = s.keys, d.operands = operands;
+    d.q_dtype = FA_F32, d.batch = shape.batch, d.heads_q = shape.heads, d.dim_qk = 8, d.seqlen_k = shape.keys, d.operands = operands;
     d.strided = FA_STRIDED_K | FA_STRIDED_V, d.k_stride[3] = d.v_stride[3] = 1;  // all keys are one
     if (operands & FA_OPERAND_CU_SEQLENS_Q) d.seqlen_q = 1000;
     if (operands & (FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL)) d.dim_tail = 2;
@@ -39,7 +39,7 @@ fa_attention_desc_t without_rows(const Shape& s, uint64_t operands) {
     if (operands & (FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST)) d.list_max = 3;
     if (operands & FA_OPERAND_PAGE_TABLE) d.page_size = d.num_pages = 1;
     if (operands & FA_OPERAND_KV_BATCH_IDX) d.kv_batch = 1;
-    if (operands & FA_OPERAND_CU_SEQLENS_K) d.total_k = s.keys;
+    if (operands & FA_OPERAND_CU_SEQLENS_K) d.total_k = shape.keys;
     if (operands & FA_OPERAND_ALIBI) d.alignment = FA_ALIGN_BOTTOM_RIGHT;
     if (operands & FA_OPERAND_CAUSAL_OFFSET) d.alignment = FA_ALIGN_EXPLICIT;
     return d;
@@ -48,8 +48,8 @@ fa_attention_desc_t without_rows(const Shape& s, uint64_t operands) {
 class Empty : public testing::Test {
   protected:
     // Whether the call could be made: it is allowed, and its arrays are not large.
-    bool try_forward(const Shape& s, uint64_t operands, int32_t op) {
-        const fa_attention_desc_t d = without_rows(s, operands);
+    bool try_forward(const Shape& shape, uint64_t operands, int32_t op) {
+        const fa_attention_desc_t d = without_rows(shape, operands);
         if (fa_supports(handle_, &d, op) != FA_OK || fa_supports(handle_, &d, FA_OP_FORWARD) != FA_OK) return false;
         fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
         for (const fa::Pointer& pointer : fa::pointers_of<fa_forward_args_t>()) {

@@ -70,54 +70,55 @@ int64_t list_blocks(const fa::Problem& problem) {
 }
 fa::Tensor per_sequence(const fa::Problem& problem) { return fa::array_of("array", nullptr, 4, problem.d.batch); }
 
-void place(Random& random, const fa::Problem& problem, Exact& e, Forward& call) {
+void place(Random& random, const fa::Problem& problem, Exact& exact, Forward& call) {
     const fa_attention_desc_t& d = problem.d;
     fa_forward_args_t& a = call.a;
     a = FA_FORWARD_ARGS_INIT;
-    e.give(a.q, fa::q_tensor(problem, "q", nullptr));
-    e.give(a.k, fa::k_tensor(problem, nullptr));
-    if (!problem.v_in_k()) e.give(a.v, fa::v_tensor(problem, nullptr));
-    e.give(a.o, fa::o_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_LSE)) e.give(a.lse, fa::lse_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_DEVICE_STATUS)) e.give(a.device_status, fa::array_of("device_status", nullptr, 4, 1));
-    if (problem.has(FA_OPERAND_SCORES)) e.give(a.scores, fa::score_tensor(problem, "scores", nullptr, 4, d.scores_stride));
+    exact.give(a.q, fa::q_tensor(problem, "q", nullptr));
+    exact.give(a.k, fa::k_tensor(problem, nullptr));
+    if (!problem.v_in_k()) exact.give(a.v, fa::v_tensor(problem, nullptr));
+    exact.give(a.o, fa::o_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_LSE)) exact.give(a.lse, fa::lse_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_DEVICE_STATUS)) exact.give(a.device_status, fa::array_of("device_status", nullptr, 4, 1));
+    if (problem.has(FA_OPERAND_SCORES)) exact.give(a.scores, fa::score_tensor(problem, "scores", nullptr, 4, d.scores_stride));
     if (problem.has(FA_OPERAND_BIAS))
-        e.give(a.bias, fa::pair_tensor(problem, "bias", nullptr, fa::element_size(d.bias_dtype), d.bias_stride, d.bias_period));
-    if (problem.has(FA_OPERAND_BIAS_SCALE)) e.give(a.bias_scale, fa::array_of("bias_scale", nullptr, 4, d.heads_q));
-    if (problem.has(FA_OPERAND_MASK)) e.give(a.mask, fa::mask_tensor(problem, nullptr));
+        exact.give(a.bias, fa::pair_tensor(problem, "bias", nullptr, fa::element_size(d.bias_dtype), d.bias_stride, d.bias_period));
+    if (problem.has(FA_OPERAND_BIAS_SCALE)) exact.give(a.bias_scale, fa::array_of("bias_scale", nullptr, 4, d.heads_q));
+    if (problem.has(FA_OPERAND_MASK)) exact.give(a.mask, fa::mask_tensor(problem, nullptr));
     if (problem.has(FA_OPERAND_KEY_RANGES))
-        e.ranges(random, a.key_ranges, fa::key_range_tensor(problem, "key_ranges", nullptr), d.seqlen_k);
+        exact.ranges(random, a.key_ranges, fa::key_range_tensor(problem, "key_ranges", nullptr), d.seqlen_k);
     if (problem.has(FA_OPERAND_KEY_LIST))
-        e.ints(random, a.key_list, fa::key_list_tensor(problem, "key_list", nullptr), -1, list_blocks(problem) - 1);
+        exact.ints(random, a.key_list, fa::key_list_tensor(problem, "key_list", nullptr), -1, list_blocks(problem) - 1);
     if (problem.has(FA_OPERAND_FULL_LIST))
-        e.ints(random, a.full_list, fa::key_list_tensor(problem, "full_list", nullptr), -1, list_blocks(problem) - 1);
+        exact.ints(random, a.full_list, fa::key_list_tensor(problem, "full_list", nullptr), -1, list_blocks(problem) - 1);
     const fa::Tensor counts = fa::key_list_count_tensor(problem, "counts", nullptr);
-    if (problem.has(FA_OPERAND_KEY_LIST_COUNT)) e.ints(random, a.key_list_count, counts, 0, d.list_max);
-    if (problem.has(FA_OPERAND_FULL_LIST_COUNT)) e.ints(random, a.full_list_count, counts, 0, d.list_max);
-    if (problem.has(FA_OPERAND_ALIBI)) e.give(a.alibi_slopes, fa::table_of("alibi", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride));
-    if (problem.has(FA_OPERAND_SINKS)) e.give(a.sinks, fa::array_of("sinks", nullptr, 4, d.heads_q));
-    if (problem.has(FA_OPERAND_CAUSAL_OFFSET)) e.ints(random, a.causal_offset, per_sequence(problem), -9, 9);
-    if (problem.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(random, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
-    if (problem.has(FA_OPERAND_CU_SEQLENS_K)) e.ascending(random, a.cu_seqlens_k, d.batch, d.seqlen_k, d.total_k);
-    if (problem.has(FA_OPERAND_SEQUSED_Q)) e.ints(random, a.seqused_q, per_sequence(problem), 0, problem.packed_q() ? 0 : d.seqlen_q);
-    if (problem.has(FA_OPERAND_SEQUSED_K)) e.ints(random, a.seqused_k, per_sequence(problem), 0, problem.packed_k() ? 0 : d.seqlen_k);
-    if (problem.has(FA_OPERAND_LEFTPAD_K)) e.ints(random, a.leftpad_k, per_sequence(problem), 0, random.one_in(2) ? 0 : 1);
-    if (problem.has(FA_OPERAND_KV_BATCH_IDX)) e.ints(random, a.kv_batch_idx, per_sequence(problem), 0, d.kv_batch - 1);
-    if (problem.has(FA_OPERAND_PAGE_TABLE)) e.ints(random, a.page_table, fa::page_table_tensor(problem, nullptr), 0, d.num_pages - 1);
-    if (problem.has(FA_OPERAND_Q_DESCALE)) e.give(a.q_descale, fa::q_descale_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::k_descale_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_V_DESCALE) && !problem.v_in_k()) e.give(a.v_descale, fa::v_descale_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_K_SHIFT)) e.give(a.k_shift, fa::k_descale_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_V_SHIFT) && !problem.v_in_k()) e.give(a.v_shift, fa::v_descale_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_Q_TAIL)) e.give(a.q_tail, fa::q_tail_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_K_TAIL)) e.give(a.k_tail, fa::k_tail_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_O_SCALE)) e.give(a.o_scale, fa::array_of("o_scale", nullptr, 4, 1));
-    if (problem.has(FA_OPERAND_RNG_STATE)) e.give(a.rng_state, fa::array_of("rng_state", nullptr, 8, 2));
+    if (problem.has(FA_OPERAND_KEY_LIST_COUNT)) exact.ints(random, a.key_list_count, counts, 0, d.list_max);
+    if (problem.has(FA_OPERAND_FULL_LIST_COUNT)) exact.ints(random, a.full_list_count, counts, 0, d.list_max);
+    if (problem.has(FA_OPERAND_ALIBI))
+        exact.give(a.alibi_slopes, fa::table_of("alibi", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride));
+    if (problem.has(FA_OPERAND_SINKS)) exact.give(a.sinks, fa::array_of("sinks", nullptr, 4, d.heads_q));
+    if (problem.has(FA_OPERAND_CAUSAL_OFFSET)) exact.ints(random, a.causal_offset, per_sequence(problem), -9, 9);
+    if (problem.has(FA_OPERAND_CU_SEQLENS_Q)) exact.ascending(random, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
+    if (problem.has(FA_OPERAND_CU_SEQLENS_K)) exact.ascending(random, a.cu_seqlens_k, d.batch, d.seqlen_k, d.total_k);
+    if (problem.has(FA_OPERAND_SEQUSED_Q)) exact.ints(random, a.seqused_q, per_sequence(problem), 0, problem.packed_q() ? 0 : d.seqlen_q);
+    if (problem.has(FA_OPERAND_SEQUSED_K)) exact.ints(random, a.seqused_k, per_sequence(problem), 0, problem.packed_k() ? 0 : d.seqlen_k);
+    if (problem.has(FA_OPERAND_LEFTPAD_K)) exact.ints(random, a.leftpad_k, per_sequence(problem), 0, random.one_in(2) ? 0 : 1);
+    if (problem.has(FA_OPERAND_KV_BATCH_IDX)) exact.ints(random, a.kv_batch_idx, per_sequence(problem), 0, d.kv_batch - 1);
+    if (problem.has(FA_OPERAND_PAGE_TABLE)) exact.ints(random, a.page_table, fa::page_table_tensor(problem, nullptr), 0, d.num_pages - 1);
+    if (problem.has(FA_OPERAND_Q_DESCALE)) exact.give(a.q_descale, fa::q_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_K_DESCALE)) exact.give(a.k_descale, fa::k_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_V_DESCALE) && !problem.v_in_k()) exact.give(a.v_descale, fa::v_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_K_SHIFT)) exact.give(a.k_shift, fa::k_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_V_SHIFT) && !problem.v_in_k()) exact.give(a.v_shift, fa::v_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_Q_TAIL)) exact.give(a.q_tail, fa::q_tail_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_K_TAIL)) exact.give(a.k_tail, fa::k_tail_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_O_SCALE)) exact.give(a.o_scale, fa::array_of("o_scale", nullptr, 4, 1));
+    if (problem.has(FA_OPERAND_RNG_STATE)) exact.give(a.rng_state, fa::array_of("rng_state", nullptr, 8, 2));
 }
 
-void place(Random& random, const fa::Problem& problem, Exact& e, Backward& call) {
+void place(Random& random, const fa::Problem& problem, Exact& exact, Backward& call) {
     Forward f;
-    place(random, problem, e, f);
+    place(random, problem, exact, f);
     const fa_attention_desc_t& d = problem.d;
     BackwardArgs a;
     a.f = f.a;
@@ -130,86 +131,86 @@ void place(Random& random, const fa::Problem& problem, Exact& e, Backward& call)
     };
     fa::Tensor dout = fa::o_tensor(problem, nullptr);
     dout.element = fa::element_size(d.q_dtype);
-    e.give(a.dout, dout);
-    if (random.one_in(2)) e.give(a.dlse, fa::lse_tensor(problem, nullptr));
-    if (!random.one_in(4)) e.give(a.dq, like(fa::q_tensor(problem, "q", nullptr), d.q_dtype));
-    if (!random.one_in(4)) e.give(a.dk, like(fa::k_tensor(problem, nullptr), d.k_dtype));
-    if (!random.one_in(4)) e.give(a.dv, like(fa::v_tensor(problem, nullptr), d.v_dtype));
+    exact.give(a.dout, dout);
+    if (random.one_in(2)) exact.give(a.dlse, fa::lse_tensor(problem, nullptr));
+    if (!random.one_in(4)) exact.give(a.dq, like(fa::q_tensor(problem, "q", nullptr), d.q_dtype));
+    if (!random.one_in(4)) exact.give(a.dk, like(fa::k_tensor(problem, nullptr), d.k_dtype));
+    if (!random.one_in(4)) exact.give(a.dv, like(fa::v_tensor(problem, nullptr), d.v_dtype));
     if (problem.has(FA_OPERAND_BIAS) && random.one_in(2))
-        e.give(a.dbias, fa::pair_tensor(problem, "dbias", nullptr, 4, d.bias_stride, d.bias_period));
-    if (problem.has(FA_OPERAND_SINKS) && random.one_in(2)) e.give(a.dsinks, fa::array_of("dsinks", nullptr, 4, d.heads_q));
+        exact.give(a.dbias, fa::pair_tensor(problem, "dbias", nullptr, 4, d.bias_stride, d.bias_period));
+    if (problem.has(FA_OPERAND_SINKS) && random.one_in(2)) exact.give(a.dsinks, fa::array_of("dsinks", nullptr, 4, d.heads_q));
     call.a = a;
 }
 
-void place(Random& random, const fa::Problem& problem, Exact& e, Merge& call) {
+void place(Random& random, const fa::Problem& problem, Exact& exact, Merge& call) {
     const fa_attention_desc_t& d = problem.d;
     fa_merge_args_t& a = call.a;
     a = FA_MERGE_ARGS_INIT;
     a.flags = d.o_dtype == FA_F32 && problem.has(FA_OPERAND_LSE) && random.one_in(2) ? uint32_t(FA_MERGE_ACCUMULATE) : 0;
     a.parts = random.below(4);
     const int64_t rows = problem.packed_q() ? d.total_q : d.batch * d.seqlen_q;
-    e.give(a.o_parts, fa::array_of("o_parts", nullptr, 4, a.parts * rows * d.heads_q * d.dim_v));
-    e.give(a.lse_parts, fa::array_of("lse_parts", nullptr, 4, a.parts * rows * d.heads_q));
-    e.give(a.o, fa::o_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_LSE)) e.give(a.lse, fa::lse_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_SINKS)) e.give(a.sinks, fa::array_of("sinks", nullptr, 4, d.heads_q));
-    if (problem.has(FA_OPERAND_O_SCALE)) e.give(a.o_scale, fa::array_of("o_scale", nullptr, 4, 1));
-    if (problem.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(random, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
-    if (problem.has(FA_OPERAND_SEQUSED_Q)) e.ints(random, a.seqused_q, per_sequence(problem), 0, problem.packed_q() ? 0 : d.seqlen_q);
+    exact.give(a.o_parts, fa::array_of("o_parts", nullptr, 4, a.parts * rows * d.heads_q * d.dim_v));
+    exact.give(a.lse_parts, fa::array_of("lse_parts", nullptr, 4, a.parts * rows * d.heads_q));
+    exact.give(a.o, fa::o_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_LSE)) exact.give(a.lse, fa::lse_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_SINKS)) exact.give(a.sinks, fa::array_of("sinks", nullptr, 4, d.heads_q));
+    if (problem.has(FA_OPERAND_O_SCALE)) exact.give(a.o_scale, fa::array_of("o_scale", nullptr, 4, 1));
+    if (problem.has(FA_OPERAND_CU_SEQLENS_Q)) exact.ascending(random, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
+    if (problem.has(FA_OPERAND_SEQUSED_Q)) exact.ints(random, a.seqused_q, per_sequence(problem), 0, problem.packed_q() ? 0 : d.seqlen_q);
 }
 
-void place(Random& random, const fa::Problem& problem, Exact& e, Append& call) {
+void place(Random& random, const fa::Problem& problem, Exact& exact, Append& call) {
     const fa_attention_desc_t& d = problem.d;
     fa_append_kv_args_t& a = call.a;
     a = FA_APPEND_KV_ARGS_INIT;
     a.seqlen_new = random.below(4);
     if (random.one_in(2)) {
         a.total_new = random.below(6);
-        e.ascending(random, a.cu_seqlens_new, d.batch, a.seqlen_new, a.total_new);
+        exact.ascending(random, a.cu_seqlens_new, d.batch, a.seqlen_new, a.total_new);
     }
     const int64_t rows = a.cu_seqlens_new ? a.total_new : d.batch * a.seqlen_new;
-    e.give(a.k_new, fa::array_of("k_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_k * d.dim_qk));
-    if (!problem.v_in_k()) e.give(a.v_new, fa::array_of("v_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_v * d.dim_v));
-    e.give(a.k, fa::k_tensor(problem, nullptr));
-    if (!problem.v_in_k()) e.give(a.v, fa::v_tensor(problem, nullptr));
-    if (!a.cu_seqlens_new && random.one_in(3)) e.ints(random, a.seqused_new, per_sequence(problem), 0, a.seqlen_new);
-    if (random.one_in(2)) e.ints(random, a.positions, fa::array_of("positions", nullptr, 4, rows), -1, d.seqlen_k - 1);
-    if (problem.has(FA_OPERAND_SEQUSED_K)) e.ints(random, a.seqused_k, per_sequence(problem), 0, d.seqlen_k / 2);
-    if (problem.has(FA_OPERAND_LEFTPAD_K)) e.ints(random, a.leftpad_k, per_sequence(problem), 0, random.one_in(2) ? 0 : 1);
-    if (problem.has(FA_OPERAND_KV_BATCH_IDX)) e.ints(random, a.kv_batch_idx, per_sequence(problem), 0, d.kv_batch - 1);
-    if (problem.has(FA_OPERAND_PAGE_TABLE)) e.ints(random, a.page_table, fa::page_table_tensor(problem, nullptr), 0, d.num_pages - 1);
-    if (problem.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::k_descale_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_V_DESCALE) && !problem.v_in_k()) e.give(a.v_descale, fa::v_descale_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_K_SHIFT)) e.give(a.k_shift, fa::k_descale_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_V_SHIFT) && !problem.v_in_k()) e.give(a.v_shift, fa::v_descale_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_K_TAIL)) e.give(a.k_tail, fa::k_tail_tensor(problem, nullptr));
-    if (problem.has(FA_OPERAND_DEVICE_STATUS)) e.give(a.device_status, fa::array_of("device_status", nullptr, 4, 1));
+    exact.give(a.k_new, fa::array_of("k_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_k * d.dim_qk));
+    if (!problem.v_in_k()) exact.give(a.v_new, fa::array_of("v_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_v * d.dim_v));
+    exact.give(a.k, fa::k_tensor(problem, nullptr));
+    if (!problem.v_in_k()) exact.give(a.v, fa::v_tensor(problem, nullptr));
+    if (!a.cu_seqlens_new && random.one_in(3)) exact.ints(random, a.seqused_new, per_sequence(problem), 0, a.seqlen_new);
+    if (random.one_in(2)) exact.ints(random, a.positions, fa::array_of("positions", nullptr, 4, rows), -1, d.seqlen_k - 1);
+    if (problem.has(FA_OPERAND_SEQUSED_K)) exact.ints(random, a.seqused_k, per_sequence(problem), 0, d.seqlen_k / 2);
+    if (problem.has(FA_OPERAND_LEFTPAD_K)) exact.ints(random, a.leftpad_k, per_sequence(problem), 0, random.one_in(2) ? 0 : 1);
+    if (problem.has(FA_OPERAND_KV_BATCH_IDX)) exact.ints(random, a.kv_batch_idx, per_sequence(problem), 0, d.kv_batch - 1);
+    if (problem.has(FA_OPERAND_PAGE_TABLE)) exact.ints(random, a.page_table, fa::page_table_tensor(problem, nullptr), 0, d.num_pages - 1);
+    if (problem.has(FA_OPERAND_K_DESCALE)) exact.give(a.k_descale, fa::k_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_V_DESCALE) && !problem.v_in_k()) exact.give(a.v_descale, fa::v_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_K_SHIFT)) exact.give(a.k_shift, fa::k_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_V_SHIFT) && !problem.v_in_k()) exact.give(a.v_shift, fa::v_descale_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_K_TAIL)) exact.give(a.k_tail, fa::k_tail_tensor(problem, nullptr));
+    if (problem.has(FA_OPERAND_DEVICE_STATUS)) exact.give(a.device_status, fa::array_of("device_status", nullptr, 4, 1));
     if (problem.has(FA_OPERAND_K_DESCALE) && (problem.has(FA_OPERAND_V_DESCALE) || problem.v_in_k()) && random.one_in(2))
         a.flags |= FA_APPEND_DYNAMIC_SCALE;
     if (d.dim_qk < 2 || random.one_in(2)) return;
     a.rotary_dim = 2 * (1 + random.below(d.dim_qk / 2));
     a.max_position = std::max<int64_t>(d.seqlen_k - random.below(2), 0);
-    e.give(a.cos, fa::array_of("cos", nullptr, 4, a.max_position * a.rotary_dim / 2));
-    e.give(a.sin, fa::array_of("sin", nullptr, 4, a.max_position * a.rotary_dim / 2));
+    exact.give(a.cos, fa::array_of("cos", nullptr, 4, a.max_position * a.rotary_dim / 2));
+    exact.give(a.sin, fa::array_of("sin", nullptr, 4, a.max_position * a.rotary_dim / 2));
 }
 
-void place(Random& random, const fa::Problem& problem, Exact& e, Rotary& call) {
+void place(Random& random, const fa::Problem& problem, Exact& exact, Rotary& call) {
     const fa_attention_desc_t& d = problem.d;
     fa_rotary_args_t& a = call.a;
     a = FA_ROTARY_ARGS_INIT;
     a.rotary_dim = 2 * (1 + random.below(d.dim_qk / 2 + 1));
     a.max_position = 1 + random.below(2 * d.seqlen_q + 1);
-    e.give(a.x, fa::q_tensor(problem, "x", nullptr));
-    if (random.one_in(2)) e.give(a.out, fa::q_tensor(problem, "out", nullptr));
+    exact.give(a.x, fa::q_tensor(problem, "x", nullptr));
+    if (random.one_in(2)) exact.give(a.out, fa::q_tensor(problem, "out", nullptr));
     else a.out = const_cast<void*>(a.x);
-    e.give(a.cos, fa::array_of("cos", nullptr, 4, a.max_position * a.rotary_dim / 2));
-    e.give(a.sin, fa::array_of("sin", nullptr, 4, a.max_position * a.rotary_dim / 2));
+    exact.give(a.cos, fa::array_of("cos", nullptr, 4, a.max_position * a.rotary_dim / 2));
+    exact.give(a.sin, fa::array_of("sin", nullptr, 4, a.max_position * a.rotary_dim / 2));
     if (random.one_in(2))
-        e.ints(random, a.positions, fa::array_of("positions", nullptr, 4, problem.packed_q() ? d.total_q : d.batch * d.seqlen_q), 0,
-               a.max_position - 1);
-    if (random.one_in(2)) e.ints(random, a.position_offset, per_sequence(problem), 0, 2);
-    if (problem.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(random, a.cu_seqlens, d.batch, d.seqlen_q, d.total_q);
-    if (problem.has(FA_OPERAND_SEQUSED_Q)) e.ints(random, a.seqused, per_sequence(problem), 0, problem.packed_q() ? 0 : d.seqlen_q);
+        exact.ints(random, a.positions, fa::array_of("positions", nullptr, 4, problem.packed_q() ? d.total_q : d.batch * d.seqlen_q), 0,
+                   a.max_position - 1);
+    if (random.one_in(2)) exact.ints(random, a.position_offset, per_sequence(problem), 0, 2);
+    if (problem.has(FA_OPERAND_CU_SEQLENS_Q)) exact.ascending(random, a.cu_seqlens, d.batch, d.seqlen_q, d.total_q);
+    if (problem.has(FA_OPERAND_SEQUSED_Q)) exact.ints(random, a.seqused, per_sequence(problem), 0, problem.packed_q() ? 0 : d.seqlen_q);
 }
 
 // Strides that nobody steps along, as large as can be: the problem stays the same.

@@ -199,10 +199,11 @@ class RandomAppend {
         for (int axis = 0; axis < 4 && !dynamic; axis++)
             if (rng.chance(0.3)) stride[axis] = 0;
     }
-    void* bind_factors(uint64_t operand, bool dynamic, const oracle::Reading::Factors& f, double low, double high, Buffer& buffer) {
+    void* bind_factors(uint64_t operand, bool dynamic, const oracle::Reading::Factors& factors, double low, double high, Buffer& buffer) {
         if (!has(operand)) return nullptr;
-        buffer = Buffer(f.tensor.extent() * oracle::size_of(f.dtype), random_side(rng));
-        for (int64_t n = 0; n < f.tensor.extent() && !dynamic; n++) oracle::store(buffer.as(), n, f.dtype, rng.uniform(low, high));
+        buffer = Buffer(factors.tensor.extent() * oracle::size_of(factors.dtype), random_side(rng));
+        for (int64_t n = 0; n < factors.tensor.extent() && !dynamic; n++)
+            oracle::store(buffer.as(), n, factors.dtype, rng.uniform(low, high));
         return buffer.as();
     }
 

@@ -74,19 +74,19 @@ struct Spoiled {
 TEST_F(DeviceStatus, OfAForwardOverPages) {
     const std::vector<Spoiled> all = {
         {"nothing", 0, [](Paged&) {}},
-        {"a length of q", FA_BAD_LENGTH, [](Paged& p) { p.used_q[1] = 4; }},
-        {"a negative length", FA_BAD_LENGTH, [](Paged& p) { p.used_q[0] = -1; }},
-        {"a length of k", FA_BAD_LENGTH, [](Paged& p) { p.used_k[0] = 21; }},
-        {"padding behind the keys", FA_BAD_LENGTH, [](Paged& p) { p.leftpad[1] = 10; }},
-        {"an index", FA_BAD_INDEX, [](Paged& p) { p.index[1] = 3; }},
-        {"a page", FA_BAD_PAGE, [](Paged& p) { p.table[14] = 12; }},
-        {"a negative page", FA_BAD_PAGE, [](Paged& p) { p.table[1] = -1; }},
-        {"a page that is not used", 0, [](Paged& p) { p.table[0] = 1 << 30; }},
-        {"an entry", FA_BAD_INDEX, [](Paged& p) { p.list[2] = 2; }},
-        {"an entry below none", FA_BAD_INDEX, [](Paged& p) { p.list[0] = -2; }},
-        {"an entry that is not read", 0, [](Paged& p) { p.counts[0] = 1, p.list[1] = 77; }},
-        {"a count", FA_BAD_INDEX, [](Paged& p) { p.counts[3] = 3; }},
-        {"a length and a page", FA_BAD_LENGTH | FA_BAD_PAGE, [](Paged& p) { p.used_q[1] = 4, p.table[14] = 12; }},
+        {"a length of q", FA_BAD_LENGTH, [](Paged& paged) { paged.used_q[1] = 4; }},
+        {"a negative length", FA_BAD_LENGTH, [](Paged& paged) { paged.used_q[0] = -1; }},
+        {"a length of k", FA_BAD_LENGTH, [](Paged& paged) { paged.used_k[0] = 21; }},
+        {"padding behind the keys", FA_BAD_LENGTH, [](Paged& paged) { paged.leftpad[1] = 10; }},
+        {"an index", FA_BAD_INDEX, [](Paged& paged) { paged.index[1] = 3; }},
+        {"a page", FA_BAD_PAGE, [](Paged& paged) { paged.table[14] = 12; }},
+        {"a negative page", FA_BAD_PAGE, [](Paged& paged) { paged.table[1] = -1; }},
+        {"a page that is not used", 0, [](Paged& paged) { paged.table[0] = 1 << 30; }},
+        {"an entry", FA_BAD_INDEX, [](Paged& paged) { paged.list[2] = 2; }},
+        {"an entry below none", FA_BAD_INDEX, [](Paged& paged) { paged.list[0] = -2; }},
+        {"an entry that is not read", 0, [](Paged& paged) { paged.counts[0] = 1, paged.list[1] = 77; }},
+        {"a count", FA_BAD_INDEX, [](Paged& paged) { paged.counts[3] = 3; }},
+        {"a length and a page", FA_BAD_LENGTH | FA_BAD_PAGE, [](Paged& paged) { paged.used_q[1] = 4, paged.table[14] = 12; }},
     };
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     d.q_dtype = FA_F32, d.batch = 2, d.heads_q = 2, d.seqlen_q = 3, d.seqlen_k = 20, d.dim_qk = 16;

@@ -20,13 +20,13 @@ void lay_factors(Blocks2 b, int64_t keys, int64_t heads, int64_t dims, int64_t (
     stride[0] = parts(keys, b.rows ? b.rows : 1) * stride[1];
 }
 
-Case stored(const Shape& s, int32_t k_dtype, int32_t v_dtype, int32_t factor_dtype, Blocks2 of_k, Blocks2 of_v, bool shifted = false) {
-    Case c = shaped(s);
+Case stored(const Shape& shape, int32_t k_dtype, int32_t v_dtype, int32_t factor_dtype, Blocks2 of_k, Blocks2 of_v, bool shifted = false) {
+    Case c = shaped(shape);
     c.d.k_dtype = k_dtype, c.d.v_dtype = v_dtype, c.d.k_descale_dtype = c.d.v_descale_dtype = factor_dtype;
     c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
     if (shifted) c.d.operands |= FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
-    lay_factors(of_k, s.keys, s.heads_k, s.dim_qk, c.d.k_descale_block, c.d.k_descale_stride);
-    lay_factors(of_v, s.keys, s.heads_k, s.dim_v, c.d.v_descale_block, c.d.v_descale_stride);
+    lay_factors(of_k, shape.keys, shape.heads_k, shape.dim_qk, c.d.k_descale_block, c.d.k_descale_stride);
+    lay_factors(of_v, shape.keys, shape.heads_k, shape.dim_v, c.d.v_descale_block, c.d.v_descale_stride);
     return c;
 }
 

@@ -6,8 +6,8 @@ namespace test {
 namespace {
 
 // One key head of 576 dims, of which 512 are the values.
-Case latent(const Shape& s, int32_t q_dtype, int32_t k_dtype = 0) {
-    Case c = shaped(s, q_dtype);
+Case latent(const Shape& shape, int32_t q_dtype, int32_t k_dtype = 0) {
+    Case c = shaped(shape, q_dtype);
     c.d.flags = FA_V_IN_K;
     c.d.k_dtype = k_dtype;
     return c;

@@ -56,30 +56,31 @@ struct Expected {
 };
 using Places = std::map<int64_t, Expected>;
 
-void add(Places& places, int64_t at, const oracle::Gradient& g, int64_t n) {
-    places[at].value += g.value[size_t(n)];
-    places[at].spread += g.spread[size_t(n)];
+void add(Places& places, int64_t at, const oracle::Gradient& gradient, int64_t n) {
+    places[at].value += gradient.value[size_t(n)];
+    places[at].spread += gradient.spread[size_t(n)];
 }
 
 struct Inputs {
     Places q, k, v, bias, sinks;
-    Inputs(const oracle::Reading& reading, const oracle::Gradients& g) {
+    Inputs(const oracle::Reading& reading, const oracle::Gradients& gradients) {
         for (int64_t b = 0; b < reading.d.batch; b++) {
             for (int64_t h = 0; h < reading.d.heads_q; h++)
                 for (int64_t i = 0; i < reading.rows(b); i++) {
                     for (int64_t e = 0; e < reading.d.dim_qk; e++)
-                        add(q, reading.q(b, h, i) + e, g.q, g.row(b, h, i) * reading.d.dim_qk + e);
+                        add(q, reading.q(b, h, i) + e, gradients.q, gradients.row(b, h, i) * reading.d.dim_qk + e);
                     for (int64_t j = 0; j < reading.keys(b) && reading.has(FA_OPERAND_BIAS); j++)
-                        add(bias, reading.bias(b, h, i, j), g.bias, g.row(b, h, i) * g.keys + j);
+                        add(bias, reading.bias(b, h, i, j), gradients.bias, gradients.row(b, h, i) * gradients.keys + j);
                 }
             for (int64_t h = 0; h < reading.heads_k; h++)
                 for (int64_t j = 0; j < reading.keys(b); j++) {
                     for (int64_t e = 0; e < reading.d.dim_qk; e++)
-                        add(k, reading.k(b, h, j) + e, g.k, g.key(b, h, j) * reading.d.dim_qk + e);
-                    for (int64_t e = 0; e < reading.dim_v; e++) add(v, reading.v(b, h, j) + e, g.v, g.key(b, h, j) * reading.dim_v + e);
+                        add(k, reading.k(b, h, j) + e, gradients.k, gradients.key(b, h, j) * reading.d.dim_qk + e);
+                    for (int64_t e = 0; e < reading.dim_v; e++)
+                        add(v, reading.v(b, h, j) + e, gradients.v, gradients.key(b, h, j) * reading.dim_v + e);
                 }
         }
-        for (int64_t h = 0; h < reading.d.heads_q && reading.has(FA_OPERAND_SINKS); h++) add(sinks, h, g.sink, h);
+        for (int64_t h = 0; h < reading.d.heads_q && reading.has(FA_OPERAND_SINKS); h++) add(sinks, h, gradients.sink, h);
     }
 };
 

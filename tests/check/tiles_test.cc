@@ -70,7 +70,7 @@ struct Kernel {
     int32_t q, kv;
     uint32_t is = 0;
 };
-void PrintTo(const Kernel& k, std::ostream* out) { *out << k.name; }
+void PrintTo(const Kernel& kernel, std::ostream* out) { *out << kernel.name; }
 
 constexpr Shape kRows64 = {1, 2, 2, 130, 260, 64, 64}, kRows128 = {1, 2, 2, 130, 260, 128, 96};
 Shape decoding(int64_t rows) { return {2, rows, 1, 1, 200, 128, 128}; }

@@ -32,9 +32,9 @@ struct Rank {
 };
 
 // q, k, v and what belongs to them; o and LSE are poison.
-Rank cut_rows(const Case& test_case, const Spread& s, int32_t rank);
+Rank cut_rows(const Case& test_case, const Spread& spread, int32_t rank);
 // To where the rank lies now.
-void point(Rank& r, bool strided);
+void point(Rank& rank, bool strided);
 
 // A rank's memory on its handle's device: args then point there, until what was written comes back.
 class OnDevice {
@@ -51,7 +51,7 @@ class OnDevice {
 };
 
 // Each on a thread of its own.
-std::vector<RankResult> call_all(std::vector<Rank>& ranks, const Spread& s, StandIn& room);
+std::vector<RankResult> call_all(std::vector<Rank>& ranks, const Spread& spread, StandIn& room);
 std::string first_error(const std::vector<RankResult>& results);
 
 }  // namespace test

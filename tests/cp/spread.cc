@@ -20,10 +20,10 @@ LocalTensor local_tensor(int32_t dtype, int64_t batch, int64_t rows, int64_t hea
 
 namespace {
 
-std::vector<fa_cp_range_t> ranges_of(const Spread& s, int32_t rank, const int32_t* cu, int64_t batch, int64_t seqlen) {
+std::vector<fa_cp_range_t> ranges_of(const Spread& spread, int32_t rank, const int32_t* cu, int64_t batch, int64_t seqlen) {
     std::vector<fa_cp_range_t> ranges(size_t(2 * batch));
     int64_t count = -1;
-    EXPECT_EQ(FA_OK, fa_cp_partition(&s.desc, rank, s.ranks, cu, batch, cu ? 0 : seqlen, ranges.data(), 2 * batch, &count))
+    EXPECT_EQ(FA_OK, fa_cp_partition(&spread.desc, rank, spread.ranks, cu, batch, cu ? 0 : seqlen, ranges.data(), 2 * batch, &count))
         << fa_cp_last_error(nullptr);
     ranges.resize(size_t(std::max<int64_t>(count, 0)));
     return ranges;
@@ -37,16 +37,16 @@ int64_t rows_in(const std::vector<fa_cp_range_t>& ranges) {  // of a local tenso
 
 }  // namespace
 
-void point(Rank& r, bool strided) {
+void point(Rank& rank, bool strided) {
     const auto strides = [&](const LocalTensor& tensor, int64_t* to) {
         for (int i = 0; i < 4 && strided; i++) to[i] = tensor.stride[i];
     };
-    if (strided) r.d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O;
-    strides(r.q, r.d.q_stride), strides(r.k, r.d.k_stride), strides(r.v, r.d.v_stride), strides(r.o, r.d.o_stride);
-    if (strided && (r.d.operands & FA_OPERAND_CU_SEQLENS_Q)) r.d.q_stride[0] = r.d.o_stride[0] = 0;
-    if (strided && (r.d.operands & FA_OPERAND_CU_SEQLENS_K)) r.d.k_stride[0] = r.d.v_stride[0] = 0;
-    r.a.q = r.q.bytes.data(), r.a.k = r.k.bytes.data(), r.a.v = r.v.bytes.data(), r.a.o = r.o.bytes.data();
-    if (r.d.operands & FA_OPERAND_LSE) r.a.lse = r.lse.data();
+    if (strided) rank.d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O;
+    strides(rank.q, rank.d.q_stride), strides(rank.k, rank.d.k_stride), strides(rank.v, rank.d.v_stride), strides(rank.o, rank.d.o_stride);
+    if (strided && (rank.d.operands & FA_OPERAND_CU_SEQLENS_Q)) rank.d.q_stride[0] = rank.d.o_stride[0] = 0;
+    if (strided && (rank.d.operands & FA_OPERAND_CU_SEQLENS_K)) rank.d.k_stride[0] = rank.d.v_stride[0] = 0;
+    rank.a.q = rank.q.bytes.data(), rank.a.k = rank.k.bytes.data(), rank.a.v = rank.v.bytes.data(), rank.a.o = rank.o.bytes.data();
+    if (rank.d.operands & FA_OPERAND_LSE) rank.a.lse = rank.lse.data();
 }
 
 namespace {
@@ -75,20 +75,20 @@ std::vector<char> local_pairs(const Case& test_case, const oracle::Reading& read
 
 }  // namespace
 
-Rank cut_rows(const Case& test_case, const Spread& s, int32_t rank) {
+Rank cut_rows(const Case& test_case, const Spread& spread, int32_t rank) {
     const oracle::Reading r = test_case.reading();
     Rank out;
-    out.d = test_case.d, out.a = test_case.a, out.spread = s.desc;
+    out.d = test_case.d, out.a = test_case.a, out.spread = spread.desc;
     const bool packed_q = r.has(FA_OPERAND_CU_SEQLENS_Q), packed_k = r.has(FA_OPERAND_CU_SEQLENS_K);
     out.packed = packed_q;
-    out.rows = ranges_of(s, rank, packed_q ? test_case.a.cu_seqlens_q : nullptr, test_case.d.batch, test_case.d.seqlen_q);
-    out.keys = ranges_of(s, rank, packed_k ? test_case.a.cu_seqlens_k : nullptr, test_case.d.batch, test_case.d.seqlen_k);
+    out.rows = ranges_of(spread, rank, packed_q ? test_case.a.cu_seqlens_q : nullptr, test_case.d.batch, test_case.d.seqlen_q);
+    out.keys = ranges_of(spread, rank, packed_k ? test_case.a.cu_seqlens_k : nullptr, test_case.d.batch, test_case.d.seqlen_k);
     const int64_t rows = out.local_rows = rows_in(out.rows), keys = rows_in(out.keys), q_batch = packed_q ? 1 : test_case.d.batch,
                   k_batch = packed_k ? 1 : test_case.d.batch;
-    out.q = local_tensor(r.q_dtype, q_batch, rows, test_case.d.heads_q, test_case.d.dim_qk, s.gap);
-    out.o = local_tensor(r.o_dtype, q_batch, rows, test_case.d.heads_q, r.dim_v, s.gap);
-    out.k = local_tensor(r.k_dtype, k_batch, keys, r.heads_k, test_case.d.dim_qk, s.gap);
-    out.v = local_tensor(r.v_dtype, k_batch, keys, r.heads_v, r.dim_v, s.gap);
+    out.q = local_tensor(r.q_dtype, q_batch, rows, test_case.d.heads_q, test_case.d.dim_qk, spread.gap);
+    out.o = local_tensor(r.o_dtype, q_batch, rows, test_case.d.heads_q, r.dim_v, spread.gap);
+    out.k = local_tensor(r.k_dtype, k_batch, keys, r.heads_k, test_case.d.dim_qk, spread.gap);
+    out.v = local_tensor(r.v_dtype, k_batch, keys, r.heads_v, r.dim_v, spread.gap);
     out.lse.assign(size_t(q_batch * test_case.d.heads_q * rows), std::nanf(""));
     for (const fa_cp_range_t& range : out.rows)
         for (int64_t i = 0; i < range.rows; i++)
@@ -108,7 +108,7 @@ Rank cut_rows(const Case& test_case, const Spread& s, int32_t rank) {
     if (r.has(FA_OPERAND_BIAS)) out.bias = local_pairs(test_case, r, out, true, out.d.bias_stride), out.a.bias = out.bias.data();
     if (r.has(FA_OPERAND_MASK))
         out.mask = local_pairs(test_case, r, out, false, out.d.mask_stride), out.a.mask = reinterpret_cast<uint8_t*>(out.mask.data());
-    point(out, s.gap > 0);
+    point(out, spread.gap > 0);
     return out;
 }
 
@@ -128,32 +128,32 @@ void put_together(Case& test_case, Rank& rank) {
             }
 }
 
-RankResult call(Rank& rank, int32_t index, const Spread& s, StandIn& room) {
+RankResult call(Rank& rank, int32_t index, const Spread& spread, StandIn& room) {
     RankResult result;
-    const Handle handle = s.open || s.device ? make_device_handle(s.own_devices ? index : 0) : make_handle();
+    const Handle handle = spread.open || spread.device ? make_device_handle(spread.own_devices ? index : 0) : make_handle();
     handle.set(FA_PARAM_THREADS, 1);
-    fa_cp_transport_t transport = s.device ? room.device_transport(index, handle) : room.transport(index);
-    if (s.open) result.status = s.open(index, handle, &transport);
+    fa_cp_transport_t transport = spread.device ? room.device_transport(index, handle) : room.transport(index);
+    if (spread.open) result.status = spread.open(index, handle, &transport);
     if (result.status != FA_OK) return result;
     std::optional<OnDevice> memory;
-    if (s.device || s.open) memory.emplace(rank, handle);
+    if (spread.device || spread.open) memory.emplace(rank, handle);
     fa_cp_create_info_t info = FA_CP_CREATE_INFO_INIT;
     info.transport = &transport;
-    info.timeout_ms = s.timeout_ms;
-    if (s.change_info) s.change_info(index, info);
+    info.timeout_ms = spread.timeout_ms;
+    if (spread.change_info) spread.change_info(index, info);
     fa_cp_t cp = nullptr;
     result.status = fa_cp_create(&cp, handle, &info);
     if (result.status != FA_OK) {
         result.error = fa_cp_last_error(nullptr);
         return result;
     }
-    for (int repeat = 0; repeat < (index == s.silent_rank ? 0 : s.again ? 2 : 1); repeat++) {
+    for (int repeat = 0; repeat < (index == spread.silent_rank ? 0 : spread.again ? 2 : 1); repeat++) {
         rank.g.forward = &rank.a;
         result.status =
             rank.backward ? fa_cp_backward(cp, &rank.d, &rank.spread, &rank.g) : fa_cp_forward(cp, &rank.d, &rank.spread, &rank.a);
         result.error = fa_cp_last_error(cp);
     }
-    if (result.status == FA_OK && index != s.silent_rank) {
+    if (result.status == FA_OK && index != spread.silent_rank) {
         EXPECT_EQ(FA_OK, fa_cp_synchronize(cp)) << fa_cp_last_error(cp);
     }
     if (memory) memory->back();
@@ -163,18 +163,18 @@ RankResult call(Rank& rank, int32_t index, const Spread& s, StandIn& room) {
     else fa_cp_explain(cp, &rank.d, &rank.spread, FA_OP_FORWARD, &rank.a, text, sizeof text);
     result.explained = text;
     fa_cp_destroy(cp);
-    if (s.close) s.close(index, &transport);
+    if (spread.close) spread.close(index, &transport);
     return result;
 }
 
 }  // namespace
 
-std::vector<RankResult> call_all(std::vector<Rank>& ranks, const Spread& s, StandIn& room) {
+std::vector<RankResult> call_all(std::vector<Rank>& ranks, const Spread& spread, StandIn& room) {
     std::vector<RankResult> results(ranks.size());
     std::vector<std::thread> threads;
     for (size_t i = 0; i < ranks.size(); i++) {
-        if (s.change) s.change(int32_t(i), ranks[i].d, ranks[i].spread, ranks[i].a);
-        threads.emplace_back([&, i] { results[i] = call(ranks[i], int32_t(i), s, room); });
+        if (spread.change) spread.change(int32_t(i), ranks[i].d, ranks[i].spread, ranks[i].a);
+        threads.emplace_back([&, i] { results[i] = call(ranks[i], int32_t(i), spread, room); });
     }
     for (std::thread& t : threads) t.join();
     return results;
@@ -211,40 +211,40 @@ Spread by_rows(int32_t ranks, int32_t method, int32_t layout) {
     return s;
 }
 
-std::vector<RankResult> run_spread(Case& test_case, const Spread& s, StandIn& room) {
+std::vector<RankResult> run_spread(Case& test_case, const Spread& spread, StandIn& room) {
     std::vector<Rank> ranks;
-    for (int32_t i = 0; i < s.ranks; i++) ranks.push_back(cut_rows(test_case, s, i));
-    for (Rank& r : ranks) point(r, s.gap > 0);  // where they lie now
+    for (int32_t i = 0; i < spread.ranks; i++) ranks.push_back(cut_rows(test_case, spread, i));
+    for (Rank& r : ranks) point(r, spread.gap > 0);  // where they lie now
     poison(test_case.o), poison(test_case.lse);
-    const std::vector<RankResult> results = call_all(ranks, s, room);
+    const std::vector<RankResult> results = call_all(ranks, spread, room);
     for (Rank& r : ranks) put_together(test_case, r);
     return results;
 }
 
-std::string spread_and_check(Case& test_case, const Spread& s) {
-    StandIn room(s.ranks);
-    const std::string error = first_error(run_spread(test_case, s, room));
+std::string spread_and_check(Case& test_case, const Spread& spread) {
+    StandIn room(spread.ranks);
+    const std::string error = first_error(run_spread(test_case, spread, room));
     return error.empty() ? compare(test_case) : error + "\n" + test_case.describe();
 }
 
-std::string spread_keys_and_check(Case& test_case, const Spread& s, const std::vector<double>& cuts) {
+std::string spread_keys_and_check(Case& test_case, const Spread& spread, const std::vector<double>& cuts) {
     const oracle::Reading r = test_case.reading();
-    std::vector<Rank> ranks(size_t(s.ranks));
-    for (int32_t i = 0; i < s.ranks; i++) {
+    std::vector<Rank> ranks(size_t(spread.ranks));
+    for (int32_t i = 0; i < spread.ranks; i++) {
         Rank& rank = ranks[size_t(i)];
-        rank.d = test_case.d, rank.a = test_case.a, rank.spread = s.desc;
+        rank.d = test_case.d, rank.a = test_case.a, rank.spread = spread.desc;
         const auto cut = [&](int64_t keys, int32_t part) {
-            return part == 0 ? 0 : part == s.ranks ? keys : int64_t(cuts[size_t(part - 1)] * double(keys));
+            return part == 0 ? 0 : part == spread.ranks ? keys : int64_t(cuts[size_t(part - 1)] * double(keys));
         };
         // Slots of the local cache: more than keys, and more on some ranks than on others.
         rank.d.seqlen_k = test_case.d.seqlen_k + i;
         rank.d.operands |= FA_OPERAND_SEQUSED_K;
-        const int64_t page = s.page_size > 0 ? s.page_size : rank.d.seqlen_k;  // without pages: a sequence is one
+        const int64_t page = spread.page_size > 0 ? spread.page_size : rank.d.seqlen_k;  // without pages: a sequence is one
         const int64_t columns = page > 0 ? (rank.d.seqlen_k + page - 1) / page : 0;
         const auto outer = [&](int64_t b, int64_t j) { return b * columns + j / page; };
         rank.k = local_tensor(r.k_dtype, test_case.d.batch * columns, page, r.heads_k, test_case.d.dim_qk, 0);
         rank.v = local_tensor(r.v_dtype, test_case.d.batch * columns, page, r.heads_v, r.dim_v, 0);
-        if (s.page_size > 0) {
+        if (spread.page_size > 0) {
             rank.d.operands |= FA_OPERAND_PAGE_TABLE;
             rank.d.page_size = page, rank.d.num_pages = test_case.d.batch * columns;
             for (int64_t n = 0; n < test_case.d.batch * columns; n++) rank.page_table.push_back(int32_t(n));
@@ -268,12 +268,12 @@ std::string spread_keys_and_check(Case& test_case, const Spread& s, const std::v
     }
     for (Rank& rank : ranks) {
         rank.a.k = rank.k.bytes.data(), rank.a.v = rank.v.bytes.data(), rank.a.seqused_k = rank.seqused_k.data();
-        if (s.page_size > 0) rank.a.page_table = rank.page_table.data();
+        if (spread.page_size > 0) rank.a.page_table = rank.page_table.data();
         rank.a.o = rank.o.bytes.data();
         if (r.has(FA_OPERAND_LSE)) rank.a.lse = rank.lse.data();
     }
-    StandIn room(s.ranks);
-    const std::string error = first_error(call_all(ranks, s, room));
+    StandIn room(spread.ranks);
+    const std::string error = first_error(call_all(ranks, spread, room));
     if (!error.empty()) return error + "\n" + test_case.describe();
     for (const Rank& rank : ranks)
         if (rank.o.bytes != ranks[0].o.bytes) return "ranks have different o";

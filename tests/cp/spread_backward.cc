@@ -46,10 +46,10 @@ void move_gradients(Way way, BackwardCase& backward, Rank& rank) {
                   [&](int64_t s, int64_t h, int64_t j) { return r.dv(s, h, j); });
 }
 
-Rank cut_backward(BackwardCase& backward, const Spread& s, int32_t index) {
+Rank cut_backward(BackwardCase& backward, const Spread& spread, int32_t index) {
     const oracle::BackwardReading r = backward.reading();
     const Case& c = backward.c;
-    Rank rank = cut_rows(c, s, index);
+    Rank rank = cut_rows(c, spread, index);
     rank.backward = true;
     const bool packed_k = r.has(FA_OPERAND_CU_SEQLENS_K);
     const int64_t q_batch = rank.packed ? 1 : c.d.batch, k_batch = packed_k ? 1 : c.d.batch, rows = rank.local_rows;
@@ -58,15 +58,15 @@ Rank cut_backward(BackwardCase& backward, const Spread& s, int32_t index) {
     move_rows(Way::in, rank.o, rank.rows, rank.packed, c.d.heads_q, c.o.as(),
               [&](int64_t q, int64_t h, int64_t i) { return r.o(q, h, i); });
     move_lse(rank.lse, rank, c.lse.as<float>(), c.d.heads_q, [&](int64_t q, int64_t h, int64_t i) { return r.lse(q, h, i); });
-    rank.dout = local_tensor(r.q_dtype, q_batch, rows, c.d.heads_q, r.dim_v, s.gap);
+    rank.dout = local_tensor(r.q_dtype, q_batch, rows, c.d.heads_q, r.dim_v, spread.gap);
     move_rows(Way::in, rank.dout, rank.rows, rank.packed, c.d.heads_q, backward.dout.as(),
               [&](int64_t q, int64_t h, int64_t i) { return r.dout(q, h, i); });
     rank.dlse.assign(rank.lse.size() + 1, std::nanf(""));
     if (backward.a.dlse)
         move_lse(rank.dlse, rank, backward.dlse.as<float>(), c.d.heads_q, [&](int64_t q, int64_t h, int64_t i) { return r.dlse(q, h, i); });
-    rank.dq = local_tensor(r.dq_dtype(), q_batch, rows, c.d.heads_q, c.d.dim_qk, s.gap);
-    rank.dk = local_tensor(r.dkv_dtype(), k_batch, keys, r.heads_k, c.d.dim_qk, s.gap);
-    rank.dv = local_tensor(r.dkv_dtype(), k_batch, keys, r.heads_k, r.dim_v, s.gap);
+    rank.dq = local_tensor(r.dq_dtype(), q_batch, rows, c.d.heads_q, c.d.dim_qk, spread.gap);
+    rank.dk = local_tensor(r.dkv_dtype(), k_batch, keys, r.heads_k, c.d.dim_qk, spread.gap);
+    rank.dv = local_tensor(r.dkv_dtype(), k_batch, keys, r.heads_k, r.dim_v, spread.gap);
     rank.dsinks.assign(size_t(c.d.heads_q), std::nanf(""));
     if (r.accumulates()) {
         move_gradients(Way::in, backward, rank);
@@ -75,12 +75,12 @@ Rank cut_backward(BackwardCase& backward, const Spread& s, int32_t index) {
     return rank;
 }
 
-void point_backward(const BackwardCase& backward, const Spread& s, Rank& rank) {
-    point(rank, s.gap > 0);
+void point_backward(const BackwardCase& backward, const Spread& spread, Rank& rank) {
+    point(rank, spread.gap > 0);
     rank.g.flags = backward.a.flags;
     static char nothing;  // a wanted gradient of a rank without rows
     const auto give = [&](LocalTensor& tensor, bool wanted, bool packed, int64_t* stride) -> void* {
-        for (int i = 0; i < 4 && wanted && s.gap > 0; i++) stride[i] = packed && i == 0 ? 0 : tensor.stride[i];
+        for (int i = 0; i < 4 && wanted && spread.gap > 0; i++) stride[i] = packed && i == 0 ? 0 : tensor.stride[i];
         return !wanted ? nullptr : tensor.bytes.empty() ? &nothing : tensor.bytes.data();
     };
     const bool packed_k = (rank.d.operands & FA_OPERAND_CU_SEQLENS_K) != 0;
@@ -94,15 +94,15 @@ void point_backward(const BackwardCase& backward, const Spread& s, Rank& rank) {
 
 }  // namespace
 
-std::vector<RankResult> run_spread_backward(BackwardCase& backward, const Spread& s, StandIn& room) {
+std::vector<RankResult> run_spread_backward(BackwardCase& backward, const Spread& spread, StandIn& room) {
     std::vector<Rank> ranks;
     backward.reset_outputs();
-    for (int32_t i = 0; i < s.ranks; i++) ranks.push_back(cut_backward(backward, s, i));
-    for (int32_t i = 0; i < s.ranks; i++) {
-        point_backward(backward, s, ranks[size_t(i)]);
-        if (s.change_backward) s.change_backward(i, ranks[size_t(i)].g);
+    for (int32_t i = 0; i < spread.ranks; i++) ranks.push_back(cut_backward(backward, spread, i));
+    for (int32_t i = 0; i < spread.ranks; i++) {
+        point_backward(backward, spread, ranks[size_t(i)]);
+        if (spread.change_backward) spread.change_backward(i, ranks[size_t(i)].g);
     }
-    const std::vector<RankResult> results = call_all(ranks, s, room);
+    const std::vector<RankResult> results = call_all(ranks, spread, room);
     for (Rank& rank : ranks) {
         move_gradients(Way::out, backward, rank);
         if (!backward.a.dsinks) continue;
@@ -112,9 +112,9 @@ std::vector<RankResult> run_spread_backward(BackwardCase& backward, const Spread
     return results;
 }
 
-std::string spread_and_check_backward(const Handle& handle, BackwardCase& backward, const Spread& s) {
-    StandIn room(s.ranks);
-    const std::string error = first_error(run_spread_backward(backward, s, room));
+std::string spread_and_check_backward(const Handle& handle, BackwardCase& backward, const Spread& spread) {
+    StandIn room(spread.ranks);
+    const std::string error = first_error(run_spread_backward(backward, spread, room));
     if (!error.empty()) return error + "\n" + backward.describe();
     const std::string fault = backward.check(products_of(handle, backward));
     return fault.empty() ? "" : fault + "\n" + backward.describe();

@@ -61,18 +61,18 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
     return FA_OK;
 }
 
-void destroy(Context* c, bool) { c->host.release(c); }
+void destroy(Context* context, bool) { context->host.release(context); }
 
-fa_status_t set(Context* c, int32_t key, int64_t value, Message* message) {
+fa_status_t set(Context* context, int32_t key, int64_t value, Message* message) {
     if (key == FA_PARAM_COUNT_WORK) return FA_DEVICE_ERROR;  // and not a word
     if (key != FA_PARAM_THREADS) return fail(message, FA_UNSUPPORTED, "the fake backend has no parameter %d", key);
-    c->threads = value;
+    context->threads = value;
     return FA_OK;
 }
 
-fa_status_t get(Context* c, int32_t key, int64_t* value, Message* message) {
+fa_status_t get(Context* context, int32_t key, int64_t* value, Message* message) {
     if (key != FA_PARAM_THREADS) return fail(message, FA_UNSUPPORTED, "the fake backend has no parameter %d", key);
-    *value = c->threads;
+    *value = context->threads;
     return FA_OK;
 }
 
@@ -83,17 +83,17 @@ fa_status_t plan(const Context*, Plan* plan, Message* message) {
     return FA_OK;
 }
 
-void explain(const Context* c, const Plan*, char* text, uint64_t n) {
-    snprintf(text, n, "fake kernel on %s memory", c->memory == FA_MEMORY_HOST ? "host" : "device");
+void explain(const Context* context, const Plan*, char* text, uint64_t n) {
+    snprintf(text, n, "fake kernel on %s memory", context->memory == FA_MEMORY_HOST ? "host" : "device");
 }
 
 // Of a handle with so many threads, none succeeds.
 constexpr int64_t kUnpreparedThreads = 13;
-fa_status_t prepare(Context* c, const Plan* plan, const void* args, Message* message) {
+fa_status_t prepare(Context* context, const Plan* plan, const void* args, Message* message) {
     const auto* const a = static_cast<const fa_forward_args_t*>(args);
     const bool complete = a->q && a->k && a->v && a->o && a->workspace && a->workspace_size == plan->workspace;
-    c->host.log(c->host.log_context, FA_LOG_INFO, complete ? "fake kernel prepared" : "an operand is missing");
-    return answer(c->threads == kUnpreparedThreads ? FA_OUT_OF_MEMORY : FA_OK, "prepare", message);
+    context->host.log(context->host.log_context, FA_LOG_INFO, complete ? "fake kernel prepared" : "an operand is missing");
+    return answer(context->threads == kUnpreparedThreads ? FA_OUT_OF_MEMORY : FA_OK, "prepare", message);
 }
 
 fa_status_t forward(Context*, const Plan* plan, const fa_forward_args_t* args, Message*) {
@@ -108,13 +108,13 @@ fa_status_t never(Context*, const Plan*, const Args*, Message* message) {
     return fail(message, FA_INTERNAL, "a call was made that plan() had refused");
 }
 
-fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* message) {
-    *pointer = c->host.allocate(bytes, 256);
+fa_status_t allocate(Context* context, uint64_t bytes, void** pointer, Message* message) {
+    *pointer = context->host.allocate(bytes, 256);
     return *pointer != nullptr ? FA_OK : fail(message, FA_OUT_OF_MEMORY, "the fake backend has no %llu bytes", (unsigned long long)bytes);
 }
 
-fa_status_t release(Context* c, void* pointer, Message*) {
-    c->host.release(pointer);
+fa_status_t release(Context* context, void* pointer, Message*) {
+    context->host.release(pointer);
     return FA_OK;
 }
 

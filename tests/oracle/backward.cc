@@ -18,12 +18,12 @@ struct Term {
     }
 };
 
-void add(Gradient& g, size_t at, const Term& t) {
-    g.value[at] += t.value;
-    g.spread[at] += t.size;
-    g.heat[at] += t.heat;
-    g.reach[at] += t.reach;
-    g.drift[at] += t.drift;
+void add(Gradient& gradient, size_t at, const Term& term) {
+    gradient.value[at] += term.value;
+    gradient.spread[at] += term.size;
+    gradient.heat[at] += term.heat;
+    gradient.reach[at] += term.reach;
+    gradient.drift[at] += term.drift;
 }
 
 Gradient zeros(int64_t count) {
@@ -65,10 +65,11 @@ class RowGradient {
     }
 
     // 1 − tanh² near 0 is what rounding leaves of it, and its argument was off by κ of the uncapped score.
-    Term through_softcap(const Term& t, const Score& s) const {
-        if (r.d.softcap == 0) return t;
-        const double ratio = s.capped / double(r.d.softcap), slope = 1 - ratio * ratio;
-        return {t.value * slope, t.size * slope, t.heat * slope * (1 + 2 / double(r.d.softcap)) + 8 * t.size, t.reach, t.drift};
+    Term through_softcap(const Term& term, const Score& score) const {
+        if (r.d.softcap == 0) return term;
+        const double ratio = score.capped / double(r.d.softcap), slope = 1 - ratio * ratio;
+        return {term.value * slope, term.size * slope, term.heat * slope * (1 + 2 / double(r.d.softcap)) + 8 * term.size, term.reach,
+                term.drift};
     }
 
     void pair(int64_t j) {

@@ -26,13 +26,14 @@ class Lister {
     const Gradients& want;
     std::vector<Target> all;
 
-    static void add(Slot& s, const Gradient& g, size_t n) {
-        s.value += g.value[n], s.spread += g.spread[n], s.heat += g.heat[n], s.reach += g.reach[n], s.drift += g.drift[n];
+    static void add(Slot& slot, const Gradient& gradient, size_t n) {
+        slot.value += gradient.value[n], slot.spread += gradient.spread[n], slot.heat += gradient.heat[n], slot.reach += gradient.reach[n],
+            slot.drift += gradient.drift[n];
     }
 
-    void put(Target& t, const Element& where, int64_t index, const Gradient& g, int64_t n) {
-        t.slots.push_back({where, index, 0, 0, 0, 0, 0, 1});
-        if (n >= 0) add(t.slots.back(), g, size_t(n));
+    void put(Target& target, const Element& where, int64_t index, const Gradient& gradient, int64_t n) {
+        target.slots.push_back({where, index, 0, 0, 0, 0, 0, 1});
+        if (n >= 0) add(target.slots.back(), gradient, size_t(n));
     }
 
     void rows() {
@@ -46,7 +47,7 @@ class Lister {
     }
 
     // A padded tensor has all its slots written, a packed one those of its keys.
-    void keys(const char* name, void* base, const Tensor& tensor, const Gradient& g, double factor, bool uses_o,
+    void keys(const char* name, void* base, const Tensor& tensor, const Gradient& gradient, double factor, bool uses_o,
               int64_t (BackwardReading::*place)(int64_t, int64_t, int64_t) const) {
         Target t{name, base, r.dkv_dtype(), tensor, factor, uses_o, {}};
         const int64_t dim = tensor.count[3];
@@ -57,7 +58,7 @@ class Lister {
                     const int64_t j = slot - r.leftpad(b);
                     const bool valid = j >= 0 && j < r.keys(b);
                     for (int64_t c = 0; c < dim && (valid || !packed); c++)
-                        put(t, {name, b, h, j, c}, (r.*place)(b, h, slot) + c, g, valid ? want.key(b, h, j) * dim + c : -1);
+                        put(t, {name, b, h, j, c}, (r.*place)(b, h, slot) + c, gradient, valid ? want.key(b, h, j) * dim + c : -1);
                 }
         all.push_back(std::move(t));
     }

@@ -19,14 +19,14 @@ struct Rotation {
 
 // Element c of a head after its pairs have turned by the angle of `position`: (x, y) → (x cos − y sin, y cos + x sin). in_f32: with the
 // roundings that this has in f32, for what is quantised.
-Turned turn(const std::vector<double>& x, int64_t c, int64_t position, const Rotation& r, bool in_f32 = false) {
-    if (r.cos == nullptr || c < r.begin || c >= r.begin + r.dims) return {x[size_t(c)], 0};
-    const int64_t half = r.dims / 2, n = c - r.begin;
-    const int64_t pair = r.interleaved ? n / 2 : n % half;
-    const bool second = r.interleaved ? n % 2 == 1 : n >= half;
-    const double first = x[size_t(r.begin + (r.interleaved ? 2 * pair : pair))];
-    const double last = x[size_t(r.begin + (r.interleaved ? 2 * pair + 1 : pair + half))];
-    const double cos = double(r.cos[position * half + pair]), sin = double(r.sin[position * half + pair]);
+Turned turn(const std::vector<double>& x, int64_t c, int64_t position, const Rotation& rotation, bool in_f32 = false) {
+    if (rotation.cos == nullptr || c < rotation.begin || c >= rotation.begin + rotation.dims) return {x[size_t(c)], 0};
+    const int64_t half = rotation.dims / 2, n = c - rotation.begin;
+    const int64_t pair = rotation.interleaved ? n / 2 : n % half;
+    const bool second = rotation.interleaved ? n % 2 == 1 : n >= half;
+    const double first = x[size_t(rotation.begin + (rotation.interleaved ? 2 * pair : pair))];
+    const double last = x[size_t(rotation.begin + (rotation.interleaved ? 2 * pair + 1 : pair + half))];
+    const double cos = double(rotation.cos[position * half + pair]), sin = double(rotation.sin[position * half + pair]);
     const double a = (second ? last : first) * cos, b = (second ? first : -last) * sin;
     if (in_f32) return {double(float(double(float(a)) + double(float(b)))), 0};
     return {a + b, std::fabs(a) + std::fabs(b)};

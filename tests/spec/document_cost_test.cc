@@ -25,8 +25,9 @@ constexpr int64_t kStateBytes = 8;  // m and l of a row, or LSE and Δ
 constexpr int64_t kFloat = 4;
 
 // One head, by the formulas as the document gives them.
-Cost by_formula(const std::string& algorithm, const Shape& s, const Blocks& b) {
-    const int64_t n = s.n, d = s.d, e = b.element, tr = ceil_div(n, b.rows), tc = ceil_div(n, b.keys), flops = 4 * n * n * d;
+Cost by_formula(const std::string& algorithm, const Shape& shape, const Blocks& blocks) {
+    const int64_t n = shape.n, d = shape.d, e = blocks.element, tr = ceil_div(n, blocks.rows), tc = ceil_div(n, blocks.keys),
+                  flops = 4 * n * n * d;
     if (algorithm == "one-pass") {
         const int64_t rounding = e < kFloat ? 1 : 0;
         return {10 * n * n * d, 4 * n + rounding * 4 * n * d,
@@ -36,9 +37,10 @@ Cost by_formula(const std::string& algorithm, const Shape& s, const Blocks& b) {
     if (algorithm == "two-passes")
         return {14 * n * n * d, 4 * n, e * (3 * n * d + tr * 2 * n * d) + 4 * n + e * (2 * n * d + tc * 2 * n * d) + tc * 8 * n,
                 e * n * d + 4 * n + e * 2 * n * d};
-    if (algorithm == "standard") return {flops, e * tr * b.rows * n, e * (n * d + tr * 2 * n * d + 2 * n * n), e * (n * d + 2 * n * n)};
+    if (algorithm == "standard")
+        return {flops, e * tr * blocks.rows * n, e * (n * d + tr * 2 * n * d + 2 * n * n), e * (n * d + 2 * n * n)};
     if (algorithm == "flash1")
-        return {flops, 8 * tr * b.rows, e * (2 * n * d + tc * 2 * n * d + n * d) + 8 * tc * n, e * (tc * n * d + n * d) + 8 * tc * n};
+        return {flops, 8 * tr * blocks.rows, e * (2 * n * d + tc * 2 * n * d + n * d) + 8 * tc * n, e * (tc * n * d + n * d) + 8 * tc * n};
     return {flops, 0, e * (n * d + tr * 2 * n * d), e * n * d};
 }
 
@@ -127,8 +129,8 @@ struct Walk {
     }
 };
 
-Cost by_counting(const std::string& algorithm, const Shape& s, const Blocks& b) {
-    Walk walk{s, b, {}};
+Cost by_counting(const std::string& algorithm, const Shape& shape, const Blocks& blocks) {
+    Walk walk{shape, blocks, {}};
     if (algorithm == "standard") walk.standard();
     else if (algorithm == "flash1") walk.flash1();
     else if (algorithm == "flash") walk.flash();
@@ -139,23 +141,23 @@ Cost by_counting(const std::string& algorithm, const Shape& s, const Blocks& b) 
 }
 
 // All heads; extra space is told for one.
-Cost over_heads(Cost c, const Shape& s) {
-    const int64_t heads = s.batch * s.heads;
-    return {c.flops * heads, c.extra, c.read * heads, c.written * heads};
+Cost over_heads(Cost cost, const Shape& shape) {
+    const int64_t heads = shape.batch * shape.heads;
+    return {cost.flops * heads, cost.extra, cost.read * heads, cost.written * heads};
 }
 
-void check_cost(Example& e) {
-    const Blocks blocks{e.integer("element bytes"), e.integer("block rows"), e.integer("block keys")};
-    e.expect_words("columns", {"FLOPs", "extra-bytes", "bytes-read", "bytes-written"});
+void check_cost(Example& example) {
+    const Blocks blocks{example.integer("element bytes"), example.integer("block rows"), example.integer("block keys")};
+    example.expect_words("columns", {"FLOPs", "extra-bytes", "bytes-read", "bytes-written"});
     int lines = 0;
-    for (const std::string& name : e.names()) {
+    for (const std::string& name : example.names()) {
         Shape s;
         std::string algorithm;
         std::istringstream stream(name);
         if (!(stream >> s.batch >> s.heads >> s.n >> s.d >> algorithm)) continue;  // not a line of the table
         lines++;
-        e.expect(name, over_heads(by_formula(algorithm, s, blocks), s).numbers());
-        e.expect(name, over_heads(by_counting(algorithm, s, blocks), s).numbers());
+        example.expect(name, over_heads(by_formula(algorithm, s, blocks), s).numbers());
+        example.expect(name, over_heads(by_counting(algorithm, s, blocks), s).numbers());
     }
     EXPECT_GT(lines, 0);
 }

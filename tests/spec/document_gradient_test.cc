@@ -47,16 +47,16 @@ struct Row {
     }
 };
 
-void check_gradient(Example& e) {
-    Row row{e.numbers("raw"),    e.numbers("bias"), e.numbers("values"), e.numbers("keep"),
-            e.number("softcap"), e.number("sink"),  e.number("d_o"),     e.number("d_lse")};
-    for (double& z : row.z) z /= 1 - e.number("dropout");
+void check_gradient(Example& example) {
+    Row row{example.numbers("raw"),    example.numbers("bias"), example.numbers("values"), example.numbers("keep"),
+            example.number("softcap"), example.number("sink"),  example.number("d_o"),     example.number("d_lse")};
+    for (double& z : row.z) z /= 1 - example.number("dropout");
     const Row::Forward f = row.forward();
-    e.expect("p", f.p);
-    e.expect("lse", {f.lse});
-    e.expect("output", {f.output});
+    example.expect("p", f.p);
+    example.expect("lse", {f.lse});
+    example.expect("output", {f.output});
     const double delta = row.d_o * f.output;
-    e.expect("delta", {delta});
+    example.expect("delta", {delta});
 
     vector<double> dp, ds, dx, dv;
     for (size_t j = 0; j < f.p.size(); j++) {
@@ -66,22 +66,22 @@ void check_gradient(Example& e) {
         dx.push_back(ds[j] * (1 - t * t));
         dv.push_back(f.p[j] * row.z[j] * row.d_o);
     }
-    e.expect("dp", dp);
-    e.expect("ds", ds);
-    e.expect("dx", dx);
-    e.expect("dv", dv);
-    e.expect("dsink", {f.sink * (row.d_lse - delta)});
+    example.expect("dp", dp);
+    example.expect("ds", ds);
+    example.expect("dx", dx);
+    example.expect("dv", dv);
+    example.expect("dsink", {f.sink * (row.d_lse - delta)});
 
     double sum = f.sink * (row.d_lse - delta);
     for (const double x : ds) sum += x;
     EXPECT_NEAR(sum, row.d_lse, 1e-12) << "a row of dS and its sink's part";
 
-    e.expect("dx", row.slopes(row.raw));
-    e.expect("dv", row.slopes(row.values));
-    e.expect("dsink", {row.slope(row.sink)});
+    example.expect("dx", row.slopes(row.raw));
+    example.expect("dv", row.slopes(row.values));
+    example.expect("dsink", {row.slope(row.sink)});
     for (double& b : row.bias)
         if (std::isinf(b)) b = -1e3;  // as good as removed, and it can be moved
-    e.expect("ds", row.slopes(row.bias));
+    example.expect("ds", row.slopes(row.bias));
 }
 
 TEST(SpecDocument, Gradients) { check_examples("gradient", check_gradient); }

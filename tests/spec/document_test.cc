@@ -72,37 +72,38 @@ Partial library_row(const vector<double>& scores, const vector<double>& values, 
     return {f.state, p.o * f.scale_a};
 }
 
-vector<double> numbers_of(const Partial& p) { return {p.state.m, p.state.l, p.o}; }
+vector<double> numbers_of(const Partial& partial) { return {partial.state.m, partial.state.l, partial.o}; }
 
-void check_scores(Example& e) {
-    const double scale = e.number("scale"), cap = e.number("softcap"), slope = e.number("slope"), p = e.number("dropout");
-    const int64_t row = e.integer("row"), off = e.integer("off");
-    const vector<double> bias = e.numbers("bias"), keep = e.numbers("keep");
-    vector<double> s = times(e.numbers("products"), scale), values = e.numbers("values");
-    e.expect("raw", s);
+void check_scores(Example& example) {
+    const double scale = example.number("scale"), cap = example.number("softcap"), slope = example.number("slope"),
+                 p = example.number("dropout");
+    const int64_t row = example.integer("row"), off = example.integer("off");
+    const vector<double> bias = example.numbers("bias"), keep = example.numbers("keep");
+    vector<double> s = times(example.numbers("products"), scale), values = example.numbers("values");
+    example.expect("raw", s);
     for (double& x : s) x = cap * std::tanh(x / cap);
-    e.expect("capped", s);
+    example.expect("capped", s);
     const fa::KeyBand band = fa::key_band({off, -1, 0, 0}, row, int64_t(s.size()));
     for (int64_t j = 0; j < int64_t(s.size()); j++) {
         s[j] += bias[j] - slope * std::fabs(double(row + off - j));
         if (j > row + off) s[j] = -INFINITY;
         EXPECT_EQ(j >= band.begin && j < band.end, s[j] != -INFINITY);
     }
-    e.expect("biased", s);
-    const double sink = e.number("sink");
+    example.expect("biased", s);
+    const double sink = example.number("sink");
     const Row exact = exact_row(s, values, sink);
-    e.expect("probability", exact.weights);
-    e.expect("lse", {exact.lse});
+    example.expect("probability", exact.weights);
+    example.expect("lse", {exact.lse});
     for (size_t j = 0; j < values.size(); j++) values[j] *= keep[j] / (1 - p);
-    e.expect("output", {exact_row(s, values, sink).output});
+    example.expect("output", {exact_row(s, values, sink).output});
     const Partial got = library_row(s, values, sink);
-    e.expect("output", {got.o * fa::normaliser(got.state)}, kSlack);
-    e.expect("lse", {fa::log_sum_exp(got.state)}, kSlack);
+    example.expect("output", {got.o * fa::normaliser(got.state)}, kSlack);
+    example.expect("lse", {fa::log_sum_exp(got.state)}, kSlack);
 }
 
-void check_attention(Example& e) {
-    const int64_t rows = e.integer("rows"), heads = e.integer("heads");
-    const vector<double> q = e.numbers("q"), k = e.numbers("k"), v = e.numbers("v");
+void check_attention(Example& example) {
+    const int64_t rows = example.integer("rows"), heads = example.integer("heads");
+    const vector<double> q = example.numbers("q"), k = example.numbers("k"), v = example.numbers("v");
     const int64_t width = int64_t(q.size()) / rows, d = width / heads;
     vector<double> o(q.size()), o_got(q.size()), lse, lse_got;
     for (int64_t i = 0; i < rows; i++)
@@ -119,28 +120,28 @@ void check_attention(Example& e) {
             lse.push_back(exact_row(scores, values).lse);
             lse_got.push_back(fa::log_sum_exp(library_row(scores, values).state));
         }
-    e.expect("o", o);
-    e.expect("o", o_got, kSlack * 10);
-    e.expect("lse", lse);
-    e.expect("lse", lse_got, kSlack);
+    example.expect("o", o);
+    example.expect("o", o_got, kSlack * 10);
+    example.expect("lse", lse);
+    example.expect("lse", lse_got, kSlack);
 }
 
-void check_softmax(Example& e) {
-    const vector<double> scores = e.numbers("scores"), none(scores.size());
+void check_softmax(Example& example) {
+    const vector<double> scores = example.numbers("scores"), none(scores.size());
     float sum = 0;
     for (double s : scores) sum += std::exp(float(s));
     vector<double> plain;
     for (double s : scores) plain.push_back(std::exp(float(s)) / sum);
-    e.expect("plain", plain, kSlack);
-    e.expect("softmax", exact_row(scores, none).weights);
+    example.expect("plain", plain, kSlack);
+    example.expect("softmax", exact_row(scores, none).weights);
     const RowState state = library_row(scores, none).state;
     vector<double> got;
     for (double s : scores) got.push_back(fa::prob(float(s) * fa::kLog2e, state.m) * fa::normaliser(state));
-    e.expect("softmax", got, 1e-4);  // scores near 1000 are exact to 2^-14 in f32
+    example.expect("softmax", got, 1e-4);  // scores near 1000 are exact to 2^-14 in f32
 }
 
-void check_online(Example& e) {
-    const vector<double> scores = e.numbers("scores"), values = e.numbers("values");
+void check_online(Example& example) {
+    const vector<double> scores = example.numbers("scores"), values = example.numbers("values");
     vector<double> m, l, o, exact_l, exact_o;
     Partial row;
     for (size_t j = 0; j < scores.size(); j++) {
@@ -158,39 +159,39 @@ void check_online(Example& e) {
         }
         EXPECT_EQ(m[j], top);
     }
-    e.expect("m", m);
-    for (const auto& list : {l, exact_l}) e.expect("l", list, kSlack);
-    for (const auto& list : {o, exact_o}) e.expect("o", list, kSlack);
-    e.expect("output", {exact_o.back() / exact_l.back()});
-    e.expect("output", {row.o * fa::normaliser(row.state)}, kSlack);
+    example.expect("m", m);
+    for (const auto& list : {l, exact_l}) example.expect("l", list, kSlack);
+    for (const auto& list : {o, exact_o}) example.expect("o", list, kSlack);
+    example.expect("output", {exact_o.back() / exact_l.back()});
+    example.expect("output", {row.o * fa::normaliser(row.state)}, kSlack);
 }
 
-void check_merge_of_two(Example& e) {
-    vector<double> scores = e.numbers("a scores"), values = e.numbers("a values");
+void check_merge_of_two(Example& example) {
+    vector<double> scores = example.numbers("a scores"), values = example.numbers("a values");
     const Partial a = block_of(scores, values);
-    const vector<double> b_scores = e.numbers("b scores"), b_values = e.numbers("b values");
+    const vector<double> b_scores = example.numbers("b scores"), b_values = example.numbers("b values");
     const Partial b = block_of(b_scores, b_values);
-    e.expect("a state", numbers_of(a));
-    e.expect("b state", numbers_of(b));
+    example.expect("a state", numbers_of(a));
+    example.expect("b state", numbers_of(b));
     const fa::Merged f = fa::merge(a.state, b.state);
     const Partial whole{f.state, a.o * f.scale_a + b.o * f.scale_b};
-    e.expect("scales", {f.scale_a, f.scale_b});
-    e.expect("state", numbers_of(whole));
+    example.expect("scales", {f.scale_a, f.scale_b});
+    example.expect("state", numbers_of(whole));
     scores.insert(scores.end(), b_scores.begin(), b_scores.end());
     values.insert(values.end(), b_values.begin(), b_values.end());
-    e.expect("output", {exact_row(times(scores, std::log(2.0)), values).output});
-    e.expect("output", {whole.o * fa::normaliser(whole.state)}, kSlack);
+    example.expect("output", {exact_row(times(scores, std::log(2.0)), values).output});
+    example.expect("output", {whole.o * fa::normaliser(whole.state)}, kSlack);
 }
 
-void check_lse(Example& e) {
-    const vector<double> state = e.numbers("state");
-    e.expect("sum", {state[1] * std::exp2(state[0])});
-    e.expect("lse", {std::log(e.number("sum"))});
-    e.expect("lse", {fa::log_sum_exp({float(state[0]), float(state[1])})}, kSlack);
+void check_lse(Example& example) {
+    const vector<double> state = example.numbers("state");
+    example.expect("sum", {state[1] * std::exp2(state[0])});
+    example.expect("lse", {std::log(example.number("sum"))});
+    example.expect("lse", {fa::log_sum_exp({float(state[0]), float(state[1])})}, kSlack);
 }
 
-void check_merge(Example& e) {
-    const vector<double> lses = e.numbers("lse parts"), outputs = e.numbers("o parts");
+void check_merge(Example& example) {
+    const vector<double> lses = example.numbers("lse parts"), outputs = example.numbers("o parts");
     double sum = 0, out = 0;
     Partial row;
     for (size_t p = 0; p < lses.size(); p++) {
@@ -202,39 +203,42 @@ void check_merge(Example& e) {
         const fa::Merged f = fa::merge(row.state, part);
         row = {f.state, row.o * f.scale_a + float(outputs[p]) * f.scale_b};
     }
-    e.expect("lse", {std::log(sum)});
-    e.expect("lse", {fa::log_sum_exp(row.state)}, kSlack);
-    e.expect("output", {out / sum});
-    e.expect("output", {row.o * fa::normaliser(row.state)}, kSlack);
+    example.expect("lse", {std::log(sum)});
+    example.expect("lse", {fa::log_sum_exp(row.state)}, kSlack);
+    example.expect("output", {out / sum});
+    example.expect("output", {row.o * fa::normaliser(row.state)}, kSlack);
 }
 
-void check_row(Example& e) {
-    const vector<double> scores = e.numbers("scores"), values = e.numbers("values");
-    const double sink = e.has("sink") ? e.number("sink") : -INFINITY;
+void check_row(Example& example) {
+    const vector<double> scores = example.numbers("scores"), values = example.numbers("values");
+    const double sink = example.has("sink") ? example.number("sink") : -INFINITY;
     const bool broken = std::any_of(scores.begin(), scores.end(), [](double s) { return std::isnan(s) || s == INFINITY; });
     const Row exact = broken ? Row{NAN, NAN, {}} : exact_row(scores, values, sink);
     const Partial got = library_row(scores, values, sink);
-    e.expect("output", {exact.output});
-    e.expect("output", {got.o * fa::normaliser(got.state)}, kSlack);
-    e.expect("lse", {exact.lse});
-    e.expect("lse", {fa::log_sum_exp(got.state)}, kSlack);
+    example.expect("output", {exact.output});
+    example.expect("output", {got.o * fa::normaliser(got.state)}, kSlack);
+    example.expect("lse", {exact.lse});
+    example.expect("lse", {fa::log_sum_exp(got.state)}, kSlack);
 }
 
-fa::MaskRule rule_of(Example& e) { return {e.integer("off", 0), e.integer("left", -1), e.integer("right", -1), e.integer("chunk", 0)}; }
+fa::MaskRule rule_of(Example& example) {
+    return {example.integer("off", 0), example.integer("left", -1), example.integer("right", -1), example.integer("chunk", 0)};
+}
 
 // Key by key, as the public header words the masks.
-bool keeps(const fa::MaskRule& r, int64_t i, int64_t j) {
-    const double x = double(i + r.off), c = double(r.chunk);
-    return (r.left < 0 || double(j) >= x - double(r.left)) && (r.right < 0 || double(j) <= x + double(r.right)) &&
-           (r.chunk == 0 || std::floor(x / c) == std::floor(double(j) / c));
+bool keeps(const fa::MaskRule& rule, int64_t i, int64_t j) {
+    const double x = double(i + rule.off), c = double(rule.chunk);
+    return (rule.left < 0 || double(j) >= x - double(rule.left)) && (rule.right < 0 || double(j) <= x + double(rule.right)) &&
+           (rule.chunk == 0 || std::floor(x / c) == std::floor(double(j) / c));
 }
 
-void check_band(Example& e) {
-    EXPECT_FALSE(e.text("mask").empty());
-    const fa::MaskRule rule = rule_of(e);
-    const int64_t leftpad = e.integer("leftpad", 0), keys = e.has("slots") ? e.integer("slots") - leftpad : e.integer("keys");
+void check_band(Example& example) {
+    EXPECT_FALSE(example.text("mask").empty());
+    const fa::MaskRule rule = rule_of(example);
+    const int64_t leftpad = example.integer("leftpad", 0),
+                  keys = example.has("slots") ? example.integer("slots") - leftpad : example.integer("keys");
     vector<string> by_rule, by_band;
-    for (int64_t i = 0; i < e.integer("rows"); i++) {
+    for (int64_t i = 0; i < example.integer("rows"); i++) {
         by_rule.push_back(string(size_t(leftpad), '.'));
         by_band.push_back(by_rule.back());
         const fa::KeyBand band = fa::key_band(rule, i, keys);
@@ -243,15 +247,15 @@ void check_band(Example& e) {
             by_band.back() += j >= band.begin && j < band.end ? '1' : '0';
         }
     }
-    e.expect_words("kept", by_rule);
-    e.expect_words("kept", by_band);
+    example.expect_words("kept", by_rule);
+    example.expect_words("kept", by_band);
 }
 
-void check_ranges(Example& e) {
-    const fa::MaskRule rule = rule_of(e);
-    const int64_t keys = e.integer("keys");
+void check_ranges(Example& example) {
+    const fa::MaskRule rule = rule_of(example);
+    const int64_t keys = example.integer("keys");
     vector<string> by_rule, by_bits;
-    for (const string& range : e.words("ranges")) {
+    for (const string& range : example.words("ranges")) {
         const size_t dash = range.find('-');
         const int64_t i = int64_t(by_rule.size()), begin = std::stoll(range.substr(0, dash)), end = std::stoll(range.substr(dash + 1));
         const fa::KeyBand band = fa::key_band(rule, i, keys);
@@ -262,14 +266,15 @@ void check_ranges(Example& e) {
             by_bits.back() += bits >> j & 1 ? '1' : '0';
         }
     }
-    EXPECT_EQ(int64_t(by_rule.size()), e.integer("rows"));
-    e.expect_words("kept", by_rule);
-    e.expect_words("kept", by_bits);
+    EXPECT_EQ(int64_t(by_rule.size()), example.integer("rows"));
+    example.expect_words("kept", by_rule);
+    example.expect_words("kept", by_bits);
 }
 
-void check_tiles(Example& e) {
-    const fa::MaskRule rule = rule_of(e);
-    const int64_t rows = e.integer("rows"), keys = e.integer("keys"), br = e.integer("tile rows"), bc = e.integer("tile keys");
+void check_tiles(Example& example) {
+    const fa::MaskRule rule = rule_of(example);
+    const int64_t rows = example.integer("rows"), keys = example.integer("keys"), br = example.integer("tile rows"),
+                  bc = example.integer("tile keys");
     vector<string> by_count, by_class;
     for (int64_t i = 0; i < rows; i += br) {
         by_count.emplace_back();
@@ -282,18 +287,18 @@ void check_tiles(Example& e) {
             by_class.back() += "EFP"[int(fa::tile_class(rule, i, r, j, c, keys))];
         }
     }
-    e.expect_words("classes", by_count);
-    e.expect_words("classes", by_class);
+    example.expect_words("classes", by_count);
+    example.expect_words("classes", by_class);
 }
 
-void check_splits(Example& e) {
-    const int64_t keys = e.integer("keys"), num = e.integer("num_splits", 0), fixed = e.integer("split_size", 0);
+void check_splits(Example& example) {
+    const int64_t keys = example.integer("keys"), num = example.integer("num_splits", 0), fixed = example.integer("split_size", 0);
     const double part = std::ceil(double(keys) / double(num));
-    e.expect("size", {fixed ? double(fixed) : std::ceil(part / 64) * 64});
-    e.expect("size", {double(fa::split_keys(keys, num, fixed))});
+    example.expect("size", {fixed ? double(fixed) : std::ceil(part / 64) * 64});
+    example.expect("size", {double(fa::split_keys(keys, num, fixed))});
     vector<double> begins;
-    for (int64_t s = 0; s < fa::split_count(keys, num, fixed); s++) begins.push_back(double(s * e.integer("size")));
-    e.expect("begins", begins);
+    for (int64_t s = 0; s < fa::split_count(keys, num, fixed); s++) begins.push_back(double(s * example.integer("size")));
+    example.expect("begins", begins);
 }
 
 string hex(uint32_t x) {
@@ -302,12 +307,12 @@ string hex(uint32_t x) {
     return text;
 }
 
-void check_dropout(Example& e) {
-    const float p = float(e.number("p"));
-    const uint64_t seed = uint64_t(e.integer("seed")), offset = uint64_t(e.integer("offset"));
-    const int64_t head = e.integer("batch head"), row = e.integer("row");
+void check_dropout(Example& example) {
+    const float p = float(example.number("p"));
+    const uint64_t seed = uint64_t(example.integer("seed")), offset = uint64_t(example.integer("offset"));
+    const int64_t head = example.integer("batch head"), row = example.integer("row");
     const fa::Dropout d = fa::make_dropout(p, seed, offset);
-    e.expect_words("key'", {hex(d.key0), hex(d.key1)});
+    example.expect_words("key'", {hex(d.key0), hex(d.key1)});
     vector<string> words;
     vector<double> keep, keep_got;
     for (int64_t j = 0; j < 8; j++) {
@@ -316,12 +321,12 @@ void check_dropout(Example& e) {
         keep.push_back(double(r.word[j % 4]) >= std::floor(double(p) * 4294967296.0));
         keep_got.push_back(fa::dropout_keeps(d, head, row, j));
     }
-    e.expect_words("words", words);
-    e.expect_words("threshold", {hex(d.threshold)});
-    e.expect("keep", keep);
-    e.expect("keep", keep_got);
-    e.expect("factor", {1 / (1 - double(p))});
-    e.expect("factor", {d.rescale}, kSlack);
+    example.expect_words("words", words);
+    example.expect_words("threshold", {hex(d.threshold)});
+    example.expect("keep", keep);
+    example.expect("keep", keep_got);
+    example.expect("factor", {1 / (1 - double(p))});
+    example.expect("factor", {d.rescale}, kSlack);
 }
 
 // Nearest value with `mantissa` bits, from the definition; `least` is the exponent of the smallest normal number.
@@ -331,9 +336,9 @@ double nearest(double x, int mantissa, int least, double largest, bool saturates
     return rounded <= largest ? rounded : saturates ? largest : INFINITY;
 }
 
-void check_formats(Example& e) {
+void check_formats(Example& example) {
     vector<double> f16, bf16, e4m3, e5m2, got[4];
-    for (double x : e.numbers("value")) {
+    for (double x : example.numbers("value")) {
         const float f = float(x);
         f16.push_back(nearest(f, 10, -14, 65504, false));
         bf16.push_back(nearest(f, 7, -126, 3.3895313892515355e38, false));
@@ -348,41 +353,41 @@ void check_formats(Example& e) {
     EXPECT_EQ(got[1], bf16);
     EXPECT_EQ(got[2], e4m3);
     EXPECT_EQ(got[3], e5m2);
-    e.expect("f16", f16);
-    e.expect("bf16", bf16);
-    e.expect("e4m3", e4m3);
-    e.expect("e5m2", e5m2);
+    example.expect("f16", f16);
+    example.expect("bf16", bf16);
+    example.expect("e4m3", e4m3);
+    example.expect("e5m2", e5m2);
 }
 
-void check_nibbles(Example& e) {
+void check_nibbles(Example& example) {
     std::vector<double> e2m1, i4, u4;
-    for (const std::string& word : e.words("bytes")) {
+    for (const std::string& word : example.words("bytes")) {
         const uint32_t byte = uint32_t(std::stoul(word, nullptr, 16));
         for (const uint32_t code : {byte & 15, byte >> 4}) {
             e2m1.push_back(fa::e2m1_to_f32(code)), i4.push_back(fa::i4_to_f32(code)), u4.push_back(fa::u4_to_f32(code));
         }
     }
-    e.expect("e2m1", e2m1);
-    e.expect("i4", i4);
-    e.expect("u4", u4);
+    example.expect("e2m1", e2m1);
+    example.expect("i4", i4);
+    example.expect("u4", u4);
 }
 
-void check_descale(Example& e) {
+void check_descale(Example& example) {
     vector<double> values;
-    for (const string& byte : e.words("bytes"))
-        values.push_back(fa::e4m3_to_f32(uint8_t(std::stoul(byte, nullptr, 16))) * e.number("descale"));
-    e.expect("values", values);
+    for (const string& byte : example.words("bytes"))
+        values.push_back(fa::e4m3_to_f32(uint8_t(std::stoul(byte, nullptr, 16))) * example.number("descale"));
+    example.expect("values", values);
 }
 
 // A block of 4 bits with an m.
-void check_blocks(Example& e) {
+void check_blocks(Example& example) {
     vector<uint8_t> bytes;
-    for (const string& byte : e.words("bytes")) bytes.push_back(uint8_t(std::stoul(byte, nullptr, 16)));
+    for (const string& byte : example.words("bytes")) bytes.push_back(uint8_t(std::stoul(byte, nullptr, 16)));
     constexpr fa::BlockFormat q4_1 = {4, true};
     ASSERT_EQ(bytes.size(), size_t(fa::block_bytes(q4_1)));
     const double d = fa::f16_to_f32(uint16_t(bytes[0] | bytes[1] << 8)), m = fa::f16_to_f32(uint16_t(bytes[2] | bytes[3] << 8));
-    e.expect("d", {d});
-    e.expect("m", {m});
+    example.expect("d", {d});
+    example.expect("m", {m});
     vector<double> low, high, got_low, got_high;
     for (int i = 0; i < 8; i++) {
         low.push_back(d * (bytes[size_t(4 + i)] % 16) + m);
@@ -390,10 +395,10 @@ void check_blocks(Example& e) {
         got_low.push_back(fa::block_value(bytes.data(), q4_1, i));
         got_high.push_back(fa::block_value(bytes.data(), q4_1, 16 + i));
     }
-    e.expect("low", low);
-    e.expect("low", got_low);
-    e.expect("high", high);
-    e.expect("high", got_high);
+    example.expect("low", low);
+    example.expect("low", got_low);
+    example.expect("high", high);
+    example.expect("high", got_high);
     float values[fa::kBlockDims];
     for (int i = 0; i < fa::kBlockDims; i++) values[i] = fa::block_value(bytes.data(), q4_1, i);
     vector<uint8_t> again(bytes.size());
@@ -401,18 +406,18 @@ void check_blocks(Example& e) {
     EXPECT_EQ(again, bytes);
 }
 
-void check_quantise(Example& e) {
-    const vector<double> row = e.numbers("row");
+void check_quantise(Example& example) {
+    const vector<double> row = example.numbers("row");
     double largest = 0;
     for (double x : row) largest = std::max(largest, std::fabs(x));
-    e.expect("descale", {largest / fa::kMaxI8});
+    example.expect("descale", {largest / fa::kMaxI8});
     vector<double> exact, got;
     for (double x : row) {
         exact.push_back(std::nearbyint(x / (largest / 127)));
         got.push_back(fa::f32_to_i8(float(x) / (float(largest) / fa::kMaxI8)));
     }
-    e.expect("stored", exact);
-    e.expect("stored", got);
+    example.expect("stored", exact);
+    example.expect("stored", got);
 }
 
 struct Check {

@@ -9,24 +9,25 @@ namespace {
 constexpr int64_t kHuge = int64_t(1) << 60;
 
 // The rules as the public header words them, in 128 bits: no value of a field can overflow them.
-bool keeps(const MaskRule& r, int64_t row, int64_t key, int64_t seqlen_k) {
-    const __int128 at = __int128(row) + r.off, j = key;
+bool keeps(const MaskRule& rule, int64_t row, int64_t key, int64_t seqlen_k) {
+    const __int128 at = __int128(row) + rule.off, j = key;
     if (key < 0 || key >= seqlen_k) return false;
-    if (r.left >= 0 && j < at - r.left) return false;
-    if (r.right >= 0 && j > at + r.right) return false;
-    if (r.chunk > 0) {
-        __int128 first = at / r.chunk * r.chunk;
-        if (first > at) first -= r.chunk;
-        if (j < first || j >= first + r.chunk) return false;
+    if (rule.left >= 0 && j < at - rule.left) return false;
+    if (rule.right >= 0 && j > at + rule.right) return false;
+    if (rule.chunk > 0) {
+        __int128 first = at / rule.chunk * rule.chunk;
+        if (first > at) first -= rule.chunk;
+        if (j < first || j >= first + rule.chunk) return false;
     }
     return true;
 }
 
-void expect_band(const MaskRule& r, int64_t row, int64_t seqlen_k) {
-    const KeyBand band = key_band(r, row, seqlen_k);
+void expect_band(const MaskRule& rule, int64_t row, int64_t seqlen_k) {
+    const KeyBand band = key_band(rule, row, seqlen_k);
     for (int64_t j = 0; j < seqlen_k; j++)
-        ASSERT_EQ(j >= band.begin && j < band.end, keeps(r, row, j, seqlen_k))
-            << "off " << r.off << " left " << r.left << " right " << r.right << " chunk " << r.chunk << " row " << row << " key " << j;
+        ASSERT_EQ(j >= band.begin && j < band.end, keeps(rule, row, j, seqlen_k))
+            << "off " << rule.off << " left " << rule.left << " right " << rule.right << " chunk " << rule.chunk << " row " << row
+            << " key " << j;
 }
 
 TEST(MaskSpec, FloorDivRoundsDown) {
@@ -50,8 +51,8 @@ TEST(MaskSpec, BandsEqualTheRules) {
 }
 
 TEST(MaskSpec, NamedMasks) {
-    const auto band = [](const MaskRule& r, int64_t row, int64_t keys) {
-        const KeyBand b = key_band(r, row, keys);
+    const auto band = [](const MaskRule& rule, int64_t row, int64_t keys) {
+        const KeyBand b = key_band(rule, row, keys);
         return std::pair(b.begin, b.end);
     };
     const MaskRule none{0, -1, -1, 0}, causal{0, -1, 0, 0}, decode{9, -1, 0, 0}, window{9, 3, 0, 0}, chunked{0, -1, 0, 4};

@@ -30,7 +30,7 @@ void expect_same(const Partial& a, const Partial& b) {
 }
 
 // What a state stands for, measured from a common safe_max.
-double sum_from(const RowState& s, double from) { return s.l == 0 ? 0 : s.l * std::exp2(double(s.m) - from); }
+double sum_from(const RowState& state, double from) { return state.l == 0 ? 0 : state.l * std::exp2(double(state.m) - from); }
 
 class Fixture : public testing::Test {
   protected:
@@ -76,7 +76,9 @@ TEST_F(SoftmaxSpec, AssociativeWithinRounding) {
         const double m = left.state.m == kNegInf ? 0 : left.state.m;
         const double exact = sum_from(a.state, m) + sum_from(b.state, m) + sum_from(c.state, m);
         for (const Partial& p : {left, right}) ASSERT_NEAR(p.state.l, exact, 32 * kUnit * exact);
-        const auto weighed = [&](const Partial& p) { return p.state.l == 0 ? 0 : p.o * std::exp2(double(p.state.m) - m); };
+        const auto weighed = [&](const Partial& partial) {
+            return partial.state.l == 0 ? 0 : partial.o * std::exp2(double(partial.state.m) - m);
+        };
         const double o = weighed(a) + weighed(b) + weighed(c);
         const double size = std::fabs(weighed(a)) + std::fabs(weighed(b)) + std::fabs(weighed(c));
         for (const Partial& p : {left, right}) ASSERT_NEAR(p.o, o, 32 * kUnit * size);

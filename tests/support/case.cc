@@ -41,7 +41,7 @@ int64_t first_stray(const Buffer& buffer, const std::vector<bool>& owned, int64_
     return -1;
 }
 
-int64_t bytes_of_factors(const oracle::Reading::Factors& f) { return f.tensor.extent() * oracle::size_of(f.dtype); }
+int64_t bytes_of_factors(const oracle::Reading::Factors& factors) { return factors.tensor.extent() * oracle::size_of(factors.dtype); }
 
 }  // namespace
 

@@ -8,15 +8,15 @@ struct LatentForm {
     int64_t own, tail, dim_v, dims_of_factor;  // 0: one for a row
     int32_t factor_dtype;
 };
-inline Case latent_bytes(const LatentForm& f, int64_t batch, int64_t heads, int64_t rows, int64_t keys, int64_t heads_k = 1) {
-    Case c = shaped({batch, heads, heads_k, rows, keys, f.own + f.tail, f.dim_v}, FA_BF16);
+inline Case latent_bytes(const LatentForm& form, int64_t batch, int64_t heads, int64_t rows, int64_t keys, int64_t heads_k = 1) {
+    Case c = shaped({batch, heads, heads_k, rows, keys, form.own + form.tail, form.dim_v}, FA_BF16);
     c.d.flags = FA_V_IN_K, c.d.k_dtype = FA_E4M3, c.d.o_dtype = FA_BF16;
     c.d.operands |= FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE;
-    c.d.dim_tail = f.tail, c.d.k_tail_dtype = FA_BF16, c.d.k_descale_dtype = f.factor_dtype;
-    c.d.k_descale_block[0] = 1, c.d.k_descale_block[1] = f.dims_of_factor;
-    const int64_t parts = f.dims_of_factor ? (f.own + f.dims_of_factor - 1) / f.dims_of_factor : 1;
+    c.d.dim_tail = form.tail, c.d.k_tail_dtype = FA_BF16, c.d.k_descale_dtype = form.factor_dtype;
+    c.d.k_descale_block[0] = 1, c.d.k_descale_block[1] = form.dims_of_factor;
+    const int64_t parts = form.dims_of_factor ? (form.own + form.dims_of_factor - 1) / form.dims_of_factor : 1;
     int64_t (&stride)[4] = c.d.k_descale_stride;
-    stride[3] = f.dims_of_factor ? 1 : 0, stride[2] = parts, stride[1] = heads_k * parts, stride[0] = keys * stride[1];
+    stride[3] = form.dims_of_factor ? 1 : 0, stride[2] = parts, stride[1] = heads_k * parts, stride[0] = keys * stride[1];
     return c;
 }
 

@@ -14,12 +14,12 @@ struct Shape {
 };
 
 // Dense, with an LSE; not yet bound.
-inline Case shaped(const Shape& s, int32_t q_dtype = FA_F32) {
+inline Case shaped(const Shape& shape, int32_t q_dtype = FA_F32) {
     Case c;
     c.d.q_dtype = q_dtype;
     c.d.operands = FA_OPERAND_LSE;
-    c.d.batch = s.batch, c.d.heads_q = s.heads_q, c.d.heads_k = s.heads_k;
-    c.d.seqlen_q = s.rows, c.d.seqlen_k = s.keys, c.d.dim_qk = s.dim_qk, c.d.dim_v = s.dim_v;
+    c.d.batch = shape.batch, c.d.heads_q = shape.heads_q, c.d.heads_k = shape.heads_k;
+    c.d.seqlen_q = shape.rows, c.d.seqlen_k = shape.keys, c.d.dim_qk = shape.dim_qk, c.d.dim_v = shape.dim_v;
     return c;
 }
 

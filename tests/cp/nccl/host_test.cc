@@ -9,16 +9,16 @@ namespace test {
 namespace {
 
 // Over communicators that are made anew.
-Spread over_stand_in(Spread s, std::vector<ncclComm_t>* comms) {
-    *comms = make_comms(s.ranks);
-    s.open = [comms](int32_t rank, fa_handle_t, fa_cp_transport_t* transport) {
+Spread over_stand_in(Spread spread, std::vector<ncclComm_t>* comms) {
+    *comms = make_comms(spread.ranks);
+    spread.open = [comms](int32_t rank, fa_handle_t, fa_cp_transport_t* transport) {
         return fa_cp_nccl_open((*comms)[size_t(rank)], transport);
     };
-    s.close = [comms](int32_t rank, fa_cp_transport_t* transport) {
+    spread.close = [comms](int32_t rank, fa_cp_transport_t* transport) {
         fa_cp_nccl_close(transport);
         ncclCommDestroy((*comms)[size_t(rank)]);
     };
-    return s;
+    return spread;
 }
 
 class NcclWays : public testing::TestWithParam<Way> {};
