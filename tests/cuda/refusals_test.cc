@@ -223,6 +223,39 @@ TEST_F(Refusals, EachReasonOfEachFamily) {
     }
 }
 
+Desc gradients() {
+    Desc d = plain();
+    d.operands = FA_OPERAND_LSE;
+    return d;
+}
+const std::vector<Reason> kReasonsOfGradients = {
+    {"sm90", gradients, [](Desc& d) { d.dropout_p = .5f; }, "dropout_p is 0.5, which it does not implement"},
+    {"sm90", gradients, [](Desc& d) { scaled(d, -1); }, "scale is -1: expected one above 0"},
+    {"sm90", gradients, [](Desc& d) { d.q_dtype = FA_F32; }, "q_dtype is f32: expected f16 or bf16"},
+    {"sm90", gradients, [](Desc& d) { d.o_dtype = FA_F16; }, "o_dtype is f16: expected bf16, as q_dtype, or f32"},
+    {"sm90", gradients, [](Desc& d) { d.seqlen_q = 127; }, "seqlen_q is 127: expected 128 to 1073741823"},
+    {"sm90", gradients, [](Desc& d) { d.seqlen_k = 64; }, "seqlen_k is 64: expected 128 to 1073741823"},
+    {"sm90", gradients, [](Desc& d) { d.dim_qk = d.dim_v = 100; }, "dim_qk is 100: expected a multiple of 8"},
+    {"sm90", gradients, [](Desc& d) { d.dim_qk = d.dim_v = 264; }, "dim_qk is 264 and dim_v 264: expected at most 256"},
+    {"sm90", gradients, [](Desc& d) { biased(d, FA_F32); }, "bias_dtype is f32: expected bf16, as q_dtype"},
+    {"sm90", gradients, [](Desc& d) { biased(d, FA_BF16), d.dim_qk = d.dim_v = 256; }, "dim_qk is 256 and dim_v 256 with FA_OPERAND_BIAS"},
+    {"sm90", gradients, [](Desc& d) { strides(d, FA_STRIDED_Q, d.q_stride, 1 << 25, 4100, 128); }, "q_stride is (33554432, 4100, 128)"},
+    {"mma", gradients, [](Desc& d) { d.operands |= FA_OPERAND_KEY_RANGES, d.key_range_stride[2] = 1; },
+     "operands has FA_OPERAND_KEY_RANGES"},
+    {"mma", gradients, [](Desc& d) { d.q_dtype = FA_BF16, d.k_dtype = FA_F16; }, "k_dtype is f16: expected bf16, as q_dtype"},
+    {"mma", gradients, [](Desc& d) { d.dim_qk = d.dim_v = 576; }, "dim_qk is 576 and dim_v 576: expected at most 512 on sm_90"},
+};
+TEST_F(Refusals, EachReasonOfEachFamilyOfGradients) {
+    if (!is("sm_90")) GTEST_SKIP() << "not a Hopper";
+    for (const Reason& reason : kReasonsOfGradients) {
+        Desc d = reason.from();
+        EXPECT_EQ(clauses_of(explain(d, FA_OP_BACKWARD)).count(reason.family), 0u) << reason.family;
+        reason.change(d);
+        const std::string text = explain(d, FA_OP_BACKWARD);
+        EXPECT_EQ(clauses_of(text)[reason.family].rfind(reason.clause, 0), 0u) << reason.family << ": " << reason.clause << "\n" << text;
+    }
+}
+
 // The families of another device have one reason, and it is said once.
 TEST_F(Refusals, NameTheDevice) {
     if (is("sm_90")) GTEST_SKIP() << "a Hopper";

@@ -339,28 +339,37 @@ BackwardLists backward_lists_of_type(const rt::Device& device, int32_t dtype) {
 }
 
 // The backward's mma kernel for a call, that spans its heads; NULL: none.
-const BackwardInstance* mma_backward_for(const rt::Device& device, const Problem& p, bool aligned) {
-    const int64_t limit = int64_t(1) << 31;
-    if (!p.within(kMmaBackward) || p.d.k_dtype != p.d.q_dtype || p.d.seqlen_q >= limit || p.d.seqlen_k >= limit) return nullptr;
-    const BackwardLists lists = backward_lists_of_type(device, p.d.q_dtype);
+const BackwardInstance* choose_mma_backward(const rt::Device& device, const Problem& p, bool aligned, Refusal* r) {
+    const fa_attention_desc_t& d = p.d;
+    if (device.matrix == MatrixUnit::none)
+        return refuse(r, "arch is %s: expected a device with matrix instructions that there are kernels for", device.arch), nullptr;
+    if (!implements(p, kMmaBackward, r)) return nullptr;
+    if (d.k_dtype != d.q_dtype)
+        return refuse(r, "k_dtype is %s: expected %s, as q_dtype", dtype_name(d.k_dtype), dtype_name(d.q_dtype)), nullptr;
+    if (!counts_in_31_bits("seqlen_q", d.seqlen_q, r) || !counts_in_31_bits("seqlen_k", d.seqlen_k, r)) return nullptr;
+    const BackwardLists lists = backward_lists_of_type(device, d.q_dtype);
+    int widest = 0;
     for (const BackwardInstances& list : lists.width)
         for (int i = 0; i < list.count; i++) {
             const BackwardInstance& one = list.list[i];
             const int64_t bytes = max_of(one.by_keys_bytes, one.by_rows_bytes);
-            const bool fits = one.columns >= max_of(p.d.dim_qk, p.d.dim_v) && bytes <= int64_t(device.shared_per_block);
-            if (fits && (!one.plain || plain_backward(p, aligned))) return &one;
+            const bool room = bytes <= int64_t(device.shared_per_block);
+            if (room && one.columns >= max_of(d.dim_qk, d.dim_v) && (!one.plain || plain_backward(p, aligned))) return &one;
+            if (room && one.columns > widest) widest = one.columns;
         }
+    if (widest == 0) refuse(r, "q_dtype is %s: there are no matrix kernels of it for %s", dtype_name(d.q_dtype), device.arch);
+    else
+        refuse(r, "dim_qk is %lld and dim_v %lld: expected at most %d on %s", (long long)d.dim_qk, (long long)d.dim_v, widest, device.arch);
     return nullptr;
 }
 
-// For the backward: the narrowest that spans the heads, else the widest.
-const BackwardInstance* choose_backward(const rt::Device& device, const Problem& p, bool aligned) {
-    if (const BackwardInstance* mma = mma_backward_for(device, p, aligned)) return mma;
+// The narrowest SIMT kernel that spans the heads, else the widest.
+const BackwardInstance& choose_simt_backward(const Problem& p) {
     const BackwardInstances simt = simt_backward_instances();
     const int64_t columns = max_of(p.d.dim_qk, p.d.dim_v);
     int i = 0;
     while (i + 1 < simt.count && simt.list[i].columns < columns) i++;
-    return &simt.list[i];
+    return simt.list[i];
 }
 
 // Dims of q that a SIMT kernel keeps in shared memory: all where they fit, else those of one chunk.

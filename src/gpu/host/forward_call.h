@@ -2,6 +2,7 @@
 #pragma once
 #include "gpu/host/bf16_copies_call.h"
 #include "gpu/host/context.h"
+#include "gpu/host/explain.h"
 #include "gpu/host/families.h"
 #include "gpu/host/study_call.h"
 
@@ -81,25 +82,12 @@ fa_status_t plan_forward(const rt::Device& device, ForwardPlan* plan, Message* m
     return FA_OK;
 }
 
-// Adds to a text of at most n bytes.
-struct Words {
-    char* text;
-    uint64_t n;
-    __attribute__((format(printf, 2, 3))) void say(const char* format, ...) {
-        va_list list;
-        va_start(list, format);
-        const uint64_t length = uint64_t(vsnprintf(text, n, format, list)), used = length < n ? length : n;
-        va_end(list);
-        text += used, n -= used;
-    }
-};
-
-// Of each family that was asked before the one that has the call: why not. Neighbours that say the same say it once.
+// Of each family that was asked before the one that has the call: why not.
 void explain_refusals(const rt::Device& device, const ForwardPlan& f, Words* words) {
     const ForwardFamilies families = forward_families();
     const Problem& p = f.computed;
     bool asks_aligned = true;
-    Refusal said{};
+    Reasons reasons{words, {}};
     for (const ForwardFamily* const family : families.list) {
         if (family == f.best().family) break;
         if (!family->any_address && !asks_aligned) continue;
@@ -112,14 +100,9 @@ void explain_refusals(const rt::Device& device, const ForwardPlan& f, Words* wor
             refuse(&refusal, "seqlen_q is %lld and seqlen_k %lld: %s should take %.1f us, expected at least %.1f", (long long)p.d.seqlen_q,
                    (long long)p.d.seqlen_k, other, time, plan.limit);
         }
-        if (strcmp(said.text, refusal.text) == 0) {
-            words->say(", %s", family->name);
-            continue;
-        }
-        words->say("%s%s; not %s", said.text[0] ? ": " : "", said.text, family->name);
-        said = refusal;
+        reasons.add(family->name, refusal);
     }
-    if (said.text[0]) words->say(": %s", said.text);
+    reasons.end();
 }
 
 void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_t n) {

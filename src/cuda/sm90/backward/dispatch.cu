@@ -2,16 +2,16 @@
 // blocks of keys are worked on, and the launches: preprocessing of rows, the main kernel, partial sums of split blocks, and dq from its
 // sums.
 #include "cuda/sm90/common/bias_operand.h"
+#include "cuda/sm90/common/refusals.h"
 #include "cuda/sm90/backward/params.h"
 #include "cuda/sm90/backward/kernel_list.h"
 
 namespace fa {
 namespace gpu {
-namespace {
 
-const Sm90BackwardKernel& backward_kernel(const ArchBackwardKernel& arch_kernel) {
-    return *static_cast<const Sm90BackwardKernel*>(arch_kernel.impl);
-}
+extern const BackwardFamily sm90_backward;
+
+namespace {
 
 // With few rows or keys the smaller tiles of gpu/backward/mma.h are faster.
 constexpr int64_t kMinRows = 128;
@@ -23,25 +23,25 @@ constexpr Implements kBiasBackward = {kBackward.operands | FA_OPERAND_BIAS | FA_
 
 // Of q's type, as it comes or as a copy: of f32 a tile has no room beside the others.
 constexpr int kMostRows = 128;  // of a tile
-bool bias_fits(const Problem& p) {
-    return p.d.bias_dtype == p.d.q_dtype && p.d.scale > 0x1p-60f && p.d.scale < 0x1p+60f && bias_copy_fits(p, kMostRows);
+bool bias_fits(const Problem& p, Refusal* r) {
+    if (p.d.bias_dtype != p.d.q_dtype)
+        return refuse(r, "bias_dtype is %s: expected %s, as q_dtype", dtype_name(p.d.bias_dtype), dtype_name(p.d.q_dtype));
+    if (!(p.d.scale > 0x1p-60f && p.d.scale < 0x1p+60f))
+        return refuse(r, "scale is %g with FA_OPERAND_BIAS: expected 2^-60 to 2^60", double(p.d.scale));
+    return bias_copy_fits(p, kMostRows) || refuse(r, "seqlen_q is %lld and seqlen_k %lld: a copy of the bias has at most a GiB",
+                                                  (long long)p.d.seqlen_q, (long long)p.d.seqlen_k);
 }
 
-bool can_implement(const rt::Device& device, const Problem& p) {
+bool can_implement(const rt::Device& device, const Problem& p, Refusal* r) {
     const fa_attention_desc_t& d = p.d;
     const bool has_bias = p.has(FA_OPERAND_BIAS);
-    if (!device.sm90 || !p.within(has_bias ? kBiasBackward : kBackward) || !(d.scale > 0)) return false;
-    if ((d.q_dtype != FA_BF16 && d.q_dtype != FA_F16) || d.k_dtype != d.q_dtype) return false;
-    if (d.o_dtype != FA_F32 && (d.o_dtype != d.q_dtype || (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 != 0)) return false;
-    if (d.batch < 1 || d.seqlen_q < kMinRows || d.seqlen_k < kMinRows || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
-    if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent ||
-        rows_of_q(p) < 1 || rows_of_k(p) < 1 || padded_rows_of(p) * d.heads_q >= kMaxExtent ||
-        d.batch * d.heads_k * ceil_div(d.seqlen_k, kMinRows) >= kMaxExtent)
-        return false;
-    if (has_bias && !bias_fits(p)) return false;
-    return tma_compatible(d.q_stride, d.q_dtype, rows_of_q(p), d.heads_q, sequences_of_q(p)) &&
-           tma_compatible(d.k_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
-           tma_compatible(d.v_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p));
+    return is_sm90(device, r) && implements(p, has_bias ? kBiasBackward : kBackward, r) && is_positive_scale(p, r) &&
+           is_half("q_dtype", d.q_dtype, r) && is_like_q(p, r) && is_like_q_or_f32(p, r) && in_eights("dim_qk", d.dim_qk, r) &&
+           in_eights("dim_v", d.dim_v, r) && (d.o_dtype == FA_F32 || writes_vectors(p, r)) && in_range("batch", d.batch, 1, INT64_MAX, r) &&
+           in_range("seqlen_q", d.seqlen_q, kMinRows, kMaxExtent, r) && in_range("seqlen_k", d.seqlen_k, kMinRows, kMaxExtent, r) &&
+           extents_fit(p, r) && in_range("heads_q * padded rows", padded_rows_of(p) * d.heads_q, 0, kMaxExtent, r) &&
+           in_range("batch * heads_k * blocks of keys", d.batch * d.heads_k * ceil_div(d.seqlen_k, kMinRows), 0, kMaxExtent, r) &&
+           (!has_bias || bias_fits(p, r)) && tma_reads_tensors(p, r);
 }
 
 bool deterministic(const Problem& p) { return (p.d.flags & FA_DETERMINISTIC) != 0; }
@@ -91,13 +91,13 @@ struct Schedule {
     int64_t helper_blocks_end() const { return parts > 1 ? (parts - 2) * part * key_blocks + helper_blocks() : 0; }
     int64_t counters() const { return round_up(parts, int64_t(4)); }
 };
-Schedule schedule_of(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {
-    const Sm90BackwardKernel& h = backward_kernel(arch_kernel);
+Schedule schedule_of(const Sm90BackwardRow& row, const rt::Device& device, const Problem& p) {
+    const Sm90BackwardKernel& h = *row.kernel;
     const fa_attention_desc_t& d = p.d;
     Schedule o;
     o.heads = d.batch * d.heads_k;
-    o.key_blocks = ceil_div(d.seqlen_k, arch_kernel.keys * cluster_size(h));
-    const int64_t slots = device.multiprocessors / cluster_size(h), steps = ceil_div(d.seqlen_q, arch_kernel.rows) * p.group;
+    o.key_blocks = ceil_div(d.seqlen_k, row.keys * cluster_size(h));
+    const int64_t slots = device.multiprocessors / cluster_size(h), steps = ceil_div(d.seqlen_q, row.rows) * p.group;
     // Where blocks differ in length, the long ones of a section come first, and enough short ones must follow the last section's
     // long ones. Pairs, of which there are half as many at work, gain more by what the cache still holds (docs/lab/bounds.md).
     const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !has_uniform_lengths(p);
@@ -132,13 +132,12 @@ Schedule schedule_of(const ArchBackwardKernel& arch_kernel, const rt::Device& de
 struct Words {
     int64_t partials, max_v, bound, all;  // where these begin
 };
-Words words_of(const ArchBackwardKernel& arch_kernel, const Schedule& schedule, const Problem& p) {
-    const Sm90BackwardKernel& h = backward_kernel(arch_kernel);
+Words words_of(const Sm90BackwardRow& row, const Schedule& schedule, const Problem& p) {
+    const Sm90BackwardKernel& h = *row.kernel;
     Words o;
     o.partials = schedule.counters();
-    o.max_v = deterministic(p)
-                  ? p.d.heads_q * padded_rows_of(p) / arch_kernel.rows * semaphores_of(h)
-                  : schedule.counters() + schedule.split * schedule.pieces * cluster_size(h) * 2 * arch_kernel.keys * h.max_dim;
+    o.max_v = deterministic(p) ? p.d.heads_q * padded_rows_of(p) / row.rows * semaphores_of(h)
+                               : schedule.counters() + schedule.split * schedule.pieces * cluster_size(h) * 2 * row.keys * h.max_dim;
     o.bound = o.max_v + (h.max_v ? schedule.heads * DsRange::kPieces : 0);
     o.all = o.bound + (h.max_v ? schedule.heads : 0);
     return o;
@@ -149,20 +148,22 @@ int64_t copy_at(const Words& words) { return round_up(words.all * int64_t(sizeof
 
 // What launches read of a plan.
 struct Planned {
+    const Sm90BackwardRow* row;
     Sm90BackwardBiasParams params;  // but for tensor maps, pointers, and what args say of dout
     Words words;
     CopyBiasParams bias;
     int64_t max_v_blocks, prepare_blocks, blocks, split_blocks, finish_blocks;
 };
-Planned plan_launches(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {
-    const Sm90BackwardKernel& h = backward_kernel(arch_kernel);
+void plan_launches(const Sm90BackwardRow& row, const rt::Device& device, const Problem& p, Planned* planned) {
+    const Sm90BackwardKernel& h = *row.kernel;
     const fa_attention_desc_t& d = p.d;
-    const Schedule schedule = schedule_of(arch_kernel, device, p);
+    const Schedule schedule = schedule_of(row, device, p);
     const int cluster = cluster_size(h);
     const int64_t padded_blocks_of_head = p.group * ceil_div(d.seqlen_q, kPaddedRows),
                   chunks_of_padded_block = kPaddedRows / PreprocessAhead::kChunkRows;
-    Planned plan{};
-    plan.words = words_of(arch_kernel, schedule, p);
+    Planned& plan = *planned;
+    plan.row = &row;
+    plan.words = words_of(row, schedule, p);
     Sm90BackwardBiasParams& a = plan.params;
     a.key_blocks = int(schedule.key_blocks);
     a.sections = int(schedule.sections);
@@ -190,44 +191,48 @@ Planned plan_launches(const ArchBackwardKernel& arch_kernel, const rt::Device& d
     if (h.variant == BwdVariant::bias) {
         a.bias = planned_bias(p);
         a.inverse_scale = 1.f / d.scale;
-        plan.bias = copy_of_bias(p, a.bias, arch_kernel.rows);
+        plan.bias = copy_of_bias(p, a.bias, row.rows);
     }
     plan.max_v_blocks = h.max_v ? schedule.heads * DsRange::kPieces : 0;
     plan.prepare_blocks = schedule.part * padded_blocks_of_head;
     plan.blocks = cluster * a.resident_blocks;
     plan.split_blocks = schedule.split * cluster * 2 * (h.max_dim / 32);
-    plan.finish_blocks = d.batch * d.heads_q * ceil_div(d.seqlen_q, arch_kernel.rows);
-    return plan;
+    plan.finish_blocks = d.batch * d.heads_q * ceil_div(d.seqlen_q, row.rows);
 }
 
-const ArchBackwardKernel* kernel_for(const rt::Device& device, const Problem& p) {
-    if (!can_implement(device, p)) return nullptr;
+const Sm90BackwardRow* kernel_for(const rt::Device& device, const Problem& p, Refusal* r) {
+    if (!can_implement(device, p, r)) return nullptr;
+    int widest = 0;
     for (const KernelsOf& kernels : kKernels) {
         if (kernels.dtype != p.d.q_dtype) continue;
         const Sm90BackwardKernelList list = kernels.list();
         for (int i = 0; i < list.count; i++) {
-            const Sm90BackwardKernel& h = backward_kernel(list.arch_kernel[i]);
-            if (p.d.dim_qk <= h.max_dim && p.d.dim_v <= h.max_dim && kernel_can_implement(h, p)) return &list.arch_kernel[i];
+            const Sm90BackwardKernel& h = *list.row[i].kernel;
+            if (p.d.dim_qk <= h.max_dim && p.d.dim_v <= h.max_dim && kernel_can_implement(h, p)) return &list.row[i];
+            if (p.has(FA_OPERAND_BIAS) == (h.variant == BwdVariant::bias) && h.max_dim > widest) widest = h.max_dim;
         }
     }
+    refuse(r, "dim_qk is %lld and dim_v %lld%s: expected at most %d", (long long)p.d.dim_qk, (long long)p.d.dim_v,
+           p.has(FA_OPERAND_BIAS) ? " with FA_OPERAND_BIAS" : "", widest);
     return nullptr;
 }
 
-}  // namespace
-
-ArchBackwardPlan plan_arch_backward(const rt::Device& device, const Problem& p) {
-    ArchBackwardPlan plan{};
-    plan.kernel = kernel_for(device, p);
-    if (!plan.kernel) return plan;
-    const Planned planned = plan_launches(*plan.kernel, device, p);
-    plan.blocks = planned.blocks;
-    plan.workspace = uint64_t(planned.words.all) * sizeof(float);
-    if (planned.bias.units > 0) plan.workspace = uint64_t(copy_at(planned.words) + bytes_of(planned.bias, p));
-    plan.params.emplace<Planned>() = planned;
-    return plan;
+bool plan_sm90_backward(const rt::Device& device, const Problem& p, Tensors, BackwardLaunch* plan, FamilyParams* own, Refusal* r) {
+    const Sm90BackwardRow* const row = kernel_for(device, p, r);
+    if (!row) return false;
+    Planned& planned = own->emplace<Planned>();
+    plan_launches(*row, device, p, &planned);
+    plan->kernel = row->name;
+    plan->rows = row->rows, plan->keys = row->keys;
+    plan->dq_acc_columns = row->dq_acc_columns;
+    plan->own_lse = row->own_lse;
+    plan->blocks = planned.blocks;
+    plan->workspace = uint64_t(planned.words.all) * sizeof(float);
+    if (planned.bias.units > 0) plan->workspace = uint64_t(copy_at(planned.words) + bytes_of(planned.bias, p));
+    return true;
 }
 
-bool arch_backward_reads(const Problem& p, const fa_backward_args_t& a) {
+bool reads_tensors(const Problem& p, const fa_backward_args_t& a) {
     const int64_t* const strides[] = {a.dq_stride, a.dk_stride, a.dv_stride};
     for (const int64_t* s : strides)
         if ((s[0] | s[1] | s[2]) % 8 != 0) return false;
@@ -235,12 +240,16 @@ bool arch_backward_reads(const Problem& p, const fa_backward_args_t& a) {
     return tma_compatible(a.dout_stride, p.d.q_dtype, rows_of_q(p), p.d.heads_q, sequences_of_q(p));
 }
 
-rt::Status launch_arch_backward(const ArchBackwardPlan& plan, const Problem& p, const fa_forward_args_t& tensors,
-                                const BackwardRowParams& x, void* memory, rt::Stream stream) {
-    const Sm90BackwardKernel& h = backward_kernel(*plan.kernel);
+rt::Status launch_kernels(const BackwardWork& work) {
+    const Planned& planned = work.own.get<Planned>();
+    const Sm90BackwardKernel& h = *planned.row->kernel;
+    const Problem& p = work.problem;
+    const fa_forward_args_t& tensors = *work.args.forward;
+    const BackwardRowParams& x = work.rows;
+    void* const memory = work.memory;
+    const rt::Stream stream = work.stream;
     const fa_attention_desc_t& d = p.d;
-    const int rows = plan.kernel->rows, keys = plan.kernel->keys;
-    const Planned planned = plan.params.get<Planned>();
+    const int rows = planned.row->rows, keys = planned.row->keys;
     const Words& words = planned.words;
     Sm90BackwardBiasParams with_bias = planned.params;
     Sm90BackwardParams& a = with_bias;
@@ -275,6 +284,12 @@ rt::Status launch_arch_backward(const ArchBackwardPlan& plan, const Problem& p, 
     if (s != rt::kSuccess || !x.dq_acc) return s;
     return rt::launch_after(h.finish, planned.finish_blocks, 256, uint64_t(rows * (h.max_dim + 4) * 4), stream, a);
 }
+
+fa_status_t launch_sm90_backward(const BackwardWork& work, Message* m) { return launched(m, launch_kernels(work), work.launch.kernel); }
+
+}  // namespace
+
+const BackwardFamily sm90_backward = {"sm90", kTmaTensors, plan_sm90_backward, reads_tensors, launch_sm90_backward};
 
 }  // namespace gpu
 }  // namespace fa

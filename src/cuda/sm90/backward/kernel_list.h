@@ -2,7 +2,7 @@
 // translation unit (backward/unit.cu.in, backward_wide/unit.cu.in) and a list; backward/dispatch.cu chooses.
 #pragma once
 #include "cuda/rt_cuda.h"
-#include "gpu/host/arch_backward.h"
+#include "gpu/host/backward_family.h"
 
 namespace fa {
 namespace gpu {
@@ -22,8 +22,16 @@ struct Sm90BackwardKernel {
     void (*add_split)(Sm90BackwardParams);  // NULL: no block of keys is split
     void (*max_v)(Sm90BackwardParams);      // NULL: dS has no unit
 };
+// The kernels that compute a call's gradients together.
+struct Sm90BackwardRow {
+    const char* name;
+    int rows, keys;
+    int64_t dq_acc_columns;
+    bool own_lse;
+    const Sm90BackwardKernel* kernel;
+};
 struct Sm90BackwardKernelList {
-    const ArchBackwardKernel* arch_kernel;  // `impl` is an Sm90BackwardKernel
+    const Sm90BackwardRow* row;
     int count;
 };
 template <class T, int dims>
