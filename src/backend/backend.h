@@ -48,7 +48,7 @@ struct Plan {
     int32_t op;          // FA_OP_…
     uint64_t workspace;  // bytes
 };
-constexpr uint64_t kPlanAlignment = 128, kMaxExplanation = 1536;
+constexpr uint64_t kPlanAlignment = 128, kMaxExplanation = 1792;
 
 struct Context;  // a backend's own part of a handle
 
