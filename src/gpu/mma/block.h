@@ -98,6 +98,7 @@ struct MmaBlock {
         int64_t batch, kv_head;
         int32_t first, valid;  // first group-major row; how many exist
         uint32_t features;     // see features_of
+        int32_t infinite;      // was a watched score? See MmaForward::kWatches
     };
     struct Shared {
         Tile tile;
@@ -438,6 +439,7 @@ struct MmaBlock {
             init_sequence_cold(x, batch);
         }
         t.features = x.features;
+        t.infinite = 0;
         if constexpr (kGathers)
             if (x.gathered.any()) GatheredKeys<MmaBlock>::init_tile(x, block);
         const auto source = [&](const RowSource& from) {

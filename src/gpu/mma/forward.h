@@ -28,6 +28,51 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
         Block::kKeyTiles, Block::kPrefetch, Block::kRowBytes, Block::kSteps, Block::kTile, Block::kWidened, Block::remove_scores,
         Block::shared, Block::update_row_max;
 
+    // Do factors of blocks of k multiply sums of products as they are stored, infinite ones too? Those make a score ±∞ where it must be NaN
+    // (nan_if_infinite()). A test of each factor takes 2 to 5 % of a call's time. So, of each key, a score of one row is watched; where one
+    // was not finite the block begins again, with kInfiniteFactors, and makes NaN of infinite factors before it reads them. (Factors that
+    // are not in blocks were tested on their way to f32.)
+    static constexpr bool kWatches = [] {
+        if constexpr (kStored<Mma>) return Mma::Type::kInBlocks;
+        else return Mma::kQuantised && !Mma::kScaled;
+    }();
+    FA_MEMBER static float watched(const Acc& score, float sum) {
+        FA_UNROLL_FOR (int i = 0; i < Mma::kFactors; i += 2) sum = fmaf(score.x[first_of_factor(i)], score.x[first_of_factor(i + 1)], sum);
+        return sum;
+    }
+    FA_MEMBER static void tell(float watched) {
+        if (!(fabsf(watched) <= kMaxFloat)) shared().tile.infinite = 1;
+    }
+    FA_MEMBER static void watch(const Acc (*score)[kKeyTiles]) {
+        if constexpr (kWatches) {
+            float sum = 0.f;
+            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) sum = watched(score[0][n], sum);
+            tell(sum);
+        }
+    }
+    // NaN in place of infinite factors of a tile of k that is about to be read.
+    template <class Type>
+    FA_COLD_MEMBER static void spoil_infinite(Type type, char* k) {
+        const auto spoil = [&](auto known) {
+            using Known = decltype(known);
+            constexpr int halves = 1 + Known::kFormat.has_min;
+            FA_UNROLL_BY(1)
+            for (int i = rt::thread(); i < Keys * kSteps / 2 * halves; i += Block::threads) {
+                const int of_tile = i / halves, key = of_tile % Keys, block = of_tile / Keys;
+                uint16_t& half = reinterpret_cast<uint16_t*>(k + key * kRowBytes + block * Known::kBytes)[i % halves];
+                if ((half & 0x7c00) == 0x7c00) half = 0x7e00;
+            }
+        };
+        if constexpr (kStored<Mma>) spoil(type);
+        else Mma::in_loop(type, spoil);
+        rt::barrier();
+    }
+    FA_MEMBER static constexpr int first_of_factor(int factor) {
+        int e = 0;
+        while (Mma::factor_of(e) != factor) e++;
+        return e;
+    }
+
     // `type`: that of k and v that are widened, as a C++ type or, to keep one loop for all of them, as a number.
     template <Kind kind, class Type>
     FA_MEMBER static void compute_qk(const MmaForwardParams& x, Type type,
@@ -45,9 +90,14 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
         }();
         const auto k_ptr = Mma::template k_ptr<kRowBytes>(k, key0);
         if constexpr (kStored<Mma>) {
-            Mma::template add_scores<kRowBytes, Keys>(type, held, k, Block::stage_tile(Stages), key0, score);
+            // (With two row tiles, registers are short there.)
+            Mma::template add_scores<kRowBytes, Keys>(type, held, k, Block::stage_tile(Stages), key0, score, [&](int n) {
+                if constexpr (kWatches && RowTiles == 1) tell(watched(score[0][n], 0.f));
+            });
+            if constexpr (RowTiles > 1) watch(score);
         } else if constexpr (Mma::kQuantised) {
             Block::add_block_scores(type, held, q_ptr, k, key0, score);
+            watch(score);
         } else if constexpr (Mma::kSplitTf32) {
             constexpr int chain = 2;  // of steps
             for (int step = 0; step < kSteps; step += chain) {
@@ -268,6 +318,8 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         rt::barrier();
         if (!M::kFillAllStages || j > 0) pipe.load(true, j + M::stages / 2 - 1, stage ? stage - 1 : M::stages - 1);
         const char* const k = pipe.tile(false, stage);
+        if constexpr (M::kWatches)
+            if (__builtin_expect(s.tile.features & kInfiniteFactors, 0)) M::spoil_infinite(type, M::stage_tile(stage));
         const int next_key = key + M::stages / 2 * M::keys;
         const bool paged = kind == Kind::paged || (either && s.tile.features & kPaged);
         if constexpr (M::kHoldQ)
@@ -392,25 +444,34 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
 
     typename M::PerRow m, l;
     Acc o[M::row_tiles][M::kAccs];
-    FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) {
-        FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
-            m[i][r] = kNegInf;
-            l[i][r] = 0.f;
-        }
-        FA_UNROLL_FOR (int c = 0; c < M::kAccs; c++)
-            FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
-    }
     const float k_factor = begin < end ? nan_if_infinite(M::descale(x.k_descale)) * M::common_q_factor(x) : 1.f;
     const auto v_descale = [&] { return Mma::kScaled || kStored<Mma> ? 1.f / x.v_unit : begin < end ? M::descale(x.v_descale) : 1.f; };
     constexpr bool late = Mma::kWidensQ && M::key_warps == 1;  // prefill has no register for it through the loop
     float v_factor = late ? 1.f : v_descale();
     const float product = kind == Kind::general && t.features & kBaseE ? 1.f : x.scale * kLog2e * Mma::kScoreUnit;
-    const auto pass = [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
     float unit;
-    if constexpr (M::kLatent) unit = LatentLoop<M>::run(x, w, begin, end, product, m, l, o);
-    else if constexpr (kStored<Mma>) unit = pass(Mma::type_of(x.k_dtype));
-    else if constexpr (!Mma::kWidens || kind == Kind::general) unit = pass(x.k_dtype);
-    else unit = Mma::by_type(x.k_dtype, pass);
+    const auto pass = [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
+    for (bool again = false;; again = true) {
+        FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) {
+            FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
+                m[i][r] = kNegInf;
+                l[i][r] = 0.f;
+            }
+            FA_UNROLL_FOR (int c = 0; c < M::kAccs; c++)
+                FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
+        }
+        if constexpr (M::kLatent) unit = LatentLoop<M>::run(x, w, begin, end, product, m, l, o);
+        else if constexpr (kStored<Mma>) unit = pass(Mma::type_of(x.k_dtype));
+        else if constexpr (!Mma::kWidens || kind == Kind::general) unit = pass(x.k_dtype);
+        else unit = Mma::by_type(x.k_dtype, pass);
+        if constexpr (!M::kWatches) break;
+        if (again) break;
+        rt::barrier();
+        if (__builtin_expect(!s.tile.infinite, 1)) break;
+        rt::barrier();
+        if (rt::thread() == 0) s.tile.features |= kInfiniteFactors;
+        rt::barrier();
+    }
     if constexpr (late) v_factor = v_descale();
     if constexpr (M::kAccs > M::kColumnSteps) Mma::add_offsets(o);
     rt::barrier();

@@ -99,10 +99,23 @@ struct KvPipe<M, kind, Type, Copies::stored> {
         else {
             float factor[kBlocks], offset[kBlocks];
             const int shared = f.block[1] >= M::dims ? kBlocks : int(f.block[1]) / kBlockDims;  // blocks that share one
+            [[maybe_unused]] float watched = 0.f;
             FA_UNROLL_FOR (int c = 0; c < kBlocks; c++) {
-                const auto load = [&](int at) { return nan_if_infinite(load_factor(row + at, c / shared, f.dtype)) * unit; };
-                factor[c] = f.factor ? load(kFactorAt) : unit;
-                if constexpr (Type::kOffsets) offset[c] = f.shift ? load(kShiftAt) : 0.f;
+                factor[c] = f.factor ? load_factor(row + kFactorAt, c / shared, f.dtype) * unit : unit;
+                if constexpr (Type::kOffsets) offset[c] = f.shift ? load_factor(row + kShiftAt, c / shared, f.dtype) * unit : 0.f;
+            }
+            // Of k, NaN in place of infinite ones (nan_if_infinite()).
+            if constexpr (!value) {
+                FA_UNROLL_FOR (int c = 0; c < kBlocks; c += 2) {
+                    watched = fmaf(factor[c], factor[c + 1], watched);
+                    if constexpr (Type::kOffsets) watched = fmaf(offset[c], offset[c + 1], watched);
+                }
+                if (__builtin_expect(!(fabsf(watched) <= kMaxFloat), 0)) {
+                    FA_UNROLL_FOR (int c = 0; c < kBlocks; c++) {
+                        factor[c] = nan_if_infinite(factor[c]);
+                        if constexpr (Type::kOffsets) offset[c] = nan_if_infinite(offset[c]);
+                    }
+                }
             }
             rt::store4(reinterpret_cast<float*>(to) + key * kBlocks, factor);
             if constexpr (Type::kOffsets) rt::store4(reinterpret_cast<float*>(to) + (M::keys + key) * kBlocks, offset);
