@@ -46,10 +46,7 @@ static fa_status_t check_score_gradients(const Problem& problem, fa_backward_arg
     FA_TRY(lay_like(pair_tensor(problem, "bias", nullptr, 4, problem.d.bias_stride, problem.d.bias_period), "dbias", args->dbias, 4, false,
                     args->dbias_stride, &dbias, call->message));
     if (!args->dbias) return FA_OK;
-    Tensor once = dbias;  // sums share their element on purpose
-    for (int i = 0; i < once.rank; i++)
-        if (once.stride[i] == 0 && once.extent[i] > 1) once.extent[i] = 1;
-    FA_TRY(check_distinct(once, call->message));
+    FA_TRY(check_distinct(of_sums(dbias), call->message));
     return call->with(FA_OPERAND_BIAS, Role::output, dbias);
 }
 

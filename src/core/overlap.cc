@@ -114,6 +114,12 @@ bool overlaps_itself(const Tensor& tensor) {
     return false;
 }
 
+Tensor of_sums(Tensor tensor) {
+    for (int i = 0; i < tensor.rank; i++)
+        if (tensor.stride[i] == 0 && tensor.extent[i] > 1) tensor.extent[i] = 1;
+    return tensor;
+}
+
 fa_status_t check_distinct(const Tensor& tensor, Message* message) {
     if (!overlaps_itself(tensor)) return FA_OK;
     char strides[kMaxRank * 24];

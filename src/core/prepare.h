@@ -1,4 +1,4 @@
-// Before a call: its backend loads the kernels that the call will launch.
+// Before a call: its backend loads the kernels that the call will launch. What fails is that; whether args are good is the call's to say.
 #pragma once
 #include "core/check.h"
 

@@ -77,8 +77,8 @@ fa_status_t get(Context* context, int32_t key, int64_t* value, Message* message)
 }
 
 fa_status_t plan(const Context*, Plan* plan, Message* message) {
-    if (plan->op != FA_OP_FORWARD)
-        return fail(message, FA_UNSUPPORTED, "the fake backend only pretends to go forward, not op %d", plan->op);
+    if (plan->op != FA_OP_FORWARD && plan->op != FA_OP_BACKWARD)
+        return fail(message, FA_UNSUPPORTED, "the fake backend only pretends to go forward and backward, not op %d", plan->op);
     plan->workspace = kWorkspace;
     return FA_OK;
 }
@@ -90,8 +90,10 @@ void explain(const Context* context, const Plan*, char* text, uint64_t n) {
 // Of a handle with so many threads, none succeeds.
 constexpr int64_t kUnpreparedThreads = 13;
 fa_status_t prepare(Context* context, const Plan* plan, const void* args, Message* message) {
-    const auto* const a = static_cast<const fa_forward_args_t*>(args);
-    const bool complete = a->q && a->k && a->v && a->o && a->workspace && a->workspace_size == plan->workspace;
+    const auto* const backward = static_cast<const fa_backward_args_t*>(args);
+    const auto* const a = plan->op == FA_OP_BACKWARD ? backward->forward : static_cast<const fa_forward_args_t*>(args);
+    const bool complete = plan->op == FA_OP_BACKWARD ? backward->dq && backward->dk && backward->dv && backward->dout && a->lse
+                                                     : a->q && a->k && a->v && a->o && a->workspace && a->workspace_size == plan->workspace;
     context->host.log(context->host.log_context, FA_LOG_INFO, complete ? "fake kernel prepared" : "an operand is missing");
     return answer(context->threads == kUnpreparedThreads ? FA_OUT_OF_MEMORY : FA_OK, "prepare", message);
 }

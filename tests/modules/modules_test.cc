@@ -153,6 +153,34 @@ TEST_F(Good, SizeOfAWorkspacePrepares) {
     EXPECT_EQ(fa_supports(handle, &d, FA_OP_FORWARD), FA_OK);
 }
 
+// The size is the descriptor's alone: whatever strides gradients would need, which args of the call say.
+TEST_F(Good, SizeOfABackwardOfBroadcastTensors) {
+    std::string log;
+    info.log_level = FA_LOG_INFO;
+    info.log = append_line;
+    info.log_user = &log;
+    make();
+    for (const int which : {int(FA_STRIDED_Q), int(FA_STRIDED_K), int(FA_STRIDED_V), 0})
+        for (int dimension = 0; dimension < 4; dimension++) {
+            fa_attention_desc_t d = small_problem();
+            d.batch = 3, d.heads_q = d.heads_k = 2, d.seqlen_q = 5, d.seqlen_k = 7, d.operands = FA_OPERAND_LSE;
+            int64_t* const stride = which == FA_STRIDED_Q   ? d.q_stride
+                                    : which == FA_STRIDED_K ? d.k_stride
+                                    : which                 ? d.v_stride
+                                                            : d.bias_stride;
+            const int64_t dense[] = {56, 4, 28, 1}, pairs[] = {70, 35, 7, 1};
+            memcpy(stride, which ? dense : pairs, sizeof dense);
+            d.strided = uint32_t(which);
+            if (!which) d.operands |= FA_OPERAND_BIAS;
+            if (dimension < 3) stride[dimension] = 0;
+            uint64_t bytes = 0;
+            log.clear();
+            ASSERT_EQ(fa_supports(handle, &d, FA_OP_BACKWARD), FA_OK) << fa_last_error(handle);
+            EXPECT_EQ(fa_workspace_size(handle, &d, FA_OP_BACKWARD, &bytes), FA_OK) << fa_last_error(handle);
+            EXPECT_EQ(log, "fake kernel prepared\n") << which << " " << dimension;
+        }
+}
+
 TEST_F(Good, SmallWorkspaceIsNamedWithBothNumbers) {
     make();
     const fa_attention_desc_t d = small_problem();
