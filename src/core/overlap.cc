@@ -114,7 +114,7 @@ bool overlaps_itself(const Tensor& tensor) {
     return false;
 }
 
-Tensor of_sums(Tensor tensor) {
+Tensor without_repeats(Tensor tensor) {
     for (int i = 0; i < tensor.rank; i++)
         if (tensor.stride[i] == 0 && tensor.extent[i] > 1) tensor.extent[i] = 1;
     return tensor;

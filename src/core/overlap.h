@@ -6,8 +6,8 @@ namespace fa {
 
 // Have two elements of the tensor the same address?
 bool overlaps_itself(const Tensor&);
-// Elements that a stride of 0 lets share memory on purpose, as sums, once each.
-Tensor of_sums(Tensor);
+// The tensor with each element once that strides of 0 repeat, as those of dbias do on purpose.
+Tensor without_repeats(Tensor);
 // The rule for outputs.
 fa_status_t check_distinct(const Tensor&, Message*);
 

@@ -46,7 +46,7 @@ void choose_strides(const Problem& problem, fa_backward_args_t* args) {
     lay_apart(v, v.element, overlaps_itself(v), args->dv_stride);
     if (!problem.has(FA_OPERAND_BIAS)) return;
     const Tensor bias = pair_tensor(problem, "bias", nullptr, 4, d.bias_stride, d.bias_period);
-    lay_apart(bias, bias.element, overlaps_itself(of_sums(bias)), args->dbias_stride);
+    lay_apart(bias, bias.element, overlaps_itself(without_repeats(bias)), args->dbias_stride);
 }
 
 fa_status_t prepare_backward(fa_handle_s& handle, const Plan& plan) {

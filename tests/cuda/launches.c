@@ -83,12 +83,16 @@ static fa_status_t call(fa_handle_t handle, const fa_attention_desc_t* d, int32_
     fa_merge_args_t merge = FA_MERGE_ARGS_INIT;
     fa_append_kv_args_t append = FA_APPEND_KV_ARGS_INIT;
     fa_rotary_args_t rotary = FA_ROTARY_ARGS_INIT;
+    const int64_t dense[] = {kRows * kHeads * d->dim_qk, kHeads * d->dim_qk, d->dim_qk, 1};
+    int i;
     switch (op) {
         case FA_OP_FORWARD: return fa_forward_ex(handle, d, &forward);
         case FA_OP_BACKWARD:
             backward.forward = &forward;
             backward.dout = address(5), backward.dq = address(6), backward.dk = address(7);
             backward.dv = (char*)address(8) + 8 * unaligned; /* Hopper's own kernels take multiples of 16 bytes */
+            if (d->strided & FA_STRIDED_K)                   /* where heads share k and v, gradients of their own have dense ones */
+                for (i = 0; i < 4; i++) backward.dk_stride[i] = backward.dv_stride[i] = dense[i];
             if (d->operands & FA_OPERAND_BIAS) backward.dbias = address(10);
             if (d->operands & FA_OPERAND_SINKS) backward.dsinks = address(11);
             backward.workspace = address(9), backward.workspace_size = workspace;
@@ -133,6 +137,25 @@ static int odd_gradients(fa_handle_t handle) {
     return 0;
 }
 
+/* Of k and v that all heads share, by f16, which no other backward here has. */
+static int shared_gradients(fa_handle_t handle) {
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    uint64_t bytes;
+    d.q_dtype = FA_F16;
+    d.batch = kBatch;
+    d.heads_q = d.heads_k = kHeads;
+    d.seqlen_q = d.seqlen_k = kRows;
+    d.dim_qk = 128;
+    d.operands = FA_OPERAND_LSE;
+    d.strided = FA_STRIDED_K | FA_STRIDED_V;
+    d.k_stride[0] = d.v_stride[0] = kRows * d.dim_qk, d.k_stride[1] = d.v_stride[1] = d.dim_qk;
+    d.k_stride[3] = d.v_stride[3] = 1;
+    printf("size: shared gradients\n");
+    if (fa_workspace_size(handle, &d, FA_OP_BACKWARD, &bytes) != FA_OK) return printf("size: %s\n", fa_last_error(handle)), 1;
+    printf("call: shared gradients\n");
+    return call(handle, &d, FA_OP_BACKWARD, bytes, 0) != FA_OK && (printf("shared gradients: %s\n", fa_last_error(handle)), 1);
+}
+
 int main(int argc, char** argv) {
     fa_handle_t handle;
     fa_create_info_t info = FA_CREATE_INFO_INIT;
@@ -158,5 +181,5 @@ int main(int argc, char** argv) {
         printf("call: %s\n", kCalls[i].name);
         if (call(handle, &d, kCalls[i].op, bytes, 0) != FA_OK) return printf("%s: %s\n", kCalls[i].name, fa_last_error(handle)), 1;
     }
-    return odd_gradients(handle) || fa_destroy(handle) != FA_OK;
+    return shared_gradients(handle) || odd_gradients(handle) || fa_destroy(handle) != FA_OK;
 }
