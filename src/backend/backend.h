@@ -29,6 +29,7 @@ __attribute__((format(printf, 3, 4))) static inline fa_status_t fail(Message* m,
 // What core offers to a backend.
 struct Host {
     uint32_t abi;
+    bool forces_ptx;                                        // the environment has NVIDIA's driver ignore machine code
     void* (*allocate)(uint64_t bytes, uint64_t alignment);  // NULL when out of memory
     void (*release)(void*);
     void (*log)(void* log_context, int32_t level, const char* message);

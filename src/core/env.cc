@@ -16,6 +16,7 @@ struct Variables {
     char log[16];
     char log_file[os::kMaxPath];
     char max_isa[16];
+    bool forces_ptx;
     uint64_t openmp_stack_bytes;
 } variables;
 
@@ -53,6 +54,8 @@ void read_all() {
     copy(variables.log, sizeof variables.log, "FLASHATTN_LOG");
     copy(variables.log_file, sizeof variables.log_file, "FLASHATTN_LOG_FILE");
     copy(variables.max_isa, sizeof variables.max_isa, "FLASHATTN_MAX_ISA");
+    const char* const forces_ptx = os::variable("CUDA_FORCE_PTX_JIT");
+    variables.forces_ptx = forces_ptx != nullptr && atoi(forces_ptx) != 0;
     variables.openmp_stack_bytes = openmp_stack_bytes();
 }
 
@@ -84,6 +87,7 @@ fa_status_t environment(Environment* out, Message* message) {
     if (variables.backend_dir[0] != 0) out->backend_dir = variables.backend_dir;
     if (variables.log_file[0] != 0) out->log_file = variables.log_file;
     if (!look_up(kLogWords, variables.log, &out->log_level)) out->wrong_log = variables.log;
+    out->forces_ptx = variables.forces_ptx;
     out->openmp_stack_bytes = variables.openmp_stack_bytes;
     return look_up(kIsaWords, variables.max_isa, &out->max_isa) ? FA_OK : no_such_isa(message);
 }

@@ -10,6 +10,7 @@ struct Environment {
     const char* wrong_log;        // what FLASHATTN_LOG says in that case; else NULL
     const char* log_file;         // FLASHATTN_LOG_FILE; NULL when unset or empty
     int32_t max_isa;              // FLASHATTN_MAX_ISA; 0 when unset
+    bool forces_ptx;              // CUDA_FORCE_PTX_JIT, a switch of NVIDIA's driver
     uint64_t openmp_stack_bytes;  // OMP_STACKSIZE or its like, the largest; 0 when unset
 };
 

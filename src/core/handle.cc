@@ -101,6 +101,7 @@ fa_status_t furnish(fa_handle_s& handle, fa_create_info_t info, const Environmen
     wrap_callbacks(handle, &info);
     if (logged) handle.log = log_of(info, env);
     handle.host = {.abi = kBackendAbi,
+                   .forces_ptx = env.forces_ptx,
                    .allocate = os::allocate,
                    .release = os::release,
                    .log = log_from_backend,

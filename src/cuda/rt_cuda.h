@@ -5,7 +5,6 @@
 #include <cuda_runtime.h>
 #include <flashattn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <atomic>
 #include "backend/backend.h"
 #include "gpu/common/matrix_unit.h"
@@ -108,7 +107,7 @@ struct Device {
     uint64_t memory;
     uint64_t shared_per_block;
     gpu::MatrixUnit matrix;
-    bool sm90;  // and the driver takes machine code, which Hopper's own kernels are alone
+    bool sm90;  // has Hopper's own kernels: see find_arch_driver
 };
 
 // Why devices cannot be counted.
@@ -125,11 +124,6 @@ static inline fa_status_t no_device(Status s, Message* m) {
 static inline Status device_count(int* n) { return cudaGetDeviceCount(n); }
 static inline Status current_device(int* device) { return cudaGetDevice(device); }
 static inline Status set_device(int device) { return cudaSetDevice(device); }
-// The driver's own switch: every kernel is compiled from PTX.
-static inline bool ignores_machine_code() {
-    const char* const value = getenv("CUDA_FORCE_PTX_JIT");
-    return value && atoi(value) != 0;
-}
 static inline Status describe(int device, Device* d) {
     cudaDeviceProp p;
     const Status s = cudaGetDeviceProperties(&p, device);
@@ -140,7 +134,7 @@ static inline Status describe(int device, Device* d) {
     d->memory = p.totalGlobalMem;
     d->shared_per_block = p.sharedMemPerBlockOptin;
     d->matrix = p.major >= 8 ? gpu::MatrixUnit::mma_sync : gpu::MatrixUnit::none;
-    d->sm90 = p.major == 9 && p.minor == 0 && !ignores_machine_code();
+    d->sm90 = p.major == 9 && p.minor == 0;
     return kSuccess;
 }
 

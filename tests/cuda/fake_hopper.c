@@ -2,7 +2,8 @@
  * that are launched: those of the backward with what their parameters begin with, in words of eight bytes, which is what the host's
  * compiler has made of a plan. Where FAKE_PTX is set, kernels have been compiled from PTX for another architecture. FAKE_GPU = sm_80, sm_89
  * or sm_100 makes it another GPU, for tools/support_tables. Some stream is always being captured, in the mode that forbids others most: to
- * load code in another mode than the relaxed one would end that. FAKE_FAULT = load: there is no memory for any kernel's code. */
+ * load code in another mode than the relaxed one would end that. FAKE_FAULT = load: there is no memory for any kernel's code. As the driver
+ * does, it ignores machine code where CUDA_FORCE_PTX_JIT is set: Hopper's own kernels then have no image. */
 #include <cuda.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -67,7 +68,9 @@ cudaError_t cudaFuncGetName(const char** name, const void* kernel) {
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes* a, const void* kernel) {
     const struct timespec compiling = {0, 60000000};
     const int ptx = getenv("FAKE_PTX") != NULL;
+    const char* const forced = getenv("CUDA_FORCE_PTX_JIT");
     if (capture_mode != cudaStreamCaptureModeRelaxed) return cudaErrorStreamCaptureUnsupported;
+    if (forced && atoi(forced) && strstr(name_of(kernel), "sm90")) return cudaErrorNoKernelImageForDevice;
     if (getenv("FAKE_FAULT") && !strstr(name_of(kernel), "probe")) return cudaErrorMemoryAllocation;
     memset(a, 0, sizeof *a);
     a->ptxVersion = ptx ? 80 : 90;

@@ -264,6 +264,22 @@ TEST_F(Refusals, NameTheDevice) {
     EXPECT_NE(text.find(": expected sm_90; workspace of "), std::string::npos) << text;
 }
 
+// Where the driver ignores machine code, Hopper's own kernels have no image: others take the calls, and the reason names the switch.
+TEST(Ptx, IsNoMachineCode) {
+    const fa_handle_t handle = make_handle();
+    const std::string sentence = "CUDA_FORCE_PTX_JIT is set: expected it unset, or 0";
+    const auto expect_portable = [&](const Desc& d, int32_t op, const char* family) {
+        char text[FA_TEXT_MAX] = "";
+        EXPECT_EQ(fa_explain(handle, &d, op, text, sizeof text), FA_OK) << text;
+        EXPECT_EQ(clauses_of(text)[family].rfind(sentence, 0), 0u) << text;
+        EXPECT_EQ(std::string(text).find("_sm90_"), std::string::npos) << text;
+    };
+    for (const Desc& d : {plain(), wide(), bytes()})
+        for (const char* const family : {"sm90_latent", "sm90_wide", "sm90"}) expect_portable(d, FA_OP_FORWARD, family);
+    expect_portable(gradients(), FA_OP_BACKWARD, "sm90");
+    EXPECT_EQ(fa_destroy(handle), FA_OK);
+}
+
 // Of no call is a clause, or what follows, cut off.
 TEST_F(Refusals, FitTheText) {
     constexpr size_t kMostClause = 222;  // of sizeof(Refusal::text), 224

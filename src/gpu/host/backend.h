@@ -62,7 +62,7 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
     OnDevice on(info->device, *host);
     s = rt::find_code();
     if constexpr (rt::kArchKernels)
-        if (s == rt::kSuccess) s = find_arch_driver(d);
+        if (s == rt::kSuccess) s = find_arch_driver(*host, &d);
     if (rt::out_of_memory(s)) return device_failed(m, s, "loading the kernels");
     if (s != rt::kSuccess) {
         rt::clear_error();

@@ -1,12 +1,17 @@
 // The conditions that several families for sm_90a have in common, each with its sentence (gpu/host/refusal.h).
 #pragma once
+#include <string.h>
 #include "cuda/sm90/common/tensor_map.h"
 #include "gpu/host/refusal.h"
 
 namespace fa {
 namespace gpu {
 
-inline bool is_sm90(const rt::Device& device, Refusal* r) { return device.sm90 || refuse(r, "arch is %s: expected sm_90", device.arch); }
+inline bool is_sm90(const rt::Device& device, Refusal* r) {
+    if (device.sm90) return true;
+    if (strcmp(device.arch, "sm_90") != 0) return refuse(r, "arch is %s: expected sm_90", device.arch);
+    return refuse(r, "CUDA_FORCE_PTX_JIT is set: expected it unset, or 0, for kernels that are machine code only");
+}
 // Is a number from `least` to less than `end`?
 inline bool in_range(const char* name, int64_t n, int64_t least, int64_t end, Refusal* r) {
     if (n >= least && n < end) return true;

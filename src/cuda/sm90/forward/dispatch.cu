@@ -587,8 +587,9 @@ rt::Status zeroed_memory(ZeroedMemory* memory, rt::Stream stream, void** zeros) 
     return s;
 }
 
-rt::Status find_arch_driver(const rt::Device& device) {
-    return !device.sm90 || tensor_map_encoder() ? rt::kSuccess : cudaErrorInsufficientDriver;
+rt::Status find_arch_driver(const Host& host, rt::Device* device) {
+    device->sm90 = device->sm90 && !host.forces_ptx;
+    return !device->sm90 || tensor_map_encoder() ? rt::kSuccess : cudaErrorInsufficientDriver;
 }
 
 }  // namespace gpu
