@@ -31,6 +31,8 @@ struct MmaBlockProducts : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, 
                     float factor[Mma::kFactors];
                     Mma::template load_k<decltype(known), kRowBytes>(right, k_ptr + kTile * n * kRowBytes, block);
                     Mma::template load_factors<decltype(known), kRowBytes>(factor, factors + kTile * n * kRowBytes, block);
+                    if constexpr (!Mma::kScaled && KeyWarps > 1)  // see MmaForward::kWatches
+                        FA_UNROLL_FOR (int i = 0; i < Mma::kFactors; i++) factor[i] = fmaf(0.f, factor[i], factor[i]);
                     if constexpr (Mma::kScaled)
                         if (shared().tile.features & kKeyHalves) {
                             float second[Mma::kFactors];

@@ -28,26 +28,18 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
         Block::kKeyTiles, Block::kPrefetch, Block::kRowBytes, Block::kSteps, Block::kTile, Block::kWidened, Block::remove_scores,
         Block::shared, Block::update_row_max;
 
-    // Do factors of blocks of k multiply sums of products as they are stored, infinite ones too? Those make a score ±∞ where it must be NaN
-    // (nan_if_infinite()). A test of each factor takes 2 to 5 % of a call's time. So, of each key, a score of one row is watched; where one
-    // was not finite the block begins again, with kInfiniteFactors, and makes NaN of infinite factors before it reads them. (Factors that
-    // are not in blocks were tested on their way to f32.)
-    static constexpr bool kWatches = [] {
-        if constexpr (kStored<Mma>) return Mma::Type::kInBlocks;
-        else return Mma::kQuantised && !Mma::kScaled;
-    }();
-    FA_MEMBER static float watched(const Acc& score, float sum) {
-        FA_UNROLL_FOR (int i = 0; i < Mma::kFactors; i += 2) sum = fmaf(score.x[first_of_factor(i)], score.x[first_of_factor(i + 1)], sum);
-        return sum;
-    }
-    FA_MEMBER static void tell(float watched) {
-        if (!(fabsf(watched) <= kMaxFloat)) shared().tile.infinite = 1;
-    }
+    // Factors of blocks of k multiply sums of products as they are stored. Infinite ones would make a score ±∞ where it must be NaN
+    // (nan_if_infinite()). Decoding tests each factor where it is read. Prefill reads each once a row warp and tile, where such a test
+    // takes 5 % of a call's time. So, of each key, a score of one row is watched; where one was not finite the block begins again, with
+    // kInfiniteFactors, and makes NaN of infinite factors before it reads them.
+    static constexpr bool kWatches = Mma::kQuantised && !Mma::kScaled && !kStored<Mma> && KeyWarps == 1;
     FA_MEMBER static void watch(const Acc (*score)[kKeyTiles]) {
         if constexpr (kWatches) {
             float sum = 0.f;
-            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) sum = watched(score[0][n], sum);
-            tell(sum);
+            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++)
+                FA_UNROLL_FOR (int i = 0; i < Mma::kFactors; i += 2)
+                    sum = fmaf(score[0][n].x[first_of_factor(i)], score[0][n].x[first_of_factor(i + 1)], sum);
+            if (!(fabsf(sum) <= kMaxFloat)) shared().tile.infinite = 1;
         }
     }
     // NaN in place of infinite factors of a tile of k that is about to be read.
@@ -55,16 +47,14 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     FA_COLD_MEMBER static void spoil_infinite(Type type, char* k) {
         const auto spoil = [&](auto known) {
             using Known = decltype(known);
-            constexpr int halves = 1 + Known::kFormat.has_min;
+            static_assert(!Known::kFormat.has_min, "");
             FA_UNROLL_BY(1)
-            for (int i = rt::thread(); i < Keys * kSteps / 2 * halves; i += Block::threads) {
-                const int of_tile = i / halves, key = of_tile % Keys, block = of_tile / Keys;
-                uint16_t& half = reinterpret_cast<uint16_t*>(k + key * kRowBytes + block * Known::kBytes)[i % halves];
-                if ((half & 0x7c00) == 0x7c00) half = 0x7e00;
+            for (int i = rt::thread(); i < Keys * kSteps / 2; i += Block::threads) {
+                uint16_t& d = *reinterpret_cast<uint16_t*>(k + i % Keys * kRowBytes + i / Keys * Known::kBytes);
+                if ((d & 0x7c00) == 0x7c00) d = 0x7e00;
             }
         };
-        if constexpr (kStored<Mma>) spoil(type);
-        else Mma::in_loop(type, spoil);
+        Mma::in_loop(type, spoil);
         rt::barrier();
     }
     FA_MEMBER static constexpr int first_of_factor(int factor) {
@@ -90,11 +80,7 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
         }();
         const auto k_ptr = Mma::template k_ptr<kRowBytes>(k, key0);
         if constexpr (kStored<Mma>) {
-            // (With two row tiles, registers are short there.)
-            Mma::template add_scores<kRowBytes, Keys>(type, held, k, Block::stage_tile(Stages), key0, score, [&](int n) {
-                if constexpr (kWatches && RowTiles == 1) tell(watched(score[0][n], 0.f));
-            });
-            if constexpr (RowTiles > 1) watch(score);
+            Mma::template add_scores<kRowBytes, Keys>(type, held, k, Block::stage_tile(Stages), key0, score);
         } else if constexpr (Mma::kQuantised) {
             Block::add_block_scores(type, held, q_ptr, k, key0, score);
             watch(score);

@@ -187,10 +187,10 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
         }
     }
 
-    // Scores of a warp's keys from `key0` on. done(n) is called when those of 16 keys are complete.
-    template <int pitch, int keys, int row_tiles, int key_tiles, class Done>
+    // Scores of a warp's keys from `key0` on.
+    template <int pitch, int keys, int row_tiles, int key_tiles>
     FA_MEMBER static void add_scores(const Type& type, const FragmentA (&q)[row_tiles][2 * kBlocks], const char* k, const char* factors,
-                                     int key0, Acc (*score)[key_tiles], const Done& done) {
+                                     int key0, Acc (*score)[key_tiles]) {
         const int lane = rt::thread() % 32;
         const auto sum_of_q = [&](int m, int block) {
             constexpr uint32_t one = kIsF16<T> ? 0x3c003c00u : 0x3f803f80u;
@@ -212,6 +212,15 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
             uint32_t multiplier[2][kBlocks];
             if constexpr (Type::kHalves) load_multipliers(multiplier, factors + (key + lane / 4) * 32 + lane % 4 / 2 * 16, 8 * 32);
             else load_factors<pitch, keys>(factor, offset, k, factors, key + lane / 4);
+            // NaN of an infinite factor or offset (nan_if_infinite()). Offsets have factors in them; what is not in blocks was converted
+            // so.
+            if constexpr (Type::kInBlocks) {
+                FA_UNROLL_FOR (int i = 0; i < 2; i++)
+                    FA_UNROLL_FOR (int block = 0; block < kBlocks; block++) {
+                        float& x = Type::kOffsets ? offset[i][block] : factor[i][block];
+                        x = fmaf(0.f, x, x);
+                    }
+            }
             FA_UNROLL_FOR (int pair = 0; pair < kBlocks; pair += 2) {
                 FragmentB right[4];
                 load_blocks<false, T, pitch>(type, right, k, key, pair, multiplier);
@@ -239,7 +248,6 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
                 FA_UNROLL_FOR (int m = 0; m < row_tiles; m++)
                     FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) score[m][n].x[e] *= Type::template kHalfUnit<T>;
             }
-            done(n);
         }
     }
 
