@@ -334,8 +334,9 @@ class Convert : public Call {
         return "";
     }
     std::vector<unsigned char> output() const override {
-        const auto* bytes = reinterpret_cast<const unsigned char*>(got_.data());
-        return {bytes, bytes + kCount * 2};
+        std::vector<unsigned char> bytes(kCount * 2);
+        cuda(cudaMemcpy(bytes.data(), out_.as(), bytes.size(), cudaMemcpyDeviceToHost));
+        return bytes;
     }
 
   private:
