@@ -29,7 +29,7 @@ struct Place {
             return;
         }
         if (!oracle::is_block(dtype)) return oracle::store(buffer->as(), index, dtype, value);
-        oracle::store(buffer->as<char>() + index * oracle::size_of(dtype), word, FA_F16, value);
+        oracle::store_block_word(buffer->as<char>() + index * oracle::size_of(dtype), word, value);
     }
     bool holds(double value) const {  // does the type have it?
         if (oracle::is_block(dtype)) return true;
@@ -330,8 +330,8 @@ class NonFiniteFactors : public testing::TestWithParam<std::tuple<int32_t, int32
         const int factors = has_min() ? 4 : 2;
         memset(block + factors, type == FA_Q8_0 ? 0xf1 : 0x11, size_t(oracle::size_of(type) - factors));
         if (type == FA_Q5_0 || type == FA_Q5_1) memset(block + factors, 0, 4);  // bits 4
-        if (has_min()) oracle::store(block, 1, FA_F16, 0.5);
-        oracle::store(block, word, FA_F16, odd);
+        if (has_min()) oracle::store_block_word(block, 1, 0.5);
+        oracle::store_block_word(block, word, odd);
     }
     bool has_min() const { return type == FA_Q4_1 || type == FA_Q5_1; }
 };

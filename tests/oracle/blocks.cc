@@ -63,7 +63,7 @@ double load_dim(const void* base, int64_t row, int64_t dim, int32_t dtype) {
 
 bool has_finite_factors(const void* base, int64_t row, int64_t dim, int32_t dtype) {
     const unsigned char* const bytes = static_cast<const unsigned char*>(base) + (row + dim / kValues) * size_of(dtype);
-    return std::isfinite(load(bytes, 0, FA_F16)) && (!block_of(dtype).offset || std::isfinite(load(bytes, 1, FA_F16)));
+    return std::isfinite(load_block_word(bytes, 0)) && (!block_of(dtype).offset || std::isfinite(load_block_word(bytes, 1)));
 }
 
 double largest_of_block(const void* base, int64_t row, int64_t dim, int32_t dtype) {

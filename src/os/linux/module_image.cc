@@ -371,7 +371,7 @@ class ImageReader {
 #ifndef FA_UNKNOWN_MACHINE
         return ELF64_R_TYPE(relocation.r_info) == kRelative && ELF64_R_SYM(relocation.r_info) == 0;
 #else
-        return ELF64_R_SYM(r.r_info) == 0;
+        return ELF64_R_SYM(relocation.r_info) == 0;
 #endif
     }
 
