@@ -49,12 +49,13 @@ std::string kernel_of(const Handle& handle, const fa_attention_desc_t& d) {
 }
 
 // A bias of q's type, of each sequence and head, whose rows begin at multiples of 16 bytes.
-void add_bias(Case& c) {
-    c.d.operands |= FA_OPERAND_BIAS;
-    c.d.bias_dtype = c.d.q_dtype;
-    dense_pairs(c.d, c.d.bias_stride);
-    c.d.bias_stride[2] = (c.d.seqlen_k + 7) / 8 * 8;
-    c.d.bias_stride[1] = c.d.seqlen_q * c.d.bias_stride[2], c.d.bias_stride[0] = c.d.heads_q * c.d.bias_stride[1];
+void add_bias(Case& test_case) {
+    test_case.d.operands |= FA_OPERAND_BIAS;
+    test_case.d.bias_dtype = test_case.d.q_dtype;
+    dense_pairs(test_case.d, test_case.d.bias_stride);
+    test_case.d.bias_stride[2] = (test_case.d.seqlen_k + 7) / 8 * 8;
+    test_case.d.bias_stride[1] = test_case.d.seqlen_q * test_case.d.bias_stride[2],
+    test_case.d.bias_stride[0] = test_case.d.heads_q * test_case.d.bias_stride[1];
 }
 
 // Plain calls: one for each kernel that they lead to, dense and causal ones, long and short ones, of one length and of several.
@@ -89,13 +90,14 @@ std::vector<Case> plain_cases(const Handle& handle) {
     return cases;
 }
 
-void fill(Case& c, Rng& rng, bool removes_keys = false) {
-    c.fill_normal(rng);
-    if (c.d.operands & FA_OPERAND_BIAS)
-        c.set_bias([&](int64_t, int64_t, int64_t row, int64_t) {
+void fill(Case& test_case, Rng& rng, bool removes_keys = false) {
+    test_case.fill_normal(rng);
+    if (test_case.d.operands & FA_OPERAND_BIAS)
+        test_case.set_bias([&](int64_t, int64_t, int64_t row, int64_t) {
             return removes_keys && (row % 50 == 7 || rng.chance(0.2)) ? -kInf : 2 * rng.normal();
         });
-    for (int64_t h = 0; h < c.d.heads_q && c.d.operands & FA_OPERAND_SINKS; h++) c.sinks.as<float>()[h] = float(rng.normal());
+    for (int64_t h = 0; h < test_case.d.heads_q && test_case.d.operands & FA_OPERAND_SINKS; h++)
+        test_case.sinks.as<float>()[h] = float(rng.normal());
 }
 
 constexpr int kCasesOfAKernel = 8;

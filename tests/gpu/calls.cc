@@ -18,11 +18,11 @@ void shuffle(Rng& rng, T* values, int64_t count) {
     for (int64_t n = count - 1; n > 0; n--) std::swap(values[n], values[rng.between(0, n)]);
 }
 
-void change_starts(Case& c, Rng& rng) {
-    for (const int32_t* cu : {c.a.cu_seqlens_q, c.a.cu_seqlens_k}) {
-        const bool q = cu == c.a.cu_seqlens_q;
-        const int64_t longest = q ? c.d.seqlen_q : c.d.seqlen_k, total = q ? c.d.total_q : c.d.total_k;
-        for (int64_t b = 0; b < c.d.batch; b++) writable(cu)[b + 1] = int32_t(std::min(total, cu[b] + rng.between(0, longest)));
+void change_starts(Case& test_case, Rng& rng) {
+    for (const int32_t* cu : {test_case.a.cu_seqlens_q, test_case.a.cu_seqlens_k}) {
+        const bool q = cu == test_case.a.cu_seqlens_q;
+        const int64_t longest = q ? test_case.d.seqlen_q : test_case.d.seqlen_k, total = q ? test_case.d.total_q : test_case.d.total_k;
+        for (int64_t b = 0; b < test_case.d.batch; b++) writable(cu)[b + 1] = int32_t(std::min(total, cu[b] + rng.between(0, longest)));
     }
 }
 

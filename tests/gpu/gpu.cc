@@ -56,18 +56,18 @@ Handle make_handle(int32_t memory, int device, cudaStream_t stream) {
     return Handle(handle);
 }
 
-Moved<fa_forward_args_t> moved(const Case& c) {
+Moved<fa_forward_args_t> moved(const Case& test_case) {
     using Args = fa_forward_args_t;
-    Moved<Args> m(c.a);
-    m.part(&Args::q, c.q.bytes());
-    m.part(&Args::k, c.k.bytes());
-    m.part(&Args::v, c.v.bytes());
-    m.part(&Args::o, c.o.bytes(), true);
-    for (const BufferOperand& operand : buffer_operands()) m.part(operand.pointer, (c.*operand.buffer).bytes(), operand.output);
+    Moved<Args> m(test_case.a);
+    m.part(&Args::q, test_case.q.bytes());
+    m.part(&Args::k, test_case.k.bytes());
+    m.part(&Args::v, test_case.v.bytes());
+    m.part(&Args::o, test_case.o.bytes(), true);
+    for (const BufferOperand& operand : buffer_operands()) m.part(operand.pointer, (test_case.*operand.buffer).bytes(), operand.output);
     for (const MetadataOperand& operand : metadata_operands())
-        m.part(operand.pointer, int64_t((c.metadata.*operand.values).size() * sizeof(int32_t)));
-    if (has_whole_tokens(c.d)) {
-        const int64_t tokens = (c.k.bytes() - kTokenDims) / kTokenBytes + 1;
+        m.part(operand.pointer, int64_t((test_case.metadata.*operand.values).size() * sizeof(int32_t)));
+    if (has_whole_tokens(test_case.d)) {
+        const int64_t tokens = (test_case.k.bytes() - kTokenDims) / kTokenBytes + 1;
         Memory whole(tokens * kTokenBytes);
         m.interleave(&Args::k, whole, 0, kTokenBytes, kTokenDims, tokens);
         m.interleave(&Args::k_descale, whole, kTokenDims, kTokenBytes, kTokenFactorBytes, tokens);
@@ -94,8 +94,8 @@ MovedBackward::MovedBackward(const BackwardCase& b) : Moved(b.args()), forward_(
     device.workspace_size = 0;
 }
 
-BackwardCase differentiable(const Handle& handle, Case c, Rng& rng, bool with_dlse) {
-    BackwardCase b(std::move(c));
+BackwardCase differentiable(const Handle& handle, Case test_case, Rng& rng, bool with_dlse) {
+    BackwardCase b(std::move(test_case));
     if (b.run_forward(handle) != FA_OK) throw std::runtime_error("fa_forward_ex: " + handle.error() + "\n" + b.c.describe());
     b.gives_dlse = with_dlse;
     b.bind(rng);
@@ -118,8 +118,8 @@ std::string compare_bits(const std::vector<unsigned char>& a, const std::vector<
 namespace {
 
 // Line 1 of 8-bit products, whose bound for any data is wide.
-std::string check_short_products(const Case& c, bool p_of_8_bits, int64_t row_step) {
-    const oracle::Reading r = c.reading();
+std::string check_short_products(const Case& test_case, bool p_of_8_bits, int64_t row_step) {
+    const oracle::Reading r = test_case.reading();
     const oracle::Attention want = oracle::attention(r, {false, row_step});
     const oracle::Pairs pairs = oracle::pair_o(r, want);
     const double error = oracle::relative_norm(pairs.got, pairs.want), limit = r.o_dtype == FA_E4M3   ? 5e-2
@@ -127,8 +127,8 @@ std::string check_short_products(const Case& c, bool p_of_8_bits, int64_t row_st
                                                                                : r.o_dtype == FA_BF16 ? 4e-3
                                                                                                       : 2e-3;
     double lse_error = 0;
-    for (int64_t b = 0; b < c.d.batch; b++)
-        for (int64_t h = 0; h < c.d.heads_q; h++)
+    for (int64_t b = 0; b < test_case.d.batch; b++)
+        for (int64_t h = 0; h < test_case.d.heads_q; h++)
             for (int64_t i = 0; i < r.rows(b); i++) {
                 if (!want.computed[size_t(want.row(b, h, i))] || !r.has(FA_OPERAND_LSE)) continue;
                 const double lse = want.lse[size_t(want.row(b, h, i))], got = double(r.a.lse[r.lse(b, h, i)]);
@@ -140,13 +140,13 @@ std::string check_short_products(const Case& c, bool p_of_8_bits, int64_t row_st
 
 }  // namespace
 
-std::string check_device_output(const Handle& handle, Case& c, const fa_attention_desc_t& ran, int64_t row_step) {
-    c.short_products = sums_short_products(handle, ran);
+std::string check_device_output(const Handle& handle, Case& test_case, const fa_attention_desc_t& ran, int64_t row_step) {
+    test_case.short_products = sums_short_products(handle, ran);
     const bool p_of_8_bits = rounds_p_to_8_bits(handle, ran);
-    c.rounded_q = rounds_q_to_bf16(handle, ran);
+    test_case.rounded_q = rounds_q_to_bf16(handle, ran);
     const int32_t p_dtype = probability_dtype(handle, ran);
-    const std::string fault = check_against_oracle(c, p_dtype, row_step);
-    return fault.empty() && c.short_products ? check_short_products(c, p_of_8_bits, row_step) : fault;
+    const std::string fault = check_against_oracle(test_case, p_dtype, row_step);
+    return fault.empty() && test_case.short_products ? check_short_products(test_case, p_of_8_bits, row_step) : fault;
 }
 
 }  // namespace test::gpu

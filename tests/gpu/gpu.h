@@ -154,7 +154,7 @@ class Moved {
     std::vector<Memory> kept_;
 };
 
-Moved<fa_forward_args_t> moved(const Case& c);
+Moved<fa_forward_args_t> moved(const Case& test_case);
 
 // A backward and its forward, whose o and LSE go up with the other inputs.
 class MovedBackward : public Moved<fa_backward_args_t> {
@@ -171,7 +171,7 @@ class MovedBackward : public Moved<fa_backward_args_t> {
 };
 
 // Makes a case ready: bound and filled, with the o and LSE of a forward by `handle`, which takes host memory.
-BackwardCase differentiable(const Handle& handle, Case c, Rng& rng, bool with_dlse = false);
+BackwardCase differentiable(const Handle& handle, Case test_case, Rng& rng, bool with_dlse = false);
 // What a GPU rounds on its way.
 oracle::Products gpu_products(const BackwardCase& b);
 
@@ -200,6 +200,6 @@ std::unique_ptr<Call> merge_call(uint64_t seed);  // has no workspace
 std::string compare_bits(const std::vector<unsigned char>& a, const std::vector<unsigned char>& b);
 
 // Against the oracle, by the rules of the kernel that took `ran`, which the oracle may know as another descriptor.
-std::string check_device_output(const Handle& handle, Case& c, const fa_attention_desc_t& ran, int64_t row_step = 1);
+std::string check_device_output(const Handle& handle, Case& test_case, const fa_attention_desc_t& ran, int64_t row_step = 1);
 
 }  // namespace test::gpu

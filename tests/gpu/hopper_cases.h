@@ -5,23 +5,23 @@
 namespace test::gpu {
 
 // Factors of 8-bit q, k and v, one for a sequence and head; over pages one for a head.
-inline void descale_heads(Case& c) {
-    c.d.operands |= FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
-    const bool pages = (c.d.operands & FA_OPERAND_PAGE_TABLE) != 0;
-    c.d.q_descale_stride[0] = c.d.heads_q;
-    c.d.k_descale_stride[0] = c.d.v_descale_stride[0] = pages ? 0 : c.d.heads_k;
-    c.d.q_descale_stride[2] = c.d.k_descale_stride[2] = c.d.v_descale_stride[2] = 1;
+inline void descale_heads(Case& test_case) {
+    test_case.d.operands |= FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+    const bool pages = (test_case.d.operands & FA_OPERAND_PAGE_TABLE) != 0;
+    test_case.d.q_descale_stride[0] = test_case.d.heads_q;
+    test_case.d.k_descale_stride[0] = test_case.d.v_descale_stride[0] = pages ? 0 : test_case.d.heads_k;
+    test_case.d.q_descale_stride[2] = test_case.d.k_descale_stride[2] = test_case.d.v_descale_stride[2] = 1;
 }
 
 // Of blocks of q's rows and of keys, k's of another type.
-inline void descale_blocks(Case& c, int64_t rows, int64_t keys) {
-    descale_heads(c);
-    c.d.k_descale_dtype = FA_BF16;
-    c.d.q_descale_block[0] = rows, c.d.k_descale_block[0] = keys, c.d.v_descale_block[0] = 2 * keys;
+inline void descale_blocks(Case& test_case, int64_t rows, int64_t keys) {
+    descale_heads(test_case);
+    test_case.d.k_descale_dtype = FA_BF16;
+    test_case.d.q_descale_block[0] = rows, test_case.d.k_descale_block[0] = keys, test_case.d.v_descale_block[0] = 2 * keys;
     const auto lay = [](int64_t (&stride)[4], int64_t heads, int64_t blocks) { stride[1] = heads, stride[0] = heads * blocks; };
-    lay(c.d.q_descale_stride, c.d.heads_q, c.d.seqlen_q / rows + 1);
-    lay(c.d.k_descale_stride, c.d.heads_k, c.d.seqlen_k / keys + 1);
-    lay(c.d.v_descale_stride, c.d.heads_k, c.d.seqlen_k / keys + 1);
+    lay(test_case.d.q_descale_stride, test_case.d.heads_q, test_case.d.seqlen_q / rows + 1);
+    lay(test_case.d.k_descale_stride, test_case.d.heads_k, test_case.d.seqlen_k / keys + 1);
+    lay(test_case.d.v_descale_stride, test_case.d.heads_k, test_case.d.seqlen_k / keys + 1);
 }
 
 // Heads of 257 to 512 dims, of k, of v and of both: one tile and several, an odd number of them, heads of a kv head that fill a tile's rows

@@ -262,38 +262,39 @@ std::vector<Case> some_of(std::vector<Case> all, const Handle& handle) {
     return cases;
 }
 
-void fill(Case& c, Rng& rng) {
-    c.bind(rng);
-    c.fill_normal(rng);
-    if (c.d.operands & (FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE)) c.set_descales(rng, c.d.k_dtype == FA_I8 ? 0.02 : 0.8);
-    if (c.d.operands & FA_OPERAND_Q_DESCALE) {
-        c.q_descale.as<float>()[0] *= -1, c.v_descale.as<float>()[0] *= -1;
+void fill(Case& test_case, Rng& rng) {
+    test_case.bind(rng);
+    test_case.fill_normal(rng);
+    if (test_case.d.operands & (FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE))
+        test_case.set_descales(rng, test_case.d.k_dtype == FA_I8 ? 0.02 : 0.8);
+    if (test_case.d.operands & FA_OPERAND_Q_DESCALE) {
+        test_case.q_descale.as<float>()[0] *= -1, test_case.v_descale.as<float>()[0] *= -1;
     }
-    if (c.d.operands & FA_OPERAND_O_SCALE) *c.o_scale.as<float>() = -8;
-    if (c.d.operands & FA_OPERAND_ALIBI) fa_alibi_slopes(c.d.heads_q, 0, c.alibi.as<float>());
+    if (test_case.d.operands & FA_OPERAND_O_SCALE) *test_case.o_scale.as<float>() = -8;
+    if (test_case.d.operands & FA_OPERAND_ALIBI) fa_alibi_slopes(test_case.d.heads_q, 0, test_case.alibi.as<float>());
     // Rows, blocks at either end, and whole tiles without a key.
     const auto attend = [&](int64_t b, int64_t head, int64_t row, int64_t key) {
         const bool near = key > 2 * row - 200 && key < 2 * row + 300, tile = b == 1 && head == 1 && row / 128 == 1;
         return near && !tile && row % 9 != 2 && rng.chance(0.6);
     };
-    if (c.d.operands & FA_OPERAND_MASK) c.set_mask(attend);
+    if (test_case.d.operands & FA_OPERAND_MASK) test_case.set_mask(attend);
     // Rows without a key, rows that one score outgrows, and factors that leave a bias as it is, turn it round and take it away.
-    if (c.d.operands & FA_OPERAND_BIAS)
-        c.set_bias([&](int64_t b, int64_t head, int64_t row, int64_t key) {
+    if (test_case.d.operands & FA_OPERAND_BIAS)
+        test_case.set_bias([&](int64_t b, int64_t head, int64_t row, int64_t key) {
             const bool large = row % 7 == 3 && key % 200 == 17;
             return !attend(b, head, row, key) && key % 3 > 0 ? -kInf : large ? 90 : rng.normal();
         });
-    if (c.d.operands & FA_OPERAND_BIAS_SCALE) {
-        for (int64_t head = 0; head < c.d.heads_q; head++)
-            c.bias_scale.as<float>()[head] = std::vector{1.f, -0.5f, 0.f, 3.f}[size_t(head % 4)];
+    if (test_case.d.operands & FA_OPERAND_BIAS_SCALE) {
+        for (int64_t head = 0; head < test_case.d.heads_q; head++)
+            test_case.bias_scale.as<float>()[head] = std::vector{1.f, -0.5f, 0.f, 3.f}[size_t(head % 4)];
     }
-    if (c.d.operands & FA_OPERAND_SINKS)
-        for (int64_t head = 0; head < c.d.heads_q; head++) c.sinks.as<float>()[head] = float(rng.normal());
-    if (c.d.list_space != FA_LIST_SLOTS) return fill_lists(c, rng);
-    c.set_key_lists([&](int64_t, int64_t, int64_t) {
+    if (test_case.d.operands & FA_OPERAND_SINKS)
+        for (int64_t head = 0; head < test_case.d.heads_q; head++) test_case.sinks.as<float>()[head] = float(rng.normal());
+    if (test_case.d.list_space != FA_LIST_SLOTS) return fill_lists(test_case, rng);
+    test_case.set_key_lists([&](int64_t, int64_t, int64_t) {
         Case::Lists lists;
-        const int64_t all = c.d.num_pages * c.d.page_size, first = rng.between(0, all - 1);
-        const int64_t entries = rng.chance(0.5) ? c.d.list_max : rng.between(0, c.d.list_max);
+        const int64_t all = test_case.d.num_pages * test_case.d.page_size, first = rng.between(0, all - 1);
+        const int64_t entries = rng.chance(0.5) ? test_case.d.list_max : rng.between(0, test_case.d.list_max);
         const double none = rng.chance(0.5) ? 0.1 : 0;
         for (int64_t e = 0; e < entries; e++)
             lists.masked.push_back(rng.chance(none) ? -1 : int32_t((first + 10007 * e) % all));  // each once
@@ -301,16 +302,17 @@ void fill(Case& c, Rng& rng) {
     });
 }
 
-std::string run_on_device(const Handle& handle, Case& c) {
-    Moved<fa_forward_args_t> m = moved(c);
-    for (const Buffer* output : {&c.o, &c.lse, &c.scores})
+std::string run_on_device(const Handle& handle, Case& test_case) {
+    Moved<fa_forward_args_t> m = moved(test_case);
+    for (const Buffer* output : {&test_case.o, &test_case.lse, &test_case.scores})
         if (output->bytes() > 0) memset(output->as(), kPoison, size_t(output->bytes()));
     m.upload();
-    if (fa_forward_ex(handle, &c.d, &m.device) != FA_OK) return handle.error();
+    if (fa_forward_ex(handle, &test_case.d, &m.device) != FA_OK) return handle.error();
     cuda(cudaDeviceSynchronize());
     m.fetch();
-    const int64_t scores = c.d.batch * c.d.heads_q * c.d.seqlen_q * c.d.seqlen_k, row_step = scores > 10'000'000 ? 7 : 1;
-    return check_device_output(handle, c, c.d, row_step);
+    const int64_t scores = test_case.d.batch * test_case.d.heads_q * test_case.d.seqlen_q * test_case.d.seqlen_k,
+                  row_step = scores > 10'000'000 ? 7 : 1;
+    return check_device_output(handle, test_case, test_case.d, row_step);
 }
 
 // How often those of the listed kernels were met that are `wanted`, all of which are to be.
@@ -395,8 +397,8 @@ class EveryHopperKernel : public EveryKernel, public testing::WithParamInterface
   protected:
     const Part& part = GetParam();
     std::vector<Case> of_part(const Handle& handle, std::vector<Case> cases) const {
-        const auto others = [&](const Case& c) {
-            const std::vector<std::string> names = kernels_of(handle, c.d);
+        const auto others = [&](const Case& test_case) {
+            const std::vector<std::string> names = kernels_of(handle, test_case.d);
             EXPECT_FALSE(names.empty()) << handle.error();
             return names.empty() || !part(names[0]);
         };

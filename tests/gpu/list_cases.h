@@ -102,23 +102,23 @@ inline std::vector<Case> list_cases() {
 }
 
 // Different blocks in any order, some of them −1, and of each list none at times; rows without a key, and with keys near a diagonal.
-inline void fill_lists(Case& c, Rng& rng) {
-    const int64_t keys = std::max<int64_t>(c.d.list_keys, 1), blocks = (c.d.seqlen_k + keys - 1) / keys;
-    if (c.d.operands & FA_OPERAND_KEY_RANGES)
-        c.set_key_ranges([&](int64_t, int64_t, int64_t row) {
+inline void fill_lists(Case& test_case, Rng& rng) {
+    const int64_t keys = std::max<int64_t>(test_case.d.list_keys, 1), blocks = (test_case.d.seqlen_k + keys - 1) / keys;
+    if (test_case.d.operands & FA_OPERAND_KEY_RANGES)
+        test_case.set_key_ranges([&](int64_t, int64_t, int64_t row) {
             const int32_t end = row % 13 == 5 ? std::numeric_limits<int32_t>::max() : int32_t(2 * row + rng.between(0, 40));
             const int32_t begin = int32_t(row / 100 * 80 - 10);
-            if (c.d.key_range_max < 2) return std::vector<int32_t>{row % 17 == 3 ? end : begin, end};
+            if (test_case.d.key_range_max < 2) return std::vector<int32_t>{row % 17 == 3 ? end : begin, end};
             return std::vector<int32_t>{begin, begin + 90, begin + 130, begin + 130, begin + 200, row % 11 == 7 ? begin : end};
         });
-    if (c.d.operands & (FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST))
-        c.set_key_lists([&](int64_t, int64_t, int64_t) {
+    if (test_case.d.operands & (FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST))
+        test_case.set_key_lists([&](int64_t, int64_t, int64_t) {
             std::vector<int32_t> all(static_cast<size_t>(blocks));
             std::iota(all.begin(), all.end(), 0);
             for (size_t n = all.size(); n > 1; n--) std::swap(all[n - 1], all[size_t(rng.between(0, int64_t(n) - 1))]);
             Case::Lists lists;
             for (std::vector<int32_t>* list : {&lists.masked, &lists.full})
-                for (int64_t e = rng.chance(0.2) ? 0 : rng.between(0, c.d.list_max); e > 0 && !all.empty(); e--, all.pop_back())
+                for (int64_t e = rng.chance(0.2) ? 0 : rng.between(0, test_case.d.list_max); e > 0 && !all.empty(); e--, all.pop_back())
                     list->push_back(rng.chance(0.1) ? -1 : all.back());
             return lists;
         });
