@@ -26,9 +26,9 @@ class Refusals : public testing::Test {
   protected:
     void SetUp() override { handle_ = make_handle(); }
     void TearDown() override { fa_destroy(handle_); }
-    std::string explain(const Desc& d, int32_t op = FA_OP_FORWARD) {
+    std::string explain(const Desc& desc, int32_t op = FA_OP_FORWARD) {
         char text[FA_TEXT_MAX] = "";
-        fa_explain(handle_, &d, op, text, sizeof text);
+        fa_explain(handle_, &desc, op, text, sizeof text);
         return text;
     }
     bool is(const char* gpu) const {
@@ -82,24 +82,24 @@ Desc latent_bytes() {
 Desc wide() { return base(FA_BF16, 8, 8, 512, 512, 320, 320); }
 Desc plain() { return base(FA_BF16, 32, 8, 4096, 4096, 128, 128); }
 Desc bytes() { return base(FA_E4M3, 32, 8, 4096, 4096, 128, 128); }
-void causal(Desc& d) { d.flags |= FA_CAUSAL, d.alignment = FA_ALIGN_BOTTOM_RIGHT; }
-void scaled(Desc& d, float scale) { d.flags |= FA_SCALE_EXPLICIT, d.scale = scale; }
-void paged(Desc& d, int64_t page) { d.operands |= FA_OPERAND_PAGE_TABLE, d.page_size = page, d.num_pages = 4096; }
-void strides(Desc& d, uint32_t which, int64_t (&stride)[4], int64_t batch, int64_t row, int64_t head) {
-    d.strided |= which;
+void causal(Desc& desc) { desc.flags |= FA_CAUSAL, desc.alignment = FA_ALIGN_BOTTOM_RIGHT; }
+void scaled(Desc& desc, float scale) { desc.flags |= FA_SCALE_EXPLICIT, desc.scale = scale; }
+void paged(Desc& desc, int64_t page) { desc.operands |= FA_OPERAND_PAGE_TABLE, desc.page_size = page, desc.num_pages = 4096; }
+void strides(Desc& desc, uint32_t which, int64_t (&stride)[4], int64_t batch, int64_t row, int64_t head) {
+    desc.strided |= which;
     stride[0] = batch, stride[1] = row, stride[2] = head, stride[3] = 1;
 }
-void masked(Desc& d) {
-    d.operands |= FA_OPERAND_MASK;
-    d.mask_stride[0] = 0, d.mask_stride[1] = 0, d.mask_stride[2] = d.seqlen_k, d.mask_stride[3] = 1;
+void masked(Desc& desc) {
+    desc.operands |= FA_OPERAND_MASK;
+    desc.mask_stride[0] = 0, desc.mask_stride[1] = 0, desc.mask_stride[2] = desc.seqlen_k, desc.mask_stride[3] = 1;
 }
-void biased(Desc& d, int32_t dtype) {
-    d.operands |= FA_OPERAND_BIAS, d.bias_dtype = dtype;
-    d.bias_stride[0] = 0, d.bias_stride[1] = 0, d.bias_stride[2] = d.seqlen_k, d.bias_stride[3] = 1;
+void biased(Desc& desc, int32_t dtype) {
+    desc.operands |= FA_OPERAND_BIAS, desc.bias_dtype = dtype;
+    desc.bias_stride[0] = 0, desc.bias_stride[1] = 0, desc.bias_stride[2] = desc.seqlen_k, desc.bias_stride[3] = 1;
 }
-void listed(Desc& d, int64_t rows, int64_t keys) {
-    d.operands |= FA_OPERAND_KEY_LIST, d.list_max = 16, d.list_rows = rows, d.list_keys = keys, d.list_heads = 1;
-    d.list_stride[2] = 16, d.list_stride[3] = 1;
+void listed(Desc& desc, int64_t rows, int64_t keys) {
+    desc.operands |= FA_OPERAND_KEY_LIST, desc.list_max = 16, desc.list_rows = rows, desc.list_keys = keys, desc.list_heads = 1;
+    desc.list_stride[2] = 16, desc.list_stride[3] = 1;
 }
 
 struct Reason {
@@ -110,104 +110,111 @@ struct Reason {
 };
 
 const std::vector<Reason> kReasonsOfHopper = {
-    {"sm90_latent", latent, [](Desc& d) { d.flags = 0; }, "flags lacks FA_V_IN_K: expected it"},
-    {"sm90_latent", latent, [](Desc& d) { d.heads_k = 2; }, "heads_k is 2: expected 1"},
-    {"sm90_latent", latent, [](Desc& d) { d.dim_v = 256; }, "dim_v is 256: expected 512"},
-    {"sm90_latent", latent, [](Desc& d) { d.dim_qk = 640; }, "dim_qk is 640: expected 512 or 576"},
-    {"sm90_latent", latent, [](Desc& d) { d.q_dtype = FA_F32; }, "q_dtype is f32: expected f16 or bf16"},
-    {"sm90_latent", latent, [](Desc& d) { d.o_dtype = FA_F16; }, "o_dtype is f16: expected bf16, as q_dtype, or f32"},
-    {"sm90_latent", latent, [](Desc& d) { scaled(d, -1); }, "scale is -1: expected one above 0"},
-    {"sm90_latent", latent, [](Desc& d) { d.batch = 1, d.seqlen_q = int64_t(1) << 23; },
+    {"sm90_latent", latent, [](Desc& desc) { desc.flags = 0; }, "flags lacks FA_V_IN_K: expected it"},
+    {"sm90_latent", latent, [](Desc& desc) { desc.heads_k = 2; }, "heads_k is 2: expected 1"},
+    {"sm90_latent", latent, [](Desc& desc) { desc.dim_v = 256; }, "dim_v is 256: expected 512"},
+    {"sm90_latent", latent, [](Desc& desc) { desc.dim_qk = 640; }, "dim_qk is 640: expected 512 or 576"},
+    {"sm90_latent", latent, [](Desc& desc) { desc.q_dtype = FA_F32; }, "q_dtype is f32: expected f16 or bf16"},
+    {"sm90_latent", latent, [](Desc& desc) { desc.o_dtype = FA_F16; }, "o_dtype is f16: expected bf16, as q_dtype, or f32"},
+    {"sm90_latent", latent, [](Desc& desc) { scaled(desc, -1); }, "scale is -1: expected one above 0"},
+    {"sm90_latent", latent, [](Desc& desc) { desc.batch = 1, desc.seqlen_q = int64_t(1) << 23; },
      "seqlen_q * heads_q is 1073741824: expected 1 to 1073741823"},
-    {"sm90_latent", latent, [](Desc& d) { d.batch = int64_t(1) << 30, d.heads_q = 1; }, "batch * tiles is 1073741824: expected 0 to"},
-    {"sm90_latent", latent, [](Desc& d) { d.seqlen_k = int64_t(1) << 30; }, "seqlen_k is 1073741824: expected 1 to 1073741823"},
-    {"sm90_latent", latent, [](Desc& d) { d.seqlen_q = 4, strides(d, FA_STRIDED_Q, d.q_stride, 1 << 20, 128 * 576 + 8, 576); },
+    {"sm90_latent", latent, [](Desc& desc) { desc.batch = int64_t(1) << 30, desc.heads_q = 1; },
+     "batch * tiles is 1073741824: expected 0 to"},
+    {"sm90_latent", latent, [](Desc& desc) { desc.seqlen_k = int64_t(1) << 30; }, "seqlen_k is 1073741824: expected 1 to 1073741823"},
+    {"sm90_latent", latent, [](Desc& desc) { desc.seqlen_q = 4, strides(desc, FA_STRIDED_Q, desc.q_stride, 1 << 20, 128 * 576 + 8, 576); },
      "q_stride is (1048576, 73736, 576): expected rows that are heads_q times the step of a head apart"},
-    {"sm90_latent", latent, [](Desc& d) { strides(d, FA_STRIDED_Q, d.q_stride, 1 << 20, 0, 577); },
+    {"sm90_latent", latent, [](Desc& desc) { strides(desc, FA_STRIDED_Q, desc.q_stride, 1 << 20, 0, 577); },
      "q_stride is (1048576, 577, 0): expected multiples of 8"},
-    {"sm90_latent", latent, [](Desc& d) { strides(d, FA_STRIDED_O, d.o_stride, 1 << 20, 0, 516); },
+    {"sm90_latent", latent, [](Desc& desc) { strides(desc, FA_STRIDED_O, desc.o_stride, 1 << 20, 0, 516); },
      "o_stride is (1048576, 0, 516): expected multiples of 8"},
-    {"sm90_latent", latent, [](Desc& d) { strides(d, FA_STRIDED_K, d.k_stride, 1 << 24, 577, 0); },
+    {"sm90_latent", latent, [](Desc& desc) { strides(desc, FA_STRIDED_K, desc.k_stride, 1 << 24, 577, 0); },
      "k_stride is (16777216, 577): expected steps of whole 16 bytes"},
-    {"sm90_latent", latent, [](Desc& d) { causal(d), d.operands |= FA_OPERAND_ALIBI; },
+    {"sm90_latent", latent, [](Desc& desc) { causal(desc), desc.operands |= FA_OPERAND_ALIBI; },
      "operands has FA_OPERAND_ALIBI, which it does not implement"},
-    {"sm90_latent", latent, [](Desc& d) { d.softcap = 30; }, "softcap is 30, which it does not implement"},
-    {"sm90_latent", latent, [](Desc& d) { causal(d), d.flags |= FA_WINDOW, d.window_left = 64, d.window_right = 0; },
+    {"sm90_latent", latent, [](Desc& desc) { desc.softcap = 30; }, "softcap is 30, which it does not implement"},
+    {"sm90_latent", latent, [](Desc& desc) { causal(desc), desc.flags |= FA_WINDOW, desc.window_left = 64, desc.window_right = 0; },
      "flags has FA_WINDOW, which it does not implement"},
-    {"sm90_latent", latent, [](Desc& d) { listed(d, 1, 64); },
+    {"sm90_latent", latent, [](Desc& desc) { listed(desc, 1, 64); },
      "list_keys is 64, list_heads 1 and list_rows 1: expected lists of single keys"},
-    {"sm90_latent", latent_bytes, [](Desc& d) { d.k_tail_dtype = FA_F16; }, "k_tail_dtype is f16: expected bf16"},
-    {"sm90_latent", latent_bytes, [](Desc& d) { d.dim_tail = 32; }, "dim_tail is 32: expected 64"},
-    {"sm90_latent", latent_bytes, [](Desc& d) { d.k_dtype = FA_I8; },
+    {"sm90_latent", latent_bytes, [](Desc& desc) { desc.k_tail_dtype = FA_F16; }, "k_tail_dtype is f16: expected bf16"},
+    {"sm90_latent", latent_bytes, [](Desc& desc) { desc.dim_tail = 32; }, "dim_tail is 32: expected 64"},
+    {"sm90_latent", latent_bytes, [](Desc& desc) { desc.k_dtype = FA_I8; },
      "q_dtype is bf16 beside a k_dtype of i8: expected the same, or bf16 and e4m3"},
-    {"sm90_latent", latent_bytes, [](Desc& d) { d.q_dtype = FA_F16; },
+    {"sm90_latent", latent_bytes, [](Desc& desc) { desc.q_dtype = FA_F16; },
      "q_dtype is f16 beside a k_dtype of e4m3: expected the same, or bf16 and e4m3"},
     {"sm90_latent", latent_bytes,
-     [](Desc& d) { d.k_descale_dtype = FA_F32, d.k_descale_block[1] = 64, d.k_descale_stride[0] = 4096 * 9, d.k_descale_stride[1] = 9; },
+     [](Desc& desc) {
+         desc.k_descale_dtype = FA_F32, desc.k_descale_block[1] = 64, desc.k_descale_stride[0] = 4096 * 9, desc.k_descale_stride[1] = 9;
+     },
      "k_descale_dtype is f32: expected e8m0, or f32 with FA_PRECISION_NATIVE"},
 
-    {"sm90_wide", wide, [](Desc& d) { d.dim_qk = d.dim_v = 640; }, "dim_qk is 640 and dim_v 640: expected 257 to 512"},
-    {"sm90_wide", wide, [](Desc& d) { d.dim_qk = 324; }, "dim_qk is 324: expected a multiple of 8"},
-    {"sm90_wide", wide, [](Desc& d) { d.dim_v = 316; }, "dim_v is 316: expected a multiple of 8"},
-    {"sm90_wide", wide, [](Desc& d) { d.q_dtype = FA_F32; }, "q_dtype is f32: expected f16 or bf16"},
-    {"sm90_wide", wide, [](Desc& d) { d.k_dtype = FA_F16; }, "k_dtype is f16: expected bf16, as q_dtype"},
-    {"sm90_wide", wide, [](Desc& d) { d.o_dtype = FA_F16; }, "o_dtype is f16: expected bf16, as q_dtype, or f32"},
-    {"sm90_wide", wide, [](Desc& d) { scaled(d, 0); }, "scale is 0: expected one above 0"},
-    {"sm90_wide", wide, [](Desc& d) { d.operands |= FA_OPERAND_SEQUSED_Q; },
+    {"sm90_wide", wide, [](Desc& desc) { desc.dim_qk = desc.dim_v = 640; }, "dim_qk is 640 and dim_v 640: expected 257 to 512"},
+    {"sm90_wide", wide, [](Desc& desc) { desc.dim_qk = 324; }, "dim_qk is 324: expected a multiple of 8"},
+    {"sm90_wide", wide, [](Desc& desc) { desc.dim_v = 316; }, "dim_v is 316: expected a multiple of 8"},
+    {"sm90_wide", wide, [](Desc& desc) { desc.q_dtype = FA_F32; }, "q_dtype is f32: expected f16 or bf16"},
+    {"sm90_wide", wide, [](Desc& desc) { desc.k_dtype = FA_F16; }, "k_dtype is f16: expected bf16, as q_dtype"},
+    {"sm90_wide", wide, [](Desc& desc) { desc.o_dtype = FA_F16; }, "o_dtype is f16: expected bf16, as q_dtype, or f32"},
+    {"sm90_wide", wide, [](Desc& desc) { scaled(desc, 0); }, "scale is 0: expected one above 0"},
+    {"sm90_wide", wide, [](Desc& desc) { desc.operands |= FA_OPERAND_SEQUSED_Q; },
      "operands has FA_OPERAND_SEQUSED_Q, which it does not implement"},
-    {"sm90_wide", wide, [](Desc& d) { d.dropout_p = .5f; }, "dropout_p is 0.5, which it does not implement"},
-    {"sm90_wide", wide, [](Desc& d) { paged(d, 48); }, "page_size is 48: expected a multiple of 64"},
-    {"sm90_wide", wide, [](Desc& d) { paged(d, 64), d.operands |= FA_OPERAND_LEFTPAD_K; }, "operands has FA_OPERAND_LEFTPAD_K with pages"},
-    {"sm90_wide", wide, [](Desc& d) { d.batch = d.heads_q = d.heads_k = 1, d.seqlen_q = int64_t(1) << 30; },
+    {"sm90_wide", wide, [](Desc& desc) { desc.dropout_p = .5f; }, "dropout_p is 0.5, which it does not implement"},
+    {"sm90_wide", wide, [](Desc& desc) { paged(desc, 48); }, "page_size is 48: expected a multiple of 64"},
+    {"sm90_wide", wide, [](Desc& desc) { paged(desc, 64), desc.operands |= FA_OPERAND_LEFTPAD_K; },
+     "operands has FA_OPERAND_LEFTPAD_K with pages"},
+    {"sm90_wide", wide, [](Desc& desc) { desc.batch = desc.heads_q = desc.heads_k = 1, desc.seqlen_q = int64_t(1) << 30; },
      "seqlen_q is 1073741824: expected 1 to 1073741823"},
-    {"sm90_wide", wide, [](Desc& d) { strides(d, FA_STRIDED_V, d.v_stride, 1 << 22, 2564, 320); },
+    {"sm90_wide", wide, [](Desc& desc) { strides(desc, FA_STRIDED_V, desc.v_stride, 1 << 22, 2564, 320); },
      "v_stride is (4194304, 2564, 320): expected multiples of 8"},
-    {"sm90_wide", wide, [](Desc& d) { d.flags = FA_V_IN_K; }, "flags has FA_V_IN_K, which it does not implement"},
+    {"sm90_wide", wide, [](Desc& desc) { desc.flags = FA_V_IN_K; }, "flags has FA_V_IN_K, which it does not implement"},
 
-    {"sm90", plain, [](Desc& d) { d.q_dtype = FA_F32; }, "q_dtype is f32: expected f16, bf16 or e4m3"},
-    {"sm90", plain, [](Desc& d) { d.k_dtype = FA_F16; }, "k_dtype is f16: expected bf16, as q_dtype"},
-    {"sm90", plain, [](Desc& d) { d.o_dtype = FA_F16; }, "o_dtype is f16: expected bf16, as q_dtype, or f32"},
-    {"sm90", plain, [](Desc& d) { d.dropout_p = .5f; }, "dropout_p is 0.5, which it does not implement"},
-    {"sm90", plain, [](Desc& d) { d.num_splits = 4; }, "num_splits is 4, which it does not implement"},
-    {"sm90", plain, [](Desc& d) { d.v_dtype = FA_F16; }, "v_dtype is f16, which it does not implement here"},
-    {"sm90", bytes, [](Desc& d) { listed(d, 128, 128); }, "q_dtype is e4m3 with lists or ranges of keys: expected f16 or bf16"},
-    {"sm90", plain, [](Desc& d) { listed(d, 96, 128); }, "list_keys is 128 and list_rows 96: expected multiples of"},
-    {"sm90", plain, [](Desc& d) { scaled(d, -2); }, "scale is -2: expected one above 0"},
-    {"sm90", plain, [](Desc& d) { d.softcap = 300; }, "softcap is 300, with a scale of 0.0883883: expected up to 256"},
-    {"sm90", plain, [](Desc& d) { masked(d), d.softcap = 30; }, "operands has FA_OPERAND_MASK beside softcap: expected one of them"},
-    {"sm90", plain, [](Desc& d) { biased(d, FA_BF16), d.softcap = 30; },
+    {"sm90", plain, [](Desc& desc) { desc.q_dtype = FA_F32; }, "q_dtype is f32: expected f16, bf16 or e4m3"},
+    {"sm90", plain, [](Desc& desc) { desc.k_dtype = FA_F16; }, "k_dtype is f16: expected bf16, as q_dtype"},
+    {"sm90", plain, [](Desc& desc) { desc.o_dtype = FA_F16; }, "o_dtype is f16: expected bf16, as q_dtype, or f32"},
+    {"sm90", plain, [](Desc& desc) { desc.dropout_p = .5f; }, "dropout_p is 0.5, which it does not implement"},
+    {"sm90", plain, [](Desc& desc) { desc.num_splits = 4; }, "num_splits is 4, which it does not implement"},
+    {"sm90", plain, [](Desc& desc) { desc.v_dtype = FA_F16; }, "v_dtype is f16, which it does not implement here"},
+    {"sm90", bytes, [](Desc& desc) { listed(desc, 128, 128); }, "q_dtype is e4m3 with lists or ranges of keys: expected f16 or bf16"},
+    {"sm90", plain, [](Desc& desc) { listed(desc, 96, 128); }, "list_keys is 128 and list_rows 96: expected multiples of"},
+    {"sm90", plain, [](Desc& desc) { scaled(desc, -2); }, "scale is -2: expected one above 0"},
+    {"sm90", plain, [](Desc& desc) { desc.softcap = 300; }, "softcap is 300, with a scale of 0.0883883: expected up to 256"},
+    {"sm90", plain, [](Desc& desc) { masked(desc), desc.softcap = 30; },
+     "operands has FA_OPERAND_MASK beside softcap: expected one of them"},
+    {"sm90", plain, [](Desc& desc) { biased(desc, FA_BF16), desc.softcap = 30; },
      "operands has FA_OPERAND_BIAS: expected no softcap, mask or ALiBi beside it"},
-    {"sm90", plain, [](Desc& d) { paged(d, 8); }, "page_size is 8: expected a multiple of 16"},
-    {"sm90", plain, [](Desc& d) { paged(d, 64), d.operands |= FA_OPERAND_LEFTPAD_K; }, "operands has FA_OPERAND_LEFTPAD_K with pages"},
-    {"sm90", plain, [](Desc& d) { d.seqlen_q = 8; }, "seqlen_q is 8: expected 9 or more"},
-    {"sm90", plain, [](Desc& d) { causal(d), d.seqlen_q = 64, d.operands |= FA_OPERAND_ALIBI; },
+    {"sm90", plain, [](Desc& desc) { paged(desc, 8); }, "page_size is 8: expected a multiple of 16"},
+    {"sm90", plain, [](Desc& desc) { paged(desc, 64), desc.operands |= FA_OPERAND_LEFTPAD_K; },
+     "operands has FA_OPERAND_LEFTPAD_K with pages"},
+    {"sm90", plain, [](Desc& desc) { desc.seqlen_q = 8; }, "seqlen_q is 8: expected 9 or more"},
+    {"sm90", plain, [](Desc& desc) { causal(desc), desc.seqlen_q = 64, desc.operands |= FA_OPERAND_ALIBI; },
      "seqlen_q is 64, below 128, where operands has FA_OPERAND_ALIBI"},
-    {"sm90", bytes, [](Desc& d) { d.seqlen_q = 64; }, "seqlen_q is 64, below 128, where q_dtype is e4m3: expected f16 or bf16"},
-    {"sm90", plain, [](Desc& d) { d.seqlen_q = 64, d.k_dtype = FA_E4M3; }, "seqlen_q is 64: expected 128 or more with k or v of 8 bits"},
-    {"sm90", plain, [](Desc& d) { d.dim_qk = 100; }, "dim_qk is 100: expected a multiple of 8"},
-    {"sm90", plain, [](Desc& d) { d.dim_qk = d.dim_v = 264, d.softcap = 30; }, "dim_qk is 264: expected 8 to 256"},
-    {"sm90", plain, [](Desc& d) { d.seqlen_k = int64_t(1) << 30; }, "seqlen_k is 1073741824: expected 1 to 1073741823"},
-    {"sm90", plain, [](Desc& d) { strides(d, FA_STRIDED_Q, d.q_stride, 1 << 24, 4100, 128); },
+    {"sm90", bytes, [](Desc& desc) { desc.seqlen_q = 64; }, "seqlen_q is 64, below 128, where q_dtype is e4m3: expected f16 or bf16"},
+    {"sm90", plain, [](Desc& desc) { desc.seqlen_q = 64, desc.k_dtype = FA_E4M3; },
+     "seqlen_q is 64: expected 128 or more with k or v of 8 bits"},
+    {"sm90", plain, [](Desc& desc) { desc.dim_qk = 100; }, "dim_qk is 100: expected a multiple of 8"},
+    {"sm90", plain, [](Desc& desc) { desc.dim_qk = desc.dim_v = 264, desc.softcap = 30; }, "dim_qk is 264: expected 8 to 256"},
+    {"sm90", plain, [](Desc& desc) { desc.seqlen_k = int64_t(1) << 30; }, "seqlen_k is 1073741824: expected 1 to 1073741823"},
+    {"sm90", plain, [](Desc& desc) { strides(desc, FA_STRIDED_Q, desc.q_stride, 1 << 24, 4100, 128); },
      "q_stride is (16777216, 4100, 128): expected multiples of 8"},
-    {"sm90", plain, [](Desc& d) { strides(d, FA_STRIDED_O, d.o_stride, 1 << 25, 4100, 128); },
+    {"sm90", plain, [](Desc& desc) { strides(desc, FA_STRIDED_O, desc.o_stride, 1 << 25, 4100, 128); },
      "o_stride is (33554432, 4100, 128): expected multiples of 8"},
-    {"sm90", plain, [](Desc& d) { d.q_dtype = FA_F16, d.softcap = 30; },
+    {"sm90", plain, [](Desc& desc) { desc.q_dtype = FA_F16, desc.softcap = 30; },
      "q_dtype is f16, dim_qk 128 and dim_v 128 with softcap: there is no such kernel"},
-    {"sm90", plain, [](Desc& d) { causal(d), d.dim_qk = d.dim_v = 256, d.operands |= FA_OPERAND_ALIBI; },
+    {"sm90", plain, [](Desc& desc) { causal(desc), desc.dim_qk = desc.dim_v = 256, desc.operands |= FA_OPERAND_ALIBI; },
      "q_dtype is bf16, dim_qk 256 and dim_v 256 with FA_OPERAND_ALIBI"},
-    {"sm90", plain, [](Desc& d) { d.batch = 1, d.heads_q = d.heads_k = 4, d.seqlen_q = 256, d.seqlen_k = 100000; },
+    {"sm90", plain, [](Desc& desc) { desc.batch = 1, desc.heads_q = desc.heads_k = 4, desc.seqlen_q = 256, desc.seqlen_k = 100000; },
      "seqlen_q is 256 and seqlen_k 100000: mma should take "},
 
-    {"mma", plain, [](Desc& d) { d.q_dtype = FA_F32, d.dropout_p = .5f; },
+    {"mma", plain, [](Desc& desc) { desc.q_dtype = FA_F32, desc.dropout_p = .5f; },
      "dropout_p is 0.5 with q_dtype f32: expected 0, or a q of 16 bits"},
-    {"mma", plain, [](Desc& d) { d.k_dtype = FA_F16; },
+    {"mma", plain, [](Desc& desc) { desc.k_dtype = FA_F16; },
      "k_dtype is f16 and v_dtype f16 beside a q_dtype of bf16: expected q's, or types of 8 bits"},
-    {"mma", plain, [](Desc& d) { d.operands |= FA_OPERAND_KEY_RANGES, d.key_range_stride[2] = 1, d.seqlen_q = 1; },
+    {"mma", plain, [](Desc& desc) { desc.operands |= FA_OPERAND_KEY_RANGES, desc.key_range_stride[2] = 1, desc.seqlen_q = 1; },
      "operands has FA_OPERAND_KEY_RANGES, which it does not implement"},
-    {"mma", plain, [](Desc& d) { d.q_dtype = FA_F32, d.dim_qk = d.dim_v = 264; },
+    {"mma", plain, [](Desc& desc) { desc.q_dtype = FA_F32, desc.dim_qk = desc.dim_v = 264; },
      "dim_qk is 264 and dim_v 264: expected at most 256 and 256"},
-    {"mma", wide, [](Desc& d) { d.dim_qk = d.dim_v = 640; }, "dim_qk is 640 and dim_v 640: expected at most 576 and "},
-    {"mma", bytes, [](Desc& d) { d.operands |= FA_OPERAND_KEY_RANGES, d.key_range_stride[2] = 1; },
+    {"mma", wide, [](Desc& desc) { desc.dim_qk = desc.dim_v = 640; }, "dim_qk is 640 and dim_v 640: expected at most 576 and "},
+    {"mma", bytes, [](Desc& desc) { desc.operands |= FA_OPERAND_KEY_RANGES, desc.key_range_stride[2] = 1; },
      "operands has FA_OPERAND_KEY_RANGES, which it does not implement"},
 };
 
@@ -229,21 +236,23 @@ Desc gradients() {
     return d;
 }
 const std::vector<Reason> kReasonsOfGradients = {
-    {"sm90", gradients, [](Desc& d) { d.dropout_p = .5f; }, "dropout_p is 0.5, which it does not implement"},
-    {"sm90", gradients, [](Desc& d) { scaled(d, -1); }, "scale is -1: expected one above 0"},
-    {"sm90", gradients, [](Desc& d) { d.q_dtype = FA_F32; }, "q_dtype is f32: expected f16 or bf16"},
-    {"sm90", gradients, [](Desc& d) { d.o_dtype = FA_F16; }, "o_dtype is f16: expected bf16, as q_dtype, or f32"},
-    {"sm90", gradients, [](Desc& d) { d.seqlen_q = 127; }, "seqlen_q is 127: expected 128 to 1073741823"},
-    {"sm90", gradients, [](Desc& d) { d.seqlen_k = 64; }, "seqlen_k is 64: expected 128 to 1073741823"},
-    {"sm90", gradients, [](Desc& d) { d.dim_qk = d.dim_v = 100; }, "dim_qk is 100: expected a multiple of 8"},
-    {"sm90", gradients, [](Desc& d) { d.dim_qk = d.dim_v = 264; }, "dim_qk is 264 and dim_v 264: expected at most 256"},
-    {"sm90", gradients, [](Desc& d) { biased(d, FA_F32); }, "bias_dtype is f32: expected bf16, as q_dtype"},
-    {"sm90", gradients, [](Desc& d) { biased(d, FA_BF16), d.dim_qk = d.dim_v = 256; }, "dim_qk is 256 and dim_v 256 with FA_OPERAND_BIAS"},
-    {"sm90", gradients, [](Desc& d) { strides(d, FA_STRIDED_Q, d.q_stride, 1 << 25, 4100, 128); }, "q_stride is (33554432, 4100, 128)"},
-    {"mma", gradients, [](Desc& d) { d.operands |= FA_OPERAND_KEY_RANGES, d.key_range_stride[2] = 1; },
+    {"sm90", gradients, [](Desc& desc) { desc.dropout_p = .5f; }, "dropout_p is 0.5, which it does not implement"},
+    {"sm90", gradients, [](Desc& desc) { scaled(desc, -1); }, "scale is -1: expected one above 0"},
+    {"sm90", gradients, [](Desc& desc) { desc.q_dtype = FA_F32; }, "q_dtype is f32: expected f16 or bf16"},
+    {"sm90", gradients, [](Desc& desc) { desc.o_dtype = FA_F16; }, "o_dtype is f16: expected bf16, as q_dtype, or f32"},
+    {"sm90", gradients, [](Desc& desc) { desc.seqlen_q = 127; }, "seqlen_q is 127: expected 128 to 1073741823"},
+    {"sm90", gradients, [](Desc& desc) { desc.seqlen_k = 64; }, "seqlen_k is 64: expected 128 to 1073741823"},
+    {"sm90", gradients, [](Desc& desc) { desc.dim_qk = desc.dim_v = 100; }, "dim_qk is 100: expected a multiple of 8"},
+    {"sm90", gradients, [](Desc& desc) { desc.dim_qk = desc.dim_v = 264; }, "dim_qk is 264 and dim_v 264: expected at most 256"},
+    {"sm90", gradients, [](Desc& desc) { biased(desc, FA_F32); }, "bias_dtype is f32: expected bf16, as q_dtype"},
+    {"sm90", gradients, [](Desc& desc) { biased(desc, FA_BF16), desc.dim_qk = desc.dim_v = 256; },
+     "dim_qk is 256 and dim_v 256 with FA_OPERAND_BIAS"},
+    {"sm90", gradients, [](Desc& desc) { strides(desc, FA_STRIDED_Q, desc.q_stride, 1 << 25, 4100, 128); },
+     "q_stride is (33554432, 4100, 128)"},
+    {"mma", gradients, [](Desc& desc) { desc.operands |= FA_OPERAND_KEY_RANGES, desc.key_range_stride[2] = 1; },
      "operands has FA_OPERAND_KEY_RANGES"},
-    {"mma", gradients, [](Desc& d) { d.q_dtype = FA_BF16, d.k_dtype = FA_F16; }, "k_dtype is f16: expected bf16, as q_dtype"},
-    {"mma", gradients, [](Desc& d) { d.dim_qk = d.dim_v = 576; }, "dim_qk is 576 and dim_v 576: expected at most 512 on sm_90"},
+    {"mma", gradients, [](Desc& desc) { desc.q_dtype = FA_BF16, desc.k_dtype = FA_F16; }, "k_dtype is f16: expected bf16, as q_dtype"},
+    {"mma", gradients, [](Desc& desc) { desc.dim_qk = desc.dim_v = 576; }, "dim_qk is 576 and dim_v 576: expected at most 512 on sm_90"},
 };
 TEST_F(Refusals, EachReasonOfEachFamilyOfGradients) {
     if (!is("sm_90")) GTEST_SKIP() << "not a Hopper";
@@ -268,9 +277,9 @@ TEST_F(Refusals, NameTheDevice) {
 TEST(Ptx, IsNoMachineCode) {
     const fa_handle_t handle = make_handle();
     const std::string sentence = "CUDA_FORCE_PTX_JIT is set: expected it unset, or 0";
-    const auto expect_portable = [&](const Desc& d, int32_t op, const char* family) {
+    const auto expect_portable = [&](const Desc& desc, int32_t op, const char* family) {
         char text[FA_TEXT_MAX] = "";
-        EXPECT_EQ(fa_explain(handle, &d, op, text, sizeof text), FA_OK) << text;
+        EXPECT_EQ(fa_explain(handle, &desc, op, text, sizeof text), FA_OK) << text;
         EXPECT_EQ(clauses_of(text)[family].rfind(sentence, 0), 0u) << text;
         EXPECT_EQ(std::string(text).find("_sm90_"), std::string::npos) << text;
     };

@@ -28,36 +28,36 @@ class Random {
     std::mt19937_64 bits_;
 };
 
-void sizes(Random& random, Desc* d) {
-    d->batch = random.any({0, 1, 2, 3, 5});
-    d->heads_k = random.any({1, 2, 4});
-    d->heads_q = d->heads_k * random.any({1, 1, 2, 8});
-    d->seqlen_q = random.any({0, 1, 7, 64, 384, 1024});
-    d->seqlen_k = random.any({0, 1, 7, 384, 1024, 8192});
-    d->dim_qk = random.any({1, 5, 32, 64, 64, 72, 128, 128, 256, 512, 576});
-    d->dim_v = random.one_in(3) ? random.any({3, 64, 128, 512}) : 0;
+void sizes(Random& random, Desc* desc) {
+    desc->batch = random.any({0, 1, 2, 3, 5});
+    desc->heads_k = random.any({1, 2, 4});
+    desc->heads_q = desc->heads_k * random.any({1, 1, 2, 8});
+    desc->seqlen_q = random.any({0, 1, 7, 64, 384, 1024});
+    desc->seqlen_k = random.any({0, 1, 7, 384, 1024, 8192});
+    desc->dim_qk = random.any({1, 5, 32, 64, 64, 72, 128, 128, 256, 512, 576});
+    desc->dim_v = random.one_in(3) ? random.any({3, 64, 128, 512}) : 0;
     if (!random.one_in(12)) return;
-    int64_t* const huge[] = {&d->batch, &d->heads_q, &d->seqlen_q, &d->seqlen_k};
+    int64_t* const huge[] = {&desc->batch, &desc->heads_q, &desc->seqlen_q, &desc->seqlen_k};
     *random.any<int64_t*>({huge, huge + 4}) = random.any({kHuge, 1 << 20, 1 << 24, (int64_t(1) << 30) + 1});
 }
 
-void types(Random& random, Desc* d, bool backward) {
+void types(Random& random, Desc* desc, bool backward) {
     const std::vector<int32_t> floats = {FA_F32, FA_F16, FA_BF16, FA_BF16};
-    d->q_dtype = random.any(floats);
-    if (random.one_in(3)) d->k_dtype = random.any(floats);
-    if (random.one_in(4)) d->o_dtype = random.any(floats);
+    desc->q_dtype = random.any(floats);
+    if (random.one_in(3)) desc->k_dtype = random.any(floats);
+    if (random.one_in(4)) desc->o_dtype = random.any(floats);
     if (backward || !random.one_in(3)) return;
-    d->k_dtype = random.any<int32_t>({FA_E4M3, FA_I8, FA_Q8_0, FA_Q4_0});
-    if (d->k_dtype == FA_E4M3 && random.one_in(2)) d->q_dtype = FA_E4M3;
+    desc->k_dtype = random.any<int32_t>({FA_E4M3, FA_I8, FA_Q8_0, FA_Q4_0});
+    if (desc->k_dtype == FA_E4M3 && random.one_in(2)) desc->q_dtype = FA_E4M3;
 }
 
-void rows(Random& random, Desc* d) {
-    const auto with = [&](uint64_t operand) { return random.one_in(6) && (d->operands |= operand); };
-    if (with(FA_OPERAND_CU_SEQLENS_Q)) d->total_q = d->seqlen_q < 4096 ? d->batch * d->seqlen_q : d->seqlen_q;
-    if (with(FA_OPERAND_CU_SEQLENS_K)) d->total_k = d->seqlen_k < 4096 ? d->batch * d->seqlen_k : d->seqlen_k;
-    else if (with(FA_OPERAND_PAGE_TABLE)) d->page_size = random.any({1, 16, 64}), d->num_pages = 100;
+void rows(Random& random, Desc* desc) {
+    const auto with = [&](uint64_t operand) { return random.one_in(6) && (desc->operands |= operand); };
+    if (with(FA_OPERAND_CU_SEQLENS_Q)) desc->total_q = desc->seqlen_q < 4096 ? desc->batch * desc->seqlen_q : desc->seqlen_q;
+    if (with(FA_OPERAND_CU_SEQLENS_K)) desc->total_k = desc->seqlen_k < 4096 ? desc->batch * desc->seqlen_k : desc->seqlen_k;
+    else if (with(FA_OPERAND_PAGE_TABLE)) desc->page_size = random.any({1, 16, 64}), desc->num_pages = 100;
     with(FA_OPERAND_SEQUSED_Q), with(FA_OPERAND_SEQUSED_K), with(FA_OPERAND_LEFTPAD_K), with(FA_OPERAND_DEVICE_STATUS);
-    if (!(d->operands & FA_OPERAND_CU_SEQLENS_K) && with(FA_OPERAND_KV_BATCH_IDX)) d->kv_batch = 4;
+    if (!(desc->operands & FA_OPERAND_CU_SEQLENS_K) && with(FA_OPERAND_KV_BATCH_IDX)) desc->kv_batch = 4;
 }
 
 // Strides of inner dimensions that leave no gap, or a small one, or a large one, or share.
@@ -74,51 +74,52 @@ void lay(Random& random, const std::vector<int64_t>& extent, bool unit, bool pac
     if (packed) stride[0] = 0;
 }
 
-void strides(Random& random, Desc* d) {
-    const bool packed_q = d->operands & FA_OPERAND_CU_SEQLENS_Q, packed_k = d->operands & FA_OPERAND_CU_SEQLENS_K;
-    const bool paged = d->operands & FA_OPERAND_PAGE_TABLE;
-    const int64_t dim_v = d->dim_v ? d->dim_v : d->dim_qk, queries = packed_q ? d->total_q : d->seqlen_q;
-    const int64_t keys = packed_k ? d->total_k : paged ? d->page_size : d->seqlen_k;
-    const auto strided = [&](uint32_t bit) { return random.one_in(2) && (d->strided |= bit); };
-    if (strided(FA_STRIDED_Q)) lay(random, {d->batch, queries, d->heads_q, d->dim_qk}, true, packed_q, d->q_stride);
-    if (strided(FA_STRIDED_K)) lay(random, {d->batch, keys, d->heads_k, d->dim_qk}, true, packed_k, d->k_stride);
-    if (strided(FA_STRIDED_V)) lay(random, {d->batch, keys, d->heads_k, dim_v}, true, packed_k, d->v_stride);
-    if (random.one_in(4)) lay(random, {d->batch, queries, d->heads_q, dim_v}, true, packed_q, d->o_stride), d->strided |= FA_STRIDED_O;
+void strides(Random& random, Desc* desc) {
+    const bool packed_q = desc->operands & FA_OPERAND_CU_SEQLENS_Q, packed_k = desc->operands & FA_OPERAND_CU_SEQLENS_K;
+    const bool paged = desc->operands & FA_OPERAND_PAGE_TABLE;
+    const int64_t dim_v = desc->dim_v ? desc->dim_v : desc->dim_qk, queries = packed_q ? desc->total_q : desc->seqlen_q;
+    const int64_t keys = packed_k ? desc->total_k : paged ? desc->page_size : desc->seqlen_k;
+    const auto strided = [&](uint32_t bit) { return random.one_in(2) && (desc->strided |= bit); };
+    if (strided(FA_STRIDED_Q)) lay(random, {desc->batch, queries, desc->heads_q, desc->dim_qk}, true, packed_q, desc->q_stride);
+    if (strided(FA_STRIDED_K)) lay(random, {desc->batch, keys, desc->heads_k, desc->dim_qk}, true, packed_k, desc->k_stride);
+    if (strided(FA_STRIDED_V)) lay(random, {desc->batch, keys, desc->heads_k, dim_v}, true, packed_k, desc->v_stride);
+    if (random.one_in(4))
+        lay(random, {desc->batch, queries, desc->heads_q, dim_v}, true, packed_q, desc->o_stride), desc->strided |= FA_STRIDED_O;
 }
 
-void scores(Random& random, Desc* d, bool backward) {
-    const std::vector<int64_t> pairs = {d->batch, d->heads_q, d->seqlen_q, d->seqlen_k};
-    const auto with = [&](uint64_t n, uint64_t operand) { return random.one_in(n) && (d->operands |= operand); };
-    if (random.one_in(3)) d->flags |= FA_CAUSAL, d->alignment = FA_ALIGN_BOTTOM_RIGHT;
-    if (random.one_in(8)) d->flags |= FA_WINDOW, d->window_left = 64, d->alignment = FA_ALIGN_TOP_LEFT;
+void scores(Random& random, Desc* desc, bool backward) {
+    const std::vector<int64_t> pairs = {desc->batch, desc->heads_q, desc->seqlen_q, desc->seqlen_k};
+    const auto with = [&](uint64_t n, uint64_t operand) { return random.one_in(n) && (desc->operands |= operand); };
+    if (random.one_in(3)) desc->flags |= FA_CAUSAL, desc->alignment = FA_ALIGN_BOTTOM_RIGHT;
+    if (random.one_in(8)) desc->flags |= FA_WINDOW, desc->window_left = 64, desc->alignment = FA_ALIGN_TOP_LEFT;
     if (with(2, FA_OPERAND_BIAS)) {
-        lay(random, pairs, false, false, d->bias_stride);
-        d->bias_dtype = random.one_in(2) ? d->q_dtype : random.any<int32_t>({0, FA_F32, FA_F16, FA_BF16});
-        if (random.one_in(3)) d->bias_period[0] = 1;
-        if (random.one_in(3)) d->bias_period[1] = random.any({1, 2});
-        if (random.one_in(6)) d->bias_stride[2] = d->bias_stride[3] = 1;  // by the sum of row and key
+        lay(random, pairs, false, false, desc->bias_stride);
+        desc->bias_dtype = random.one_in(2) ? desc->q_dtype : random.any<int32_t>({0, FA_F32, FA_F16, FA_BF16});
+        if (random.one_in(3)) desc->bias_period[0] = 1;
+        if (random.one_in(3)) desc->bias_period[1] = random.any({1, 2});
+        if (random.one_in(6)) desc->bias_stride[2] = desc->bias_stride[3] = 1;  // by the sum of row and key
     }
-    if (with(6, FA_OPERAND_MASK)) lay(random, pairs, false, false, d->mask_stride);
-    if (with(12, FA_OPERAND_KEY_RANGES)) d->key_range_stride[2] = 1;
+    if (with(6, FA_OPERAND_MASK)) lay(random, pairs, false, false, desc->mask_stride);
+    if (with(12, FA_OPERAND_KEY_RANGES)) desc->key_range_stride[2] = 1;
     if (with(8, FA_OPERAND_KEY_LIST)) {
-        d->list_rows = d->list_keys = random.any({16, 64, 128}), d->list_max = 8;
-        d->list_heads = 1, d->list_stride[2] = 8, d->list_stride[3] = 1;
-        if (with(2, FA_OPERAND_KEY_LIST_COUNT)) d->list_count_stride[2] = 1;
+        desc->list_rows = desc->list_keys = random.any({16, 64, 128}), desc->list_max = 8;
+        desc->list_heads = 1, desc->list_stride[2] = 8, desc->list_stride[3] = 1;
+        if (with(2, FA_OPERAND_KEY_LIST_COUNT)) desc->list_count_stride[2] = 1;
     }
     with(8, FA_OPERAND_ALIBI), with(6, FA_OPERAND_SINKS);
-    if (with(12, FA_OPERAND_RNG_STATE)) d->dropout_p = .25f;
-    if (d->operands & FA_OPERAND_ALIBI) d->alignment = FA_ALIGN_BOTTOM_RIGHT;
-    if (with(12, FA_OPERAND_CAUSAL_OFFSET)) d->alignment = FA_ALIGN_EXPLICIT;
+    if (with(12, FA_OPERAND_RNG_STATE)) desc->dropout_p = .25f;
+    if (desc->operands & FA_OPERAND_ALIBI) desc->alignment = FA_ALIGN_BOTTOM_RIGHT;
+    if (with(12, FA_OPERAND_CAUSAL_OFFSET)) desc->alignment = FA_ALIGN_EXPLICIT;
     if (backward) return;
     if (with(12, FA_OPERAND_SCORES)) {
-        d->scores_stage = FA_SCORES_PROBABILITY;
+        desc->scores_stage = FA_SCORES_PROBABILITY;
         int64_t next = 1;
         for (int i = 4; i-- > 0; next *= pairs[size_t(i)] > 0 && pairs[size_t(i)] < 10000 ? pairs[size_t(i)] : 1)
-            d->scores_stride[i] = next;
+            desc->scores_stride[i] = next;
     }
     with(8, FA_OPERAND_O_SCALE), with(8, FA_OPERAND_K_DESCALE), with(8, FA_OPERAND_V_DESCALE);
-    if (random.one_in(16)) d->algorithm = random.any<int32_t>({FA_ALGORITHM_STANDARD, FA_ALGORITHM_FLASH1});
-    if (random.one_in(6)) d->num_splits = random.any<int32_t>({1, 2, 7});
+    if (random.one_in(16)) desc->algorithm = random.any<int32_t>({FA_ALGORITHM_STANDARD, FA_ALGORITHM_FLASH1});
+    if (random.one_in(6)) desc->num_splits = random.any<int32_t>({1, 2, 7});
 }
 
 Desc describe(Random& random, int32_t op) {
@@ -160,11 +161,11 @@ class Workspace : public testing::TestWithParam<int32_t> {
     void TearDown() override { fa_destroy(handle_); }
 
     // Did the question have an answer?
-    bool expect_planned(const Desc& d, int32_t op) {
+    bool expect_planned(const Desc& desc, int32_t op) {
         char text[FA_TEXT_MAX] = "";
         uint64_t bytes = 12345;
-        const fa_status_t status = fa_explain(handle_, &d, op, text, sizeof text);
-        EXPECT_EQ(fa_workspace_size(handle_, &d, op, &bytes), status) << fa_last_error(handle_) << "\n" << text;
+        const fa_status_t status = fa_explain(handle_, &desc, op, text, sizeof text);
+        EXPECT_EQ(fa_workspace_size(handle_, &desc, op, &bytes), status) << fa_last_error(handle_) << "\n" << text;
         if (status == FA_OK) EXPECT_EQ(std::to_string(bytes) + " bytes", planned(text));
         else EXPECT_EQ(bytes, 12345u);
         return status == FA_OK;
