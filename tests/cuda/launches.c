@@ -77,39 +77,39 @@ static fa_forward_args_t forward_args(uint64_t operands, uint64_t workspace) {
     return a;
 }
 
-static fa_status_t call(fa_handle_t handle, const fa_attention_desc_t* d, int32_t op, uint64_t workspace, int unaligned) {
-    fa_forward_args_t forward = forward_args(d->operands, op == FA_OP_BACKWARD ? 0 : workspace);
+static fa_status_t call(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, uint64_t workspace, int unaligned) {
+    fa_forward_args_t forward = forward_args(desc->operands, op == FA_OP_BACKWARD ? 0 : workspace);
     fa_backward_args_t backward = FA_BACKWARD_ARGS_INIT;
     fa_merge_args_t merge = FA_MERGE_ARGS_INIT;
     fa_append_kv_args_t append = FA_APPEND_KV_ARGS_INIT;
     fa_rotary_args_t rotary = FA_ROTARY_ARGS_INIT;
-    const int64_t dense[] = {kRows * kHeads * d->dim_qk, kHeads * d->dim_qk, d->dim_qk, 1};
+    const int64_t dense[] = {kRows * kHeads * desc->dim_qk, kHeads * desc->dim_qk, desc->dim_qk, 1};
     int i;
     switch (op) {
-        case FA_OP_FORWARD: return fa_forward_ex(handle, d, &forward);
+        case FA_OP_FORWARD: return fa_forward_ex(handle, desc, &forward);
         case FA_OP_BACKWARD:
             backward.forward = &forward;
             backward.dout = address(5), backward.dq = address(6), backward.dk = address(7);
             backward.dv = (char*)address(8) + 8 * unaligned; /* Hopper's own kernels take multiples of 16 bytes */
-            if (d->strided & FA_STRIDED_K)                   /* where heads share k and v, gradients of their own have dense ones */
+            if (desc->strided & FA_STRIDED_K)                /* where heads share k and v, gradients of their own have dense ones */
                 for (i = 0; i < 4; i++) backward.dk_stride[i] = backward.dv_stride[i] = dense[i];
-            if (d->operands & FA_OPERAND_BIAS) backward.dbias = address(10);
-            if (d->operands & FA_OPERAND_SINKS) backward.dsinks = address(11);
+            if (desc->operands & FA_OPERAND_BIAS) backward.dbias = address(10);
+            if (desc->operands & FA_OPERAND_SINKS) backward.dsinks = address(11);
             backward.workspace = address(9), backward.workspace_size = workspace;
-            return fa_backward(handle, d, &backward);
+            return fa_backward(handle, desc, &backward);
         case FA_OP_MERGE:
             merge.parts = 2;
             merge.o_parts = address(0), merge.lse_parts = address(1), merge.o = address(2), merge.lse = address(3);
-            return fa_merge(handle, d, &merge);
+            return fa_merge(handle, desc, &merge);
         case FA_OP_APPEND_KV:
             append.seqlen_new = 1;
             append.k_new = address(0), append.v_new = address(1), append.k = address(2), append.v = address(3);
             append.seqused_k = address(4);
-            return fa_append_kv(handle, d, &append);
+            return fa_append_kv(handle, desc, &append);
         default:
             rotary.x = address(0), rotary.out = address(1), rotary.cos = address(2), rotary.sin = address(3);
             rotary.max_position = kRows, rotary.rotary_dim = 64;
-            return fa_rotary(handle, d, &rotary);
+            return fa_rotary(handle, desc, &rotary);
     }
 }
 

@@ -38,14 +38,14 @@ std::set<std::string> listed_kernels() {
 }
 
 // The kernel that a backward launches; "": none does.
-std::string kernel_of(const Handle& handle, const fa_attention_desc_t& d) {
+std::string kernel_of(const Handle& handle, const fa_attention_desc_t& desc) {
     char text[512];
-    if (fa_explain(handle, &d, FA_OP_BACKWARD, text, sizeof text) != FA_OK) return "";
+    if (fa_explain(handle, &desc, FA_OP_BACKWARD, text, sizeof text) != FA_OK) return "";
     const std::string words = text;
     const size_t begin = words.find("kernel ") + 7;
     std::string name = words.substr(begin, words.find(' ', begin) - begin);
-    if (name.rfind("bwd_simt", 0) != 0) name += d.q_dtype == FA_F32 ? " f32" : d.q_dtype == FA_F16 ? " f16" : " bf16";
-    return d.flags & FA_DETERMINISTIC ? name + ", same bits" : name;
+    if (name.rfind("bwd_simt", 0) != 0) name += desc.q_dtype == FA_F32 ? " f32" : desc.q_dtype == FA_F16 ? " f16" : " bf16";
+    return desc.flags & FA_DETERMINISTIC ? name + ", same bits" : name;
 }
 
 // A bias of q's type, of each sequence and head, whose rows begin at multiples of 16 bytes.

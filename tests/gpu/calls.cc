@@ -27,9 +27,9 @@ void change_starts(Case& test_case, Rng& rng) {
 }
 
 // Bytes of a call's workspace.
-uint64_t workspace_bytes(fa_handle_t handle, const fa_attention_desc_t& d, int32_t op) {
+uint64_t workspace_bytes(fa_handle_t handle, const fa_attention_desc_t& desc, int32_t op) {
     uint64_t bytes = uint64_t(64) << 20;
-    if (handle && fa_workspace_size(handle, &d, op, &bytes) != FA_OK) throw std::runtime_error(fa_last_error(handle));
+    if (handle && fa_workspace_size(handle, &desc, op, &bytes) != FA_OK) throw std::runtime_error(fa_last_error(handle));
     return bytes;
 }
 

@@ -97,17 +97,17 @@ std::set<std::string> listed_kernels() {
 
 bool of_hopper(const std::string& name) { return name.rfind("fwd_sm90", 0) == 0; }
 // The kernels that a forward launches, from the words of fa_explain.
-std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_desc_t& d) {
+std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_desc_t& desc) {
     char text[512];
-    if (fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) != FA_OK) return {};
+    if (fa_explain(handle, &desc, FA_OP_FORWARD, text, sizeof text) != FA_OK) return {};
     const std::string words = text;
     const size_t begin = words.find("kernel ") + 7;
     std::vector<std::string> names = {words.substr(begin, words.find(' ', begin) - begin)};
     const bool bf16 = words.find("products of bf16") != std::string::npos, f16 = words.find("products of f16") != std::string::npos;
     if (names[0].rfind("fwd_mma", 0) == 0 || of_hopper(names[0]))
-        names[0] += std::string(" ") + oracle::name_of(bf16 ? FA_BF16 : f16 ? FA_F16 : d.q_dtype);
+        names[0] += std::string(" ") + oracle::name_of(bf16 ? FA_BF16 : f16 ? FA_F16 : desc.q_dtype);
     const bool together = words.find("their cluster") != std::string::npos;
-    const bool split = words.find(" splits") != std::string::npos && !together, scores = (d.operands & FA_OPERAND_SCORES) != 0;
+    const bool split = words.find(" splits") != std::string::npos && !together, scores = (desc.operands & FA_OPERAND_SCORES) != 0;
     if (together) names.push_back("merge_in_cluster");
     for (const char* merge : {"merge_splits", "merge_split_rows", "merge_latent_splits"})
         if (split && words.find(merge) != std::string::npos) names.push_back(merge);
