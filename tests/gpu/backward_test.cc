@@ -102,14 +102,14 @@ void fill(Case& test_case, Rng& rng, bool removes_keys = false) {
 
 constexpr int kCasesOfAKernel = 8;
 
-std::string run_on_device(const Handle& handle, BackwardCase& b) {
-    b.reset_outputs();
-    MovedBackward m(b);
+std::string run_on_device(const Handle& handle, BackwardCase& backward) {
+    backward.reset_outputs();
+    MovedBackward m(backward);
     m.upload();
-    if (fa_backward(handle, &b.c.d, &m.device) != FA_OK) return handle.error();
+    if (fa_backward(handle, &backward.c.d, &m.device) != FA_OK) return handle.error();
     cuda(cudaDeviceSynchronize());
     m.fetch();
-    return b.check(gpu_products(b));
+    return backward.check(gpu_products(backward));
 }
 
 // Random calls, until each kernel has some, and plain ones.

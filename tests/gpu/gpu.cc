@@ -80,16 +80,16 @@ Moved<fa_forward_args_t> moved(const Case& test_case) {
     return m;
 }
 
-MovedBackward::MovedBackward(const BackwardCase& b) : Moved(b.args()), forward_(moved(b.c)) {
+MovedBackward::MovedBackward(const BackwardCase& backward) : Moved(backward.args()), forward_(moved(backward.c)) {
     using Args = fa_backward_args_t;
     device.forward = &forward_.device;
-    part(&Args::dout, b.dout.bytes());
-    part(&Args::dlse, b.dlse.bytes());
-    part(&Args::dq, b.dq.bytes(), true);
-    part(&Args::dk, b.dk.bytes(), true);
-    part(&Args::dv, b.dv.bytes(), true);
-    part(&Args::dbias, b.dbias.bytes(), true);
-    part(&Args::dsinks, b.dsinks.bytes(), true);
+    part(&Args::dout, backward.dout.bytes());
+    part(&Args::dlse, backward.dlse.bytes());
+    part(&Args::dq, backward.dq.bytes(), true);
+    part(&Args::dk, backward.dk.bytes(), true);
+    part(&Args::dv, backward.dv.bytes(), true);
+    part(&Args::dbias, backward.dbias.bytes(), true);
+    part(&Args::dsinks, backward.dsinks.bytes(), true);
     device.workspace = nullptr;
     device.workspace_size = 0;
 }
@@ -103,8 +103,8 @@ BackwardCase differentiable(const Handle& handle, Case test_case, Rng& rng, bool
     return b;
 }
 
-oracle::Products gpu_products(const BackwardCase& b) {
-    const int32_t o = b.c.reading().o_dtype, q = b.c.d.q_dtype;
+oracle::Products gpu_products(const BackwardCase& backward) {
+    const int32_t o = backward.c.reading().o_dtype, q = backward.c.d.q_dtype;
     return {oracle::unit_roundoff(q) > oracle::unit_roundoff(o) ? q : o, q};
 }
 

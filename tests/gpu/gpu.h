@@ -159,7 +159,7 @@ Moved<fa_forward_args_t> moved(const Case& test_case);
 // A backward and its forward, whose o and LSE go up with the other inputs.
 class MovedBackward : public Moved<fa_backward_args_t> {
   public:
-    explicit MovedBackward(const BackwardCase& b);
+    explicit MovedBackward(const BackwardCase& backward);
     MovedBackward(const MovedBackward&) = delete;  // device.forward points into this object
     void upload() {
         forward_.upload();
@@ -173,7 +173,7 @@ class MovedBackward : public Moved<fa_backward_args_t> {
 // Makes a case ready: bound and filled, with the o and LSE of a forward by `handle`, which takes host memory.
 BackwardCase differentiable(const Handle& handle, Case test_case, Rng& rng, bool with_dlse = false);
 // What a GPU rounds on its way.
-oracle::Products gpu_products(const BackwardCase& b);
+oracle::Products gpu_products(const BackwardCase& backward);
 
 // One call of the library with device memory and a workspace of its own, whose tensors keep their addresses.
 class Call {
