@@ -11,21 +11,21 @@
 #include <time.h>
 #include "fake_device.h"
 
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* p, int device) {
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* found, int device) {
     const char* const gpu = getenv("FAKE_GPU");
     const int sm = gpu ? atoi(gpu + 3) : 90;
-    memset(p, 0, sizeof *p);
-    strcpy(p->name, "No Hopper");
-    p->major = sm / 10;
-    p->minor = sm % 10;
-    p->multiProcessorCount = 132;
-    p->sharedMemPerBlockOptin = sm == 90 || sm == 100 ? 232448 : sm == 80 ? 166912 : 101376;
+    memset(found, 0, sizeof *found);
+    strcpy(found->name, "No Hopper");
+    found->major = sm / 10;
+    found->minor = sm % 10;
+    found->multiProcessorCount = 132;
+    found->sharedMemPerBlockOptin = sm == 90 || sm == 100 ? 232448 : sm == 80 ? 166912 : 101376;
     return cudaSetDevice(device);
 }
-cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes* a, const void* p) {
-    memset(a, 0, sizeof *a);
-    a->type = cudaMemoryTypeDevice;
-    a->devicePointer = (void*)p;
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes* attributes, const void* p) {
+    memset(attributes, 0, sizeof *attributes);
+    attributes->type = cudaMemoryTypeDevice;
+    attributes->devicePointer = (void*)p;
     return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, enum cudaFuncAttribute attribute, int value) {
@@ -65,16 +65,16 @@ static const char* name_of(const void* kernel) {
 cudaError_t cudaFuncGetName(const char** name, const void* kernel) {
     return (*name = name_of(kernel)) ? cudaSuccess : cudaErrorInvalidDeviceFunction;
 }
-cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes* a, const void* kernel) {
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes* attributes, const void* kernel) {
     const struct timespec compiling = {0, 60000000};
     const int ptx = getenv("FAKE_PTX") != NULL;
     const char* const forced = getenv("CUDA_FORCE_PTX_JIT");
     if (capture_mode != cudaStreamCaptureModeRelaxed) return cudaErrorStreamCaptureUnsupported;
     if (forced && atoi(forced) && strstr(name_of(kernel), "sm90")) return cudaErrorNoKernelImageForDevice;
     if (getenv("FAKE_FAULT") && !strstr(name_of(kernel), "probe")) return cudaErrorMemoryAllocation;
-    memset(a, 0, sizeof *a);
-    a->ptxVersion = ptx ? 80 : 90;
-    a->binaryVersion = 90;
+    memset(attributes, 0, sizeof *attributes);
+    attributes->ptxVersion = ptx ? 80 : 90;
+    attributes->binaryVersion = 90;
     if (ptx) nanosleep(&compiling, NULL);
     printf("load %s\n", name_of(kernel));
     return cudaSuccess;

@@ -5,11 +5,11 @@
 const char* cudaGetErrorString(cudaError_t e) {
     return e == cudaErrorNoKernelImageForDevice ? "no kernel image is available for execution on the device" : "another error";
 }
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* p, int device) {
-    memset(p, 0, sizeof *p);
-    strcpy(p->name, "NVIDIA Old One");
-    p->major = 6;
-    p->minor = 1;
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* found, int device) {
+    memset(found, 0, sizeof *found);
+    strcpy(found->name, "NVIDIA Old One");
+    found->major = 6;
+    found->minor = 1;
     return cudaSetDevice(device);
 }
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes* attributes, const void* kernel) {

@@ -21,7 +21,7 @@ class Sizes : public Gpu {
 // A call of one sequence like those in device memory, its elements at `q_at` … of the pattern.
 struct Sample {
     Case c;
-    Sample(const Shape& s, int64_t q_at, int64_t k_at) : c(shaped(s, FA_F16)) {
+    Sample(const Shape& shape, int64_t q_at, int64_t k_at) : c(shaped(shape, FA_F16)) {
         Rng rng(241);
         c.bind(rng);
         const auto take = [](const Buffer& to, int64_t at, uint32_t seed) {

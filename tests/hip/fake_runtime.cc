@@ -144,14 +144,14 @@ bool has_symbol(const char* elf, const std::string& name) {
 }
 
 template <class Properties>
-hipError_t properties(Properties* p, int device) {
+hipError_t properties(Properties* found, int device) {
     if (device < 0 || device >= int(devices().size())) return hipErrorInvalidDevice;
-    memset(p, 0, sizeof *p);
-    snprintf(p->name, sizeof p->name, "Fake %d", FAKE_ROCM);
-    snprintf(p->gcnArchName, sizeof p->gcnArchName, "%s", devices()[size_t(device)].c_str());
-    p->multiProcessorCount = 104;
-    p->totalGlobalMem = size_t(3) << 33;
-    p->sharedMemPerBlock = kSharedPerBlock;
+    memset(found, 0, sizeof *found);
+    snprintf(found->name, sizeof found->name, "Fake %d", FAKE_ROCM);
+    snprintf(found->gcnArchName, sizeof found->gcnArchName, "%s", devices()[size_t(device)].c_str());
+    found->multiProcessorCount = 104;
+    found->totalGlobalMem = size_t(3) << 33;
+    found->sharedMemPerBlock = kSharedPerBlock;
     return hipSuccess;
 }
 
@@ -176,9 +176,9 @@ hipError_t hipSetDevice(int device) {
     return hipSuccess;
 }
 // Later libraries keep the old function for old programs.
-hipError_t hipGetDeviceProperties(PropertiesR0000* p, int device) { return properties(p, device); }
+hipError_t hipGetDeviceProperties(PropertiesR0000* found, int device) { return properties(found, device); }
 #if FAKE_ROCM >= 6
-hipError_t hipGetDevicePropertiesR0600(PropertiesR0600* p, int device) { return properties(p, device); }
+hipError_t hipGetDevicePropertiesR0600(PropertiesR0600* found, int device) { return properties(found, device); }
 #endif
 hipError_t hipGetLastError() { return hipSuccess; }
 const char* hipGetErrorString(hipError_t s) {
@@ -214,15 +214,15 @@ hipError_t hipEventSynchronize(hipEvent_t) {
     return hipSuccess;
 }
 hipError_t hipEventDestroy(hipEvent_t e) { return free(e), hipSuccess; }
-hipError_t hipPointerGetAttributes(Attributes* a, const void*) {
+hipError_t hipPointerGetAttributes(Attributes* attributes, const void*) {
     constexpr int host = FAKE_ROCM < 6 ? 0 : 1, device = FAKE_ROCM < 6 ? 1 : 2, unregistered = 0;
     const char* word = getenv("FAKE_MEMORY");
     const std::string memory = word ? word : "";
-    memset(a, 0, sizeof *a);
+    memset(attributes, 0, sizeof *attributes);
     if (memory == "pageable" && FAKE_ROCM < 6) return hipErrorInvalidValue;
-    a->device = memory == "pageable" ? -2 : 1;  // of pinned memory it is where that was allocated
-    a->type = memory == "pageable" ? unregistered : memory == "host" ? host : device;
-    a->isManaged = memory.empty();
+    attributes->device = memory == "pageable" ? -2 : 1;  // of pinned memory it is where that was allocated
+    attributes->type = memory == "pageable" ? unregistered : memory == "host" ? host : device;
+    attributes->isManaged = memory.empty();
     return hipSuccess;
 }
 hipError_t hipDeviceCanAccessPeer(int* can, int, int) { return *can = 0, hipSuccess; }
