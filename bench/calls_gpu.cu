@@ -31,9 +31,9 @@ void must(fa_status_t status) {
     std::exit(1);
 }
 
-double median(std::vector<double> x) {
-    std::nth_element(x.begin(), x.begin() + x.size() / 2, x.end());
-    return x[x.size() / 2];
+double median(std::vector<double> values) {
+    std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+    return values[values.size() / 2];
 }
 
 template <class T>
@@ -147,8 +147,8 @@ int main(int argc, char** argv) {
     const Small whole(stream, 1), cluster(stream, 2), splits(stream, 0, 128);
     const Cache plain(false, stream), paged(true, stream);
     const auto launch = [&] { empty<<<128, 128, 0, stream>>>(); };
-    const auto forward = [](const auto& c) { return [&c] { must(fa_forward_ex(handle, &c.d, &c.a)); }; };
-    const auto append = [](const Cache& c) { return [&c] { must(fa_append_kv(handle, &c.d, &c.append)); }; };
+    const auto forward = [](const auto& call) { return [&call] { must(fa_forward_ex(handle, &call.d, &call.a)); }; };
+    const auto append = [](const Cache& cache) { return [&cache] { must(fa_append_kv(handle, &cache.d, &cache.append)); }; };
 
     std::string json;
     const auto report = [&](const char* name, double microseconds, double floor) {

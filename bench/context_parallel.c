@@ -48,15 +48,16 @@ typedef struct {
     fa_backward_args_t backward;
 } operands_t;
 
-static void make_operands(operands_t* x, const fa_attention_desc_t* d, int64_t rows) {
+static void make_operands(operands_t* operands, const fa_attention_desc_t* desc, int64_t rows) {
     const fa_forward_args_t forward = FA_FORWARD_ARGS_INIT;
     const fa_backward_args_t backward = FA_BACKWARD_ARGS_INIT;
-    const int64_t q = rows * d->heads_q * d->dim_qk, k = rows * d->heads_k * d->dim_qk;
-    x->forward = forward, x->backward = backward;
-    x->forward.q = tensor(q, 1), x->forward.k = tensor(k, 2), x->forward.v = tensor(k, 3), x->forward.o = tensor(q, 4);
-    x->forward.lse = (float*)malloc((size_t)(rows * d->heads_q + 1) * sizeof(float));
-    x->backward.forward = &x->forward, x->backward.dout = tensor(q, 5);
-    x->backward.dq = tensor(q, 6), x->backward.dk = tensor(k, 7), x->backward.dv = tensor(k, 8);
+    const int64_t q = rows * desc->heads_q * desc->dim_qk, k = rows * desc->heads_k * desc->dim_qk;
+    operands->forward = forward, operands->backward = backward;
+    operands->forward.q = tensor(q, 1), operands->forward.k = tensor(k, 2), operands->forward.v = tensor(k, 3),
+    operands->forward.o = tensor(q, 4);
+    operands->forward.lse = (float*)malloc((size_t)(rows * desc->heads_q + 1) * sizeof(float));
+    operands->backward.forward = &operands->forward, operands->backward.dout = tensor(q, 5);
+    operands->backward.dq = tensor(q, 6), operands->backward.dk = tensor(k, 7), operands->backward.dv = tensor(k, 8);
 }
 
 static fa_cp_t open_ranks(fa_cp_transport_t* transport, MPI_Comm ranks, fa_handle_t handle) {

@@ -51,32 +51,32 @@ struct Shape {
     bool causal;
 };
 
-fa_attention_desc_t describe(const Shape& s) {
+fa_attention_desc_t describe(const Shape& shape) {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     d.q_dtype = FA_BF16;
     d.operands = FA_OPERAND_LSE;
-    if (s.causal) d.flags = FA_CAUSAL, d.alignment = FA_ALIGN_TOP_LEFT;
+    if (shape.causal) d.flags = FA_CAUSAL, d.alignment = FA_ALIGN_TOP_LEFT;
     d.batch = 1;
-    d.seqlen_q = d.seqlen_k = s.rows;
-    d.heads_q = s.heads;
-    d.heads_k = s.heads_k;
+    d.seqlen_q = d.seqlen_k = shape.rows;
+    d.heads_q = shape.heads;
+    d.heads_k = shape.heads_k;
     d.dim_qk = kDim;
     return d;
 }
-double flops_of(const Shape& s) {  // of a forward
-    const double pairs = s.causal ? double(s.rows) * double(s.rows + 1) / 2 : double(s.rows) * double(s.rows);
-    return 4 * double(kDim) * double(s.heads) * pairs;
+double flops_of(const Shape& shape) {  // of a forward
+    const double pairs = shape.causal ? double(shape.rows) * double(shape.rows + 1) / 2 : double(shape.rows) * double(shape.rows);
+    return 4 * double(kDim) * double(shape.heads) * pairs;
 }
 constexpr double kBoth = 3.5;  // a forward and a backward, of a forward's operations
 
 // q, k, v, o, LSE and their gradients of some rows of the sequence.
 class Operands {
   public:
-    Operands(fa_handle_t handle, const Shape& s, const std::vector<fa_cp_range_t>& ranges) : handle_(handle) {
+    Operands(fa_handle_t handle, const Shape& shape, const std::vector<fa_cp_range_t>& ranges) : handle_(handle) {
         for (const fa_cp_range_t& r : ranges) rows_ += r.rows;
-        const int64_t q = s.heads * kDim, k = s.heads_k * kDim;
+        const int64_t q = shape.heads * kDim, k = shape.heads_k * kDim;
         forward.q = filled(ranges, q, 1), forward.k = filled(ranges, k, 2), forward.v = filled(ranges, k, 3);
-        forward.o = room(rows_ * q * 2), forward.lse = static_cast<float*>(room(rows_ * s.heads * 4));
+        forward.o = room(rows_ * q * 2), forward.lse = static_cast<float*>(room(rows_ * shape.heads * 4));
         backward.forward = &forward;
         backward.dout = filled(ranges, q, 4);
         backward.dq = room(rows_ * q * 2), backward.dk = room(rows_ * k * 2), backward.dv = room(rows_ * k * 2);
@@ -236,13 +236,13 @@ constexpr const char* kPassNames[] = {"forward", "backward"};
 
 class Row {
   public:
-    Row(Gpu* gpu, const Shape& s)
+    Row(Gpu* gpu, const Shape& shape)
         : gpu_(gpu),
-          shape_(s),
-          share_{s.rows, s.heads / all_ranks, s.heads_k / all_ranks, s.causal},
-          mine_(partition(s.rows)),
-          spread_(gpu->handle, s, mine_),
-          local_(gpu->handle, share_, {{0, 0, s.rows, 0}}) {}
+          shape_(shape),
+          share_{shape.rows, shape.heads / all_ranks, shape.heads_k / all_ranks, shape.causal},
+          mine_(partition(shape.rows)),
+          spread_(gpu->handle, shape, mine_),
+          local_(gpu->handle, share_, {{0, 0, shape.rows, 0}}) {}
 
     // At least one round that is not counted, in which buffers grow.
     void measure() {

@@ -24,23 +24,23 @@ double free_mb() {
     return double(free_bytes) / (1 << 20);
 }
 template <class F>
-void measure(const char* what, const F& f) {
+void measure(const char* what, const F& call) {
     const double before = free_mb();
     const auto begin = std::chrono::steady_clock::now();
-    f();
+    call();
     check(cudaDeviceSynchronize() == cudaSuccess, what);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     printf("%-32s %9.4f s  %7.1f MB\n", what, took.count(), before - free_mb());
 }
 // The median of what the host spends in a call, of which few are waiting at a time.
 template <class F>
-void measure_host(const char* what, const F& f) {
+void measure_host(const char* what, const F& call) {
     constexpr int kCalls = 1000, kWaiting = 20;
     std::vector<double> took;
     for (int i = 0; i < kCalls; i++) {
         if (i % kWaiting == 0) check(cudaDeviceSynchronize() == cudaSuccess, what);
         const auto begin = std::chrono::steady_clock::now();
-        f();
+        call();
         took.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     }
     check(cudaDeviceSynchronize() == cudaSuccess, what);

@@ -11,11 +11,11 @@ class Trace {
         inner_ = *transport;
         transport->user = this;
         transport->start = [](void* user, const fa_cp_message_t* messages, int64_t count, uint64_t* ticket) {
-            const auto inner = [&](const fa_cp_transport_t& t) { return t.start(t.user, messages, count, ticket); };
+            const auto inner = [&](const fa_cp_transport_t& wrapped) { return wrapped.start(wrapped.user, messages, count, ticket); };
             return of(user).started(inner, ticket);
         };
         transport->all_gather = [](void* user, const void* from, void* to, uint64_t bytes, uint64_t* ticket) {
-            const auto inner = [&](const fa_cp_transport_t& t) { return t.all_gather(t.user, from, to, bytes, ticket); };
+            const auto inner = [&](const fa_cp_transport_t& wrapped) { return wrapped.all_gather(wrapped.user, from, to, bytes, ticket); };
             return of(user).started(inner, ticket);
         };
         transport->wait = [](void* user, uint64_t ticket, int64_t timeout_ms) { return of(user).waited(ticket, timeout_ms); };

@@ -179,36 +179,36 @@ struct Scenario {
 const Scenario kScenarios[] = {
     {"decode, 1k keys, call after call",
      [](const Pool& pool) {
-         Attention a(pool, 1, 1024);
-         return cost_of(300, [&] { a.run(); });
+         Attention attention(pool, 1, 1024);
+         return cost_of(300, [&] { attention.run(); });
      }},
     {"decode, 8k keys, call after call",
      [](const Pool& pool) {
-         Attention a(pool, 1, 8192);
-         return cost_of(40, [&] { a.run(); });
+         Attention attention(pool, 1, 8192);
+         return cost_of(40, [&] { attention.run(); });
      }},
     {"prefill, 1k rows, 1k keys",
      [](const Pool& pool) {
-         Attention a(pool, 1024, 1024);
-         return cost_of(5, [&] { a.run(); });
+         Attention attention(pool, 1024, 1024);
+         return cost_of(5, [&] { attention.run(); });
      }},
     {"decode, 1k keys, 200 us of other work between",
      [](const Pool& pool) {
-         Attention a(pool, 1, 1024);
-         return cost_of(300, [&] { a.run(); }, [] { compute(200); });
+         Attention attention(pool, 1, 1024);
+         return cost_of(300, [&] { attention.run(); }, [] { compute(200); });
      }},
     {"decode, 1k keys, 3 ms of sleep between",
      [](const Pool& pool) {
-         Attention a(pool, 1, 1024);
-         return cost_of(200, [&] { a.run(); }, [] { usleep(3000); });
+         Attention attention(pool, 1, 1024);
+         return cost_of(200, [&] { attention.run(); }, [] { usleep(3000); });
      }},
     {"decode, 1k keys, in turn with 200 us of a busy pool of others",
      [](const Pool& pool) {
-         Attention a(pool, 1, 1024);
+         Attention attention(pool, 1, 1024);
          Foreign foreign;
          return cost_of(200, [&] {
              foreign.run();
-             a.run();
+             attention.run();
          });
      }},
     {"decode, 1k keys, on 4 threads a core with a handle each", many_handles},
