@@ -38,9 +38,9 @@
  * The handle (fa_handle_t) owns backend, device, threads, scratch memory and the last error message.
  *
  * Sized structs. Every struct except fa_conversion_t starts with struct_size, which its _INIT macro or _init function sets: at least
- * its size in 0.2, at most 4096. Structs only grow, at their end. Zero in a field means what the library did before the field existed.
- * If the struct is longer than this library knows, the unknown bytes must be zero. A non-zero field is invalid if its flag or operand
- * is off.
+ * its size in 0.2, at most 4096. Structs only grow, at their end. Zero in a field means what the library did before the field
+ * existed. If a struct is longer than this library knows, the bytes that it does not know must be zero. A non-zero field is invalid
+ * if its flag or operand is off.
  *
  * ABI. A program compiled against 0.x runs with every later 0.y of the same SONAME. Structs only grow. An ABI break changes the
  * SONAME. Values of enums and macros never change. The library runs only on 64-bit systems. Some features are declared, but no
@@ -48,8 +48,8 @@
  *
  * Errors. Each call returns a status. fa_last_error(h) is the message: which field, its value, and what was expected. *Invalid*
  * means that the call can never be right. *Unsupported* means that it is right, but this backend lacks it. If an error is found
- * before work starts, every output is untouched, and the handle stays usable. The library never prints, exits or aborts. OpenMP's
- * runtime ends the process if the system refuses it a thread. It has threads only if FA_POOL_OPENMP was chosen.
+ * before work starts, every output is untouched, and the handle stays usable. The library never prints, exits or aborts. Only with
+ * FA_POOL_OPENMP does OpenMP's runtime start threads. It ends the process if the system refuses it one.
  *
  * Threads. Different threads may use different handles. If two threads use one handle at once, this is detected and gives
  * FA_INVALID_STATE. On the CPU, a call shares its work with threads of a pool (FA_PARAM_THREAD_POOL), as many as it can get. If the
@@ -59,10 +59,10 @@
  * -Wl,-z,nodelete.
  *
  * The calling thread. A call restores rounding and other floating-point control (MXCSR, FPCR), exception flags, errno, signal mask,
- * affinity, and the configuration of AMX's tile registers. The contents of tile registers come back as zeros, because the ABI
- * preserves none across calls. Results depend on none of these. They are computed with rounding to nearest, with subnormal numbers
- * and without traps. Callbacks run with the thread's own settings. A caller must follow the ABI: a stack aligned to 16 bytes, a
- * clear direction flag, and SME's streaming mode off.
+ * affinity, and the configuration of AMX's tile registers. The contents of tile registers are zero after a call, because the ABI
+ * does not preserve them. Results do not depend on any of these settings: the library computes with rounding to nearest, with
+ * subnormal numbers and without traps. Callbacks run with the thread's own settings. A caller must follow the ABI: a stack aligned
+ * to 16 bytes, a clear direction flag, and SME's streaming mode off.
  *
  * Positions. Row i and key j count within their own sequence, after left padding. `off` places the diagonal: row i is on key
  * i + off.
@@ -230,8 +230,8 @@ FA_API fa_status_t fa_device_info(int32_t backend, int32_t device, fa_device_inf
 /* Parameters and facts of a handle. None of them changes what is computed. FA_PARAM_MAX_ISA and FA_PARAM_COUNT_WORK can change its
  * rounding. The number of threads and the pool change no bit. */
 enum {
-    FA_PARAM_THREADS = 1,     /* CPU threads, including the caller's, with any pool; 0: as many as OpenMP's maximum and the calling
-                                 thread's affinity allow */
+    FA_PARAM_THREADS = 1,     /* CPU threads, including the caller's, with any pool; 0: the smaller of OpenMP's maximum
+                                 (OMP_NUM_THREADS, omp_set_num_threads) and the number of CPUs that the calling thread may use */
     FA_PARAM_MAX_ISA = 2,     /* FA_ISA_…: highest instruction set to use; 0: the best one. If the CPU lacks it: FA_UNSUPPORTED */
     FA_PARAM_LOG_LEVEL = 3,   /* FA_LOG_… */
     FA_PARAM_COUNT_WORK = 4,  /* 1: forward calls count work and memory traffic into the FA_STAT_ figures (CPU backend). Counted
@@ -262,7 +262,7 @@ enum { /* instruction sets, 1 … 255; a family's levels ascend, with room betwe
     FA_ISA_NEON = 64,
     FA_ISA_NEON_BF16 = 68, /* with products of bf16 and of 8-bit integers: FEAT_BF16, FEAT_I8MM */
     FA_ISA_SVE = 72,
-    FA_ISA_SVE_BF16 = 76   /* the same, vectors of 256 or 512 bits */
+    FA_ISA_SVE_BF16 = 76   /* SVE with the same products; vectors of 256 or 512 bits */
 };
 /* The name of a level, such as "avx512_bf16", as FLASHATTN_MAX_ISA spells it; NULL: no such level. */
 FA_API const char* fa_isa_name(int32_t isa);
@@ -274,14 +274,14 @@ enum { /* thread pool */
                            makes call after call, they begin sooner: on 16 cores, calls take up to a fifth less time. If other threads
                            need the cores, calls take tens of times as long. With pauses between calls, they use tens of times as much
                            processor time.
-                           Only the calling thread computes inside a parallel region, and in a child of fork() if the parent had made
-                           calls, because runtimes hang there. GNU's runtime also hangs there if the parent used OpenMP
-                           by itself, which the library cannot see.
-                           A runtime ends the process if the system refuses it a thread. The library therefore starts as many threads
-                           beforehand and requests no more than it got. If other programs take the last ones in between, the process
-                           ends. A build without OpenMP: FA_UNSUPPORTED */
-    FA_POOL_OWN = 2,    /* one pool for all handles of the process, with at most one thread for each CPU but one. None of them works
-                           if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
+                           Only the calling thread computes inside a parallel region. The same holds in a child of fork() if the
+                           parent had made calls, because runtimes hang there. GNU's runtime also hangs in the child if the parent used
+                           OpenMP by itself, which the library cannot see.
+                           A runtime ends the process if the system refuses it a thread. The library therefore tests first how many
+                           threads the system grants, and requests no more from OpenMP. If other programs take the last ones in
+                           between, the process ends. A build without OpenMP: FA_UNSUPPORTED */
+    FA_POOL_OWN = 2,    /* one pool for all handles of the process. It has at most one thread less than there are CPUs. None of them
+                           works if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
                            waits for none that is slow to wake. Safe across fork() */
     FA_POOL_CALLER = 3  /* parallel_for; FA_INVALID_ARGUMENT if none was given */
 };
@@ -616,9 +616,9 @@ FA_API fa_status_t fa_backend_supports(int32_t backend, int32_t device, const fa
 /* Bytes of a workspace with which the call allocates nothing. They suffice for all lengths within the descriptor's maxima, and for
  * the current parameters. A workspace is aligned to 256 bytes, may hold any bytes, and serves one call at a time.
  * On CUDA, kernels are loaded when first used, and compiled first if the module has only PTX for the device, which takes seconds.
- * This function loads those that the call will launch with tensors aligned to 16 bytes, so that the call need not. The other
- * queries load nothing for it. If loading fails, the status is that of the call: FA_OUT_OF_MEMORY or FA_DEVICE_ERROR. *bytes is
- * then not written. */
+ * This function loads those that the call will launch with tensors aligned to 16 bytes, so that the call need not. If loading
+ * fails, the status is that of the call: FA_OUT_OF_MEMORY or FA_DEVICE_ERROR. *bytes is then not written. The other queries compile
+ * no kernel. On Hopper they may load one that is already compiled, to learn how many clusters of it fit on the GPU. */
 FA_API fa_status_t fa_workspace_size(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, uint64_t* bytes);
 /* Bytes from a pointer of the call's args to the end of the last element that the call may access there. They follow from
  * descriptor, sizes and strides alone, so a caller can compare them with the size of its buffer.
@@ -662,7 +662,8 @@ typedef struct fa_forward_args_s {
     const void* k;
     const void* v;
     void* o;                        /* rows of a padded q beyond its length are set to 0; gaps of a packed one are not written */
-    float* lse;                     /* natural logarithm, scale and sink included; −inf if o has no key or no row */
+    float* lse;                     /* natural logarithm, scale and sink included; −inf if a row has no key, or is padding beyond its
+                                       sequence's length */
     const void* q_tail;             /* the last dim_tail dims of q; q then holds only the others */
     const void* k_tail;             /* the same for k */
     const void* q_descale;          /* multiplies the stored values; see q_descale_stride. The products must stay finite in f32, and
@@ -680,7 +681,7 @@ typedef struct fa_forward_args_s {
     const int32_t* key_ranges;      /* pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in no range of its row
                                        is removed. Ranges of a row ascend and do not overlap. They may be empty, or reach beyond the
                                        keys */
-    const int32_t* key_list;        /* blocks of keys in which masks apply, in any order; −1: none. Each occurs at most
+    const int32_t* key_list;        /* blocks of keys in which masks apply, in any order; −1: an unused entry. Each occurs at most
                                        once in the two lists together (not checked: a repeated entry may count twice). With a list, a
                                        key in no entry is removed */
     const int32_t* key_list_count;  /* number of entries to read, up to list_max; without: list_max */
@@ -706,9 +707,9 @@ typedef struct fa_forward_args_s {
     void* stream;                   /* with FA_ARGS_STREAM */
     void* workspace;                /* NULL: the handle's own scratch memory, which grows as needed */
     uint64_t workspace_size;        /* bytes; at least what fa_workspace_size gives */
-    /* With dropout, for a call on a part of a whole problem: the position of its first row, key and head in the whole's mask. The
-     * call keeps what that mask keeps of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head
-     * + h; dropout_heads 0: heads_q. */
+    /* With dropout, if the call computes a part of a larger problem: where its first row, key and head are in the dropout mask of the
+     * larger problem. Row i, key j and head h of sequence b use that mask at row dropout_row + i, key dropout_key + j and batch_head =
+     * b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. */
     int64_t dropout_row;
     int64_t dropout_key;
     int64_t dropout_head;
@@ -791,8 +792,8 @@ FA_API fa_status_t fa_backward(fa_handle_t handle, const fa_attention_desc_t* de
 
 /* Merges partial results over disjoint sets of keys into the whole. Part p is an f32 o with its LSE, as fa_forward_ex writes them
  * with o_dtype = FA_F32 and FA_OPERAND_LSE. Parts are merged in ascending order. An LSE of −inf, below −2.35e38 or +inf means that
- * a part saw no key, and its o is ignored. A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both. So
- * does o_scale, which FA_MERGE_ACCUMULATE excludes.
+ * a part saw no key, and its o is ignored. A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both.
+ * o_scale, too, enters once. It is not allowed with FA_MERGE_ACCUMULATE.
  * These fields of the descriptor are read: batch, heads_q, seqlen_q, total_q, dim_v, o_dtype, o and LSE strides, and q_dtype for
  * the default of o_dtype. These operands are read: FA_OPERAND_LSE, _SINKS, _O_SCALE, _CU_SEQLENS_Q, _SEQUSED_Q. Any other operand
  * bit is allowed and ignored, so the forward's own descriptor can be used. */

@@ -284,7 +284,9 @@ struct ForwardArgs {
     ConstTensor k{};
     ConstTensor v{};
     Tensor o{}; /* rows of a padded q beyond its length are set to 0; gaps of a packed one are not written */
-    Span<float> lse{}; /* natural logarithm, scale and sink included; −inf if o has no key or no row */
+    /* natural logarithm, scale and sink included; −inf if a row has no key, or is padding beyond its
+     * sequence's length */
+    Span<float> lse{};
     ConstTensor q_tail{}; /* the last dim_tail dims of q; q then holds only the others */
     ConstTensor k_tail{}; /* the same for k */
     /* multiplies the stored values; see q_descale_stride. The products must stay finite in f32, and
@@ -306,7 +308,7 @@ struct ForwardArgs {
      * is removed. Ranges of a row ascend and do not overlap. They may be empty, or reach beyond the
      * keys */
     Span<const int32_t> key_ranges{};
-    /* blocks of keys in which masks apply, in any order; −1: none. Each occurs at most
+    /* blocks of keys in which masks apply, in any order; −1: an unused entry. Each occurs at most
      * once in the two lists together (not checked: a repeated entry may count twice). With a list, a
      * key in no entry is removed */
     Span<const int32_t> key_list{};
@@ -335,9 +337,9 @@ struct ForwardArgs {
     Span<uint32_t> device_status{};
     uint64_t dropout_seed = 0; /* see fa_dropout_mask; not used if dropout_p is 0 */
     uint64_t dropout_offset = 0; /* the same */
-    /* With dropout, for a call on a part of a whole problem: the position of its first row, key and head in the whole's mask. The
-     * call keeps what that mask keeps of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head
-     * + h; dropout_heads 0: heads_q. */
+    /* With dropout, if the call computes a part of a larger problem: where its first row, key and head are in the dropout mask of the
+     * larger problem. Row i, key j and head h of sequence b use that mask at row dropout_row + i, key dropout_key + j and batch_head =
+     * b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q. */
     int64_t dropout_row = 0;
     int64_t dropout_key = 0;
     int64_t dropout_head = 0;

@@ -19,7 +19,8 @@ type Forward struct {
 	V Tensor
 	// O: rows of a padded q beyond its length are set to 0; gaps of a packed one are not written
 	O Tensor
-	// LSE: natural logarithm, scale and sink included; −inf if o has no key or no row
+	// LSE: natural logarithm, scale and sink included; −inf if a row has no key, or is padding beyond its
+	// sequence's length
 	LSE []float32
 	// QTail: the last dim_tail dims of q; q then holds only the others
 	QTail Tensor
@@ -50,7 +51,7 @@ type Forward struct {
 	// is removed. Ranges of a row ascend and do not overlap. They may be empty, or reach beyond the
 	// keys
 	KeyRanges []int32
-	// KeyList: blocks of keys in which masks apply, in any order; −1: none. Each occurs at most
+	// KeyList: blocks of keys in which masks apply, in any order; −1: an unused entry. Each occurs at most
 	// once in the two lists together (not checked: a repeated entry may count twice). With a list, a
 	// key in no entry is removed
 	KeyList []int32
@@ -92,9 +93,9 @@ type Forward struct {
 	DropoutSeed uint64
 	// DropoutOffset: the same
 	DropoutOffset uint64
-	// DropoutRow: With dropout, for a call on a part of a whole problem: the position of its first row, key and head in the whole's mask. The
-	// call keeps what that mask keeps of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head
-	// + h; dropout_heads 0: heads_q.
+	// DropoutRow: With dropout, if the call computes a part of a larger problem: where its first row, key and head are in the dropout mask of the
+	// larger problem. Row i, key j and head h of sequence b use that mask at row dropout_row + i, key dropout_key + j and batch_head =
+	// b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q.
 	DropoutRow int64
 	// DropoutKey is as in flashattn.h.
 	DropoutKey int64

@@ -49,15 +49,15 @@ const (
 	// makes call after call, they begin sooner: on 16 cores, calls take up to a fifth less time. If other threads
 	// need the cores, calls take tens of times as long. With pauses between calls, they use tens of times as much
 	// processor time.
-	// Only the calling thread computes inside a parallel region, and in a child of fork() if the parent had made
-	// calls, because runtimes hang there. GNU's runtime also hangs there if the parent used OpenMP
-	// by itself, which the library cannot see.
-	// A runtime ends the process if the system refuses it a thread. The library therefore starts as many threads
-	// beforehand and requests no more than it got. If other programs take the last ones in between, the process
-	// ends. A build without OpenMP: FA_UNSUPPORTED
+	// Only the calling thread computes inside a parallel region. The same holds in a child of fork() if the
+	// parent had made calls, because runtimes hang there. GNU's runtime also hangs in the child if the parent used
+	// OpenMP by itself, which the library cannot see.
+	// A runtime ends the process if the system refuses it a thread. The library therefore tests first how many
+	// threads the system grants, and requests no more from OpenMP. If other programs take the last ones in
+	// between, the process ends. A build without OpenMP: FA_UNSUPPORTED
 	ThreadPoolOpenmp ThreadPool = C.FA_POOL_OPENMP
-	// ThreadPoolOwn: one pool for all handles of the process, with at most one thread for each CPU but one. None of them works
-	// if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
+	// ThreadPoolOwn: one pool for all handles of the process. It has at most one thread less than there are CPUs. None of them
+	// works if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
 	// waits for none that is slow to wake. Safe across fork()
 	ThreadPoolOwn ThreadPool = C.FA_POOL_OWN
 	// ThreadPoolCaller: parallel_for; FA_INVALID_ARGUMENT if none was given
@@ -227,8 +227,8 @@ type Param int32
 
 // Parameters are set and read; facts and figures are read.
 const (
-	// ParamThreads: CPU threads, including the caller's, with any pool; 0: as many as OpenMP's maximum and the calling
-	// thread's affinity allow
+	// ParamThreads: CPU threads, including the caller's, with any pool; 0: the smaller of OpenMP's maximum
+	// (OMP_NUM_THREADS, omp_set_num_threads) and the number of CPUs that the calling thread may use
 	ParamThreads Param = C.FA_PARAM_THREADS
 	// ParamMaxISA: FA_ISA_…: highest instruction set to use; 0: the best one. If the CPU lacks it: FA_UNSUPPORTED
 	ParamMaxISA Param = C.FA_PARAM_MAX_ISA

@@ -73,8 +73,8 @@ pub const FA_LOG_INFO: i32 = 2;
 /// one line a call
 pub const FA_LOG_DEBUG: i32 = 3;
 
-/// CPU threads, including the caller's, with any pool; 0: as many as OpenMP's maximum and the calling
-/// thread's affinity allow
+/// CPU threads, including the caller's, with any pool; 0: the smaller of OpenMP's maximum
+/// (OMP_NUM_THREADS, omp_set_num_threads) and the number of CPUs that the calling thread may use
 pub const FA_PARAM_THREADS: i32 = 1;
 /// FA_ISA_…: highest instruction set to use; 0: the best one. If the CPU lacks it: FA_UNSUPPORTED
 pub const FA_PARAM_MAX_ISA: i32 = 2;
@@ -119,7 +119,7 @@ pub const FA_ISA_NEON: i32 = 64;
 /// with products of bf16 and of 8-bit integers: FEAT_BF16, FEAT_I8MM
 pub const FA_ISA_NEON_BF16: i32 = 68;
 pub const FA_ISA_SVE: i32 = 72;
-/// the same, vectors of 256 or 512 bits
+/// SVE with the same products; vectors of 256 or 512 bits
 pub const FA_ISA_SVE_BF16: i32 = 76;
 
 /// FA_POOL_CALLER if parallel_for was given, else FA_POOL_OWN
@@ -129,15 +129,15 @@ pub const FA_POOL_AUTO: i32 = 0;
 /// makes call after call, they begin sooner: on 16 cores, calls take up to a fifth less time. If other threads
 /// need the cores, calls take tens of times as long. With pauses between calls, they use tens of times as much
 /// processor time.
-/// Only the calling thread computes inside a parallel region, and in a child of fork() if the parent had made
-/// calls, because runtimes hang there. GNU's runtime also hangs there if the parent used OpenMP
-/// by itself, which the library cannot see.
-/// A runtime ends the process if the system refuses it a thread. The library therefore starts as many threads
-/// beforehand and requests no more than it got. If other programs take the last ones in between, the process
-/// ends. A build without OpenMP: FA_UNSUPPORTED
+/// Only the calling thread computes inside a parallel region. The same holds in a child of fork() if the
+/// parent had made calls, because runtimes hang there. GNU's runtime also hangs in the child if the parent used
+/// OpenMP by itself, which the library cannot see.
+/// A runtime ends the process if the system refuses it a thread. The library therefore tests first how many
+/// threads the system grants, and requests no more from OpenMP. If other programs take the last ones in
+/// between, the process ends. A build without OpenMP: FA_UNSUPPORTED
 pub const FA_POOL_OPENMP: i32 = 1;
-/// one pool for all handles of the process, with at most one thread for each CPU but one. None of them works
-/// if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
+/// one pool for all handles of the process. It has at most one thread less than there are CPUs. None of them
+/// works if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
 /// waits for none that is slow to wake. Safe across fork()
 pub const FA_POOL_OWN: i32 = 2;
 /// parallel_for; FA_INVALID_ARGUMENT if none was given
@@ -585,7 +585,8 @@ pub struct fa_forward_args_t {
     pub v: *const c_void,
     /// rows of a padded q beyond its length are set to 0; gaps of a packed one are not written
     pub o: *mut c_void,
-    /// natural logarithm, scale and sink included; −inf if o has no key or no row
+    /// natural logarithm, scale and sink included; −inf if a row has no key, or is padding beyond its
+    /// sequence's length
     pub lse: *mut f32,
     /// the last dim_tail dims of q; q then holds only the others
     pub q_tail: *const c_void,
@@ -616,7 +617,7 @@ pub struct fa_forward_args_t {
     /// is removed. Ranges of a row ascend and do not overlap. They may be empty, or reach beyond the
     /// keys
     pub key_ranges: *const i32,
-    /// blocks of keys in which masks apply, in any order; −1: none. Each occurs at most
+    /// blocks of keys in which masks apply, in any order; −1: an unused entry. Each occurs at most
     /// once in the two lists together (not checked: a repeated entry may count twice). With a list, a
     /// key in no entry is removed
     pub key_list: *const i32,
@@ -664,9 +665,9 @@ pub struct fa_forward_args_t {
     pub workspace: *mut c_void,
     /// bytes; at least what fa_workspace_size gives
     pub workspace_size: u64,
-    /// With dropout, for a call on a part of a whole problem: the position of its first row, key and head in the whole's mask. The
-    /// call keeps what that mask keeps of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head
-    /// + h; dropout_heads 0: heads_q.
+    /// With dropout, if the call computes a part of a larger problem: where its first row, key and head are in the dropout mask of the
+    /// larger problem. Row i, key j and head h of sequence b use that mask at row dropout_row + i, key dropout_key + j and batch_head =
+    /// b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q.
     pub dropout_row: i64,
     pub dropout_key: i64,
     pub dropout_head: i64,
@@ -744,8 +745,8 @@ pub struct fa_backward_args_t {
 
 /// Merges partial results over disjoint sets of keys into the whole. Part p is an f32 o with its LSE, as fa_forward_ex writes them
 /// with o_dtype = FA_F32 and FA_OPERAND_LSE. Parts are merged in ascending order. An LSE of −inf, below −2.35e38 or +inf means that
-/// a part saw no key, and its o is ignored. A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both. So
-/// does o_scale, which FA_MERGE_ACCUMULATE excludes.
+/// a part saw no key, and its o is ignored. A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both.
+/// o_scale, too, enters once. It is not allowed with FA_MERGE_ACCUMULATE.
 /// These fields of the descriptor are read: batch, heads_q, seqlen_q, total_q, dim_v, o_dtype, o and LSE strides, and q_dtype for
 /// the default of o_dtype. These operands are read: FA_OPERAND_LSE, _SINKS, _O_SCALE, _CU_SEQLENS_Q, _SEQUSED_Q. Any other operand
 /// bit is allowed and ignored, so the forward's own descriptor can be used.
@@ -1012,9 +1013,9 @@ extern "C" {
     /// Bytes of a workspace with which the call allocates nothing. They suffice for all lengths within the descriptor's maxima, and for
     /// the current parameters. A workspace is aligned to 256 bytes, may hold any bytes, and serves one call at a time.
     /// On CUDA, kernels are loaded when first used, and compiled first if the module has only PTX for the device, which takes seconds.
-    /// This function loads those that the call will launch with tensors aligned to 16 bytes, so that the call need not. The other
-    /// queries load nothing for it. If loading fails, the status is that of the call: FA_OUT_OF_MEMORY or FA_DEVICE_ERROR. *bytes is
-    /// then not written.
+    /// This function loads those that the call will launch with tensors aligned to 16 bytes, so that the call need not. If loading
+    /// fails, the status is that of the call: FA_OUT_OF_MEMORY or FA_DEVICE_ERROR. *bytes is then not written. The other queries compile
+    /// no kernel. On Hopper they may load one that is already compiled, to learn how many clusters of it fit on the GPU.
     pub fn fa_workspace_size(handle: fa_handle_t, desc: *const fa_attention_desc_t, op: i32, bytes: *mut u64) -> fa_status_t;
     /// Bytes from a pointer of the call's args to the end of the last element that the call may access there. They follow from
     /// descriptor, sizes and strides alone, so a caller can compare them with the size of its buffer.

@@ -9,7 +9,8 @@ operands! {
     input of v_dtype v 0;
     /// rows of a padded q beyond its length are set to 0; gaps of a packed one are not written
     output of o_dtype o 0;
-    /// natural logarithm, scale and sink included; −inf if o has no key or no row
+    /// natural logarithm, scale and sink included; −inf if a row has no key, or is padding beyond its
+    /// sequence's length
     output f32 lse FA_OPERAND_LSE;
     /// the last dim_tail dims of q; q then holds only the others
     input of q_tail_dtype q_tail FA_OPERAND_Q_TAIL;
@@ -40,7 +41,7 @@ operands! {
     /// is removed. Ranges of a row ascend and do not overlap. They may be empty, or reach beyond the
     /// keys
     input i32 key_ranges FA_OPERAND_KEY_RANGES;
-    /// blocks of keys in which masks apply, in any order; −1: none. Each occurs at most
+    /// blocks of keys in which masks apply, in any order; −1: an unused entry. Each occurs at most
     /// once in the two lists together (not checked: a repeated entry may count twice). With a list, a
     /// key in no entry is removed
     input i32 key_list FA_OPERAND_KEY_LIST;
@@ -82,9 +83,9 @@ operands! {
     word dropout_seed;
     /// the same
     word dropout_offset;
-    /// With dropout, for a call on a part of a whole problem: the position of its first row, key and head in the whole's mask. The
-    /// call keeps what that mask keeps of row dropout_row + i, key dropout_key + j and batch_head = b * dropout_heads + dropout_head
-    /// + h; dropout_heads 0: heads_q.
+    /// With dropout, if the call computes a part of a larger problem: where its first row, key and head are in the dropout mask of the
+    /// larger problem. Row i, key j and head h of sequence b use that mask at row dropout_row + i, key dropout_key + j and batch_head =
+    /// b * dropout_heads + dropout_head + h; dropout_heads 0: heads_q.
     size dropout_row;
     /// As the field of this name in `flashattn.h`.
     size dropout_key;

@@ -33,15 +33,15 @@ choices! {
     /// makes call after call, they begin sooner: on 16 cores, calls take up to a fifth less time. If other threads
     /// need the cores, calls take tens of times as long. With pauses between calls, they use tens of times as much
     /// processor time.
-    /// Only the calling thread computes inside a parallel region, and in a child of fork() if the parent had made
-    /// calls, because runtimes hang there. GNU's runtime also hangs there if the parent used OpenMP
-    /// by itself, which the library cannot see.
-    /// A runtime ends the process if the system refuses it a thread. The library therefore starts as many threads
-    /// beforehand and requests no more than it got. If other programs take the last ones in between, the process
-    /// ends. A build without OpenMP: FA_UNSUPPORTED
+    /// Only the calling thread computes inside a parallel region. The same holds in a child of fork() if the
+    /// parent had made calls, because runtimes hang there. GNU's runtime also hangs in the child if the parent used
+    /// OpenMP by itself, which the library cannot see.
+    /// A runtime ends the process if the system refuses it a thread. The library therefore tests first how many
+    /// threads the system grants, and requests no more from OpenMP. If other programs take the last ones in
+    /// between, the process ends. A build without OpenMP: FA_UNSUPPORTED
     Openmp = FA_POOL_OPENMP,
-    /// one pool for all handles of the process, with at most one thread for each CPU but one. None of them works
-    /// if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
+    /// one pool for all handles of the process. It has at most one thread less than there are CPUs. None of them
+    /// works if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
     /// waits for none that is slow to wake. Safe across fork()
     Own = FA_POOL_OWN,
     /// parallel_for; FA_INVALID_ARGUMENT if none was given
