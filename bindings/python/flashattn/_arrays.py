@@ -92,7 +92,8 @@ def block_dtype(name: str) -> np.dtype[Any]:
     """The dtype of a k or v that holds ggml's blocks of 32 dims: "q4_0", "q4_1", "q5_0", "q5_1" or "q8_0"; or two dims in a byte, the
     even one in the low half: "e2m1", "i4" or "u4".
 
-    Such an array is (batch, keys, heads, dim / 32) or (…, dim / 2); bytes are seen so by `.view(flashattn.block_dtype("q8_0"))`.
+    Such an array is (batch, keys, heads, dim / 32) or (…, dim / 2). To see an array of bytes so, use
+    `.view(flashattn.block_dtype("q8_0"))`.
     """
     if name not in _UNITS:
         raise ValueError(f"name is {name!r}: expected {' or '.join(map(repr, _UNITS))}")

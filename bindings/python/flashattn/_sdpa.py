@@ -25,21 +25,24 @@ _NEED_WEIGHTS = list(inspect.signature(multi_head_attention_forward).parameters)
 
 
 class sdpa(TorchFunctionMode):
-    """Within it, torch.nn.functional.scaled_dot_product_attention is computed by the library, forward and backward:
+    """Within the block, the library computes torch.nn.functional.scaled_dot_product_attention, forward and backward:
 
         with flashattn.torch.sdpa():
             model(x)
 
-    In the thread that enters it and the threads of torch.nn.DataParallel: whoever calls SDPA there, torch's own modules and scripted ones
-    included, and programs of torch.compile, which is run anew for the block. Where a backward pass computes a forward again, as that
-    of torch.utils.checkpoint does, the block of the forward has it, also once that has ended.
-    Left to torch's own are calls that are not the library's: see `refusal`, which says for a call whether and why; attention weights
-    that torch.nn.MultiheadAttention returns with need_weights=True; scripted modules that take torch's fast path, in eval() without
-    gradients; and programs that torch.export or AOTInductor made of SDPA's parts before. With fallback=False they raise
-    NotImplementedError with that reason, but for programs that have nothing of SDPA left but products and a softmax.
-    An error of the library itself is raised, never caught.
-    Two things differ from torch's own. Dropout draws other numbers, from a seed of torch's generator. A row without any key is 0,
-    which it is in some of torch's backends and NaN in others.
+    The block acts on the thread that enters it and on the threads of torch.nn.DataParallel. There, every call of SDPA is replaced,
+    also in torch's own modules, in scripted modules, and in programs of torch.compile, which is run anew for the block. If a
+    backward pass computes a forward again, as torch.utils.checkpoint does, it computes attention as the first forward did, also
+    after the block has ended.
+
+    torch itself computes calls that the library does not take (types, shapes, transforms), attention weights that
+    torch.nn.MultiheadAttention returns with need_weights=True, scripted modules that take torch's fast path in eval() without
+    gradients, and programs that torch.export or AOTInductor lowered to torch's attention kernels before the block. With
+    fallback=False, these raise NotImplementedError with the reason. A program in which SDPA has been lowered to products and a
+    softmax cannot be noticed: torch computes it in either case.
+
+    An error of the library itself is raised, never caught. Two results differ from torch's. Dropout draws other numbers, from a
+    seed of torch's generator. A row without any key is 0, which it is in some of torch's backends and NaN in others.
     """
 
     def __init__(self, *, fallback: bool = True) -> None:

@@ -121,7 +121,7 @@ def attention(
             sees the keys in [begin, end) of one of its intervals. Intervals ascend and do not overlap. begin >= end is
             empty.
         key_list, full_list: integers (batch, list heads, blocks of list_rows rows, entries), packed without the batch: the
-            blocks of list_keys keys that rows see, in any order, −1 for none. In blocks of full_list, only the bias
+            blocks of list_keys keys that rows see, in any order; −1: unused. In blocks of full_list, only the bias
             applies. List heads divide heads. They are the indices of FlexAttention's BlockMask, with its block size, or
             with 1 and 1 the keys of each row.
         list_space: "slots": key_list holds places of a cache, page · page_size + row in the page, and k and v are
