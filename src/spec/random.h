@@ -35,15 +35,16 @@ FA_FN Dropout make_dropout(float p, uint64_t seed, uint64_t offset) {
 }
 
 // Words for keys [4 · quad, 4 · quad + 4) of a row.
-FA_FN Philox4 dropout_words(const Dropout& d, int64_t batch_head, int64_t row, int64_t quad) {
-    return philox(d.key0, d.key1, uint32_t(quad), uint32_t(row), uint32_t(uint64_t(batch_head)), uint32_t(uint64_t(batch_head) >> 32));
+FA_FN Philox4 dropout_words(const Dropout& dropout, int64_t batch_head, int64_t row, int64_t quad) {
+    return philox(dropout.key0, dropout.key1, uint32_t(quad), uint32_t(row), uint32_t(uint64_t(batch_head)),
+                  uint32_t(uint64_t(batch_head) >> 32));
 }
 
-FA_FN bool dropout_keeps(const Dropout& d, int64_t batch_head, int64_t row, int64_t key) {
-    const Philox4 w = dropout_words(d, batch_head, row, key >> 2);
+FA_FN bool dropout_keeps(const Dropout& dropout, int64_t batch_head, int64_t row, int64_t key) {
+    const Philox4 words = dropout_words(dropout, batch_head, row, key >> 2);
     // Chosen, not indexed: on a GPU, an array with a computed index lies in memory.
-    const uint32_t low = key & 1 ? w.word[1] : w.word[0], high = key & 1 ? w.word[3] : w.word[2];
-    return (key & 2 ? high : low) >= d.threshold;
+    const uint32_t low = key & 1 ? words.word[1] : words.word[0], high = key & 1 ? words.word[3] : words.word[2];
+    return (key & 2 ? high : low) >= dropout.threshold;
 }
 
 }  // namespace fa
