@@ -204,13 +204,13 @@ FA_FN KeyLocation locate_key(const Pages& pages, const Sequence& s, int64_t key)
 
 // The masks that are bands of keys, as the descriptor has them, but for the diagonal; and for a sequence.
 static inline MaskRule mask_rule(const Problem& p) {
-    MaskRule r{0, -1, -1, p.d.chunk};
+    MaskRule rule{0, -1, -1, p.d.chunk};
     if (p.d.flags & FA_WINDOW) {
-        r.left = p.d.window_left;
-        r.right = p.d.window_right;
+        rule.left = p.d.window_left;
+        rule.right = p.d.window_right;
     }
-    if (p.causal()) r.right = 0;
-    return r;
+    if (p.causal()) rule.right = 0;
+    return rule;
 }
 FA_FN MaskRule mask_rule(const MaskRule& rule, const Sequence& s) { return {s.off, rule.left, rule.right, rule.chunk}; }
 
