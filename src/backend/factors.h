@@ -79,17 +79,17 @@ FA_FN Scaling dynamic_scaling(const ValueRange& r, int32_t dtype, int32_t factor
 static inline Factors factors_of(const void* factor, const void* shift, int32_t dtype, const int64_t block[2], const int64_t stride[4]) {
     return {factor, shift, dtype, {block[0], block[1]}, {stride[0], stride[1], stride[2], stride[3]}};
 }
-static inline Factors q_factors(const Problem& p, const void* factor) {
-    return factors_of(p.has(FA_OPERAND_Q_DESCALE) ? factor : nullptr, nullptr, p.d.q_descale_dtype, p.d.q_descale_block,
-                      p.d.q_descale_stride);
+static inline Factors q_factors(const Problem& problem, const void* factor) {
+    return factors_of(problem.has(FA_OPERAND_Q_DESCALE) ? factor : nullptr, nullptr, problem.d.q_descale_dtype, problem.d.q_descale_block,
+                      problem.d.q_descale_stride);
 }
-static inline Factors k_factors(const Problem& p, const void* factor, const void* shift) {
-    return factors_of(p.has(FA_OPERAND_K_DESCALE) ? factor : nullptr, p.has(FA_OPERAND_K_SHIFT) ? shift : nullptr, p.d.k_descale_dtype,
-                      p.d.k_descale_block, p.d.k_descale_stride);
+static inline Factors k_factors(const Problem& problem, const void* factor, const void* shift) {
+    return factors_of(problem.has(FA_OPERAND_K_DESCALE) ? factor : nullptr, problem.has(FA_OPERAND_K_SHIFT) ? shift : nullptr,
+                      problem.d.k_descale_dtype, problem.d.k_descale_block, problem.d.k_descale_stride);
 }
-static inline Factors v_factors(const Problem& p, const void* factor, const void* shift) {
-    return factors_of(p.has(FA_OPERAND_V_DESCALE) ? factor : nullptr, p.has(FA_OPERAND_V_SHIFT) ? shift : nullptr, p.d.v_descale_dtype,
-                      p.d.v_descale_block, p.d.v_descale_stride);
+static inline Factors v_factors(const Problem& problem, const void* factor, const void* shift) {
+    return factors_of(problem.has(FA_OPERAND_V_DESCALE) ? factor : nullptr, problem.has(FA_OPERAND_V_SHIFT) ? shift : nullptr,
+                      problem.d.v_descale_dtype, problem.d.v_descale_block, problem.d.v_descale_stride);
 }
 
 }  // namespace fa

@@ -61,8 +61,8 @@ struct Problem {
 struct DropoutPlace {
     int64_t row, key, head, heads;
 };
-inline DropoutPlace dropout_place(const Problem& p, const fa_forward_args_t& a) {
-    return {a.dropout_row, a.dropout_key, a.dropout_head, a.dropout_heads > 0 ? a.dropout_heads : p.d.heads_q};
+inline DropoutPlace dropout_place(const Problem& problem, const fa_forward_args_t& a) {
+    return {a.dropout_row, a.dropout_key, a.dropout_head, a.dropout_heads > 0 ? a.dropout_heads : problem.d.heads_q};
 }
 
 // The factor of the products q·k, the scale or log2 e times it, as what q is multiplied by and what the products are. In q it costs nothing
@@ -88,11 +88,11 @@ FA_FN int64_t repeated(int64_t i, int64_t period) { return i < period ? i : i % 
 FA_FN int64_t pair_row(const int64_t period[2], const int64_t stride[4], int64_t batch, int64_t head, int64_t row) {
     return repeated(batch, period[0]) * stride[0] + repeated(head, period[1]) * stride[1] + row * stride[2];
 }
-FA_FN int64_t bias_row(const Problem& p, int64_t batch, int64_t head, int64_t row) {
-    return pair_row(p.d.bias_period, p.d.bias_stride, batch, head, row);
+FA_FN int64_t bias_row(const Problem& problem, int64_t batch, int64_t head, int64_t row) {
+    return pair_row(problem.d.bias_period, problem.d.bias_stride, batch, head, row);
 }
-FA_FN int64_t mask_row(const Problem& p, int64_t batch, int64_t head, int64_t row) {
-    return pair_row(p.d.mask_period, p.d.mask_stride, batch, head, row);
+FA_FN int64_t mask_row(const Problem& problem, int64_t batch, int64_t head, int64_t row) {
+    return pair_row(problem.d.mask_period, problem.d.mask_stride, batch, head, row);
 }
 // The first key that a mask of the last keys has a column for: all before it are kept.
 FA_FN int64_t first_masked_key(int64_t mask_keys, int64_t seqlen_k) { return mask_keys > 0 ? seqlen_k - mask_keys : 0; }
@@ -124,8 +124,9 @@ struct QuerySpans {
     int64_t seqlen, total;
     constexpr bool packed() const { return cu_seqlens != nullptr; }
 };
-static inline QuerySpans query_spans(const Problem& p, const int32_t* cu_seqlens, const int32_t* seqused) {
-    return {p.packed_q() ? cu_seqlens : nullptr, p.has(FA_OPERAND_SEQUSED_Q) ? seqused : nullptr, p.d.seqlen_q, p.d.total_q};
+static inline QuerySpans query_spans(const Problem& problem, const int32_t* cu_seqlens, const int32_t* seqused) {
+    return {problem.packed_q() ? cu_seqlens : nullptr, problem.has(FA_OPERAND_SEQUSED_Q) ? seqused : nullptr, problem.d.seqlen_q,
+            problem.d.total_q};
 }
 FA_FN Span span_of(const QuerySpans& q, int64_t b) {
     Span s{0, q.seqlen};
@@ -146,19 +147,19 @@ struct SequenceTable {
     int32_t alignment;     // FA_ALIGN_…
     constexpr bool packed_k() const { return cu_seqlens_k != nullptr; }
 };
-static inline SequenceTable sequence_table(const Problem& p, const fa_forward_args_t& a) {
-    const auto given = [&](uint64_t operand, const int32_t* array) { return p.has(operand) ? array : nullptr; };
+static inline SequenceTable sequence_table(const Problem& problem, const fa_forward_args_t& a) {
+    const auto given = [&](uint64_t operand, const int32_t* array) { return problem.has(operand) ? array : nullptr; };
     SequenceTable t;
-    t.q = query_spans(p, a.cu_seqlens_q, a.seqused_q);
+    t.q = query_spans(problem, a.cu_seqlens_q, a.seqused_q);
     t.cu_seqlens_k = given(FA_OPERAND_CU_SEQLENS_K, a.cu_seqlens_k);
     t.seqused_k = given(FA_OPERAND_SEQUSED_K, a.seqused_k);
     t.leftpad_k = given(FA_OPERAND_LEFTPAD_K, a.leftpad_k);
     t.kv_batch_idx = given(FA_OPERAND_KV_BATCH_IDX, a.kv_batch_idx);
-    t.causal_offset = p.d.alignment == FA_ALIGN_EXPLICIT ? a.causal_offset : nullptr;
-    t.seqlen_k = p.d.seqlen_k;
-    t.total_k = p.d.total_k;
-    t.kv_sequences = p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
-    t.alignment = p.d.alignment;
+    t.causal_offset = problem.d.alignment == FA_ALIGN_EXPLICIT ? a.causal_offset : nullptr;
+    t.seqlen_k = problem.d.seqlen_k;
+    t.total_k = problem.d.total_k;
+    t.kv_sequences = problem.has(FA_OPERAND_KV_BATCH_IDX) ? problem.d.kv_batch : problem.d.batch;
+    t.alignment = problem.d.alignment;
     return t;
 }
 
@@ -189,8 +190,8 @@ struct Pages {
     const int32_t* table;  // [sequence][row_stride]; NULL: keys lie one behind the other
     int64_t row_stride, size, count;
 };
-static inline Pages pages_of(const Problem& p, const int32_t* table) {
-    return {p.has(FA_OPERAND_PAGE_TABLE) ? table : nullptr, p.d.page_table_stride, p.d.page_size, p.d.num_pages};
+static inline Pages pages_of(const Problem& problem, const int32_t* table) {
+    return {problem.has(FA_OPERAND_PAGE_TABLE) ? table : nullptr, problem.d.page_table_stride, problem.d.page_size, problem.d.num_pages};
 }
 // Slots count from the sequence's first, left padding included. Three hot paths of GPUs look pages up by themselves, in 32 bits, since
 // their dispatch has checked that all numbers fit: find_vec_offsets (gpu/mma/block.h), the copy path of append_rows (gpu/rows/append.h),
@@ -203,13 +204,13 @@ FA_FN KeyLocation locate_slot(const Pages& pages, int64_t kv_index, int64_t slot
 FA_FN KeyLocation locate_key(const Pages& pages, const Sequence& s, int64_t key) { return locate_slot(pages, s.kv_index, s.k_begin + key); }
 
 // The masks that are bands of keys, as the descriptor has them, but for the diagonal; and for a sequence.
-static inline MaskRule mask_rule(const Problem& p) {
-    MaskRule rule{0, -1, -1, p.d.chunk};
-    if (p.d.flags & FA_WINDOW) {
-        rule.left = p.d.window_left;
-        rule.right = p.d.window_right;
+static inline MaskRule mask_rule(const Problem& problem) {
+    MaskRule rule{0, -1, -1, problem.d.chunk};
+    if (problem.d.flags & FA_WINDOW) {
+        rule.left = problem.d.window_left;
+        rule.right = problem.d.window_right;
     }
-    if (p.causal()) rule.right = 0;
+    if (problem.causal()) rule.right = 0;
     return rule;
 }
 FA_FN MaskRule mask_rule(const MaskRule& rule, const Sequence& s) { return {s.off, rule.left, rule.right, rule.chunk}; }
@@ -226,11 +227,11 @@ static inline RowStrides lse_strides(const int64_t stride[3], bool packed) { ret
 FA_FN int64_t query_index(const RowStrides& strides, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
     return strides.index(batch, s.q_begin + row, head);
 }
-FA_FN int64_t query_index(const Problem& p, const int64_t stride[4], const Sequence& s, int64_t batch, int64_t row, int64_t head) {
-    return (p.packed_q() ? 0 : batch * stride[0]) + (s.q_begin + row) * stride[1] + head * stride[2];
+FA_FN int64_t query_index(const Problem& problem, const int64_t stride[4], const Sequence& s, int64_t batch, int64_t row, int64_t head) {
+    return (problem.packed_q() ? 0 : batch * stride[0]) + (s.q_begin + row) * stride[1] + head * stride[2];
 }
-FA_FN int64_t lse_index(const Problem& p, const int64_t stride[3], const Sequence& s, int64_t batch, int64_t row, int64_t head) {
-    return (p.packed_q() ? 0 : batch * stride[0]) + head * stride[1] + (s.q_begin + row) * stride[2];
+FA_FN int64_t lse_index(const Problem& problem, const int64_t stride[3], const Sequence& s, int64_t batch, int64_t row, int64_t head) {
+    return (problem.packed_q() ? 0 : batch * stride[0]) + head * stride[1] + (s.q_begin + row) * stride[2];
 }
 
 }  // namespace fa

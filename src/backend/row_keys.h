@@ -11,9 +11,9 @@ struct KeyRanges {
     RowStrides rows;        // in pairs
     int64_t max, interval;  // intervals of a row, and pairs between two
 };
-static inline KeyRanges key_ranges(const Problem& p, const fa_forward_args_t& a) {
-    const int64_t* s = p.d.key_range_stride;
-    return {p.has(FA_OPERAND_KEY_RANGES) ? a.key_ranges : nullptr, lse_strides(s, p.packed_q()), p.d.key_range_max, s[3]};
+static inline KeyRanges key_ranges(const Problem& problem, const fa_forward_args_t& a) {
+    const int64_t* s = problem.d.key_range_stride;
+    return {problem.has(FA_OPERAND_KEY_RANGES) ? a.key_ranges : nullptr, lse_strides(s, problem.packed_q()), problem.d.key_range_max, s[3]};
 }
 // What they leave a row, whose first pair is number `row`, of keys [key, key + 64).
 FA_FN uint64_t range_bits(const KeyRanges& r, int64_t row, int64_t key) {
@@ -60,27 +60,27 @@ struct KeyLists {
     int64_t heads, heads_per_list;  // list heads of a sequence, query heads that share one
     int64_t batches, list_heads;    // of which there are lists: 1 where all share them
 };
-static inline KeyLists key_lists(const Problem& p, void* memory) {
-    const fa_attention_desc_t& d = p.d;
+static inline KeyLists key_lists(const Problem& problem, void* memory) {
+    const fa_attention_desc_t& d = problem.d;
     KeyLists l{};
-    if (!p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST) || p.slots()) return l;
+    if (!problem.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST) || problem.slots()) return l;
     l.words = static_cast<uint64_t*>(memory);
     l.row_block = d.list_rows;
     l.key_block = d.list_keys;
     l.key_blocks = ceil_div(d.seqlen_k, d.list_keys);
     const int64_t width = l.key_blocks / kWordKeys + 2;  // one beyond the last bit, which unaligned reads may touch
-    l.masked = p.has(FA_OPERAND_KEY_LIST) ? 0 : -1;
-    l.full = p.has(FA_OPERAND_FULL_LIST) ? (l.masked + 1) * width : -1;
+    l.masked = problem.has(FA_OPERAND_KEY_LIST) ? 0 : -1;
+    l.full = problem.has(FA_OPERAND_FULL_LIST) ? (l.masked + 1) * width : -1;
     l.size = width * (l.masked == 0 && l.full > 0 ? 2 : 1);
-    l.row_blocks = ceil_div(p.packed_q() ? d.total_q : d.seqlen_q, d.list_rows);
-    l.batches = p.packed_q() ? 1 : d.list_stride[0] == 0 && d.list_count_stride[0] == 0 ? min_of(d.batch, 1) : d.batch;
+    l.row_blocks = ceil_div(problem.packed_q() ? d.total_q : d.seqlen_q, d.list_rows);
+    l.batches = problem.packed_q() ? 1 : d.list_stride[0] == 0 && d.list_count_stride[0] == 0 ? min_of(d.batch, 1) : d.batch;
     l.list_heads = d.list_stride[1] == 0 && d.list_count_stride[1] == 0 ? 1 : d.list_heads;
     l.heads_per_list = d.heads_q / d.list_heads;
     l.count = l.batches * l.list_heads * l.row_blocks;
     return l;
 }
-static inline int64_t key_list_bytes(const Problem& p) {
-    const KeyLists l = key_lists(p, nullptr);
+static inline int64_t key_list_bytes(const Problem& problem) {
+    const KeyLists l = key_lists(problem, nullptr);
     return l.count * l.size * int64_t(sizeof(uint64_t));
 }
 // The bits of the list that a row of a sequence has.
@@ -178,16 +178,16 @@ struct ListTable {
     const int32_t *entries[2], *counts[2];
     int64_t stride[4], count_stride[3], most;
 };
-static inline ListTable list_table(const Problem& p, const fa_forward_args_t& a) {
-    const auto given = [&](uint64_t operand, const int32_t* array) { return p.has(operand) ? array : nullptr; };
+static inline ListTable list_table(const Problem& problem, const fa_forward_args_t& a) {
+    const auto given = [&](uint64_t operand, const int32_t* array) { return problem.has(operand) ? array : nullptr; };
     ListTable t{};
     t.entries[0] = given(FA_OPERAND_KEY_LIST, a.key_list);
     t.entries[1] = given(FA_OPERAND_FULL_LIST, a.full_list);
     t.counts[0] = given(FA_OPERAND_KEY_LIST_COUNT, a.key_list_count);
     t.counts[1] = given(FA_OPERAND_FULL_LIST_COUNT, a.full_list_count);
-    for (int i = 0; i < 4; i++) t.stride[i] = p.d.list_stride[i];
-    for (int i = 0; i < 3; i++) t.count_stride[i] = p.d.list_count_stride[i];
-    t.most = p.d.list_max;
+    for (int i = 0; i < 4; i++) t.stride[i] = problem.d.list_stride[i];
+    for (int i = 0; i < 3; i++) t.count_stride[i] = problem.d.list_count_stride[i];
+    t.most = problem.d.list_max;
     return t;
 }
 FA_FN ListSource list_source(const ListTable& t, int64_t batch, int64_t head, int64_t block, int full) {
@@ -210,9 +210,10 @@ struct SlotLists {
     int64_t page_size, slots;  // of a page, and of the cache
     constexpr bool any() const { return row_block > 0; }
 };
-static inline SlotLists slot_lists(const Problem& p, const fa_forward_args_t& a) {
-    if (!p.slots()) return {};
-    return {list_table(p, a), p.d.list_rows, p.d.heads_q / p.d.list_heads, p.d.page_size, p.d.num_pages * p.d.page_size};
+static inline SlotLists slot_lists(const Problem& problem, const fa_forward_args_t& a) {
+    if (!problem.slots()) return {};
+    return {list_table(problem, a), problem.d.list_rows, problem.d.heads_q / problem.d.list_heads, problem.d.page_size,
+            problem.d.num_pages * problem.d.page_size};
 }
 FA_FN ListSource slots_of(const SlotLists& l, const Sequence& s, int64_t batch, int64_t head, int64_t row) {
     return list_source(l.table, batch, head / l.heads_per_list, (s.q_begin + row) / l.row_block, 0);
@@ -229,10 +230,11 @@ struct GatheredLists {
     constexpr bool any() const { return lists.any(); }
     constexpr bool blocks() const { return block > 1; }
 };
-static inline GatheredLists gathered_lists(const Problem& p, const fa_forward_args_t& a) {
-    return {{list_table(p, a), p.d.list_rows, p.d.heads_q / p.d.list_heads, p.d.page_size, p.d.num_pages * p.d.page_size},
-            p.slots(),
-            p.d.list_keys};
+static inline GatheredLists gathered_lists(const Problem& problem, const fa_forward_args_t& a) {
+    return {{list_table(problem, a), problem.d.list_rows, problem.d.heads_q / problem.d.list_heads, problem.d.page_size,
+             problem.d.num_pages * problem.d.page_size},
+            problem.slots(),
+            problem.d.list_keys};
 }
 FA_FN ListSource full_blocks_of(const SlotLists& l, const Sequence& s, int64_t batch, int64_t head, int64_t row) {
     return list_source(l.table, batch, head / l.heads_per_list, (s.q_begin + row) / l.row_block, 1);
@@ -248,20 +250,20 @@ FA_FN KeyLocation locate_entry(const GatheredLists& g, const Pages& pages, const
 struct RowTiles {
     int64_t rows, period, of_period;  // of_period: tiles
 };
-static inline RowTiles row_tiles(const Problem& p, int64_t rows, bool gathers) {
-    const int64_t period = gathers ? p.d.list_rows * p.group : INT64_MAX;
+static inline RowTiles row_tiles(const Problem& problem, int64_t rows, bool gathers) {
+    const int64_t period = gathers ? problem.d.list_rows * problem.group : INT64_MAX;
     return {rows, period, ceil_div(period, rows)};
 }
-static inline RowTiles row_tiles(const Problem& p, int64_t rows) { return row_tiles(p, rows, p.slots()); }
+static inline RowTiles row_tiles(const Problem& problem, int64_t rows) { return row_tiles(problem, rows, problem.slots()); }
 FA_FN int64_t tile_count(const RowTiles& t, int64_t rows) { return rows / t.period * t.of_period + ceil_div(rows % t.period, t.rows); }
 FA_FN int64_t tile_begin(const RowTiles& t, int64_t tile) { return tile / t.of_period * t.period + tile % t.of_period * t.rows; }
 FA_FN int64_t tile_end(const RowTiles& t, int64_t tile) {
     return min_of(tile_begin(t, tile) + t.rows, (tile / t.of_period + 1) * t.period);
 }
 // The most rows that tiles may share: of a sequence and kv head, or of a list whose entries they gather.
-static inline int64_t rows_together(const Problem& p, bool gathers) {
-    return (gathers ? min_of(p.d.list_rows, p.d.seqlen_q) : p.d.seqlen_q) * p.group;
+static inline int64_t rows_together(const Problem& problem, bool gathers) {
+    return (gathers ? min_of(problem.d.list_rows, problem.d.seqlen_q) : problem.d.seqlen_q) * problem.group;
 }
-static inline int64_t rows_together(const Problem& p) { return rows_together(p, p.slots()); }
+static inline int64_t rows_together(const Problem& problem) { return rows_together(problem, problem.slots()); }
 
 }  // namespace fa
