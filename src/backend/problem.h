@@ -61,8 +61,8 @@ struct Problem {
 struct DropoutPlace {
     int64_t row, key, head, heads;
 };
-inline DropoutPlace dropout_place(const Problem& problem, const fa_forward_args_t& a) {
-    return {a.dropout_row, a.dropout_key, a.dropout_head, a.dropout_heads > 0 ? a.dropout_heads : problem.d.heads_q};
+inline DropoutPlace dropout_place(const Problem& problem, const fa_forward_args_t& args) {
+    return {args.dropout_row, args.dropout_key, args.dropout_head, args.dropout_heads > 0 ? args.dropout_heads : problem.d.heads_q};
 }
 
 // The factor of the products q·k, the scale or log2 e times it, as what q is multiplied by and what the products are. In q it costs nothing
@@ -147,15 +147,15 @@ struct SequenceTable {
     int32_t alignment;     // FA_ALIGN_…
     constexpr bool packed_k() const { return cu_seqlens_k != nullptr; }
 };
-static inline SequenceTable sequence_table(const Problem& problem, const fa_forward_args_t& a) {
+static inline SequenceTable sequence_table(const Problem& problem, const fa_forward_args_t& args) {
     const auto given = [&](uint64_t operand, const int32_t* array) { return problem.has(operand) ? array : nullptr; };
     SequenceTable t;
-    t.q = query_spans(problem, a.cu_seqlens_q, a.seqused_q);
-    t.cu_seqlens_k = given(FA_OPERAND_CU_SEQLENS_K, a.cu_seqlens_k);
-    t.seqused_k = given(FA_OPERAND_SEQUSED_K, a.seqused_k);
-    t.leftpad_k = given(FA_OPERAND_LEFTPAD_K, a.leftpad_k);
-    t.kv_batch_idx = given(FA_OPERAND_KV_BATCH_IDX, a.kv_batch_idx);
-    t.causal_offset = problem.d.alignment == FA_ALIGN_EXPLICIT ? a.causal_offset : nullptr;
+    t.q = query_spans(problem, args.cu_seqlens_q, args.seqused_q);
+    t.cu_seqlens_k = given(FA_OPERAND_CU_SEQLENS_K, args.cu_seqlens_k);
+    t.seqused_k = given(FA_OPERAND_SEQUSED_K, args.seqused_k);
+    t.leftpad_k = given(FA_OPERAND_LEFTPAD_K, args.leftpad_k);
+    t.kv_batch_idx = given(FA_OPERAND_KV_BATCH_IDX, args.kv_batch_idx);
+    t.causal_offset = problem.d.alignment == FA_ALIGN_EXPLICIT ? args.causal_offset : nullptr;
     t.seqlen_k = problem.d.seqlen_k;
     t.total_k = problem.d.total_k;
     t.kv_sequences = problem.has(FA_OPERAND_KV_BATCH_IDX) ? problem.d.kv_batch : problem.d.batch;

@@ -11,9 +11,10 @@ struct KeyRanges {
     RowStrides rows;        // in pairs
     int64_t max, interval;  // intervals of a row, and pairs between two
 };
-static inline KeyRanges key_ranges(const Problem& problem, const fa_forward_args_t& a) {
+static inline KeyRanges key_ranges(const Problem& problem, const fa_forward_args_t& args) {
     const int64_t* s = problem.d.key_range_stride;
-    return {problem.has(FA_OPERAND_KEY_RANGES) ? a.key_ranges : nullptr, lse_strides(s, problem.packed_q()), problem.d.key_range_max, s[3]};
+    return {problem.has(FA_OPERAND_KEY_RANGES) ? args.key_ranges : nullptr, lse_strides(s, problem.packed_q()), problem.d.key_range_max,
+            s[3]};
 }
 // What they leave a row, whose first pair is number `row`, of keys [key, key + 64).
 FA_FN uint64_t range_bits(const KeyRanges& r, int64_t row, int64_t key) {
@@ -178,13 +179,13 @@ struct ListTable {
     const int32_t *entries[2], *counts[2];
     int64_t stride[4], count_stride[3], most;
 };
-static inline ListTable list_table(const Problem& problem, const fa_forward_args_t& a) {
+static inline ListTable list_table(const Problem& problem, const fa_forward_args_t& args) {
     const auto given = [&](uint64_t operand, const int32_t* array) { return problem.has(operand) ? array : nullptr; };
     ListTable t{};
-    t.entries[0] = given(FA_OPERAND_KEY_LIST, a.key_list);
-    t.entries[1] = given(FA_OPERAND_FULL_LIST, a.full_list);
-    t.counts[0] = given(FA_OPERAND_KEY_LIST_COUNT, a.key_list_count);
-    t.counts[1] = given(FA_OPERAND_FULL_LIST_COUNT, a.full_list_count);
+    t.entries[0] = given(FA_OPERAND_KEY_LIST, args.key_list);
+    t.entries[1] = given(FA_OPERAND_FULL_LIST, args.full_list);
+    t.counts[0] = given(FA_OPERAND_KEY_LIST_COUNT, args.key_list_count);
+    t.counts[1] = given(FA_OPERAND_FULL_LIST_COUNT, args.full_list_count);
     for (int i = 0; i < 4; i++) t.stride[i] = problem.d.list_stride[i];
     for (int i = 0; i < 3; i++) t.count_stride[i] = problem.d.list_count_stride[i];
     t.most = problem.d.list_max;
@@ -210,9 +211,9 @@ struct SlotLists {
     int64_t page_size, slots;  // of a page, and of the cache
     constexpr bool any() const { return row_block > 0; }
 };
-static inline SlotLists slot_lists(const Problem& problem, const fa_forward_args_t& a) {
+static inline SlotLists slot_lists(const Problem& problem, const fa_forward_args_t& args) {
     if (!problem.slots()) return {};
-    return {list_table(problem, a), problem.d.list_rows, problem.d.heads_q / problem.d.list_heads, problem.d.page_size,
+    return {list_table(problem, args), problem.d.list_rows, problem.d.heads_q / problem.d.list_heads, problem.d.page_size,
             problem.d.num_pages * problem.d.page_size};
 }
 FA_FN ListSource slots_of(const SlotLists& l, const Sequence& s, int64_t batch, int64_t head, int64_t row) {
@@ -230,8 +231,8 @@ struct GatheredLists {
     constexpr bool any() const { return lists.any(); }
     constexpr bool blocks() const { return block > 1; }
 };
-static inline GatheredLists gathered_lists(const Problem& problem, const fa_forward_args_t& a) {
-    return {{list_table(problem, a), problem.d.list_rows, problem.d.heads_q / problem.d.list_heads, problem.d.page_size,
+static inline GatheredLists gathered_lists(const Problem& problem, const fa_forward_args_t& args) {
+    return {{list_table(problem, args), problem.d.list_rows, problem.d.heads_q / problem.d.list_heads, problem.d.page_size,
              problem.d.num_pages * problem.d.page_size},
             problem.slots(),
             problem.d.list_keys};
