@@ -28,11 +28,12 @@ struct MoveLoops {
     MoveLoop loop[4];
     int count = 0;
 
-    MoveLoops(const fa_conversion_t& c, const MoveLoop& inner, int64_t from_unit, int64_t to_unit) {
+    MoveLoops(const fa_conversion_t& conversion, const MoveLoop& inner, int64_t from_unit, int64_t to_unit) {
         loop[count++] = inner;
         for (int i = 0; i < 3; i++) {
-            if (c.size[i] == 1) continue;
-            const MoveLoop next{c.size[i], c.x ? c.x_stride[i] * from_unit : 0, c.out_stride[i] * to_unit};
+            if (conversion.size[i] == 1) continue;
+            const MoveLoop next{conversion.size[i], conversion.x ? conversion.x_stride[i] * from_unit : 0,
+                                conversion.out_stride[i] * to_unit};
             int at = count++;
             for (; at > 1 && loop[at - 1].to > next.to; at--) loop[at] = loop[at - 1];
             loop[at] = next;
@@ -40,7 +41,8 @@ struct MoveLoops {
         int last = 0;
         for (int i = 1; i < count; i++) {
             MoveLoop& within = loop[last];
-            if (goes_on(loop[i].to, within.n, within.to) && (!c.x || goes_on(loop[i].from, within.n, within.from))) within.n *= loop[i].n;
+            if (goes_on(loop[i].to, within.n, within.to) && (!conversion.x || goes_on(loop[i].from, within.n, within.from)))
+                within.n *= loop[i].n;
             else loop[++last] = loop[i];
         }
         count = last + 1;
@@ -50,49 +52,50 @@ struct MoveLoops {
     static bool goes_on(int64_t next, int64_t n, int64_t step) { return uint64_t(next) == uint64_t(n) * uint64_t(step); }
 
     // The largest power of two that divides all addresses but the innermost loop's.
-    int64_t alignment(const fa_conversion_t& c, bool of_to) const {
-        int64_t bits = reinterpret_cast<intptr_t>(of_to ? c.out : c.x);
+    int64_t alignment(const fa_conversion_t& conversion, bool of_to) const {
+        int64_t bits = reinterpret_cast<intptr_t>(of_to ? conversion.out : conversion.x);
         for (int i = 1; i < count; i++) bits |= of_to ? loop[i].to : loop[i].from;
         return bits == 0 ? kLongestWord : bits & -bits;
     }
 };
 
 // Of a checked conversion. No words: there is nothing to do.
-inline Move move_of(const fa_conversion_t& c) {
-    Move m{};
-    m.from = static_cast<const char*>(c.x);
-    m.to = static_cast<char*>(c.out);
-    m.from_dtype = c.x ? c.x_dtype : c.out_dtype;
-    m.to_dtype = c.out_dtype;
-    m.accumulate = (c.flags & FA_CONVERT_ACCUMULATE) != 0;
-    const bool empty = c.size[0] == 0 || c.size[1] == 0 || c.size[2] == 0 || c.size[3] == 0;
-    if (empty || (m.accumulate && !c.x)) return m;  // strides that nobody steps along may be anything
-    const int64_t from_unit = type_bytes(m.from_dtype), to_unit = type_bytes(c.out_dtype), units = c.size[3] / unit_dims(c.out_dtype);
-    const bool copies = m.from_dtype == c.out_dtype && !m.accumulate;
-    MoveLoops loops(c, copies ? MoveLoop{units * to_unit, 1, 1} : MoveLoop{units, from_unit, to_unit}, from_unit, to_unit);
+inline Move move_of(const fa_conversion_t& conversion) {
+    Move move{};
+    move.from = static_cast<const char*>(conversion.x);
+    move.to = static_cast<char*>(conversion.out);
+    move.from_dtype = conversion.x ? conversion.x_dtype : conversion.out_dtype;
+    move.to_dtype = conversion.out_dtype;
+    move.accumulate = (conversion.flags & FA_CONVERT_ACCUMULATE) != 0;
+    const bool empty = conversion.size[0] == 0 || conversion.size[1] == 0 || conversion.size[2] == 0 || conversion.size[3] == 0;
+    if (empty || (move.accumulate && !conversion.x)) return move;  // strides that nobody steps along may be anything
+    const int64_t from_unit = type_bytes(move.from_dtype), to_unit = type_bytes(conversion.out_dtype),
+                  units = conversion.size[3] / unit_dims(conversion.out_dtype);
+    const bool copies = move.from_dtype == conversion.out_dtype && !move.accumulate;
+    MoveLoops loops(conversion, copies ? MoveLoop{units * to_unit, 1, 1} : MoveLoop{units, from_unit, to_unit}, from_unit, to_unit);
     MoveLoop& inner = loops.loop[0];
     const auto smaller = [](int64_t a, int64_t b) { return a < b ? a : b; };
-    const int64_t from_alignment = loops.alignment(c, false), to_alignment = loops.alignment(c, true);
+    const int64_t from_alignment = loops.alignment(conversion, false), to_alignment = loops.alignment(conversion, true);
     if (copies) {
-        const int64_t bytes = smaller(smaller(c.x ? from_alignment : kLongestWord, to_alignment), kLongestWord);
-        m.copy_bytes = int32_t(smaller(bytes, inner.n & -inner.n));
-        m.elements = 1;
-        inner = {inner.n / m.copy_bytes, m.copy_bytes, m.copy_bytes};
+        const int64_t bytes = smaller(smaller(conversion.x ? from_alignment : kLongestWord, to_alignment), kLongestWord);
+        move.copy_bytes = int32_t(smaller(bytes, inner.n & -inner.n));
+        move.elements = 1;
+        inner = {inner.n / move.copy_bytes, move.copy_bytes, move.copy_bytes};
     } else {
         const bool together = inner.n % kWordElements == 0 && from_alignment % (kWordElements * from_unit) == 0 &&
                               to_alignment % (kWordElements * to_unit) == 0;
-        m.elements = together ? int32_t(kWordElements) : 1;
-        inner = {inner.n / m.elements, m.elements * from_unit, m.elements * to_unit};
+        move.elements = together ? int32_t(kWordElements) : 1;
+        inner = {inner.n / move.elements, move.elements * from_unit, move.elements * to_unit};
     }
-    m.words = 1;
+    move.words = 1;
     for (int i = 0; i < 4; i++) {
-        const MoveLoop l = i < loops.count ? loops.loop[i] : MoveLoop{1, 0, 0};
-        m.size[i] = l.n;
-        m.from_stride[i] = l.from;
-        m.to_stride[i] = l.to;
-        m.words *= l.n;
+        const MoveLoop loop = i < loops.count ? loops.loop[i] : MoveLoop{1, 0, 0};
+        move.size[i] = loop.n;
+        move.from_stride[i] = loop.from;
+        move.to_stride[i] = loop.to;
+        move.words *= loop.n;
     }
-    return m;
+    return move;
 }
 
 }  // namespace fa
