@@ -165,19 +165,19 @@ static inline SequenceTable sequence_table(const Problem& problem, const fa_forw
 
 FA_FN Sequence sequence_of(const SequenceTable& t, int64_t b) {
     const Span q = span_of(t.q, b);
-    Sequence s;
-    s.q_begin = q.begin;
-    s.q_len = q.length;
-    s.k_begin = t.packed_k() ? t.cu_seqlens_k[b] : 0;
-    s.k_len = t.packed_k() ? t.cu_seqlens_k[b + 1] - s.k_begin : t.seqlen_k;
-    if (t.seqused_k) s.k_len = t.seqused_k[b];
+    Sequence sequence;
+    sequence.q_begin = q.begin;
+    sequence.q_len = q.length;
+    sequence.k_begin = t.packed_k() ? t.cu_seqlens_k[b] : 0;
+    sequence.k_len = t.packed_k() ? t.cu_seqlens_k[b + 1] - sequence.k_begin : t.seqlen_k;
+    if (t.seqused_k) sequence.k_len = t.seqused_k[b];
     if (t.leftpad_k) {
-        s.k_begin += t.leftpad_k[b];
-        s.k_len -= t.leftpad_k[b];
+        sequence.k_begin += t.leftpad_k[b];
+        sequence.k_len -= t.leftpad_k[b];
     }
-    s.kv_index = t.kv_batch_idx ? t.kv_batch_idx[b] : b;
-    s.off = t.alignment == FA_ALIGN_BOTTOM_RIGHT ? s.k_len - s.q_len : t.causal_offset ? t.causal_offset[b] : 0;
-    return s;
+    sequence.kv_index = t.kv_batch_idx ? t.kv_batch_idx[b] : b;
+    sequence.off = t.alignment == FA_ALIGN_BOTTOM_RIGHT ? sequence.k_len - sequence.q_len : t.causal_offset ? t.causal_offset[b] : 0;
+    return sequence;
 }
 
 // Where a key's row lies: `outer` is the page, the cache's sequence or the sequence; `row` counts within it. A page id out of range
@@ -201,7 +201,9 @@ FA_FN KeyLocation locate_slot(const Pages& pages, int64_t kv_index, int64_t slot
     const int64_t page = pages.table[kv_index * pages.row_stride + slot / pages.size];
     return {page, slot % pages.size, page >= 0 && page < pages.count};
 }
-FA_FN KeyLocation locate_key(const Pages& pages, const Sequence& s, int64_t key) { return locate_slot(pages, s.kv_index, s.k_begin + key); }
+FA_FN KeyLocation locate_key(const Pages& pages, const Sequence& sequence, int64_t key) {
+    return locate_slot(pages, sequence.kv_index, sequence.k_begin + key);
+}
 
 // The masks that are bands of keys, as the descriptor has them, but for the diagonal; and for a sequence.
 static inline MaskRule mask_rule(const Problem& problem) {
@@ -213,7 +215,7 @@ static inline MaskRule mask_rule(const Problem& problem) {
     if (problem.causal()) rule.right = 0;
     return rule;
 }
-FA_FN MaskRule mask_rule(const MaskRule& rule, const Sequence& s) { return {s.off, rule.left, rule.right, rule.chunk}; }
+FA_FN MaskRule mask_rule(const MaskRule& rule, const Sequence& sequence) { return {sequence.off, rule.left, rule.right, rule.chunk}; }
 
 // Elements between sequences (0 in packed tensors), rows and heads; with heads before rows: LSE and its gradient.
 struct RowStrides {
@@ -224,14 +226,16 @@ static inline RowStrides row_strides(const int64_t stride[3], bool packed) { ret
 static inline RowStrides lse_strides(const int64_t stride[3], bool packed) { return {packed ? 0 : stride[0], stride[2], stride[1]}; }
 
 // Element index of a row of q, o or their like, and of one of LSE or its gradient. Packed tensors have no batch.
-FA_FN int64_t query_index(const RowStrides& strides, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
-    return strides.index(batch, s.q_begin + row, head);
+FA_FN int64_t query_index(const RowStrides& strides, const Sequence& sequence, int64_t batch, int64_t row, int64_t head) {
+    return strides.index(batch, sequence.q_begin + row, head);
 }
-FA_FN int64_t query_index(const Problem& problem, const int64_t stride[4], const Sequence& s, int64_t batch, int64_t row, int64_t head) {
-    return (problem.packed_q() ? 0 : batch * stride[0]) + (s.q_begin + row) * stride[1] + head * stride[2];
+FA_FN int64_t query_index(const Problem& problem, const int64_t stride[4], const Sequence& sequence, int64_t batch, int64_t row,
+                          int64_t head) {
+    return (problem.packed_q() ? 0 : batch * stride[0]) + (sequence.q_begin + row) * stride[1] + head * stride[2];
 }
-FA_FN int64_t lse_index(const Problem& problem, const int64_t stride[3], const Sequence& s, int64_t batch, int64_t row, int64_t head) {
-    return (problem.packed_q() ? 0 : batch * stride[0]) + head * stride[1] + (s.q_begin + row) * stride[2];
+FA_FN int64_t lse_index(const Problem& problem, const int64_t stride[3], const Sequence& sequence, int64_t batch, int64_t row,
+                        int64_t head) {
+    return (problem.packed_q() ? 0 : batch * stride[0]) + head * stride[1] + (sequence.q_begin + row) * stride[2];
 }
 
 }  // namespace fa

@@ -85,9 +85,9 @@ static inline int64_t key_list_bytes(const Problem& problem) {
     return l.count * l.size * int64_t(sizeof(uint64_t));
 }
 // The bits of the list that a row of a sequence has.
-FA_FN const uint64_t* list_of(const KeyLists& l, const Sequence& s, int64_t batch, int64_t head, int64_t row) {
+FA_FN const uint64_t* list_of(const KeyLists& l, const Sequence& sequence, int64_t batch, int64_t head, int64_t row) {
     const int64_t b = l.batches == 1 ? 0 : batch, g = l.list_heads == 1 ? 0 : head / l.heads_per_list;
-    return l.words + ((b * l.list_heads + g) * l.row_blocks + (s.q_begin + row) / l.row_block) * l.size;
+    return l.words + ((b * l.list_heads + g) * l.row_blocks + (sequence.q_begin + row) / l.row_block) * l.size;
 }
 FA_FN bool names_block(const uint64_t* blocks, int64_t block) { return (blocks[block / kWordKeys] >> block % kWordKeys & 1) != 0; }
 // Keys [key, key + 64) of the blocks that are named.
@@ -132,41 +132,42 @@ FA_FN RowKeys list_keys(const KeyLists& l, const uint64_t* list, int64_t seqlen_
     return {l.masked < 0 ? 0 : listed_bits(l, list + l.masked, key),
             l.full < 0 ? 0 : listed_bits(l, list + l.full, key) & key_bits(0, seqlen_k, key)};
 }
-FA_FN RowKeys row_keys(const RowSets& x, const Sequence& s, const KeyBand& band, int64_t batch, int64_t head, int64_t row, int64_t key) {
+FA_FN RowKeys row_keys(const RowSets& x, const Sequence& sequence, const KeyBand& band, int64_t batch, int64_t head, int64_t row,
+                       int64_t key) {
     RowKeys keys{key_bits(band.begin, band.end, key), 0};
-    if (x.ranges.pairs) keys.visible &= range_bits(x.ranges, query_index(x.ranges.rows, s, batch, row, head), key);
+    if (x.ranges.pairs) keys.visible &= range_bits(x.ranges, query_index(x.ranges.rows, sequence, batch, row, head), key);
     if (!x.lists.words) return keys;
-    const RowKeys listed = list_keys(x.lists, list_of(x.lists, s, batch, head, row), s.k_len, key);
+    const RowKeys listed = list_keys(x.lists, list_of(x.lists, sequence, batch, head, row), sequence.k_len, key);
     return {(keys.visible & listed.visible) | listed.unmasked, listed.unmasked};
 }
 // A key from `key` on before which the row sees none.
-FA_FN int64_t next_row_key(const RowSets& x, const Sequence& s, int64_t batch, int64_t head, int64_t row, int64_t key) {
-    if (!x.lists.words) return next_in_ranges(x.ranges, query_index(x.ranges.rows, s, batch, row, head), key);
-    const uint64_t* const list = list_of(x.lists, s, batch, head, row);
+FA_FN int64_t next_row_key(const RowSets& x, const Sequence& sequence, int64_t batch, int64_t head, int64_t row, int64_t key) {
+    if (!x.lists.words) return next_in_ranges(x.ranges, query_index(x.ranges.rows, sequence, batch, row, head), key);
+    const uint64_t* const list = list_of(x.lists, sequence, batch, head, row);
     int64_t next = INT64_MAX;
     if (x.lists.masked >= 0) next = next_listed(x.lists, list + x.lists.masked, key);
     if (x.lists.full >= 0) next = min_of(next, next_listed(x.lists, list + x.lists.full, key));
     return next;
 }
 // From the first to the last key that a row may see.
-FA_FN KeyBand row_hull(const RowSets& x, const Sequence& s, KeyBand band, int64_t batch, int64_t head, int64_t row) {
+FA_FN KeyBand row_hull(const RowSets& x, const Sequence& sequence, KeyBand band, int64_t batch, int64_t head, int64_t row) {
     if (x.ranges.pairs) {
-        const KeyBand hull = range_hull(x.ranges, query_index(x.ranges.rows, s, batch, row, head), s.k_len);
+        const KeyBand hull = range_hull(x.ranges, query_index(x.ranges.rows, sequence, batch, row, head), sequence.k_len);
         band = {max_of(band.begin, hull.begin), min_of(band.end, hull.end)};
     }
     if (!x.lists.words) return band;
-    const uint64_t* const list = list_of(x.lists, s, batch, head, row);
-    KeyBand all{s.k_len, 0};
+    const uint64_t* const list = list_of(x.lists, sequence, batch, head, row);
+    KeyBand all{sequence.k_len, 0};
     if (x.lists.masked >= 0) {
         const uint64_t* const blocks = list + x.lists.masked;
         all = {max_of(band.begin, next_listed(x.lists, blocks, 0)), min_of(band.end, listed_end(x.lists, blocks))};
-        if (all.begin >= all.end) all = {s.k_len, 0};
+        if (all.begin >= all.end) all = {sequence.k_len, 0};
     }
     if (x.lists.full >= 0) {
         const uint64_t* const blocks = list + x.lists.full;
         all = {min_of(all.begin, next_listed(x.lists, blocks, 0)), max_of(all.end, listed_end(x.lists, blocks))};
     }
-    return {all.begin, min_of(all.end, s.k_len)};
+    return {all.begin, min_of(all.end, sequence.k_len)};
 }
 
 // A list as the caller has it.
@@ -216,8 +217,8 @@ static inline SlotLists slot_lists(const Problem& problem, const fa_forward_args
     return {list_table(problem, args), problem.d.list_rows, problem.d.heads_q / problem.d.list_heads, problem.d.page_size,
             problem.d.num_pages * problem.d.page_size};
 }
-FA_FN ListSource slots_of(const SlotLists& l, const Sequence& s, int64_t batch, int64_t head, int64_t row) {
-    return list_source(l.table, batch, head / l.heads_per_list, (s.q_begin + row) / l.row_block, 0);
+FA_FN ListSource slots_of(const SlotLists& l, const Sequence& sequence, int64_t batch, int64_t head, int64_t row) {
+    return list_source(l.table, batch, head / l.heads_per_list, (sequence.q_begin + row) / l.row_block, 0);
 }
 FA_FN KeyLocation locate_slot(const SlotLists& l, int64_t slot) {
     return {slot / l.page_size, slot % l.page_size, slot >= 0 && slot < l.slots};
@@ -237,13 +238,13 @@ static inline GatheredLists gathered_lists(const Problem& problem, const fa_forw
             problem.slots(),
             problem.d.list_keys};
 }
-FA_FN ListSource full_blocks_of(const SlotLists& l, const Sequence& s, int64_t batch, int64_t head, int64_t row) {
-    return list_source(l.table, batch, head / l.heads_per_list, (s.q_begin + row) / l.row_block, 1);
+FA_FN ListSource full_blocks_of(const SlotLists& l, const Sequence& sequence, int64_t batch, int64_t head, int64_t row) {
+    return list_source(l.table, batch, head / l.heads_per_list, (sequence.q_begin + row) / l.row_block, 1);
 }
-FA_FN KeyLocation locate_entry(const GatheredLists& g, const Pages& pages, const Sequence& s, int64_t keys, int64_t entry) {
+FA_FN KeyLocation locate_entry(const GatheredLists& g, const Pages& pages, const Sequence& sequence, int64_t keys, int64_t entry) {
     if (g.slots) return locate_slot(g.lists, entry);
     if (entry < 0 || entry >= keys) return {0, 0, false};
-    return locate_key(pages, s, entry);
+    return locate_key(pages, sequence, entry);
 }
 
 // Tiles of `rows` rows, of which a sequence has for each kv head as many as its group-major rows need. They begin anew after `period` rows:
