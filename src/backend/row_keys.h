@@ -17,10 +17,10 @@ static inline KeyRanges key_ranges(const Problem& problem, const fa_forward_args
             s[3]};
 }
 // What they leave a row, whose first pair is number `row`, of keys [key, key + 64).
-FA_FN uint64_t range_bits(const KeyRanges& r, int64_t row, int64_t key) {
+FA_FN uint64_t range_bits(const KeyRanges& ranges, int64_t row, int64_t key) {
     uint64_t bits = 0;
-    for (int64_t t = 0; t < r.max; t++) {
-        const int32_t* const pair = r.pairs + 2 * (row + t * r.interval);
+    for (int64_t t = 0; t < ranges.max; t++) {
+        const int32_t* const pair = ranges.pairs + 2 * (row + t * ranges.interval);
         const int64_t begin = pair[0], end = pair[1];
         if (begin >= end) continue;
         if (begin >= key + kWordKeys) break;
@@ -29,18 +29,18 @@ FA_FN uint64_t range_bits(const KeyRanges& r, int64_t row, int64_t key) {
     return bits;
 }
 // The first key from `key` on; INT64_MAX: none.
-FA_FN int64_t next_in_ranges(const KeyRanges& r, int64_t row, int64_t key) {
-    for (int64_t t = 0; t < r.max; t++) {
-        const int32_t* const pair = r.pairs + 2 * (row + t * r.interval);
+FA_FN int64_t next_in_ranges(const KeyRanges& ranges, int64_t row, int64_t key) {
+    for (int64_t t = 0; t < ranges.max; t++) {
+        const int32_t* const pair = ranges.pairs + 2 * (row + t * ranges.interval);
         if (pair[0] < pair[1] && pair[1] > key) return max_of(key, int64_t(pair[0]));
     }
     return INT64_MAX;
 }
 // The keys from a row's first to its last, of so many.
-FA_FN KeyBand range_hull(const KeyRanges& r, int64_t row, int64_t seqlen_k) {
+FA_FN KeyBand range_hull(const KeyRanges& ranges, int64_t row, int64_t seqlen_k) {
     KeyBand hull{seqlen_k, 0};
-    for (int64_t t = 0; t < r.max; t++) {
-        const int32_t* const pair = r.pairs + 2 * (row + t * r.interval);
+    for (int64_t t = 0; t < ranges.max; t++) {
+        const int32_t* const pair = ranges.pairs + 2 * (row + t * ranges.interval);
         if (pair[0] >= pair[1]) continue;
         hull.begin = min_of(hull.begin, int64_t(pair[0]));
         hull.end = max_of(hull.end, int64_t(pair[1]));
