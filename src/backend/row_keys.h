@@ -63,56 +63,56 @@ struct KeyLists {
 };
 static inline KeyLists key_lists(const Problem& problem, void* memory) {
     const fa_attention_desc_t& d = problem.d;
-    KeyLists l{};
-    if (!problem.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST) || problem.slots()) return l;
-    l.words = static_cast<uint64_t*>(memory);
-    l.row_block = d.list_rows;
-    l.key_block = d.list_keys;
-    l.key_blocks = ceil_div(d.seqlen_k, d.list_keys);
-    const int64_t width = l.key_blocks / kWordKeys + 2;  // one beyond the last bit, which unaligned reads may touch
-    l.masked = problem.has(FA_OPERAND_KEY_LIST) ? 0 : -1;
-    l.full = problem.has(FA_OPERAND_FULL_LIST) ? (l.masked + 1) * width : -1;
-    l.size = width * (l.masked == 0 && l.full > 0 ? 2 : 1);
-    l.row_blocks = ceil_div(problem.packed_q() ? d.total_q : d.seqlen_q, d.list_rows);
-    l.batches = problem.packed_q() ? 1 : d.list_stride[0] == 0 && d.list_count_stride[0] == 0 ? min_of(d.batch, 1) : d.batch;
-    l.list_heads = d.list_stride[1] == 0 && d.list_count_stride[1] == 0 ? 1 : d.list_heads;
-    l.heads_per_list = d.heads_q / d.list_heads;
-    l.count = l.batches * l.list_heads * l.row_blocks;
-    return l;
+    KeyLists lists{};
+    if (!problem.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST) || problem.slots()) return lists;
+    lists.words = static_cast<uint64_t*>(memory);
+    lists.row_block = d.list_rows;
+    lists.key_block = d.list_keys;
+    lists.key_blocks = ceil_div(d.seqlen_k, d.list_keys);
+    const int64_t width = lists.key_blocks / kWordKeys + 2;  // one beyond the last bit, which unaligned reads may touch
+    lists.masked = problem.has(FA_OPERAND_KEY_LIST) ? 0 : -1;
+    lists.full = problem.has(FA_OPERAND_FULL_LIST) ? (lists.masked + 1) * width : -1;
+    lists.size = width * (lists.masked == 0 && lists.full > 0 ? 2 : 1);
+    lists.row_blocks = ceil_div(problem.packed_q() ? d.total_q : d.seqlen_q, d.list_rows);
+    lists.batches = problem.packed_q() ? 1 : d.list_stride[0] == 0 && d.list_count_stride[0] == 0 ? min_of(d.batch, 1) : d.batch;
+    lists.list_heads = d.list_stride[1] == 0 && d.list_count_stride[1] == 0 ? 1 : d.list_heads;
+    lists.heads_per_list = d.heads_q / d.list_heads;
+    lists.count = lists.batches * lists.list_heads * lists.row_blocks;
+    return lists;
 }
 static inline int64_t key_list_bytes(const Problem& problem) {
-    const KeyLists l = key_lists(problem, nullptr);
-    return l.count * l.size * int64_t(sizeof(uint64_t));
+    const KeyLists lists = key_lists(problem, nullptr);
+    return lists.count * lists.size * int64_t(sizeof(uint64_t));
 }
 // The bits of the list that a row of a sequence has.
-FA_FN const uint64_t* list_of(const KeyLists& l, const Sequence& sequence, int64_t batch, int64_t head, int64_t row) {
-    const int64_t b = l.batches == 1 ? 0 : batch, g = l.list_heads == 1 ? 0 : head / l.heads_per_list;
-    return l.words + ((b * l.list_heads + g) * l.row_blocks + (sequence.q_begin + row) / l.row_block) * l.size;
+FA_FN const uint64_t* list_of(const KeyLists& lists, const Sequence& sequence, int64_t batch, int64_t head, int64_t row) {
+    const int64_t b = lists.batches == 1 ? 0 : batch, g = lists.list_heads == 1 ? 0 : head / lists.heads_per_list;
+    return lists.words + ((b * lists.list_heads + g) * lists.row_blocks + (sequence.q_begin + row) / lists.row_block) * lists.size;
 }
 FA_FN bool names_block(const uint64_t* blocks, int64_t block) { return (blocks[block / kWordKeys] >> block % kWordKeys & 1) != 0; }
 // Keys [key, key + 64) of the blocks that are named.
-FA_FN uint64_t listed_bits(const KeyLists& l, const uint64_t* blocks, int64_t key) {
-    if (l.key_block == 1) {
+FA_FN uint64_t listed_bits(const KeyLists& lists, const uint64_t* blocks, int64_t key) {
+    if (lists.key_block == 1) {
         const int64_t word = key / kWordKeys, from = key % kWordKeys;
         return blocks[word] >> from | (from ? blocks[word + 1] << (kWordKeys - from) : 0);
     }
     uint64_t bits = 0;
-    for (int64_t b = key / l.key_block; b < l.key_blocks && b * l.key_block < key + kWordKeys; b++)
-        if (names_block(blocks, b)) bits |= key_bits(b * l.key_block, (b + 1) * l.key_block, key);
+    for (int64_t b = key / lists.key_block; b < lists.key_blocks && b * lists.key_block < key + kWordKeys; b++)
+        if (names_block(blocks, b)) bits |= key_bits(b * lists.key_block, (b + 1) * lists.key_block, key);
     return bits;
 }
 // The first key from `key` on of a block that is named; INT64_MAX: none.
-FA_FN int64_t next_listed(const KeyLists& l, const uint64_t* blocks, int64_t key) {
-    for (int64_t b = key / l.key_block; b < l.key_blocks; b++) {
+FA_FN int64_t next_listed(const KeyLists& lists, const uint64_t* blocks, int64_t key) {
+    for (int64_t b = key / lists.key_block; b < lists.key_blocks; b++) {
         if (blocks[b / kWordKeys] == 0) b |= kWordKeys - 1;
-        else if (names_block(blocks, b)) return max_of(key, b * l.key_block);
+        else if (names_block(blocks, b)) return max_of(key, b * lists.key_block);
     }
     return INT64_MAX;
 }
-FA_FN int64_t listed_end(const KeyLists& l, const uint64_t* blocks) {
-    for (int64_t b = l.key_blocks - 1; b >= 0; b--) {
+FA_FN int64_t listed_end(const KeyLists& lists, const uint64_t* blocks) {
+    for (int64_t b = lists.key_blocks - 1; b >= 0; b--) {
         if (blocks[b / kWordKeys] == 0) b -= b % kWordKeys;
-        else if (names_block(blocks, b)) return (b + 1) * l.key_block;
+        else if (names_block(blocks, b)) return (b + 1) * lists.key_block;
     }
     return 0;
 }
@@ -128,9 +128,9 @@ struct RowSets {
 struct RowKeys {
     uint64_t visible, unmasked;
 };
-FA_FN RowKeys list_keys(const KeyLists& l, const uint64_t* list, int64_t seqlen_k, int64_t key) {
-    return {l.masked < 0 ? 0 : listed_bits(l, list + l.masked, key),
-            l.full < 0 ? 0 : listed_bits(l, list + l.full, key) & key_bits(0, seqlen_k, key)};
+FA_FN RowKeys list_keys(const KeyLists& lists, const uint64_t* list, int64_t seqlen_k, int64_t key) {
+    return {lists.masked < 0 ? 0 : listed_bits(lists, list + lists.masked, key),
+            lists.full < 0 ? 0 : listed_bits(lists, list + lists.full, key) & key_bits(0, seqlen_k, key)};
 }
 FA_FN RowKeys row_keys(const RowSets& x, const Sequence& sequence, const KeyBand& band, int64_t batch, int64_t head, int64_t row,
                        int64_t key) {
@@ -199,9 +199,9 @@ FA_FN ListSource list_source(const ListTable& t, int64_t batch, int64_t head, in
             t.most};
 }
 // Number `index` of KeyLists.count; full: of full_list.
-FA_FN ListSource list_source(const ListTable& t, const KeyLists& l, int64_t index, int full) {
-    const int64_t block = index % l.row_blocks, of_head = index / l.row_blocks;
-    return list_source(t, of_head / l.list_heads, of_head % l.list_heads, block, full);
+FA_FN ListSource list_source(const ListTable& t, const KeyLists& lists, int64_t index, int full) {
+    const int64_t block = index % lists.row_blocks, of_head = index / lists.row_blocks;
+    return list_source(t, of_head / lists.list_heads, of_head % lists.list_heads, block, full);
 }
 
 // Lists of slots of a paged cache: all keys that a block of rows has, in the order of its list.
@@ -217,11 +217,11 @@ static inline SlotLists slot_lists(const Problem& problem, const fa_forward_args
     return {list_table(problem, args), problem.d.list_rows, problem.d.heads_q / problem.d.list_heads, problem.d.page_size,
             problem.d.num_pages * problem.d.page_size};
 }
-FA_FN ListSource slots_of(const SlotLists& l, const Sequence& sequence, int64_t batch, int64_t head, int64_t row) {
-    return list_source(l.table, batch, head / l.heads_per_list, (sequence.q_begin + row) / l.row_block, 0);
+FA_FN ListSource slots_of(const SlotLists& lists, const Sequence& sequence, int64_t batch, int64_t head, int64_t row) {
+    return list_source(lists.table, batch, head / lists.heads_per_list, (sequence.q_begin + row) / lists.row_block, 0);
 }
-FA_FN KeyLocation locate_slot(const SlotLists& l, int64_t slot) {
-    return {slot / l.page_size, slot % l.page_size, slot >= 0 && slot < l.slots};
+FA_FN KeyLocation locate_slot(const SlotLists& lists, int64_t slot) {
+    return {slot / lists.page_size, slot % lists.page_size, slot >= 0 && slot < lists.slots};
 }
 
 // Lists whose rows go through their entries as those of slots do, one by one: keys, or blocks of them, those of full_list first.
@@ -238,11 +238,11 @@ static inline GatheredLists gathered_lists(const Problem& problem, const fa_forw
             problem.slots(),
             problem.d.list_keys};
 }
-FA_FN ListSource full_blocks_of(const SlotLists& l, const Sequence& sequence, int64_t batch, int64_t head, int64_t row) {
-    return list_source(l.table, batch, head / l.heads_per_list, (sequence.q_begin + row) / l.row_block, 1);
+FA_FN ListSource full_blocks_of(const SlotLists& lists, const Sequence& sequence, int64_t batch, int64_t head, int64_t row) {
+    return list_source(lists.table, batch, head / lists.heads_per_list, (sequence.q_begin + row) / lists.row_block, 1);
 }
-FA_FN KeyLocation locate_entry(const GatheredLists& g, const Pages& pages, const Sequence& sequence, int64_t keys, int64_t entry) {
-    if (g.slots) return locate_slot(g.lists, entry);
+FA_FN KeyLocation locate_entry(const GatheredLists& gathered, const Pages& pages, const Sequence& sequence, int64_t keys, int64_t entry) {
+    if (gathered.slots) return locate_slot(gathered.lists, entry);
     if (entry < 0 || entry >= keys) return {0, 0, false};
     return locate_key(pages, sequence, entry);
 }
