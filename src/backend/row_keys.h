@@ -132,40 +132,40 @@ FA_FN RowKeys list_keys(const KeyLists& lists, const uint64_t* list, int64_t seq
     return {lists.masked < 0 ? 0 : listed_bits(lists, list + lists.masked, key),
             lists.full < 0 ? 0 : listed_bits(lists, list + lists.full, key) & key_bits(0, seqlen_k, key)};
 }
-FA_FN RowKeys row_keys(const RowSets& x, const Sequence& sequence, const KeyBand& band, int64_t batch, int64_t head, int64_t row,
+FA_FN RowKeys row_keys(const RowSets& sets, const Sequence& sequence, const KeyBand& band, int64_t batch, int64_t head, int64_t row,
                        int64_t key) {
     RowKeys keys{key_bits(band.begin, band.end, key), 0};
-    if (x.ranges.pairs) keys.visible &= range_bits(x.ranges, query_index(x.ranges.rows, sequence, batch, row, head), key);
-    if (!x.lists.words) return keys;
-    const RowKeys listed = list_keys(x.lists, list_of(x.lists, sequence, batch, head, row), sequence.k_len, key);
+    if (sets.ranges.pairs) keys.visible &= range_bits(sets.ranges, query_index(sets.ranges.rows, sequence, batch, row, head), key);
+    if (!sets.lists.words) return keys;
+    const RowKeys listed = list_keys(sets.lists, list_of(sets.lists, sequence, batch, head, row), sequence.k_len, key);
     return {(keys.visible & listed.visible) | listed.unmasked, listed.unmasked};
 }
 // A key from `key` on before which the row sees none.
-FA_FN int64_t next_row_key(const RowSets& x, const Sequence& sequence, int64_t batch, int64_t head, int64_t row, int64_t key) {
-    if (!x.lists.words) return next_in_ranges(x.ranges, query_index(x.ranges.rows, sequence, batch, row, head), key);
-    const uint64_t* const list = list_of(x.lists, sequence, batch, head, row);
+FA_FN int64_t next_row_key(const RowSets& sets, const Sequence& sequence, int64_t batch, int64_t head, int64_t row, int64_t key) {
+    if (!sets.lists.words) return next_in_ranges(sets.ranges, query_index(sets.ranges.rows, sequence, batch, row, head), key);
+    const uint64_t* const list = list_of(sets.lists, sequence, batch, head, row);
     int64_t next = INT64_MAX;
-    if (x.lists.masked >= 0) next = next_listed(x.lists, list + x.lists.masked, key);
-    if (x.lists.full >= 0) next = min_of(next, next_listed(x.lists, list + x.lists.full, key));
+    if (sets.lists.masked >= 0) next = next_listed(sets.lists, list + sets.lists.masked, key);
+    if (sets.lists.full >= 0) next = min_of(next, next_listed(sets.lists, list + sets.lists.full, key));
     return next;
 }
 // From the first to the last key that a row may see.
-FA_FN KeyBand row_hull(const RowSets& x, const Sequence& sequence, KeyBand band, int64_t batch, int64_t head, int64_t row) {
-    if (x.ranges.pairs) {
-        const KeyBand hull = range_hull(x.ranges, query_index(x.ranges.rows, sequence, batch, row, head), sequence.k_len);
+FA_FN KeyBand row_hull(const RowSets& sets, const Sequence& sequence, KeyBand band, int64_t batch, int64_t head, int64_t row) {
+    if (sets.ranges.pairs) {
+        const KeyBand hull = range_hull(sets.ranges, query_index(sets.ranges.rows, sequence, batch, row, head), sequence.k_len);
         band = {max_of(band.begin, hull.begin), min_of(band.end, hull.end)};
     }
-    if (!x.lists.words) return band;
-    const uint64_t* const list = list_of(x.lists, sequence, batch, head, row);
+    if (!sets.lists.words) return band;
+    const uint64_t* const list = list_of(sets.lists, sequence, batch, head, row);
     KeyBand all{sequence.k_len, 0};
-    if (x.lists.masked >= 0) {
-        const uint64_t* const blocks = list + x.lists.masked;
-        all = {max_of(band.begin, next_listed(x.lists, blocks, 0)), min_of(band.end, listed_end(x.lists, blocks))};
+    if (sets.lists.masked >= 0) {
+        const uint64_t* const blocks = list + sets.lists.masked;
+        all = {max_of(band.begin, next_listed(sets.lists, blocks, 0)), min_of(band.end, listed_end(sets.lists, blocks))};
         if (all.begin >= all.end) all = {sequence.k_len, 0};
     }
-    if (x.lists.full >= 0) {
-        const uint64_t* const blocks = list + x.lists.full;
-        all = {min_of(all.begin, next_listed(x.lists, blocks, 0)), max_of(all.end, listed_end(x.lists, blocks))};
+    if (sets.lists.full >= 0) {
+        const uint64_t* const blocks = list + sets.lists.full;
+        all = {min_of(all.begin, next_listed(sets.lists, blocks, 0)), max_of(all.end, listed_end(sets.lists, blocks))};
     }
     return {all.begin, min_of(all.end, sequence.k_len)};
 }
