@@ -149,34 +149,36 @@ struct SequenceTable {
 };
 static inline SequenceTable sequence_table(const Problem& problem, const fa_forward_args_t& args) {
     const auto given = [&](uint64_t operand, const int32_t* array) { return problem.has(operand) ? array : nullptr; };
-    SequenceTable t;
-    t.q = query_spans(problem, args.cu_seqlens_q, args.seqused_q);
-    t.cu_seqlens_k = given(FA_OPERAND_CU_SEQLENS_K, args.cu_seqlens_k);
-    t.seqused_k = given(FA_OPERAND_SEQUSED_K, args.seqused_k);
-    t.leftpad_k = given(FA_OPERAND_LEFTPAD_K, args.leftpad_k);
-    t.kv_batch_idx = given(FA_OPERAND_KV_BATCH_IDX, args.kv_batch_idx);
-    t.causal_offset = problem.d.alignment == FA_ALIGN_EXPLICIT ? args.causal_offset : nullptr;
-    t.seqlen_k = problem.d.seqlen_k;
-    t.total_k = problem.d.total_k;
-    t.kv_sequences = problem.has(FA_OPERAND_KV_BATCH_IDX) ? problem.d.kv_batch : problem.d.batch;
-    t.alignment = problem.d.alignment;
-    return t;
+    SequenceTable table;
+    table.q = query_spans(problem, args.cu_seqlens_q, args.seqused_q);
+    table.cu_seqlens_k = given(FA_OPERAND_CU_SEQLENS_K, args.cu_seqlens_k);
+    table.seqused_k = given(FA_OPERAND_SEQUSED_K, args.seqused_k);
+    table.leftpad_k = given(FA_OPERAND_LEFTPAD_K, args.leftpad_k);
+    table.kv_batch_idx = given(FA_OPERAND_KV_BATCH_IDX, args.kv_batch_idx);
+    table.causal_offset = problem.d.alignment == FA_ALIGN_EXPLICIT ? args.causal_offset : nullptr;
+    table.seqlen_k = problem.d.seqlen_k;
+    table.total_k = problem.d.total_k;
+    table.kv_sequences = problem.has(FA_OPERAND_KV_BATCH_IDX) ? problem.d.kv_batch : problem.d.batch;
+    table.alignment = problem.d.alignment;
+    return table;
 }
 
-FA_FN Sequence sequence_of(const SequenceTable& t, int64_t b) {
-    const Span q = span_of(t.q, b);
+FA_FN Sequence sequence_of(const SequenceTable& table, int64_t b) {
+    const Span q = span_of(table.q, b);
     Sequence sequence;
     sequence.q_begin = q.begin;
     sequence.q_len = q.length;
-    sequence.k_begin = t.packed_k() ? t.cu_seqlens_k[b] : 0;
-    sequence.k_len = t.packed_k() ? t.cu_seqlens_k[b + 1] - sequence.k_begin : t.seqlen_k;
-    if (t.seqused_k) sequence.k_len = t.seqused_k[b];
-    if (t.leftpad_k) {
-        sequence.k_begin += t.leftpad_k[b];
-        sequence.k_len -= t.leftpad_k[b];
+    sequence.k_begin = table.packed_k() ? table.cu_seqlens_k[b] : 0;
+    sequence.k_len = table.packed_k() ? table.cu_seqlens_k[b + 1] - sequence.k_begin : table.seqlen_k;
+    if (table.seqused_k) sequence.k_len = table.seqused_k[b];
+    if (table.leftpad_k) {
+        sequence.k_begin += table.leftpad_k[b];
+        sequence.k_len -= table.leftpad_k[b];
     }
-    sequence.kv_index = t.kv_batch_idx ? t.kv_batch_idx[b] : b;
-    sequence.off = t.alignment == FA_ALIGN_BOTTOM_RIGHT ? sequence.k_len - sequence.q_len : t.causal_offset ? t.causal_offset[b] : 0;
+    sequence.kv_index = table.kv_batch_idx ? table.kv_batch_idx[b] : b;
+    sequence.off = table.alignment == FA_ALIGN_BOTTOM_RIGHT ? sequence.k_len - sequence.q_len
+                   : table.causal_offset                    ? table.causal_offset[b]
+                                                            : 0;
     return sequence;
 }
 

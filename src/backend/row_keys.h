@@ -182,26 +182,26 @@ struct ListTable {
 };
 static inline ListTable list_table(const Problem& problem, const fa_forward_args_t& args) {
     const auto given = [&](uint64_t operand, const int32_t* array) { return problem.has(operand) ? array : nullptr; };
-    ListTable t{};
-    t.entries[0] = given(FA_OPERAND_KEY_LIST, args.key_list);
-    t.entries[1] = given(FA_OPERAND_FULL_LIST, args.full_list);
-    t.counts[0] = given(FA_OPERAND_KEY_LIST_COUNT, args.key_list_count);
-    t.counts[1] = given(FA_OPERAND_FULL_LIST_COUNT, args.full_list_count);
-    for (int i = 0; i < 4; i++) t.stride[i] = problem.d.list_stride[i];
-    for (int i = 0; i < 3; i++) t.count_stride[i] = problem.d.list_count_stride[i];
-    t.most = problem.d.list_max;
-    return t;
+    ListTable table{};
+    table.entries[0] = given(FA_OPERAND_KEY_LIST, args.key_list);
+    table.entries[1] = given(FA_OPERAND_FULL_LIST, args.full_list);
+    table.counts[0] = given(FA_OPERAND_KEY_LIST_COUNT, args.key_list_count);
+    table.counts[1] = given(FA_OPERAND_FULL_LIST_COUNT, args.full_list_count);
+    for (int i = 0; i < 4; i++) table.stride[i] = problem.d.list_stride[i];
+    for (int i = 0; i < 3; i++) table.count_stride[i] = problem.d.list_count_stride[i];
+    table.most = problem.d.list_max;
+    return table;
 }
-FA_FN ListSource list_source(const ListTable& t, int64_t batch, int64_t head, int64_t block, int full) {
-    const int32_t *const entries = t.entries[full], *const counts = t.counts[full];
-    return {entries ? entries + batch * t.stride[0] + head * t.stride[1] + block * t.stride[2] : nullptr,
-            counts ? counts + batch * t.count_stride[0] + head * t.count_stride[1] + block * t.count_stride[2] : nullptr, t.stride[3],
-            t.most};
+FA_FN ListSource list_source(const ListTable& table, int64_t batch, int64_t head, int64_t block, int full) {
+    const int32_t *const entries = table.entries[full], *const counts = table.counts[full];
+    return {entries ? entries + batch * table.stride[0] + head * table.stride[1] + block * table.stride[2] : nullptr,
+            counts ? counts + batch * table.count_stride[0] + head * table.count_stride[1] + block * table.count_stride[2] : nullptr,
+            table.stride[3], table.most};
 }
 // Number `index` of KeyLists.count; full: of full_list.
-FA_FN ListSource list_source(const ListTable& t, const KeyLists& lists, int64_t index, int full) {
+FA_FN ListSource list_source(const ListTable& table, const KeyLists& lists, int64_t index, int full) {
     const int64_t block = index % lists.row_blocks, of_head = index / lists.row_blocks;
-    return list_source(t, of_head / lists.list_heads, of_head % lists.list_heads, block, full);
+    return list_source(table, of_head / lists.list_heads, of_head % lists.list_heads, block, full);
 }
 
 // Lists of slots of a paged cache: all keys that a block of rows has, in the order of its list.
