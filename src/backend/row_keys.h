@@ -257,10 +257,14 @@ static inline RowTiles row_tiles(const Problem& problem, int64_t rows, bool gath
     return {rows, period, ceil_div(period, rows)};
 }
 static inline RowTiles row_tiles(const Problem& problem, int64_t rows) { return row_tiles(problem, rows, problem.slots()); }
-FA_FN int64_t tile_count(const RowTiles& t, int64_t rows) { return rows / t.period * t.of_period + ceil_div(rows % t.period, t.rows); }
-FA_FN int64_t tile_begin(const RowTiles& t, int64_t tile) { return tile / t.of_period * t.period + tile % t.of_period * t.rows; }
-FA_FN int64_t tile_end(const RowTiles& t, int64_t tile) {
-    return min_of(tile_begin(t, tile) + t.rows, (tile / t.of_period + 1) * t.period);
+FA_FN int64_t tile_count(const RowTiles& tiles, int64_t rows) {
+    return rows / tiles.period * tiles.of_period + ceil_div(rows % tiles.period, tiles.rows);
+}
+FA_FN int64_t tile_begin(const RowTiles& tiles, int64_t tile) {
+    return tile / tiles.of_period * tiles.period + tile % tiles.of_period * tiles.rows;
+}
+FA_FN int64_t tile_end(const RowTiles& tiles, int64_t tile) {
+    return min_of(tile_begin(tiles, tile) + tiles.rows, (tile / tiles.of_period + 1) * tiles.period);
 }
 // The most rows that tiles may share: of a sequence and kv head, or of a list whose entries they gather.
 static inline int64_t rows_together(const Problem& problem, bool gathers) {
