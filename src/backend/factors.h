@@ -22,13 +22,13 @@ FA_FN float load_factor(const void* base, int64_t index, int32_t dtype) {
 }
 
 // Of a row's first block of dims; the next one's is stride[3] further on.
-FA_FN int64_t factor_index(const Factors& f, int64_t outer, int64_t row, int64_t head) {
-    return outer * f.stride[0] + row / f.block[0] * f.stride[1] + head * f.stride[2];
+FA_FN int64_t factor_index(const Factors& factors, int64_t outer, int64_t row, int64_t head) {
+    return outer * factors.stride[0] + row / factors.block[0] * factors.stride[1] + head * factors.stride[2];
 }
 // Of what attention multiplies: see nan_if_infinite().
-FA_FN float scaled_value(const Factors& f, int64_t index, float stored) {
-    const float value = stored * nan_if_infinite(load_factor(f.factor, index, f.dtype));
-    return f.shift ? value + nan_if_infinite(load_factor(f.shift, index, f.dtype)) : value;
+FA_FN float scaled_value(const Factors& factors, int64_t index, float stored) {
+    const float value = stored * nan_if_infinite(load_factor(factors.factor, index, factors.dtype));
+    return factors.shift ? value + nan_if_infinite(load_factor(factors.shift, index, factors.dtype)) : value;
 }
 
 // Rounded to a factor's type, and to a number of it: one that is none stays so, and a positive one stays positive.
@@ -58,22 +58,22 @@ struct ValueRange {
     bool finite;
 };
 FA_FN ValueRange no_values() { return {kPosInf, kNegInf, true}; }
-FA_FN void add_value(ValueRange* r, float x) {
-    r->low = fminf(r->low, x);
-    r->high = max_fn(r->high, x);
-    r->finite = r->finite && fabsf(x) <= kMaxFloat;
+FA_FN void add_value(ValueRange* range, float x) {
+    range->low = fminf(range->low, x);
+    range->high = max_fn(range->high, x);
+    range->finite = range->finite && fabsf(x) <= kMaxFloat;
 }
 struct Scaling {
     float factor, shift;
 };
 // Of what FA_APPEND_DYNAMIC_SCALE stores: the range's ends become the type's. Types of 4 bits have no NaN: their factor is one where a
 // value is not finite.
-FA_FN Scaling dynamic_scaling(const ValueRange& r, int32_t dtype, int32_t factor_dtype, bool shifted) {
-    if (is_nibble_type(dtype) && !r.finite) return {float_of(0x7fc00000u), 0.f};
-    const float top = r.low <= r.high ? max_fn(fabsf(r.low), fabsf(r.high)) : 0.f;
-    const float factor = dynamic_descale(shifted ? r.high - r.low : top, largest_value(dtype));
+FA_FN Scaling dynamic_scaling(const ValueRange& range, int32_t dtype, int32_t factor_dtype, bool shifted) {
+    if (is_nibble_type(dtype) && !range.finite) return {float_of(0x7fc00000u), 0.f};
+    const float top = range.low <= range.high ? max_fn(fabsf(range.low), fabsf(range.high)) : 0.f;
+    const float factor = dynamic_descale(shifted ? range.high - range.low : top, largest_value(dtype));
     if (factor_dtype == FA_F32 && !is_nibble_type(dtype)) return {factor, 0.f};
-    return {nearest_factor(factor, factor_dtype), shifted ? nearest_factor(r.low, factor_dtype) : 0.f};
+    return {nearest_factor(factor, factor_dtype), shifted ? nearest_factor(range.low, factor_dtype) : 0.f};
 }
 
 static inline Factors factors_of(const void* factor, const void* shift, int32_t dtype, const int64_t block[2], const int64_t stride[4]) {
