@@ -18,10 +18,10 @@ struct Message {
 };
 
 // Writes the sentence and returns the status, so that a check reads `return fail(…)`.
-__attribute__((format(printf, 3, 4))) static inline fa_status_t fail(Message* m, fa_status_t status, const char* format, ...) {
+__attribute__((format(printf, 3, 4))) static inline fa_status_t fail(Message* message, fa_status_t status, const char* format, ...) {
     va_list list;
     va_start(list, format);
-    vsnprintf(m->text, sizeof m->text, format, list);
+    vsnprintf(message->text, sizeof message->text, format, list);
     va_end(list);
     return status;
 }

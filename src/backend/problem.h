@@ -128,14 +128,14 @@ static inline QuerySpans query_spans(const Problem& problem, const int32_t* cu_s
     return {problem.packed_q() ? cu_seqlens : nullptr, problem.has(FA_OPERAND_SEQUSED_Q) ? seqused : nullptr, problem.d.seqlen_q,
             problem.d.total_q};
 }
-FA_FN Span span_of(const QuerySpans& q, int64_t b) {
-    Span s{0, q.seqlen};
-    if (q.packed()) {
-        s.begin = q.cu_seqlens[b];
-        s.length = q.cu_seqlens[b + 1] - s.begin;
+FA_FN Span span_of(const QuerySpans& spans, int64_t b) {
+    Span span{0, spans.seqlen};
+    if (spans.packed()) {
+        span.begin = spans.cu_seqlens[b];
+        span.length = spans.cu_seqlens[b + 1] - span.begin;
     }
-    if (q.seqused) s.length = q.seqused[b];
-    return s;
+    if (spans.seqused) span.length = spans.seqused[b];
+    return span;
 }
 
 // The same of all that sequences follow from.
