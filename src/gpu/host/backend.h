@@ -14,38 +14,38 @@ namespace {
 
 // ---- devices and handles
 
-fa_status_t device_count(int32_t* count, Message* m) {
+fa_status_t device_count(int32_t* count, Message* message) {
     int n = 0;
     const rt::Status s = rt::device_count(&n);
     *count = 0;
     if (s != rt::kSuccess) {
         rt::clear_error();
-        return rt::no_device(s, m);
+        return rt::no_device(s, message);
     }
-    if (n == 0) return fail(m, FA_NO_DEVICE, "no %s device is present", rt::kVendor);
+    if (n == 0) return fail(message, FA_NO_DEVICE, "no %s device is present", rt::kVendor);
     *count = n;
     return FA_OK;
 }
 
-fa_status_t usable(Message* m) {
+fa_status_t usable(Message* message) {
     int32_t n;
-    return device_count(&n, m);
+    return device_count(&n, message);
 }
 
-fa_status_t check_device(int32_t device, Message* m) {
+fa_status_t check_device(int32_t device, Message* message) {
     int32_t n;
-    const fa_status_t status = device_count(&n, m);
+    const fa_status_t status = device_count(&n, message);
     if (status != FA_OK) return status;
-    if (device < 0 || device >= n) return fail(m, FA_NO_DEVICE, "device is %d: the %s backend has %d", device, rt::kName, n);
+    if (device < 0 || device >= n) return fail(message, FA_NO_DEVICE, "device is %d: the %s backend has %d", device, rt::kName, n);
     return FA_OK;
 }
 
-fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* m) {
-    const fa_status_t status = check_device(device, m);
+fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* message) {
+    const fa_status_t status = check_device(device, message);
     if (status != FA_OK) return status;
     rt::Device d;
     const rt::Status s = rt::describe(device, &d);
-    if (s != rt::kSuccess) return device_failed(m, s, "reading the device's properties");
+    if (s != rt::kSuccess) return device_failed(message, s, "reading the device's properties");
     info->compute_units = d.multiprocessors;
     info->memory_bytes = d.memory;
     snprintf(info->name, sizeof info->name, "%s", d.name);
@@ -53,24 +53,24 @@ fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* m) {
     return FA_OK;
 }
 
-fa_status_t create(const Host* host, const fa_create_info_t* info, Context** context, Message* m) {
-    const fa_status_t status = check_device(info->device, m);
+fa_status_t create(const Host* host, const fa_create_info_t* info, Context** context, Message* message) {
+    const fa_status_t status = check_device(info->device, message);
     if (status != FA_OK) return status;
     rt::Device d;
     rt::Status s = rt::describe(info->device, &d);
-    if (s != rt::kSuccess) return device_failed(m, s, "reading the device's properties");
+    if (s != rt::kSuccess) return device_failed(message, s, "reading the device's properties");
     OnDevice on(info->device, *host);
     s = rt::find_code();
     if constexpr (rt::kArchKernels)
         if (s == rt::kSuccess) s = find_arch_driver(*host, &d);
-    if (rt::out_of_memory(s)) return device_failed(m, s, "loading the kernels");
+    if (rt::out_of_memory(s)) return device_failed(message, s, "loading the kernels");
     if (s != rt::kSuccess) {
         rt::clear_error();
-        return fail(m, FA_BACKEND_INCOMPATIBLE, "this build of the %s backend has no code for %s (%s): %s", rt::kName, d.name, d.arch,
+        return fail(message, FA_BACKEND_INCOMPATIBLE, "this build of the %s backend has no code for %s (%s): %s", rt::kName, d.name, d.arch,
                     rt::text(s));
     }
     Context* c = static_cast<Context*>(host->allocate(sizeof(Context), 64));
-    if (!c) return fail(m, FA_OUT_OF_MEMORY, "no memory for a %s handle", rt::kName);
+    if (!c) return fail(message, FA_OUT_OF_MEMORY, "no memory for a %s handle", rt::kName);
     *c = Context{};
     c->host = *host;
     c->device = info->device;
@@ -79,7 +79,7 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
     c->owner = rt::stream_owner();
     c->properties = d;
     rt::Stream stream;
-    const fa_status_t owned = stream_of(c, 0, nullptr, &stream, m);
+    const fa_status_t owned = stream_of(c, 0, nullptr, &stream, message);
     if (owned == FA_OK) *context = c;
     else host->release(c);
     return owned;
@@ -96,12 +96,12 @@ void destroy(Context* c, bool forked) {
     host.release(c);
 }
 
-fa_status_t set(Context*, int32_t key, int64_t, Message* m) {
-    return fail(m, FA_UNSUPPORTED, "parameter %d belongs to the CPU backend, this handle's is %s", key, rt::kName);
+fa_status_t set(Context*, int32_t key, int64_t, Message* message) {
+    return fail(message, FA_UNSUPPORTED, "parameter %d belongs to the CPU backend, this handle's is %s", key, rt::kName);
 }
-fa_status_t get(Context*, int32_t key, int64_t* value, Message* m) {
+fa_status_t get(Context*, int32_t key, int64_t* value, Message* message) {
     if (key == FA_INFO_ISA) return *value = 0, FA_OK;
-    return fail(m, FA_UNSUPPORTED, "parameter %d belongs to the CPU backend, this handle's is %s", key, rt::kName);
+    return fail(message, FA_UNSUPPORTED, "parameter %d belongs to the CPU backend, this handle's is %s", key, rt::kName);
 }
 
 union AnyPlan {
@@ -111,13 +111,13 @@ union AnyPlan {
     RowsPlan rows;
 };
 
-fa_status_t plan(const Context* c, Plan* plan, Message* m) {
+fa_status_t plan(const Context* c, Plan* plan, Message* message) {
     OnDevice on(*c);
-    if (plan->op != FA_OP_BACKWARD && plan->op != FA_OP_FORWARD) return plan_rows(static_cast<RowsPlan*>(plan), m);
+    if (plan->op != FA_OP_BACKWARD && plan->op != FA_OP_FORWARD) return plan_rows(static_cast<RowsPlan*>(plan), message);
     const rt::Device device = unreserved(c->properties, plan->problem.d);
-    if (plan->op == FA_OP_BACKWARD) return plan_backward(device, static_cast<BackwardPlan*>(plan), m);
-    if (plan->problem.d.algorithm != FA_ALGORITHM_FLASH) return plan_study(device, static_cast<StudyPlan*>(plan), m);
-    return plan_forward(device, static_cast<ForwardPlan*>(plan), m);
+    if (plan->op == FA_OP_BACKWARD) return plan_backward(device, static_cast<BackwardPlan*>(plan), message);
+    if (plan->problem.d.algorithm != FA_ALGORITHM_FLASH) return plan_study(device, static_cast<StudyPlan*>(plan), message);
+    return plan_forward(device, static_cast<ForwardPlan*>(plan), message);
 }
 
 void explain(const Context* c, const Plan* plan, char* text, uint64_t n) {
@@ -128,15 +128,15 @@ void explain(const Context* c, const Plan* plan, char* text, uint64_t n) {
 }
 
 // The call itself, which decides what it launches, but for the launches.
-fa_status_t prepare(Context* c, const Plan* plan, const void* args, Message* m) {
+fa_status_t prepare(Context* c, const Plan* plan, const void* args, Message* message) {
     c->prepares = true;
     fa_status_t status;
     switch (plan->op) {
-        case FA_OP_FORWARD: status = forward(c, plan, static_cast<const fa_forward_args_t*>(args), m); break;
-        case FA_OP_BACKWARD: status = backward(c, plan, static_cast<const fa_backward_args_t*>(args), m); break;
-        case FA_OP_MERGE: status = merge(c, plan, static_cast<const fa_merge_args_t*>(args), m); break;
-        case FA_OP_ROTARY: status = rotary(c, plan, static_cast<const fa_rotary_args_t*>(args), m); break;
-        default: status = append_kv(c, plan, static_cast<const fa_append_kv_args_t*>(args), m); break;
+        case FA_OP_FORWARD: status = forward(c, plan, static_cast<const fa_forward_args_t*>(args), message); break;
+        case FA_OP_BACKWARD: status = backward(c, plan, static_cast<const fa_backward_args_t*>(args), message); break;
+        case FA_OP_MERGE: status = merge(c, plan, static_cast<const fa_merge_args_t*>(args), message); break;
+        case FA_OP_ROTARY: status = rotary(c, plan, static_cast<const fa_rotary_args_t*>(args), message); break;
+        default: status = append_kv(c, plan, static_cast<const fa_append_kv_args_t*>(args), message); break;
     }
     c->prepares = false;
     return status;
@@ -145,40 +145,40 @@ fa_status_t prepare(Context* c, const Plan* plan, const void* args, Message* m) 
 // ---- memory
 
 // What waits for a stream that is being captured, or allocates then, ends the capture.
-fa_status_t not_captured(const Context& c, rt::Stream stream, Message* m) {
+fa_status_t not_captured(const Context& c, rt::Stream stream, Message* message) {
     if (!rt::capturing(stream)) return FA_OK;
-    return fail(m, FA_INVALID_STATE, "the stream is being captured: expected calls that neither allocate, copy nor wait%s",
+    return fail(message, FA_INVALID_STATE, "the stream is being captured: expected calls that neither allocate, copy nor wait%s",
                 c.host_memory ? "; with FA_MEMORY_HOST every call does, make the handle with FA_MEMORY_DEVICE" : "");
 }
 
-fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* m) {
+fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* message) {
     OnDevice on(*c);
-    const fa_status_t status = not_captured(*c, c->stream, m);
+    const fa_status_t status = not_captured(*c, c->stream, message);
     if (status != FA_OK) return status;
     const rt::Status s = rt::allocate(pointer, bytes);
-    return s == rt::kSuccess ? FA_OK : device_failed(m, s, "allocating memory");
+    return s == rt::kSuccess ? FA_OK : device_failed(message, s, "allocating memory");
 }
 
-fa_status_t release(Context* c, void* pointer, Message* m) {
+fa_status_t release(Context* c, void* pointer, Message* message) {
     OnDevice on(*c);
-    const fa_status_t status = not_captured(*c, c->stream, m);
+    const fa_status_t status = not_captured(*c, c->stream, message);
     memset(c->readable, 0, sizeof c->readable);
-    return status == FA_OK ? launched(m, rt::release(pointer), "freeing memory") : status;
+    return status == FA_OK ? launched(message, rt::release(pointer), "freeing memory") : status;
 }
 
-fa_status_t copy(Context* c, void* to, const void* from, uint64_t bytes, Message* m) {
+fa_status_t copy(Context* c, void* to, const void* from, uint64_t bytes, Message* message) {
     OnDevice on(*c);
-    fa_status_t status = not_captured(*c, c->stream, m);
-    if (status == FA_OK) status = launched(m, rt::copy(to, from, bytes, c->stream), "copying memory");
-    return status == FA_OK ? launched(m, rt::synchronize(c->stream), "copying memory") : status;
+    fa_status_t status = not_captured(*c, c->stream, message);
+    if (status == FA_OK) status = launched(message, rt::copy(to, from, bytes, c->stream), "copying memory");
+    return status == FA_OK ? launched(message, rt::synchronize(c->stream), "copying memory") : status;
 }
 
-fa_status_t synchronize(Context* c, uint32_t flags, void* stream, Message* m) {
+fa_status_t synchronize(Context* c, uint32_t flags, void* stream, Message* message) {
     OnDevice on(*c);
     rt::Stream waited;
-    fa_status_t status = stream_of(c, flags, stream, &waited, m);
-    if (status == FA_OK) status = not_captured(*c, waited, m);
-    return status == FA_OK ? launched(m, rt::synchronize(waited), "waiting for the stream") : status;
+    fa_status_t status = stream_of(c, flags, stream, &waited, message);
+    if (status == FA_OK) status = not_captured(*c, waited, message);
+    return status == FA_OK ? launched(message, rt::synchronize(waited), "waiting for the stream") : status;
 }
 
 constexpr Backend backend_table() {
@@ -219,9 +219,9 @@ constexpr Backend kBackendTable = backend_table();
 #ifndef FA_BACKEND_ENTRY  // linked into the library itself, a backend goes by a name of its own
 #define FA_BACKEND_ENTRY flashattn_backend_v1
 #endif
-extern "C" __attribute__((visibility("default"))) const fa::Backend* FA_BACKEND_ENTRY(uint32_t host_abi, fa::Message* m) {
+extern "C" __attribute__((visibility("default"))) const fa::Backend* FA_BACKEND_ENTRY(uint32_t host_abi, fa::Message* message) {
     if (host_abi == fa::kBackendAbi) return &fa::gpu::kBackendTable;
-    fa::fail(m, FA_BACKEND_INCOMPATIBLE, "the %s module speaks version %u of the backend interface, the library version %u", fa::rt::kName,
-             fa::kBackendAbi, host_abi);
+    fa::fail(message, FA_BACKEND_INCOMPATIBLE, "the %s module speaks version %u of the backend interface, the library version %u",
+             fa::rt::kName, fa::kBackendAbi, host_abi);
     return nullptr;
 }

@@ -57,13 +57,13 @@ MmaBackwardParams backward_mma(const Problem& p) {
     return x;
 }
 
-fa_status_t plan_backward(const rt::Device& device, BackwardPlan* plan, Message* m) {
+fa_status_t plan_backward(const rt::Device& device, BackwardPlan* plan, Message* message) {
     const Problem& p = plan->problem;
     const fa_attention_desc_t& d = p.d;
     const int64_t padded_rows = padded_rows_of(p);
     // Packed rows may be more than the blocks of their longest sequence tell. Fewer than this overflow nothing below.
     if (padded_rows > (kMaxBlocks * kPaddedRows - 1) / d.heads_q)
-        return fail(m, FA_UNSUPPORTED, "%lld rows, padded, of %lld heads: the backward has room for fewer than 2^38 in all",
+        return fail(message, FA_UNSUPPORTED, "%lld rows, padded, of %lld heads: the backward has room for fewer than 2^38 in all",
                     (long long)padded_rows, (long long)d.heads_q);
     set_backward_rows(p, &plan->rows);
     plan->simt = backward_simt(p);
@@ -72,13 +72,13 @@ fa_status_t plan_backward(const rt::Device& device, BackwardPlan* plan, Message*
     plan->key_blocks = key_padding ? d.batch * d.heads_k * ceil_div(d.seqlen_k, kPaddedRows) : 0;
     plan->rows_bytes = uint64_t(round_up(d.heads_q * padded_rows * 4, 256));
     Refusal lists;
-    if (!plan_lists(p, &plan->list_bytes, &lists)) return fail(m, FA_UNSUPPORTED, "%s", lists.text);
+    if (!plan_lists(p, &plan->list_bytes, &lists)) return fail(message, FA_UNSUPPORTED, "%s", lists.text);
     plan->workspace = 0;
     for (const Tensors tensors : {kAnyTensors, kVec16Tensors, kTmaTensors}) {
         BackwardLaunch& b = plan->launch[tensors];
         plan_launch(device, p, tensors, &b, &plan->own);
         if (max_of(max_of(b.by_keys_blocks, b.by_rows_blocks), b.row_blocks + plan->key_blocks) >= kMaxBlocks)
-            return fail(m, FA_UNSUPPORTED,
+            return fail(message, FA_UNSUPPORTED,
                         "%lld rows and heads, %lld keys and heads: one launch of the backward holds fewer than 2^31 blocks",
                         (long long)(d.batch * d.heads_q * d.seqlen_q), (long long)(d.batch * d.heads_k * d.seqlen_k));
         const uint64_t bytes = 2 * plan->rows_bytes + b.dq_acc_bytes + b.workspace + plan->list_bytes;
@@ -109,7 +109,7 @@ void explain_backward(const Context& c, const BackwardPlan& plan, char* text, ui
     reasons.end();
 }
 
-fa_status_t check_gradients(const Context& c, const Problem& p, const fa_backward_args_t& a, Message* m) {
+fa_status_t check_gradients(const Context& c, const Problem& p, const fa_backward_args_t& a, Message* message) {
     const fa_forward_args_t& f = *a.forward;
     const int64_t queries = p.d.batch == 0 ? 0 : p.packed_q() ? p.d.total_q : p.d.seqlen_q;
     const int64_t keys = p.d.batch == 0 ? 0 : p.packed_k() ? p.d.total_k : p.d.seqlen_k;
@@ -120,7 +120,7 @@ fa_status_t check_gradients(const Context& c, const Problem& p, const fa_backwar
     } tensors[] = {{f.q, "q", queries},       {f.k, "k", keys},      {f.v, "v", keys},   {f.o, "o", queries}, {f.lse, "lse", queries},
                    {a.dout, "dout", queries}, {a.dq, "dq", queries}, {a.dk, "dk", keys}, {a.dv, "dv", keys}};
     for (const auto& t : tensors) {
-        const fa_status_t status = t.rows > 0 ? check_pointer(c, t.pointer, t.name, m) : FA_OK;
+        const fa_status_t status = t.rows > 0 ? check_pointer(c, t.pointer, t.name, message) : FA_OK;
         if (status != FA_OK) return status;
     }
     return FA_OK;
@@ -146,26 +146,26 @@ BackwardRowParams row_params(const BackwardCall& c) {
     return x;
 }
 // memory: of the family.
-fa_status_t launch_backward(const BackwardCall& c, void* memory, rt::Stream stream, Message* m) {
+fa_status_t launch_backward(const BackwardCall& c, void* memory, rt::Stream stream, Message* message) {
     const BackwardPlan& plan = c.plan;
     const BackwardLaunch& b = c.launch;
     const BackwardRowParams rows = row_params(c);
     const int64_t blocks = b.row_blocks + plan.key_blocks;
-    fa_status_t status = launch_blocks(backward_preprocess, blocks, kPrepareThreads, 0, stream, rows, "backward_preprocess", m);
-    if (status == FA_OK) status = b.family->launch({plan.problem, c.args, b, plan.own, rows, c, memory, stream}, m);
+    fa_status_t status = launch_blocks(backward_preprocess, blocks, kPrepareThreads, 0, stream, rows, "backward_preprocess", message);
+    if (status == FA_OK) status = b.family->launch({plan.problem, c.args, b, plan.own, rows, c, memory, stream}, message);
     // The sums below read rows as backward_preprocess leaves them.
     if (status == FA_OK && b.own_lse && (c.args.dbias || rows.dsinks)) {
         BackwardRowParams again = rows;
         again.row_blocks = rows.heads_q * rows.batch * ceil_div(rows.sequences.q.seqlen, kPaddedRows);
         again.dq = nullptr, again.dq_acc = nullptr;
-        status = launch_blocks(backward_preprocess, again.row_blocks, kPrepareThreads, 0, stream, again, "backward_preprocess", m);
+        status = launch_blocks(backward_preprocess, again.row_blocks, kPrepareThreads, 0, stream, again, "backward_preprocess", message);
     }
     if (status == FA_OK && c.args.dbias) {
         const SimtBackwardParams x = simt_params(c);
-        status = launch_blocks(sum_bias, bias_blocks(x).all(), kThreads, kBackwardShared, stream, x, "sum_bias", m);
+        status = launch_blocks(sum_bias, bias_blocks(x).all(), kThreads, kBackwardShared, stream, x, "sum_bias", message);
     }
     if (status == FA_OK && rows.dsinks)
-        status = launch_blocks(sum_sinks, rows.heads_q, kSinkThreads, kSinkThreads * 4, stream, rows, "sum_sinks", m);
+        status = launch_blocks(sum_sinks, rows.heads_q, kSinkThreads, kSinkThreads * 4, stream, rows, "sum_sinks", message);
     return status;
 }
 
@@ -181,27 +181,27 @@ Tensors tensors_of(const Problem& p, const fa_backward_args_t& a) {
     return kVec16Tensors;
 }
 
-fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* a, Message* m) {
+fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* a, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_backward");
     const BackwardPlan& plan = *static_cast<const BackwardPlan*>(planned);
     OnDevice on(*c);
     const BackwardLaunch& b = plan.launch[tensors_of(plan.problem, *a)];
     rt::Stream stream;
-    fa_status_t status = check_gradients(*c, plan.problem, *a, m);
-    if (status == FA_OK) status = launch_checks(c, plan.problem, *a->forward, a->flags, a->stream, m);
-    if (status == FA_OK) status = stream_of(c, a->flags, a->stream, &stream, m);
+    fa_status_t status = check_gradients(*c, plan.problem, *a, message);
+    if (status == FA_OK) status = launch_checks(c, plan.problem, *a->forward, a->flags, a->stream, message);
+    if (status == FA_OK) status = stream_of(c, a->flags, a->stream, &stream, message);
     if (status != FA_OK) return status;
     const uint64_t family_at = 2 * plan.rows_bytes + b.dq_acc_bytes;
     char* memory = nullptr;
-    status = workspace(c, stream, a->workspace, family_at + b.workspace + plan.list_bytes, &memory, m);
+    status = workspace(c, stream, a->workspace, family_at + b.workspace + plan.list_bytes, &memory, message);
     if (status != FA_OK) return status;
     BackwardCall call{*a, plan, b, key_lists(plan.problem, memory + family_at + b.workspace)};
     call.delta = reinterpret_cast<float*>(memory);
     call.lse_log2 = reinterpret_cast<float*>(memory + plan.rows_bytes);
     if (b.dq_acc_bytes && a->dq) call.dq_acc = reinterpret_cast<float*>(memory + 2 * plan.rows_bytes);
-    status = launch_lists(plan.problem, *a->forward, call.lists, stream, m);
-    if (status == FA_OK) status = launch_backward(call, memory + family_at, stream, m);
-    return mark_workspace(c, stream, memory, a->workspace, status, m);
+    status = launch_lists(plan.problem, *a->forward, call.lists, stream, message);
+    if (status == FA_OK) status = launch_backward(call, memory + family_at, stream, message);
+    return mark_workspace(c, stream, memory, a->workspace, status, message);
 }
 
 }  // namespace

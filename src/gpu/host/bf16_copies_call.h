@@ -83,7 +83,7 @@ bool is_bf16(const fa_attention_desc_t& d) { return d.q_dtype == FA_BF16 && d.k_
 
 // Makes copies at `memory`, and args of those that read them.
 fa_status_t launch_copies(const Problem& p, Bf16Copies x, const fa_forward_args_t& a, char* memory, fa_forward_args_t* copied,
-                          rt::Stream stream, Message* m) {
+                          rt::Stream stream, Message* message) {
     const void* const from[] = {a.k, a.v, a.q};
     const void** const to[] = {&copied->k, &copied->v, &copied->q};
     // Others than those of the batch's own sequences may be wanted for longer, or lie in pages.
@@ -102,7 +102,7 @@ fa_status_t launch_copies(const Problem& p, Bf16Copies x, const fa_forward_args_
         memory += t.bytes();
         blocks += t.blocks();
     }
-    return launched(m, rt::launch(copy_as_bf16, blocks, kCopyThreads, 0, stream, x), "copy_as_bf16");
+    return launched(message, rt::launch(copy_as_bf16, blocks, kCopyThreads, 0, stream, x), "copy_as_bf16");
 }
 
 }  // namespace

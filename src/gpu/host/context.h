@@ -58,19 +58,20 @@ struct OnDevice {
 };
 
 // The stream that a call names, or the handle's. The device is current.
-fa_status_t stream_of(Context* c, uint32_t flags, void* named, rt::Stream* stream, Message* m) {
+fa_status_t stream_of(Context* c, uint32_t flags, void* named, rt::Stream* stream, Message* message) {
     *stream = flags & FA_ARGS_STREAM ? static_cast<rt::Stream>(named) : c->stream;
     if (rt::owns(&c->owner, c->device, *stream)) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT, "stream is %p, of another device: expected one of device %d, the handle's", *stream, c->device);
+    return fail(message, FA_INVALID_ARGUMENT, "stream is %p, of another device: expected one of device %d, the handle's", *stream,
+                c->device);
 }
 
 // The caller's workspace, or the handle's own memory grown to `bytes`. A graph gets none of that: it would read it long after a
 // larger call has taken its place.
-fa_status_t workspace(Context* c, rt::Stream stream, void* given, uint64_t bytes, char** memory, Message* m) {
+fa_status_t workspace(Context* c, rt::Stream stream, void* given, uint64_t bytes, char** memory, Message* message) {
     *memory = static_cast<char*>(given);
     if (given || bytes == 0) return FA_OK;
     if (rt::capturing(stream))
-        return fail(m, FA_WORKSPACE_TOO_SMALL, "workspace is NULL: expected %llu bytes or more while the stream is captured",
+        return fail(message, FA_WORKSPACE_TOO_SMALL, "workspace is NULL: expected %llu bytes or more while the stream is captured",
                     (unsigned long long)bytes);
     rt::Status s = rt::kSuccess;
     if (c->scratch_bytes < bytes) {
@@ -79,38 +80,38 @@ fa_status_t workspace(Context* c, rt::Stream stream, void* given, uint64_t bytes
         c->scratch_bytes = 0;
         c->scratch = nullptr;
         s = rt::allocate(&c->scratch, bytes);
-        if (s != rt::kSuccess) return device_failed(m, s, "allocating scratch memory");
+        if (s != rt::kSuccess) return device_failed(message, s, "allocating scratch memory");
         c->scratch_bytes = bytes;
     } else if (stream != c->scratch_stream) {
         s = rt::follow(stream, c->scratch_used);
     }
     c->scratch_stream = stream;
     *memory = static_cast<char*>(c->scratch);
-    return s == rt::kSuccess ? FA_OK : device_failed(m, s, "waiting for the stream that last used the scratch memory");
+    return s == rt::kSuccess ? FA_OK : device_failed(message, s, "waiting for the stream that last used the scratch memory");
 }
 
 // The end of a call that has had memory of workspace(), whatever became of it.
-fa_status_t mark_workspace(Context* c, rt::Stream stream, const void* memory, const void* given, fa_status_t status, Message* m) {
+fa_status_t mark_workspace(Context* c, rt::Stream stream, const void* memory, const void* given, fa_status_t status, Message* message) {
     if (!memory || given) return status;
     const rt::Status s = rt::record(&c->scratch_used, stream);
-    return status != FA_OK || s == rt::kSuccess ? status : device_failed(m, s, "marking the use of scratch memory");
+    return status != FA_OK || s == rt::kSuccess ? status : device_failed(message, s, "marking the use of scratch memory");
 }
 
 // Can kernels read there? Memory that was given back since it was last seen is the caller's to keep away.
-fa_status_t check_pointer(const Context& c, const void* p, const char* name, Message* m) {
+fa_status_t check_pointer(const Context& c, const void* p, const char* name, Message* message) {
     const void*& known = c.readable[reinterpret_cast<uintptr_t>(p) / 256 % (sizeof c.readable / sizeof *c.readable)];
     if (!p || p == known || c.prepares) return FA_OK;
     bool readable = true;
     const rt::Status s = rt::accessible(p, c.device, &readable);
-    if (s != rt::kSuccess) return device_failed(m, s, name);
+    if (s != rt::kSuccess) return device_failed(message, s, name);
     if (readable) return known = p, FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT,
+    return fail(message, FA_INVALID_ARGUMENT,
                 "%s is %p: device %d cannot read that address; give memory of that device, or make the handle with FA_MEMORY_HOST", name, p,
                 c.device);
 }
 
 // A tensor without elements may lie anywhere.
-fa_status_t check_tensors(const Context& c, const Problem& p, const fa_forward_args_t& a, Message* m) {
+fa_status_t check_tensors(const Context& c, const Problem& p, const fa_forward_args_t& a, Message* message) {
     const int64_t queries = p.packed_q() ? p.d.total_q : p.d.seqlen_q;
     const int64_t keys = p.packed_k() ? p.d.total_k : p.paged() ? p.d.num_pages : p.d.seqlen_k;
     const struct {
@@ -119,7 +120,7 @@ fa_status_t check_tensors(const Context& c, const Problem& p, const fa_forward_a
         int64_t rows;
     } tensors[] = {{a.q, "q", queries}, {a.k, "k", keys}, {a.v, "v", keys}, {a.o, "o", queries}};
     for (const auto& t : tensors) {
-        const fa_status_t status = t.rows > 0 ? check_pointer(c, t.pointer, t.name, m) : FA_OK;
+        const fa_status_t status = t.rows > 0 ? check_pointer(c, t.pointer, t.name, message) : FA_OK;
         if (status != FA_OK) return status;
     }
     return FA_OK;
@@ -137,17 +138,18 @@ bool plan_lists(const Problem& p, uint64_t* bytes, Refusal* r) {
 }
 // Says in *device_status what is wrong with a call's arrays, if the caller has asked.
 template <class Args>
-fa_status_t launch_checks(Context* c, const Problem& p, const Args& a, uint32_t flags, void* given_stream, Message* m) {
+fa_status_t launch_checks(Context* c, const Problem& p, const Args& a, uint32_t flags, void* given_stream, Message* message) {
     if (!p.has(FA_OPERAND_DEVICE_STATUS) || p.d.batch == 0) return FA_OK;
     rt::Stream stream;
-    const fa_status_t status = stream_of(c, flags, given_stream, &stream, m);
+    const fa_status_t status = stream_of(c, flags, given_stream, &stream, message);
     if (status != FA_OK) return status;
-    return launched(m, rt::launch(check_arrays, p.d.batch, kCheckThreads, 0, stream, array_checks(p, a)), "check_arrays");
+    return launched(message, rt::launch(check_arrays, p.d.batch, kCheckThreads, 0, stream, array_checks(p, a)), "check_arrays");
 }
 
-fa_status_t launch_lists(const Problem& p, const fa_forward_args_t& a, const KeyLists& lists, rt::Stream stream, Message* m) {
+fa_status_t launch_lists(const Problem& p, const fa_forward_args_t& a, const KeyLists& lists, rt::Stream stream, Message* message) {
     if (lists.count == 0) return FA_OK;
-    return launched(m, rt::launch(expand_lists, lists.count, kListThreads, 0, stream, ListParams{list_table(p, a), lists}), "expand_lists");
+    return launched(message, rt::launch(expand_lists, lists.count, kListThreads, 0, stream, ListParams{list_table(p, a), lists}),
+                    "expand_lists");
 }
 
 // What follows from the problem alone, and, by the functions of tensors, what the args add.

@@ -7,20 +7,20 @@ namespace fa {
 namespace gpu {
 namespace {
 
-fa_status_t launch_convert(const ConvertParams& x, rt::Stream stream, Message* m) {
+fa_status_t launch_convert(const ConvertParams& x, rt::Stream stream, Message* message) {
     if (x.count == 0) return FA_OK;
-    return launched(m, rt::launch(convert_tensors, x.end[x.count - 1], kConvertThreads, 0, stream, x), "convert_tensors");
+    return launched(message, rt::launch(convert_tensors, x.end[x.count - 1], kConvertThreads, 0, stream, x), "convert_tensors");
 }
 
-fa_status_t convert(Context* c, const fa_conversion_t* list, int64_t count, uint32_t flags, void* named, Message* m) {
+fa_status_t convert(Context* c, const fa_conversion_t* list, int64_t count, uint32_t flags, void* named, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_convert");
     OnDevice on(*c);
     rt::Stream stream;
-    fa_status_t status = stream_of(c, flags, named, &stream, m);
+    fa_status_t status = stream_of(c, flags, named, &stream, message);
     for (int64_t i = 0; i < count && status == FA_OK; i++) {
         if (move_of(list[i]).words == 0) continue;
-        status = check_pointer(*c, list[i].x, "x", m);
-        if (status == FA_OK) status = check_pointer(*c, list[i].out, "out", m);
+        status = check_pointer(*c, list[i].x, "x", message);
+        if (status == FA_OK) status = check_pointer(*c, list[i].out, "out", message);
     }
     ConvertParams x;
     x.count = 0;
@@ -29,20 +29,20 @@ fa_status_t convert(Context* c, const fa_conversion_t* list, int64_t count, uint
         if (move.words == 0) continue;
         const int64_t blocks = ceil_div(move.words, kConvertBlock), before = x.count > 0 ? x.end[x.count - 1] : 0;
         if (x.count == kConvertMoves || before + blocks >= kMaxBlocks) {
-            status = launch_convert(x, stream, m);
+            status = launch_convert(x, stream, message);
             x.count = 0;
         }
         x.end[x.count] = (x.count > 0 ? before : 0) + blocks;
         x.move[x.count++] = move;
     }
-    return status == FA_OK ? launch_convert(x, stream, m) : status;
+    return status == FA_OK ? launch_convert(x, stream, message) : status;
 }
 
-fa_status_t copy_async(Context* c, void* to, const void* from, uint64_t bytes, uint32_t flags, void* named, Message* m) {
+fa_status_t copy_async(Context* c, void* to, const void* from, uint64_t bytes, uint32_t flags, void* named, Message* message) {
     OnDevice on(*c);
     rt::Stream stream;
-    const fa_status_t status = stream_of(c, flags, named, &stream, m);
-    return status == FA_OK ? launched(m, rt::copy(to, from, bytes, stream), "copying memory") : status;
+    const fa_status_t status = stream_of(c, flags, named, &stream, message);
+    return status == FA_OK ? launched(message, rt::copy(to, from, bytes, stream), "copying memory") : status;
 }
 
 }  // namespace

@@ -81,12 +81,12 @@ struct ForwardFamily {
     void (*kernels)(KernelVisitor, void* user);  // each kernel once
 };
 
-static inline fa_status_t device_failed(Message* m, rt::Status s, const char* what) {
+static inline fa_status_t device_failed(Message* message, rt::Status s, const char* what) {
     rt::clear_error();
-    return fail(m, rt::out_of_memory(s) ? FA_OUT_OF_MEMORY : FA_DEVICE_ERROR, "%s: %s", what, rt::text(s));
+    return fail(message, rt::out_of_memory(s) ? FA_OUT_OF_MEMORY : FA_DEVICE_ERROR, "%s: %s", what, rt::text(s));
 }
-static inline fa_status_t launched(Message* m, rt::Status s, const char* kernel) {
-    return s == rt::kSuccess ? FA_OK : device_failed(m, s, kernel);
+static inline fa_status_t launched(Message* message, rt::Status s, const char* kernel) {
+    return s == rt::kSuccess ? FA_OK : device_failed(message, s, kernel);
 }
 
 }  // namespace gpu

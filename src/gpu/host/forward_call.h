@@ -58,7 +58,7 @@ const ForwardFamily* plan_families(const rt::Device& device, const Problem& p, F
 }
 
 // Of the problem, or of one that reads copies: these are for matrix units.
-fa_status_t plan_forward(const rt::Device& device, ForwardPlan* plan, Message* m) {
+fa_status_t plan_forward(const rt::Device& device, ForwardPlan* plan, Message* message) {
     const Problem& p = plan->problem;
     const ForwardFamily* family = nullptr;
     Refusal refusal{};
@@ -76,7 +76,7 @@ fa_status_t plan_forward(const rt::Device& device, ForwardPlan* plan, Message* m
         plan->copies = Bf16Copies{};
         family = plan_families(device, p, &plan->aligned, &plan->any, &refusal);
     }
-    if (!family) return fail(m, FA_UNSUPPORTED, "%s", refusal.text);
+    if (!family) return fail(message, FA_UNSUPPORTED, "%s", refusal.text);
     const uint64_t aligned = plan->aligned.family ? plan->aligned.workspace : 0;
     plan->workspace = uint64_t(plan->copies.bytes()) + (plan->any.workspace > aligned ? plan->any.workspace : aligned);
     return FA_OK;
@@ -125,23 +125,23 @@ void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_
 }
 
 // A family's launch, and what merges its splits where it leaves that to us.
-fa_status_t launch_family(const FamilyPlan& plan, const ForwardCall& call, Message* m) {
-    const fa_status_t status = plan.family->launch(plan, call, m);
+fa_status_t launch_family(const FamilyPlan& plan, const ForwardCall& call, Message* message) {
+    const fa_status_t status = plan.family->launch(plan, call, message);
     if (status != FA_OK || !plan.merge_follows || plan.split.splits == 1) return status;
     SplitMergeParams merged{{}, plan.split, nullptr, 1.f};
     set_rows(call.problem, &merged);
     set_row_tensors(call.problem, call.args, &merged);
     set_split_memory(plan.split_memory, call.memory, &merged);
-    return launched(m, launch_merge(plan.merge_columns, call.stream, merged), merge_name(plan.merge_columns));
+    return launched(message, launch_merge(plan.merge_columns, call.stream, merged), merge_name(plan.merge_columns));
 }
 
-fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a, Message* m) {
+fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_forward");
     const Problem& p = planned->problem;
     OnDevice on(*c);
-    const fa_status_t checked = launch_checks(c, p, *a, a->flags, a->stream, m);
+    const fa_status_t checked = launch_checks(c, p, *a, a->flags, a->stream, message);
     if (checked != FA_OK) return checked;
-    if (p.d.algorithm != FA_ALGORITHM_FLASH) return forward_study(c, *static_cast<const StudyPlan*>(planned), *a, m);
+    if (p.d.algorithm != FA_ALGORITHM_FLASH) return forward_study(c, *static_cast<const StudyPlan*>(planned), *a, message);
     const ForwardPlan& f = *static_cast<const ForwardPlan*>(planned);
     if (p.d.batch * p.d.seqlen_q == 0) return FA_OK;
     const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
@@ -150,26 +150,26 @@ fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a,
                              4 * address(operand(p, FA_OPERAND_K_DESCALE, a->k_descale));
     const bool aligned = (read(0, a->k) | read(1, a->v) | read(2, a->q) | address(a->o) | others) % 16 == 0;
     const FamilyPlan& plan = aligned ? f.best() : f.any;
-    fa_status_t status = check_tensors(*c, p, *a, m);
+    fa_status_t status = check_tensors(*c, p, *a, message);
     if (status != FA_OK) return status;
     rt::Stream stream;
-    status = stream_of(c, a->flags, a->stream, &stream, m);
+    status = stream_of(c, a->flags, a->stream, &stream, message);
     if (status != FA_OK) return status;
     const uint64_t copied = uint64_t(f.copies.bytes());
     void* zeros = nullptr;
     if constexpr (rt::kArchKernels) {
         const bool small = plan.zeroed > 0 && plan.workspace <= kZeroedBytes && copied == 0;
         if (small && !a->workspace)  // a call that brings its workspace does not allocate
-            status = launched(m, zeroed_memory(&c->zeroed, stream, &zeros), "setting up a handle's memory");
+            status = launched(message, zeroed_memory(&c->zeroed, stream, &zeros), "setting up a handle's memory");
     }
     char* memory = nullptr;
     fa_forward_args_t args = *a;
-    if (status == FA_OK && !zeros) status = workspace(c, stream, a->workspace, copied + plan.workspace, &memory, m);
+    if (status == FA_OK && !zeros) status = workspace(c, stream, a->workspace, copied + plan.workspace, &memory, message);
     if (status != FA_OK) return status;
-    if (copied > 0) status = launch_copies(p, f.copies, *a, memory, &args, stream, m);
+    if (copied > 0) status = launch_copies(p, f.copies, *a, memory, &args, stream, message);
     char* const rest = zeros ? static_cast<char*>(zeros) : memory + copied;
-    if (status == FA_OK) status = launch_family(plan, {f.computed, args, rest, zeros != nullptr, stream}, m);
-    return mark_workspace(c, stream, memory, a->workspace, status, m);
+    if (status == FA_OK) status = launch_family(plan, {f.computed, args, rest, zeros != nullptr, stream}, message);
+    return mark_workspace(c, stream, memory, a->workspace, status, message);
 }
 
 }  // namespace

@@ -85,12 +85,12 @@ MmaBackwardParams mma_params(const BackwardCall& c) {
 
 template <class Params>
 fa_status_t launch_blocks(void (*kernel)(Params), int64_t blocks, int threads, int64_t shared, rt::Stream stream, const Params& x,
-                          const char* name, Message* m) {
-    return blocks == 0 ? FA_OK : launched(m, rt::launch(kernel, blocks, threads, uint64_t(shared), stream, x), name);
+                          const char* name, Message* message) {
+    return blocks == 0 ? FA_OK : launched(message, rt::launch(kernel, blocks, threads, uint64_t(shared), stream, x), name);
 }
 
 // dk and dv by the instance's kernels, and dq, which is finished where it is added up.
-fa_status_t launch_instance(const BackwardCall& c, rt::Stream stream, Message* m) {
+fa_status_t launch_instance(const BackwardCall& c, rt::Stream stream, Message* message) {
     const BackwardLaunch& b = c.launch;
     const BackwardInstance& one = *b.instance;
     const bool by_keys = c.args.dk || c.args.dv || c.dq_acc, by_rows = c.args.dq && !c.dq_acc;
@@ -98,21 +98,22 @@ fa_status_t launch_instance(const BackwardCall& c, rt::Stream stream, Message* m
     if (one.simt_by_keys) {
         SimtBackwardParams x = simt_params(c);
         x.parts = b.by_keys_parts;
-        if (by_keys) status = launch_blocks(one.simt_by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, x, one.family, m);
+        if (by_keys)
+            status = launch_blocks(one.simt_by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, x, one.family, message);
         if (status != FA_OK || !by_rows) return status;
         x.parts = b.by_rows_parts;
-        return launch_blocks(one.simt_by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, x, one.family, m);
+        return launch_blocks(one.simt_by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, x, one.family, message);
     }
     const MmaBackwardParams x = mma_params(c);
-    if (by_keys) status = launch_blocks(one.mma_by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, x, one.family, m);
+    if (by_keys) status = launch_blocks(one.mma_by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, x, one.family, message);
     if (status != FA_OK || !by_rows) return status;
-    return launch_blocks(one.mma_by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, x, one.family, m);
+    return launch_blocks(one.mma_by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, x, one.family, message);
 }
 
-fa_status_t launch_portable_backward(const BackwardWork& work, Message* m) {
-    const fa_status_t status = launch_instance(work.call, work.stream, m);
+fa_status_t launch_portable_backward(const BackwardWork& work, Message* message) {
+    const fa_status_t status = launch_instance(work.call, work.stream, message);
     if (status != FA_OK || !work.rows.dq || !work.rows.dq_acc) return status;
-    return launch_blocks(finish_dq, work.launch.row_blocks, kPrepareThreads, 0, work.stream, work.rows, "finish_dq", m);
+    return launch_blocks(finish_dq, work.launch.row_blocks, kPrepareThreads, 0, work.stream, work.rows, "finish_dq", message);
 }
 
 // dq is added up in dq_acc, in any order, where the kernel can and the call lets it: which gradients are wanted is not known here.

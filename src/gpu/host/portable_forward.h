@@ -265,28 +265,28 @@ rt::Status launch_instance(const FamilyPlan& plan, const MmaPlan& f, const Forwa
 
 // The same, and what merges its splits and writes the scores output.
 template <class Params>
-fa_status_t launch_portable(const FamilyPlan& plan, const PortablePlan<Params>& f, const ForwardCall& call, Message* m) {
+fa_status_t launch_portable(const FamilyPlan& plan, const PortablePlan<Params>& f, const ForwardCall& call, Message* message) {
     const Problem& p = call.problem;
     const fa_forward_args_t& a = call.args;
     const KeyLists lists = f.gathers ? KeyLists{} : key_lists(p, call.memory + plan.split_memory.bytes());
-    const fa_status_t listed = launch_lists(p, a, lists, call.stream, m);
+    const fa_status_t listed = launch_lists(p, a, lists, call.stream, message);
     if (listed != FA_OK) return listed;
     Params x = f.x;
     rt::Status s = launch_instance(plan, f, call, lists, &x);
-    if (s != rt::kSuccess) return device_failed(m, s, plan.kernel);
+    if (s != rt::kSuccess) return device_failed(message, s, plan.kernel);
     SplitMergeParams merged{x, x, x.o_scale, x.dropout_scale};
     if (f.gathers) merged.sequences = sequence_table(of_entries(p, true), fa_forward_args_t{}), merged.sequences.q = x.sequences.q;
     if (x.partial_o) s = launch_merge(plan.merge_columns, call.stream, merged);
-    if (s != rt::kSuccess) return device_failed(m, s, merge_name(plan.merge_columns));
+    if (s != rt::kSuccess) return device_failed(message, s, merge_name(plan.merge_columns));
     if (!p.has(FA_OPERAND_SCORES)) return FA_OK;
     if (x.partial_o) s = launch_state_merge(call.stream, merged);
-    if (s != rt::kSuccess) return device_failed(m, s, "merge_split_states");
-    return launch_scores(p, a, lists, x.state, call.stream, m);
+    if (s != rt::kSuccess) return device_failed(message, s, "merge_split_states");
+    return launch_scores(p, a, lists, x.state, call.stream, message);
 }
 
 template <class Params>
-fa_status_t launch_own(const FamilyPlan& plan, const ForwardCall& call, Message* m) {
-    return launch_portable(plan, plan.params.get<PortablePlan<Params>>(), call, m);
+fa_status_t launch_own(const FamilyPlan& plan, const ForwardCall& call, Message* message) {
+    return launch_portable(plan, plan.params.get<PortablePlan<Params>>(), call, message);
 }
 
 // Every kernel of a list.

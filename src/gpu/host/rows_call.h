@@ -13,9 +13,9 @@ struct RowsPlan : Plan {
     int64_t rows;  // with heads, of merge and rotary; append_kv learns from its args how many are new
 };
 
-fa_status_t check_rows(int64_t rows, int rows_per_block, const char* name, Message* m) {
+fa_status_t check_rows(int64_t rows, int rows_per_block, const char* name, Message* message) {
     if (rows <= (kMaxBlocks - 1) * rows_per_block) return FA_OK;
-    return fail(m, FA_UNSUPPORTED, "%lld rows and heads: %s takes fewer than %lld in one launch", (long long)rows, name,
+    return fail(message, FA_UNSUPPORTED, "%lld rows and heads: %s takes fewer than %lld in one launch", (long long)rows, name,
                 (long long)(kMaxBlocks * rows_per_block));
 }
 
@@ -23,11 +23,11 @@ const char* rows_kernel_name(int32_t op) {
     return op == FA_OP_MERGE ? "merge_rows" : op == FA_OP_APPEND_KV ? "append_rows" : "rotate_rows";
 }
 
-fa_status_t plan_rows(RowsPlan* plan, Message* m) {
+fa_status_t plan_rows(RowsPlan* plan, Message* message) {
     const fa_attention_desc_t& d = plan->problem.d;
     plan->rows = plan->op == FA_OP_APPEND_KV ? 0 : d.batch * d.heads_q * d.seqlen_q;
     plan->workspace = 0;
-    return check_rows(plan->rows, plan->op == FA_OP_MERGE ? 1 : kTeams, rows_kernel_name(plan->op), m);
+    return check_rows(plan->rows, plan->op == FA_OP_MERGE ? 1 : kTeams, rows_kernel_name(plan->op), message);
 }
 
 void explain_rows(const Context& c, const RowsPlan& plan, char* text, uint64_t n) {
@@ -37,34 +37,34 @@ void explain_rows(const Context& c, const RowsPlan& plan, char* text, uint64_t n
 // On the stream that the call names, for kernels whose grid covers rows.
 template <class Args, class Params>
 fa_status_t launch_rows(Context* c, const Plan& plan, const Args& a, void (*kernel)(Params), int64_t rows, int rows_per_block, int threads,
-                        const Params& x, Message* m) {
+                        const Params& x, Message* message) {
     OnDevice on(*c);
     rt::Stream stream;
-    const fa_status_t status = stream_of(c, a.flags, a.stream, &stream, m);
+    const fa_status_t status = stream_of(c, a.flags, a.stream, &stream, message);
     if (status != FA_OK || rows == 0) return status;
-    return launched(m, rt::launch_after(kernel, ceil_div(rows, rows_per_block), threads, 0, stream, x), rows_kernel_name(plan.op));
+    return launched(message, rt::launch_after(kernel, ceil_div(rows, rows_per_block), threads, 0, stream, x), rows_kernel_name(plan.op));
 }
 
-fa_status_t merge(Context* c, const Plan* plan, const fa_merge_args_t* a, Message* m) {
+fa_status_t merge(Context* c, const Plan* plan, const fa_merge_args_t* a, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_merge");
     const int64_t rows = static_cast<const RowsPlan*>(plan)->rows;
-    return launch_rows(c, *plan, *a, merge_rows, rows, 1, kRowThreads, merge_params(plan->problem, *a), m);
+    return launch_rows(c, *plan, *a, merge_rows, rows, 1, kRowThreads, merge_params(plan->problem, *a), message);
 }
 
-fa_status_t append_kv(Context* c, const Plan* plan, const fa_append_kv_args_t* a, Message* m) {
+fa_status_t append_kv(Context* c, const Plan* plan, const fa_append_kv_args_t* a, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_append_kv");
     const Problem& p = plan->problem;
     const int64_t rows = p.d.batch * a->seqlen_new * max_of(p.d.heads_k, p.d.heads_v);  // of k, and as many of v
-    fa_status_t status = check_rows(rows, kTeams / 2, rows_kernel_name(plan->op), m);
+    fa_status_t status = check_rows(rows, kTeams / 2, rows_kernel_name(plan->op), message);
     OnDevice on(*c);
-    if (status == FA_OK) status = launch_checks(c, p, *a, a->flags, a->stream, m);
-    return status != FA_OK ? status : launch_rows(c, *plan, *a, append_rows, rows, kTeams / 2, kMoveThreads, append_params(p, *a), m);
+    if (status == FA_OK) status = launch_checks(c, p, *a, a->flags, a->stream, message);
+    return status != FA_OK ? status : launch_rows(c, *plan, *a, append_rows, rows, kTeams / 2, kMoveThreads, append_params(p, *a), message);
 }
 
-fa_status_t rotary(Context* c, const Plan* plan, const fa_rotary_args_t* a, Message* m) {
+fa_status_t rotary(Context* c, const Plan* plan, const fa_rotary_args_t* a, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_rotary");
     const int64_t rows = static_cast<const RowsPlan*>(plan)->rows;
-    return launch_rows(c, *plan, *a, rotate_rows, rows, kTeams, kMoveThreads, rotary_params(plan->problem, *a), m);
+    return launch_rows(c, *plan, *a, rotate_rows, rows, kTeams, kMoveThreads, rotary_params(plan->problem, *a), message);
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ void set_simt_forward_tensors(const Problem& p, const fa_forward_args_t& a, cons
 
 // Behind the kernels that leave each row's final state in `state`, where the stage needs it.
 fa_status_t launch_scores(const Problem& p, const fa_forward_args_t& a, const KeyLists& lists, const RowState* state, rt::Stream stream,
-                          Message* m) {
+                          Message* message) {
     ScoresParams x{};
     set_shape(p, &x);
     x.sequences = sequence_table(p, a);
@@ -75,7 +75,7 @@ fa_status_t launch_scores(const Problem& p, const fa_forward_args_t& a, const Ke
     for (int i = 0; i < 4; i++) x.scores_stride[i] = p.d.scores_stride[i];
     x.scores_stage = p.d.scores_stage;
     const int64_t rows = p.d.batch * p.d.heads_q * p.d.seqlen_q;
-    return launched(m, rt::launch(write_scores, rows, kMergeThreads, 0, stream, x), "write_scores");
+    return launched(message, rt::launch(write_scores, rows, kMergeThreads, 0, stream, x), "write_scores");
 }
 
 }  // namespace

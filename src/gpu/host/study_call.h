@@ -18,13 +18,13 @@ struct StudyPlan : Plan {
     uint64_t s_matrix_bytes, states_bytes, state_bytes;
 };
 
-fa_status_t plan_s_matrix(StudyPlan* s, Message* m) {
+fa_status_t plan_s_matrix(StudyPlan* s, Message* message) {
     const Problem& p = s->problem;
     const SimtForwardParams& x = s->params.x;
     constexpr int64_t limit = int64_t(1) << 31;
     const int64_t key_tiles = s->params.pitch / kKeys;
     if (x.blocks > 0 && key_tiles >= limit / x.blocks)
-        return fail(m, FA_UNSUPPORTED, "seqlen_q %lld times seqlen_k %lld: too many scores for the standard algorithm to store",
+        return fail(message, FA_UNSUPPORTED, "seqlen_q %lld times seqlen_k %lld: too many scores for the standard algorithm to store",
                     (long long)p.d.seqlen_q, (long long)p.d.seqlen_k);
     const int64_t head_bytes = x.rows * s->params.pitch * int64_t(sizeof(float));
     s->heads_at_once = head_bytes ? min_of(max_of(kSMatrixBytes / head_bytes, 1), s->heads) : s->heads;
@@ -32,11 +32,11 @@ fa_status_t plan_s_matrix(StudyPlan* s, Message* m) {
     return FA_OK;
 }
 
-fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* m) {
+fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* message) {
     const Problem& p = s->problem;
     const fa_attention_desc_t& d = p.d;
     if (d.num_splits > 1 || d.split_size > 0)
-        return fail(m, FA_UNSUPPORTED, "num_splits is %d and split_size %lld: the study baselines do not split keys", d.num_splits,
+        return fail(message, FA_UNSUPPORTED, "num_splits is %d and split_size %lld: the study baselines do not split keys", d.num_splits,
                     (long long)d.split_size);
     s->params = StudyParams{};
     s->instance = &study_instance(d.dim_v);
@@ -51,7 +51,7 @@ fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* m) {
     const int64_t all = s->heads * x.rows;
     constexpr int64_t limit = int64_t(1) << 31;
     if (all >= limit || s->heads * x.blocks >= limit / x.value_parts)
-        return fail(m, FA_UNSUPPORTED,
+        return fail(message, FA_UNSUPPORTED,
                     "batch is %lld, heads_q %lld and seqlen_q %lld: a launch holds fewer than 2^31 rows; use a smaller batch",
                     (long long)d.batch, (long long)d.heads_q, (long long)d.seqlen_q);
     const bool standard = d.algorithm == FA_ALGORITHM_STANDARD;
@@ -59,7 +59,7 @@ fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* m) {
     s->state_bytes = p.has(FA_OPERAND_SCORES) ? uint64_t(round_up(all * int64_t(sizeof(RowState)), 256)) : 0;
     s->heads_at_once = s->heads;
     s->s_matrix_bytes = 0;
-    const fa_status_t status = standard ? plan_s_matrix(s, m) : FA_OK;
+    const fa_status_t status = standard ? plan_s_matrix(s, message) : FA_OK;
     s->workspace = s->s_matrix_bytes + s->states_bytes + s->state_bytes;
     return status;
 }
@@ -72,30 +72,30 @@ void explain_study(const Context& c, const StudyPlan& s, char* text, uint64_t n)
 }
 
 // The three passes, for as many heads as the matrix holds, then for the next.
-fa_status_t launch_standard(const StudyPlan& s, StudyParams y, rt::Stream stream, Message* m) {
+fa_status_t launch_standard(const StudyPlan& s, StudyParams y, rt::Stream stream, Message* message) {
     const uint64_t shared = uint64_t(s.instance->shared_bytes(y.x.q_dims));
     for (; y.first_head < s.heads; y.first_head += s.heads_at_once) {
         const int64_t heads = min_of(s.heads_at_once, s.heads - y.first_head), tiles = heads * y.x.blocks, key_tiles = y.pitch / kKeys;
         rt::Status done = key_tiles ? rt::launch(s.instance->scores, tiles * key_tiles, kThreads, shared, stream, y) : rt::kSuccess;
-        if (done != rt::kSuccess) return device_failed(m, done, "standard_scores");
+        if (done != rt::kSuccess) return device_failed(message, done, "standard_scores");
         done = rt::launch(s.instance->softmax, heads * y.x.rows, kMergeThreads, kMergeThreads / 16 * 4, stream, y);
-        if (done != rt::kSuccess) return device_failed(m, done, "standard_softmax");
+        if (done != rt::kSuccess) return device_failed(message, done, "standard_softmax");
         done = rt::launch(s.instance->values, tiles * y.x.value_parts, kThreads, shared, stream, y);
-        if (done != rt::kSuccess) return device_failed(m, done, "standard_values");
+        if (done != rt::kSuccess) return device_failed(message, done, "standard_values");
     }
     return FA_OK;
 }
 
-fa_status_t forward_study(Context* c, const StudyPlan& s, const fa_forward_args_t& a, Message* m) {
+fa_status_t forward_study(Context* c, const StudyPlan& s, const fa_forward_args_t& a, Message* message) {
     const Problem& p = s.problem;
     if (s.heads * s.params.x.rows == 0) return FA_OK;
-    fa_status_t status = check_tensors(*c, p, a, m);
+    fa_status_t status = check_tensors(*c, p, a, message);
     if (status != FA_OK) return status;
     rt::Stream stream;
-    status = stream_of(c, a.flags, a.stream, &stream, m);
+    status = stream_of(c, a.flags, a.stream, &stream, message);
     if (status != FA_OK) return status;
     char* memory;
-    status = workspace(c, stream, a.workspace, s.workspace, &memory, m);
+    status = workspace(c, stream, a.workspace, s.workspace, &memory, message);
     if (status != FA_OK) return status;
     StudyParams y = s.params;
     SimtForwardParams& x = y.x;
@@ -105,10 +105,10 @@ fa_status_t forward_study(Context* c, const StudyPlan& s, const fa_forward_args_
     if (s.state_bytes) x.state = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes + s.states_bytes);
     const uint64_t shared = uint64_t(s.instance->shared_bytes(x.q_dims));
     const int64_t parts = s.heads * x.value_parts;
-    if (p.d.algorithm == FA_ALGORITHM_STANDARD) status = launch_standard(s, y, stream, m);
-    else status = launched(m, rt::launch(s.instance->flash1, parts, kThreads, shared, stream, y), "flash1_head");
-    if (status == FA_OK && x.state) status = launch_scores(p, a, KeyLists{}, x.state, stream, m);
-    return mark_workspace(c, stream, memory, a.workspace, status, m);
+    if (p.d.algorithm == FA_ALGORITHM_STANDARD) status = launch_standard(s, y, stream, message);
+    else status = launched(message, rt::launch(s.instance->flash1, parts, kThreads, shared, stream, y), "flash1_head");
+    if (status == FA_OK && x.state) status = launch_scores(p, a, KeyLists{}, x.state, stream, message);
+    return mark_workspace(c, stream, memory, a.workspace, status, message);
 }
 
 }  // namespace
