@@ -69,19 +69,19 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
         return fail(message, FA_BACKEND_INCOMPATIBLE, "this build of the %s backend has no code for %s (%s): %s", rt::kName, d.name, d.arch,
                     rt::text(s));
     }
-    Context* c = static_cast<Context*>(host->allocate(sizeof(Context), 64));
-    if (!c) return fail(message, FA_OUT_OF_MEMORY, "no memory for a %s handle", rt::kName);
-    *c = Context{};
-    c->host = *host;
-    c->device = info->device;
-    c->host_memory = info->memory == FA_MEMORY_HOST;
-    c->stream = static_cast<rt::Stream>(info->stream);
-    c->owner = rt::stream_owner();
-    c->properties = d;
+    Context* made = static_cast<Context*>(host->allocate(sizeof(Context), 64));
+    if (!made) return fail(message, FA_OUT_OF_MEMORY, "no memory for a %s handle", rt::kName);
+    *made = Context{};
+    made->host = *host;
+    made->device = info->device;
+    made->host_memory = info->memory == FA_MEMORY_HOST;
+    made->stream = static_cast<rt::Stream>(info->stream);
+    made->owner = rt::stream_owner();
+    made->properties = d;
     rt::Stream stream;
-    const fa_status_t owned = stream_of(c, 0, nullptr, &stream, message);
-    if (owned == FA_OK) *context = c;
-    else host->release(c);
+    const fa_status_t owned = stream_of(made, 0, nullptr, &stream, message);
+    if (owned == FA_OK) *context = made;
+    else host->release(made);
     return owned;
 }
 
