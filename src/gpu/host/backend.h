@@ -85,15 +85,15 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
     return owned;
 }
 
-void destroy(Context* c, bool forked) {
-    const Host host = c->host;
+void destroy(Context* context, bool forked) {
+    const Host host = context->host;
     if (!forked) {
-        OnDevice on(*c);
-        rt::finish(&c->scratch_used);
-        rt::release(c->scratch);
-        rt::release(c->zeroed.zeros);
+        OnDevice on(*context);
+        rt::finish(&context->scratch_used);
+        rt::release(context->scratch);
+        rt::release(context->zeroed.zeros);
     }
-    host.release(c);
+    host.release(context);
 }
 
 fa_status_t set(Context*, int32_t key, int64_t, Message* message) {
@@ -111,73 +111,73 @@ union AnyPlan {
     RowsPlan rows;
 };
 
-fa_status_t plan(const Context* c, Plan* plan, Message* message) {
-    OnDevice on(*c);
+fa_status_t plan(const Context* context, Plan* plan, Message* message) {
+    OnDevice on(*context);
     if (plan->op != FA_OP_BACKWARD && plan->op != FA_OP_FORWARD) return plan_rows(static_cast<RowsPlan*>(plan), message);
-    const rt::Device device = unreserved(c->properties, plan->problem.d);
+    const rt::Device device = unreserved(context->properties, plan->problem.d);
     if (plan->op == FA_OP_BACKWARD) return plan_backward(device, static_cast<BackwardPlan*>(plan), message);
     if (plan->problem.d.algorithm != FA_ALGORITHM_FLASH) return plan_study(device, static_cast<StudyPlan*>(plan), message);
     return plan_forward(device, static_cast<ForwardPlan*>(plan), message);
 }
 
-void explain(const Context* c, const Plan* plan, char* text, uint64_t n) {
-    if (plan->op == FA_OP_BACKWARD) return explain_backward(*c, *static_cast<const BackwardPlan*>(plan), text, n);
-    if (plan->op != FA_OP_FORWARD) return explain_rows(*c, *static_cast<const RowsPlan*>(plan), text, n);
-    if (plan->problem.d.algorithm != FA_ALGORITHM_FLASH) return explain_study(*c, *static_cast<const StudyPlan*>(plan), text, n);
-    return explain_forward(*c, *static_cast<const ForwardPlan*>(plan), text, n);
+void explain(const Context* context, const Plan* plan, char* text, uint64_t n) {
+    if (plan->op == FA_OP_BACKWARD) return explain_backward(*context, *static_cast<const BackwardPlan*>(plan), text, n);
+    if (plan->op != FA_OP_FORWARD) return explain_rows(*context, *static_cast<const RowsPlan*>(plan), text, n);
+    if (plan->problem.d.algorithm != FA_ALGORITHM_FLASH) return explain_study(*context, *static_cast<const StudyPlan*>(plan), text, n);
+    return explain_forward(*context, *static_cast<const ForwardPlan*>(plan), text, n);
 }
 
 // The call itself, which decides what it launches, but for the launches.
-fa_status_t prepare(Context* c, const Plan* plan, const void* args, Message* message) {
-    c->prepares = true;
+fa_status_t prepare(Context* context, const Plan* plan, const void* args, Message* message) {
+    context->prepares = true;
     fa_status_t status;
     switch (plan->op) {
-        case FA_OP_FORWARD: status = forward(c, plan, static_cast<const fa_forward_args_t*>(args), message); break;
-        case FA_OP_BACKWARD: status = backward(c, plan, static_cast<const fa_backward_args_t*>(args), message); break;
-        case FA_OP_MERGE: status = merge(c, plan, static_cast<const fa_merge_args_t*>(args), message); break;
-        case FA_OP_ROTARY: status = rotary(c, plan, static_cast<const fa_rotary_args_t*>(args), message); break;
-        default: status = append_kv(c, plan, static_cast<const fa_append_kv_args_t*>(args), message); break;
+        case FA_OP_FORWARD: status = forward(context, plan, static_cast<const fa_forward_args_t*>(args), message); break;
+        case FA_OP_BACKWARD: status = backward(context, plan, static_cast<const fa_backward_args_t*>(args), message); break;
+        case FA_OP_MERGE: status = merge(context, plan, static_cast<const fa_merge_args_t*>(args), message); break;
+        case FA_OP_ROTARY: status = rotary(context, plan, static_cast<const fa_rotary_args_t*>(args), message); break;
+        default: status = append_kv(context, plan, static_cast<const fa_append_kv_args_t*>(args), message); break;
     }
-    c->prepares = false;
+    context->prepares = false;
     return status;
 }
 
 // ---- memory
 
 // What waits for a stream that is being captured, or allocates then, ends the capture.
-fa_status_t not_captured(const Context& c, rt::Stream stream, Message* message) {
+fa_status_t not_captured(const Context& context, rt::Stream stream, Message* message) {
     if (!rt::capturing(stream)) return FA_OK;
     return fail(message, FA_INVALID_STATE, "the stream is being captured: expected calls that neither allocate, copy nor wait%s",
-                c.host_memory ? "; with FA_MEMORY_HOST every call does, make the handle with FA_MEMORY_DEVICE" : "");
+                context.host_memory ? "; with FA_MEMORY_HOST every call does, make the handle with FA_MEMORY_DEVICE" : "");
 }
 
-fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* message) {
-    OnDevice on(*c);
-    const fa_status_t status = not_captured(*c, c->stream, message);
+fa_status_t allocate(Context* context, uint64_t bytes, void** pointer, Message* message) {
+    OnDevice on(*context);
+    const fa_status_t status = not_captured(*context, context->stream, message);
     if (status != FA_OK) return status;
     const rt::Status s = rt::allocate(pointer, bytes);
     return s == rt::kSuccess ? FA_OK : device_failed(message, s, "allocating memory");
 }
 
-fa_status_t release(Context* c, void* pointer, Message* message) {
-    OnDevice on(*c);
-    const fa_status_t status = not_captured(*c, c->stream, message);
-    memset(c->readable, 0, sizeof c->readable);
+fa_status_t release(Context* context, void* pointer, Message* message) {
+    OnDevice on(*context);
+    const fa_status_t status = not_captured(*context, context->stream, message);
+    memset(context->readable, 0, sizeof context->readable);
     return status == FA_OK ? launched(message, rt::release(pointer), "freeing memory") : status;
 }
 
-fa_status_t copy(Context* c, void* to, const void* from, uint64_t bytes, Message* message) {
-    OnDevice on(*c);
-    fa_status_t status = not_captured(*c, c->stream, message);
-    if (status == FA_OK) status = launched(message, rt::copy(to, from, bytes, c->stream), "copying memory");
-    return status == FA_OK ? launched(message, rt::synchronize(c->stream), "copying memory") : status;
+fa_status_t copy(Context* context, void* to, const void* from, uint64_t bytes, Message* message) {
+    OnDevice on(*context);
+    fa_status_t status = not_captured(*context, context->stream, message);
+    if (status == FA_OK) status = launched(message, rt::copy(to, from, bytes, context->stream), "copying memory");
+    return status == FA_OK ? launched(message, rt::synchronize(context->stream), "copying memory") : status;
 }
 
-fa_status_t synchronize(Context* c, uint32_t flags, void* stream, Message* message) {
-    OnDevice on(*c);
+fa_status_t synchronize(Context* context, uint32_t flags, void* stream, Message* message) {
+    OnDevice on(*context);
     rt::Stream waited;
-    fa_status_t status = stream_of(c, flags, stream, &waited, message);
-    if (status == FA_OK) status = not_captured(*c, waited, message);
+    fa_status_t status = stream_of(context, flags, stream, &waited, message);
+    if (status == FA_OK) status = not_captured(*context, waited, message);
     return status == FA_OK ? launched(message, rt::synchronize(waited), "waiting for the stream") : status;
 }
 

@@ -87,13 +87,13 @@ fa_status_t plan_backward(const rt::Device& device, BackwardPlan* plan, Message*
     return FA_OK;
 }
 
-void explain_backward(const Context& c, const BackwardPlan& plan, char* text, uint64_t n) {
+void explain_backward(const Context& context, const BackwardPlan& plan, char* text, uint64_t n) {
     const BackwardLaunch& b = plan.launch[kTmaTensors];
-    const rt::Device device = unreserved(c.properties, plan.problem.d);
+    const rt::Device device = unreserved(context.properties, plan.problem.d);
     Words words{text, n};
     words.say("kernel %s", b.kernel);
     if (b.columns > 0) words.say("_%d", b.columns);
-    words.say(" on %s (%s), tiles of %d rows x %d keys", c.properties.name, c.properties.arch, b.rows, b.keys);
+    words.say(" on %s (%s), tiles of %d rows x %d keys", context.properties.name, context.properties.arch, b.rows, b.keys);
     if (b.blocks > 0) words.say(", %lld blocks", (long long)b.blocks);
     else words.say(", %s", b.dq_acc_columns > 0 ? "dq added up in any order" : "dk and dv by keys, dq by rows");
     if (b.family->least < kTmaTensors && rt::compiles_kernels()) words.say("%s", kCompiledAtFirst);
@@ -109,7 +109,7 @@ void explain_backward(const Context& c, const BackwardPlan& plan, char* text, ui
     reasons.end();
 }
 
-fa_status_t check_gradients(const Context& c, const Problem& p, const fa_backward_args_t& a, Message* message) {
+fa_status_t check_gradients(const Context& context, const Problem& p, const fa_backward_args_t& a, Message* message) {
     const fa_forward_args_t& f = *a.forward;
     const int64_t queries = p.d.batch == 0 ? 0 : p.packed_q() ? p.d.total_q : p.d.seqlen_q;
     const int64_t keys = p.d.batch == 0 ? 0 : p.packed_k() ? p.d.total_k : p.d.seqlen_k;
@@ -120,7 +120,7 @@ fa_status_t check_gradients(const Context& c, const Problem& p, const fa_backwar
     } tensors[] = {{f.q, "q", queries},       {f.k, "k", keys},      {f.v, "v", keys},   {f.o, "o", queries}, {f.lse, "lse", queries},
                    {a.dout, "dout", queries}, {a.dq, "dq", queries}, {a.dk, "dk", keys}, {a.dv, "dv", keys}};
     for (const auto& t : tensors) {
-        const fa_status_t status = t.rows > 0 ? check_pointer(c, t.pointer, t.name, message) : FA_OK;
+        const fa_status_t status = t.rows > 0 ? check_pointer(context, t.pointer, t.name, message) : FA_OK;
         if (status != FA_OK) return status;
     }
     return FA_OK;
@@ -181,19 +181,19 @@ Tensors tensors_of(const Problem& p, const fa_backward_args_t& a) {
     return kVec16Tensors;
 }
 
-fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* a, Message* message) {
+fa_status_t backward(Context* context, const Plan* planned, const fa_backward_args_t* a, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_backward");
     const BackwardPlan& plan = *static_cast<const BackwardPlan*>(planned);
-    OnDevice on(*c);
+    OnDevice on(*context);
     const BackwardLaunch& b = plan.launch[tensors_of(plan.problem, *a)];
     rt::Stream stream;
-    fa_status_t status = check_gradients(*c, plan.problem, *a, message);
-    if (status == FA_OK) status = launch_checks(c, plan.problem, *a->forward, a->flags, a->stream, message);
-    if (status == FA_OK) status = stream_of(c, a->flags, a->stream, &stream, message);
+    fa_status_t status = check_gradients(*context, plan.problem, *a, message);
+    if (status == FA_OK) status = launch_checks(context, plan.problem, *a->forward, a->flags, a->stream, message);
+    if (status == FA_OK) status = stream_of(context, a->flags, a->stream, &stream, message);
     if (status != FA_OK) return status;
     const uint64_t family_at = 2 * plan.rows_bytes + b.dq_acc_bytes;
     char* memory = nullptr;
-    status = workspace(c, stream, a->workspace, family_at + b.workspace + plan.list_bytes, &memory, message);
+    status = workspace(context, stream, a->workspace, family_at + b.workspace + plan.list_bytes, &memory, message);
     if (status != FA_OK) return status;
     BackwardCall call{*a, plan, b, key_lists(plan.problem, memory + family_at + b.workspace)};
     call.delta = reinterpret_cast<float*>(memory);
@@ -201,7 +201,7 @@ fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* 
     if (b.dq_acc_bytes && a->dq) call.dq_acc = reinterpret_cast<float*>(memory + 2 * plan.rows_bytes);
     status = launch_lists(plan.problem, *a->forward, call.lists, stream, message);
     if (status == FA_OK) status = launch_backward(call, memory + family_at, stream, message);
-    return mark_workspace(c, stream, memory, a->workspace, status, message);
+    return mark_workspace(context, stream, memory, a->workspace, status, message);
 }
 
 }  // namespace

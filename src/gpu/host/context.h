@@ -46,7 +46,7 @@ rt::Device unreserved(const rt::Device& device, const fa_attention_desc_t& d) {
 struct OnDevice {
     int before;
     rt::Caller outer;  // a log's callback may call us in turn
-    explicit OnDevice(const Context& c) : OnDevice(c.device, c.host, c.prepares) {}
+    explicit OnDevice(const Context& context) : OnDevice(context.device, context.host, context.prepares) {}
     OnDevice(int device, const Host& host, bool prepares = false) : before(-1), outer(rt::enter({device, &host, prepares})) {
         if (rt::current_device(&before) == rt::kSuccess && before == device) before = -1;
         else rt::set_device(device);
@@ -58,60 +58,61 @@ struct OnDevice {
 };
 
 // The stream that a call names, or the handle's. The device is current.
-fa_status_t stream_of(Context* c, uint32_t flags, void* named, rt::Stream* stream, Message* message) {
-    *stream = flags & FA_ARGS_STREAM ? static_cast<rt::Stream>(named) : c->stream;
-    if (rt::owns(&c->owner, c->device, *stream)) return FA_OK;
+fa_status_t stream_of(Context* context, uint32_t flags, void* named, rt::Stream* stream, Message* message) {
+    *stream = flags & FA_ARGS_STREAM ? static_cast<rt::Stream>(named) : context->stream;
+    if (rt::owns(&context->owner, context->device, *stream)) return FA_OK;
     return fail(message, FA_INVALID_ARGUMENT, "stream is %p, of another device: expected one of device %d, the handle's", *stream,
-                c->device);
+                context->device);
 }
 
 // The caller's workspace, or the handle's own memory grown to `bytes`. A graph gets none of that: it would read it long after a
 // larger call has taken its place.
-fa_status_t workspace(Context* c, rt::Stream stream, void* given, uint64_t bytes, char** memory, Message* message) {
+fa_status_t workspace(Context* context, rt::Stream stream, void* given, uint64_t bytes, char** memory, Message* message) {
     *memory = static_cast<char*>(given);
     if (given || bytes == 0) return FA_OK;
     if (rt::capturing(stream))
         return fail(message, FA_WORKSPACE_TOO_SMALL, "workspace is NULL: expected %llu bytes or more while the stream is captured",
                     (unsigned long long)bytes);
     rt::Status s = rt::kSuccess;
-    if (c->scratch_bytes < bytes) {
-        rt::finish(&c->scratch_used);
-        rt::release(c->scratch);
-        c->scratch_bytes = 0;
-        c->scratch = nullptr;
-        s = rt::allocate(&c->scratch, bytes);
+    if (context->scratch_bytes < bytes) {
+        rt::finish(&context->scratch_used);
+        rt::release(context->scratch);
+        context->scratch_bytes = 0;
+        context->scratch = nullptr;
+        s = rt::allocate(&context->scratch, bytes);
         if (s != rt::kSuccess) return device_failed(message, s, "allocating scratch memory");
-        c->scratch_bytes = bytes;
-    } else if (stream != c->scratch_stream) {
-        s = rt::follow(stream, c->scratch_used);
+        context->scratch_bytes = bytes;
+    } else if (stream != context->scratch_stream) {
+        s = rt::follow(stream, context->scratch_used);
     }
-    c->scratch_stream = stream;
-    *memory = static_cast<char*>(c->scratch);
+    context->scratch_stream = stream;
+    *memory = static_cast<char*>(context->scratch);
     return s == rt::kSuccess ? FA_OK : device_failed(message, s, "waiting for the stream that last used the scratch memory");
 }
 
 // The end of a call that has had memory of workspace(), whatever became of it.
-fa_status_t mark_workspace(Context* c, rt::Stream stream, const void* memory, const void* given, fa_status_t status, Message* message) {
+fa_status_t mark_workspace(Context* context, rt::Stream stream, const void* memory, const void* given, fa_status_t status,
+                           Message* message) {
     if (!memory || given) return status;
-    const rt::Status s = rt::record(&c->scratch_used, stream);
+    const rt::Status s = rt::record(&context->scratch_used, stream);
     return status != FA_OK || s == rt::kSuccess ? status : device_failed(message, s, "marking the use of scratch memory");
 }
 
 // Can kernels read there? Memory that was given back since it was last seen is the caller's to keep away.
-fa_status_t check_pointer(const Context& c, const void* p, const char* name, Message* message) {
-    const void*& known = c.readable[reinterpret_cast<uintptr_t>(p) / 256 % (sizeof c.readable / sizeof *c.readable)];
-    if (!p || p == known || c.prepares) return FA_OK;
+fa_status_t check_pointer(const Context& context, const void* p, const char* name, Message* message) {
+    const void*& known = context.readable[reinterpret_cast<uintptr_t>(p) / 256 % (sizeof context.readable / sizeof *context.readable)];
+    if (!p || p == known || context.prepares) return FA_OK;
     bool readable = true;
-    const rt::Status s = rt::accessible(p, c.device, &readable);
+    const rt::Status s = rt::accessible(p, context.device, &readable);
     if (s != rt::kSuccess) return device_failed(message, s, name);
     if (readable) return known = p, FA_OK;
     return fail(message, FA_INVALID_ARGUMENT,
                 "%s is %p: device %d cannot read that address; give memory of that device, or make the handle with FA_MEMORY_HOST", name, p,
-                c.device);
+                context.device);
 }
 
 // A tensor without elements may lie anywhere.
-fa_status_t check_tensors(const Context& c, const Problem& p, const fa_forward_args_t& a, Message* message) {
+fa_status_t check_tensors(const Context& context, const Problem& p, const fa_forward_args_t& a, Message* message) {
     const int64_t queries = p.packed_q() ? p.d.total_q : p.d.seqlen_q;
     const int64_t keys = p.packed_k() ? p.d.total_k : p.paged() ? p.d.num_pages : p.d.seqlen_k;
     const struct {
@@ -120,7 +121,7 @@ fa_status_t check_tensors(const Context& c, const Problem& p, const fa_forward_a
         int64_t rows;
     } tensors[] = {{a.q, "q", queries}, {a.k, "k", keys}, {a.v, "v", keys}, {a.o, "o", queries}};
     for (const auto& t : tensors) {
-        const fa_status_t status = t.rows > 0 ? check_pointer(c, t.pointer, t.name, message) : FA_OK;
+        const fa_status_t status = t.rows > 0 ? check_pointer(context, t.pointer, t.name, message) : FA_OK;
         if (status != FA_OK) return status;
     }
     return FA_OK;
@@ -138,10 +139,10 @@ bool plan_lists(const Problem& p, uint64_t* bytes, Refusal* r) {
 }
 // Says in *device_status what is wrong with a call's arrays, if the caller has asked.
 template <class Args>
-fa_status_t launch_checks(Context* c, const Problem& p, const Args& a, uint32_t flags, void* given_stream, Message* message) {
+fa_status_t launch_checks(Context* context, const Problem& p, const Args& a, uint32_t flags, void* given_stream, Message* message) {
     if (!p.has(FA_OPERAND_DEVICE_STATUS) || p.d.batch == 0) return FA_OK;
     rt::Stream stream;
-    const fa_status_t status = stream_of(c, flags, given_stream, &stream, message);
+    const fa_status_t status = stream_of(context, flags, given_stream, &stream, message);
     if (status != FA_OK) return status;
     return launched(message, rt::launch(check_arrays, p.d.batch, kCheckThreads, 0, stream, array_checks(p, a)), "check_arrays");
 }

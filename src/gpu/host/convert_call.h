@@ -12,15 +12,15 @@ fa_status_t launch_convert(const ConvertParams& x, rt::Stream stream, Message* m
     return launched(message, rt::launch(convert_tensors, x.end[x.count - 1], kConvertThreads, 0, stream, x), "convert_tensors");
 }
 
-fa_status_t convert(Context* c, const fa_conversion_t* list, int64_t count, uint32_t flags, void* named, Message* message) {
+fa_status_t convert(Context* context, const fa_conversion_t* list, int64_t count, uint32_t flags, void* named, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_convert");
-    OnDevice on(*c);
+    OnDevice on(*context);
     rt::Stream stream;
-    fa_status_t status = stream_of(c, flags, named, &stream, message);
+    fa_status_t status = stream_of(context, flags, named, &stream, message);
     for (int64_t i = 0; i < count && status == FA_OK; i++) {
         if (move_of(list[i]).words == 0) continue;
-        status = check_pointer(*c, list[i].x, "x", message);
-        if (status == FA_OK) status = check_pointer(*c, list[i].out, "out", message);
+        status = check_pointer(*context, list[i].x, "x", message);
+        if (status == FA_OK) status = check_pointer(*context, list[i].out, "out", message);
     }
     ConvertParams x;
     x.count = 0;
@@ -38,10 +38,10 @@ fa_status_t convert(Context* c, const fa_conversion_t* list, int64_t count, uint
     return status == FA_OK ? launch_convert(x, stream, message) : status;
 }
 
-fa_status_t copy_async(Context* c, void* to, const void* from, uint64_t bytes, uint32_t flags, void* named, Message* message) {
-    OnDevice on(*c);
+fa_status_t copy_async(Context* context, void* to, const void* from, uint64_t bytes, uint32_t flags, void* named, Message* message) {
+    OnDevice on(*context);
     rt::Stream stream;
-    const fa_status_t status = stream_of(c, flags, named, &stream, message);
+    const fa_status_t status = stream_of(context, flags, named, &stream, message);
     return status == FA_OK ? launched(message, rt::copy(to, from, bytes, stream), "copying memory") : status;
 }
 

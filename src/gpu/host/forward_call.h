@@ -105,12 +105,12 @@ void explain_refusals(const rt::Device& device, const ForwardPlan& f, Words* wor
     reasons.end();
 }
 
-void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_t n) {
+void explain_forward(const Context& context, const ForwardPlan& f, char* text, uint64_t n) {
     const FamilyPlan& plan = f.best();
     Words words{text, n};
     words.say("kernel %s", plan.kernel);
     if (plan.columns > 0) words.say("_%dx%d", plan.rows, plan.columns);
-    words.say(" on %s (%s), tiles of %d rows x %d keys", c.properties.name, c.properties.arch, plan.rows, plan.keys);
+    words.say(" on %s (%s), tiles of %d rows x %d keys", context.properties.name, context.properties.arch, plan.rows, plan.keys);
     if (plan.blocks > 0) words.say(", %lld blocks", (long long)plan.blocks);
     if (plan.widens) words.say(", after 8-bit k or v has been copied to 16 bits");
     if (f.copies.bytes() > 0) words.say(", after k and v have been copied as bf16");
@@ -121,7 +121,7 @@ void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_
     if (plan.splits_keys && splits == 1) words.say(", up to 1 split");
     else if (plan.splits_keys)
         words.say(", up to %lld splits, merged by %s", splits, plan.merge ? plan.merge : merge_name(plan.merge_columns));
-    explain_refusals(unreserved(c.properties, f.problem.d), f, &words);
+    explain_refusals(unreserved(context.properties, f.problem.d), f, &words);
 }
 
 // A family's launch, and what merges its splits where it leaves that to us.
@@ -135,13 +135,13 @@ fa_status_t launch_family(const FamilyPlan& plan, const ForwardCall& call, Messa
     return launched(message, launch_merge(plan.merge_columns, call.stream, merged), merge_name(plan.merge_columns));
 }
 
-fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a, Message* message) {
+fa_status_t forward(Context* context, const Plan* planned, const fa_forward_args_t* a, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_forward");
     const Problem& p = planned->problem;
-    OnDevice on(*c);
-    const fa_status_t checked = launch_checks(c, p, *a, a->flags, a->stream, message);
+    OnDevice on(*context);
+    const fa_status_t checked = launch_checks(context, p, *a, a->flags, a->stream, message);
     if (checked != FA_OK) return checked;
-    if (p.d.algorithm != FA_ALGORITHM_FLASH) return forward_study(c, *static_cast<const StudyPlan*>(planned), *a, message);
+    if (p.d.algorithm != FA_ALGORITHM_FLASH) return forward_study(context, *static_cast<const StudyPlan*>(planned), *a, message);
     const ForwardPlan& f = *static_cast<const ForwardPlan*>(planned);
     if (p.d.batch * p.d.seqlen_q == 0) return FA_OK;
     const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
@@ -150,26 +150,26 @@ fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a,
                              4 * address(operand(p, FA_OPERAND_K_DESCALE, a->k_descale));
     const bool aligned = (read(0, a->k) | read(1, a->v) | read(2, a->q) | address(a->o) | others) % 16 == 0;
     const FamilyPlan& plan = aligned ? f.best() : f.any;
-    fa_status_t status = check_tensors(*c, p, *a, message);
+    fa_status_t status = check_tensors(*context, p, *a, message);
     if (status != FA_OK) return status;
     rt::Stream stream;
-    status = stream_of(c, a->flags, a->stream, &stream, message);
+    status = stream_of(context, a->flags, a->stream, &stream, message);
     if (status != FA_OK) return status;
     const uint64_t copied = uint64_t(f.copies.bytes());
     void* zeros = nullptr;
     if constexpr (rt::kArchKernels) {
         const bool small = plan.zeroed > 0 && plan.workspace <= kZeroedBytes && copied == 0;
         if (small && !a->workspace)  // a call that brings its workspace does not allocate
-            status = launched(message, zeroed_memory(&c->zeroed, stream, &zeros), "setting up a handle's memory");
+            status = launched(message, zeroed_memory(&context->zeroed, stream, &zeros), "setting up a handle's memory");
     }
     char* memory = nullptr;
     fa_forward_args_t args = *a;
-    if (status == FA_OK && !zeros) status = workspace(c, stream, a->workspace, copied + plan.workspace, &memory, message);
+    if (status == FA_OK && !zeros) status = workspace(context, stream, a->workspace, copied + plan.workspace, &memory, message);
     if (status != FA_OK) return status;
     if (copied > 0) status = launch_copies(p, f.copies, *a, memory, &args, stream, message);
     char* const rest = zeros ? static_cast<char*>(zeros) : memory + copied;
     if (status == FA_OK) status = launch_family(plan, {f.computed, args, rest, zeros != nullptr, stream}, message);
-    return mark_workspace(c, stream, memory, a->workspace, status, message);
+    return mark_workspace(context, stream, memory, a->workspace, status, message);
 }
 
 }  // namespace

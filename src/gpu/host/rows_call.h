@@ -30,41 +30,42 @@ fa_status_t plan_rows(RowsPlan* plan, Message* message) {
     return check_rows(plan->rows, plan->op == FA_OP_MERGE ? 1 : kTeams, rows_kernel_name(plan->op), message);
 }
 
-void explain_rows(const Context& c, const RowsPlan& plan, char* text, uint64_t n) {
-    snprintf(text, n, "kernel %s on %s (%s)", rows_kernel_name(plan.op), c.properties.name, c.properties.arch);
+void explain_rows(const Context& context, const RowsPlan& plan, char* text, uint64_t n) {
+    snprintf(text, n, "kernel %s on %s (%s)", rows_kernel_name(plan.op), context.properties.name, context.properties.arch);
 }
 
 // On the stream that the call names, for kernels whose grid covers rows.
 template <class Args, class Params>
-fa_status_t launch_rows(Context* c, const Plan& plan, const Args& a, void (*kernel)(Params), int64_t rows, int rows_per_block, int threads,
-                        const Params& x, Message* message) {
-    OnDevice on(*c);
+fa_status_t launch_rows(Context* context, const Plan& plan, const Args& a, void (*kernel)(Params), int64_t rows, int rows_per_block,
+                        int threads, const Params& x, Message* message) {
+    OnDevice on(*context);
     rt::Stream stream;
-    const fa_status_t status = stream_of(c, a.flags, a.stream, &stream, message);
+    const fa_status_t status = stream_of(context, a.flags, a.stream, &stream, message);
     if (status != FA_OK || rows == 0) return status;
     return launched(message, rt::launch_after(kernel, ceil_div(rows, rows_per_block), threads, 0, stream, x), rows_kernel_name(plan.op));
 }
 
-fa_status_t merge(Context* c, const Plan* plan, const fa_merge_args_t* a, Message* message) {
+fa_status_t merge(Context* context, const Plan* plan, const fa_merge_args_t* a, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_merge");
     const int64_t rows = static_cast<const RowsPlan*>(plan)->rows;
-    return launch_rows(c, *plan, *a, merge_rows, rows, 1, kRowThreads, merge_params(plan->problem, *a), message);
+    return launch_rows(context, *plan, *a, merge_rows, rows, 1, kRowThreads, merge_params(plan->problem, *a), message);
 }
 
-fa_status_t append_kv(Context* c, const Plan* plan, const fa_append_kv_args_t* a, Message* message) {
+fa_status_t append_kv(Context* context, const Plan* plan, const fa_append_kv_args_t* a, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_append_kv");
     const Problem& p = plan->problem;
     const int64_t rows = p.d.batch * a->seqlen_new * max_of(p.d.heads_k, p.d.heads_v);  // of k, and as many of v
     fa_status_t status = check_rows(rows, kTeams / 2, rows_kernel_name(plan->op), message);
-    OnDevice on(*c);
-    if (status == FA_OK) status = launch_checks(c, p, *a, a->flags, a->stream, message);
-    return status != FA_OK ? status : launch_rows(c, *plan, *a, append_rows, rows, kTeams / 2, kMoveThreads, append_params(p, *a), message);
+    OnDevice on(*context);
+    if (status == FA_OK) status = launch_checks(context, p, *a, a->flags, a->stream, message);
+    return status != FA_OK ? status
+                           : launch_rows(context, *plan, *a, append_rows, rows, kTeams / 2, kMoveThreads, append_params(p, *a), message);
 }
 
-fa_status_t rotary(Context* c, const Plan* plan, const fa_rotary_args_t* a, Message* message) {
+fa_status_t rotary(Context* context, const Plan* plan, const fa_rotary_args_t* a, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_rotary");
     const int64_t rows = static_cast<const RowsPlan*>(plan)->rows;
-    return launch_rows(c, *plan, *a, rotate_rows, rows, kTeams, kMoveThreads, rotary_params(plan->problem, *a), message);
+    return launch_rows(context, *plan, *a, rotate_rows, rows, kTeams, kMoveThreads, rotary_params(plan->problem, *a), message);
 }
 
 }  // namespace

@@ -64,11 +64,11 @@ fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* message)
     return status;
 }
 
-void explain_study(const Context& c, const StudyPlan& s, char* text, uint64_t n) {
+void explain_study(const Context& context, const StudyPlan& s, char* text, uint64_t n) {
     const bool standard = s.problem.d.algorithm == FA_ALGORITHM_STANDARD;
     snprintf(text, n, "kernel study_%s_%dx%d on %s (%s), tiles of %d rows x %d keys, %lld of %lld heads at a time",
-             standard ? "standard" : "flash1", kStudyRows, s.instance->columns, c.properties.name, c.properties.arch, kStudyRows, kKeys,
-             (long long)s.heads_at_once, (long long)s.heads);
+             standard ? "standard" : "flash1", kStudyRows, s.instance->columns, context.properties.name, context.properties.arch,
+             kStudyRows, kKeys, (long long)s.heads_at_once, (long long)s.heads);
 }
 
 // The three passes, for as many heads as the matrix holds, then for the next.
@@ -86,16 +86,16 @@ fa_status_t launch_standard(const StudyPlan& s, StudyParams y, rt::Stream stream
     return FA_OK;
 }
 
-fa_status_t forward_study(Context* c, const StudyPlan& s, const fa_forward_args_t& a, Message* message) {
+fa_status_t forward_study(Context* context, const StudyPlan& s, const fa_forward_args_t& a, Message* message) {
     const Problem& p = s.problem;
     if (s.heads * s.params.x.rows == 0) return FA_OK;
-    fa_status_t status = check_tensors(*c, p, a, message);
+    fa_status_t status = check_tensors(*context, p, a, message);
     if (status != FA_OK) return status;
     rt::Stream stream;
-    status = stream_of(c, a.flags, a.stream, &stream, message);
+    status = stream_of(context, a.flags, a.stream, &stream, message);
     if (status != FA_OK) return status;
     char* memory;
-    status = workspace(c, stream, a.workspace, s.workspace, &memory, message);
+    status = workspace(context, stream, a.workspace, s.workspace, &memory, message);
     if (status != FA_OK) return status;
     StudyParams y = s.params;
     SimtForwardParams& x = y.x;
@@ -108,7 +108,7 @@ fa_status_t forward_study(Context* c, const StudyPlan& s, const fa_forward_args_
     if (p.d.algorithm == FA_ALGORITHM_STANDARD) status = launch_standard(s, y, stream, message);
     else status = launched(message, rt::launch(s.instance->flash1, parts, kThreads, shared, stream, y), "flash1_head");
     if (status == FA_OK && x.state) status = launch_scores(p, a, KeyLists{}, x.state, stream, message);
-    return mark_workspace(c, stream, memory, a.workspace, status, message);
+    return mark_workspace(context, stream, memory, a.workspace, status, message);
 }
 
 }  // namespace
