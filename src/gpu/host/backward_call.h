@@ -10,73 +10,73 @@ namespace gpu {
 namespace {
 
 // Asks the families in their order; the last takes every call.
-void plan_launch(const rt::Device& device, const Problem& p, Tensors tensors, BackwardLaunch* plan, FamilyParams* own) {
+void plan_launch(const rt::Device& device, const Problem& problem, Tensors tensors, BackwardLaunch* plan, FamilyParams* own) {
     for (const BackwardFamily* const family : backward_families().list) {
         if (!family || family->least > tensors) continue;
         *plan = BackwardLaunch{};
         plan->family = family;
-        if (family->plan(device, p, tensors, plan, own, nullptr)) break;
+        if (family->plan(device, problem, tensors, plan, own, nullptr)) break;
     }
-    plan->dq_acc_bytes = uint64_t(round_up(p.d.heads_q * padded_rows_of(p) * plan->dq_acc_columns * 4, 256));
+    plan->dq_acc_bytes = uint64_t(round_up(problem.d.heads_q * padded_rows_of(problem) * plan->dq_acc_columns * 4, 256));
 }
 
 // Each family's parameters, as far as they follow from the problem.
-void set_gradients(const Problem& p, GradientParams* x) {
-    set_shape(p, x);
-    x->padded_rows = padded_rows_of(p);
-    x->causal = p.causal();
+void set_gradients(const Problem& problem, GradientParams* x) {
+    set_shape(problem, x);
+    x->padded_rows = padded_rows_of(problem);
+    x->causal = problem.causal();
 }
 // In place: of an object that is returned and assigned, GCC 12.2 keeps the types alone (-ftree-sra; tests/cuda/launches.c).
-void set_backward_rows(const Problem& p, BackwardRowParams* x) {
-    const fa_attention_desc_t& d = p.d;
+void set_backward_rows(const Problem& problem, BackwardRowParams* x) {
+    const fa_attention_desc_t& d = problem.d;
     *x = BackwardRowParams{};
-    set_gradients(p, x);
-    x->o_strides = row_strides(d.o_stride, p.packed_q());
-    x->lse_strides = lse_strides(d.lse_stride, p.packed_q());
+    set_gradients(problem, x);
+    x->o_strides = row_strides(d.o_stride, problem.packed_q());
+    x->lse_strides = lse_strides(d.lse_stride, problem.packed_q());
     x->dim_qk = d.dim_qk;
     x->scale = d.scale;
     x->q_dtype = d.q_dtype;
     x->k_dtype = d.k_dtype;
     x->o_dtype = d.o_dtype;
 }
-SimtBackwardParams backward_simt(const Problem& p) {
+SimtBackwardParams backward_simt(const Problem& problem) {
     SimtBackwardParams x{};
-    set_gradients(p, &x);
-    set_product(p, &x);
-    set_dropout(p, &x);
-    x.v_strides = row_strides(p.d.v_stride, p.packed_k());
-    x.scale = p.d.scale;
+    set_gradients(problem, &x);
+    set_product(problem, &x);
+    set_dropout(problem, &x);
+    x.v_strides = row_strides(problem.d.v_stride, problem.packed_k());
+    x.scale = problem.d.scale;
     return x;
 }
-MmaBackwardParams backward_mma(const Problem& p) {
+MmaBackwardParams backward_mma(const Problem& problem) {
     MmaBackwardParams x{};
-    set_gradients(p, &x);
-    set_mma_call(p, &x);
-    x.features = features_of(p, false, false);
-    x.q_dtype = p.d.q_dtype;
+    set_gradients(problem, &x);
+    set_mma_call(problem, &x);
+    x.features = features_of(problem, false, false);
+    x.q_dtype = problem.d.q_dtype;
     return x;
 }
 
 fa_status_t plan_backward(const rt::Device& device, BackwardPlan* plan, Message* message) {
-    const Problem& p = plan->problem;
-    const fa_attention_desc_t& d = p.d;
-    const int64_t padded_rows = padded_rows_of(p);
+    const Problem& problem = plan->problem;
+    const fa_attention_desc_t& d = problem.d;
+    const int64_t padded_rows = padded_rows_of(problem);
     // Packed rows may be more than the blocks of their longest sequence tell. Fewer than this overflow nothing below.
     if (padded_rows > (kMaxBlocks * kPaddedRows - 1) / d.heads_q)
         return fail(message, FA_UNSUPPORTED, "%lld rows, padded, of %lld heads: the backward has room for fewer than 2^38 in all",
                     (long long)padded_rows, (long long)d.heads_q);
-    set_backward_rows(p, &plan->rows);
-    plan->simt = backward_simt(p);
-    plan->mma = backward_mma(p);
-    const bool key_padding = !p.packed_k() && p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K);
+    set_backward_rows(problem, &plan->rows);
+    plan->simt = backward_simt(problem);
+    plan->mma = backward_mma(problem);
+    const bool key_padding = !problem.packed_k() && problem.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K);
     plan->key_blocks = key_padding ? d.batch * d.heads_k * ceil_div(d.seqlen_k, kPaddedRows) : 0;
     plan->rows_bytes = uint64_t(round_up(d.heads_q * padded_rows * 4, 256));
     Refusal lists;
-    if (!plan_lists(p, &plan->list_bytes, &lists)) return fail(message, FA_UNSUPPORTED, "%s", lists.text);
+    if (!plan_lists(problem, &plan->list_bytes, &lists)) return fail(message, FA_UNSUPPORTED, "%s", lists.text);
     plan->workspace = 0;
     for (const Tensors tensors : {kAnyTensors, kVec16Tensors, kTmaTensors}) {
         BackwardLaunch& b = plan->launch[tensors];
-        plan_launch(device, p, tensors, &b, &plan->own);
+        plan_launch(device, problem, tensors, &b, &plan->own);
         if (max_of(max_of(b.by_keys_blocks, b.by_rows_blocks), b.row_blocks + plan->key_blocks) >= kMaxBlocks)
             return fail(message, FA_UNSUPPORTED,
                         "%lld rows and heads, %lld keys and heads: one launch of the backward holds fewer than 2^31 blocks",
@@ -109,10 +109,10 @@ void explain_backward(const Context& context, const BackwardPlan& plan, char* te
     reasons.end();
 }
 
-fa_status_t check_gradients(const Context& context, const Problem& p, const fa_backward_args_t& a, Message* message) {
+fa_status_t check_gradients(const Context& context, const Problem& problem, const fa_backward_args_t& a, Message* message) {
     const fa_forward_args_t& f = *a.forward;
-    const int64_t queries = p.d.batch == 0 ? 0 : p.packed_q() ? p.d.total_q : p.d.seqlen_q;
-    const int64_t keys = p.d.batch == 0 ? 0 : p.packed_k() ? p.d.total_k : p.d.seqlen_k;
+    const int64_t queries = problem.d.batch == 0 ? 0 : problem.packed_q() ? problem.d.total_q : problem.d.seqlen_q;
+    const int64_t keys = problem.d.batch == 0 ? 0 : problem.packed_k() ? problem.d.total_k : problem.d.seqlen_k;
     const struct {
         const void* pointer;
         const char* name;
@@ -127,18 +127,18 @@ fa_status_t check_gradients(const Context& context, const Problem& p, const fa_b
 }
 
 BackwardRowParams row_params(const BackwardCall& c) {
-    const Problem& p = c.plan.problem;
+    const Problem& problem = c.plan.problem;
     const fa_backward_args_t& a = c.args;
     BackwardRowParams x = c.plan.rows;
     set_gradient_tensors(c, &x);
     x.o = a.forward->o;
     x.lse = a.forward->lse;  // whether the forward was asked for it or not
-    x.sinks = operand(p, FA_OPERAND_SINKS, a.forward->sinks);
+    x.sinks = operand(problem, FA_OPERAND_SINKS, a.forward->sinks);
     x.dout = a.dout;
     x.dlse = a.dlse;
     x.dsinks = a.dsinks;
-    x.dout_strides = row_strides(a.dout_stride, p.packed_q());
-    x.dlse_strides = lse_strides(a.dlse_stride, p.packed_q());
+    x.dout_strides = row_strides(a.dout_stride, problem.packed_q());
+    x.dlse_strides = lse_strides(a.dlse_stride, problem.packed_q());
     x.row_blocks = c.launch.row_blocks;
     x.dq_acc_columns = c.launch.dq_acc_columns;
     x.o_aligned = vec4_aligned(x.o, x.o_strides, x.o_dtype);
@@ -169,15 +169,15 @@ fa_status_t launch_backward(const BackwardCall& c, void* memory, rt::Stream stre
     return status;
 }
 
-Tensors tensors_of(const Problem& p, const fa_backward_args_t& a) {
+Tensors tensors_of(const Problem& problem, const fa_backward_args_t& a) {
     const fa_forward_args_t& f = *a.forward;
     const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
-    const int64_t dout_bytes = (a.dout_stride[0] | a.dout_stride[1] | a.dout_stride[2]) * type_bytes(p.d.q_dtype);
+    const int64_t dout_bytes = (a.dout_stride[0] | a.dout_stride[1] | a.dout_stride[2]) * type_bytes(problem.d.q_dtype);
     const uintptr_t all = address(f.q) | address(f.k) | address(f.v) | address(f.o) | address(a.dout) | address(a.dq) | address(a.dk) |
                           address(a.dv) | uintptr_t(dout_bytes);
     if (all % 16 != 0) return kAnyTensors;
     for (const BackwardFamily* const family : backward_families().list)
-        if (family && family->reads && family->reads(p, a)) return kTmaTensors;
+        if (family && family->reads && family->reads(problem, a)) return kTmaTensors;
     return kVec16Tensors;
 }
 

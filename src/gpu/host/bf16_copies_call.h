@@ -26,42 +26,42 @@ Bf16Copy bf16_copy(int32_t dtype, const RowStrides& strides, int64_t sequences, 
     x.factors = factors;
     return x;
 }
-Bf16Copies bf16_copies(const Problem& p) {
-    const fa_attention_desc_t& d = p.d;
-    return {{bf16_copy(d.k_dtype, row_strides(d.k_stride, p.packed_k()), sequences_of_k(p), rows_of_k(p), d.heads_k, d.dim_qk,
-                       k_factors(p, nullptr, nullptr), p.has(FA_OPERAND_K_DESCALE)),
-             bf16_copy(d.v_dtype, row_strides(d.v_stride, p.packed_k()), sequences_of_k(p), rows_of_k(p), d.heads_v, d.dim_v,
-                       v_factors(p, nullptr, nullptr), p.has(FA_OPERAND_V_DESCALE)),
-             bf16_copy(d.q_dtype, row_strides(d.q_stride, p.packed_q()), sequences_of_q(p), rows_of_q(p), d.heads_q, d.dim_qk, Factors{},
-                       false)}};
+Bf16Copies bf16_copies(const Problem& problem) {
+    const fa_attention_desc_t& d = problem.d;
+    return {{bf16_copy(d.k_dtype, row_strides(d.k_stride, problem.packed_k()), sequences_of_k(problem), rows_of_k(problem), d.heads_k,
+                       d.dim_qk, k_factors(problem, nullptr, nullptr), problem.has(FA_OPERAND_K_DESCALE)),
+             bf16_copy(d.v_dtype, row_strides(d.v_stride, problem.packed_k()), sequences_of_k(problem), rows_of_k(problem), d.heads_v,
+                       d.dim_v, v_factors(problem, nullptr, nullptr), problem.has(FA_OPERAND_V_DESCALE)),
+             bf16_copy(d.q_dtype, row_strides(d.q_stride, problem.packed_q()), sequences_of_q(problem), rows_of_q(problem), d.heads_q,
+                       d.dim_qk, Factors{}, false)}};
 }
 
 // Are k and v other than stored numbers of one type, times a factor of each head?
-bool has_parts(const Problem& p) {
-    const fa_attention_desc_t& d = p.d;
+bool has_parts(const Problem& problem) {
+    const fa_attention_desc_t& d = problem.d;
     const auto parts = [](int32_t dtype) { return is_block_type(dtype) || is_nibble_type(dtype); };
-    return parts(d.k_dtype) || parts(d.v_dtype) || p.has(FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT) ||
-           (p.options & (option::kv_factors | option::v_dtype)) != 0;
+    return parts(d.k_dtype) || parts(d.v_dtype) || problem.has(FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT) ||
+           (problem.options & (option::kv_factors | option::v_dtype)) != 0;
 }
 
 // By permission alone, and where k or v is of blocks, of 4 bits or with such factors: no copy of other types is worth its time.
 // Probabilities as an output are computed from q itself, and would not be these. Not if the call reads little of a pool of pages.
-bool may_copy(const Problem& p) {
-    const fa_attention_desc_t& d = p.d;
+bool may_copy(const Problem& problem) {
+    const fa_attention_desc_t& d = problem.d;
     const auto rounds = [](int32_t dtype) { return dtype == FA_BF16 || is_scaled_type(dtype); };
     constexpr uint64_t rows_in_parts = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL;
     // Of packed sequences each may have factors of its own, which a row of the tensor does not know.
-    const bool own = p.packed_k() && ((p.has(FA_OPERAND_K_DESCALE) && d.k_descale_stride[0] != 0) ||
-                                      (p.has(FA_OPERAND_V_DESCALE) && d.v_descale_stride[0] != 0));
-    return d.precision == FA_PRECISION_NATIVE && has_parts(p) && !own && rounds(d.k_dtype) && rounds(d.v_dtype) &&
-           (d.q_dtype == FA_F32 || d.q_dtype == FA_F16 || d.q_dtype == FA_BF16) && !p.has(rows_in_parts | FA_OPERAND_SCORES) &&
-           !p.v_in_k() && !p.slots() && (d.dim_qk | d.dim_v) % 8 == 0 && d.seqlen_q * p.group >= kCopyRows &&
-           sequences_of_k(p) * rows_of_k(p) <= 2 * d.batch * round_up(d.seqlen_k, 64);
+    const bool own = problem.packed_k() && ((problem.has(FA_OPERAND_K_DESCALE) && d.k_descale_stride[0] != 0) ||
+                                            (problem.has(FA_OPERAND_V_DESCALE) && d.v_descale_stride[0] != 0));
+    return d.precision == FA_PRECISION_NATIVE && has_parts(problem) && !own && rounds(d.k_dtype) && rounds(d.v_dtype) &&
+           (d.q_dtype == FA_F32 || d.q_dtype == FA_F16 || d.q_dtype == FA_BF16) && !problem.has(rows_in_parts | FA_OPERAND_SCORES) &&
+           !problem.v_in_k() && !problem.slots() && (d.dim_qk | d.dim_v) % 8 == 0 && d.seqlen_q * problem.group >= kCopyRows &&
+           sequences_of_k(problem) * rows_of_k(problem) <= 2 * d.batch * round_up(d.seqlen_k, 64);
 }
 
 // The call that reads copies.
-Problem copied_problem(const Problem& p, const Bf16Copies& copies) {
-    Problem w = p;
+Problem copied_problem(const Problem& problem, const Bf16Copies& copies) {
+    Problem w = problem;
     int32_t* const dtypes[] = {&w.d.k_dtype, &w.d.v_dtype, &w.d.q_dtype};
     int64_t* const strides[] = {w.d.k_stride, w.d.v_stride, w.d.q_stride};
     for (int i = 0; i < 3; i++) {
@@ -82,22 +82,22 @@ Problem copied_problem(const Problem& p, const Bf16Copies& copies) {
 bool is_bf16(const fa_attention_desc_t& d) { return d.q_dtype == FA_BF16 && d.k_dtype == FA_BF16 && d.v_dtype == FA_BF16; }
 
 // Makes copies at `memory`, and args of those that read them.
-fa_status_t launch_copies(const Problem& p, Bf16Copies x, const fa_forward_args_t& a, char* memory, fa_forward_args_t* copied,
+fa_status_t launch_copies(const Problem& problem, Bf16Copies x, const fa_forward_args_t& a, char* memory, fa_forward_args_t* copied,
                           rt::Stream stream, Message* message) {
     const void* const from[] = {a.k, a.v, a.q};
     const void** const to[] = {&copied->k, &copied->v, &copied->q};
     // Others than those of the batch's own sequences may be wanted for longer, or lie in pages.
-    const bool own = !p.packed_k() && !p.paged() && !p.has(FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_LEFTPAD_K);
+    const bool own = !problem.packed_k() && !problem.paged() && !problem.has(FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_LEFTPAD_K);
     int64_t blocks = 0;
     *copied = a;
     for (int i = 0; i < 3; i++) {
         Bf16Copy& t = x.tensor[i];
         if (t.total == 0) continue;
         t.from = from[i];
-        if (i < 2) t.factors.factor = operand(p, i ? FA_OPERAND_V_DESCALE : FA_OPERAND_K_DESCALE, i ? a.v_descale : a.k_descale);
-        if (i < 2) t.factors.shift = operand(p, i ? FA_OPERAND_V_SHIFT : FA_OPERAND_K_SHIFT, i ? a.v_shift : a.k_shift);
+        if (i < 2) t.factors.factor = operand(problem, i ? FA_OPERAND_V_DESCALE : FA_OPERAND_K_DESCALE, i ? a.v_descale : a.k_descale);
+        if (i < 2) t.factors.shift = operand(problem, i ? FA_OPERAND_V_SHIFT : FA_OPERAND_K_SHIFT, i ? a.v_shift : a.k_shift);
         t.to = reinterpret_cast<uint16_t*>(memory);
-        t.seqused = i < 2 && own ? operand(p, FA_OPERAND_SEQUSED_K, a.seqused_k) : nullptr;
+        t.seqused = i < 2 && own ? operand(problem, FA_OPERAND_SEQUSED_K, a.seqused_k) : nullptr;
         *to[i] = memory;
         memory += t.bytes();
         blocks += t.blocks();

@@ -132,20 +132,20 @@ FA_KERNEL void FA_BOUNDS(kCheckThreads, 1) check_arrays(FA_PARAM ArrayChecks x) 
     if (bad) rt::atomic_or(x.status, bad);
 }
 
-inline ArrayChecks array_checks(const Problem& p, const fa_forward_args_t& a) {
+inline ArrayChecks array_checks(const Problem& problem, const fa_forward_args_t& a) {
     ArrayChecks x{};
     x.status = a.device_status;
-    x.sequences = sequence_table(p, a);
-    x.pages = pages_of(p, a.page_table);
-    x.ranges = key_ranges(p, a);
-    x.heads = x.ranges.rows.head == 0 ? 1 : p.d.heads_q;
-    x.lists = list_table(p, a);
-    x.list_heads = p.d.list_stride[1] == 0 && p.d.list_count_stride[1] == 0 ? 1 : p.d.list_heads;
-    x.list_rows = p.d.list_rows;
-    x.list_entries = p.slots() ? p.d.num_pages * p.d.page_size : ceil_div(p.d.seqlen_k, p.d.list_keys);
+    x.sequences = sequence_table(problem, a);
+    x.pages = pages_of(problem, a.page_table);
+    x.ranges = key_ranges(problem, a);
+    x.heads = x.ranges.rows.head == 0 ? 1 : problem.d.heads_q;
+    x.lists = list_table(problem, a);
+    x.list_heads = problem.d.list_stride[1] == 0 && problem.d.list_count_stride[1] == 0 ? 1 : problem.d.list_heads;
+    x.list_rows = problem.d.list_rows;
+    x.list_entries = problem.slots() ? problem.d.num_pages * problem.d.page_size : ceil_div(problem.d.seqlen_k, problem.d.list_keys);
     return x;
 }
-inline ArrayChecks array_checks(const Problem& p, const fa_append_kv_args_t& a) {
+inline ArrayChecks array_checks(const Problem& problem, const fa_append_kv_args_t& a) {
     fa_forward_args_t of_cache{};
     of_cache.device_status = a.device_status;
     of_cache.seqused_k = a.seqused_k;
@@ -153,8 +153,8 @@ inline ArrayChecks array_checks(const Problem& p, const fa_append_kv_args_t& a) 
     of_cache.kv_batch_idx = a.kv_batch_idx;
     ArrayChecks x{};
     x.status = a.device_status;
-    x.sequences = sequence_table(p, of_cache);
-    x.pages = pages_of(p, a.page_table);
+    x.sequences = sequence_table(problem, of_cache);
+    x.pages = pages_of(problem, a.page_table);
     x.appends = true;
     x.fresh = {a.cu_seqlens_new,           a.seqused_new, a.positions, a.seqlen_new, a.total_new, a.cu_seqlens_new ? 0 : a.seqlen_new,
                a.cos ? a.max_position : -1};

@@ -12,8 +12,8 @@ namespace fa {
 namespace gpu {
 namespace {
 
-int64_t latent_row_bytes(const Problem& p) {
-    return row_bytes(p.d.k_dtype, p.k_dims()) + (p.d.dim_qk - p.k_dims()) * type_bytes(p.d.k_tail_dtype);
+int64_t latent_row_bytes(const Problem& problem) {
+    return row_bytes(problem.d.k_dtype, problem.k_dims()) + (problem.d.dim_qk - problem.k_dims()) * type_bytes(problem.d.k_tail_dtype);
 }
 
 // What mma kernels take k and v of: q's type, one of 8 bits, or blocks without a smallest value; or, each by itself, of any type of 8 bits
@@ -25,11 +25,12 @@ CacheType cache_type(int32_t k_dtype, int32_t q_dtype) {
 }
 
 // Can scaled_pipe.h read k and v: 32 dims at a time, which share a factor, or each half one?
-bool is_scaled_cache(const Problem& p) {
-    const fa_attention_desc_t& d = p.d;
+bool is_scaled_cache(const Problem& problem) {
+    const fa_attention_desc_t& d = problem.d;
     const auto reads = [&](int32_t dtype, int64_t dim, uint64_t descale, uint64_t shift, const int64_t block[2]) {
-        const bool halves = block[1] == kBlockDims / 2 && !p.has(shift), shared = halves || block[1] % kBlockDims == 0 || block[1] >= dim;
-        return is_scaled_type(dtype) && dim % kBlockDims == 0 && (!p.has(descale) || (shared && !is_block_type(dtype)));
+        const bool halves = block[1] == kBlockDims / 2 && !problem.has(shift),
+                   shared = halves || block[1] % kBlockDims == 0 || block[1] >= dim;
+        return is_scaled_type(dtype) && dim % kBlockDims == 0 && (!problem.has(descale) || (shared && !is_block_type(dtype)));
     };
     return reads(d.k_dtype, d.dim_qk, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT, d.k_descale_block) &&
            reads(d.v_dtype, d.dim_v, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_block);
@@ -38,18 +39,19 @@ bool is_scaled_cache(const Problem& p) {
 // Of such a cache: how stored_pipe.h reads it. k and v are of one type, a row's factors, and shifts, which integers of 4 bits alone have,
 // lie one behind the other in a vector of 16 bytes, and where halves have factors of their own, all have, and their products with numbers
 // are exact.
-StoredFormat stored_format(const Problem& p) {
-    const fa_attention_desc_t& d = p.d;
-    if (!is_scaled_cache(p) || d.k_dtype != d.v_dtype || p.has_score_mod() || !(d.scale > 0 && plain_scale(d.scale)) || d.dropout_p > 0)
+StoredFormat stored_format(const Problem& problem) {
+    const fa_attention_desc_t& d = problem.d;
+    if (!is_scaled_cache(problem) || d.k_dtype != d.v_dtype || problem.has_score_mod() || !(d.scale > 0 && plain_scale(d.scale)) ||
+        d.dropout_p > 0)
         return StoredFormat::none;
     const bool int4 = d.k_dtype == FA_I4 || d.k_dtype == FA_U4;
-    const auto has_halves = [&](uint64_t descale, const int64_t block[2]) { return p.has(descale) && block[1] == kBlockDims / 2; };
+    const auto has_halves = [&](uint64_t descale, const int64_t block[2]) { return problem.has(descale) && block[1] == kBlockDims / 2; };
     const bool halves = has_halves(FA_OPERAND_K_DESCALE, d.k_descale_block);
     if (halves != has_halves(FA_OPERAND_V_DESCALE, d.v_descale_block)) return StoredFormat::none;
     const auto reads = [&](int64_t dim, uint64_t descale, uint64_t shift, int32_t dtype, const int64_t block[2], const int64_t stride[4]) {
-        if (!p.has(descale)) return true;
+        if (!problem.has(descale)) return true;
         const int64_t factors = ceil_div(dim, block[1]);
-        return (factors == 1 || stride[3] == 1) && factors * type_bytes(dtype) <= 16 && (!p.has(shift) || int4) &&
+        return (factors == 1 || stride[3] == 1) && factors * type_bytes(dtype) <= 16 && (!problem.has(shift) || int4) &&
                (!halves || (d.k_dtype == FA_E2M1 && dtype == FA_E4M3));
     };
     if (!reads(d.dim_qk, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT, d.k_descale_dtype, d.k_descale_block, d.k_descale_stride) ||
@@ -173,19 +175,20 @@ constexpr Implements kLatentByteForward = {kLatentForward.operands | FA_OPERAND_
 
 // The kernels of latent attention for a call; other: none, or those of narrow heads are as good. Dims that a warp has, or half of them,
 // share a factor.
-CacheType latent_type(const Problem& p, int32_t type) {
+CacheType latent_type(const Problem& problem, int32_t type) {
     constexpr int64_t kNarrow = 256, kWidest = 512, kOwnDims = 128, kTail = 64;
-    const fa_attention_desc_t& d = p.d;
-    if (!p.v_in_k() || d.dim_v <= kNarrow || d.dim_v > kWidest || !(d.scale > 0 && plain_scale(d.scale))) return CacheType::other;
-    if (p.within(kLatentForward)) return d.k_dtype == type && d.dim_qk <= kWidest + kTail ? CacheType::latent : CacheType::other;
-    if (!p.within(kLatentByteForward) || !p.has(FA_OPERAND_K_TAIL) || d.k_dtype != FA_E4M3 || d.k_tail_dtype != FA_BF16 || type != FA_BF16)
+    const fa_attention_desc_t& d = problem.d;
+    if (!problem.v_in_k() || d.dim_v <= kNarrow || d.dim_v > kWidest || !(d.scale > 0 && plain_scale(d.scale))) return CacheType::other;
+    if (problem.within(kLatentForward)) return d.k_dtype == type && d.dim_qk <= kWidest + kTail ? CacheType::latent : CacheType::other;
+    if (!problem.within(kLatentByteForward) || !problem.has(FA_OPERAND_K_TAIL) || d.k_dtype != FA_E4M3 || d.k_tail_dtype != FA_BF16 ||
+        type != FA_BF16)
         return CacheType::other;
     const auto shares = [&](int64_t dims) {
-        return !p.has(FA_OPERAND_K_DESCALE) || d.k_descale_block[1] % dims == 0 || d.k_descale_block[1] >= p.k_dims();
+        return !problem.has(FA_OPERAND_K_DESCALE) || d.k_descale_block[1] % dims == 0 || d.k_descale_block[1] >= problem.k_dims();
     };
-    if (d.dim_v <= p.k_dims())
-        return d.dim_tail <= kTail && p.k_dims() <= kWidest && shares(kOwnDims) ? CacheType::latent_bytes : CacheType::other;
-    return d.dim_tail == kTail && p.k_dims() == kWidest - kTail && shares(kTail) ? CacheType::latent_mixed : CacheType::other;
+    if (d.dim_v <= problem.k_dims())
+        return d.dim_tail <= kTail && problem.k_dims() <= kWidest && shares(kOwnDims) ? CacheType::latent_bytes : CacheType::other;
+    return d.dim_tail == kTail && problem.k_dims() == kWidest - kTail && shares(kTail) ? CacheType::latent_mixed : CacheType::other;
 }
 
 // Lists of single keys, or of slots, that query heads of a kv head share, with nothing else that says which keys a row sees: rows of 16
@@ -197,16 +200,17 @@ constexpr Implements kGather = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOpe
 constexpr int64_t kListedTile = 128;
 constexpr Implements kGatherBlocks = {kGather.operands | FA_OPERAND_FULL_LIST | FA_OPERAND_FULL_LIST_COUNT,
                                       (kGather.options & ~option::list_space) | option::bands | option::softcap};
-bool gathers(const rt::Device& device, const Problem& p) {
-    const fa_attention_desc_t& d = p.d;
+bool gathers(const rt::Device& device, const Problem& problem) {
+    const fa_attention_desc_t& d = problem.d;
     const int32_t type = mma_type(device, d);
-    if (device.matrix != MatrixUnit::mma_sync || !p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST) || d.k_dtype != type || type == FA_F32)
+    if (device.matrix != MatrixUnit::mma_sync || !problem.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST) || d.k_dtype != type ||
+        type == FA_F32)
         return false;
     const bool blocks =
         (d.list_keys % kListedTile == 0 || (d.list_keys % 64 == 0 && max_of(d.dim_qk, d.dim_v) > 64)) && d.split_size % kListedTile == 0;
-    if (!p.within(blocks ? kGatherBlocks : kGather) || (d.list_keys > 1 && !blocks)) return false;
+    if (!problem.within(blocks ? kGatherBlocks : kGather) || (d.list_keys > 1 && !blocks)) return false;
     const bool one_list = d.list_stride[1] == 0 && d.list_count_stride[1] == 0;
-    return p.kv_heads == d.heads_k && (one_list || p.kv_heads % d.list_heads == 0) && d.scale > 0 && plain_scale(d.scale);
+    return problem.kv_heads == d.heads_k && (one_list || problem.kv_heads % d.list_heads == 0) && d.scale > 0 && plain_scale(d.scale);
 }
 
 // A number that launches count in 31 bits.
@@ -217,30 +221,31 @@ bool counts_in_31_bits(const char* name, int64_t n, Refusal* r) {
 // The mma kernels that take a call; none: it has what they do not implement, other types of k or v, wide heads, sizes
 // beyond 2^31, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or coarse values below them are
 // 0, an output of wider range than the probabilities shows what has become of the small ones.
-InstanceLists mma_instances_for(const rt::Device& device, const Problem& p, Refusal* r) {
-    const fa_attention_desc_t& d = p.d;
+InstanceLists mma_instances_for(const rt::Device& device, const Problem& problem, Refusal* r) {
+    const fa_attention_desc_t& d = problem.d;
     const int32_t type = mma_type(device, d);
-    const CacheType latent = latent_type(p, type), cache = cache_type(d.k_dtype, type);
+    const CacheType latent = latent_type(problem, type), cache = cache_type(d.k_dtype, type);
     const bool bytes = cache == CacheType::bytes, drops = d.dropout_p > 0;
     if (device.matrix == MatrixUnit::none)
         return refuse(r, "arch is %s: expected a device with matrix instructions that there are kernels for", device.arch), InstanceLists{};
     if (drops && type == FA_F32)
         return refuse(r, "dropout_p is %g with q_dtype f32: expected 0, or a q of 16 bits", double(d.dropout_p)), InstanceLists{};
-    if (!counts_in_31_bits("seqlen_k", d.seqlen_k, r) || !counts_in_31_bits("seqlen_q * heads_q / heads_k", d.seqlen_q * p.group, r) ||
-        (p.paged() && !counts_in_31_bits("num_pages", d.num_pages, r)))
+    if (!counts_in_31_bits("seqlen_k", d.seqlen_k, r) ||
+        !counts_in_31_bits("seqlen_q * heads_q / heads_k", d.seqlen_q * problem.group, r) ||
+        (problem.paged() && !counts_in_31_bits("num_pages", d.num_pages, r)))
         return {};
-    if (gathers(device, p)) return mma_instances_of(device, type, CacheType::like_q);
-    if (widens_q(device, d)) return implements(p, kMmaFp8Forward, r) ? mma_instances_of(device, d.q_dtype, cache) : InstanceLists{};
+    if (gathers(device, problem)) return mma_instances_of(device, type, CacheType::like_q);
+    if (widens_q(device, d)) return implements(problem, kMmaFp8Forward, r) ? mma_instances_of(device, d.q_dtype, cache) : InstanceLists{};
     if (latent != CacheType::other) return mma_instances_of(device, type, latent);
     constexpr int64_t kStoredRows = 16;
-    const bool decodes = rows_together(p) <= kStoredRows && max_of(d.dim_qk, d.dim_v) <= 128 && d.split_size == 0;
-    if (d.k_dtype == FA_Q5_0 && decodes && stored_format(p) == StoredFormat::q5_0 && p.within(kMmaScaledForward))
+    const bool decodes = rows_together(problem) <= kStoredRows && max_of(d.dim_qk, d.dim_v) <= 128 && d.split_size == 0;
+    if (d.k_dtype == FA_Q5_0 && decodes && stored_format(problem) == StoredFormat::q5_0 && problem.within(kMmaScaledForward))
         return mma_instances_of(device, type, CacheType::scaled);
     const bool narrow = (drops || bytes) && cache != CacheType::blocks && type == FA_F16 && d.o_dtype != FA_F16;
-    if (cache != CacheType::other && !narrow && p.within(bytes ? kMmaByteForward : kMmaForward))
+    if (cache != CacheType::other && !narrow && problem.within(bytes ? kMmaByteForward : kMmaForward))
         return mma_instances_of(device, type, cache);
-    const bool scaled = is_scaled_cache(p);
-    if (scaled && implements(p, kMmaScaledForward, r)) return mma_instances_of(device, type, CacheType::scaled);
+    const bool scaled = is_scaled_cache(problem);
+    if (scaled && implements(problem, kMmaScaledForward, r)) return mma_instances_of(device, type, CacheType::scaled);
     if (scaled) return {};
     if (cache == CacheType::other)
         refuse(r, "k_dtype is %s and v_dtype %s beside a q_dtype of %s: expected q's, or types of 8 bits and fewer with factors of 32 dims",
@@ -248,26 +253,27 @@ InstanceLists mma_instances_for(const rt::Device& device, const Problem& p, Refu
     else if (narrow)
         refuse(r, "o_dtype is %s with %s: expected f16, as products are", dtype_name(d.o_dtype),
                drops ? "dropout_p above 0" : "k and v of 8 bits");
-    else implements(p, bytes ? kMmaByteForward : kMmaForward, r);
+    else implements(problem, bytes ? kMmaByteForward : kMmaForward, r);
     return {};
 }
 
 // Of q8_0, most of which is bytes, tiles of 16 rows have half as many blocks on a multiprocessor and twice their stages, which takes .91 of
 // the time where these are always occupied, but 1.06 of it where tiles are few.
-bool prefers_stages(const rt::Device& device, const Problem& p, const Instance& low) {
-    return low.rows == 8 && p.d.k_dtype == FA_Q8_0 && 10 * p.d.batch * p.kv_heads >= int64_t(device.multiprocessors) * low.resident * 9;
+bool prefers_stages(const rt::Device& device, const Problem& problem, const Instance& low) {
+    return low.rows == 8 && problem.d.k_dtype == FA_Q8_0 &&
+           10 * problem.d.batch * problem.kv_heads >= int64_t(device.multiprocessors) * low.resident * 9;
 }
 
 // Of the narrowest instances that span the head: the lowest that holds all rows of a kv head in one tile, else the one whose waves
 // take the least time: a low tile reads k and v more often, a tall one may leave much of the last wave idle. With a fixed split
 // size always the tallest, for a sequence's bits must not depend on the other lengths of the batch.
-const Instance* choose_mma(const rt::Device& device, const Problem& p, Refusal* r) {
+const Instance* choose_mma(const rt::Device& device, const Problem& problem, Refusal* r) {
     constexpr double kLowTiles = 1.18;  // time of low tiles over that of a tall one with as many rows
-    const bool gathered = gathers(device, p);
-    const int64_t rows = rows_together(p, p.slots() || gathered), heads = p.d.batch * p.kv_heads;
+    const bool gathered = gathers(device, problem);
+    const int64_t rows = rows_together(problem, problem.slots() || gathered), heads = problem.d.batch * problem.kv_heads;
     if (r) r->text[0] = 0;
-    const InstanceLists mma = mma_instances_for(device, p, r);
-    const StoredFormat stored = stored_format(p);
+    const InstanceLists mma = mma_instances_for(device, problem, r);
+    const StoredFormat stored = stored_format(problem);
     const Instance *best = nullptr, *tallest = nullptr, *widest = nullptr;
     double min_time = 0;
     for (const Instances& list : mma.width)
@@ -276,40 +282,40 @@ const Instance* choose_mma(const rt::Device& device, const Problem& p, Refusal* 
             if (gathered && !one.gathers) continue;
             if (one.stored != StoredFormat::none && one.stored != stored) continue;
             if (one.dims > (widest ? widest->dims : 0)) widest = &one;
-            if (one.dims < p.d.dim_qk || one.columns < p.d.dim_v || (best && one.dims != best->dims) ||
+            if (one.dims < problem.d.dim_qk || one.columns < problem.d.dim_v || (best && one.dims != best->dims) ||
                 one.shared_bytes(0) > int64_t(device.shared_per_block))
                 continue;
             const int64_t room = int64_t(device.multiprocessors) * one.resident, waves = ceil_div(heads * ceil_div(rows, one.rows), room);
             const double time = double(waves) * one.rows * one.resident * (tallest ? kLowTiles : 1);
             if (!tallest) tallest = &one;
-            if (best && best->key_warps > 1 && prefers_stages(device, p, one)) continue;
-            if (best && (p.d.split_size > 0 || (one.rows < rows && (one.key_warps > 1 || time >= min_time)))) continue;
+            if (best && best->key_warps > 1 && prefers_stages(device, problem, one)) continue;
+            if (best && (problem.d.split_size > 0 || (one.rows < rows && (one.key_warps > 1 || time >= min_time)))) continue;
             min_time = time;
             best = &one;
         }
     if (best || !r || r->text[0]) return best;
     if (!widest)
-        refuse(r, "q_dtype is %s beside a k_dtype of %s: there are no matrix kernels of these for %s", dtype_name(p.d.q_dtype),
-               dtype_name(p.d.k_dtype), device.arch);
-    else if (widest->dims < p.d.dim_qk || widest->columns < p.d.dim_v)
-        refuse(r, "dim_qk is %lld and dim_v %lld: expected at most %d and %d", (long long)p.d.dim_qk, (long long)p.d.dim_v, widest->dims,
-               widest->columns);
+        refuse(r, "q_dtype is %s beside a k_dtype of %s: there are no matrix kernels of these for %s", dtype_name(problem.d.q_dtype),
+               dtype_name(problem.d.k_dtype), device.arch);
+    else if (widest->dims < problem.d.dim_qk || widest->columns < problem.d.dim_v)
+        refuse(r, "dim_qk is %lld and dim_v %lld: expected at most %d and %d", (long long)problem.d.dim_qk, (long long)problem.d.dim_v,
+               widest->dims, widest->columns);
     else
         refuse(r, "dim_qk is %lld and dim_v %lld, whose tiles need %lld bytes of shared memory: expected at most %llu, which %s has",
-               (long long)p.d.dim_qk, (long long)p.d.dim_v, (long long)widest->shared_bytes(0), (unsigned long long)device.shared_per_block,
-               device.arch);
+               (long long)problem.d.dim_qk, (long long)problem.d.dim_v, (long long)widest->shared_bytes(0),
+               (unsigned long long)device.shared_per_block, device.arch);
     return nullptr;
 }
 
 // The lowest SIMT kernel that needs no more tiles than a taller one, of the narrowest that span v; of wider heads in parts.
-const Instance& choose_simt(const rt::Device& device, const Problem& p) {
-    const int64_t rows = rows_together(p, p.slots() || gathers(device, p));
+const Instance& choose_simt(const rt::Device& device, const Problem& problem) {
+    const int64_t rows = rows_together(problem, problem.slots() || gathers(device, problem));
     const Instances simt = simt_instances();
     const int widest = simt.list[simt.count - 1].columns;
     const Instance* best = nullptr;
     for (int i = 0; i < simt.count; i++) {
         const Instance& one = simt.list[i];
-        const bool wide = one.columns >= p.d.dim_v || one.columns == widest;
+        const bool wide = one.columns >= problem.d.dim_v || one.columns == widest;
         if (wide && (!best || (one.columns == best->columns && best->rows >= 2 * rows))) best = &one;
     }
     return *best;
@@ -317,10 +323,10 @@ const Instance& choose_simt(const rt::Device& device, const Problem& p) {
 
 // Is there no score mod, and are rows of q, k, v and dout whole 16-byte vectors? aligned: are their addresses multiples of 16
 // bytes?
-bool plain_backward(const Problem& p, bool aligned) {
-    int64_t any = p.d.dim_qk | p.d.dim_v;
-    for (int i = 0; i < 3; i++) any |= p.d.q_stride[i] | p.d.k_stride[i] | p.d.v_stride[i];
-    return aligned && p.within(kPlainScores) && any * type_bytes(p.d.q_dtype) % 16 == 0;
+bool plain_backward(const Problem& problem, bool aligned) {
+    int64_t any = problem.d.dim_qk | problem.d.dim_v;
+    for (int i = 0; i < 3; i++) any |= problem.d.q_stride[i] | problem.d.k_stride[i] | problem.d.v_stride[i];
+    return aligned && problem.within(kPlainScores) && any * type_bytes(problem.d.q_dtype) % 16 == 0;
 }
 
 // The backward's mma kernels that a device has for a type.
@@ -339,11 +345,11 @@ BackwardLists backward_lists_of_type(const rt::Device& device, int32_t dtype) {
 }
 
 // The backward's mma kernel for a call, that spans its heads; NULL: none.
-const BackwardInstance* choose_mma_backward(const rt::Device& device, const Problem& p, bool aligned, Refusal* r) {
-    const fa_attention_desc_t& d = p.d;
+const BackwardInstance* choose_mma_backward(const rt::Device& device, const Problem& problem, bool aligned, Refusal* r) {
+    const fa_attention_desc_t& d = problem.d;
     if (device.matrix == MatrixUnit::none)
         return refuse(r, "arch is %s: expected a device with matrix instructions that there are kernels for", device.arch), nullptr;
-    if (!implements(p, kMmaBackward, r)) return nullptr;
+    if (!implements(problem, kMmaBackward, r)) return nullptr;
     if (d.k_dtype != d.q_dtype)
         return refuse(r, "k_dtype is %s: expected %s, as q_dtype", dtype_name(d.k_dtype), dtype_name(d.q_dtype)), nullptr;
     if (!counts_in_31_bits("seqlen_q", d.seqlen_q, r) || !counts_in_31_bits("seqlen_k", d.seqlen_k, r)) return nullptr;
@@ -354,7 +360,7 @@ const BackwardInstance* choose_mma_backward(const rt::Device& device, const Prob
             const BackwardInstance& one = list.list[i];
             const int64_t bytes = max_of(one.by_keys_bytes, one.by_rows_bytes);
             const bool room = bytes <= int64_t(device.shared_per_block);
-            if (room && one.columns >= max_of(d.dim_qk, d.dim_v) && (!one.plain || plain_backward(p, aligned))) return &one;
+            if (room && one.columns >= max_of(d.dim_qk, d.dim_v) && (!one.plain || plain_backward(problem, aligned))) return &one;
             if (room && one.columns > widest) widest = one.columns;
         }
     if (widest == 0) refuse(r, "q_dtype is %s: there are no matrix kernels of it for %s", dtype_name(d.q_dtype), device.arch);
@@ -364,9 +370,9 @@ const BackwardInstance* choose_mma_backward(const rt::Device& device, const Prob
 }
 
 // The narrowest SIMT kernel that spans the heads, else the widest.
-const BackwardInstance& choose_simt_backward(const Problem& p) {
+const BackwardInstance& choose_simt_backward(const Problem& problem) {
     const BackwardInstances simt = simt_backward_instances();
-    const int64_t columns = max_of(p.d.dim_qk, p.d.dim_v);
+    const int64_t columns = max_of(problem.d.dim_qk, problem.d.dim_v);
     int i = 0;
     while (i + 1 < simt.count && simt.list[i].columns < columns) i++;
     return simt.list[i];
@@ -393,26 +399,27 @@ struct Splits {
 // resources are free, and slow each other down. Merging costs a kernel, something for each row, and the traffic of the partial sums. Blocks
 // of one length run in waves; in decode with lengths known to the device alone, the longest runs on for a while after the others have
 // filled the machine.
-Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
+Splits num_splits_heuristic(const rt::Device& device, const Problem& problem, const Instance& kernel, int64_t tiles) {
     constexpr double kStart = 3.3, kShortStart = 1.5, kFullStart = 2.75, kCrowding = 0.2, kMergeStart = 2.5, kMergeSplit = 0.01,
                      kMergeRow = 0.002;
     constexpr double kBytesPerUs = 4.4e6, kPartialBytesPerUs = 3e6, kFlopsPerUs = 3e8;
     constexpr double kAlone = 1.5, kAloneWidened = 0.6;  // what a block by itself gets, in parts of a multiprocessor's share of the memory
     constexpr int64_t kMaxSplits = 512;
-    const fa_attention_desc_t& d = p.d;
+    const fa_attention_desc_t& d = problem.d;
     const int64_t keys = max_of(kernel.keys, kSplitQuantum), key_tiles = ceil_div(d.seqlen_k, keys);
     const bool widened = is_scaled_type(d.k_dtype);
     const double room = double(device.multiprocessors) * kernel.resident, rows = double(d.batch * d.heads_q * d.seqlen_q);
-    const bool latent = latent_type(p, mma_type(device, d)) != CacheType::other && !kernel.simt;  // reads no v
+    const bool latent = latent_type(problem, mma_type(device, d)) != CacheType::other && !kernel.simt;  // reads no v
     const double elements = double(keys) * double(d.dim_qk + d.dim_v),
-                 bytes = double(keys * (latent ? latent_row_bytes(p) : kv_row_bytes(p)));
+                 bytes = double(keys * (latent ? latent_row_bytes(problem) : kv_row_bytes(problem)));
     const double alone = widened ? elements * device.multiprocessors / (kBytesPerUs * kAloneWidened)
                                  : bytes * device.multiprocessors / (kBytesPerUs * kAlone);
     const double arithmetic = room * elements * 2 * kernel.rows / kFlopsPerUs, min_tile_time = alone > arithmetic ? alone : arithmetic;
     // Over pages a multiprocessor's memory is busy only while several blocks wait for it: 64k keys of 8 heads in pages of 64 and 16
     // took 91 and 99 us in 128 blocks, 70 and 74 in 256.
-    const bool suffices = !p.paged();
-    const bool ragged = kernel.key_warps > 1 && d.batch > 1 && (p.packed_k() || p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K));
+    const bool suffices = !problem.paged();
+    const bool ragged =
+        kernel.key_warps > 1 && d.batch > 1 && (problem.packed_k() || problem.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K));
     Splits best{1, 0};
     for (int64_t splits = 1; splits <= min_of(kMaxSplits, max_of(key_tiles, 1)); splits++) {
         const int64_t each = ceil_div(key_tiles, splits);
@@ -434,22 +441,24 @@ Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const In
 }
 
 // The time of a kernel for a call, in as many splits as suit it.
-double time_of(const rt::Device& device, const Problem& p, const Instance& kernel) {
-    return num_splits_heuristic(device, p, kernel, p.d.batch * p.kv_heads * ceil_div(p.d.seqlen_q * p.group, kernel.rows)).time;
+double time_of(const rt::Device& device, const Problem& problem, const Instance& kernel) {
+    return num_splits_heuristic(device, problem, kernel,
+                                problem.d.batch * problem.kv_heads * ceil_div(problem.d.seqlen_q * problem.group, kernel.rows))
+        .time;
 }
 
 // Should a tile's splits be a cluster, on Hopper, and merge among themselves? Not those of a fixed size, whose bits must not depend
 // on the other sequences. Two clusters of 16 blocks come to share multiprocessors while others are idle: one on 64k keys
 // took 86 us in place of 67. What is saved is half a microsecond of the device's time, and a launch of the processor's. So only
 // short splits do, where a team merges in few rounds.
-bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t splits) {
+bool can_merge_in_cluster(const Problem& problem, const Instance& kernel, int64_t splits) {
     constexpr int64_t kMaxBytes = 64 << 10, kMaxRounds = 2;
-    const fa_attention_desc_t& d = p.d;
+    const fa_attention_desc_t& d = problem.d;
     if (!rt::kArchKernels || kernel.columns > 256 || kernel.plain == kernel.general || splits < 2 || splits > kMaxClusterSplits ||
-        d.split_size > 0 || p.has(FA_OPERAND_SCORES))
+        d.split_size > 0 || problem.has(FA_OPERAND_SCORES))
         return false;
-    const int64_t bytes = split_keys(d.seqlen_k, splits, 0) * kv_row_bytes(p);
-    const int64_t items = min_of(d.seqlen_q * p.group, kernel.rows) * kernel.columns / 4, teams = kernel.threads / kMaxClusterSplits;
+    const int64_t bytes = split_keys(d.seqlen_k, splits, 0) * kv_row_bytes(problem);
+    const int64_t items = min_of(d.seqlen_q * problem.group, kernel.rows) * kernel.columns / 4, teams = kernel.threads / kMaxClusterSplits;
     return bytes <= kMaxBytes && items <= kMaxRounds * splits * teams;
 }
 

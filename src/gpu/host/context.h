@@ -112,9 +112,9 @@ fa_status_t check_pointer(const Context& context, const void* p, const char* nam
 }
 
 // A tensor without elements may lie anywhere.
-fa_status_t check_tensors(const Context& context, const Problem& p, const fa_forward_args_t& a, Message* message) {
-    const int64_t queries = p.packed_q() ? p.d.total_q : p.d.seqlen_q;
-    const int64_t keys = p.packed_k() ? p.d.total_k : p.paged() ? p.d.num_pages : p.d.seqlen_k;
+fa_status_t check_tensors(const Context& context, const Problem& problem, const fa_forward_args_t& a, Message* message) {
+    const int64_t queries = problem.packed_q() ? problem.d.total_q : problem.d.seqlen_q;
+    const int64_t keys = problem.packed_k() ? problem.d.total_k : problem.paged() ? problem.d.num_pages : problem.d.seqlen_k;
     const struct {
         const void* pointer;
         const char* name;
@@ -132,30 +132,30 @@ constexpr char kCompiledAtFirst[] = ", compiled from PTX when first called";  //
 constexpr int64_t kMaxBlocks = int64_t(1) << 31;  // of one launch, and one more
 
 // Bytes of a workspace for the bits of a call's lists; refused where a launch cannot hold a block for each.
-bool plan_lists(const Problem& p, uint64_t* bytes, Refusal* r) {
-    *bytes = uint64_t(round_up(key_list_bytes(p), 256));
-    return key_lists(p, nullptr).count < kMaxBlocks ||
-           refuse(r, "list_rows is %lld: a launch holds fewer than 2^31 lists of keys", (long long)p.d.list_rows);
+bool plan_lists(const Problem& problem, uint64_t* bytes, Refusal* r) {
+    *bytes = uint64_t(round_up(key_list_bytes(problem), 256));
+    return key_lists(problem, nullptr).count < kMaxBlocks ||
+           refuse(r, "list_rows is %lld: a launch holds fewer than 2^31 lists of keys", (long long)problem.d.list_rows);
 }
 // Says in *device_status what is wrong with a call's arrays, if the caller has asked.
 template <class Args>
-fa_status_t launch_checks(Context* context, const Problem& p, const Args& a, uint32_t flags, void* given_stream, Message* message) {
-    if (!p.has(FA_OPERAND_DEVICE_STATUS) || p.d.batch == 0) return FA_OK;
+fa_status_t launch_checks(Context* context, const Problem& problem, const Args& a, uint32_t flags, void* given_stream, Message* message) {
+    if (!problem.has(FA_OPERAND_DEVICE_STATUS) || problem.d.batch == 0) return FA_OK;
     rt::Stream stream;
     const fa_status_t status = stream_of(context, flags, given_stream, &stream, message);
     if (status != FA_OK) return status;
-    return launched(message, rt::launch(check_arrays, p.d.batch, kCheckThreads, 0, stream, array_checks(p, a)), "check_arrays");
+    return launched(message, rt::launch(check_arrays, problem.d.batch, kCheckThreads, 0, stream, array_checks(problem, a)), "check_arrays");
 }
 
-fa_status_t launch_lists(const Problem& p, const fa_forward_args_t& a, const KeyLists& lists, rt::Stream stream, Message* message) {
+fa_status_t launch_lists(const Problem& problem, const fa_forward_args_t& a, const KeyLists& lists, rt::Stream stream, Message* message) {
     if (lists.count == 0) return FA_OK;
-    return launched(message, rt::launch(expand_lists, lists.count, kListThreads, 0, stream, ListParams{list_table(p, a), lists}),
+    return launched(message, rt::launch(expand_lists, lists.count, kListThreads, 0, stream, ListParams{list_table(problem, a), lists}),
                     "expand_lists");
 }
 
 // What follows from the problem alone, and, by the functions of tensors, what the args add.
-void set_score_mods(const Problem& p, ScoreModParams* x) {
-    const fa_attention_desc_t& d = p.d;
+void set_score_mods(const Problem& problem, ScoreModParams* x) {
+    const fa_attention_desc_t& d = problem.d;
     for (int i = 0; i < 4; i++) {
         x->bias_stride[i] = d.bias_stride[i];
         x->mask_stride[i] = d.mask_stride[i];
@@ -164,21 +164,21 @@ void set_score_mods(const Problem& p, ScoreModParams* x) {
     x->bias_dtype = d.bias_dtype;
     x->softcap = d.softcap;
 }
-void set_score_mod_tensors(const Problem& p, const fa_forward_args_t& a, ScoreModParams* x) {
-    x->bias = operand(p, FA_OPERAND_BIAS, a.bias);
-    x->mask = operand(p, FA_OPERAND_MASK, a.mask);
-    x->alibi_slopes = operand(p, FA_OPERAND_ALIBI, a.alibi_slopes);
+void set_score_mod_tensors(const Problem& problem, const fa_forward_args_t& a, ScoreModParams* x) {
+    x->bias = operand(problem, FA_OPERAND_BIAS, a.bias);
+    x->mask = operand(problem, FA_OPERAND_MASK, a.mask);
+    x->alibi_slopes = operand(problem, FA_OPERAND_ALIBI, a.alibi_slopes);
 }
 
-void set_dropout(const Problem& p, DropoutParams* x) {
-    x->dropout_p = p.d.dropout_p;
-    x->dropout_scale = float(1.0 / (1.0 - double(p.d.dropout_p)));
+void set_dropout(const Problem& problem, DropoutParams* x) {
+    x->dropout_p = problem.d.dropout_p;
+    x->dropout_scale = float(1.0 / (1.0 - double(problem.d.dropout_p)));
 }
-void set_dropout_state(const Problem& p, const fa_forward_args_t& a, DropoutParams* x) {
-    x->rng_state = operand(p, FA_OPERAND_RNG_STATE, a.rng_state);
+void set_dropout_state(const Problem& problem, const fa_forward_args_t& a, DropoutParams* x) {
+    x->rng_state = operand(problem, FA_OPERAND_RNG_STATE, a.rng_state);
     x->dropout_seed = a.dropout_seed;
     x->dropout_offset = a.dropout_offset;
-    const DropoutPlace place = dropout_place(p, a);
+    const DropoutPlace place = dropout_place(problem, a);
     x->dropout_row = uint32_t(place.row);
     x->dropout_key = uint32_t(place.key);
     x->dropout_head = place.head;
@@ -186,54 +186,54 @@ void set_dropout_state(const Problem& p, const fa_forward_args_t& a, DropoutPara
 }
 
 // Must scores leave the product in natural units?
-bool needs_score_mod(const Problem& p) { return p.has_score_mod() || !(p.d.scale > 0 && plain_scale(p.d.scale)); }
+bool needs_score_mod(const Problem& problem) { return problem.has_score_mod() || !(problem.d.scale > 0 && plain_scale(problem.d.scale)); }
 
 void set_factor(const fa_attention_desc_t& d, bool score_mod, SimtProductParams* x) {
     x->score_mod = score_mod;
     x->factor = score_factor(score_mod ? d.scale : d.scale * kLog2e);
 }
-void set_product(const Problem& p, SimtProductParams* x) {
-    const fa_attention_desc_t& d = p.d;
-    set_score_mods(p, x);
+void set_product(const Problem& problem, SimtProductParams* x) {
+    const fa_attention_desc_t& d = problem.d;
+    set_score_mods(problem, x);
     for (int i = 0; i < 2; i++) {
         x->bias_period[i] = d.bias_period[i];
         x->mask_period[i] = d.mask_period[i];
     }
     x->mask_keys = d.mask_keys;
     x->mask_bits = d.mask_dtype == FA_BIT;
-    x->rule = mask_rule(p);
+    x->rule = mask_rule(problem);
     x->dim_qk = d.dim_qk;
-    x->q_strides = row_strides(d.q_stride, p.packed_q());
-    x->k_strides = row_strides(d.k_stride, p.packed_k());
+    x->q_strides = row_strides(d.q_stride, problem.packed_q());
+    x->k_strides = row_strides(d.k_stride, problem.packed_k());
     x->q_dtype = d.q_dtype;
     x->k_dtype = d.k_dtype;
-    set_factor(d, needs_score_mod(p), x);
+    set_factor(d, needs_score_mod(problem), x);
 }
 // lists: written before, see launch_lists.
-void set_product_tensors(const Problem& p, const fa_forward_args_t& a, const KeyLists& lists, SimtProductParams* x) {
-    set_score_mod_tensors(p, a, x);
-    x->bias_scale = operand(p, FA_OPERAND_BIAS_SCALE, a.bias_scale);
-    x->sets = {key_ranges(p, a), lists};
+void set_product_tensors(const Problem& problem, const fa_forward_args_t& a, const KeyLists& lists, SimtProductParams* x) {
+    set_score_mod_tensors(problem, a, x);
+    x->bias_scale = operand(problem, FA_OPERAND_BIAS_SCALE, a.bias_scale);
+    x->sets = {key_ranges(problem, a), lists};
     x->q = a.q;
     x->k = a.k;
 }
 
 template <class Base>
-void set_mma_call(const Problem& p, MmaCallParams<Base>* x) {
-    set_score_mods(p, x);
-    set_dropout(p, x);
-    x->rule = mask_rule(p);
-    x->dim_qk = p.d.dim_qk;
-    x->scale = p.d.scale;
-    x->uniform_lengths = has_uniform_lengths(p);
+void set_mma_call(const Problem& problem, MmaCallParams<Base>* x) {
+    set_score_mods(problem, x);
+    set_dropout(problem, x);
+    x->rule = mask_rule(problem);
+    x->dim_qk = problem.d.dim_qk;
+    x->scale = problem.d.scale;
+    x->uniform_lengths = has_uniform_lengths(problem);
     if (!x->uniform_lengths) return;
-    x->uniform_seq = sequence_of(sequence_table(p, fa_forward_args_t{}), 0);
+    x->uniform_seq = sequence_of(sequence_table(problem, fa_forward_args_t{}), 0);
     x->rule = mask_rule(x->rule, x->uniform_seq);
 }
 template <class Base>
-void set_mma_call_tensors(const Problem& p, const fa_forward_args_t& a, MmaCallParams<Base>* x) {
-    set_score_mod_tensors(p, a, x);
-    set_dropout_state(p, a, x);
+void set_mma_call_tensors(const Problem& problem, const fa_forward_args_t& a, MmaCallParams<Base>* x) {
+    set_score_mod_tensors(problem, a, x);
+    set_dropout_state(problem, a, x);
 }
 
 }  // namespace

@@ -18,18 +18,18 @@ struct ForwardPlan : Plan {
     const FamilyPlan& best() const { return aligned.family ? aligned : any; }
 };
 
-bool takes(const ForwardFamily& family, const rt::Device& device, const Problem& p, FamilyPlan* plan, Refusal* r) {
+bool takes(const ForwardFamily& family, const rt::Device& device, const Problem& problem, FamilyPlan* plan, Refusal* r) {
     *plan = FamilyPlan{};
-    const bool taken = family.plan(device, p, plan, r);
+    const bool taken = family.plan(device, problem, plan, r);
     plan->family = taken ? &family : nullptr;
-    plan->merge_columns = merge_columns(device, p, p.d.batch * p.kv_heads * p.d.seqlen_q * p.group);
+    plan->merge_columns = merge_columns(device, problem, problem.d.batch * problem.kv_heads * problem.d.seqlen_q * problem.group);
     return taken;
 }
 
 // µs that the first family for any address takes that takes a call.
-double time_at_any_address(const ForwardFamilies& families, const rt::Device& device, const Problem& p, const char** name) {
+double time_at_any_address(const ForwardFamilies& families, const rt::Device& device, const Problem& problem, const char** name) {
     for (const ForwardFamily* const family : families.list) {
-        const double time = family && family->any_address ? family->time(device, p) : 0;
+        const double time = family && family->any_address ? family->time(device, problem) : 0;
         if (time > 0) return *name = family->name, time;
     }
     return 0;
@@ -38,43 +38,43 @@ double time_at_any_address(const ForwardFamilies& families, const rt::Device& de
 // Asks the families in their order. The first that takes the call has it, unless it takes only tensors at multiples of 16 bytes, and one
 // for any address should take less time. One for any address is planned in any case. Returns the first that takes the call; NULL: none for
 // any address does, and the last says why.
-const ForwardFamily* plan_families(const rt::Device& device, const Problem& p, FamilyPlan* aligned, FamilyPlan* any, Refusal* r) {
+const ForwardFamily* plan_families(const rt::Device& device, const Problem& problem, FamilyPlan* aligned, FamilyPlan* any, Refusal* r) {
     const ForwardFamilies families = forward_families();
     const char* other;
     *aligned = FamilyPlan{};
     for (const ForwardFamily* const family : families.list)
-        if (family && !family->any_address && takes(*family, device, p, aligned, nullptr)) break;
+        if (family && !family->any_address && takes(*family, device, problem, aligned, nullptr)) break;
     const ForwardFamily* const first = aligned->family;
-    if (first && aligned->limit > 0 && time_at_any_address(families, device, p, &other) < aligned->limit) aligned->family = nullptr;
+    if (first && aligned->limit > 0 && time_at_any_address(families, device, problem, &other) < aligned->limit) aligned->family = nullptr;
     // Unaligned tensors must not need more workspace than aligned ones.
-    const bool whole = aligned->family && p.d.num_splits == 0;
+    const bool whole = aligned->family && problem.d.num_splits == 0;
     Problem in_one;
-    if (whole) in_one = p, in_one.d.num_splits = 1;
+    if (whole) in_one = problem, in_one.d.num_splits = 1;
     for (const ForwardFamily* const family : families.list) {
         if (!family || !family->any_address || r->final) continue;
-        if (takes(*family, device, whole ? in_one : p, any, r)) return first ? first : family;
+        if (takes(*family, device, whole ? in_one : problem, any, r)) return first ? first : family;
     }
     return nullptr;
 }
 
 // Of the problem, or of one that reads copies: these are for matrix units.
 fa_status_t plan_forward(const rt::Device& device, ForwardPlan* plan, Message* message) {
-    const Problem& p = plan->problem;
+    const Problem& problem = plan->problem;
     const ForwardFamily* family = nullptr;
     Refusal refusal{};
     plan->copies = Bf16Copies{};
-    if (may_copy(p)) {
-        plan->copies = bf16_copies(p);
-        plan->computed = copied_problem(p, plan->copies);
+    if (may_copy(problem)) {
+        plan->copies = bf16_copies(problem);
+        plan->computed = copied_problem(problem, plan->copies);
         if (is_bf16(plan->computed.d))  // else some copy would be too large
             family = plan_families(device, plan->computed, &plan->aligned, &plan->any, &refusal);
         if (family && !family->matrix) family = nullptr;
     }
     if (!family) {
         refusal.final = false;
-        plan->computed = p;
+        plan->computed = problem;
         plan->copies = Bf16Copies{};
-        family = plan_families(device, p, &plan->aligned, &plan->any, &refusal);
+        family = plan_families(device, problem, &plan->aligned, &plan->any, &refusal);
     }
     if (!family) return fail(message, FA_UNSUPPORTED, "%s", refusal.text);
     const uint64_t aligned = plan->aligned.family ? plan->aligned.workspace : 0;
@@ -85,7 +85,7 @@ fa_status_t plan_forward(const rt::Device& device, ForwardPlan* plan, Message* m
 // Of each family that was asked before the one that has the call: why not.
 void explain_refusals(const rt::Device& device, const ForwardPlan& f, Words* words) {
     const ForwardFamilies families = forward_families();
-    const Problem& p = f.computed;
+    const Problem& problem = f.computed;
     bool asks_aligned = true;
     Reasons reasons{words, {}};
     for (const ForwardFamily* const family : families.list) {
@@ -93,12 +93,12 @@ void explain_refusals(const rt::Device& device, const ForwardPlan& f, Words* wor
         if (!family->any_address && !asks_aligned) continue;
         FamilyPlan plan;
         Refusal refusal{};
-        if (takes(*family, device, p, &plan, &refusal)) {
+        if (takes(*family, device, problem, &plan, &refusal)) {
             const char* other = "";
-            const double time = time_at_any_address(families, device, p, &other);
+            const double time = time_at_any_address(families, device, problem, &other);
             asks_aligned = false;
-            refuse(&refusal, "seqlen_q is %lld and seqlen_k %lld: %s should take %.1f us, expected at least %.1f", (long long)p.d.seqlen_q,
-                   (long long)p.d.seqlen_k, other, time, plan.limit);
+            refuse(&refusal, "seqlen_q is %lld and seqlen_k %lld: %s should take %.1f us, expected at least %.1f",
+                   (long long)problem.d.seqlen_q, (long long)problem.d.seqlen_k, other, time, plan.limit);
         }
         reasons.add(family->name, refusal);
     }
@@ -137,20 +137,20 @@ fa_status_t launch_family(const FamilyPlan& plan, const ForwardCall& call, Messa
 
 fa_status_t forward(Context* context, const Plan* planned, const fa_forward_args_t* a, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_forward");
-    const Problem& p = planned->problem;
+    const Problem& problem = planned->problem;
     OnDevice on(*context);
-    const fa_status_t checked = launch_checks(context, p, *a, a->flags, a->stream, message);
+    const fa_status_t checked = launch_checks(context, problem, *a, a->flags, a->stream, message);
     if (checked != FA_OK) return checked;
-    if (p.d.algorithm != FA_ALGORITHM_FLASH) return forward_study(context, *static_cast<const StudyPlan*>(planned), *a, message);
+    if (problem.d.algorithm != FA_ALGORITHM_FLASH) return forward_study(context, *static_cast<const StudyPlan*>(planned), *a, message);
     const ForwardPlan& f = *static_cast<const ForwardPlan*>(planned);
-    if (p.d.batch * p.d.seqlen_q == 0) return FA_OK;
+    if (problem.d.batch * problem.d.seqlen_q == 0) return FA_OK;
     const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
     const auto read = [&](int i, const void* pointer) { return f.copies.tensor[i].total > 0 ? 0 : address(pointer); };
-    const uintptr_t others = address(operand(p, FA_OPERAND_BIAS, a->bias)) | address(operand(p, FA_OPERAND_K_TAIL, a->k_tail)) |
-                             4 * address(operand(p, FA_OPERAND_K_DESCALE, a->k_descale));
+    const uintptr_t others = address(operand(problem, FA_OPERAND_BIAS, a->bias)) | address(operand(problem, FA_OPERAND_K_TAIL, a->k_tail)) |
+                             4 * address(operand(problem, FA_OPERAND_K_DESCALE, a->k_descale));
     const bool aligned = (read(0, a->k) | read(1, a->v) | read(2, a->q) | address(a->o) | others) % 16 == 0;
     const FamilyPlan& plan = aligned ? f.best() : f.any;
-    fa_status_t status = check_tensors(*context, p, *a, message);
+    fa_status_t status = check_tensors(*context, problem, *a, message);
     if (status != FA_OK) return status;
     rt::Stream stream;
     status = stream_of(context, a->flags, a->stream, &stream, message);
@@ -166,7 +166,7 @@ fa_status_t forward(Context* context, const Plan* planned, const fa_forward_args
     fa_forward_args_t args = *a;
     if (status == FA_OK && !zeros) status = workspace(context, stream, a->workspace, copied + plan.workspace, &memory, message);
     if (status != FA_OK) return status;
-    if (copied > 0) status = launch_copies(p, f.copies, *a, memory, &args, stream, message);
+    if (copied > 0) status = launch_copies(problem, f.copies, *a, memory, &args, stream, message);
     char* const rest = zeros ? static_cast<char*>(zeros) : memory + copied;
     if (status == FA_OK) status = launch_family(plan, {f.computed, args, rest, zeros != nullptr, stream}, message);
     return mark_workspace(context, stream, memory, a->workspace, status, message);

@@ -32,30 +32,30 @@ struct BackwardCall {
 namespace {
 
 void set_gradient_tensors(const BackwardCall& c, GradientParams* x) {
-    const Problem& p = c.plan.problem;
+    const Problem& problem = c.plan.problem;
     const fa_backward_args_t& a = c.args;
-    x->sequences = sequence_table(p, *a.forward);
+    x->sequences = sequence_table(problem, *a.forward);
     x->delta = c.delta;
     x->lse_log2 = c.lse_log2;
     x->dq_acc = c.dq_acc;
     x->dq = a.dq;
     x->dk = a.dk;
     x->dv = a.dv;
-    x->dq_strides = row_strides(a.dq_stride, p.packed_q());
-    x->dk_strides = row_strides(a.dk_stride, p.packed_k());
-    x->dv_strides = row_strides(a.dv_stride, p.packed_k());
+    x->dq_strides = row_strides(a.dq_stride, problem.packed_q());
+    x->dk_strides = row_strides(a.dk_stride, problem.packed_k());
+    x->dv_strides = row_strides(a.dv_stride, problem.packed_k());
     x->accumulate = (a.flags & FA_BACKWARD_ACCUMULATE) != 0;
 }
 SimtBackwardParams simt_params(const BackwardCall& c) {
-    const Problem& p = c.plan.problem;
+    const Problem& problem = c.plan.problem;
     const fa_backward_args_t& a = c.args;
     SimtBackwardParams x = c.plan.simt;
     set_gradient_tensors(c, &x);
-    set_product_tensors(p, *a.forward, c.lists, &x);
-    set_dropout_state(p, *a.forward, &x);
+    set_product_tensors(problem, *a.forward, c.lists, &x);
+    set_dropout_state(problem, *a.forward, &x);
     x.v = a.forward->v;
     x.dout = a.dout;
-    x.dout_strides = row_strides(a.dout_stride, p.packed_q());
+    x.dout_strides = row_strides(a.dout_stride, problem.packed_q());
     x.dbias = a.dbias;
     for (int i = 0; i < 4; i++) x.dbias_stride[i] = a.dbias_stride[i];
     x.q_aligned = vec4_aligned(x.q, x.q_strides, x.q_dtype);
@@ -65,21 +65,21 @@ SimtBackwardParams simt_params(const BackwardCall& c) {
     return x;
 }
 MmaBackwardParams mma_params(const BackwardCall& c) {
-    const Problem& p = c.plan.problem;
+    const Problem& problem = c.plan.problem;
     const fa_backward_args_t& a = c.args;
     MmaBackwardParams x = c.plan.mma;
     set_gradient_tensors(c, &x);
-    set_mma_call_tensors(p, *a.forward, &x);
-    const int64_t bytes = type_bytes(p.d.q_dtype);
+    set_mma_call_tensors(problem, *a.forward, &x);
+    const int64_t bytes = type_bytes(problem.d.q_dtype);
     const auto source = [&](const void* base, const int64_t stride[3], bool packed, int64_t dim) {
         const RowStrides strides = row_strides(stride, packed);
         const ByteStrides in_bytes{strides.batch * bytes, strides.row * bytes, strides.head * bytes, int32_t(dim * bytes)};
-        return RowSource{base, in_bytes, copy_width(base, strides, dim, p.d.q_dtype)};
+        return RowSource{base, in_bytes, copy_width(base, strides, dim, problem.d.q_dtype)};
     };
-    x.source[0] = source(a.forward->q, p.d.q_stride, p.packed_q(), p.d.dim_qk);
-    x.source[1] = source(a.dout, a.dout_stride, p.packed_q(), p.d.dim_v);
-    x.source[2] = source(a.forward->k, p.d.k_stride, p.packed_k(), p.d.dim_qk);
-    x.source[3] = source(a.forward->v, p.d.v_stride, p.packed_k(), p.d.dim_v);
+    x.source[0] = source(a.forward->q, problem.d.q_stride, problem.packed_q(), problem.d.dim_qk);
+    x.source[1] = source(a.dout, a.dout_stride, problem.packed_q(), problem.d.dim_v);
+    x.source[2] = source(a.forward->k, problem.d.k_stride, problem.packed_k(), problem.d.dim_qk);
+    x.source[3] = source(a.forward->v, problem.d.v_stride, problem.packed_k(), problem.d.dim_v);
     return x;
 }
 
@@ -117,8 +117,8 @@ fa_status_t launch_portable_backward(const BackwardWork& work, Message* message)
 }
 
 // dq is added up in dq_acc, in any order, where the kernel can and the call lets it: which gradients are wanted is not known here.
-bool plan_instance(const Problem& p, const BackwardInstance& one, BackwardLaunch* plan) {
-    const fa_attention_desc_t& d = p.d;
+bool plan_instance(const Problem& problem, const BackwardInstance& one, BackwardLaunch* plan) {
+    const fa_attention_desc_t& d = problem.d;
     plan->instance = &one;
     plan->kernel = one.family;
     plan->rows = one.rows, plan->keys = one.keys, plan->columns = one.columns;
@@ -130,12 +130,12 @@ bool plan_instance(const Problem& p, const BackwardInstance& one, BackwardLaunch
     plan->dq_acc_columns = one.dq_by_atomics && !(d.flags & FA_DETERMINISTIC) ? one.columns : 0;
     return true;
 }
-bool plan_mma_backward(const rt::Device& device, const Problem& p, Tensors tensors, BackwardLaunch* plan, FamilyParams*, Refusal* r) {
-    const BackwardInstance* const one = choose_mma_backward(device, p, tensors != kAnyTensors, r);
-    return one && plan_instance(p, *one, plan);
+bool plan_mma_backward(const rt::Device& device, const Problem& problem, Tensors tensors, BackwardLaunch* plan, FamilyParams*, Refusal* r) {
+    const BackwardInstance* const one = choose_mma_backward(device, problem, tensors != kAnyTensors, r);
+    return one && plan_instance(problem, *one, plan);
 }
-bool plan_simt_backward(const rt::Device&, const Problem& p, Tensors, BackwardLaunch* plan, FamilyParams*, Refusal*) {
-    return plan_instance(p, choose_simt_backward(p), plan);
+bool plan_simt_backward(const rt::Device&, const Problem& problem, Tensors, BackwardLaunch* plan, FamilyParams*, Refusal*) {
+    return plan_instance(problem, choose_simt_backward(problem), plan);
 }
 
 constexpr BackwardFamily kMmaBackwardFamily = {"mma", kAnyTensors, plan_mma_backward, nullptr, launch_portable_backward};

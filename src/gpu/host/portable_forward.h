@@ -29,95 +29,96 @@ using SimtPlan = PortablePlan<SimtForwardParams>;
 
 // What v's factors are multiplied by, lest sums of the largest over all keys overflow: no smaller than that needs, so that the product of a
 // small one and a probability is still one that bf16 holds.
-float v_unit(const Problem& p) {
-    const int32_t factors = p.d.v_descale_dtype;
-    if (!p.has(FA_OPERAND_V_DESCALE) || factors == FA_F16 || factors == FA_E4M3) return 1.f;
+float v_unit(const Problem& problem) {
+    const int32_t factors = problem.d.v_descale_dtype;
+    if (!problem.has(FA_OPERAND_V_DESCALE) || factors == FA_F16 || factors == FA_E4M3) return 1.f;
     float unit = 0x1p-8f;
-    for (int64_t keys = 1; keys < p.d.seqlen_k && unit > kHeadroomUnit; keys *= 2) unit /= 2;
+    for (int64_t keys = 1; keys < problem.d.seqlen_k && unit > kHeadroomUnit; keys *= 2) unit /= 2;
     return unit;
 }
 
 // What splits divide: keys, or entries of lists that are gathered.
-Problem of_entries(const Problem& p, bool gathers) {
-    Problem counted = p;
-    const int lists = (p.has(FA_OPERAND_KEY_LIST) ? 1 : 0) + (p.has(FA_OPERAND_FULL_LIST) ? 1 : 0);
-    if (gathers) counted.d.seqlen_k = p.d.list_max * p.d.list_keys * lists;
+Problem of_entries(const Problem& problem, bool gathers) {
+    Problem counted = problem;
+    const int lists = (problem.has(FA_OPERAND_KEY_LIST) ? 1 : 0) + (problem.has(FA_OPERAND_FULL_LIST) ? 1 : 0);
+    if (gathers) counted.d.seqlen_k = problem.d.list_max * problem.d.list_keys * lists;
     return counted;
 }
 
 // Of a kernel whose tiles have `rows` rows.
-void set_mma_forward(const Problem& p, int rows, bool gathers, const SplitParams& split, MmaForwardParams* x) {
-    const fa_attention_desc_t& d = p.d;
-    set_rows(p, x);
-    set_mma_call(p, x);
+void set_mma_forward(const Problem& problem, int rows, bool gathers, const SplitParams& split, MmaForwardParams* x) {
+    const fa_attention_desc_t& d = problem.d;
+    set_rows(problem, x);
+    set_mma_call(problem, x);
     static_cast<SplitParams&>(*x) = split;
     const auto source = [&](const int64_t stride[4], int64_t dim, int32_t dtype) {
         const int64_t bytes = type_bytes(dtype);
-        const ByteStrides in_bytes{p.packed_k() ? 0 : stride[0] * bytes, stride[1] * bytes, stride[2] * bytes,
+        const ByteStrides in_bytes{problem.packed_k() ? 0 : stride[0] * bytes, stride[1] * bytes, stride[2] * bytes,
                                    int32_t(row_bytes(dtype, dim))};
         return RowSource{nullptr, in_bytes, 0};
     };
-    x->q_strides = row_strides(d.q_stride, p.packed_q());
+    x->q_strides = row_strides(d.q_stride, problem.packed_q());
     x->k = source(d.k_stride, d.dim_qk, d.k_dtype);
     x->v = source(d.v_stride, d.dim_v, d.v_dtype);
-    if (p.has(FA_OPERAND_K_TAIL)) {
-        x->k = source(d.k_stride, p.k_dims(), d.k_dtype);
+    if (problem.has(FA_OPERAND_K_TAIL)) {
+        x->k = source(d.k_stride, problem.k_dims(), d.k_dtype);
         x->v = source(d.k_tail_stride, d.dim_tail, d.k_tail_dtype);
     }
-    x->k_dims = int32_t(p.k_dims());
+    x->k_dims = int32_t(problem.k_dims());
     x->q_descale.strides = row_strides(d.q_descale_stride, false);
     x->k_descale.strides = row_strides(d.k_descale_stride, false);
     x->v_descale.strides = row_strides(d.v_descale_stride, false);
-    x->pages = pages_of(p, nullptr);
-    x->by_location = p.paged() || gathers;
-    x->tiles = row_tiles(p, rows, gathers);
+    x->pages = pages_of(problem, nullptr);
+    x->by_location = problem.paged() || gathers;
+    x->tiles = row_tiles(problem, rows, gathers);
     x->blocks = tile_count(x->tiles, x->rows);
-    x->section = p.causal() ? min_of(kv_heads_in_l2(p), d.batch * p.kv_heads) : 0;
+    x->section = problem.causal() ? min_of(kv_heads_in_l2(problem), d.batch * problem.kv_heads) : 0;
     // Blocks of keys are cut where their tiles are, of which none is wider.
     if (gathers && d.list_keys > 1 && d.split_size == 0)
-        x->split_size = round_up(max_of(split_keys(of_entries(p, true).d.seqlen_k, x->num_splits, 0), 1), kListedTile);
-    if (x->uniform_lengths || gathers) x->uniform_split_keys = split_keys(of_entries(p, gathers).d.seqlen_k, x->num_splits, x->split_size);
+        x->split_size = round_up(max_of(split_keys(of_entries(problem, true).d.seqlen_k, x->num_splits, 0), 1), kListedTile);
+    if (x->uniform_lengths || gathers)
+        x->uniform_split_keys = split_keys(of_entries(problem, gathers).d.seqlen_k, x->num_splits, x->split_size);
     x->k_dtype = d.k_dtype;
     x->q_dtype = d.q_dtype;
-    x->k_factors = k_factors(p, nullptr, nullptr);
-    x->v_factors = v_factors(p, nullptr, nullptr);
+    x->k_factors = k_factors(problem, nullptr, nullptr);
+    x->v_factors = v_factors(problem, nullptr, nullptr);
     x->v_dtype = d.v_dtype;
-    x->v_unit = v_unit(p);
-    x->q_factors_differ = p.has(FA_OPERAND_Q_DESCALE) && p.group > 1 && d.q_descale_stride[2] != 0;
+    x->v_unit = v_unit(problem);
+    x->q_factors_differ = problem.has(FA_OPERAND_Q_DESCALE) && problem.group > 1 && d.q_descale_stride[2] != 0;
 }
 
 // Dies that each take an equal share of neighbouring blocks, so that a head's keys and values come to one second-level cache; 1: blocks go
 // where they come to. With a causal mask a part of a head may be its long tiles or its short ones: heads stay whole there.
-int dies_of(const rt::Device& d, const Problem& p, int64_t blocks) {
+int dies_of(const rt::Device& d, const Problem& problem, int64_t blocks) {
     const int all = rt::dies(d);
-    return blocks % all || (p.causal() && p.d.batch * p.kv_heads % all) ? 1 : all;
+    return blocks % all || (problem.causal() && problem.d.batch * problem.kv_heads % all) ? 1 : all;
 }
 
-void set_params(const rt::Device& device, const Problem& p, const SplitParams& split, SimtPlan* own) {
+void set_params(const rt::Device& device, const Problem& problem, const SplitParams& split, SimtPlan* own) {
     const Instance& kernel = *own->instance;
-    set_simt_forward(p, device, kernel.rows, kernel.columns, kernel.shared_bytes, split, &own->x);
+    set_simt_forward(problem, device, kernel.rows, kernel.columns, kernel.shared_bytes, split, &own->x);
     own->shared_bytes = uint64_t(kernel.shared_bytes(own->x.q_dims));
 }
-void set_params(const rt::Device&, const Problem& p, const SplitParams& split, MmaPlan* own) {
-    set_mma_forward(p, own->instance->rows, own->gathers, split, &own->x);
+void set_params(const rt::Device&, const Problem& problem, const SplitParams& split, MmaPlan* own) {
+    set_mma_forward(problem, own->instance->rows, own->gathers, split, &own->x);
     if (own->dies > 1 && own->x.section > 0) own->x.section = 1;  // a die's cache is small
     own->shared_bytes = uint64_t(own->instance->shared_bytes(0));
 }
 
 // One launch of so many tiles, cut into splits, and of lists; the plan of what follows from them.
 template <class Params>
-bool plan_portable(const rt::Device& device, const Problem& p, const Instance& kernel, FamilyPlan* plan, Refusal* r) {
-    const fa_attention_desc_t& d = p.d;
+bool plan_portable(const rt::Device& device, const Problem& problem, const Instance& kernel, FamilyPlan* plan, Refusal* r) {
+    const fa_attention_desc_t& d = problem.d;
     PortablePlan<Params>& own = plan->params.emplace<PortablePlan<Params>>();
     own.instance = &kernel;
     own.mma_type = kernel.simt ? d.q_dtype : mma_type(device, d);
-    own.gathers = !kernel.simt && gathers(device, p);
+    own.gathers = !kernel.simt && gathers(device, problem);
     SplitParams& x = plan->split;
-    x.rows = d.seqlen_q * p.group;
-    const Problem counted = of_entries(p, own.gathers);
-    const int64_t tiles = d.batch * p.kv_heads * tile_count(row_tiles(p, kernel.rows, p.slots() || own.gathers), x.rows) *
+    x.rows = d.seqlen_q * problem.group;
+    const Problem counted = of_entries(problem, own.gathers);
+    const int64_t tiles = d.batch * problem.kv_heads * tile_count(row_tiles(problem, kernel.rows, problem.slots() || own.gathers), x.rows) *
                           ceil_div(d.dim_v, kernel.columns),
-                  all = d.batch * p.kv_heads * x.rows;
+                  all = d.batch * problem.kv_heads * x.rows;
     x.split_size = d.split_size;
     x.num_splits = d.num_splits;
     if (x.num_splits == 0 && !d.split_size) x.num_splits = num_splits_heuristic(device, counted, kernel, tiles).count;
@@ -128,8 +129,8 @@ bool plan_portable(const rt::Device& device, const Problem& p, const Instance& k
                       (long long)tiles, (long long)x.splits);
     }
     own.grid = tiles * x.splits;
-    own.dies = dies_of(device, p, own.grid);
-    set_params(device, p, x, &own);
+    own.dies = dies_of(device, problem, own.grid);
+    set_params(device, problem, x, &own);
     own.early = is_short(kernel, split_keys(counted.d.seqlen_k, x.num_splits, x.split_size));
     own.cluster_merge = can_merge_in_cluster(counted, kernel, x.splits);
     if constexpr (rt::kArchKernels)
@@ -138,80 +139,80 @@ bool plan_portable(const rt::Device& device, const Problem& p, const Instance& k
     plan->kernel = kernel.family;
     plan->rows = kernel.rows, plan->keys = kernel.keys, plan->columns = int(max_of(kernel.dims, kernel.columns));
     plan->splits_keys = true;
-    plan->split_memory = split_memory(p, x, p.has(FA_OPERAND_SCORES));
+    plan->split_memory = split_memory(problem, x, problem.has(FA_OPERAND_SCORES));
     plan->product_dtype = own.mma_type == d.q_dtype ? 0 : own.mma_type;
-    if (!own.gathers && !plan_lists(p, &own.list_bytes, r)) return false;
+    if (!own.gathers && !plan_lists(problem, &own.list_bytes, r)) return false;
     plan->workspace = plan->split_memory.bytes() + own.list_bytes;
     return true;
 }
 
-bool plan_mma(const rt::Device& device, const Problem& p, FamilyPlan* plan, Refusal* r) {
-    const Instance* const kernel = choose_mma(device, p, r);
-    return kernel && plan_portable<MmaForwardParams>(device, p, *kernel, plan, r);
+bool plan_mma(const rt::Device& device, const Problem& problem, FamilyPlan* plan, Refusal* r) {
+    const Instance* const kernel = choose_mma(device, problem, r);
+    return kernel && plan_portable<MmaForwardParams>(device, problem, *kernel, plan, r);
 }
-bool plan_simt(const rt::Device& device, const Problem& p, FamilyPlan* plan, Refusal* r) {
-    return plan_portable<SimtForwardParams>(device, p, choose_simt(device, p), plan, r);
+bool plan_simt(const rt::Device& device, const Problem& problem, FamilyPlan* plan, Refusal* r) {
+    return plan_portable<SimtForwardParams>(device, problem, choose_simt(device, problem), plan, r);
 }
-double mma_time(const rt::Device& device, const Problem& p) {
-    const Instance* const kernel = choose_mma(device, p, nullptr);
-    return kernel ? time_of(device, p, *kernel) : 0;
+double mma_time(const rt::Device& device, const Problem& problem) {
+    const Instance* const kernel = choose_mma(device, problem, nullptr);
+    return kernel ? time_of(device, problem, *kernel) : 0;
 }
-double simt_time(const rt::Device& device, const Problem& p) { return time_of(device, p, choose_simt(device, p)); }
+double simt_time(const rt::Device& device, const Problem& problem) { return time_of(device, problem, choose_simt(device, problem)); }
 
 // Are rows of k and v as a plain call has them, or a paged one? See Kind.
-bool kv_offsets_fit(const Problem& p, const MmaForwardParams& x, int columns) {
-    const fa_attention_desc_t& d = p.d;
+bool kv_offsets_fit(const Problem& problem, const MmaForwardParams& x, int columns) {
+    const fa_attention_desc_t& d = problem.d;
     const int64_t bytes = type_bytes(d.k_dtype), vec = is_block_type(d.k_dtype) ? columns / 16 : 16, limit = (int64_t(1) << 31) / bytes,
                   paged_limit = (vec << 32) / bytes;
     const auto fits = [&](const int64_t stride[4]) {
         if (!x.by_location) return stride[1] < limit && stride[1] > -limit;
-        const int64_t outer = p.paged()      ? d.num_pages
-                              : p.packed_k() ? 0
-                                             : max_of(d.batch, d.kv_batch),
-                      rows = p.paged()      ? d.page_size
-                             : p.packed_k() ? d.total_k
-                                            : d.seqlen_k;
+        const int64_t outer = problem.paged()      ? d.num_pages
+                              : problem.packed_k() ? 0
+                                                   : max_of(d.batch, d.kv_batch),
+                      rows = problem.paged()      ? d.page_size
+                             : problem.packed_k() ? d.total_k
+                                                  : d.seqlen_k;
         return rows < limit && stride[0] >= 0 && stride[1] >= 0 && outer * stride[0] + rows * stride[1] < paged_limit;
     };
     return x.k.width == 16 && x.v.width == 16 && fits(d.k_stride) && fits(d.v_stride);
 }
 
 // What args add.
-void set_mma_forward_tensors(const Problem& p, const MmaPlan& f, const fa_forward_args_t& a, MmaForwardParams* x) {
-    const fa_attention_desc_t& d = p.d;
-    set_row_tensors(p, a, x);
-    set_mma_call_tensors(p, a, x);
+void set_mma_forward_tensors(const Problem& problem, const MmaPlan& f, const fa_forward_args_t& a, MmaForwardParams* x) {
+    const fa_attention_desc_t& d = problem.d;
+    set_row_tensors(problem, a, x);
+    set_mma_call_tensors(problem, a, x);
     x->q = a.q;
     x->k.base = a.k;
     x->v.base = a.v;
-    if (p.has(FA_OPERAND_K_TAIL)) x->v.base = a.k_tail;
-    x->q_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_Q_DESCALE, a.q_descale));
-    x->k_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_K_DESCALE, a.k_descale));
-    x->v_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_V_DESCALE, a.v_descale));
-    x->k_factors.factor = operand(p, FA_OPERAND_K_DESCALE, a.k_descale);
-    x->k_factors.shift = operand(p, FA_OPERAND_K_SHIFT, a.k_shift);
-    x->v_factors.factor = operand(p, FA_OPERAND_V_DESCALE, a.v_descale);
-    x->v_factors.shift = operand(p, FA_OPERAND_V_SHIFT, a.v_shift);
-    x->pages.table = operand(p, FA_OPERAND_PAGE_TABLE, a.page_table);
-    if (f.gathers) x->gathered = gathered_lists(p, a);
-    x->o_scale = operand(p, FA_OPERAND_O_SCALE, a.o_scale);
+    if (problem.has(FA_OPERAND_K_TAIL)) x->v.base = a.k_tail;
+    x->q_descale.data = static_cast<const float*>(operand(problem, FA_OPERAND_Q_DESCALE, a.q_descale));
+    x->k_descale.data = static_cast<const float*>(operand(problem, FA_OPERAND_K_DESCALE, a.k_descale));
+    x->v_descale.data = static_cast<const float*>(operand(problem, FA_OPERAND_V_DESCALE, a.v_descale));
+    x->k_factors.factor = operand(problem, FA_OPERAND_K_DESCALE, a.k_descale);
+    x->k_factors.shift = operand(problem, FA_OPERAND_K_SHIFT, a.k_shift);
+    x->v_factors.factor = operand(problem, FA_OPERAND_V_DESCALE, a.v_descale);
+    x->v_factors.shift = operand(problem, FA_OPERAND_V_SHIFT, a.v_shift);
+    x->pages.table = operand(problem, FA_OPERAND_PAGE_TABLE, a.page_table);
+    if (f.gathers) x->gathered = gathered_lists(problem, a);
+    x->o_scale = operand(problem, FA_OPERAND_O_SCALE, a.o_scale);
     x->o_plain = d.o_dtype == f.mma_type && d.dim_v % 4 == 0 && vec4_aligned(a.o, x->o_strides, d.o_dtype) && d.dropout_p == 0 &&
-                 !p.has(FA_OPERAND_O_SCALE);
+                 !problem.has(FA_OPERAND_O_SCALE);
     const int64_t* strides = d.mask_stride;
     // Blocks of keys are counted from a split's begin.
-    x->mask_vec16 = p.has(FA_OPERAND_MASK) && strides[3] == 1 && x->split_size % 16 == 0 &&
+    x->mask_vec16 = problem.has(FA_OPERAND_MASK) && strides[3] == 1 && x->split_size % 16 == 0 &&
                     (strides[0] | strides[1] | strides[2] | int64_t(reinterpret_cast<uintptr_t>(a.mask))) % 16 == 0;
     x->q_width = f.mma_type == d.q_dtype ? copy_width(a.q, x->q_strides, d.dim_qk, d.q_dtype) : 0;
     const auto width = [&](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
-        const RowStrides rows = row_strides(stride, p.packed_k());
+        const RowStrides rows = row_strides(stride, problem.packed_k());
         if (f.instance->scaled) return piece_width(base, rows, dim, dtype);
         return is_block_type(dtype) ? block_copy_width(base, rows, dim, dtype, f.instance->columns) : copy_width(base, rows, dim, dtype);
     };
     x->k.width = width(a.k, d.k_stride, d.dim_qk, d.k_dtype);
     x->v.width = width(a.v, d.v_stride, d.dim_v, d.v_dtype);
-    if (!p.has(FA_OPERAND_K_TAIL)) return;
+    if (!problem.has(FA_OPERAND_K_TAIL)) return;
     x->k_descale.data = x->v_descale.data = nullptr;  // k_factors has them
-    x->k.width = width(a.k, d.k_stride, p.k_dims(), d.k_dtype);
+    x->k.width = width(a.k, d.k_stride, problem.k_dims(), d.k_dtype);
     x->v.width = width(a.k_tail, d.k_tail_stride, d.dim_tail, d.k_tail_dtype);
 }
 
@@ -242,14 +243,14 @@ rt::Status launch_instance(const FamilyPlan& plan, const SimtPlan& f, const Forw
     return launch_grid(f, f.instance->simt, *x, call.stream);
 }
 rt::Status launch_instance(const FamilyPlan& plan, const MmaPlan& f, const ForwardCall& call, const KeyLists&, MmaForwardParams* x) {
-    const Problem& p = call.problem;
-    const fa_attention_desc_t& d = p.d;
+    const Problem& problem = call.problem;
+    const fa_attention_desc_t& d = problem.d;
     const Instance& one = *f.instance;
-    set_mma_forward_tensors(p, f, call.args, x);
-    const bool offsets_fit = kv_offsets_fit(p, *x, one.columns), scores = needs_score_mod(p) || d.dropout_p > 0;
+    set_mma_forward_tensors(problem, f, call.args, x);
+    const bool offsets_fit = kv_offsets_fit(problem, *x, one.columns), scores = needs_score_mod(problem) || d.dropout_p > 0;
     const bool other_type = d.k_dtype == FA_Q5_0 || (is_fp8(d.q_dtype) && d.k_dtype != FA_E4M3);
     const bool general = scores || !offsets_fit || other_type || (f.gathers && d.list_keys > 1);
-    x->features = features_of(p, needs_score_mod(p), x->by_location || !offsets_fit) | (x->by_location ? kPaged : 0);
+    x->features = features_of(problem, needs_score_mod(problem), x->by_location || !offsets_fit) | (x->by_location ? kPaged : 0);
     if (one.scaled)
         x->features |= scaled_features(d.k_dtype, x->k_factors, kKeyOffsets, kKeyHalves) |
                        scaled_features(d.v_dtype, x->v_factors, kValueOffsets, kValueHalves);
@@ -266,22 +267,22 @@ rt::Status launch_instance(const FamilyPlan& plan, const MmaPlan& f, const Forwa
 // The same, and what merges its splits and writes the scores output.
 template <class Params>
 fa_status_t launch_portable(const FamilyPlan& plan, const PortablePlan<Params>& f, const ForwardCall& call, Message* message) {
-    const Problem& p = call.problem;
+    const Problem& problem = call.problem;
     const fa_forward_args_t& a = call.args;
-    const KeyLists lists = f.gathers ? KeyLists{} : key_lists(p, call.memory + plan.split_memory.bytes());
-    const fa_status_t listed = launch_lists(p, a, lists, call.stream, message);
+    const KeyLists lists = f.gathers ? KeyLists{} : key_lists(problem, call.memory + plan.split_memory.bytes());
+    const fa_status_t listed = launch_lists(problem, a, lists, call.stream, message);
     if (listed != FA_OK) return listed;
     Params x = f.x;
     rt::Status s = launch_instance(plan, f, call, lists, &x);
     if (s != rt::kSuccess) return device_failed(message, s, plan.kernel);
     SplitMergeParams merged{x, x, x.o_scale, x.dropout_scale};
-    if (f.gathers) merged.sequences = sequence_table(of_entries(p, true), fa_forward_args_t{}), merged.sequences.q = x.sequences.q;
+    if (f.gathers) merged.sequences = sequence_table(of_entries(problem, true), fa_forward_args_t{}), merged.sequences.q = x.sequences.q;
     if (x.partial_o) s = launch_merge(plan.merge_columns, call.stream, merged);
     if (s != rt::kSuccess) return device_failed(message, s, merge_name(plan.merge_columns));
-    if (!p.has(FA_OPERAND_SCORES)) return FA_OK;
+    if (!problem.has(FA_OPERAND_SCORES)) return FA_OK;
     if (x.partial_o) s = launch_state_merge(call.stream, merged);
     if (s != rt::kSuccess) return device_failed(message, s, "merge_split_states");
-    return launch_scores(p, a, lists, x.state, call.stream, message);
+    return launch_scores(problem, a, lists, x.state, call.stream, message);
 }
 
 template <class Params>

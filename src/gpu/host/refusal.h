@@ -57,11 +57,11 @@ static inline bool unlisted(Refusal* r, const char* field, const int64_t (&value
 }  // namespace refusal
 
 // Is all that the call has on the family's list? If not, the first that is missing there: an operand, a flag, or a field with its value.
-static inline bool implements(const Problem& p, const Implements& list, Refusal* r) {
-    if (p.within(list)) return true;
+static inline bool implements(const Problem& problem, const Implements& list, Refusal* r) {
+    if (problem.within(list)) return true;
     if (!r) return false;
-    const fa_attention_desc_t& d = p.d;
-    const uint64_t operands = d.operands & ~(list.operands | FA_OPERAND_DEVICE_STATUS), options = p.options & ~list.options;
+    const fa_attention_desc_t& d = problem.d;
+    const uint64_t operands = d.operands & ~(list.operands | FA_OPERAND_DEVICE_STATUS), options = problem.options & ~list.options;
 #define FA_OPERAND(name, field) \
     if (operands & FA_OPERAND_##name) return refuse(r, "operands has FA_OPERAND_" #name ", which it does not implement");
 #include "backend/operands.def"

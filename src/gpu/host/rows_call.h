@@ -53,13 +53,14 @@ fa_status_t merge(Context* context, const Plan* plan, const fa_merge_args_t* a, 
 
 fa_status_t append_kv(Context* context, const Plan* plan, const fa_append_kv_args_t* a, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_append_kv");
-    const Problem& p = plan->problem;
-    const int64_t rows = p.d.batch * a->seqlen_new * max_of(p.d.heads_k, p.d.heads_v);  // of k, and as many of v
+    const Problem& problem = plan->problem;
+    const int64_t rows = problem.d.batch * a->seqlen_new * max_of(problem.d.heads_k, problem.d.heads_v);  // of k, and as many of v
     fa_status_t status = check_rows(rows, kTeams / 2, rows_kernel_name(plan->op), message);
     OnDevice on(*context);
-    if (status == FA_OK) status = launch_checks(context, p, *a, a->flags, a->stream, message);
-    return status != FA_OK ? status
-                           : launch_rows(context, *plan, *a, append_rows, rows, kTeams / 2, kMoveThreads, append_params(p, *a), message);
+    if (status == FA_OK) status = launch_checks(context, problem, *a, a->flags, a->stream, message);
+    return status != FA_OK
+               ? status
+               : launch_rows(context, *plan, *a, append_rows, rows, kTeams / 2, kMoveThreads, append_params(problem, *a), message);
 }
 
 fa_status_t rotary(Context* context, const Plan* plan, const fa_rotary_args_t* a, Message* message) {

@@ -9,72 +9,74 @@ namespace fa {
 namespace gpu {
 namespace {
 
-void set_forward_product(const Problem& p, SimtForwardProductParams* x) {
-    const fa_attention_desc_t& d = p.d;
-    set_product(p, x);
-    x->pages = pages_of(p, nullptr);
-    x->kv_heads_per_k = p.kv_heads / d.heads_k;
-    x->q_rows = {q_factors(p, nullptr), p.q_dims(), nullptr, row_strides(d.q_tail_stride, p.packed_q()), d.q_tail_dtype};
-    x->k_rows = {k_factors(p, nullptr, nullptr), p.k_dims(), nullptr, row_strides(d.k_tail_stride, p.packed_k()), d.k_tail_dtype};
-    x->plain_q = p.plain_q();
-    x->plain_kv = p.plain_k() && p.plain_v();
+void set_forward_product(const Problem& problem, SimtForwardProductParams* x) {
+    const fa_attention_desc_t& d = problem.d;
+    set_product(problem, x);
+    x->pages = pages_of(problem, nullptr);
+    x->kv_heads_per_k = problem.kv_heads / d.heads_k;
+    x->q_rows = {q_factors(problem, nullptr), problem.q_dims(), nullptr, row_strides(d.q_tail_stride, problem.packed_q()), d.q_tail_dtype};
+    x->k_rows = {k_factors(problem, nullptr, nullptr), problem.k_dims(), nullptr, row_strides(d.k_tail_stride, problem.packed_k()),
+                 d.k_tail_dtype};
+    x->plain_q = problem.plain_q();
+    x->plain_kv = problem.plain_k() && problem.plain_v();
 }
-void set_forward_product_tensors(const Problem& p, const fa_forward_args_t& a, const KeyLists& lists, SimtForwardProductParams* x) {
-    set_product_tensors(p, a, lists, x);
-    x->pages.table = operand(p, FA_OPERAND_PAGE_TABLE, a.page_table);
-    x->q_rows.factors.factor = operand(p, FA_OPERAND_Q_DESCALE, a.q_descale);
-    x->q_rows.tail = operand(p, FA_OPERAND_Q_TAIL, a.q_tail);
-    x->k_rows.factors.factor = operand(p, FA_OPERAND_K_DESCALE, a.k_descale);
-    x->k_rows.factors.shift = operand(p, FA_OPERAND_K_SHIFT, a.k_shift);
-    x->k_rows.tail = operand(p, FA_OPERAND_K_TAIL, a.k_tail);
+void set_forward_product_tensors(const Problem& problem, const fa_forward_args_t& a, const KeyLists& lists, SimtForwardProductParams* x) {
+    set_product_tensors(problem, a, lists, x);
+    x->pages.table = operand(problem, FA_OPERAND_PAGE_TABLE, a.page_table);
+    x->q_rows.factors.factor = operand(problem, FA_OPERAND_Q_DESCALE, a.q_descale);
+    x->q_rows.tail = operand(problem, FA_OPERAND_Q_TAIL, a.q_tail);
+    x->k_rows.factors.factor = operand(problem, FA_OPERAND_K_DESCALE, a.k_descale);
+    x->k_rows.factors.shift = operand(problem, FA_OPERAND_K_SHIFT, a.k_shift);
+    x->k_rows.tail = operand(problem, FA_OPERAND_K_TAIL, a.k_tail);
 }
 
 // Of kernels whose tiles have `rows` rows and `columns` columns of v.
-void set_simt_forward(const Problem& p, const rt::Device& device, int rows, int columns, int64_t (*shared_bytes)(int64_t q_dims),
+void set_simt_forward(const Problem& problem, const rt::Device& device, int rows, int columns, int64_t (*shared_bytes)(int64_t q_dims),
                       const SplitParams& split, SimtForwardParams* x) {
-    const fa_attention_desc_t& d = p.d;
-    set_rows(p, x);
+    const fa_attention_desc_t& d = problem.d;
+    set_rows(problem, x);
     static_cast<SplitParams&>(*x) = split;
-    set_forward_product(p, x);
-    set_dropout(p, x);
-    x->v_strides = row_strides(d.v_stride, p.packed_k());
-    x->kv_heads_per_v = p.kv_heads / d.heads_v;
-    x->v_rows = {v_factors(p, nullptr, nullptr), p.v_dims(), nullptr, row_strides(d.k_tail_stride, p.packed_k()), d.k_tail_dtype};
+    set_forward_product(problem, x);
+    set_dropout(problem, x);
+    x->v_strides = row_strides(d.v_stride, problem.packed_k());
+    x->kv_heads_per_v = problem.kv_heads / d.heads_v;
+    x->v_rows = {v_factors(problem, nullptr, nullptr), problem.v_dims(), nullptr, row_strides(d.k_tail_stride, problem.packed_k()),
+                 d.k_tail_dtype};
     x->v_dtype = d.v_dtype;
-    x->tiles = row_tiles(p, rows);
+    x->tiles = row_tiles(problem, rows);
     x->blocks = tile_count(x->tiles, x->rows);
     x->value_parts = ceil_div(d.dim_v, columns);
     x->q_dims = resident_dims(device, shared_bytes, d.dim_qk);
-    x->causal = p.causal();
+    x->causal = problem.causal();
 }
-void set_simt_forward_tensors(const Problem& p, const fa_forward_args_t& a, const KeyLists& lists, SimtForwardParams* x) {
-    set_row_tensors(p, a, x);
-    set_forward_product_tensors(p, a, lists, x);
-    set_dropout_state(p, a, x);
+void set_simt_forward_tensors(const Problem& problem, const fa_forward_args_t& a, const KeyLists& lists, SimtForwardParams* x) {
+    set_row_tensors(problem, a, x);
+    set_forward_product_tensors(problem, a, lists, x);
+    set_dropout_state(problem, a, x);
     x->v = a.v;
-    x->v_rows.factors.factor = operand(p, FA_OPERAND_V_DESCALE, a.v_descale);
-    x->v_rows.factors.shift = operand(p, FA_OPERAND_V_SHIFT, a.v_shift);
+    x->v_rows.factors.factor = operand(problem, FA_OPERAND_V_DESCALE, a.v_descale);
+    x->v_rows.factors.shift = operand(problem, FA_OPERAND_V_SHIFT, a.v_shift);
     x->v_rows.tail = x->k_rows.tail;
-    x->o_scale = operand(p, FA_OPERAND_O_SCALE, a.o_scale);
-    x->slots = slot_lists(p, a);
+    x->o_scale = operand(problem, FA_OPERAND_O_SCALE, a.o_scale);
+    x->slots = slot_lists(problem, a);
     x->k_aligned = vec4_aligned(a.k, x->k_strides, x->k_dtype);
     x->v_aligned = vec4_aligned(a.v, x->v_strides, x->v_dtype);
 }
 
 // Behind the kernels that leave each row's final state in `state`, where the stage needs it.
-fa_status_t launch_scores(const Problem& p, const fa_forward_args_t& a, const KeyLists& lists, const RowState* state, rt::Stream stream,
-                          Message* message) {
+fa_status_t launch_scores(const Problem& problem, const fa_forward_args_t& a, const KeyLists& lists, const RowState* state,
+                          rt::Stream stream, Message* message) {
     ScoresParams x{};
-    set_shape(p, &x);
-    x.sequences = sequence_table(p, a);
-    set_forward_product(p, &x);
-    set_factor(p.d, true, &x);
-    set_forward_product_tensors(p, a, lists, &x);
+    set_shape(problem, &x);
+    x.sequences = sequence_table(problem, a);
+    set_forward_product(problem, &x);
+    set_factor(problem.d, true, &x);
+    set_forward_product_tensors(problem, a, lists, &x);
     x.state = state;
     x.scores = a.scores;
-    for (int i = 0; i < 4; i++) x.scores_stride[i] = p.d.scores_stride[i];
-    x.scores_stage = p.d.scores_stage;
-    const int64_t rows = p.d.batch * p.d.heads_q * p.d.seqlen_q;
+    for (int i = 0; i < 4; i++) x.scores_stride[i] = problem.d.scores_stride[i];
+    x.scores_stage = problem.d.scores_stage;
+    const int64_t rows = problem.d.batch * problem.d.heads_q * problem.d.seqlen_q;
     return launched(message, rt::launch(write_scores, rows, kMergeThreads, 0, stream, x), "write_scores");
 }
 

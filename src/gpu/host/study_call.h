@@ -19,13 +19,13 @@ struct StudyPlan : Plan {
 };
 
 fa_status_t plan_s_matrix(StudyPlan* s, Message* message) {
-    const Problem& p = s->problem;
+    const Problem& problem = s->problem;
     const SimtForwardParams& x = s->params.x;
     constexpr int64_t limit = int64_t(1) << 31;
     const int64_t key_tiles = s->params.pitch / kKeys;
     if (x.blocks > 0 && key_tiles >= limit / x.blocks)
         return fail(message, FA_UNSUPPORTED, "seqlen_q %lld times seqlen_k %lld: too many scores for the standard algorithm to store",
-                    (long long)p.d.seqlen_q, (long long)p.d.seqlen_k);
+                    (long long)problem.d.seqlen_q, (long long)problem.d.seqlen_k);
     const int64_t head_bytes = x.rows * s->params.pitch * int64_t(sizeof(float));
     s->heads_at_once = head_bytes ? min_of(max_of(kSMatrixBytes / head_bytes, 1), s->heads) : s->heads;
     s->s_matrix_bytes = uint64_t(round_up(s->heads_at_once * head_bytes, 256));
@@ -33,8 +33,8 @@ fa_status_t plan_s_matrix(StudyPlan* s, Message* message) {
 }
 
 fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* message) {
-    const Problem& p = s->problem;
-    const fa_attention_desc_t& d = p.d;
+    const Problem& problem = s->problem;
+    const fa_attention_desc_t& d = problem.d;
     if (d.num_splits > 1 || d.split_size > 0)
         return fail(message, FA_UNSUPPORTED, "num_splits is %d and split_size %lld: the study baselines do not split keys", d.num_splits,
                     (long long)d.split_size);
@@ -42,12 +42,12 @@ fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* message)
     s->instance = &study_instance(d.dim_v);
     SimtForwardParams& x = s->params.x;
     SplitParams whole{};
-    whole.rows = d.seqlen_q * p.group;
+    whole.rows = d.seqlen_q * problem.group;
     whole.num_splits = whole.splits = 1;
-    set_simt_forward(p, device, kStudyRows, s->instance->columns, s->instance->shared_bytes, whole, &x);
-    set_factor(d, p.has_score_mod() || !plain_scale(d.scale), &x);
+    set_simt_forward(problem, device, kStudyRows, s->instance->columns, s->instance->shared_bytes, whole, &x);
+    set_factor(d, problem.has_score_mod() || !plain_scale(d.scale), &x);
     s->params.pitch = round_up(d.seqlen_k, kKeys);
-    s->heads = d.batch * p.kv_heads;
+    s->heads = d.batch * problem.kv_heads;
     const int64_t all = s->heads * x.rows;
     constexpr int64_t limit = int64_t(1) << 31;
     if (all >= limit || s->heads * x.blocks >= limit / x.value_parts)
@@ -56,7 +56,7 @@ fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* message)
                     (long long)d.batch, (long long)d.heads_q, (long long)d.seqlen_q);
     const bool standard = d.algorithm == FA_ALGORITHM_STANDARD;
     s->states_bytes = uint64_t(round_up((standard ? 1 : x.value_parts) * all * int64_t(sizeof(RowState)), 256));
-    s->state_bytes = p.has(FA_OPERAND_SCORES) ? uint64_t(round_up(all * int64_t(sizeof(RowState)), 256)) : 0;
+    s->state_bytes = problem.has(FA_OPERAND_SCORES) ? uint64_t(round_up(all * int64_t(sizeof(RowState)), 256)) : 0;
     s->heads_at_once = s->heads;
     s->s_matrix_bytes = 0;
     const fa_status_t status = standard ? plan_s_matrix(s, message) : FA_OK;
@@ -87,9 +87,9 @@ fa_status_t launch_standard(const StudyPlan& s, StudyParams y, rt::Stream stream
 }
 
 fa_status_t forward_study(Context* context, const StudyPlan& s, const fa_forward_args_t& a, Message* message) {
-    const Problem& p = s.problem;
+    const Problem& problem = s.problem;
     if (s.heads * s.params.x.rows == 0) return FA_OK;
-    fa_status_t status = check_tensors(*context, p, a, message);
+    fa_status_t status = check_tensors(*context, problem, a, message);
     if (status != FA_OK) return status;
     rt::Stream stream;
     status = stream_of(context, a.flags, a.stream, &stream, message);
@@ -99,15 +99,15 @@ fa_status_t forward_study(Context* context, const StudyPlan& s, const fa_forward
     if (status != FA_OK) return status;
     StudyParams y = s.params;
     SimtForwardParams& x = y.x;
-    set_simt_forward_tensors(p, a, KeyLists{}, &x);
+    set_simt_forward_tensors(problem, a, KeyLists{}, &x);
     y.s_matrix = reinterpret_cast<float*>(memory);
     y.states = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes);
     if (s.state_bytes) x.state = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes + s.states_bytes);
     const uint64_t shared = uint64_t(s.instance->shared_bytes(x.q_dims));
     const int64_t parts = s.heads * x.value_parts;
-    if (p.d.algorithm == FA_ALGORITHM_STANDARD) status = launch_standard(s, y, stream, message);
+    if (problem.d.algorithm == FA_ALGORITHM_STANDARD) status = launch_standard(s, y, stream, message);
     else status = launched(message, rt::launch(s.instance->flash1, parts, kThreads, shared, stream, y), "flash1_head");
-    if (status == FA_OK && x.state) status = launch_scores(p, a, KeyLists{}, x.state, stream, message);
+    if (status == FA_OK && x.state) status = launch_scores(problem, a, KeyLists{}, x.state, stream, message);
     return mark_workspace(context, stream, memory, a.workspace, status, message);
 }
 
