@@ -109,16 +109,17 @@ void explain_backward(const Context& context, const BackwardPlan& plan, char* te
     reasons.end();
 }
 
-fa_status_t check_gradients(const Context& context, const Problem& problem, const fa_backward_args_t& a, Message* message) {
-    const fa_forward_args_t& f = *a.forward;
+fa_status_t check_gradients(const Context& context, const Problem& problem, const fa_backward_args_t& args, Message* message) {
+    const fa_forward_args_t& f = *args.forward;
     const int64_t queries = problem.d.batch == 0 ? 0 : problem.packed_q() ? problem.d.total_q : problem.d.seqlen_q;
     const int64_t keys = problem.d.batch == 0 ? 0 : problem.packed_k() ? problem.d.total_k : problem.d.seqlen_k;
     const struct {
         const void* pointer;
         const char* name;
         int64_t rows;
-    } tensors[] = {{f.q, "q", queries},       {f.k, "k", keys},      {f.v, "v", keys},   {f.o, "o", queries}, {f.lse, "lse", queries},
-                   {a.dout, "dout", queries}, {a.dq, "dq", queries}, {a.dk, "dk", keys}, {a.dv, "dv", keys}};
+    } tensors[] = {{f.q, "q", queries},      {f.k, "k", keys},        {f.v, "v", keys},
+                   {f.o, "o", queries},      {f.lse, "lse", queries}, {args.dout, "dout", queries},
+                   {args.dq, "dq", queries}, {args.dk, "dk", keys},   {args.dv, "dv", keys}};
     for (const auto& t : tensors) {
         const fa_status_t status = t.rows > 0 ? check_pointer(context, t.pointer, t.name, message) : FA_OK;
         if (status != FA_OK) return status;
@@ -128,17 +129,17 @@ fa_status_t check_gradients(const Context& context, const Problem& problem, cons
 
 BackwardRowParams row_params(const BackwardCall& c) {
     const Problem& problem = c.plan.problem;
-    const fa_backward_args_t& a = c.args;
+    const fa_backward_args_t& args = c.args;
     BackwardRowParams x = c.plan.rows;
     set_gradient_tensors(c, &x);
-    x.o = a.forward->o;
-    x.lse = a.forward->lse;  // whether the forward was asked for it or not
-    x.sinks = operand(problem, FA_OPERAND_SINKS, a.forward->sinks);
-    x.dout = a.dout;
-    x.dlse = a.dlse;
-    x.dsinks = a.dsinks;
-    x.dout_strides = row_strides(a.dout_stride, problem.packed_q());
-    x.dlse_strides = lse_strides(a.dlse_stride, problem.packed_q());
+    x.o = args.forward->o;
+    x.lse = args.forward->lse;  // whether the forward was asked for it or not
+    x.sinks = operand(problem, FA_OPERAND_SINKS, args.forward->sinks);
+    x.dout = args.dout;
+    x.dlse = args.dlse;
+    x.dsinks = args.dsinks;
+    x.dout_strides = row_strides(args.dout_stride, problem.packed_q());
+    x.dlse_strides = lse_strides(args.dlse_stride, problem.packed_q());
     x.row_blocks = c.launch.row_blocks;
     x.dq_acc_columns = c.launch.dq_acc_columns;
     x.o_aligned = vec4_aligned(x.o, x.o_strides, x.o_dtype);
@@ -169,39 +170,39 @@ fa_status_t launch_backward(const BackwardCall& c, void* memory, rt::Stream stre
     return status;
 }
 
-Tensors tensors_of(const Problem& problem, const fa_backward_args_t& a) {
-    const fa_forward_args_t& f = *a.forward;
+Tensors tensors_of(const Problem& problem, const fa_backward_args_t& args) {
+    const fa_forward_args_t& f = *args.forward;
     const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
-    const int64_t dout_bytes = (a.dout_stride[0] | a.dout_stride[1] | a.dout_stride[2]) * type_bytes(problem.d.q_dtype);
-    const uintptr_t all = address(f.q) | address(f.k) | address(f.v) | address(f.o) | address(a.dout) | address(a.dq) | address(a.dk) |
-                          address(a.dv) | uintptr_t(dout_bytes);
+    const int64_t dout_bytes = (args.dout_stride[0] | args.dout_stride[1] | args.dout_stride[2]) * type_bytes(problem.d.q_dtype);
+    const uintptr_t all = address(f.q) | address(f.k) | address(f.v) | address(f.o) | address(args.dout) | address(args.dq) |
+                          address(args.dk) | address(args.dv) | uintptr_t(dout_bytes);
     if (all % 16 != 0) return kAnyTensors;
     for (const BackwardFamily* const family : backward_families().list)
-        if (family && family->reads && family->reads(problem, a)) return kTmaTensors;
+        if (family && family->reads && family->reads(problem, args)) return kTmaTensors;
     return kVec16Tensors;
 }
 
-fa_status_t backward(Context* context, const Plan* planned, const fa_backward_args_t* a, Message* message) {
+fa_status_t backward(Context* context, const Plan* planned, const fa_backward_args_t* args, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_backward");
     const BackwardPlan& plan = *static_cast<const BackwardPlan*>(planned);
     OnDevice on(*context);
-    const BackwardLaunch& b = plan.launch[tensors_of(plan.problem, *a)];
+    const BackwardLaunch& b = plan.launch[tensors_of(plan.problem, *args)];
     rt::Stream stream;
-    fa_status_t status = check_gradients(*context, plan.problem, *a, message);
-    if (status == FA_OK) status = launch_checks(context, plan.problem, *a->forward, a->flags, a->stream, message);
-    if (status == FA_OK) status = stream_of(context, a->flags, a->stream, &stream, message);
+    fa_status_t status = check_gradients(*context, plan.problem, *args, message);
+    if (status == FA_OK) status = launch_checks(context, plan.problem, *args->forward, args->flags, args->stream, message);
+    if (status == FA_OK) status = stream_of(context, args->flags, args->stream, &stream, message);
     if (status != FA_OK) return status;
     const uint64_t family_at = 2 * plan.rows_bytes + b.dq_acc_bytes;
     char* memory = nullptr;
-    status = workspace(context, stream, a->workspace, family_at + b.workspace + plan.list_bytes, &memory, message);
+    status = workspace(context, stream, args->workspace, family_at + b.workspace + plan.list_bytes, &memory, message);
     if (status != FA_OK) return status;
-    BackwardCall call{*a, plan, b, key_lists(plan.problem, memory + family_at + b.workspace)};
+    BackwardCall call{*args, plan, b, key_lists(plan.problem, memory + family_at + b.workspace)};
     call.delta = reinterpret_cast<float*>(memory);
     call.lse_log2 = reinterpret_cast<float*>(memory + plan.rows_bytes);
-    if (b.dq_acc_bytes && a->dq) call.dq_acc = reinterpret_cast<float*>(memory + 2 * plan.rows_bytes);
-    status = launch_lists(plan.problem, *a->forward, call.lists, stream, message);
+    if (b.dq_acc_bytes && args->dq) call.dq_acc = reinterpret_cast<float*>(memory + 2 * plan.rows_bytes);
+    status = launch_lists(plan.problem, *args->forward, call.lists, stream, message);
     if (status == FA_OK) status = launch_backward(call, memory + family_at, stream, message);
-    return mark_workspace(context, stream, memory, a->workspace, status, message);
+    return mark_workspace(context, stream, memory, args->workspace, status, message);
 }
 
 }  // namespace

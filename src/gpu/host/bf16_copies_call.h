@@ -82,22 +82,23 @@ Problem copied_problem(const Problem& problem, const Bf16Copies& copies) {
 bool is_bf16(const fa_attention_desc_t& d) { return d.q_dtype == FA_BF16 && d.k_dtype == FA_BF16 && d.v_dtype == FA_BF16; }
 
 // Makes copies at `memory`, and args of those that read them.
-fa_status_t launch_copies(const Problem& problem, Bf16Copies x, const fa_forward_args_t& a, char* memory, fa_forward_args_t* copied,
+fa_status_t launch_copies(const Problem& problem, Bf16Copies x, const fa_forward_args_t& args, char* memory, fa_forward_args_t* copied,
                           rt::Stream stream, Message* message) {
-    const void* const from[] = {a.k, a.v, a.q};
+    const void* const from[] = {args.k, args.v, args.q};
     const void** const to[] = {&copied->k, &copied->v, &copied->q};
     // Others than those of the batch's own sequences may be wanted for longer, or lie in pages.
     const bool own = !problem.packed_k() && !problem.paged() && !problem.has(FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_LEFTPAD_K);
     int64_t blocks = 0;
-    *copied = a;
+    *copied = args;
     for (int i = 0; i < 3; i++) {
         Bf16Copy& t = x.tensor[i];
         if (t.total == 0) continue;
         t.from = from[i];
-        if (i < 2) t.factors.factor = operand(problem, i ? FA_OPERAND_V_DESCALE : FA_OPERAND_K_DESCALE, i ? a.v_descale : a.k_descale);
-        if (i < 2) t.factors.shift = operand(problem, i ? FA_OPERAND_V_SHIFT : FA_OPERAND_K_SHIFT, i ? a.v_shift : a.k_shift);
+        if (i < 2)
+            t.factors.factor = operand(problem, i ? FA_OPERAND_V_DESCALE : FA_OPERAND_K_DESCALE, i ? args.v_descale : args.k_descale);
+        if (i < 2) t.factors.shift = operand(problem, i ? FA_OPERAND_V_SHIFT : FA_OPERAND_K_SHIFT, i ? args.v_shift : args.k_shift);
         t.to = reinterpret_cast<uint16_t*>(memory);
-        t.seqused = i < 2 && own ? operand(problem, FA_OPERAND_SEQUSED_K, a.seqused_k) : nullptr;
+        t.seqused = i < 2 && own ? operand(problem, FA_OPERAND_SEQUSED_K, args.seqused_k) : nullptr;
         *to[i] = memory;
         memory += t.bytes();
         blocks += t.blocks();

@@ -132,32 +132,37 @@ FA_KERNEL void FA_BOUNDS(kCheckThreads, 1) check_arrays(FA_PARAM ArrayChecks x) 
     if (bad) rt::atomic_or(x.status, bad);
 }
 
-inline ArrayChecks array_checks(const Problem& problem, const fa_forward_args_t& a) {
+inline ArrayChecks array_checks(const Problem& problem, const fa_forward_args_t& args) {
     ArrayChecks x{};
-    x.status = a.device_status;
-    x.sequences = sequence_table(problem, a);
-    x.pages = pages_of(problem, a.page_table);
-    x.ranges = key_ranges(problem, a);
+    x.status = args.device_status;
+    x.sequences = sequence_table(problem, args);
+    x.pages = pages_of(problem, args.page_table);
+    x.ranges = key_ranges(problem, args);
     x.heads = x.ranges.rows.head == 0 ? 1 : problem.d.heads_q;
-    x.lists = list_table(problem, a);
+    x.lists = list_table(problem, args);
     x.list_heads = problem.d.list_stride[1] == 0 && problem.d.list_count_stride[1] == 0 ? 1 : problem.d.list_heads;
     x.list_rows = problem.d.list_rows;
     x.list_entries = problem.slots() ? problem.d.num_pages * problem.d.page_size : ceil_div(problem.d.seqlen_k, problem.d.list_keys);
     return x;
 }
-inline ArrayChecks array_checks(const Problem& problem, const fa_append_kv_args_t& a) {
+inline ArrayChecks array_checks(const Problem& problem, const fa_append_kv_args_t& args) {
     fa_forward_args_t of_cache{};
-    of_cache.device_status = a.device_status;
-    of_cache.seqused_k = a.seqused_k;
-    of_cache.leftpad_k = a.leftpad_k;
-    of_cache.kv_batch_idx = a.kv_batch_idx;
+    of_cache.device_status = args.device_status;
+    of_cache.seqused_k = args.seqused_k;
+    of_cache.leftpad_k = args.leftpad_k;
+    of_cache.kv_batch_idx = args.kv_batch_idx;
     ArrayChecks x{};
-    x.status = a.device_status;
+    x.status = args.device_status;
     x.sequences = sequence_table(problem, of_cache);
-    x.pages = pages_of(problem, a.page_table);
+    x.pages = pages_of(problem, args.page_table);
     x.appends = true;
-    x.fresh = {a.cu_seqlens_new,           a.seqused_new, a.positions, a.seqlen_new, a.total_new, a.cu_seqlens_new ? 0 : a.seqlen_new,
-               a.cos ? a.max_position : -1};
+    x.fresh = {args.cu_seqlens_new,
+               args.seqused_new,
+               args.positions,
+               args.seqlen_new,
+               args.total_new,
+               args.cu_seqlens_new ? 0 : args.seqlen_new,
+               args.cos ? args.max_position : -1};
     return x;
 }
 

@@ -112,14 +112,14 @@ fa_status_t check_pointer(const Context& context, const void* p, const char* nam
 }
 
 // A tensor without elements may lie anywhere.
-fa_status_t check_tensors(const Context& context, const Problem& problem, const fa_forward_args_t& a, Message* message) {
+fa_status_t check_tensors(const Context& context, const Problem& problem, const fa_forward_args_t& args, Message* message) {
     const int64_t queries = problem.packed_q() ? problem.d.total_q : problem.d.seqlen_q;
     const int64_t keys = problem.packed_k() ? problem.d.total_k : problem.paged() ? problem.d.num_pages : problem.d.seqlen_k;
     const struct {
         const void* pointer;
         const char* name;
         int64_t rows;
-    } tensors[] = {{a.q, "q", queries}, {a.k, "k", keys}, {a.v, "v", keys}, {a.o, "o", queries}};
+    } tensors[] = {{args.q, "q", queries}, {args.k, "k", keys}, {args.v, "v", keys}, {args.o, "o", queries}};
     for (const auto& t : tensors) {
         const fa_status_t status = t.rows > 0 ? check_pointer(context, t.pointer, t.name, message) : FA_OK;
         if (status != FA_OK) return status;
@@ -139,17 +139,20 @@ bool plan_lists(const Problem& problem, uint64_t* bytes, Refusal* r) {
 }
 // Says in *device_status what is wrong with a call's arrays, if the caller has asked.
 template <class Args>
-fa_status_t launch_checks(Context* context, const Problem& problem, const Args& a, uint32_t flags, void* given_stream, Message* message) {
+fa_status_t launch_checks(Context* context, const Problem& problem, const Args& args, uint32_t flags, void* given_stream,
+                          Message* message) {
     if (!problem.has(FA_OPERAND_DEVICE_STATUS) || problem.d.batch == 0) return FA_OK;
     rt::Stream stream;
     const fa_status_t status = stream_of(context, flags, given_stream, &stream, message);
     if (status != FA_OK) return status;
-    return launched(message, rt::launch(check_arrays, problem.d.batch, kCheckThreads, 0, stream, array_checks(problem, a)), "check_arrays");
+    return launched(message, rt::launch(check_arrays, problem.d.batch, kCheckThreads, 0, stream, array_checks(problem, args)),
+                    "check_arrays");
 }
 
-fa_status_t launch_lists(const Problem& problem, const fa_forward_args_t& a, const KeyLists& lists, rt::Stream stream, Message* message) {
+fa_status_t launch_lists(const Problem& problem, const fa_forward_args_t& args, const KeyLists& lists, rt::Stream stream,
+                         Message* message) {
     if (lists.count == 0) return FA_OK;
-    return launched(message, rt::launch(expand_lists, lists.count, kListThreads, 0, stream, ListParams{list_table(problem, a), lists}),
+    return launched(message, rt::launch(expand_lists, lists.count, kListThreads, 0, stream, ListParams{list_table(problem, args), lists}),
                     "expand_lists");
 }
 
@@ -164,21 +167,21 @@ void set_score_mods(const Problem& problem, ScoreModParams* x) {
     x->bias_dtype = d.bias_dtype;
     x->softcap = d.softcap;
 }
-void set_score_mod_tensors(const Problem& problem, const fa_forward_args_t& a, ScoreModParams* x) {
-    x->bias = operand(problem, FA_OPERAND_BIAS, a.bias);
-    x->mask = operand(problem, FA_OPERAND_MASK, a.mask);
-    x->alibi_slopes = operand(problem, FA_OPERAND_ALIBI, a.alibi_slopes);
+void set_score_mod_tensors(const Problem& problem, const fa_forward_args_t& args, ScoreModParams* x) {
+    x->bias = operand(problem, FA_OPERAND_BIAS, args.bias);
+    x->mask = operand(problem, FA_OPERAND_MASK, args.mask);
+    x->alibi_slopes = operand(problem, FA_OPERAND_ALIBI, args.alibi_slopes);
 }
 
 void set_dropout(const Problem& problem, DropoutParams* x) {
     x->dropout_p = problem.d.dropout_p;
     x->dropout_scale = float(1.0 / (1.0 - double(problem.d.dropout_p)));
 }
-void set_dropout_state(const Problem& problem, const fa_forward_args_t& a, DropoutParams* x) {
-    x->rng_state = operand(problem, FA_OPERAND_RNG_STATE, a.rng_state);
-    x->dropout_seed = a.dropout_seed;
-    x->dropout_offset = a.dropout_offset;
-    const DropoutPlace place = dropout_place(problem, a);
+void set_dropout_state(const Problem& problem, const fa_forward_args_t& args, DropoutParams* x) {
+    x->rng_state = operand(problem, FA_OPERAND_RNG_STATE, args.rng_state);
+    x->dropout_seed = args.dropout_seed;
+    x->dropout_offset = args.dropout_offset;
+    const DropoutPlace place = dropout_place(problem, args);
     x->dropout_row = uint32_t(place.row);
     x->dropout_key = uint32_t(place.key);
     x->dropout_head = place.head;
@@ -210,12 +213,12 @@ void set_product(const Problem& problem, SimtProductParams* x) {
     set_factor(d, needs_score_mod(problem), x);
 }
 // lists: written before, see launch_lists.
-void set_product_tensors(const Problem& problem, const fa_forward_args_t& a, const KeyLists& lists, SimtProductParams* x) {
-    set_score_mod_tensors(problem, a, x);
-    x->bias_scale = operand(problem, FA_OPERAND_BIAS_SCALE, a.bias_scale);
-    x->sets = {key_ranges(problem, a), lists};
-    x->q = a.q;
-    x->k = a.k;
+void set_product_tensors(const Problem& problem, const fa_forward_args_t& args, const KeyLists& lists, SimtProductParams* x) {
+    set_score_mod_tensors(problem, args, x);
+    x->bias_scale = operand(problem, FA_OPERAND_BIAS_SCALE, args.bias_scale);
+    x->sets = {key_ranges(problem, args), lists};
+    x->q = args.q;
+    x->k = args.k;
 }
 
 template <class Base>
@@ -231,9 +234,9 @@ void set_mma_call(const Problem& problem, MmaCallParams<Base>* x) {
     x->rule = mask_rule(x->rule, x->uniform_seq);
 }
 template <class Base>
-void set_mma_call_tensors(const Problem& problem, const fa_forward_args_t& a, MmaCallParams<Base>* x) {
-    set_score_mod_tensors(problem, a, x);
-    set_dropout_state(problem, a, x);
+void set_mma_call_tensors(const Problem& problem, const fa_forward_args_t& args, MmaCallParams<Base>* x) {
+    set_score_mod_tensors(problem, args, x);
+    set_dropout_state(problem, args, x);
 }
 
 }  // namespace

@@ -135,41 +135,42 @@ fa_status_t launch_family(const FamilyPlan& plan, const ForwardCall& call, Messa
     return launched(message, launch_merge(plan.merge_columns, call.stream, merged), merge_name(plan.merge_columns));
 }
 
-fa_status_t forward(Context* context, const Plan* planned, const fa_forward_args_t* a, Message* message) {
+fa_status_t forward(Context* context, const Plan* planned, const fa_forward_args_t* args, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_forward");
     const Problem& problem = planned->problem;
     OnDevice on(*context);
-    const fa_status_t checked = launch_checks(context, problem, *a, a->flags, a->stream, message);
+    const fa_status_t checked = launch_checks(context, problem, *args, args->flags, args->stream, message);
     if (checked != FA_OK) return checked;
-    if (problem.d.algorithm != FA_ALGORITHM_FLASH) return forward_study(context, *static_cast<const StudyPlan*>(planned), *a, message);
+    if (problem.d.algorithm != FA_ALGORITHM_FLASH) return forward_study(context, *static_cast<const StudyPlan*>(planned), *args, message);
     const ForwardPlan& f = *static_cast<const ForwardPlan*>(planned);
     if (problem.d.batch * problem.d.seqlen_q == 0) return FA_OK;
     const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
     const auto read = [&](int i, const void* pointer) { return f.copies.tensor[i].total > 0 ? 0 : address(pointer); };
-    const uintptr_t others = address(operand(problem, FA_OPERAND_BIAS, a->bias)) | address(operand(problem, FA_OPERAND_K_TAIL, a->k_tail)) |
-                             4 * address(operand(problem, FA_OPERAND_K_DESCALE, a->k_descale));
-    const bool aligned = (read(0, a->k) | read(1, a->v) | read(2, a->q) | address(a->o) | others) % 16 == 0;
+    const uintptr_t others = address(operand(problem, FA_OPERAND_BIAS, args->bias)) |
+                             address(operand(problem, FA_OPERAND_K_TAIL, args->k_tail)) |
+                             4 * address(operand(problem, FA_OPERAND_K_DESCALE, args->k_descale));
+    const bool aligned = (read(0, args->k) | read(1, args->v) | read(2, args->q) | address(args->o) | others) % 16 == 0;
     const FamilyPlan& plan = aligned ? f.best() : f.any;
-    fa_status_t status = check_tensors(*context, problem, *a, message);
+    fa_status_t status = check_tensors(*context, problem, *args, message);
     if (status != FA_OK) return status;
     rt::Stream stream;
-    status = stream_of(context, a->flags, a->stream, &stream, message);
+    status = stream_of(context, args->flags, args->stream, &stream, message);
     if (status != FA_OK) return status;
     const uint64_t copied = uint64_t(f.copies.bytes());
     void* zeros = nullptr;
     if constexpr (rt::kArchKernels) {
         const bool small = plan.zeroed > 0 && plan.workspace <= kZeroedBytes && copied == 0;
-        if (small && !a->workspace)  // a call that brings its workspace does not allocate
+        if (small && !args->workspace)  // a call that brings its workspace does not allocate
             status = launched(message, zeroed_memory(&context->zeroed, stream, &zeros), "setting up a handle's memory");
     }
     char* memory = nullptr;
-    fa_forward_args_t args = *a;
-    if (status == FA_OK && !zeros) status = workspace(context, stream, a->workspace, copied + plan.workspace, &memory, message);
+    fa_forward_args_t computed_args = *args;
+    if (status == FA_OK && !zeros) status = workspace(context, stream, args->workspace, copied + plan.workspace, &memory, message);
     if (status != FA_OK) return status;
-    if (copied > 0) status = launch_copies(problem, f.copies, *a, memory, &args, stream, message);
+    if (copied > 0) status = launch_copies(problem, f.copies, *args, memory, &computed_args, stream, message);
     char* const rest = zeros ? static_cast<char*>(zeros) : memory + copied;
-    if (status == FA_OK) status = launch_family(plan, {f.computed, args, rest, zeros != nullptr, stream}, message);
-    return mark_workspace(context, stream, memory, a->workspace, status, message);
+    if (status == FA_OK) status = launch_family(plan, {f.computed, computed_args, rest, zeros != nullptr, stream}, message);
+    return mark_workspace(context, stream, memory, args->workspace, status, message);
 }
 
 }  // namespace

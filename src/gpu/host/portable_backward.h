@@ -33,31 +33,31 @@ namespace {
 
 void set_gradient_tensors(const BackwardCall& c, GradientParams* x) {
     const Problem& problem = c.plan.problem;
-    const fa_backward_args_t& a = c.args;
-    x->sequences = sequence_table(problem, *a.forward);
+    const fa_backward_args_t& args = c.args;
+    x->sequences = sequence_table(problem, *args.forward);
     x->delta = c.delta;
     x->lse_log2 = c.lse_log2;
     x->dq_acc = c.dq_acc;
-    x->dq = a.dq;
-    x->dk = a.dk;
-    x->dv = a.dv;
-    x->dq_strides = row_strides(a.dq_stride, problem.packed_q());
-    x->dk_strides = row_strides(a.dk_stride, problem.packed_k());
-    x->dv_strides = row_strides(a.dv_stride, problem.packed_k());
-    x->accumulate = (a.flags & FA_BACKWARD_ACCUMULATE) != 0;
+    x->dq = args.dq;
+    x->dk = args.dk;
+    x->dv = args.dv;
+    x->dq_strides = row_strides(args.dq_stride, problem.packed_q());
+    x->dk_strides = row_strides(args.dk_stride, problem.packed_k());
+    x->dv_strides = row_strides(args.dv_stride, problem.packed_k());
+    x->accumulate = (args.flags & FA_BACKWARD_ACCUMULATE) != 0;
 }
 SimtBackwardParams simt_params(const BackwardCall& c) {
     const Problem& problem = c.plan.problem;
-    const fa_backward_args_t& a = c.args;
+    const fa_backward_args_t& args = c.args;
     SimtBackwardParams x = c.plan.simt;
     set_gradient_tensors(c, &x);
-    set_product_tensors(problem, *a.forward, c.lists, &x);
-    set_dropout_state(problem, *a.forward, &x);
-    x.v = a.forward->v;
-    x.dout = a.dout;
-    x.dout_strides = row_strides(a.dout_stride, problem.packed_q());
-    x.dbias = a.dbias;
-    for (int i = 0; i < 4; i++) x.dbias_stride[i] = a.dbias_stride[i];
+    set_product_tensors(problem, *args.forward, c.lists, &x);
+    set_dropout_state(problem, *args.forward, &x);
+    x.v = args.forward->v;
+    x.dout = args.dout;
+    x.dout_strides = row_strides(args.dout_stride, problem.packed_q());
+    x.dbias = args.dbias;
+    for (int i = 0; i < 4; i++) x.dbias_stride[i] = args.dbias_stride[i];
     x.q_aligned = vec4_aligned(x.q, x.q_strides, x.q_dtype);
     x.k_aligned = vec4_aligned(x.k, x.k_strides, x.k_dtype);
     x.v_aligned = vec4_aligned(x.v, x.v_strides, x.k_dtype);
@@ -66,20 +66,20 @@ SimtBackwardParams simt_params(const BackwardCall& c) {
 }
 MmaBackwardParams mma_params(const BackwardCall& c) {
     const Problem& problem = c.plan.problem;
-    const fa_backward_args_t& a = c.args;
+    const fa_backward_args_t& args = c.args;
     MmaBackwardParams x = c.plan.mma;
     set_gradient_tensors(c, &x);
-    set_mma_call_tensors(problem, *a.forward, &x);
+    set_mma_call_tensors(problem, *args.forward, &x);
     const int64_t bytes = type_bytes(problem.d.q_dtype);
     const auto source = [&](const void* base, const int64_t stride[3], bool packed, int64_t dim) {
         const RowStrides strides = row_strides(stride, packed);
         const ByteStrides in_bytes{strides.batch * bytes, strides.row * bytes, strides.head * bytes, int32_t(dim * bytes)};
         return RowSource{base, in_bytes, copy_width(base, strides, dim, problem.d.q_dtype)};
     };
-    x.source[0] = source(a.forward->q, problem.d.q_stride, problem.packed_q(), problem.d.dim_qk);
-    x.source[1] = source(a.dout, a.dout_stride, problem.packed_q(), problem.d.dim_v);
-    x.source[2] = source(a.forward->k, problem.d.k_stride, problem.packed_k(), problem.d.dim_qk);
-    x.source[3] = source(a.forward->v, problem.d.v_stride, problem.packed_k(), problem.d.dim_v);
+    x.source[0] = source(args.forward->q, problem.d.q_stride, problem.packed_q(), problem.d.dim_qk);
+    x.source[1] = source(args.dout, args.dout_stride, problem.packed_q(), problem.d.dim_v);
+    x.source[2] = source(args.forward->k, problem.d.k_stride, problem.packed_k(), problem.d.dim_qk);
+    x.source[3] = source(args.forward->v, problem.d.v_stride, problem.packed_k(), problem.d.dim_v);
     return x;
 }
 

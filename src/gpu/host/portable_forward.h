@@ -178,42 +178,42 @@ bool kv_offsets_fit(const Problem& problem, const MmaForwardParams& x, int colum
 }
 
 // What args add.
-void set_mma_forward_tensors(const Problem& problem, const MmaPlan& f, const fa_forward_args_t& a, MmaForwardParams* x) {
+void set_mma_forward_tensors(const Problem& problem, const MmaPlan& f, const fa_forward_args_t& args, MmaForwardParams* x) {
     const fa_attention_desc_t& d = problem.d;
-    set_row_tensors(problem, a, x);
-    set_mma_call_tensors(problem, a, x);
-    x->q = a.q;
-    x->k.base = a.k;
-    x->v.base = a.v;
-    if (problem.has(FA_OPERAND_K_TAIL)) x->v.base = a.k_tail;
-    x->q_descale.data = static_cast<const float*>(operand(problem, FA_OPERAND_Q_DESCALE, a.q_descale));
-    x->k_descale.data = static_cast<const float*>(operand(problem, FA_OPERAND_K_DESCALE, a.k_descale));
-    x->v_descale.data = static_cast<const float*>(operand(problem, FA_OPERAND_V_DESCALE, a.v_descale));
-    x->k_factors.factor = operand(problem, FA_OPERAND_K_DESCALE, a.k_descale);
-    x->k_factors.shift = operand(problem, FA_OPERAND_K_SHIFT, a.k_shift);
-    x->v_factors.factor = operand(problem, FA_OPERAND_V_DESCALE, a.v_descale);
-    x->v_factors.shift = operand(problem, FA_OPERAND_V_SHIFT, a.v_shift);
-    x->pages.table = operand(problem, FA_OPERAND_PAGE_TABLE, a.page_table);
-    if (f.gathers) x->gathered = gathered_lists(problem, a);
-    x->o_scale = operand(problem, FA_OPERAND_O_SCALE, a.o_scale);
-    x->o_plain = d.o_dtype == f.mma_type && d.dim_v % 4 == 0 && vec4_aligned(a.o, x->o_strides, d.o_dtype) && d.dropout_p == 0 &&
+    set_row_tensors(problem, args, x);
+    set_mma_call_tensors(problem, args, x);
+    x->q = args.q;
+    x->k.base = args.k;
+    x->v.base = args.v;
+    if (problem.has(FA_OPERAND_K_TAIL)) x->v.base = args.k_tail;
+    x->q_descale.data = static_cast<const float*>(operand(problem, FA_OPERAND_Q_DESCALE, args.q_descale));
+    x->k_descale.data = static_cast<const float*>(operand(problem, FA_OPERAND_K_DESCALE, args.k_descale));
+    x->v_descale.data = static_cast<const float*>(operand(problem, FA_OPERAND_V_DESCALE, args.v_descale));
+    x->k_factors.factor = operand(problem, FA_OPERAND_K_DESCALE, args.k_descale);
+    x->k_factors.shift = operand(problem, FA_OPERAND_K_SHIFT, args.k_shift);
+    x->v_factors.factor = operand(problem, FA_OPERAND_V_DESCALE, args.v_descale);
+    x->v_factors.shift = operand(problem, FA_OPERAND_V_SHIFT, args.v_shift);
+    x->pages.table = operand(problem, FA_OPERAND_PAGE_TABLE, args.page_table);
+    if (f.gathers) x->gathered = gathered_lists(problem, args);
+    x->o_scale = operand(problem, FA_OPERAND_O_SCALE, args.o_scale);
+    x->o_plain = d.o_dtype == f.mma_type && d.dim_v % 4 == 0 && vec4_aligned(args.o, x->o_strides, d.o_dtype) && d.dropout_p == 0 &&
                  !problem.has(FA_OPERAND_O_SCALE);
     const int64_t* strides = d.mask_stride;
     // Blocks of keys are counted from a split's begin.
     x->mask_vec16 = problem.has(FA_OPERAND_MASK) && strides[3] == 1 && x->split_size % 16 == 0 &&
-                    (strides[0] | strides[1] | strides[2] | int64_t(reinterpret_cast<uintptr_t>(a.mask))) % 16 == 0;
-    x->q_width = f.mma_type == d.q_dtype ? copy_width(a.q, x->q_strides, d.dim_qk, d.q_dtype) : 0;
+                    (strides[0] | strides[1] | strides[2] | int64_t(reinterpret_cast<uintptr_t>(args.mask))) % 16 == 0;
+    x->q_width = f.mma_type == d.q_dtype ? copy_width(args.q, x->q_strides, d.dim_qk, d.q_dtype) : 0;
     const auto width = [&](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
         const RowStrides rows = row_strides(stride, problem.packed_k());
         if (f.instance->scaled) return piece_width(base, rows, dim, dtype);
         return is_block_type(dtype) ? block_copy_width(base, rows, dim, dtype, f.instance->columns) : copy_width(base, rows, dim, dtype);
     };
-    x->k.width = width(a.k, d.k_stride, d.dim_qk, d.k_dtype);
-    x->v.width = width(a.v, d.v_stride, d.dim_v, d.v_dtype);
+    x->k.width = width(args.k, d.k_stride, d.dim_qk, d.k_dtype);
+    x->v.width = width(args.v, d.v_stride, d.dim_v, d.v_dtype);
     if (!problem.has(FA_OPERAND_K_TAIL)) return;
     x->k_descale.data = x->v_descale.data = nullptr;  // k_factors has them
-    x->k.width = width(a.k, d.k_stride, problem.k_dims(), d.k_dtype);
-    x->v.width = width(a.k_tail, d.k_tail_stride, d.dim_tail, d.k_tail_dtype);
+    x->k.width = width(args.k, d.k_stride, problem.k_dims(), d.k_dtype);
+    x->v.width = width(args.k_tail, d.k_tail_stride, d.dim_tail, d.k_tail_dtype);
 }
 
 FactorPieces factor_pieces(const Factors& f, int64_t dim) {
@@ -268,9 +268,9 @@ rt::Status launch_instance(const FamilyPlan& plan, const MmaPlan& f, const Forwa
 template <class Params>
 fa_status_t launch_portable(const FamilyPlan& plan, const PortablePlan<Params>& f, const ForwardCall& call, Message* message) {
     const Problem& problem = call.problem;
-    const fa_forward_args_t& a = call.args;
+    const fa_forward_args_t& args = call.args;
     const KeyLists lists = f.gathers ? KeyLists{} : key_lists(problem, call.memory + plan.split_memory.bytes());
-    const fa_status_t listed = launch_lists(problem, a, lists, call.stream, message);
+    const fa_status_t listed = launch_lists(problem, args, lists, call.stream, message);
     if (listed != FA_OK) return listed;
     Params x = f.x;
     rt::Status s = launch_instance(plan, f, call, lists, &x);
@@ -282,7 +282,7 @@ fa_status_t launch_portable(const FamilyPlan& plan, const PortablePlan<Params>& 
     if (!problem.has(FA_OPERAND_SCORES)) return FA_OK;
     if (x.partial_o) s = launch_state_merge(call.stream, merged);
     if (s != rt::kSuccess) return device_failed(message, s, "merge_split_states");
-    return launch_scores(problem, a, lists, x.state, call.stream, message);
+    return launch_scores(problem, args, lists, x.state, call.stream, message);
 }
 
 template <class Params>

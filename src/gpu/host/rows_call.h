@@ -36,37 +36,37 @@ void explain_rows(const Context& context, const RowsPlan& plan, char* text, uint
 
 // On the stream that the call names, for kernels whose grid covers rows.
 template <class Args, class Params>
-fa_status_t launch_rows(Context* context, const Plan& plan, const Args& a, void (*kernel)(Params), int64_t rows, int rows_per_block,
+fa_status_t launch_rows(Context* context, const Plan& plan, const Args& args, void (*kernel)(Params), int64_t rows, int rows_per_block,
                         int threads, const Params& x, Message* message) {
     OnDevice on(*context);
     rt::Stream stream;
-    const fa_status_t status = stream_of(context, a.flags, a.stream, &stream, message);
+    const fa_status_t status = stream_of(context, args.flags, args.stream, &stream, message);
     if (status != FA_OK || rows == 0) return status;
     return launched(message, rt::launch_after(kernel, ceil_div(rows, rows_per_block), threads, 0, stream, x), rows_kernel_name(plan.op));
 }
 
-fa_status_t merge(Context* context, const Plan* plan, const fa_merge_args_t* a, Message* message) {
+fa_status_t merge(Context* context, const Plan* plan, const fa_merge_args_t* args, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_merge");
     const int64_t rows = static_cast<const RowsPlan*>(plan)->rows;
-    return launch_rows(context, *plan, *a, merge_rows, rows, 1, kRowThreads, merge_params(plan->problem, *a), message);
+    return launch_rows(context, *plan, *args, merge_rows, rows, 1, kRowThreads, merge_params(plan->problem, *args), message);
 }
 
-fa_status_t append_kv(Context* context, const Plan* plan, const fa_append_kv_args_t* a, Message* message) {
+fa_status_t append_kv(Context* context, const Plan* plan, const fa_append_kv_args_t* args, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_append_kv");
     const Problem& problem = plan->problem;
-    const int64_t rows = problem.d.batch * a->seqlen_new * max_of(problem.d.heads_k, problem.d.heads_v);  // of k, and as many of v
+    const int64_t rows = problem.d.batch * args->seqlen_new * max_of(problem.d.heads_k, problem.d.heads_v);  // of k, and as many of v
     fa_status_t status = check_rows(rows, kTeams / 2, rows_kernel_name(plan->op), message);
     OnDevice on(*context);
-    if (status == FA_OK) status = launch_checks(context, problem, *a, a->flags, a->stream, message);
+    if (status == FA_OK) status = launch_checks(context, problem, *args, args->flags, args->stream, message);
     return status != FA_OK
                ? status
-               : launch_rows(context, *plan, *a, append_rows, rows, kTeams / 2, kMoveThreads, append_params(problem, *a), message);
+               : launch_rows(context, *plan, *args, append_rows, rows, kTeams / 2, kMoveThreads, append_params(problem, *args), message);
 }
 
-fa_status_t rotary(Context* context, const Plan* plan, const fa_rotary_args_t* a, Message* message) {
+fa_status_t rotary(Context* context, const Plan* plan, const fa_rotary_args_t* args, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_rotary");
     const int64_t rows = static_cast<const RowsPlan*>(plan)->rows;
-    return launch_rows(context, *plan, *a, rotate_rows, rows, kTeams, kMoveThreads, rotary_params(plan->problem, *a), message);
+    return launch_rows(context, *plan, *args, rotate_rows, rows, kTeams, kMoveThreads, rotary_params(plan->problem, *args), message);
 }
 
 }  // namespace

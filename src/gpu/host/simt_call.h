@@ -20,14 +20,15 @@ void set_forward_product(const Problem& problem, SimtForwardProductParams* x) {
     x->plain_q = problem.plain_q();
     x->plain_kv = problem.plain_k() && problem.plain_v();
 }
-void set_forward_product_tensors(const Problem& problem, const fa_forward_args_t& a, const KeyLists& lists, SimtForwardProductParams* x) {
-    set_product_tensors(problem, a, lists, x);
-    x->pages.table = operand(problem, FA_OPERAND_PAGE_TABLE, a.page_table);
-    x->q_rows.factors.factor = operand(problem, FA_OPERAND_Q_DESCALE, a.q_descale);
-    x->q_rows.tail = operand(problem, FA_OPERAND_Q_TAIL, a.q_tail);
-    x->k_rows.factors.factor = operand(problem, FA_OPERAND_K_DESCALE, a.k_descale);
-    x->k_rows.factors.shift = operand(problem, FA_OPERAND_K_SHIFT, a.k_shift);
-    x->k_rows.tail = operand(problem, FA_OPERAND_K_TAIL, a.k_tail);
+void set_forward_product_tensors(const Problem& problem, const fa_forward_args_t& args, const KeyLists& lists,
+                                 SimtForwardProductParams* x) {
+    set_product_tensors(problem, args, lists, x);
+    x->pages.table = operand(problem, FA_OPERAND_PAGE_TABLE, args.page_table);
+    x->q_rows.factors.factor = operand(problem, FA_OPERAND_Q_DESCALE, args.q_descale);
+    x->q_rows.tail = operand(problem, FA_OPERAND_Q_TAIL, args.q_tail);
+    x->k_rows.factors.factor = operand(problem, FA_OPERAND_K_DESCALE, args.k_descale);
+    x->k_rows.factors.shift = operand(problem, FA_OPERAND_K_SHIFT, args.k_shift);
+    x->k_rows.tail = operand(problem, FA_OPERAND_K_TAIL, args.k_tail);
 }
 
 // Of kernels whose tiles have `rows` rows and `columns` columns of v.
@@ -49,31 +50,31 @@ void set_simt_forward(const Problem& problem, const rt::Device& device, int rows
     x->q_dims = resident_dims(device, shared_bytes, d.dim_qk);
     x->causal = problem.causal();
 }
-void set_simt_forward_tensors(const Problem& problem, const fa_forward_args_t& a, const KeyLists& lists, SimtForwardParams* x) {
-    set_row_tensors(problem, a, x);
-    set_forward_product_tensors(problem, a, lists, x);
-    set_dropout_state(problem, a, x);
-    x->v = a.v;
-    x->v_rows.factors.factor = operand(problem, FA_OPERAND_V_DESCALE, a.v_descale);
-    x->v_rows.factors.shift = operand(problem, FA_OPERAND_V_SHIFT, a.v_shift);
+void set_simt_forward_tensors(const Problem& problem, const fa_forward_args_t& args, const KeyLists& lists, SimtForwardParams* x) {
+    set_row_tensors(problem, args, x);
+    set_forward_product_tensors(problem, args, lists, x);
+    set_dropout_state(problem, args, x);
+    x->v = args.v;
+    x->v_rows.factors.factor = operand(problem, FA_OPERAND_V_DESCALE, args.v_descale);
+    x->v_rows.factors.shift = operand(problem, FA_OPERAND_V_SHIFT, args.v_shift);
     x->v_rows.tail = x->k_rows.tail;
-    x->o_scale = operand(problem, FA_OPERAND_O_SCALE, a.o_scale);
-    x->slots = slot_lists(problem, a);
-    x->k_aligned = vec4_aligned(a.k, x->k_strides, x->k_dtype);
-    x->v_aligned = vec4_aligned(a.v, x->v_strides, x->v_dtype);
+    x->o_scale = operand(problem, FA_OPERAND_O_SCALE, args.o_scale);
+    x->slots = slot_lists(problem, args);
+    x->k_aligned = vec4_aligned(args.k, x->k_strides, x->k_dtype);
+    x->v_aligned = vec4_aligned(args.v, x->v_strides, x->v_dtype);
 }
 
 // Behind the kernels that leave each row's final state in `state`, where the stage needs it.
-fa_status_t launch_scores(const Problem& problem, const fa_forward_args_t& a, const KeyLists& lists, const RowState* state,
+fa_status_t launch_scores(const Problem& problem, const fa_forward_args_t& args, const KeyLists& lists, const RowState* state,
                           rt::Stream stream, Message* message) {
     ScoresParams x{};
     set_shape(problem, &x);
-    x.sequences = sequence_table(problem, a);
+    x.sequences = sequence_table(problem, args);
     set_forward_product(problem, &x);
     set_factor(problem.d, true, &x);
-    set_forward_product_tensors(problem, a, lists, &x);
+    set_forward_product_tensors(problem, args, lists, &x);
     x.state = state;
-    x.scores = a.scores;
+    x.scores = args.scores;
     for (int i = 0; i < 4; i++) x.scores_stride[i] = problem.d.scores_stride[i];
     x.scores_stage = problem.d.scores_stage;
     const int64_t rows = problem.d.batch * problem.d.heads_q * problem.d.seqlen_q;

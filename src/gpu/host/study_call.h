@@ -86,20 +86,20 @@ fa_status_t launch_standard(const StudyPlan& s, StudyParams y, rt::Stream stream
     return FA_OK;
 }
 
-fa_status_t forward_study(Context* context, const StudyPlan& s, const fa_forward_args_t& a, Message* message) {
+fa_status_t forward_study(Context* context, const StudyPlan& s, const fa_forward_args_t& args, Message* message) {
     const Problem& problem = s.problem;
     if (s.heads * s.params.x.rows == 0) return FA_OK;
-    fa_status_t status = check_tensors(*context, problem, a, message);
+    fa_status_t status = check_tensors(*context, problem, args, message);
     if (status != FA_OK) return status;
     rt::Stream stream;
-    status = stream_of(context, a.flags, a.stream, &stream, message);
+    status = stream_of(context, args.flags, args.stream, &stream, message);
     if (status != FA_OK) return status;
     char* memory;
-    status = workspace(context, stream, a.workspace, s.workspace, &memory, message);
+    status = workspace(context, stream, args.workspace, s.workspace, &memory, message);
     if (status != FA_OK) return status;
     StudyParams y = s.params;
     SimtForwardParams& x = y.x;
-    set_simt_forward_tensors(problem, a, KeyLists{}, &x);
+    set_simt_forward_tensors(problem, args, KeyLists{}, &x);
     y.s_matrix = reinterpret_cast<float*>(memory);
     y.states = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes);
     if (s.state_bytes) x.state = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes + s.states_bytes);
@@ -107,8 +107,8 @@ fa_status_t forward_study(Context* context, const StudyPlan& s, const fa_forward
     const int64_t parts = s.heads * x.value_parts;
     if (problem.d.algorithm == FA_ALGORITHM_STANDARD) status = launch_standard(s, y, stream, message);
     else status = launched(message, rt::launch(s.instance->flash1, parts, kThreads, shared, stream, y), "flash1_head");
-    if (status == FA_OK && x.state) status = launch_scores(problem, a, KeyLists{}, x.state, stream, message);
-    return mark_workspace(context, stream, memory, a.workspace, status, message);
+    if (status == FA_OK && x.state) status = launch_scores(problem, args, KeyLists{}, x.state, stream, message);
+    return mark_workspace(context, stream, memory, args.workspace, status, message);
 }
 
 }  // namespace
