@@ -214,28 +214,30 @@ bool gathers(const rt::Device& device, const Problem& problem) {
 }
 
 // A number that launches count in 31 bits.
-bool counts_in_31_bits(const char* name, int64_t n, Refusal* r) {
-    return n < int64_t(1) << 31 || refuse(r, "%s is %lld: expected less than 2^31", name, (long long)n);
+bool counts_in_31_bits(const char* name, int64_t n, Refusal* refusal) {
+    return n < int64_t(1) << 31 || refuse(refusal, "%s is %lld: expected less than 2^31", name, (long long)n);
 }
 
 // The mma kernels that take a call; none: it has what they do not implement, other types of k or v, wide heads, sizes
 // beyond 2^31, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or coarse values below them are
 // 0, an output of wider range than the probabilities shows what has become of the small ones.
-InstanceLists mma_instances_for(const rt::Device& device, const Problem& problem, Refusal* r) {
+InstanceLists mma_instances_for(const rt::Device& device, const Problem& problem, Refusal* refusal) {
     const fa_attention_desc_t& d = problem.d;
     const int32_t type = mma_type(device, d);
     const CacheType latent = latent_type(problem, type), cache = cache_type(d.k_dtype, type);
     const bool bytes = cache == CacheType::bytes, drops = d.dropout_p > 0;
     if (device.matrix == MatrixUnit::none)
-        return refuse(r, "arch is %s: expected a device with matrix instructions that there are kernels for", device.arch), InstanceLists{};
+        return refuse(refusal, "arch is %s: expected a device with matrix instructions that there are kernels for", device.arch),
+               InstanceLists{};
     if (drops && type == FA_F32)
-        return refuse(r, "dropout_p is %g with q_dtype f32: expected 0, or a q of 16 bits", double(d.dropout_p)), InstanceLists{};
-    if (!counts_in_31_bits("seqlen_k", d.seqlen_k, r) ||
-        !counts_in_31_bits("seqlen_q * heads_q / heads_k", d.seqlen_q * problem.group, r) ||
-        (problem.paged() && !counts_in_31_bits("num_pages", d.num_pages, r)))
+        return refuse(refusal, "dropout_p is %g with q_dtype f32: expected 0, or a q of 16 bits", double(d.dropout_p)), InstanceLists{};
+    if (!counts_in_31_bits("seqlen_k", d.seqlen_k, refusal) ||
+        !counts_in_31_bits("seqlen_q * heads_q / heads_k", d.seqlen_q * problem.group, refusal) ||
+        (problem.paged() && !counts_in_31_bits("num_pages", d.num_pages, refusal)))
         return {};
     if (gathers(device, problem)) return mma_instances_of(device, type, CacheType::like_q);
-    if (widens_q(device, d)) return implements(problem, kMmaFp8Forward, r) ? mma_instances_of(device, d.q_dtype, cache) : InstanceLists{};
+    if (widens_q(device, d))
+        return implements(problem, kMmaFp8Forward, refusal) ? mma_instances_of(device, d.q_dtype, cache) : InstanceLists{};
     if (latent != CacheType::other) return mma_instances_of(device, type, latent);
     constexpr int64_t kStoredRows = 16;
     const bool decodes = rows_together(problem) <= kStoredRows && max_of(d.dim_qk, d.dim_v) <= 128 && d.split_size == 0;
@@ -245,15 +247,16 @@ InstanceLists mma_instances_for(const rt::Device& device, const Problem& problem
     if (cache != CacheType::other && !narrow && problem.within(bytes ? kMmaByteForward : kMmaForward))
         return mma_instances_of(device, type, cache);
     const bool scaled = is_scaled_cache(problem);
-    if (scaled && implements(problem, kMmaScaledForward, r)) return mma_instances_of(device, type, CacheType::scaled);
+    if (scaled && implements(problem, kMmaScaledForward, refusal)) return mma_instances_of(device, type, CacheType::scaled);
     if (scaled) return {};
     if (cache == CacheType::other)
-        refuse(r, "k_dtype is %s and v_dtype %s beside a q_dtype of %s: expected q's, or types of 8 bits and fewer with factors of 32 dims",
+        refuse(refusal,
+               "k_dtype is %s and v_dtype %s beside a q_dtype of %s: expected q's, or types of 8 bits and fewer with factors of 32 dims",
                dtype_name(d.k_dtype), dtype_name(d.v_dtype), dtype_name(d.q_dtype));
     else if (narrow)
-        refuse(r, "o_dtype is %s with %s: expected f16, as products are", dtype_name(d.o_dtype),
+        refuse(refusal, "o_dtype is %s with %s: expected f16, as products are", dtype_name(d.o_dtype),
                drops ? "dropout_p above 0" : "k and v of 8 bits");
-    else implements(problem, bytes ? kMmaByteForward : kMmaForward, r);
+    else implements(problem, bytes ? kMmaByteForward : kMmaForward, refusal);
     return {};
 }
 
@@ -267,12 +270,12 @@ bool prefers_stages(const rt::Device& device, const Problem& problem, const Inst
 // Of the narrowest instances that span the head: the lowest that holds all rows of a kv head in one tile, else the one whose waves
 // take the least time: a low tile reads k and v more often, a tall one may leave much of the last wave idle. With a fixed split
 // size always the tallest, for a sequence's bits must not depend on the other lengths of the batch.
-const Instance* choose_mma(const rt::Device& device, const Problem& problem, Refusal* r) {
+const Instance* choose_mma(const rt::Device& device, const Problem& problem, Refusal* refusal) {
     constexpr double kLowTiles = 1.18;  // time of low tiles over that of a tall one with as many rows
     const bool gathered = gathers(device, problem);
     const int64_t rows = rows_together(problem, problem.slots() || gathered), heads = problem.d.batch * problem.kv_heads;
-    if (r) r->text[0] = 0;
-    const InstanceLists mma = mma_instances_for(device, problem, r);
+    if (refusal) refusal->text[0] = 0;
+    const InstanceLists mma = mma_instances_for(device, problem, refusal);
     const StoredFormat stored = stored_format(problem);
     const Instance *best = nullptr, *tallest = nullptr, *widest = nullptr;
     double min_time = 0;
@@ -293,15 +296,15 @@ const Instance* choose_mma(const rt::Device& device, const Problem& problem, Ref
             min_time = time;
             best = &one;
         }
-    if (best || !r || r->text[0]) return best;
+    if (best || !refusal || refusal->text[0]) return best;
     if (!widest)
-        refuse(r, "q_dtype is %s beside a k_dtype of %s: there are no matrix kernels of these for %s", dtype_name(problem.d.q_dtype),
+        refuse(refusal, "q_dtype is %s beside a k_dtype of %s: there are no matrix kernels of these for %s", dtype_name(problem.d.q_dtype),
                dtype_name(problem.d.k_dtype), device.arch);
     else if (widest->dims < problem.d.dim_qk || widest->columns < problem.d.dim_v)
-        refuse(r, "dim_qk is %lld and dim_v %lld: expected at most %d and %d", (long long)problem.d.dim_qk, (long long)problem.d.dim_v,
-               widest->dims, widest->columns);
+        refuse(refusal, "dim_qk is %lld and dim_v %lld: expected at most %d and %d", (long long)problem.d.dim_qk,
+               (long long)problem.d.dim_v, widest->dims, widest->columns);
     else
-        refuse(r, "dim_qk is %lld and dim_v %lld, whose tiles need %lld bytes of shared memory: expected at most %llu, which %s has",
+        refuse(refusal, "dim_qk is %lld and dim_v %lld, whose tiles need %lld bytes of shared memory: expected at most %llu, which %s has",
                (long long)problem.d.dim_qk, (long long)problem.d.dim_v, (long long)widest->shared_bytes(0),
                (unsigned long long)device.shared_per_block, device.arch);
     return nullptr;
@@ -345,14 +348,14 @@ BackwardLists backward_lists_of_type(const rt::Device& device, int32_t dtype) {
 }
 
 // The backward's mma kernel for a call, that spans its heads; NULL: none.
-const BackwardInstance* choose_mma_backward(const rt::Device& device, const Problem& problem, bool aligned, Refusal* r) {
+const BackwardInstance* choose_mma_backward(const rt::Device& device, const Problem& problem, bool aligned, Refusal* refusal) {
     const fa_attention_desc_t& d = problem.d;
     if (device.matrix == MatrixUnit::none)
-        return refuse(r, "arch is %s: expected a device with matrix instructions that there are kernels for", device.arch), nullptr;
-    if (!implements(problem, kMmaBackward, r)) return nullptr;
+        return refuse(refusal, "arch is %s: expected a device with matrix instructions that there are kernels for", device.arch), nullptr;
+    if (!implements(problem, kMmaBackward, refusal)) return nullptr;
     if (d.k_dtype != d.q_dtype)
-        return refuse(r, "k_dtype is %s: expected %s, as q_dtype", dtype_name(d.k_dtype), dtype_name(d.q_dtype)), nullptr;
-    if (!counts_in_31_bits("seqlen_q", d.seqlen_q, r) || !counts_in_31_bits("seqlen_k", d.seqlen_k, r)) return nullptr;
+        return refuse(refusal, "k_dtype is %s: expected %s, as q_dtype", dtype_name(d.k_dtype), dtype_name(d.q_dtype)), nullptr;
+    if (!counts_in_31_bits("seqlen_q", d.seqlen_q, refusal) || !counts_in_31_bits("seqlen_k", d.seqlen_k, refusal)) return nullptr;
     const BackwardLists lists = backward_lists_of_type(device, d.q_dtype);
     int widest = 0;
     for (const BackwardInstances& list : lists.width)
@@ -363,9 +366,10 @@ const BackwardInstance* choose_mma_backward(const rt::Device& device, const Prob
             if (room && one.columns >= max_of(d.dim_qk, d.dim_v) && (!one.plain || plain_backward(problem, aligned))) return &one;
             if (room && one.columns > widest) widest = one.columns;
         }
-    if (widest == 0) refuse(r, "q_dtype is %s: there are no matrix kernels of it for %s", dtype_name(d.q_dtype), device.arch);
+    if (widest == 0) refuse(refusal, "q_dtype is %s: there are no matrix kernels of it for %s", dtype_name(d.q_dtype), device.arch);
     else
-        refuse(r, "dim_qk is %lld and dim_v %lld: expected at most %d on %s", (long long)d.dim_qk, (long long)d.dim_v, widest, device.arch);
+        refuse(refusal, "dim_qk is %lld and dim_v %lld: expected at most %d on %s", (long long)d.dim_qk, (long long)d.dim_v, widest,
+               device.arch);
     return nullptr;
 }
 

@@ -132,10 +132,10 @@ constexpr char kCompiledAtFirst[] = ", compiled from PTX when first called";  //
 constexpr int64_t kMaxBlocks = int64_t(1) << 31;  // of one launch, and one more
 
 // Bytes of a workspace for the bits of a call's lists; refused where a launch cannot hold a block for each.
-bool plan_lists(const Problem& problem, uint64_t* bytes, Refusal* r) {
+bool plan_lists(const Problem& problem, uint64_t* bytes, Refusal* refusal) {
     *bytes = uint64_t(round_up(key_list_bytes(problem), 256));
     return key_lists(problem, nullptr).count < kMaxBlocks ||
-           refuse(r, "list_rows is %lld: a launch holds fewer than 2^31 lists of keys", (long long)problem.d.list_rows);
+           refuse(refusal, "list_rows is %lld: a launch holds fewer than 2^31 lists of keys", (long long)problem.d.list_rows);
 }
 // Says in *device_status what is wrong with a call's arrays, if the caller has asked.
 template <class Args>

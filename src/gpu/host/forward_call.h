@@ -18,9 +18,9 @@ struct ForwardPlan : Plan {
     const FamilyPlan& best() const { return aligned.family ? aligned : any; }
 };
 
-bool takes(const ForwardFamily& family, const rt::Device& device, const Problem& problem, FamilyPlan* plan, Refusal* r) {
+bool takes(const ForwardFamily& family, const rt::Device& device, const Problem& problem, FamilyPlan* plan, Refusal* refusal) {
     *plan = FamilyPlan{};
-    const bool taken = family.plan(device, problem, plan, r);
+    const bool taken = family.plan(device, problem, plan, refusal);
     plan->family = taken ? &family : nullptr;
     plan->merge_columns = merge_columns(device, problem, problem.d.batch * problem.kv_heads * problem.d.seqlen_q * problem.group);
     return taken;
@@ -38,7 +38,8 @@ double time_at_any_address(const ForwardFamilies& families, const rt::Device& de
 // Asks the families in their order. The first that takes the call has it, unless it takes only tensors at multiples of 16 bytes, and one
 // for any address should take less time. One for any address is planned in any case. Returns the first that takes the call; NULL: none for
 // any address does, and the last says why.
-const ForwardFamily* plan_families(const rt::Device& device, const Problem& problem, FamilyPlan* aligned, FamilyPlan* any, Refusal* r) {
+const ForwardFamily* plan_families(const rt::Device& device, const Problem& problem, FamilyPlan* aligned, FamilyPlan* any,
+                                   Refusal* refusal) {
     const ForwardFamilies families = forward_families();
     const char* other;
     *aligned = FamilyPlan{};
@@ -51,8 +52,8 @@ const ForwardFamily* plan_families(const rt::Device& device, const Problem& prob
     Problem in_one;
     if (whole) in_one = problem, in_one.d.num_splits = 1;
     for (const ForwardFamily* const family : families.list) {
-        if (!family || !family->any_address || r->final) continue;
-        if (takes(*family, device, whole ? in_one : problem, any, r)) return first ? first : family;
+        if (!family || !family->any_address || refusal->final) continue;
+        if (takes(*family, device, whole ? in_one : problem, any, refusal)) return first ? first : family;
     }
     return nullptr;
 }

@@ -130,8 +130,9 @@ bool plan_instance(const Problem& problem, const BackwardInstance& one, Backward
     plan->dq_acc_columns = one.dq_by_atomics && !(d.flags & FA_DETERMINISTIC) ? one.columns : 0;
     return true;
 }
-bool plan_mma_backward(const rt::Device& device, const Problem& problem, Tensors tensors, BackwardLaunch* plan, FamilyParams*, Refusal* r) {
-    const BackwardInstance* const one = choose_mma_backward(device, problem, tensors != kAnyTensors, r);
+bool plan_mma_backward(const rt::Device& device, const Problem& problem, Tensors tensors, BackwardLaunch* plan, FamilyParams*,
+                       Refusal* refusal) {
+    const BackwardInstance* const one = choose_mma_backward(device, problem, tensors != kAnyTensors, refusal);
     return one && plan_instance(problem, *one, plan);
 }
 bool plan_simt_backward(const rt::Device&, const Problem& problem, Tensors, BackwardLaunch* plan, FamilyParams*, Refusal*) {

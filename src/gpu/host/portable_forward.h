@@ -107,7 +107,7 @@ void set_params(const rt::Device&, const Problem& problem, const SplitParams& sp
 
 // One launch of so many tiles, cut into splits, and of lists; the plan of what follows from them.
 template <class Params>
-bool plan_portable(const rt::Device& device, const Problem& problem, const Instance& kernel, FamilyPlan* plan, Refusal* r) {
+bool plan_portable(const rt::Device& device, const Problem& problem, const Instance& kernel, FamilyPlan* plan, Refusal* refusal) {
     const fa_attention_desc_t& d = problem.d;
     PortablePlan<Params>& own = plan->params.emplace<PortablePlan<Params>>();
     own.instance = &kernel;
@@ -124,8 +124,8 @@ bool plan_portable(const rt::Device& device, const Problem& problem, const Insta
     if (x.num_splits == 0 && !d.split_size) x.num_splits = num_splits_heuristic(device, counted, kernel, tiles).count;
     x.splits = max_splits(counted.d.seqlen_k, x.num_splits, x.split_size);
     if (tiles >= kMaxBlocks / x.splits || all >= kMaxBlocks || d.batch * d.heads_q * d.seqlen_q >= kMaxBlocks) {
-        if (r) r->final = true;
-        return refuse(r, "%lld tiles in %lld splits: a launch holds fewer than 2^31 blocks; use fewer splits or a smaller batch",
+        if (refusal) refusal->final = true;
+        return refuse(refusal, "%lld tiles in %lld splits: a launch holds fewer than 2^31 blocks; use fewer splits or a smaller batch",
                       (long long)tiles, (long long)x.splits);
     }
     own.grid = tiles * x.splits;
@@ -141,17 +141,17 @@ bool plan_portable(const rt::Device& device, const Problem& problem, const Insta
     plan->splits_keys = true;
     plan->split_memory = split_memory(problem, x, problem.has(FA_OPERAND_SCORES));
     plan->product_dtype = own.mma_type == d.q_dtype ? 0 : own.mma_type;
-    if (!own.gathers && !plan_lists(problem, &own.list_bytes, r)) return false;
+    if (!own.gathers && !plan_lists(problem, &own.list_bytes, refusal)) return false;
     plan->workspace = plan->split_memory.bytes() + own.list_bytes;
     return true;
 }
 
-bool plan_mma(const rt::Device& device, const Problem& problem, FamilyPlan* plan, Refusal* r) {
-    const Instance* const kernel = choose_mma(device, problem, r);
-    return kernel && plan_portable<MmaForwardParams>(device, problem, *kernel, plan, r);
+bool plan_mma(const rt::Device& device, const Problem& problem, FamilyPlan* plan, Refusal* refusal) {
+    const Instance* const kernel = choose_mma(device, problem, refusal);
+    return kernel && plan_portable<MmaForwardParams>(device, problem, *kernel, plan, refusal);
 }
-bool plan_simt(const rt::Device& device, const Problem& problem, FamilyPlan* plan, Refusal* r) {
-    return plan_portable<SimtForwardParams>(device, problem, choose_simt(device, problem), plan, r);
+bool plan_simt(const rt::Device& device, const Problem& problem, FamilyPlan* plan, Refusal* refusal) {
+    return plan_portable<SimtForwardParams>(device, problem, choose_simt(device, problem), plan, refusal);
 }
 double mma_time(const rt::Device& device, const Problem& problem) {
     const Instance* const kernel = choose_mma(device, problem, nullptr);

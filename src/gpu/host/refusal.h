@@ -15,11 +15,11 @@ struct Refusal {
 };
 
 // False, so that a condition reads `return refuse(r, …)`.
-__attribute__((format(printf, 2, 3))) static inline bool refuse(Refusal* r, const char* format, ...) {
-    if (!r) return false;
+__attribute__((format(printf, 2, 3))) static inline bool refuse(Refusal* refusal, const char* format, ...) {
+    if (!refusal) return false;
     va_list list;
     va_start(list, format);
-    vsnprintf(r->text, sizeof r->text, format, list);
+    vsnprintf(refusal->text, sizeof refusal->text, format, list);
     va_end(list);
     return false;
 }
@@ -35,31 +35,31 @@ static inline const char* dtype_name(int32_t dtype) {
 
 // What `format` prints of a field, by its type.
 namespace refusal {
-static inline bool unlisted(Refusal* r, const char* field, int32_t value) {
+static inline bool unlisted(Refusal* refusal, const char* field, int32_t value) {
     const size_t length = strlen(field);
     if (length > 6 && strcmp(field + length - 6, "_dtype") == 0)
-        return refuse(r, "%s is %s, which it does not implement here", field, dtype_name(value));
-    return refuse(r, "%s is %d, which it does not implement", field, value);
+        return refuse(refusal, "%s is %s, which it does not implement here", field, dtype_name(value));
+    return refuse(refusal, "%s is %d, which it does not implement", field, value);
 }
-static inline bool unlisted(Refusal* r, const char* field, int64_t value) {
-    return refuse(r, "%s is %lld, which it does not implement", field, (long long)value);
+static inline bool unlisted(Refusal* refusal, const char* field, int64_t value) {
+    return refuse(refusal, "%s is %lld, which it does not implement", field, (long long)value);
 }
-static inline bool unlisted(Refusal* r, const char* field, float value) {
-    return refuse(r, "%s is %g, which it does not implement", field, double(value));
+static inline bool unlisted(Refusal* refusal, const char* field, float value) {
+    return refuse(refusal, "%s is %g, which it does not implement", field, double(value));
 }
-static inline bool unlisted(Refusal* r, const char* field, const int64_t (&value)[2]) {
-    return refuse(r, "%s is %lld x %lld, which it does not implement", field, (long long)value[0], (long long)value[1]);
+static inline bool unlisted(Refusal* refusal, const char* field, const int64_t (&value)[2]) {
+    return refuse(refusal, "%s is %lld x %lld, which it does not implement", field, (long long)value[0], (long long)value[1]);
 }
-static inline bool unlisted(Refusal* r, const char* field, const int64_t (&value)[4]) {
-    return refuse(r, "%s is (%lld, %lld, %lld, %lld), which it does not implement", field, (long long)value[0], (long long)value[1],
+static inline bool unlisted(Refusal* refusal, const char* field, const int64_t (&value)[4]) {
+    return refuse(refusal, "%s is (%lld, %lld, %lld, %lld), which it does not implement", field, (long long)value[0], (long long)value[1],
                   (long long)value[2], (long long)value[3]);
 }
 }  // namespace refusal
 
 // Is all that the call has on the family's list? If not, the first that is missing there: an operand, a flag, or a field with its value.
-static inline bool implements(const Problem& problem, const Implements& list, Refusal* r) {
+static inline bool implements(const Problem& problem, const Implements& list, Refusal* refusal) {
     if (problem.within(list)) return true;
-    if (!r) return false;
+    if (!refusal) return false;
     const fa_attention_desc_t& d = problem.d;
     const uint64_t operands = d.operands & ~(list.operands | FA_OPERAND_DEVICE_STATUS), options = problem.options & ~list.options;
 #define FA_OPERAND(name, field) \
@@ -70,12 +70,12 @@ static inline bool implements(const Problem& problem, const Implements& list, Re
         const char* name;
     } flags[] = {{FA_CAUSAL, "FA_CAUSAL"}, {FA_WINDOW, "FA_WINDOW"}, {FA_DETERMINISTIC, "FA_DETERMINISTIC"}, {FA_V_IN_K, "FA_V_IN_K"}};
     for (const auto& flag : flags)
-        if (options & flag.bit) return refuse(r, "flags has %s, which it does not implement", flag.name);
+        if (options & flag.bit) return refuse(refusal, "flags has %s, which it does not implement", flag.name);
 #define FA_FIELD(field)
 #define FA_OPTION(field, used) \
     if (options & option::field) return refusal::unlisted(r, #field, d.field);
 #include "backend/options.def"
-    return refuse(r, "flags is %#x, of which it does not implement all", unsigned(d.flags));
+    return refuse(refusal, "flags is %#x, of which it does not implement all", unsigned(d.flags));
 }
 
 }  // namespace gpu
