@@ -178,7 +178,7 @@ bool kv_offsets_fit(const Problem& problem, const MmaForwardParams& x, int colum
 }
 
 // What args add.
-void set_mma_forward_tensors(const Problem& problem, const MmaPlan& f, const fa_forward_args_t& args, MmaForwardParams* x) {
+void set_mma_forward_tensors(const Problem& problem, const MmaPlan& own, const fa_forward_args_t& args, MmaForwardParams* x) {
     const fa_attention_desc_t& d = problem.d;
     set_row_tensors(problem, args, x);
     set_mma_call_tensors(problem, args, x);
@@ -194,19 +194,19 @@ void set_mma_forward_tensors(const Problem& problem, const MmaPlan& f, const fa_
     x->v_factors.factor = operand(problem, FA_OPERAND_V_DESCALE, args.v_descale);
     x->v_factors.shift = operand(problem, FA_OPERAND_V_SHIFT, args.v_shift);
     x->pages.table = operand(problem, FA_OPERAND_PAGE_TABLE, args.page_table);
-    if (f.gathers) x->gathered = gathered_lists(problem, args);
+    if (own.gathers) x->gathered = gathered_lists(problem, args);
     x->o_scale = operand(problem, FA_OPERAND_O_SCALE, args.o_scale);
-    x->o_plain = d.o_dtype == f.mma_type && d.dim_v % 4 == 0 && vec4_aligned(args.o, x->o_strides, d.o_dtype) && d.dropout_p == 0 &&
+    x->o_plain = d.o_dtype == own.mma_type && d.dim_v % 4 == 0 && vec4_aligned(args.o, x->o_strides, d.o_dtype) && d.dropout_p == 0 &&
                  !problem.has(FA_OPERAND_O_SCALE);
     const int64_t* strides = d.mask_stride;
     // Blocks of keys are counted from a split's begin.
     x->mask_vec16 = problem.has(FA_OPERAND_MASK) && strides[3] == 1 && x->split_size % 16 == 0 &&
                     (strides[0] | strides[1] | strides[2] | int64_t(reinterpret_cast<uintptr_t>(args.mask))) % 16 == 0;
-    x->q_width = f.mma_type == d.q_dtype ? copy_width(args.q, x->q_strides, d.dim_qk, d.q_dtype) : 0;
+    x->q_width = own.mma_type == d.q_dtype ? copy_width(args.q, x->q_strides, d.dim_qk, d.q_dtype) : 0;
     const auto width = [&](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
         const RowStrides rows = row_strides(stride, problem.packed_k());
-        if (f.instance->scaled) return piece_width(base, rows, dim, dtype);
-        return is_block_type(dtype) ? block_copy_width(base, rows, dim, dtype, f.instance->columns) : copy_width(base, rows, dim, dtype);
+        if (own.instance->scaled) return piece_width(base, rows, dim, dtype);
+        return is_block_type(dtype) ? block_copy_width(base, rows, dim, dtype, own.instance->columns) : copy_width(base, rows, dim, dtype);
     };
     x->k.width = width(args.k, d.k_stride, d.dim_qk, d.k_dtype);
     x->v.width = width(args.v, d.v_stride, d.dim_v, d.v_dtype);
@@ -232,51 +232,51 @@ uint32_t scaled_features(int32_t dtype, const Factors& f, uint32_t offsets, uint
 
 // The instance's kernel.
 template <class Params>
-rt::Status launch_grid(const PortablePlan<Params>& f, void (*kernel)(Params), const Params& x, rt::Stream stream) {
-    const Instance& one = *f.instance;
-    return rt::launch_tiles(kernel, f.grid, f.dies, f.early, one.threads, f.shared_bytes, stream, x);
+rt::Status launch_grid(const PortablePlan<Params>& own, void (*kernel)(Params), const Params& x, rt::Stream stream) {
+    const Instance& one = *own.instance;
+    return rt::launch_tiles(kernel, own.grid, own.dies, own.early, one.threads, own.shared_bytes, stream, x);
 }
-rt::Status launch_instance(const FamilyPlan& plan, const SimtPlan& f, const ForwardCall& call, const KeyLists& lists,
+rt::Status launch_instance(const FamilyPlan& plan, const SimtPlan& own, const ForwardCall& call, const KeyLists& lists,
                            SimtForwardParams* x) {
     set_simt_forward_tensors(call.problem, call.args, lists, x);
     set_split_memory(plan.split_memory, call.memory, x);
-    return launch_grid(f, f.instance->simt, *x, call.stream);
+    return launch_grid(own, own.instance->simt, *x, call.stream);
 }
-rt::Status launch_instance(const FamilyPlan& plan, const MmaPlan& f, const ForwardCall& call, const KeyLists&, MmaForwardParams* x) {
+rt::Status launch_instance(const FamilyPlan& plan, const MmaPlan& own, const ForwardCall& call, const KeyLists&, MmaForwardParams* x) {
     const Problem& problem = call.problem;
     const fa_attention_desc_t& d = problem.d;
-    const Instance& one = *f.instance;
-    set_mma_forward_tensors(problem, f, call.args, x);
+    const Instance& one = *own.instance;
+    set_mma_forward_tensors(problem, own, call.args, x);
     const bool offsets_fit = kv_offsets_fit(problem, *x, one.columns), scores = needs_score_mod(problem) || d.dropout_p > 0;
     const bool other_type = d.k_dtype == FA_Q5_0 || (is_fp8(d.q_dtype) && d.k_dtype != FA_E4M3);
-    const bool general = scores || !offsets_fit || other_type || (f.gathers && d.list_keys > 1);
+    const bool general = scores || !offsets_fit || other_type || (own.gathers && d.list_keys > 1);
     x->features = features_of(problem, needs_score_mod(problem), x->by_location || !offsets_fit) | (x->by_location ? kPaged : 0);
     if (one.scaled)
         x->features |= scaled_features(d.k_dtype, x->k_factors, kKeyOffsets, kKeyHalves) |
                        scaled_features(d.v_dtype, x->v_factors, kValueOffsets, kValueHalves);
     if (one.stored != StoredFormat::none)
         x->k_pieces = factor_pieces(x->k_factors, d.dim_qk), x->v_pieces = factor_pieces(x->v_factors, d.dim_v);
-    x->cluster_merge = f.cluster_merge && !general;
+    x->cluster_merge = own.cluster_merge && !general;
     void (*const kernel)(MmaForwardParams) = general ? one.general : x->by_location ? one.paged : one.plain;
     if constexpr (rt::kArchKernels)
-        if (x->cluster_merge) return launch_cluster(kernel, f.grid, one.threads, f.shared_bytes, call.stream, *x, f.early);
+        if (x->cluster_merge) return launch_cluster(kernel, own.grid, one.threads, own.shared_bytes, call.stream, *x, own.early);
     set_split_memory(plan.split_memory, call.memory, x);
-    return launch_grid(f, kernel, *x, call.stream);
+    return launch_grid(own, kernel, *x, call.stream);
 }
 
 // The same, and what merges its splits and writes the scores output.
 template <class Params>
-fa_status_t launch_portable(const FamilyPlan& plan, const PortablePlan<Params>& f, const ForwardCall& call, Message* message) {
+fa_status_t launch_portable(const FamilyPlan& plan, const PortablePlan<Params>& own, const ForwardCall& call, Message* message) {
     const Problem& problem = call.problem;
     const fa_forward_args_t& args = call.args;
-    const KeyLists lists = f.gathers ? KeyLists{} : key_lists(problem, call.memory + plan.split_memory.bytes());
+    const KeyLists lists = own.gathers ? KeyLists{} : key_lists(problem, call.memory + plan.split_memory.bytes());
     const fa_status_t listed = launch_lists(problem, args, lists, call.stream, message);
     if (listed != FA_OK) return listed;
-    Params x = f.x;
-    rt::Status s = launch_instance(plan, f, call, lists, &x);
+    Params x = own.x;
+    rt::Status s = launch_instance(plan, own, call, lists, &x);
     if (s != rt::kSuccess) return device_failed(message, s, plan.kernel);
     SplitMergeParams merged{x, x, x.o_scale, x.dropout_scale};
-    if (f.gathers) merged.sequences = sequence_table(of_entries(problem, true), fa_forward_args_t{}), merged.sequences.q = x.sequences.q;
+    if (own.gathers) merged.sequences = sequence_table(of_entries(problem, true), fa_forward_args_t{}), merged.sequences.q = x.sequences.q;
     if (x.partial_o) s = launch_merge(plan.merge_columns, call.stream, merged);
     if (s != rt::kSuccess) return device_failed(message, s, merge_name(plan.merge_columns));
     if (!problem.has(FA_OPERAND_SCORES)) return FA_OK;
