@@ -1,23 +1,28 @@
 """Calls of SDPA that no Python function shows: torch's dispatcher asks here, while a block is open that wants them.
 
 Which block a call belongs to. In a thread, to the innermost that it has open. In a backward pass, which may run in another thread and
-after the block has ended, to the block of the forward that is computed anew: torch.utils.checkpoint opens it again, and functions of other
-libraries that do the same are found by their node of the graph. Any other call there has a forward that no block had.
+after the block has ended, to the block of the forward that is computed anew. Two ways lead there: torch.utils.checkpoint does it in hooks
+of saved tensors, or with reentry in CheckpointFunction, and both open the block again; functions of other libraries are found by their
+node of the graph. Any other call there has a forward that no block had. Whether torch's checkpoint goes these ways is tried once, before
+the first block: a block of a torch whose checkpoint does not raises, for its gradients could be wrong.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import inspect
 import sys
 import threading
 import types
-from dataclasses import dataclass
-from typing import Any, Callable, Protocol, TypeVar, cast
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.parallel
 import torch.utils.checkpoint
 from torch._C._dynamo import eval_frame
+from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 _KEY = "flashattn.torch.sdpa"  # of the blocks that are open, in what torch hands on to the threads of a backward pass
@@ -39,6 +44,7 @@ _INNER = tuple(  # what computes attention without that call: programs made befo
 )
 
 
+_MODE: Any = TorchFunctionMode  # whose methods have no types
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -68,60 +74,98 @@ def untraced(function: _Function) -> _Function:
     return cast(_Function, call)
 
 
-class Block(Protocol):
+class Block(BaseTorchFunctionMode):
     def compute(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
         """The call's result, or None where it is left to torch."""
+        return None
 
     def leave(self, reason: str) -> None:
         """To torch: raises where that is not wanted."""
 
-    def __enter__(self) -> Any: ...
-    def __exit__(self, *error: Any) -> Any: ...
 
-
-@dataclass(frozen=True)
-class _Open:
+class _Open(NamedTuple):
     block: Block
     task: int  # the backward pass that it was opened in; -1: none
+    anew: bool  # by what may compute a forward again
 
 
 def _blocks() -> tuple[_Open, ...]:
     return torch._C._get_obj_in_tls(_KEY) if torch._C._is_key_in_tls(_KEY) else ()  # type: ignore[no-any-return]
 
 
+def _lend(x: object) -> None:
+    """A reference more, which is never given back."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))
+
+
+def _takes_references() -> bool:
+    """Does torch, as it did until 2.11, take the caller's own reference to what it is to keep for a thread?"""
+    given = object()
+    before = sys.getrefcount(given)
+    torch._C._stash_obj_in_tls(f"{_KEY} tried", given)
+    if sys.getrefcount(given) > before:
+        return False
+    _lend(given)
+    return True
+
+
+_TAKES_REFERENCES = _takes_references()
+
+
+def _keep(blocks: tuple[_Open, ...]) -> None:
+    if _TAKES_REFERENCES:
+        _lend(blocks)
+    torch._C._stash_obj_in_tls(_KEY, blocks)
+
+
+def _open(block: Block, anew: bool = False) -> None:
+    _keep((*_blocks(), _Open(block, torch._C._current_graph_task_id(), anew)))
+
+
+def _close(block: Block) -> None:
+    blocks = _blocks()
+    last = max(i for i, entry in enumerate(blocks) if entry.block is block)
+    _keep((*blocks[:last], *blocks[last + 1 :]))
+
+
 @untraced
 def enter(block: Block) -> None:
     """The block is now this thread's innermost."""
     _REGISTRATION.hold()
-    torch._C._stash_obj_in_tls(_KEY, (*_blocks(), _Open(block, torch._C._current_graph_task_id())))
+    if "torch._dynamo" in sys.modules:  # whose programs are the same with gradients and without
+        try:
+            _require_checkpoints()
+        except NotImplementedError:
+            _REGISTRATION.release()
+            raise
+    _open(block)
 
 
 @untraced
 def leave(block: Block) -> None:
     """Ends it, whichever is the innermost: blocks of generators need not nest."""
-    blocks = list(_blocks())
-    last = max(i for i, entry in enumerate(blocks) if entry.block is block)
-    torch._C._stash_obj_in_tls(_KEY, (*blocks[:last], *blocks[last + 1 :]))
+    _close(block)
     _REGISTRATION.release()
 
 
-def _current() -> Block | None:
-    """The block that a call belongs to."""
+def _owner() -> Block | None:
+    """The block that what is computed now belongs to."""
     task, blocks = torch._C._current_graph_task_id(), _blocks()
     if blocks and blocks[-1].task == task:
         return blocks[-1].block
-    if task == -1:
-        return None
-    tag = getattr(torch._C._current_autograd_node(), _TAG, None)
-    if tag is not None:
-        return tag.block  # type: ignore[no-any-return]
-    if blocks:
+    return None if task == -1 else getattr(getattr(torch._C._current_autograd_node(), _TAG, None), "block", None)
+
+
+def _current() -> Block | None:
+    """The block that a call belongs to, which one that is open refuses if it is not known."""
+    block, blocks = _owner(), _blocks()
+    if block is None and blocks:
         blocks[-1].block.leave("it is inside a backward pass, and no block had the forward that it belongs to")
-    return None
+    return block
 
 
 class _Tag:
-    """On a node whose backward may compute its forward anew: as long as it lives, the dispatcher goes on asking."""
+    """On what may compute a forward anew: as long as it lives, the dispatcher goes on asking."""
 
     def __init__(self, block: Block) -> None:
         self.block = block
@@ -145,12 +189,18 @@ def _tag(block: Block) -> None:
         frame = frame.f_back
 
 
+def _differentiable(*given: Any) -> bool:
+    return any(isinstance(x, torch.Tensor) and x.requires_grad for x in given)
+
+
 @untraced
 def computed(*args: Any, **kwargs: Any) -> torch.Tensor | None:
     """A call of SDPA by the block that it belongs to, or None where torch has it."""
     block = _current()
     if block is None:
         return None
+    if not _REGISTRATION.checkpoints_known and torch.is_grad_enabled() and _differentiable(*args, *kwargs.values()):
+        _require_checkpoints()
     with torch._C.DisableTorchFunction():  # the block's own mode, too, wherever the call comes from
         out = block.compute(*args, **kwargs)
     if out is not None:
@@ -178,17 +228,33 @@ def _inner(operator: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _within(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function in the block that is now open, whenever and wherever it is called."""
-    block = _current()
+class _Within:
+    """A function that runs in the block, whenever and wherever it is called."""
+
+    def __init__(self, block: Block, function: Callable[..., Any], tag: _Tag | None) -> None:
+        """tag: spares the calls to register anew."""
+        self.block, self.function, self.tag = block, function, tag
+
+    @not_alone
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        _REGISTRATION.hold()
+        _open(self.block, anew=True)
+        _MODE.__enter__(self.block)
+        try:
+            return self.function(*args, **kwargs)
+        finally:
+            _MODE.__exit__(self.block, None, None, None)
+            _close(self.block)
+            _REGISTRATION.release()
+
+
+def _within(function: Any) -> Any:
+    """The function in the block that is now open."""
+    block, blocks = _owner(), _blocks()
     if block is None:
         return function
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with block:
-            return function(*args, **kwargs)
-
-    return call
+    # Until 2.10, torch never frees the hooks in which it computes a forward again, and a tag would be held for ever.
+    return _Within(block, function, None if blocks and blocks[-1].anew else _Tag(block))
 
 
 class _Checkpoint:
@@ -200,8 +266,14 @@ class _Checkpoint:
         return original.apply(_within(function), *args)
 
 
-def _first_within(original: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda function, *args, **kwargs: original(_within(function), *args, **kwargs)
+def _unpacking_within(original: Callable[..., None]) -> Callable[..., None]:
+    """Of saved_tensors_hooks: what unpacks a tensor may compute the forward that had saved it. torch.compile inlines hooks that are graphs."""
+
+    def init(hooks: Any, pack_hook: Any, unpack_hook: Any) -> None:
+        inlined = torch.compiler.is_compiling() or isinstance(unpack_hook, torch.fx.GraphModule)
+        original(hooks, pack_hook, unpack_hook if inlined else _within(unpack_hook))
+
+    return init
 
 
 def _each_within(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -214,14 +286,15 @@ class _Registration:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a tag may be collected while it is held
         self._holders = 0
+        self.checkpoints_known = False
         self._library: Any = None
         self._replaced: list[tuple[Any, str, Any]] = []
 
     def hold(self) -> None:
         with self._lock:
-            self._holders += 1
             if self._library is None:
                 self._register()
+            self._holders += 1
 
     def release(self) -> None:
         with self._lock:
@@ -238,21 +311,21 @@ class _Registration:
             self._library.impl(operator.name(), _inner(operator), "BackendSelect", with_keyset=True)
         _forget_kernels()
         self._replace(torch.utils.checkpoint, "CheckpointFunction", lambda _: _Checkpoint)
-        self._replace(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", _first_within)
+        self._replace(torch.autograd.graph.saved_tensors_hooks, "__init__", _unpacking_within)
         for module in (torch.nn.parallel, sys.modules[torch.nn.DataParallel.__module__]):
             self._replace(module, "parallel_apply", _each_within)
 
-    def _replace(self, module: Any, name: str, make: Callable[[Any], Any]) -> None:
-        original = getattr(module, name)
-        setattr(module, name, make(original))
-        self._replaced.append((module, name, original))
+    def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        original = getattr(owner, name)
+        setattr(owner, name, make(original))
+        self._replaced.append((owner, name, original))
 
     def _take_back(self) -> None:
         self._library._destroy()
         self._library = None
         _forget_kernels()
-        for module, name, original in self._replaced:
-            setattr(module, name, original)
+        for owner, name, original in self._replaced:
+            setattr(owner, name, original)
         self._replaced.clear()
 
 
@@ -260,6 +333,48 @@ def _forget_kernels() -> None:
     """What torch's compiler has noted of the kernels that were registered so far."""
     for operator in (_OPERATOR, *_INNER):
         operator._dispatch_cache.clear()
+
+
+def _tried(reentrant: bool) -> list[bool]:
+    """Of torch's checkpoint in a block, whether each call of its function is inside the block anew. The first call is not without reentry,
+    the second always has to be."""
+    calls = []
+
+    def exponential(x: torch.Tensor) -> torch.Tensor:
+        calls.append(_blocks()[-1].anew)
+        return x.exp()
+
+    def run() -> None:
+        _open(Block())
+        checkpoint: Any = inspect.unwrap(torch.utils.checkpoint.checkpoint)
+        x = torch.ones(1, device="cpu", requires_grad=True)
+        out = checkpoint(exponential, x, use_reentrant=reentrant, preserve_rng_state=False)
+        if not reentrant:
+            out.grad_fn._saved_result  # computes it anew, without a backward pass, whose threads would outlive this
+
+    with ThreadPoolExecutor(1) as thread:  # which has no modes and hooks
+        thread.submit(run).result()
+    return calls
+
+
+def _require_checkpoints() -> None:
+    """Raises if a checkpoint of torch's goes another way than those that are replaced here. The first time imports torch's compiler, as
+    any checkpoint does: programs that compute no gradients are spared it."""
+    if _REGISTRATION.checkpoints_known:
+        return
+    for reentrant, expected in ((True, [True]), (False, [False, True])):
+        found, cause = None, None
+        try:
+            found = _tried(reentrant)
+        except Exception as error:
+            cause = error
+        if found != expected:
+            raise NotImplementedError(
+                f"flashattn.torch.sdpa() does not know the torch.utils.checkpoint(use_reentrant={reentrant}) of torch {torch.__version__}: "
+                "what a backward pass computes anew could be another kernel's, and gradients wrong. Expected an earlier torch, or calls of "
+                "flashattn.torch.attention"
+            ) from cause
+    _REGISTRATION.checkpoints_known = True
 
 
 _REGISTRATION = _Registration()

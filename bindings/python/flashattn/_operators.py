@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
+from torch.autograd.function import _SingleLevelFunction
 
 from ._arrays import choice, integer
 from ._forward import ALIGNMENTS, SCORE_SCALARS, named_causal, window_sides
@@ -163,13 +164,16 @@ class _Backward(torch.autograd.Function):
 
 
 def _applied(function: Any) -> Any:
-    """The function as an operator's kernel of autograd: torch.func has found the transform by then, one level of them."""
+    """The function as an operator's kernel of autograd. torch.func has found the transform by then, one level of them, so that torch needs
+    the class that torch.func itself makes of a function there."""
+    methods = {name: vars(function)[name] for name in ("forward", "backward", "jvp")}
+    single: Any = type(function.__name__, (_SingleLevelFunction,), methods)
 
     def kernel(*values: Any) -> Any:
         if torch._C._functorch.maybe_current_level() is None:
             return function.apply(*values)
         with enable_single_level_autograd_function():
-            return super(torch.autograd.Function, function).apply(*values)
+            return single.apply(*values)
 
     return kernel
 

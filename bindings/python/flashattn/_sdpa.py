@@ -11,7 +11,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn import functional
 from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
-from torch.overrides import TorchFunctionMode
 
 from . import _dispatch
 from ._operators import autocast_dtype
@@ -24,7 +23,7 @@ _TRACED = (*_PLAIN, FakeTensor, FunctionalTensor)  # what torch.compile calls op
 _NEED_WEIGHTS = list(inspect.signature(multi_head_attention_forward).parameters).index("need_weights")
 
 
-class sdpa(TorchFunctionMode):
+class sdpa(_dispatch.Block):
     """Within the block, the library computes torch.nn.functional.scaled_dot_product_attention, forward and backward:
 
         with flashattn.torch.sdpa():

@@ -1,9 +1,11 @@
 """What flashattn.torch.sdpa() reaches, by a count of the library's calls. Skipped where torch is not installed."""
 
 import gc
+import sys
 import threading
 import unittest
 import warnings
+from unittest import mock
 
 import flashattn  # noqa: F401
 
@@ -222,6 +224,11 @@ class Recomputation(Case):
                 f"sequential, reentrant={reentrant}",
                 lambda f, x, reentrant=reentrant: checkpoint_sequential([f, torch.sin], 2, x, use_reentrant=reentrant).asin(),
             )
+        def offloaded(f, x):
+            with torch.autograd.graph.save_on_cpu():
+                return checkpoint(f, x, use_reentrant=False, determinism_check="none")
+
+        yield "offloaded", offloaded
         yield "another's", Recomputed.apply
         yield "another's, two", lambda f, x: Recomputed.apply(lambda y: Recomputed.apply(f, y), x)
 
@@ -264,6 +271,35 @@ class Recomputation(Case):
         x = torch.randn(1, 2, 6, 8, requires_grad=True)
         out = checkpoint(lambda x: F.scaled_dot_product_attention(x, x, x), x, use_reentrant=False)
         self.assert_refused(lambda: out.sum().backward(), "it is inside a backward pass")
+
+    def test_a_backward_without_attention_is_not(self):
+        x = torch.linspace(-1, 1, 8, requires_grad=True)
+        out = checkpoint(torch.sin, x, use_reentrant=False).sum()
+        with sdpa(fallback=False):
+            out.backward()
+        torch.testing.assert_close(x.grad, x.detach().cos())
+
+    def test_a_checkpoint_that_is_not_known_is_refused(self):
+        """As that of a later torch may be: it computes anew where no block can see it."""
+        x = torch.ones(1, 2, 6, 8)
+        for unknown in (True, False):
+            def other(function, x, *, use_reentrant, unknown=unknown, **options):
+                return function(x) if use_reentrant == unknown else checkpoint(function, x, use_reentrant=use_reentrant, **options)
+
+            error = f"does not know the torch.utils.checkpoint\\(use_reentrant={unknown}\\) of torch {torch.__version__[0]}"
+            with mock.patch.object(_dispatch._REGISTRATION, "checkpoints_known", False), \
+                    mock.patch.object(torch.utils.checkpoint, "checkpoint", other), self.subTest(reentrant=unknown):
+                with self.assertRaisesRegex(NotImplementedError, error), sdpa():  # torch.compile may make programs of what is in it
+                    self.fail("the block was entered")
+                with mock.patch.dict(sys.modules):
+                    del sys.modules["torch._dynamo"]
+                    with calls() as found, sdpa():
+                        F.scaled_dot_product_attention(x, x, x)
+                        for gradient in ((x.clone().requires_grad_(), x, x), (x, x, x.clone().requires_grad_())):
+                            with self.assertRaisesRegex(NotImplementedError, error):
+                                F.scaled_dot_product_attention(*gradient)
+                self.assert_calls(found, 1)
+        self.assertEqual(_dispatch._REGISTRATION._holders, 0)
 
     def test_modules(self):
         encoder, x = nn.TransformerEncoderLayer(32, 4, 48, batch_first=True), torch.randn(2, 10, 32, requires_grad=True)
