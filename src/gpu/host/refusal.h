@@ -63,7 +63,7 @@ static inline bool implements(const Problem& problem, const Implements& list, Re
     const fa_attention_desc_t& d = problem.d;
     const uint64_t operands = d.operands & ~(list.operands | FA_OPERAND_DEVICE_STATUS), options = problem.options & ~list.options;
 #define FA_OPERAND(name, field) \
-    if (operands & FA_OPERAND_##name) return refuse(r, "operands has FA_OPERAND_" #name ", which it does not implement");
+    if (operands & FA_OPERAND_##name) return refuse(refusal, "operands has FA_OPERAND_" #name ", which it does not implement");
 #include "backend/operands.def"
     const struct {
         uint64_t bit;
@@ -73,7 +73,7 @@ static inline bool implements(const Problem& problem, const Implements& list, Re
         if (options & flag.bit) return refuse(refusal, "flags has %s, which it does not implement", flag.name);
 #define FA_FIELD(field)
 #define FA_OPTION(field, used) \
-    if (options & option::field) return refusal::unlisted(r, #field, d.field);
+    if (options & option::field) return refusal::unlisted(refusal, #field, d.field);
 #include "backend/options.def"
     return refuse(refusal, "flags is %#x, of which it does not implement all", unsigned(d.flags));
 }
