@@ -84,13 +84,13 @@ fa_status_t plan_forward(const rt::Device& device, ForwardPlan* plan, Message* m
 }
 
 // Of each family that was asked before the one that has the call: why not.
-void explain_refusals(const rt::Device& device, const ForwardPlan& f, Words* words) {
+void explain_refusals(const rt::Device& device, const ForwardPlan& forward_plan, Words* words) {
     const ForwardFamilies families = forward_families();
-    const Problem& problem = f.computed;
+    const Problem& problem = forward_plan.computed;
     bool asks_aligned = true;
     Reasons reasons{words, {}};
     for (const ForwardFamily* const family : families.list) {
-        if (family == f.best().family) break;
+        if (family == forward_plan.best().family) break;
         if (!family->any_address && !asks_aligned) continue;
         FamilyPlan plan;
         Refusal refusal{};
@@ -106,23 +106,23 @@ void explain_refusals(const rt::Device& device, const ForwardPlan& f, Words* wor
     reasons.end();
 }
 
-void explain_forward(const Context& context, const ForwardPlan& f, char* text, uint64_t n) {
-    const FamilyPlan& plan = f.best();
+void explain_forward(const Context& context, const ForwardPlan& forward_plan, char* text, uint64_t n) {
+    const FamilyPlan& plan = forward_plan.best();
     Words words{text, n};
     words.say("kernel %s", plan.kernel);
     if (plan.columns > 0) words.say("_%dx%d", plan.rows, plan.columns);
     words.say(" on %s (%s), tiles of %d rows x %d keys", context.properties.name, context.properties.arch, plan.rows, plan.keys);
     if (plan.blocks > 0) words.say(", %lld blocks", (long long)plan.blocks);
     if (plan.widens) words.say(", after 8-bit k or v has been copied to 16 bits");
-    if (f.copies.bytes() > 0) words.say(", after k and v have been copied as bf16");
-    const int32_t products = f.copies.bytes() > 0 ? int32_t(FA_BF16) : plan.product_dtype;
+    if (forward_plan.copies.bytes() > 0) words.say(", after k and v have been copied as bf16");
+    const int32_t products = forward_plan.copies.bytes() > 0 ? int32_t(FA_BF16) : plan.product_dtype;
     if (products != 0) words.say(", products of %s", dtype_name(products));
     if (plan.family->any_address && rt::compiles_kernels()) words.say("%s", kCompiledAtFirst);
     const long long splits = plan.split.splits;
     if (plan.splits_keys && splits == 1) words.say(", up to 1 split");
     else if (plan.splits_keys)
         words.say(", up to %lld splits, merged by %s", splits, plan.merge ? plan.merge : merge_name(plan.merge_columns));
-    explain_refusals(unreserved(context.properties, f.problem.d), f, &words);
+    explain_refusals(unreserved(context.properties, forward_plan.problem.d), forward_plan, &words);
 }
 
 // A family's launch, and what merges its splits where it leaves that to us.
@@ -143,21 +143,21 @@ fa_status_t forward(Context* context, const Plan* planned, const fa_forward_args
     const fa_status_t checked = launch_checks(context, problem, *args, args->flags, args->stream, message);
     if (checked != FA_OK) return checked;
     if (problem.d.algorithm != FA_ALGORITHM_FLASH) return forward_study(context, *static_cast<const StudyPlan*>(planned), *args, message);
-    const ForwardPlan& f = *static_cast<const ForwardPlan*>(planned);
+    const ForwardPlan& forward_plan = *static_cast<const ForwardPlan*>(planned);
     if (problem.d.batch * problem.d.seqlen_q == 0) return FA_OK;
     const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
-    const auto read = [&](int i, const void* pointer) { return f.copies.tensor[i].total > 0 ? 0 : address(pointer); };
+    const auto read = [&](int i, const void* pointer) { return forward_plan.copies.tensor[i].total > 0 ? 0 : address(pointer); };
     const uintptr_t others = address(operand(problem, FA_OPERAND_BIAS, args->bias)) |
                              address(operand(problem, FA_OPERAND_K_TAIL, args->k_tail)) |
                              4 * address(operand(problem, FA_OPERAND_K_DESCALE, args->k_descale));
     const bool aligned = (read(0, args->k) | read(1, args->v) | read(2, args->q) | address(args->o) | others) % 16 == 0;
-    const FamilyPlan& plan = aligned ? f.best() : f.any;
+    const FamilyPlan& plan = aligned ? forward_plan.best() : forward_plan.any;
     fa_status_t status = check_tensors(*context, problem, *args, message);
     if (status != FA_OK) return status;
     rt::Stream stream;
     status = stream_of(context, args->flags, args->stream, &stream, message);
     if (status != FA_OK) return status;
-    const uint64_t copied = uint64_t(f.copies.bytes());
+    const uint64_t copied = uint64_t(forward_plan.copies.bytes());
     void* zeros = nullptr;
     if constexpr (rt::kArchKernels) {
         const bool small = plan.zeroed > 0 && plan.workspace <= kZeroedBytes && copied == 0;
@@ -168,9 +168,9 @@ fa_status_t forward(Context* context, const Plan* planned, const fa_forward_args
     fa_forward_args_t computed_args = *args;
     if (status == FA_OK && !zeros) status = workspace(context, stream, args->workspace, copied + plan.workspace, &memory, message);
     if (status != FA_OK) return status;
-    if (copied > 0) status = launch_copies(problem, f.copies, *args, memory, &computed_args, stream, message);
+    if (copied > 0) status = launch_copies(problem, forward_plan.copies, *args, memory, &computed_args, stream, message);
     char* const rest = zeros ? static_cast<char*>(zeros) : memory + copied;
-    if (status == FA_OK) status = launch_family(plan, {f.computed, computed_args, rest, zeros != nullptr, stream}, message);
+    if (status == FA_OK) status = launch_family(plan, {forward_plan.computed, computed_args, rest, zeros != nullptr, stream}, message);
     return mark_workspace(context, stream, memory, args->workspace, status, message);
 }
 
