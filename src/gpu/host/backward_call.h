@@ -21,40 +21,40 @@ void plan_launch(const rt::Device& device, const Problem& problem, Tensors tenso
 }
 
 // Each family's parameters, as far as they follow from the problem.
-void set_gradients(const Problem& problem, GradientParams* x) {
-    set_shape(problem, x);
-    x->padded_rows = padded_rows_of(problem);
-    x->causal = problem.causal();
+void set_gradients(const Problem& problem, GradientParams* params) {
+    set_shape(problem, params);
+    params->padded_rows = padded_rows_of(problem);
+    params->causal = problem.causal();
 }
 // In place: of an object that is returned and assigned, GCC 12.2 keeps the types alone (-ftree-sra; tests/cuda/launches.c).
-void set_backward_rows(const Problem& problem, BackwardRowParams* x) {
+void set_backward_rows(const Problem& problem, BackwardRowParams* params) {
     const fa_attention_desc_t& d = problem.d;
-    *x = BackwardRowParams{};
-    set_gradients(problem, x);
-    x->o_strides = row_strides(d.o_stride, problem.packed_q());
-    x->lse_strides = lse_strides(d.lse_stride, problem.packed_q());
-    x->dim_qk = d.dim_qk;
-    x->scale = d.scale;
-    x->q_dtype = d.q_dtype;
-    x->k_dtype = d.k_dtype;
-    x->o_dtype = d.o_dtype;
+    *params = BackwardRowParams{};
+    set_gradients(problem, params);
+    params->o_strides = row_strides(d.o_stride, problem.packed_q());
+    params->lse_strides = lse_strides(d.lse_stride, problem.packed_q());
+    params->dim_qk = d.dim_qk;
+    params->scale = d.scale;
+    params->q_dtype = d.q_dtype;
+    params->k_dtype = d.k_dtype;
+    params->o_dtype = d.o_dtype;
 }
 SimtBackwardParams backward_simt(const Problem& problem) {
-    SimtBackwardParams x{};
-    set_gradients(problem, &x);
-    set_product(problem, &x);
-    set_dropout(problem, &x);
-    x.v_strides = row_strides(problem.d.v_stride, problem.packed_k());
-    x.scale = problem.d.scale;
-    return x;
+    SimtBackwardParams params{};
+    set_gradients(problem, &params);
+    set_product(problem, &params);
+    set_dropout(problem, &params);
+    params.v_strides = row_strides(problem.d.v_stride, problem.packed_k());
+    params.scale = problem.d.scale;
+    return params;
 }
 MmaBackwardParams backward_mma(const Problem& problem) {
-    MmaBackwardParams x{};
-    set_gradients(problem, &x);
-    set_mma_call(problem, &x);
-    x.features = features_of(problem, false, false);
-    x.q_dtype = problem.d.q_dtype;
-    return x;
+    MmaBackwardParams params{};
+    set_gradients(problem, &params);
+    set_mma_call(problem, &params);
+    params.features = features_of(problem, false, false);
+    params.q_dtype = problem.d.q_dtype;
+    return params;
 }
 
 fa_status_t plan_backward(const rt::Device& device, BackwardPlan* plan, Message* message) {
@@ -130,21 +130,21 @@ fa_status_t check_gradients(const Context& context, const Problem& problem, cons
 BackwardRowParams row_params(const BackwardCall& c) {
     const Problem& problem = c.plan.problem;
     const fa_backward_args_t& args = c.args;
-    BackwardRowParams x = c.plan.rows;
-    set_gradient_tensors(c, &x);
-    x.o = args.forward->o;
-    x.lse = args.forward->lse;  // whether the forward was asked for it or not
-    x.sinks = operand(problem, FA_OPERAND_SINKS, args.forward->sinks);
-    x.dout = args.dout;
-    x.dlse = args.dlse;
-    x.dsinks = args.dsinks;
-    x.dout_strides = row_strides(args.dout_stride, problem.packed_q());
-    x.dlse_strides = lse_strides(args.dlse_stride, problem.packed_q());
-    x.row_blocks = c.launch.row_blocks;
-    x.dq_acc_columns = c.launch.dq_acc_columns;
-    x.o_aligned = vec4_aligned(x.o, x.o_strides, x.o_dtype);
-    x.dout_aligned = vec4_aligned(x.dout, x.dout_strides, x.q_dtype);
-    return x;
+    BackwardRowParams params = c.plan.rows;
+    set_gradient_tensors(c, &params);
+    params.o = args.forward->o;
+    params.lse = args.forward->lse;  // whether the forward was asked for it or not
+    params.sinks = operand(problem, FA_OPERAND_SINKS, args.forward->sinks);
+    params.dout = args.dout;
+    params.dlse = args.dlse;
+    params.dsinks = args.dsinks;
+    params.dout_strides = row_strides(args.dout_stride, problem.packed_q());
+    params.dlse_strides = lse_strides(args.dlse_stride, problem.packed_q());
+    params.row_blocks = c.launch.row_blocks;
+    params.dq_acc_columns = c.launch.dq_acc_columns;
+    params.o_aligned = vec4_aligned(params.o, params.o_strides, params.o_dtype);
+    params.dout_aligned = vec4_aligned(params.dout, params.dout_strides, params.q_dtype);
+    return params;
 }
 // memory: of the family.
 fa_status_t launch_backward(const BackwardCall& c, void* memory, rt::Stream stream, Message* message) {
@@ -162,8 +162,8 @@ fa_status_t launch_backward(const BackwardCall& c, void* memory, rt::Stream stre
         status = launch_blocks(backward_preprocess, again.row_blocks, kPrepareThreads, 0, stream, again, "backward_preprocess", message);
     }
     if (status == FA_OK && c.args.dbias) {
-        const SimtBackwardParams x = simt_params(c);
-        status = launch_blocks(sum_bias, bias_blocks(x).all(), kThreads, kBackwardShared, stream, x, "sum_bias", message);
+        const SimtBackwardParams params = simt_params(c);
+        status = launch_blocks(sum_bias, bias_blocks(params).all(), kThreads, kBackwardShared, stream, params, "sum_bias", message);
     }
     if (status == FA_OK && rows.dsinks)
         status = launch_blocks(sum_sinks, rows.heads_q, kSinkThreads, kSinkThreads * 4, stream, rows, "sum_sinks", message);

@@ -157,86 +157,86 @@ fa_status_t launch_lists(const Problem& problem, const fa_forward_args_t& args, 
 }
 
 // What follows from the problem alone, and, by the functions of tensors, what the args add.
-void set_score_mods(const Problem& problem, ScoreModParams* x) {
+void set_score_mods(const Problem& problem, ScoreModParams* params) {
     const fa_attention_desc_t& d = problem.d;
     for (int i = 0; i < 4; i++) {
-        x->bias_stride[i] = d.bias_stride[i];
-        x->mask_stride[i] = d.mask_stride[i];
+        params->bias_stride[i] = d.bias_stride[i];
+        params->mask_stride[i] = d.mask_stride[i];
     }
-    x->alibi_batch_stride = d.alibi_batch_stride;
-    x->bias_dtype = d.bias_dtype;
-    x->softcap = d.softcap;
+    params->alibi_batch_stride = d.alibi_batch_stride;
+    params->bias_dtype = d.bias_dtype;
+    params->softcap = d.softcap;
 }
-void set_score_mod_tensors(const Problem& problem, const fa_forward_args_t& args, ScoreModParams* x) {
-    x->bias = operand(problem, FA_OPERAND_BIAS, args.bias);
-    x->mask = operand(problem, FA_OPERAND_MASK, args.mask);
-    x->alibi_slopes = operand(problem, FA_OPERAND_ALIBI, args.alibi_slopes);
+void set_score_mod_tensors(const Problem& problem, const fa_forward_args_t& args, ScoreModParams* params) {
+    params->bias = operand(problem, FA_OPERAND_BIAS, args.bias);
+    params->mask = operand(problem, FA_OPERAND_MASK, args.mask);
+    params->alibi_slopes = operand(problem, FA_OPERAND_ALIBI, args.alibi_slopes);
 }
 
-void set_dropout(const Problem& problem, DropoutParams* x) {
-    x->dropout_p = problem.d.dropout_p;
-    x->dropout_scale = float(1.0 / (1.0 - double(problem.d.dropout_p)));
+void set_dropout(const Problem& problem, DropoutParams* params) {
+    params->dropout_p = problem.d.dropout_p;
+    params->dropout_scale = float(1.0 / (1.0 - double(problem.d.dropout_p)));
 }
-void set_dropout_state(const Problem& problem, const fa_forward_args_t& args, DropoutParams* x) {
-    x->rng_state = operand(problem, FA_OPERAND_RNG_STATE, args.rng_state);
-    x->dropout_seed = args.dropout_seed;
-    x->dropout_offset = args.dropout_offset;
+void set_dropout_state(const Problem& problem, const fa_forward_args_t& args, DropoutParams* params) {
+    params->rng_state = operand(problem, FA_OPERAND_RNG_STATE, args.rng_state);
+    params->dropout_seed = args.dropout_seed;
+    params->dropout_offset = args.dropout_offset;
     const DropoutPlace place = dropout_place(problem, args);
-    x->dropout_row = uint32_t(place.row);
-    x->dropout_key = uint32_t(place.key);
-    x->dropout_head = place.head;
-    x->dropout_heads = place.heads;
+    params->dropout_row = uint32_t(place.row);
+    params->dropout_key = uint32_t(place.key);
+    params->dropout_head = place.head;
+    params->dropout_heads = place.heads;
 }
 
 // Must scores leave the product in natural units?
 bool needs_score_mod(const Problem& problem) { return problem.has_score_mod() || !(problem.d.scale > 0 && plain_scale(problem.d.scale)); }
 
-void set_factor(const fa_attention_desc_t& d, bool score_mod, SimtProductParams* x) {
-    x->score_mod = score_mod;
-    x->factor = score_factor(score_mod ? d.scale : d.scale * kLog2e);
+void set_factor(const fa_attention_desc_t& d, bool score_mod, SimtProductParams* params) {
+    params->score_mod = score_mod;
+    params->factor = score_factor(score_mod ? d.scale : d.scale * kLog2e);
 }
-void set_product(const Problem& problem, SimtProductParams* x) {
+void set_product(const Problem& problem, SimtProductParams* params) {
     const fa_attention_desc_t& d = problem.d;
-    set_score_mods(problem, x);
+    set_score_mods(problem, params);
     for (int i = 0; i < 2; i++) {
-        x->bias_period[i] = d.bias_period[i];
-        x->mask_period[i] = d.mask_period[i];
+        params->bias_period[i] = d.bias_period[i];
+        params->mask_period[i] = d.mask_period[i];
     }
-    x->mask_keys = d.mask_keys;
-    x->mask_bits = d.mask_dtype == FA_BIT;
-    x->rule = mask_rule(problem);
-    x->dim_qk = d.dim_qk;
-    x->q_strides = row_strides(d.q_stride, problem.packed_q());
-    x->k_strides = row_strides(d.k_stride, problem.packed_k());
-    x->q_dtype = d.q_dtype;
-    x->k_dtype = d.k_dtype;
-    set_factor(d, needs_score_mod(problem), x);
+    params->mask_keys = d.mask_keys;
+    params->mask_bits = d.mask_dtype == FA_BIT;
+    params->rule = mask_rule(problem);
+    params->dim_qk = d.dim_qk;
+    params->q_strides = row_strides(d.q_stride, problem.packed_q());
+    params->k_strides = row_strides(d.k_stride, problem.packed_k());
+    params->q_dtype = d.q_dtype;
+    params->k_dtype = d.k_dtype;
+    set_factor(d, needs_score_mod(problem), params);
 }
 // lists: written before, see launch_lists.
-void set_product_tensors(const Problem& problem, const fa_forward_args_t& args, const KeyLists& lists, SimtProductParams* x) {
-    set_score_mod_tensors(problem, args, x);
-    x->bias_scale = operand(problem, FA_OPERAND_BIAS_SCALE, args.bias_scale);
-    x->sets = {key_ranges(problem, args), lists};
-    x->q = args.q;
-    x->k = args.k;
+void set_product_tensors(const Problem& problem, const fa_forward_args_t& args, const KeyLists& lists, SimtProductParams* params) {
+    set_score_mod_tensors(problem, args, params);
+    params->bias_scale = operand(problem, FA_OPERAND_BIAS_SCALE, args.bias_scale);
+    params->sets = {key_ranges(problem, args), lists};
+    params->q = args.q;
+    params->k = args.k;
 }
 
 template <class Base>
-void set_mma_call(const Problem& problem, MmaCallParams<Base>* x) {
-    set_score_mods(problem, x);
-    set_dropout(problem, x);
-    x->rule = mask_rule(problem);
-    x->dim_qk = problem.d.dim_qk;
-    x->scale = problem.d.scale;
-    x->uniform_lengths = has_uniform_lengths(problem);
-    if (!x->uniform_lengths) return;
-    x->uniform_seq = sequence_of(sequence_table(problem, fa_forward_args_t{}), 0);
-    x->rule = mask_rule(x->rule, x->uniform_seq);
+void set_mma_call(const Problem& problem, MmaCallParams<Base>* params) {
+    set_score_mods(problem, params);
+    set_dropout(problem, params);
+    params->rule = mask_rule(problem);
+    params->dim_qk = problem.d.dim_qk;
+    params->scale = problem.d.scale;
+    params->uniform_lengths = has_uniform_lengths(problem);
+    if (!params->uniform_lengths) return;
+    params->uniform_seq = sequence_of(sequence_table(problem, fa_forward_args_t{}), 0);
+    params->rule = mask_rule(params->rule, params->uniform_seq);
 }
 template <class Base>
-void set_mma_call_tensors(const Problem& problem, const fa_forward_args_t& args, MmaCallParams<Base>* x) {
-    set_score_mod_tensors(problem, args, x);
-    set_dropout_state(problem, args, x);
+void set_mma_call_tensors(const Problem& problem, const fa_forward_args_t& args, MmaCallParams<Base>* params) {
+    set_score_mod_tensors(problem, args, params);
+    set_dropout_state(problem, args, params);
 }
 
 }  // namespace

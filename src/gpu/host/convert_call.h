@@ -7,9 +7,10 @@ namespace fa {
 namespace gpu {
 namespace {
 
-fa_status_t launch_convert(const ConvertParams& x, rt::Stream stream, Message* message) {
-    if (x.count == 0) return FA_OK;
-    return launched(message, rt::launch(convert_tensors, x.end[x.count - 1], kConvertThreads, 0, stream, x), "convert_tensors");
+fa_status_t launch_convert(const ConvertParams& params, rt::Stream stream, Message* message) {
+    if (params.count == 0) return FA_OK;
+    return launched(message, rt::launch(convert_tensors, params.end[params.count - 1], kConvertThreads, 0, stream, params),
+                    "convert_tensors");
 }
 
 fa_status_t convert(Context* context, const fa_conversion_t* list, int64_t count, uint32_t flags, void* named, Message* message) {
@@ -22,20 +23,20 @@ fa_status_t convert(Context* context, const fa_conversion_t* list, int64_t count
         status = check_pointer(*context, list[i].x, "x", message);
         if (status == FA_OK) status = check_pointer(*context, list[i].out, "out", message);
     }
-    ConvertParams x;
-    x.count = 0;
+    ConvertParams params;
+    params.count = 0;
     for (int64_t i = 0; i < count && status == FA_OK; i++) {
         const Move move = move_of(list[i]);
         if (move.words == 0) continue;
-        const int64_t blocks = ceil_div(move.words, kConvertBlock), before = x.count > 0 ? x.end[x.count - 1] : 0;
-        if (x.count == kConvertMoves || before + blocks >= kMaxBlocks) {
-            status = launch_convert(x, stream, message);
-            x.count = 0;
+        const int64_t blocks = ceil_div(move.words, kConvertBlock), before = params.count > 0 ? params.end[params.count - 1] : 0;
+        if (params.count == kConvertMoves || before + blocks >= kMaxBlocks) {
+            status = launch_convert(params, stream, message);
+            params.count = 0;
         }
-        x.end[x.count] = (x.count > 0 ? before : 0) + blocks;
-        x.move[x.count++] = move;
+        params.end[params.count] = (params.count > 0 ? before : 0) + blocks;
+        params.move[params.count++] = move;
     }
-    return status == FA_OK ? launch_convert(x, stream, message) : status;
+    return status == FA_OK ? launch_convert(params, stream, message) : status;
 }
 
 fa_status_t copy_async(Context* context, void* to, const void* from, uint64_t bytes, uint32_t flags, void* named, Message* message) {

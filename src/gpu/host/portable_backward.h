@@ -31,62 +31,62 @@ struct BackwardCall {
 
 namespace {
 
-void set_gradient_tensors(const BackwardCall& c, GradientParams* x) {
+void set_gradient_tensors(const BackwardCall& c, GradientParams* params) {
     const Problem& problem = c.plan.problem;
     const fa_backward_args_t& args = c.args;
-    x->sequences = sequence_table(problem, *args.forward);
-    x->delta = c.delta;
-    x->lse_log2 = c.lse_log2;
-    x->dq_acc = c.dq_acc;
-    x->dq = args.dq;
-    x->dk = args.dk;
-    x->dv = args.dv;
-    x->dq_strides = row_strides(args.dq_stride, problem.packed_q());
-    x->dk_strides = row_strides(args.dk_stride, problem.packed_k());
-    x->dv_strides = row_strides(args.dv_stride, problem.packed_k());
-    x->accumulate = (args.flags & FA_BACKWARD_ACCUMULATE) != 0;
+    params->sequences = sequence_table(problem, *args.forward);
+    params->delta = c.delta;
+    params->lse_log2 = c.lse_log2;
+    params->dq_acc = c.dq_acc;
+    params->dq = args.dq;
+    params->dk = args.dk;
+    params->dv = args.dv;
+    params->dq_strides = row_strides(args.dq_stride, problem.packed_q());
+    params->dk_strides = row_strides(args.dk_stride, problem.packed_k());
+    params->dv_strides = row_strides(args.dv_stride, problem.packed_k());
+    params->accumulate = (args.flags & FA_BACKWARD_ACCUMULATE) != 0;
 }
 SimtBackwardParams simt_params(const BackwardCall& c) {
     const Problem& problem = c.plan.problem;
     const fa_backward_args_t& args = c.args;
-    SimtBackwardParams x = c.plan.simt;
-    set_gradient_tensors(c, &x);
-    set_product_tensors(problem, *args.forward, c.lists, &x);
-    set_dropout_state(problem, *args.forward, &x);
-    x.v = args.forward->v;
-    x.dout = args.dout;
-    x.dout_strides = row_strides(args.dout_stride, problem.packed_q());
-    x.dbias = args.dbias;
-    for (int i = 0; i < 4; i++) x.dbias_stride[i] = args.dbias_stride[i];
-    x.q_aligned = vec4_aligned(x.q, x.q_strides, x.q_dtype);
-    x.k_aligned = vec4_aligned(x.k, x.k_strides, x.k_dtype);
-    x.v_aligned = vec4_aligned(x.v, x.v_strides, x.k_dtype);
-    x.dout_aligned = vec4_aligned(x.dout, x.dout_strides, x.q_dtype);
-    return x;
+    SimtBackwardParams params = c.plan.simt;
+    set_gradient_tensors(c, &params);
+    set_product_tensors(problem, *args.forward, c.lists, &params);
+    set_dropout_state(problem, *args.forward, &params);
+    params.v = args.forward->v;
+    params.dout = args.dout;
+    params.dout_strides = row_strides(args.dout_stride, problem.packed_q());
+    params.dbias = args.dbias;
+    for (int i = 0; i < 4; i++) params.dbias_stride[i] = args.dbias_stride[i];
+    params.q_aligned = vec4_aligned(params.q, params.q_strides, params.q_dtype);
+    params.k_aligned = vec4_aligned(params.k, params.k_strides, params.k_dtype);
+    params.v_aligned = vec4_aligned(params.v, params.v_strides, params.k_dtype);
+    params.dout_aligned = vec4_aligned(params.dout, params.dout_strides, params.q_dtype);
+    return params;
 }
 MmaBackwardParams mma_params(const BackwardCall& c) {
     const Problem& problem = c.plan.problem;
     const fa_backward_args_t& args = c.args;
-    MmaBackwardParams x = c.plan.mma;
-    set_gradient_tensors(c, &x);
-    set_mma_call_tensors(problem, *args.forward, &x);
+    MmaBackwardParams params = c.plan.mma;
+    set_gradient_tensors(c, &params);
+    set_mma_call_tensors(problem, *args.forward, &params);
     const int64_t bytes = type_bytes(problem.d.q_dtype);
     const auto source = [&](const void* base, const int64_t stride[3], bool packed, int64_t dim) {
         const RowStrides strides = row_strides(stride, packed);
         const ByteStrides in_bytes{strides.batch * bytes, strides.row * bytes, strides.head * bytes, int32_t(dim * bytes)};
         return RowSource{base, in_bytes, copy_width(base, strides, dim, problem.d.q_dtype)};
     };
-    x.source[0] = source(args.forward->q, problem.d.q_stride, problem.packed_q(), problem.d.dim_qk);
-    x.source[1] = source(args.dout, args.dout_stride, problem.packed_q(), problem.d.dim_v);
-    x.source[2] = source(args.forward->k, problem.d.k_stride, problem.packed_k(), problem.d.dim_qk);
-    x.source[3] = source(args.forward->v, problem.d.v_stride, problem.packed_k(), problem.d.dim_v);
-    return x;
+    params.source[0] = source(args.forward->q, problem.d.q_stride, problem.packed_q(), problem.d.dim_qk);
+    params.source[1] = source(args.dout, args.dout_stride, problem.packed_q(), problem.d.dim_v);
+    params.source[2] = source(args.forward->k, problem.d.k_stride, problem.packed_k(), problem.d.dim_qk);
+    params.source[3] = source(args.forward->v, problem.d.v_stride, problem.packed_k(), problem.d.dim_v);
+    return params;
 }
 
 template <class Params>
-fa_status_t launch_blocks(void (*kernel)(Params), int64_t blocks, int threads, int64_t shared, rt::Stream stream, const Params& x,
+fa_status_t launch_blocks(void (*kernel)(Params), int64_t blocks, int threads, int64_t shared, rt::Stream stream, const Params& params,
                           const char* name, Message* message) {
-    return blocks == 0 ? FA_OK : launched(message, rt::launch(kernel, blocks, threads, uint64_t(shared), stream, x), name);
+    return blocks == 0 ? FA_OK : launched(message, rt::launch(kernel, blocks, threads, uint64_t(shared), stream, params), name);
 }
 
 // dk and dv by the instance's kernels, and dq, which is finished where it is added up.
@@ -96,18 +96,19 @@ fa_status_t launch_instance(const BackwardCall& c, rt::Stream stream, Message* m
     const bool by_keys = c.args.dk || c.args.dv || c.dq_acc, by_rows = c.args.dq && !c.dq_acc;
     fa_status_t status = FA_OK;
     if (one.simt_by_keys) {
-        SimtBackwardParams x = simt_params(c);
-        x.parts = b.by_keys_parts;
+        SimtBackwardParams params = simt_params(c);
+        params.parts = b.by_keys_parts;
         if (by_keys)
-            status = launch_blocks(one.simt_by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, x, one.family, message);
+            status = launch_blocks(one.simt_by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, params, one.family, message);
         if (status != FA_OK || !by_rows) return status;
-        x.parts = b.by_rows_parts;
-        return launch_blocks(one.simt_by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, x, one.family, message);
+        params.parts = b.by_rows_parts;
+        return launch_blocks(one.simt_by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, params, one.family, message);
     }
-    const MmaBackwardParams x = mma_params(c);
-    if (by_keys) status = launch_blocks(one.mma_by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, x, one.family, message);
+    const MmaBackwardParams params = mma_params(c);
+    if (by_keys)
+        status = launch_blocks(one.mma_by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, params, one.family, message);
     if (status != FA_OK || !by_rows) return status;
-    return launch_blocks(one.mma_by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, x, one.family, message);
+    return launch_blocks(one.mma_by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, params, one.family, message);
 }
 
 fa_status_t launch_portable_backward(const BackwardWork& work, Message* message) {

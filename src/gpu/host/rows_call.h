@@ -37,12 +37,13 @@ void explain_rows(const Context& context, const RowsPlan& plan, char* text, uint
 // On the stream that the call names, for kernels whose grid covers rows.
 template <class Args, class Params>
 fa_status_t launch_rows(Context* context, const Plan& plan, const Args& args, void (*kernel)(Params), int64_t rows, int rows_per_block,
-                        int threads, const Params& x, Message* message) {
+                        int threads, const Params& params, Message* message) {
     OnDevice on(*context);
     rt::Stream stream;
     const fa_status_t status = stream_of(context, args.flags, args.stream, &stream, message);
     if (status != FA_OK || rows == 0) return status;
-    return launched(message, rt::launch_after(kernel, ceil_div(rows, rows_per_block), threads, 0, stream, x), rows_kernel_name(plan.op));
+    return launched(message, rt::launch_after(kernel, ceil_div(rows, rows_per_block), threads, 0, stream, params),
+                    rows_kernel_name(plan.op));
 }
 
 fa_status_t merge(Context* context, const Plan* plan, const fa_merge_args_t* args, Message* message) {
