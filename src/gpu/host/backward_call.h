@@ -127,11 +127,11 @@ fa_status_t check_gradients(const Context& context, const Problem& problem, cons
     return FA_OK;
 }
 
-BackwardRowParams row_params(const BackwardCall& c) {
-    const Problem& problem = c.plan.problem;
-    const fa_backward_args_t& args = c.args;
-    BackwardRowParams params = c.plan.rows;
-    set_gradient_tensors(c, &params);
+BackwardRowParams row_params(const BackwardCall& call) {
+    const Problem& problem = call.plan.problem;
+    const fa_backward_args_t& args = call.args;
+    BackwardRowParams params = call.plan.rows;
+    set_gradient_tensors(call, &params);
     params.o = args.forward->o;
     params.lse = args.forward->lse;  // whether the forward was asked for it or not
     params.sinks = operand(problem, FA_OPERAND_SINKS, args.forward->sinks);
@@ -140,29 +140,29 @@ BackwardRowParams row_params(const BackwardCall& c) {
     params.dsinks = args.dsinks;
     params.dout_strides = row_strides(args.dout_stride, problem.packed_q());
     params.dlse_strides = lse_strides(args.dlse_stride, problem.packed_q());
-    params.row_blocks = c.launch.row_blocks;
-    params.dq_acc_columns = c.launch.dq_acc_columns;
+    params.row_blocks = call.launch.row_blocks;
+    params.dq_acc_columns = call.launch.dq_acc_columns;
     params.o_aligned = vec4_aligned(params.o, params.o_strides, params.o_dtype);
     params.dout_aligned = vec4_aligned(params.dout, params.dout_strides, params.q_dtype);
     return params;
 }
 // memory: of the family.
-fa_status_t launch_backward(const BackwardCall& c, void* memory, rt::Stream stream, Message* message) {
-    const BackwardPlan& plan = c.plan;
-    const BackwardLaunch& b = c.launch;
-    const BackwardRowParams rows = row_params(c);
+fa_status_t launch_backward(const BackwardCall& call, void* memory, rt::Stream stream, Message* message) {
+    const BackwardPlan& plan = call.plan;
+    const BackwardLaunch& b = call.launch;
+    const BackwardRowParams rows = row_params(call);
     const int64_t blocks = b.row_blocks + plan.key_blocks;
     fa_status_t status = launch_blocks(backward_preprocess, blocks, kPrepareThreads, 0, stream, rows, "backward_preprocess", message);
-    if (status == FA_OK) status = b.family->launch({plan.problem, c.args, b, plan.own, rows, c, memory, stream}, message);
+    if (status == FA_OK) status = b.family->launch({plan.problem, call.args, b, plan.own, rows, call, memory, stream}, message);
     // The sums below read rows as backward_preprocess leaves them.
-    if (status == FA_OK && b.own_lse && (c.args.dbias || rows.dsinks)) {
+    if (status == FA_OK && b.own_lse && (call.args.dbias || rows.dsinks)) {
         BackwardRowParams again = rows;
         again.row_blocks = rows.heads_q * rows.batch * ceil_div(rows.sequences.q.seqlen, kPaddedRows);
         again.dq = nullptr, again.dq_acc = nullptr;
         status = launch_blocks(backward_preprocess, again.row_blocks, kPrepareThreads, 0, stream, again, "backward_preprocess", message);
     }
-    if (status == FA_OK && c.args.dbias) {
-        const SimtBackwardParams params = simt_params(c);
+    if (status == FA_OK && call.args.dbias) {
+        const SimtBackwardParams params = simt_params(call);
         status = launch_blocks(sum_bias, bias_blocks(params).all(), kThreads, kBackwardShared, stream, params, "sum_bias", message);
     }
     if (status == FA_OK && rows.dsinks)

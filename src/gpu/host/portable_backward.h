@@ -31,13 +31,13 @@ struct BackwardCall {
 
 namespace {
 
-void set_gradient_tensors(const BackwardCall& c, GradientParams* params) {
-    const Problem& problem = c.plan.problem;
-    const fa_backward_args_t& args = c.args;
+void set_gradient_tensors(const BackwardCall& call, GradientParams* params) {
+    const Problem& problem = call.plan.problem;
+    const fa_backward_args_t& args = call.args;
     params->sequences = sequence_table(problem, *args.forward);
-    params->delta = c.delta;
-    params->lse_log2 = c.lse_log2;
-    params->dq_acc = c.dq_acc;
+    params->delta = call.delta;
+    params->lse_log2 = call.lse_log2;
+    params->dq_acc = call.dq_acc;
     params->dq = args.dq;
     params->dk = args.dk;
     params->dv = args.dv;
@@ -46,12 +46,12 @@ void set_gradient_tensors(const BackwardCall& c, GradientParams* params) {
     params->dv_strides = row_strides(args.dv_stride, problem.packed_k());
     params->accumulate = (args.flags & FA_BACKWARD_ACCUMULATE) != 0;
 }
-SimtBackwardParams simt_params(const BackwardCall& c) {
-    const Problem& problem = c.plan.problem;
-    const fa_backward_args_t& args = c.args;
-    SimtBackwardParams params = c.plan.simt;
-    set_gradient_tensors(c, &params);
-    set_product_tensors(problem, *args.forward, c.lists, &params);
+SimtBackwardParams simt_params(const BackwardCall& call) {
+    const Problem& problem = call.plan.problem;
+    const fa_backward_args_t& args = call.args;
+    SimtBackwardParams params = call.plan.simt;
+    set_gradient_tensors(call, &params);
+    set_product_tensors(problem, *args.forward, call.lists, &params);
     set_dropout_state(problem, *args.forward, &params);
     params.v = args.forward->v;
     params.dout = args.dout;
@@ -64,11 +64,11 @@ SimtBackwardParams simt_params(const BackwardCall& c) {
     params.dout_aligned = vec4_aligned(params.dout, params.dout_strides, params.q_dtype);
     return params;
 }
-MmaBackwardParams mma_params(const BackwardCall& c) {
-    const Problem& problem = c.plan.problem;
-    const fa_backward_args_t& args = c.args;
-    MmaBackwardParams params = c.plan.mma;
-    set_gradient_tensors(c, &params);
+MmaBackwardParams mma_params(const BackwardCall& call) {
+    const Problem& problem = call.plan.problem;
+    const fa_backward_args_t& args = call.args;
+    MmaBackwardParams params = call.plan.mma;
+    set_gradient_tensors(call, &params);
     set_mma_call_tensors(problem, *args.forward, &params);
     const int64_t bytes = type_bytes(problem.d.q_dtype);
     const auto source = [&](const void* base, const int64_t stride[3], bool packed, int64_t dim) {
@@ -90,13 +90,13 @@ fa_status_t launch_blocks(void (*kernel)(Params), int64_t blocks, int threads, i
 }
 
 // dk and dv by the instance's kernels, and dq, which is finished where it is added up.
-fa_status_t launch_instance(const BackwardCall& c, rt::Stream stream, Message* message) {
-    const BackwardLaunch& b = c.launch;
+fa_status_t launch_instance(const BackwardCall& call, rt::Stream stream, Message* message) {
+    const BackwardLaunch& b = call.launch;
     const BackwardInstance& one = *b.instance;
-    const bool by_keys = c.args.dk || c.args.dv || c.dq_acc, by_rows = c.args.dq && !c.dq_acc;
+    const bool by_keys = call.args.dk || call.args.dv || call.dq_acc, by_rows = call.args.dq && !call.dq_acc;
     fa_status_t status = FA_OK;
     if (one.simt_by_keys) {
-        SimtBackwardParams params = simt_params(c);
+        SimtBackwardParams params = simt_params(call);
         params.parts = b.by_keys_parts;
         if (by_keys)
             status = launch_blocks(one.simt_by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, params, one.family, message);
@@ -104,7 +104,7 @@ fa_status_t launch_instance(const BackwardCall& c, rt::Stream stream, Message* m
         params.parts = b.by_rows_parts;
         return launch_blocks(one.simt_by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, params, one.family, message);
     }
-    const MmaBackwardParams params = mma_params(c);
+    const MmaBackwardParams params = mma_params(call);
     if (by_keys)
         status = launch_blocks(one.mma_by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, params, one.family, message);
     if (status != FA_OK || !by_rows) return status;
