@@ -75,31 +75,31 @@ fa_status_t plan_backward(const rt::Device& device, BackwardPlan* plan, Message*
     if (!plan_lists(problem, &plan->list_bytes, &lists)) return fail(message, FA_UNSUPPORTED, "%s", lists.text);
     plan->workspace = 0;
     for (const Tensors tensors : {kAnyTensors, kVec16Tensors, kTmaTensors}) {
-        BackwardLaunch& b = plan->launch[tensors];
-        plan_launch(device, problem, tensors, &b, &plan->own);
-        if (max_of(max_of(b.by_keys_blocks, b.by_rows_blocks), b.row_blocks + plan->key_blocks) >= kMaxBlocks)
+        BackwardLaunch& launch = plan->launch[tensors];
+        plan_launch(device, problem, tensors, &launch, &plan->own);
+        if (max_of(max_of(launch.by_keys_blocks, launch.by_rows_blocks), launch.row_blocks + plan->key_blocks) >= kMaxBlocks)
             return fail(message, FA_UNSUPPORTED,
                         "%lld rows and heads, %lld keys and heads: one launch of the backward holds fewer than 2^31 blocks",
                         (long long)(d.batch * d.heads_q * d.seqlen_q), (long long)(d.batch * d.heads_k * d.seqlen_k));
-        const uint64_t bytes = 2 * plan->rows_bytes + b.dq_acc_bytes + b.workspace + plan->list_bytes;
+        const uint64_t bytes = 2 * plan->rows_bytes + launch.dq_acc_bytes + launch.workspace + plan->list_bytes;
         plan->workspace = bytes > plan->workspace ? bytes : plan->workspace;
     }
     return FA_OK;
 }
 
 void explain_backward(const Context& context, const BackwardPlan& plan, char* text, uint64_t n) {
-    const BackwardLaunch& b = plan.launch[kTmaTensors];
+    const BackwardLaunch& launch = plan.launch[kTmaTensors];
     const rt::Device device = unreserved(context.properties, plan.problem.d);
     Words words{text, n};
-    words.say("kernel %s", b.kernel);
-    if (b.columns > 0) words.say("_%d", b.columns);
-    words.say(" on %s (%s), tiles of %d rows x %d keys", context.properties.name, context.properties.arch, b.rows, b.keys);
-    if (b.blocks > 0) words.say(", %lld blocks", (long long)b.blocks);
-    else words.say(", %s", b.dq_acc_columns > 0 ? "dq added up in any order" : "dk and dv by keys, dq by rows");
-    if (b.family->least < kTmaTensors && rt::compiles_kernels()) words.say("%s", kCompiledAtFirst);
+    words.say("kernel %s", launch.kernel);
+    if (launch.columns > 0) words.say("_%d", launch.columns);
+    words.say(" on %s (%s), tiles of %d rows x %d keys", context.properties.name, context.properties.arch, launch.rows, launch.keys);
+    if (launch.blocks > 0) words.say(", %lld blocks", (long long)launch.blocks);
+    else words.say(", %s", launch.dq_acc_columns > 0 ? "dq added up in any order" : "dk and dv by keys, dq by rows");
+    if (launch.family->least < kTmaTensors && rt::compiles_kernels()) words.say("%s", kCompiledAtFirst);
     Reasons reasons{&words, {}};
     for (const BackwardFamily* const family : backward_families().list) {
-        if (family == b.family) break;
+        if (family == launch.family) break;
         BackwardLaunch refused{};
         FamilyParams own;
         Refusal refusal{};
@@ -149,13 +149,13 @@ BackwardRowParams row_params(const BackwardCall& call) {
 // memory: of the family.
 fa_status_t launch_backward(const BackwardCall& call, void* memory, rt::Stream stream, Message* message) {
     const BackwardPlan& plan = call.plan;
-    const BackwardLaunch& b = call.launch;
+    const BackwardLaunch& launch = call.launch;
     const BackwardRowParams rows = row_params(call);
-    const int64_t blocks = b.row_blocks + plan.key_blocks;
+    const int64_t blocks = launch.row_blocks + plan.key_blocks;
     fa_status_t status = launch_blocks(backward_preprocess, blocks, kPrepareThreads, 0, stream, rows, "backward_preprocess", message);
-    if (status == FA_OK) status = b.family->launch({plan.problem, call.args, b, plan.own, rows, call, memory, stream}, message);
+    if (status == FA_OK) status = launch.family->launch({plan.problem, call.args, launch, plan.own, rows, call, memory, stream}, message);
     // The sums below read rows as backward_preprocess leaves them.
-    if (status == FA_OK && b.own_lse && (call.args.dbias || rows.dsinks)) {
+    if (status == FA_OK && launch.own_lse && (call.args.dbias || rows.dsinks)) {
         BackwardRowParams again = rows;
         again.row_blocks = rows.heads_q * rows.batch * ceil_div(rows.sequences.q.seqlen, kPaddedRows);
         again.dq = nullptr, again.dq_acc = nullptr;
@@ -186,20 +186,20 @@ fa_status_t backward(Context* context, const Plan* planned, const fa_backward_ar
     [[maybe_unused]] const rt::Range range("fa_backward");
     const BackwardPlan& plan = *static_cast<const BackwardPlan*>(planned);
     OnDevice on(*context);
-    const BackwardLaunch& b = plan.launch[tensors_of(plan.problem, *args)];
+    const BackwardLaunch& launch = plan.launch[tensors_of(plan.problem, *args)];
     rt::Stream stream;
     fa_status_t status = check_gradients(*context, plan.problem, *args, message);
     if (status == FA_OK) status = launch_checks(context, plan.problem, *args->forward, args->flags, args->stream, message);
     if (status == FA_OK) status = stream_of(context, args->flags, args->stream, &stream, message);
     if (status != FA_OK) return status;
-    const uint64_t family_at = 2 * plan.rows_bytes + b.dq_acc_bytes;
+    const uint64_t family_at = 2 * plan.rows_bytes + launch.dq_acc_bytes;
     char* memory = nullptr;
-    status = workspace(context, stream, args->workspace, family_at + b.workspace + plan.list_bytes, &memory, message);
+    status = workspace(context, stream, args->workspace, family_at + launch.workspace + plan.list_bytes, &memory, message);
     if (status != FA_OK) return status;
-    BackwardCall call{*args, plan, b, key_lists(plan.problem, memory + family_at + b.workspace)};
+    BackwardCall call{*args, plan, launch, key_lists(plan.problem, memory + family_at + launch.workspace)};
     call.delta = reinterpret_cast<float*>(memory);
     call.lse_log2 = reinterpret_cast<float*>(memory + plan.rows_bytes);
-    if (b.dq_acc_bytes && args->dq) call.dq_acc = reinterpret_cast<float*>(memory + 2 * plan.rows_bytes);
+    if (launch.dq_acc_bytes && args->dq) call.dq_acc = reinterpret_cast<float*>(memory + 2 * plan.rows_bytes);
     status = launch_lists(plan.problem, *args->forward, call.lists, stream, message);
     if (status == FA_OK) status = launch_backward(call, memory + family_at, stream, message);
     return mark_workspace(context, stream, memory, args->workspace, status, message);

@@ -91,24 +91,25 @@ fa_status_t launch_blocks(void (*kernel)(Params), int64_t blocks, int threads, i
 
 // dk and dv by the instance's kernels, and dq, which is finished where it is added up.
 fa_status_t launch_instance(const BackwardCall& call, rt::Stream stream, Message* message) {
-    const BackwardLaunch& b = call.launch;
-    const BackwardInstance& one = *b.instance;
+    const BackwardLaunch& launch = call.launch;
+    const BackwardInstance& one = *launch.instance;
     const bool by_keys = call.args.dk || call.args.dv || call.dq_acc, by_rows = call.args.dq && !call.dq_acc;
     fa_status_t status = FA_OK;
     if (one.simt_by_keys) {
         SimtBackwardParams params = simt_params(call);
-        params.parts = b.by_keys_parts;
+        params.parts = launch.by_keys_parts;
         if (by_keys)
-            status = launch_blocks(one.simt_by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, params, one.family, message);
+            status =
+                launch_blocks(one.simt_by_keys, launch.by_keys_blocks, one.threads, one.by_keys_bytes, stream, params, one.family, message);
         if (status != FA_OK || !by_rows) return status;
-        params.parts = b.by_rows_parts;
-        return launch_blocks(one.simt_by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, params, one.family, message);
+        params.parts = launch.by_rows_parts;
+        return launch_blocks(one.simt_by_rows, launch.by_rows_blocks, one.threads, one.by_rows_bytes, stream, params, one.family, message);
     }
     const MmaBackwardParams params = mma_params(call);
     if (by_keys)
-        status = launch_blocks(one.mma_by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, params, one.family, message);
+        status = launch_blocks(one.mma_by_keys, launch.by_keys_blocks, one.threads, one.by_keys_bytes, stream, params, one.family, message);
     if (status != FA_OK || !by_rows) return status;
-    return launch_blocks(one.mma_by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, params, one.family, message);
+    return launch_blocks(one.mma_by_rows, launch.by_rows_blocks, one.threads, one.by_rows_bytes, stream, params, one.family, message);
 }
 
 fa_status_t launch_portable_backward(const BackwardWork& work, Message* message) {
