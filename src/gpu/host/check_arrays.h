@@ -28,17 +28,17 @@ struct ArrayChecks {
 };
 
 // Where a sequence lies, by starts and lengths; false where these are none of so many rows, `longest` at most.
-FA_DEVICE bool find_span(const int32_t* starts, const int32_t* used, int64_t longest, int64_t total, int64_t b, Span* s) {
-    *s = {0, longest};
+FA_DEVICE bool find_span(const int32_t* starts, const int32_t* used, int64_t longest, int64_t total, int64_t b, Span* span) {
+    *span = {0, longest};
     if (starts) {
         const int64_t begin = starts[b], end = starts[b + 1];
         if (begin < 0 || end < begin || end > total || end - begin > longest) return false;
-        *s = {begin, end - begin};
+        *span = {begin, end - begin};
     }
     if (!used) return true;
     const int64_t length = used[b];
-    if (length < 0 || length > s->length) return false;
-    s->length = length;
+    if (length < 0 || length > span->length) return false;
+    span->length = length;
     return true;
 }
 
@@ -55,57 +55,57 @@ FA_DEVICE uint32_t check_pages(const Pages& pages, int64_t row, int64_t begin, i
     return bad;
 }
 
-FA_DEVICE uint32_t check_new_tokens(const ArrayChecks& x, int64_t b, int64_t row, int64_t pad) {
-    const NewTokens& f = x.fresh;
-    Span s;
-    if (!find_span(f.cu_seqlens, f.seqused, f.longest, f.total, b, &s)) return FA_BAD_LENGTH;
-    if (s.length == 0) return 0;
-    const auto has_angles = [&](int64_t begin, int64_t end) { return f.angles < 0 || (begin >= pad && end - pad <= f.angles); };
+FA_DEVICE uint32_t check_new_tokens(const ArrayChecks& checks, int64_t b, int64_t row, int64_t pad) {
+    const NewTokens& fresh = checks.fresh;
+    Span span;
+    if (!find_span(fresh.cu_seqlens, fresh.seqused, fresh.longest, fresh.total, b, &span)) return FA_BAD_LENGTH;
+    if (span.length == 0) return 0;
+    const auto has_angles = [&](int64_t begin, int64_t end) { return fresh.angles < 0 || (begin >= pad && end - pad <= fresh.angles); };
     uint32_t bad = 0;
-    if (!f.positions) {
-        const int64_t begin = x.sequences.seqused_k ? x.sequences.seqused_k[b] : pad, end = begin + s.length;
-        if (end > x.sequences.seqlen_k) return FA_BAD_LENGTH;
+    if (!fresh.positions) {
+        const int64_t begin = checks.sequences.seqused_k ? checks.sequences.seqused_k[b] : pad, end = begin + span.length;
+        if (end > checks.sequences.seqlen_k) return FA_BAD_LENGTH;
         if (!has_angles(begin, end)) bad = FA_BAD_INDEX;
-        return bad | check_pages(x.pages, row, begin, end, rt::thread(), kCheckThreads);
+        return bad | check_pages(checks.pages, row, begin, end, rt::thread(), kCheckThreads);
     }
-    for (int64_t t = rt::thread(); t < s.length; t += kCheckThreads) {
-        const int64_t slot = f.positions[b * f.positions_stride + s.begin + t];
-        if (slot < -1 || slot >= x.sequences.seqlen_k || (slot >= 0 && !has_angles(slot, slot + 1))) bad |= FA_BAD_INDEX;
-        else if (slot >= 0) bad |= check_pages(x.pages, row, slot, slot + 1, 0, 1);
+    for (int64_t t = rt::thread(); t < span.length; t += kCheckThreads) {
+        const int64_t slot = fresh.positions[b * fresh.positions_stride + span.begin + t];
+        if (slot < -1 || slot >= checks.sequences.seqlen_k || (slot >= 0 && !has_angles(slot, slot + 1))) bad |= FA_BAD_INDEX;
+        else if (slot >= 0) bad |= check_pages(checks.pages, row, slot, slot + 1, 0, 1);
     }
     return bad;
 }
 
-FA_DEVICE uint32_t check_list(const ArrayChecks& x, const ListSource& list) {
+FA_DEVICE uint32_t check_list(const ArrayChecks& checks, const ListSource& list) {
     if (list.count && (*list.count < 0 || *list.count > list.most)) return FA_BAD_INDEX;
     uint32_t bad = 0;
     for (int64_t e = rt::thread(); list.entries && e < list.length(); e += kCheckThreads) {
         const int64_t entry = list.entries[e * list.step];
-        if (entry < -1 || entry >= x.list_entries) bad = FA_BAD_INDEX;
+        if (entry < -1 || entry >= checks.list_entries) bad = FA_BAD_INDEX;
     }
     return bad;
 }
 
-FA_DEVICE uint32_t check_lists(const ArrayChecks& x, int64_t b, const Span& q) {
-    if ((!x.lists.entries[0] && !x.lists.entries[1]) || q.length == 0) return 0;
-    if (q.begin % x.list_rows != 0) return FA_BAD_LENGTH;
+FA_DEVICE uint32_t check_lists(const ArrayChecks& checks, int64_t b, const Span& q) {
+    if ((!checks.lists.entries[0] && !checks.lists.entries[1]) || q.length == 0) return 0;
+    if (q.begin % checks.list_rows != 0) return FA_BAD_LENGTH;
     uint32_t bad = 0;
-    const int64_t outer = x.sequences.q.packed() ? 0 : b;
-    for (int64_t h = 0; h < x.list_heads; h++)
-        for (int64_t block = q.begin / x.list_rows; block < ceil_div(q.begin + q.length, x.list_rows); block++)
-            for (int full = 0; full < 2; full++) bad |= check_list(x, list_source(x.lists, outer, h, block, full));
+    const int64_t outer = checks.sequences.q.packed() ? 0 : b;
+    for (int64_t h = 0; h < checks.list_heads; h++)
+        for (int64_t block = q.begin / checks.list_rows; block < ceil_div(q.begin + q.length, checks.list_rows); block++)
+            for (int full = 0; full < 2; full++) bad |= check_list(checks, list_source(checks.lists, outer, h, block, full));
     return bad;
 }
 
 // A row's intervals ascend and lie apart.
-FA_DEVICE uint32_t check_ranges(const ArrayChecks& x, int64_t b, const Span& q) {
-    if (!x.ranges.pairs) return 0;
+FA_DEVICE uint32_t check_ranges(const ArrayChecks& checks, int64_t b, const Span& q) {
+    if (!checks.ranges.pairs) return 0;
     uint32_t bad = 0;
-    for (int64_t i = rt::thread(); i < q.length * x.heads; i += kCheckThreads) {
-        const int64_t row = x.ranges.rows.index(b, q.begin + i / x.heads, i % x.heads);
+    for (int64_t i = rt::thread(); i < q.length * checks.heads; i += kCheckThreads) {
+        const int64_t row = checks.ranges.rows.index(b, q.begin + i / checks.heads, i % checks.heads);
         int64_t last = INT64_MIN;
-        for (int64_t t = 0; t < x.ranges.max; t++) {
-            const int32_t* const pair = x.ranges.pairs + 2 * (row + t * x.ranges.interval);
+        for (int64_t t = 0; t < checks.ranges.max; t++) {
+            const int32_t* const pair = checks.ranges.pairs + 2 * (row + t * checks.ranges.interval);
             if (pair[0] >= pair[1]) continue;
             if (pair[0] < last) bad = FA_BAD_INDEX;
             last = pair[1];
@@ -115,35 +115,37 @@ FA_DEVICE uint32_t check_ranges(const ArrayChecks& x, int64_t b, const Span& q) 
 }
 
 // A block for each sequence.
-FA_KERNEL void FA_BOUNDS(kCheckThreads, 1) check_arrays(FA_PARAM ArrayChecks x) {
+FA_KERNEL void FA_BOUNDS(kCheckThreads, 1) check_arrays(FA_PARAM ArrayChecks checks) {
     rt::wait_for_predecessor();
     rt::release_successor();
     const int64_t b = rt::block();
-    const SequenceTable& t = x.sequences;
+    const SequenceTable& sequences = checks.sequences;
     Span q{}, k{};
-    const bool lengths = find_span(t.q.cu_seqlens, t.q.seqused, t.q.seqlen, t.q.total, b, &q) &&
-                         find_span(t.cu_seqlens_k, t.seqused_k, t.seqlen_k, t.total_k, b, &k);
-    const int64_t pad = t.leftpad_k ? t.leftpad_k[b] : 0, row = t.kv_batch_idx ? t.kv_batch_idx[b] : b;
+    const bool lengths = find_span(sequences.q.cu_seqlens, sequences.q.seqused, sequences.q.seqlen, sequences.q.total, b, &q) &&
+                         find_span(sequences.cu_seqlens_k, sequences.seqused_k, sequences.seqlen_k, sequences.total_k, b, &k);
+    const int64_t pad = sequences.leftpad_k ? sequences.leftpad_k[b] : 0, row = sequences.kv_batch_idx ? sequences.kv_batch_idx[b] : b;
     uint32_t bad = 0;
     if (!lengths || pad < 0 || pad > k.length) bad = FA_BAD_LENGTH;
-    else if (row < 0 || row >= t.kv_sequences) bad = FA_BAD_INDEX;
-    else if (x.appends) bad = check_new_tokens(x, b, row, pad);
-    else bad = check_pages(x.pages, row, pad, k.length, rt::thread(), kCheckThreads) | check_lists(x, b, q) | check_ranges(x, b, q);
-    if (bad) rt::atomic_or(x.status, bad);
+    else if (row < 0 || row >= sequences.kv_sequences) bad = FA_BAD_INDEX;
+    else if (checks.appends) bad = check_new_tokens(checks, b, row, pad);
+    else
+        bad = check_pages(checks.pages, row, pad, k.length, rt::thread(), kCheckThreads) | check_lists(checks, b, q) |
+              check_ranges(checks, b, q);
+    if (bad) rt::atomic_or(checks.status, bad);
 }
 
 inline ArrayChecks array_checks(const Problem& problem, const fa_forward_args_t& args) {
-    ArrayChecks x{};
-    x.status = args.device_status;
-    x.sequences = sequence_table(problem, args);
-    x.pages = pages_of(problem, args.page_table);
-    x.ranges = key_ranges(problem, args);
-    x.heads = x.ranges.rows.head == 0 ? 1 : problem.d.heads_q;
-    x.lists = list_table(problem, args);
-    x.list_heads = problem.d.list_stride[1] == 0 && problem.d.list_count_stride[1] == 0 ? 1 : problem.d.list_heads;
-    x.list_rows = problem.d.list_rows;
-    x.list_entries = problem.slots() ? problem.d.num_pages * problem.d.page_size : ceil_div(problem.d.seqlen_k, problem.d.list_keys);
-    return x;
+    ArrayChecks checks{};
+    checks.status = args.device_status;
+    checks.sequences = sequence_table(problem, args);
+    checks.pages = pages_of(problem, args.page_table);
+    checks.ranges = key_ranges(problem, args);
+    checks.heads = checks.ranges.rows.head == 0 ? 1 : problem.d.heads_q;
+    checks.lists = list_table(problem, args);
+    checks.list_heads = problem.d.list_stride[1] == 0 && problem.d.list_count_stride[1] == 0 ? 1 : problem.d.list_heads;
+    checks.list_rows = problem.d.list_rows;
+    checks.list_entries = problem.slots() ? problem.d.num_pages * problem.d.page_size : ceil_div(problem.d.seqlen_k, problem.d.list_keys);
+    return checks;
 }
 inline ArrayChecks array_checks(const Problem& problem, const fa_append_kv_args_t& args) {
     fa_forward_args_t of_cache{};
@@ -151,19 +153,19 @@ inline ArrayChecks array_checks(const Problem& problem, const fa_append_kv_args_
     of_cache.seqused_k = args.seqused_k;
     of_cache.leftpad_k = args.leftpad_k;
     of_cache.kv_batch_idx = args.kv_batch_idx;
-    ArrayChecks x{};
-    x.status = args.device_status;
-    x.sequences = sequence_table(problem, of_cache);
-    x.pages = pages_of(problem, args.page_table);
-    x.appends = true;
-    x.fresh = {args.cu_seqlens_new,
-               args.seqused_new,
-               args.positions,
-               args.seqlen_new,
-               args.total_new,
-               args.cu_seqlens_new ? 0 : args.seqlen_new,
-               args.cos ? args.max_position : -1};
-    return x;
+    ArrayChecks checks{};
+    checks.status = args.device_status;
+    checks.sequences = sequence_table(problem, of_cache);
+    checks.pages = pages_of(problem, args.page_table);
+    checks.appends = true;
+    checks.fresh = {args.cu_seqlens_new,
+                    args.seqused_new,
+                    args.positions,
+                    args.seqlen_new,
+                    args.total_new,
+                    args.cu_seqlens_new ? 0 : args.seqlen_new,
+                    args.cos ? args.max_position : -1};
+    return checks;
 }
 
 }  // namespace gpu
