@@ -16,15 +16,15 @@ constexpr int64_t kCopyRows = 128;
 Bf16Copy bf16_copy(int32_t dtype, const RowStrides& strides, int64_t sequences, int64_t rows, int64_t heads, int64_t dim,
                    const Factors& factors, bool has_factors) {
     constexpr double most = double(int64_t(1) << 29);  // dims: a copy of a GiB
-    Bf16Copy x{};
-    if ((dtype == FA_BF16 && !has_factors) || double(sequences) * double(rows) * double(heads * dim) > most) return x;
-    x.strides = strides;
-    x.rows = uint32_t(rows), x.heads = uint32_t(heads), x.parts = uint32_t(dim / (is_block_type(dtype) ? 16 : 8));
-    x.total = uint32_t(sequences * rows * heads) * x.parts;
-    x.dtype = dtype;
-    x.dim = int32_t(dim);
-    x.factors = factors;
-    return x;
+    Bf16Copy copy{};
+    if ((dtype == FA_BF16 && !has_factors) || double(sequences) * double(rows) * double(heads * dim) > most) return copy;
+    copy.strides = strides;
+    copy.rows = uint32_t(rows), copy.heads = uint32_t(heads), copy.parts = uint32_t(dim / (is_block_type(dtype) ? 16 : 8));
+    copy.total = uint32_t(sequences * rows * heads) * copy.parts;
+    copy.dtype = dtype;
+    copy.dim = int32_t(dim);
+    copy.factors = factors;
+    return copy;
 }
 Bf16Copies bf16_copies(const Problem& problem) {
     const fa_attention_desc_t& d = problem.d;
@@ -61,28 +61,30 @@ bool may_copy(const Problem& problem) {
 
 // The call that reads copies.
 Problem copied_problem(const Problem& problem, const Bf16Copies& copies) {
-    Problem w = problem;
-    int32_t* const dtypes[] = {&w.d.k_dtype, &w.d.v_dtype, &w.d.q_dtype};
-    int64_t* const strides[] = {w.d.k_stride, w.d.v_stride, w.d.q_stride};
+    Problem copied = problem;
+    int32_t* const dtypes[] = {&copied.d.k_dtype, &copied.d.v_dtype, &copied.d.q_dtype};
+    int64_t* const strides[] = {copied.d.k_stride, copied.d.v_stride, copied.d.q_stride};
     for (int i = 0; i < 3; i++) {
-        const Bf16Copy& x = copies.tensor[i];
-        if (x.total == 0) continue;
-        const int64_t dim = x.dim, dense[] = {x.rows * (x.heads * dim), x.heads * dim, dim, 1};
+        const Bf16Copy& copy = copies.tensor[i];
+        if (copy.total == 0) continue;
+        const int64_t dim = copy.dim, dense[] = {copy.rows * (copy.heads * dim), copy.heads * dim, dim, 1};
         *dtypes[i] = FA_BF16;
         memcpy(strides[i], dense, sizeof dense);
     }
-    w.d.operands &= ~(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT);
-    w.d.k_descale_dtype = w.d.v_descale_dtype = FA_F32;
-    for (int64_t* const block : {w.d.k_descale_block, w.d.v_descale_block}) block[0] = 1, block[1] = max_of(w.d.dim_qk, w.d.dim_v);
-    for (int64_t* const stride : {w.d.k_descale_stride, w.d.v_descale_stride}) memset(stride, 0, sizeof w.d.k_descale_stride);
-    w.options = options_of(w.d);
-    return w;
+    copied.d.operands &= ~(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT);
+    copied.d.k_descale_dtype = copied.d.v_descale_dtype = FA_F32;
+    for (int64_t* const block : {copied.d.k_descale_block, copied.d.v_descale_block})
+        block[0] = 1, block[1] = max_of(copied.d.dim_qk, copied.d.dim_v);
+    for (int64_t* const stride : {copied.d.k_descale_stride, copied.d.v_descale_stride})
+        memset(stride, 0, sizeof copied.d.k_descale_stride);
+    copied.options = options_of(copied.d);
+    return copied;
 }
 
 bool is_bf16(const fa_attention_desc_t& d) { return d.q_dtype == FA_BF16 && d.k_dtype == FA_BF16 && d.v_dtype == FA_BF16; }
 
 // Makes copies at `memory`, and args of those that read them.
-fa_status_t launch_copies(const Problem& problem, Bf16Copies x, const fa_forward_args_t& args, char* memory, fa_forward_args_t* copied,
+fa_status_t launch_copies(const Problem& problem, Bf16Copies copies, const fa_forward_args_t& args, char* memory, fa_forward_args_t* copied,
                           rt::Stream stream, Message* message) {
     const void* const from[] = {args.k, args.v, args.q};
     const void** const to[] = {&copied->k, &copied->v, &copied->q};
@@ -91,19 +93,19 @@ fa_status_t launch_copies(const Problem& problem, Bf16Copies x, const fa_forward
     int64_t blocks = 0;
     *copied = args;
     for (int i = 0; i < 3; i++) {
-        Bf16Copy& t = x.tensor[i];
-        if (t.total == 0) continue;
-        t.from = from[i];
+        Bf16Copy& copy = copies.tensor[i];
+        if (copy.total == 0) continue;
+        copy.from = from[i];
         if (i < 2)
-            t.factors.factor = operand(problem, i ? FA_OPERAND_V_DESCALE : FA_OPERAND_K_DESCALE, i ? args.v_descale : args.k_descale);
-        if (i < 2) t.factors.shift = operand(problem, i ? FA_OPERAND_V_SHIFT : FA_OPERAND_K_SHIFT, i ? args.v_shift : args.k_shift);
-        t.to = reinterpret_cast<uint16_t*>(memory);
-        t.seqused = i < 2 && own ? operand(problem, FA_OPERAND_SEQUSED_K, args.seqused_k) : nullptr;
+            copy.factors.factor = operand(problem, i ? FA_OPERAND_V_DESCALE : FA_OPERAND_K_DESCALE, i ? args.v_descale : args.k_descale);
+        if (i < 2) copy.factors.shift = operand(problem, i ? FA_OPERAND_V_SHIFT : FA_OPERAND_K_SHIFT, i ? args.v_shift : args.k_shift);
+        copy.to = reinterpret_cast<uint16_t*>(memory);
+        copy.seqused = i < 2 && own ? operand(problem, FA_OPERAND_SEQUSED_K, args.seqused_k) : nullptr;
         *to[i] = memory;
-        memory += t.bytes();
-        blocks += t.blocks();
+        memory += copy.bytes();
+        blocks += copy.blocks();
     }
-    return launched(message, rt::launch(copy_as_bf16, blocks, kCopyThreads, 0, stream, x), "copy_as_bf16");
+    return launched(message, rt::launch(copy_as_bf16, blocks, kCopyThreads, 0, stream, copies), "copy_as_bf16");
 }
 
 }  // namespace
