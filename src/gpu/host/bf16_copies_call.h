@@ -81,7 +81,7 @@ Problem copied_problem(const Problem& problem, const Bf16Copies& copies) {
     return copied;
 }
 
-bool is_bf16(const fa_attention_desc_t& d) { return d.q_dtype == FA_BF16 && d.k_dtype == FA_BF16 && d.v_dtype == FA_BF16; }
+bool is_bf16(const fa_attention_desc_t& desc) { return desc.q_dtype == FA_BF16 && desc.k_dtype == FA_BF16 && desc.v_dtype == FA_BF16; }
 
 // Makes copies at `memory`, and args of those that read them.
 fa_status_t launch_copies(const Problem& problem, Bf16Copies copies, const fa_forward_args_t& args, char* memory, fa_forward_args_t* copied,

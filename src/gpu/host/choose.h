@@ -70,19 +70,19 @@ StoredFormat stored_format(const Problem& problem) {
 
 bool is_fp8(int32_t dtype) { return dtype == FA_E4M3 || dtype == FA_E5M2; }
 // Do mma kernels widen a q of 8 bits, as they do k and v?
-bool widens_q(const rt::Device& device, const fa_attention_desc_t& d) {
-    return device.matrix == MatrixUnit::mma_sync && is_fp8(d.q_dtype) && is_byte_type(d.k_dtype);
+bool widens_q(const rt::Device& device, const fa_attention_desc_t& desc) {
+    return device.matrix == MatrixUnit::mma_sync && is_fp8(desc.q_dtype) && is_byte_type(desc.k_dtype);
 }
 
 // The type that mma kernels compute with: q's, or f16 where it has 8 bits or, by permission, bf16, where with q's there are none for such a
 // k. Not where probabilities are an output: those are computed from q itself, and would not be these.
-int32_t mma_type(const rt::Device& device, const fa_attention_desc_t& d) {
-    if (widens_q(device, d)) return FA_F16;
-    const bool finer =
-        d.q_dtype == FA_F32 ? d.k_dtype == FA_BF16 || is_scaled_type(d.k_dtype) : d.q_dtype == FA_F16 && d.k_dtype == FA_BF16;
+int32_t mma_type(const rt::Device& device, const fa_attention_desc_t& desc) {
+    if (widens_q(device, desc)) return FA_F16;
+    const bool finer = desc.q_dtype == FA_F32 ? desc.k_dtype == FA_BF16 || is_scaled_type(desc.k_dtype)
+                                              : desc.q_dtype == FA_F16 && desc.k_dtype == FA_BF16;
     const bool rounds =
-        finer && d.precision == FA_PRECISION_NATIVE && device.matrix == MatrixUnit::mma_sync && !(d.operands & FA_OPERAND_SCORES);
-    return rounds ? int32_t(FA_BF16) : d.q_dtype;
+        finer && desc.precision == FA_PRECISION_NATIVE && device.matrix == MatrixUnit::mma_sync && !(desc.operands & FA_OPERAND_SCORES);
+    return rounds ? int32_t(FA_BF16) : desc.q_dtype;
 }
 
 // The mma kernels that a device has for a type of q, beside k and v of such types.

@@ -34,9 +34,9 @@ namespace gpu {
 namespace {
 
 // What a plan counts on: the device without the multiprocessors that the call leaves free. Two remain, which a cluster needs.
-rt::Device unreserved(const rt::Device& device, const fa_attention_desc_t& d) {
+rt::Device unreserved(const rt::Device& device, const fa_attention_desc_t& desc) {
     rt::Device o = device;
-    o.multiprocessors = max_of(device.multiprocessors - d.reserve_units, min_of(device.multiprocessors, 2));
+    o.multiprocessors = max_of(device.multiprocessors - desc.reserve_units, min_of(device.multiprocessors, 2));
     return o;
 }
 
@@ -191,9 +191,9 @@ void set_dropout_state(const Problem& problem, const fa_forward_args_t& args, Dr
 // Must scores leave the product in natural units?
 bool needs_score_mod(const Problem& problem) { return problem.has_score_mod() || !(problem.d.scale > 0 && plain_scale(problem.d.scale)); }
 
-void set_factor(const fa_attention_desc_t& d, bool score_mod, SimtProductParams* params) {
+void set_factor(const fa_attention_desc_t& desc, bool score_mod, SimtProductParams* params) {
     params->score_mod = score_mod;
-    params->factor = score_factor(score_mod ? d.scale : d.scale * kLog2e);
+    params->factor = score_factor(score_mod ? desc.scale : desc.scale * kLog2e);
 }
 void set_product(const Problem& problem, SimtProductParams* params) {
     const fa_attention_desc_t& d = problem.d;
