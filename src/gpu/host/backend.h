@@ -43,31 +43,31 @@ fa_status_t check_device(int32_t device, Message* message) {
 fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* message) {
     const fa_status_t status = check_device(device, message);
     if (status != FA_OK) return status;
-    rt::Device d;
-    const rt::Status s = rt::describe(device, &d);
+    rt::Device properties;
+    const rt::Status s = rt::describe(device, &properties);
     if (s != rt::kSuccess) return device_failed(message, s, "reading the device's properties");
-    info->compute_units = d.multiprocessors;
-    info->memory_bytes = d.memory;
-    snprintf(info->name, sizeof info->name, "%s", d.name);
-    snprintf(info->arch, sizeof info->arch, "%s", d.arch);
+    info->compute_units = properties.multiprocessors;
+    info->memory_bytes = properties.memory;
+    snprintf(info->name, sizeof info->name, "%s", properties.name);
+    snprintf(info->arch, sizeof info->arch, "%s", properties.arch);
     return FA_OK;
 }
 
 fa_status_t create(const Host* host, const fa_create_info_t* info, Context** context, Message* message) {
     const fa_status_t status = check_device(info->device, message);
     if (status != FA_OK) return status;
-    rt::Device d;
-    rt::Status s = rt::describe(info->device, &d);
+    rt::Device properties;
+    rt::Status s = rt::describe(info->device, &properties);
     if (s != rt::kSuccess) return device_failed(message, s, "reading the device's properties");
     OnDevice on(info->device, *host);
     s = rt::find_code();
     if constexpr (rt::kArchKernels)
-        if (s == rt::kSuccess) s = find_arch_driver(*host, &d);
+        if (s == rt::kSuccess) s = find_arch_driver(*host, &properties);
     if (rt::out_of_memory(s)) return device_failed(message, s, "loading the kernels");
     if (s != rt::kSuccess) {
         rt::clear_error();
-        return fail(message, FA_BACKEND_INCOMPATIBLE, "this build of the %s backend has no code for %s (%s): %s", rt::kName, d.name, d.arch,
-                    rt::text(s));
+        return fail(message, FA_BACKEND_INCOMPATIBLE, "this build of the %s backend has no code for %s (%s): %s", rt::kName,
+                    properties.name, properties.arch, rt::text(s));
     }
     Context* made = static_cast<Context*>(host->allocate(sizeof(Context), 64));
     if (!made) return fail(message, FA_OUT_OF_MEMORY, "no memory for a %s handle", rt::kName);
@@ -77,7 +77,7 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
     made->host_memory = info->memory == FA_MEMORY_HOST;
     made->stream = static_cast<rt::Stream>(info->stream);
     made->owner = rt::stream_owner();
-    made->properties = d;
+    made->properties = properties;
     rt::Stream stream;
     const fa_status_t owned = stream_of(made, 0, nullptr, &stream, message);
     if (owned == FA_OK) *context = made;
@@ -182,33 +182,33 @@ fa_status_t synchronize(Context* context, uint32_t flags, void* stream, Message*
 }
 
 constexpr Backend backend_table() {
-    Backend b{};
-    b.abi = kBackendAbi;
-    b.id = rt::kBackend;
-    b.name = rt::kName;
-    b.usable = usable;
-    b.device_count = device_count;
-    b.device_info = device_info;
-    b.create = create;
-    b.destroy = destroy;
-    b.set = set;
-    b.get = get;
-    b.plan_bytes = sizeof(AnyPlan);
-    b.plan = plan;
-    b.explain = explain;
-    b.prepare = rt::kLoadsWhenUsed ? prepare : nullptr;
-    b.forward = forward;
-    b.backward = backward;
-    b.merge = merge;
-    b.append_kv = append_kv;
-    b.rotary = rotary;
-    b.allocate = allocate;
-    b.release = release;
-    b.copy = copy;
-    b.synchronize = synchronize;
-    b.copy_async = copy_async;
-    b.convert = convert;
-    return b;
+    Backend table{};
+    table.abi = kBackendAbi;
+    table.id = rt::kBackend;
+    table.name = rt::kName;
+    table.usable = usable;
+    table.device_count = device_count;
+    table.device_info = device_info;
+    table.create = create;
+    table.destroy = destroy;
+    table.set = set;
+    table.get = get;
+    table.plan_bytes = sizeof(AnyPlan);
+    table.plan = plan;
+    table.explain = explain;
+    table.prepare = rt::kLoadsWhenUsed ? prepare : nullptr;
+    table.forward = forward;
+    table.backward = backward;
+    table.merge = merge;
+    table.append_kv = append_kv;
+    table.rotary = rotary;
+    table.allocate = allocate;
+    table.release = release;
+    table.copy = copy;
+    table.synchronize = synchronize;
+    table.copy_async = copy_async;
+    table.convert = convert;
+    return table;
 }
 constexpr Backend kBackendTable = backend_table();
 

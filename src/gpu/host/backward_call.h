@@ -110,16 +110,16 @@ void explain_backward(const Context& context, const BackwardPlan& plan, char* te
 }
 
 fa_status_t check_gradients(const Context& context, const Problem& problem, const fa_backward_args_t& args, Message* message) {
-    const fa_forward_args_t& f = *args.forward;
+    const fa_forward_args_t& forward = *args.forward;
     const int64_t queries = problem.d.batch == 0 ? 0 : problem.packed_q() ? problem.d.total_q : problem.d.seqlen_q;
     const int64_t keys = problem.d.batch == 0 ? 0 : problem.packed_k() ? problem.d.total_k : problem.d.seqlen_k;
     const struct {
         const void* pointer;
         const char* name;
         int64_t rows;
-    } tensors[] = {{f.q, "q", queries},      {f.k, "k", keys},        {f.v, "v", keys},
-                   {f.o, "o", queries},      {f.lse, "lse", queries}, {args.dout, "dout", queries},
-                   {args.dq, "dq", queries}, {args.dk, "dk", keys},   {args.dv, "dv", keys}};
+    } tensors[] = {{forward.q, "q", queries}, {forward.k, "k", keys},        {forward.v, "v", keys},
+                   {forward.o, "o", queries}, {forward.lse, "lse", queries}, {args.dout, "dout", queries},
+                   {args.dq, "dq", queries},  {args.dk, "dk", keys},         {args.dv, "dv", keys}};
     for (const auto& t : tensors) {
         const fa_status_t status = t.rows > 0 ? check_pointer(context, t.pointer, t.name, message) : FA_OK;
         if (status != FA_OK) return status;
@@ -171,11 +171,11 @@ fa_status_t launch_backward(const BackwardCall& call, void* memory, rt::Stream s
 }
 
 Tensors tensors_of(const Problem& problem, const fa_backward_args_t& args) {
-    const fa_forward_args_t& f = *args.forward;
+    const fa_forward_args_t& forward = *args.forward;
     const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
     const int64_t dout_bytes = (args.dout_stride[0] | args.dout_stride[1] | args.dout_stride[2]) * type_bytes(problem.d.q_dtype);
-    const uintptr_t all = address(f.q) | address(f.k) | address(f.v) | address(f.o) | address(args.dout) | address(args.dq) |
-                          address(args.dk) | address(args.dv) | uintptr_t(dout_bytes);
+    const uintptr_t all = address(forward.q) | address(forward.k) | address(forward.v) | address(forward.o) | address(args.dout) |
+                          address(args.dq) | address(args.dk) | address(args.dv) | uintptr_t(dout_bytes);
     if (all % 16 != 0) return kAnyTensors;
     for (const BackwardFamily* const family : backward_families().list)
         if (family && family->reads && family->reads(problem, args)) return kTmaTensors;

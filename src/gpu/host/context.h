@@ -35,9 +35,9 @@ namespace {
 
 // What a plan counts on: the device without the multiprocessors that the call leaves free. Two remain, which a cluster needs.
 rt::Device unreserved(const rt::Device& device, const fa_attention_desc_t& desc) {
-    rt::Device o = device;
-    o.multiprocessors = max_of(device.multiprocessors - desc.reserve_units, min_of(device.multiprocessors, 2));
-    return o;
+    rt::Device rest = device;
+    rest.multiprocessors = max_of(device.multiprocessors - desc.reserve_units, min_of(device.multiprocessors, 2));
+    return rest;
 }
 
 // ---- what calls have in common

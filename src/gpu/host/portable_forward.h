@@ -89,8 +89,8 @@ void set_mma_forward(const Problem& problem, int rows, bool gathers, const Split
 
 // Dies that each take an equal share of neighbouring blocks, so that a head's keys and values come to one second-level cache; 1: blocks go
 // where they come to. With a causal mask a part of a head may be its long tiles or its short ones: heads stay whole there.
-int dies_of(const rt::Device& d, const Problem& problem, int64_t blocks) {
-    const int all = rt::dies(d);
+int dies_of(const rt::Device& device, const Problem& problem, int64_t blocks) {
+    const int all = rt::dies(device);
     return blocks % all || (problem.causal() && problem.d.batch * problem.kv_heads % all) ? 1 : all;
 }
 
@@ -217,18 +217,18 @@ void set_mma_forward_tensors(const Problem& problem, const MmaPlan& own, const f
     params->v.width = width(args.k_tail, d.k_tail_stride, d.dim_tail, d.k_tail_dtype);
 }
 
-FactorPieces factor_pieces(const Factors& f, int64_t dim) {
-    if (!f.factor) return {};
-    const int64_t size = type_bytes(f.dtype), bytes = ceil_div(dim, f.block[1]) * size;
-    const int64_t bits = int64_t(reinterpret_cast<uintptr_t>(f.factor) | reinterpret_cast<uintptr_t>(f.shift)) |
-                         (f.stride[0] | f.stride[1] | f.stride[2]) * size | bytes | 16;
+FactorPieces factor_pieces(const Factors& factors, int64_t dim) {
+    if (!factors.factor) return {};
+    const int64_t size = type_bytes(factors.dtype), bytes = ceil_div(dim, factors.block[1]) * size;
+    const int64_t bits = int64_t(reinterpret_cast<uintptr_t>(factors.factor) | reinterpret_cast<uintptr_t>(factors.shift)) |
+                         (factors.stride[0] | factors.stride[1] | factors.stride[2]) * size | bytes | 16;
     return {int32_t(bytes), int32_t(bits & -bits), int32_t(size)};
 }
 
 // Are its values numbers times factors and something else besides, or are there two factors for 32 dims? See mma/cache/scaled.h.
-uint32_t scaled_features(int32_t dtype, const Factors& f, uint32_t offsets, uint32_t halves) {
-    if (is_block_type(dtype) ? block_format(dtype).has_min : f.shift != nullptr) return offsets;
-    return f.factor && f.block[1] == kBlockDims / 2 ? halves : 0;
+uint32_t scaled_features(int32_t dtype, const Factors& factors, uint32_t offsets, uint32_t halves) {
+    if (is_block_type(dtype) ? block_format(dtype).has_min : factors.shift != nullptr) return offsets;
+    return factors.factor && factors.block[1] == kBlockDims / 2 ? halves : 0;
 }
 
 // The instance's kernel.
