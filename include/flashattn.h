@@ -230,8 +230,9 @@ FA_API fa_status_t fa_device_info(int32_t backend, int32_t device, fa_device_inf
 /* Parameters and facts of a handle. None of them changes what is computed. FA_PARAM_MAX_ISA and FA_PARAM_COUNT_WORK can change its
  * rounding. The number of threads and the pool change no bit. */
 enum {
-    FA_PARAM_THREADS = 1,     /* CPU threads, including the caller's, with any pool; 0: the smaller of OpenMP's maximum
-                                 (OMP_NUM_THREADS, omp_set_num_threads) and the number of CPUs that the calling thread may use */
+    FA_PARAM_THREADS = 1,     /* CPU threads, including the caller's, with any pool; 0: the number of CPUs that the calling
+                                 thread may use and, except for FA_POOL_CALLER, at most OpenMP's maximum (OMP_NUM_THREADS,
+                                 omp_set_num_threads) */
     FA_PARAM_MAX_ISA = 2,     /* FA_ISA_…: highest instruction set to use; 0: the best one. If the CPU lacks it: FA_UNSUPPORTED */
     FA_PARAM_LOG_LEVEL = 3,   /* FA_LOG_… */
     FA_PARAM_COUNT_WORK = 4,  /* 1: forward calls count work and memory traffic into the FA_STAT_ figures (CPU backend). Counted
@@ -758,8 +759,8 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
  * The CPU backend gives the same bits every time, for any number of threads. A GPU does so under FA_DETERMINISTIC.
  *
  * Strides of the gradients. All zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
- * dimension of stride 0 and over repeats (bias_period). It is not written if batch, rows or keys are 0. Otherwise its elements must
- * be distinct. If k or v is broadcast by a stride of 0, dk and dv need their own strides. */
+ * dimension of stride 0 and over repeats (bias_period). If batch, rows or keys are 0, it is not written. If none is 0, no two of its
+ * sums may share an address. If k or v is broadcast by a stride of 0, dk and dv need their own strides. */
 typedef struct fa_backward_args_s {
     uint32_t struct_size;
     uint32_t flags;                   /* FA_ARGS_STREAM, FA_BACKWARD_ACCUMULATE */

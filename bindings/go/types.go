@@ -227,8 +227,9 @@ type Param int32
 
 // Parameters are set and read; facts and figures are read.
 const (
-	// ParamThreads: CPU threads, including the caller's, with any pool; 0: the smaller of OpenMP's maximum
-	// (OMP_NUM_THREADS, omp_set_num_threads) and the number of CPUs that the calling thread may use
+	// ParamThreads: CPU threads, including the caller's, with any pool; 0: the number of CPUs that the calling
+	// thread may use and, except for FA_POOL_CALLER, at most OpenMP's maximum (OMP_NUM_THREADS,
+	// omp_set_num_threads)
 	ParamThreads Param = C.FA_PARAM_THREADS
 	// ParamMaxISA: FA_ISA_…: highest instruction set to use; 0: the best one. If the CPU lacks it: FA_UNSUPPORTED
 	ParamMaxISA Param = C.FA_PARAM_MAX_ISA

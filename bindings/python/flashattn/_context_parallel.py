@@ -86,8 +86,8 @@ class context_parallel:
         self._inside = threading.Lock()
 
     def rows(self, length: int | Sequence[int] | torch.Tensor) -> torch.Tensor:
-        """Numbers of this process's rows, in the order of its tensors, as int64. length: of a sequence; or cu_seqlens of packed
-        ones, whose rows are numbered through."""
+        """The numbers that this process's rows have in the whole, in the order of its tensors, as int64. length: rows of a whole
+        sequence, or cu_seqlens of packed sequences, which are numbered as one tensor."""
         if isinstance(length, torch.Tensor):
             length = length.tolist() if length.ndim else int(length)
         if isinstance(length, int):
@@ -100,7 +100,7 @@ class context_parallel:
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
 
     def shard(self, x: torch.Tensor, dim: int, cu_seqlens: Sequence[int] | torch.Tensor | None = None) -> torch.Tensor:
-        """This process's rows of x, which has all along dim."""
+        """This process's rows of x. x has the rows of all processes along dim."""
         return x.index_select(dim, self.rows(x.shape[dim] if cu_seqlens is None else cu_seqlens).to(x.device))
 
     @_KEYWORDS.listed

@@ -130,8 +130,8 @@ class MultiheadAttention(nn.Module):
         self.output = nn.Linear(width, width, bias)
 
     def forward(self, x: torch.Tensor, context: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
-        """x: (batch, rows, width), or packed (total, width) with cu_seqlens_q and cu_seqlens_k. context: (batch, keys, width), or
-        packed, that keys and values come from; None: x itself. options: keywords of `attention`, such as causal="top-left"."""
+        """x: (batch, rows, width), or packed (total, width) with cu_seqlens_q and cu_seqlens_k. context: the rows
+        that keys and values come from, (batch, keys, width) or packed; None: x itself. options: keywords of `attention`, such as causal="top-left"."""
         context = x if context is None else context
         q = self.query(x).unflatten(-1, (self.heads, self.dim))
         k = self.key(context).unflatten(-1, (self.heads_kv, self.dim))

@@ -73,8 +73,9 @@ pub const FA_LOG_INFO: i32 = 2;
 /// one line a call
 pub const FA_LOG_DEBUG: i32 = 3;
 
-/// CPU threads, including the caller's, with any pool; 0: the smaller of OpenMP's maximum
-/// (OMP_NUM_THREADS, omp_set_num_threads) and the number of CPUs that the calling thread may use
+/// CPU threads, including the caller's, with any pool; 0: the number of CPUs that the calling
+/// thread may use and, except for FA_POOL_CALLER, at most OpenMP's maximum (OMP_NUM_THREADS,
+/// omp_set_num_threads)
 pub const FA_PARAM_THREADS: i32 = 1;
 /// FA_ISA_…: highest instruction set to use; 0: the best one. If the CPU lacks it: FA_UNSUPPORTED
 pub const FA_PARAM_MAX_ISA: i32 = 2;
@@ -705,8 +706,8 @@ pub struct fa_forward_args_t {
 /// The CPU backend gives the same bits every time, for any number of threads. A GPU does so under FA_DETERMINISTIC.
 ///
 /// Strides of the gradients. All zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
-/// dimension of stride 0 and over repeats (bias_period). It is not written if batch, rows or keys are 0. Otherwise its elements must
-/// be distinct. If k or v is broadcast by a stride of 0, dk and dv need their own strides.
+/// dimension of stride 0 and over repeats (bias_period). If batch, rows or keys are 0, it is not written. If none is 0, no two of its
+/// sums may share an address. If k or v is broadcast by a stride of 0, dk and dv need their own strides.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fa_backward_args_t {
