@@ -14,7 +14,7 @@ struct Refusal {
     bool final;  // would every other family say the same?
 };
 
-// False, so that a condition reads `return refuse(r, …)`.
+// False, so that a condition reads `return refuse(refusal, …)`.
 __attribute__((format(printf, 2, 3))) static inline bool refuse(Refusal* refusal, const char* format, ...) {
     if (!refusal) return false;
     va_list list;
