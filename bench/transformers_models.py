@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bindings" / "py
 import flashattn.transformers  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from flashattn.handle import handle_of  # noqa: E402
 
 SIZES = {"vocab_size": 1000, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8,
          "num_key_value_heads": 2, "head_dim": 64, "pad_token_id": 0}
@@ -94,6 +95,7 @@ def main():
     transformers.logging.set_verbosity_error()
     torch.manual_seed(1)
     torch.set_num_threads(options.threads)
+    handle_of("cpu").threads = options.threads
     print(f"transformers {transformers.__version__}, torch {torch.__version__}, {options.tokens} tokens, {options.dtype}, "
           f"{options.threads} thread(s)\n{'model':10} {'part':8} {'ours, ms':>10}{'eager':>10}{'sdpa':>10}")
     with torch.inference_mode():

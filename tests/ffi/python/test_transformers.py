@@ -162,15 +162,18 @@ class Decoders(Case):
 
     def test_ways_of_generate(self):
         for name, way in itertools.product(("Llama", "Gemma2", "GptOss"), ("num_beams", "prompt_lookup_num_tokens", "prefill_chunk_size")):
-            models = decoder(name)
+            eager, model = decoder(name)
             ids = tokens(1)
+            options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": 1, way: 3}
             with self.subTest(model=name, way=way):
-                found = []
-                for model in models:
-                    with calls() as counted:
-                        found.append(model.generate(ids, max_new_tokens=8, do_sample=False, eos_token_id=1, **{way: 3}))
+                try:
+                    want = eager.generate(ids, **options)
+                except ValueError:  # which some versions do not take
+                    continue
+                with calls() as counted:
+                    got = model.generate(ids, **options)
                 self.assertGreater(counted["fa_forward_ex"], 0)
-                self.assertTrue(torch.equal(*found))
+                self.assertTrue(torch.equal(got, want))
 
     def test_prompt_in_two_parts(self):
         for name in DECODERS:
