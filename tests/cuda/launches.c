@@ -64,17 +64,17 @@ static fa_attention_desc_t describe(int i) {
 
 /* Operands are the pointers from lse on, in the order of their bits. */
 static fa_forward_args_t forward_args(uint64_t operands, uint64_t workspace) {
-    fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
+    fa_forward_args_t args = FA_FORWARD_ARGS_INIT;
     int i;
-    a.q = address(0), a.k = address(1), a.v = address(2), a.o = address(3);
+    args.q = address(0), args.k = address(1), args.v = address(2), args.o = address(3);
     for (i = 0; i < 30; i++)
         if (operands >> i & 1) {
             void* const p = address(20 + i);
-            memcpy((char*)&a + offsetof(fa_forward_args_t, lse) + (size_t)i * sizeof p, &p, sizeof p);
+            memcpy((char*)&args + offsetof(fa_forward_args_t, lse) + (size_t)i * sizeof p, &p, sizeof p);
         }
-    a.workspace = workspace ? address(9) : NULL;
-    a.workspace_size = workspace;
-    return a;
+    args.workspace = workspace ? address(9) : NULL;
+    args.workspace_size = workspace;
+    return args;
 }
 
 static fa_status_t call(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, uint64_t workspace, int unaligned) {

@@ -104,11 +104,11 @@ constexpr int kCasesOfAKernel = 8;
 
 std::string run_on_device(const Handle& handle, BackwardCase& backward) {
     backward.reset_outputs();
-    MovedBackward m(backward);
-    m.upload();
-    if (fa_backward(handle, &backward.c.d, &m.device) != FA_OK) return handle.error();
+    MovedBackward moved_args(backward);
+    moved_args.upload();
+    if (fa_backward(handle, &backward.c.d, &moved_args.device) != FA_OK) return handle.error();
     cuda(cudaDeviceSynchronize());
-    m.fetch();
+    moved_args.fetch();
     return backward.check(gpu_products(backward));
 }
 
@@ -314,22 +314,22 @@ TEST_F(EveryBackwardKernel, GivesTheSameBitsAThousandTimesWhereAsked) {
         c.bind(rng);
         fill(c, rng);
         const BackwardCase b = differentiable(forward, std::move(c), rng, true);
-        MovedBackward m(b);
-        m.upload();
-        m.device.flags = FA_ARGS_STREAM, m.device.stream = stream;
+        MovedBackward moved_args(b);
+        moved_args.upload();
+        moved_args.device.flags = FA_ARGS_STREAM, moved_args.device.stream = stream;
         cuda(cudaMemset(counter.as(), 0, 8));
         const struct {
             void* written;
             int64_t bytes;
             Memory first;
-        } gradients[] = {{m.device.dq, b.dq.bytes(), Memory(b.dq.bytes())},
-                         {m.device.dk, b.dk.bytes(), Memory(b.dk.bytes())},
-                         {m.device.dv, b.dv.bytes(), Memory(b.dv.bytes())}};
+        } gradients[] = {{moved_args.device.dq, b.dq.bytes(), Memory(b.dq.bytes())},
+                         {moved_args.device.dk, b.dk.bytes(), Memory(b.dk.bytes())},
+                         {moved_args.device.dv, b.dv.bytes(), Memory(b.dv.bytes())}};
         for (int n = 0; n < kTimes; n++) {
             if (n % 7 == 0) {
                 ASSERT_EQ(busy->enqueue(noise, other), FA_OK) << noise.error();
             }
-            ASSERT_EQ(fa_backward(handle, &b.c.d, &m.device), FA_OK) << handle.error();
+            ASSERT_EQ(fa_backward(handle, &b.c.d, &moved_args.device), FA_OK) << handle.error();
             for (const auto& g : gradients) {
                 if (n == 0) cuda(cudaMemcpyAsync(g.first.as(), g.written, size_t(g.bytes), cudaMemcpyDefault, stream));
                 else count_differences(g.first.as(), g.written, g.bytes, counter.as<unsigned long long>(), stream);

@@ -41,11 +41,11 @@ TEST_F(DeviceFailures, NoMemoryLeft) {
     c.d.num_splits = 32;
     c.bind(rng);
     c.fill_normal(rng);
-    Moved<fa_forward_args_t> m = moved(c);
-    m.upload();
+    Moved<fa_forward_args_t> moved_args = moved(c);
+    moved_args.upload();
     {
         const AllMemory taken;
-        EXPECT_EQ(fa_forward_ex(handle, &c.d, &m.device), FA_OUT_OF_MEMORY);
+        EXPECT_EQ(fa_forward_ex(handle, &c.d, &moved_args.device), FA_OUT_OF_MEMORY);
         EXPECT_NE(handle.error().find("scratch memory"), std::string::npos) << handle.error();
         EXPECT_EQ(c.run(host), FA_OUT_OF_MEMORY);
         EXPECT_NE(host.error(), "");
@@ -53,9 +53,9 @@ TEST_F(DeviceFailures, NoMemoryLeft) {
         EXPECT_EQ(fa_malloc(handle, 64 << 20, &p), FA_OUT_OF_MEMORY);
         EXPECT_EQ(p, nullptr);
     }
-    ASSERT_EQ(fa_forward_ex(handle, &c.d, &m.device), FA_OK) << handle.error();
+    ASSERT_EQ(fa_forward_ex(handle, &c.d, &moved_args.device), FA_OK) << handle.error();
     cuda(cudaDeviceSynchronize());
-    m.fetch();
+    moved_args.fetch();
     EXPECT_EQ(check_against_oracle(c, FA_F32), "");
     EXPECT_EQ(c.run(host), FA_OK) << host.error();
     EXPECT_EQ(check_against_oracle(c, FA_F32), "");

@@ -58,26 +58,27 @@ Handle make_handle(int32_t memory, int device, cudaStream_t stream) {
 
 Moved<fa_forward_args_t> moved(const Case& test_case) {
     using Args = fa_forward_args_t;
-    Moved<Args> m(test_case.a);
-    m.part(&Args::q, test_case.q.bytes());
-    m.part(&Args::k, test_case.k.bytes());
-    m.part(&Args::v, test_case.v.bytes());
-    m.part(&Args::o, test_case.o.bytes(), true);
-    for (const BufferOperand& operand : buffer_operands()) m.part(operand.pointer, (test_case.*operand.buffer).bytes(), operand.output);
+    Moved<Args> moved_args(test_case.a);
+    moved_args.part(&Args::q, test_case.q.bytes());
+    moved_args.part(&Args::k, test_case.k.bytes());
+    moved_args.part(&Args::v, test_case.v.bytes());
+    moved_args.part(&Args::o, test_case.o.bytes(), true);
+    for (const BufferOperand& operand : buffer_operands())
+        moved_args.part(operand.pointer, (test_case.*operand.buffer).bytes(), operand.output);
     for (const MetadataOperand& operand : metadata_operands())
-        m.part(operand.pointer, int64_t((test_case.metadata.*operand.values).size() * sizeof(int32_t)));
+        moved_args.part(operand.pointer, int64_t((test_case.metadata.*operand.values).size() * sizeof(int32_t)));
     if (has_whole_tokens(test_case.d)) {
         const int64_t tokens = (test_case.k.bytes() - kTokenDims) / kTokenBytes + 1;
         Memory whole(tokens * kTokenBytes);
-        m.interleave(&Args::k, whole, 0, kTokenBytes, kTokenDims, tokens);
-        m.interleave(&Args::k_descale, whole, kTokenDims, kTokenBytes, kTokenFactorBytes, tokens);
-        m.interleave(&Args::k_tail, whole, kTokenDims + kTokenFactorBytes, kTokenBytes, kTokenBytes - kTokenDims - kTokenFactorBytes,
-                     tokens);
-        m.keep(std::move(whole));
+        moved_args.interleave(&Args::k, whole, 0, kTokenBytes, kTokenDims, tokens);
+        moved_args.interleave(&Args::k_descale, whole, kTokenDims, kTokenBytes, kTokenFactorBytes, tokens);
+        moved_args.interleave(&Args::k_tail, whole, kTokenDims + kTokenFactorBytes, kTokenBytes,
+                              kTokenBytes - kTokenDims - kTokenFactorBytes, tokens);
+        moved_args.keep(std::move(whole));
     }
-    m.device.workspace = nullptr;
-    m.device.workspace_size = 0;
-    return m;
+    moved_args.device.workspace = nullptr;
+    moved_args.device.workspace_size = 0;
+    return moved_args;
 }
 
 MovedBackward::MovedBackward(const BackwardCase& backward) : Moved(backward.args()), forward_(moved(backward.c)) {

@@ -121,18 +121,18 @@ TEST_F(Graphs, RefusedCallsLeaveTheCaptureAlone) {
     c.d.num_splits = 4;
     c.bind(rng);
     c.fill_normal(rng);
-    Moved<fa_forward_args_t> m = moved(c);
-    m.upload();
+    Moved<fa_forward_args_t> moved_args = moved(c);
+    moved_args.upload();
     // The handle's scratch memory would be large enough: a graph must not come to depend on it.
-    ASSERT_EQ(fa_forward_ex(handle, &c.d, &m.device), FA_OK) << handle.error();
+    ASSERT_EQ(fa_forward_ex(handle, &c.d, &moved_args.device), FA_OK) << handle.error();
     stream.wait();
     const Graph graph(stream, [&] {
-        EXPECT_EQ(fa_forward_ex(handle, &c.d, &m.device), FA_WORKSPACE_TOO_SMALL);
+        EXPECT_EQ(fa_forward_ex(handle, &c.d, &moved_args.device), FA_WORKSPACE_TOO_SMALL);
         EXPECT_EQ(handle.error().rfind("workspace is NULL: expected ", 0), 0u) << handle.error();
         EXPECT_EQ(c.run(host), FA_INVALID_STATE);
         EXPECT_NE(host.error().find("FA_MEMORY_HOST"), std::string::npos) << host.error();
         EXPECT_EQ(fa_synchronize(handle), FA_INVALID_STATE);
-        EXPECT_EQ(fa_copy(handle, m.device.o, c.o.as(), 4), FA_INVALID_STATE);
+        EXPECT_EQ(fa_copy(handle, moved_args.device.o, c.o.as(), 4), FA_INVALID_STATE);
         EXPECT_NE(handle.error().find("captured"), std::string::npos) << handle.error();
         EXPECT_EQ(good->enqueue(handle, stream), FA_OK) << handle.error();
     });

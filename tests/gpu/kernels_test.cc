@@ -303,13 +303,13 @@ void fill(Case& test_case, Rng& rng) {
 }
 
 std::string run_on_device(const Handle& handle, Case& test_case) {
-    Moved<fa_forward_args_t> m = moved(test_case);
+    Moved<fa_forward_args_t> moved_args = moved(test_case);
     for (const Buffer* output : {&test_case.o, &test_case.lse, &test_case.scores})
         if (output->bytes() > 0) memset(output->as(), kPoison, size_t(output->bytes()));
-    m.upload();
-    if (fa_forward_ex(handle, &test_case.d, &m.device) != FA_OK) return handle.error();
+    moved_args.upload();
+    if (fa_forward_ex(handle, &test_case.d, &moved_args.device) != FA_OK) return handle.error();
     cuda(cudaDeviceSynchronize());
-    m.fetch();
+    moved_args.fetch();
     const int64_t scores = test_case.d.batch * test_case.d.heads_q * test_case.d.seqlen_q * test_case.d.seqlen_k,
                   row_step = scores > 10'000'000 ? 7 : 1;
     return check_device_output(handle, test_case, test_case.d, row_step);
@@ -469,9 +469,9 @@ TEST_P(EveryKernelAgain, GivesTheSameBitsAThousandTimes) {
         for (const std::string& name : kernels_of(handle, c.d)) seen.insert(name);
         if ((&c - cases.data()) % kTimesParts != GetParam()) continue;
         fill(c, rng);
-        Moved<fa_forward_args_t> m = moved(c);
-        m.upload();
-        m.device.flags = FA_ARGS_STREAM, m.device.stream = stream;
+        Moved<fa_forward_args_t> moved_args = moved(c);
+        moved_args.upload();
+        moved_args.device.flags = FA_ARGS_STREAM, moved_args.device.stream = stream;
         cuda(cudaMemset(counter.as(), 0, 8));
         const int64_t o_bytes = c.o.bytes(), lse_bytes = c.lse.bytes();
         Memory o(o_bytes), lse(lse_bytes);
@@ -479,17 +479,17 @@ TEST_P(EveryKernelAgain, GivesTheSameBitsAThousandTimes) {
             if (n % 7 == 0) {
                 ASSERT_EQ(busy->enqueue(noise, other), FA_OK) << noise.error();
             }
-            ASSERT_EQ(fa_forward_ex(handle, &c.d, &m.device), FA_OK) << handle.error();
+            ASSERT_EQ(fa_forward_ex(handle, &c.d, &moved_args.device), FA_OK) << handle.error();
             if (n == 0) {
-                cuda(cudaMemcpyAsync(o.as(), m.device.o, size_t(o_bytes), cudaMemcpyDefault, stream));
-                cuda(cudaMemcpyAsync(lse.as(), m.device.lse, size_t(lse_bytes), cudaMemcpyDefault, stream));
+                cuda(cudaMemcpyAsync(o.as(), moved_args.device.o, size_t(o_bytes), cudaMemcpyDefault, stream));
+                cuda(cudaMemcpyAsync(lse.as(), moved_args.device.lse, size_t(lse_bytes), cudaMemcpyDefault, stream));
             } else {
-                count_differences(o.as(), m.device.o, o_bytes, counter.as<unsigned long long>(), stream);
-                count_differences(lse.as(), m.device.lse, lse_bytes, counter.as<unsigned long long>(), stream);
+                count_differences(o.as(), moved_args.device.o, o_bytes, counter.as<unsigned long long>(), stream);
+                count_differences(lse.as(), moved_args.device.lse, lse_bytes, counter.as<unsigned long long>(), stream);
             }
             // Written again, or a call that does nothing would pass.
-            cuda(cudaMemsetAsync(m.device.o, 0xff, size_t(o_bytes), stream));
-            cuda(cudaMemsetAsync(m.device.lse, 0xff, size_t(lse_bytes), stream));
+            cuda(cudaMemsetAsync(moved_args.device.o, 0xff, size_t(o_bytes), stream));
+            cuda(cudaMemsetAsync(moved_args.device.lse, 0xff, size_t(lse_bytes), stream));
         }
         stream.wait(), other.wait();
         unsigned long long differences = 0;

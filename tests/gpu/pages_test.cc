@@ -14,21 +14,21 @@ std::string run_with_holes(const Handle& handle, Case& test_case, const std::vec
     const int64_t columns = (test_case.d.seqlen_k + test_case.d.page_size - 1) / test_case.d.page_size;
     const std::set<int64_t> missing(holes.begin(), holes.end());
     test_case.set_mask([&](int64_t, int64_t, int64_t, int64_t key) { return missing.count(key / test_case.d.page_size) == 0; });
-    Moved<fa_forward_args_t> m = moved(test_case);
+    Moved<fa_forward_args_t> moved_args = moved(test_case);
     for (const Buffer* output : {&test_case.o, &test_case.lse}) memset(output->as(), kPoison, size_t(output->bytes()));
-    m.upload();
+    moved_args.upload();
     std::vector<int32_t> table = test_case.metadata.page_table;
     const int32_t wrong[] = {-1, int32_t(test_case.d.num_pages), 1 << 30, std::numeric_limits<int32_t>::min()};
     for (int64_t b = 0; b < test_case.d.batch; b++)
         for (size_t n = 0; n < holes.size(); n++) table[size_t(b * columns + holes[n])] = wrong[n % 4];
-    cuda(cudaMemcpy(const_cast<int32_t*>(m.device.page_table), table.data(), table.size() * 4, cudaMemcpyHostToDevice));
+    cuda(cudaMemcpy(const_cast<int32_t*>(moved_args.device.page_table), table.data(), table.size() * 4, cudaMemcpyHostToDevice));
     fa_attention_desc_t d = test_case.d;
     d.operands &= ~uint32_t(FA_OPERAND_MASK);
     memset(d.mask_stride, 0, sizeof d.mask_stride);
-    m.device.mask = nullptr;
-    if (fa_forward_ex(handle, &d, &m.device) != FA_OK) return handle.error();
+    moved_args.device.mask = nullptr;
+    if (fa_forward_ex(handle, &d, &moved_args.device) != FA_OK) return handle.error();
     cuda(cudaDeviceSynchronize());
-    m.fetch();
+    moved_args.fetch();
     return check_device_output(handle, test_case, d);
 }
 

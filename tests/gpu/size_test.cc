@@ -91,12 +91,12 @@ TEST_F(Sizes, MoreThan65535OfEverything) {
         Case c = shaped(s);
         c.bind(rng);
         c.fill_normal(rng);
-        Moved<fa_forward_args_t> m = moved(c);
+        Moved<fa_forward_args_t> moved_args = moved(c);
         memset(c.o.as(), kPoison, size_t(c.o.bytes())), memset(c.lse.as(), kPoison, size_t(c.lse.bytes()));
-        m.upload();
-        ASSERT_EQ(fa_forward_ex(handle, &c.d, &m.device), FA_OK) << handle.error();
+        moved_args.upload();
+        ASSERT_EQ(fa_forward_ex(handle, &c.d, &moved_args.device), FA_OK) << handle.error();
         cuda(cudaDeviceSynchronize());
-        m.fetch();
+        moved_args.fetch();
         EXPECT_EQ(check_against_oracle(c, FA_F32), "") << c.describe();
     }
 }
@@ -122,26 +122,26 @@ TEST_F(Sizes, MoreThan65535RowsOfTheOtherCalls) {
 
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     d.q_dtype = FA_F32, d.batch = kBatch, d.heads_q = kHeads, d.seqlen_q = 1, d.seqlen_k = 2, d.dim_qk = kDim;
-    fa_rotary_args_t r = FA_ROTARY_ARGS_INIT;
-    r.x = device_x.as(), r.out = device_y.as(), r.cos = cos.as<float>(), r.sin = sin.as<float>();
-    r.max_position = 1, r.rotary_dim = 2;
-    ASSERT_EQ(fa_rotary(handle, &d, &r), FA_OK) << handle.error();
+    fa_rotary_args_t rotary = FA_ROTARY_ARGS_INIT;
+    rotary.x = device_x.as(), rotary.out = device_y.as(), rotary.cos = cos.as<float>(), rotary.sin = sin.as<float>();
+    rotary.max_position = 1, rotary.rotary_dim = 2;
+    ASSERT_EQ(fa_rotary(handle, &d, &rotary), FA_OK) << handle.error();
     down(y, device_y);
     for (int64_t n = 0; n < kCount; n += kDim) {
         ASSERT_FLOAT_EQ(y[size_t(n)], x[size_t(n)] * turn[0] - x[size_t(n + 1)] * turn[1]) << n;
         ASSERT_EQ(y[size_t(n + kDim - 1)], x[size_t(n + kDim - 1)]) << n;
     }
 
-    fa_merge_args_t g = FA_MERGE_ARGS_INIT;
-    g.parts = 1, g.o_parts = device_x.as<float>(), g.lse_parts = device_lse.as<float>(), g.o = device_y.as();
+    fa_merge_args_t merge = FA_MERGE_ARGS_INIT;
+    merge.parts = 1, merge.o_parts = device_x.as<float>(), merge.lse_parts = device_lse.as<float>(), merge.o = device_y.as();
     cuda(cudaMemset(device_y.as(), 0xff, size_t(device_y.bytes())));
-    ASSERT_EQ(fa_merge(handle, &d, &g), FA_OK) << handle.error();
+    ASSERT_EQ(fa_merge(handle, &d, &merge), FA_OK) << handle.error();
     down(y, device_y);
     for (int64_t n = 0; n < kCount; n++) ASSERT_FLOAT_EQ(y[size_t(n)], x[size_t(n)]) << n;  // one part is the whole
 
-    fa_append_kv_args_t a = FA_APPEND_KV_ARGS_INIT;
-    a.k_new = a.v_new = device_x.as(), a.k = k.as(), a.v = v.as(), a.seqlen_new = 1;
-    ASSERT_EQ(fa_append_kv(handle, &d, &a), FA_OK) << handle.error();
+    fa_append_kv_args_t append = FA_APPEND_KV_ARGS_INIT;
+    append.k_new = append.v_new = device_x.as(), append.k = k.as(), append.v = v.as(), append.seqlen_new = 1;
+    ASSERT_EQ(fa_append_kv(handle, &d, &append), FA_OK) << handle.error();
     for (const Memory* cache : {&k, &v}) {
         down(z, *cache);
         for (int64_t b = 0; b < kBatch; b++)

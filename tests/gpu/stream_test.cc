@@ -55,17 +55,17 @@ TEST_F(Streams, CallsWithoutAWorkspaceReturnToo) {
     c.d.num_splits = 4;
     c.bind(rng);
     c.fill_normal(rng);
-    Moved<fa_forward_args_t> m = moved(c);
-    m.upload();
-    ASSERT_EQ(fa_forward_ex(handle, &c.d, &m.device), FA_OK) << handle.error();
+    Moved<fa_forward_args_t> moved_args = moved(c);
+    moved_args.upload();
+    ASSERT_EQ(fa_forward_ex(handle, &c.d, &moved_args.device), FA_OK) << handle.error();
     Gate gate;
     gate.close(stream);
-    ASSERT_EQ(fa_forward_ex(handle, &c.d, &m.device), FA_OK) << handle.error();
+    ASSERT_EQ(fa_forward_ex(handle, &c.d, &moved_args.device), FA_OK) << handle.error();
     EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
     gate.open();
     stream.wait();
     EXPECT_FALSE(gate.expired());
-    m.fetch();
+    moved_args.fetch();
     EXPECT_EQ(check_against_oracle(c, FA_F16), "");
 }
 

@@ -265,8 +265,9 @@ hipError_t hipModuleLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz,
                            unsigned shared, void** arguments);
     const auto launch = library ? reinterpret_cast<Launch>(dlsym(library, "launch_kernel")) : nullptr;
     if (!launch) return fprintf(stderr, "FAKE_LAUNCHER: %s\n", dlerror()), hipErrorLaunchFailure;
-    const Kernel& k = *static_cast<Kernel*>(f);
-    return launch(k.elf, k.target.c_str(), k.name.c_str(), gx, gy, bx, shared, arguments) == 0 ? hipSuccess : hipErrorLaunchFailure;
+    const Kernel& kernel = *static_cast<Kernel*>(f);
+    return launch(kernel.elf, kernel.target.c_str(), kernel.name.c_str(), gx, gy, bx, shared, arguments) == 0 ? hipSuccess
+                                                                                                              : hipErrorLaunchFailure;
 }
 
 }  // extern "C"

@@ -90,13 +90,13 @@ TEST_F(Fake, LoadedRuntimeIsTaken) {
 // What a pointer's attributes say has other values in each version.
 TEST_F(Fake, MemoryThatTheDeviceCannotRead) {
     ASSERT_EQ(create("gfx90a,gfx1036"), FA_OK) << fa_last_error(nullptr);
-    Forward f;
-    plain(&f);
+    Forward forward;
+    plain(&forward);
     for (const char* memory : {"pageable", "peer", "host"}) {
         setenv("FAKE_MEMORY", memory, 1);
-        f.a.q = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(f.a.q) ^ 256);  // another: what was seen is remembered
+        forward.a.q = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(forward.a.q) ^ 256);  // another: what was seen is remembered
         const bool readable = memory[0] == 'h';
-        EXPECT_EQ(f.run(handle), readable ? FA_OK : FA_INVALID_ARGUMENT) << memory << ": " << fa_last_error(handle);
+        EXPECT_EQ(forward.run(handle), readable ? FA_OK : FA_INVALID_ARGUMENT) << memory << ": " << fa_last_error(handle);
         const bool refused = std::string(fa_last_error(handle)).find(": device 0 cannot read that address") != std::string::npos;
         EXPECT_EQ(refused, !readable) << memory << ": " << fa_last_error(handle);
     }
@@ -142,25 +142,25 @@ TEST_F(Fake, EveryKernelIsFound) {
         std::string all;
         for (const int64_t dim : {64, 128, 256})
             for (const int64_t rows : {1, 200}) {
-                Forward f;
-                plain(&f);
-                f.d.k_dtype = f.d.v_dtype = FA_E4M3;  // beside f32: no matrix kernel has them
-                f.d.dim_qk = f.d.dim_v = dim;
-                f.d.seqlen_q = rows;
-                f.d.num_splits = 2;
-                f.d.seqlen_k = 512;
-                f.d.operands = FA_OPERAND_SCORES;
-                f.d.scores_stage = FA_SCORES_PROBABILITY;
-                f.d.scores_stride[3] = 1;
-                f.d.scores_stride[2] = 512;
-                f.d.scores_stride[1] = 512 * rows;
-                f.d.scores_stride[0] = 512 * rows * 4;
-                f.a.scores = reinterpret_cast<float*>(int64_t(1) << 40);  // never touched: nothing runs
-                f.a.q = reinterpret_cast<float*>(int64_t(1) << 41);
-                f.a.k = reinterpret_cast<float*>(int64_t(1) << 42);
-                f.a.v = reinterpret_cast<float*>(int64_t(1) << 43);
-                f.a.o = reinterpret_cast<float*>(int64_t(1) << 44);
-                EXPECT_EQ(f.run(handle), FA_OK) << fa_last_error(handle);
+                Forward forward;
+                plain(&forward);
+                forward.d.k_dtype = forward.d.v_dtype = FA_E4M3;  // beside f32: no matrix kernel has them
+                forward.d.dim_qk = forward.d.dim_v = dim;
+                forward.d.seqlen_q = rows;
+                forward.d.num_splits = 2;
+                forward.d.seqlen_k = 512;
+                forward.d.operands = FA_OPERAND_SCORES;
+                forward.d.scores_stage = FA_SCORES_PROBABILITY;
+                forward.d.scores_stride[3] = 1;
+                forward.d.scores_stride[2] = 512;
+                forward.d.scores_stride[1] = 512 * rows;
+                forward.d.scores_stride[0] = 512 * rows * 4;
+                forward.a.scores = reinterpret_cast<float*>(int64_t(1) << 40);  // never touched: nothing runs
+                forward.a.q = reinterpret_cast<float*>(int64_t(1) << 41);
+                forward.a.k = reinterpret_cast<float*>(int64_t(1) << 42);
+                forward.a.v = reinterpret_cast<float*>(int64_t(1) << 43);
+                forward.a.o = reinterpret_cast<float*>(int64_t(1) << 44);
+                EXPECT_EQ(forward.run(handle), FA_OK) << fa_last_error(handle);
                 all += log();
             }
         Merge merge;
@@ -197,19 +197,19 @@ TEST_F(Fake, MatrixKernelsAreLaunched) {
         for (const int32_t dtype : {FA_F16, FA_BF16, FA_F32})
             for (const int64_t dim : {64, 128, 256})
                 for (const auto& [rows, bytes] : {std::pair<int64_t, bool>{1, false}, {200, false}, {1, true}, {200, true}}) {
-                    Forward f;
-                    plain(&f);
-                    f.d.q_dtype = f.d.o_dtype = dtype;
-                    f.d.k_dtype = f.d.v_dtype = bytes ? int32_t(FA_E4M3) : dtype;
-                    f.d.dim_qk = f.d.dim_v = dim;
-                    f.d.seqlen_q = rows;
-                    f.d.seqlen_k = 512;
-                    f.a.q = reinterpret_cast<void*>(int64_t(1) << 41);
-                    f.a.k = reinterpret_cast<void*>(int64_t(1) << 42);
-                    f.a.v = reinterpret_cast<void*>(int64_t(1) << 43);
-                    f.a.o = reinterpret_cast<void*>(int64_t(1) << 44);
+                    Forward forward;
+                    plain(&forward);
+                    forward.d.q_dtype = forward.d.o_dtype = dtype;
+                    forward.d.k_dtype = forward.d.v_dtype = bytes ? int32_t(FA_E4M3) : dtype;
+                    forward.d.dim_qk = forward.d.dim_v = dim;
+                    forward.d.seqlen_q = rows;
+                    forward.d.seqlen_k = 512;
+                    forward.a.q = reinterpret_cast<void*>(int64_t(1) << 41);
+                    forward.a.k = reinterpret_cast<void*>(int64_t(1) << 42);
+                    forward.a.v = reinterpret_cast<void*>(int64_t(1) << 43);
+                    forward.a.o = reinterpret_cast<void*>(int64_t(1) << 44);
                     log();
-                    ASSERT_EQ(f.run(handle), FA_OK) << fa_last_error(handle);
+                    ASSERT_EQ(forward.run(handle), FA_OK) << fa_last_error(handle);
                     const std::string launched = log();
                     const bool matrix = dtype == FA_F32
                                             ? mfma && !bytes
@@ -234,16 +234,17 @@ TEST_F(Fake, MatrixKernelsOfTheBackwardAreLaunched) {
                    wmma = target.find("gfx11") == 0 || target.find("gfx12") == 0;
         for (const int32_t dtype : {FA_F32, FA_F16, FA_BF16})
             for (const int64_t dim : {64, 128, 256}) {
-                Backward b;
-                backward_plain(&b);
-                b.d.q_dtype = b.d.k_dtype = b.d.v_dtype = b.d.o_dtype = dtype;
-                b.d.dim_qk = b.d.dim_v = dim;
+                Backward backward;
+                backward_plain(&backward);
+                backward.d.q_dtype = backward.d.k_dtype = backward.d.v_dtype = backward.d.o_dtype = dtype;
+                backward.d.dim_qk = backward.d.dim_v = dim;
                 int64_t at = int64_t(1) << 40;  // never touched: nothing runs
-                for (const void** in : {&b.a.f.q, &b.a.f.k, &b.a.f.v, &b.a.dout}) *in = reinterpret_cast<const void*>(at *= 2);
-                b.a.f.o = reinterpret_cast<void*>(at *= 2);
-                for (void** out : {&b.a.dq, &b.a.dk, &b.a.dv}) *out = reinterpret_cast<void*>(at *= 2);
+                for (const void** in : {&backward.a.f.q, &backward.a.f.k, &backward.a.f.v, &backward.a.dout})
+                    *in = reinterpret_cast<const void*>(at *= 2);
+                backward.a.f.o = reinterpret_cast<void*>(at *= 2);
+                for (void** out : {&backward.a.dq, &backward.a.dk, &backward.a.dv}) *out = reinterpret_cast<void*>(at *= 2);
                 log();
-                ASSERT_EQ(b.run(handle), FA_OK) << fa_last_error(handle);
+                ASSERT_EQ(backward.run(handle), FA_OK) << fa_last_error(handle);
                 const std::string launched = log();
                 const bool matrix = mfma ? !(cdna2 && dtype == FA_F16) : wmma && dtype != FA_F32 && dim <= 128;
                 EXPECT_EQ(launched.find("backward_transposed") != std::string::npos, matrix)
@@ -256,26 +257,26 @@ TEST_F(Fake, MatrixKernelsOfTheBackwardAreLaunched) {
 // A row of a grid has fewer than 2^32 threads.
 TEST_F(Fake, MoreBlocksThanARowOfTheGridHolds) {
     ASSERT_EQ(create("gfx90a"), FA_OK) << fa_last_error(nullptr);
-    Rotary r;
-    rotary_padded(&r);
-    r.d = FA_ATTENTION_DESC_INIT;
-    r.d.q_dtype = FA_F16;
-    r.d.batch = 3;
-    r.d.heads_q = 32;
-    r.d.seqlen_q = 8 << 20;  // a block takes 8
-    r.d.dim_qk = 8;
-    r.a.max_position = INT32_MAX;
-    r.a.seqused = nullptr;
-    r.a.position_offset = nullptr;
-    memset(r.a.out_stride, 0, sizeof r.a.out_stride);
-    r.a.x = r.a.out = reinterpret_cast<void*>(int64_t(1) << 40);
+    Rotary rotary;
+    rotary_padded(&rotary);
+    rotary.d = FA_ATTENTION_DESC_INIT;
+    rotary.d.q_dtype = FA_F16;
+    rotary.d.batch = 3;
+    rotary.d.heads_q = 32;
+    rotary.d.seqlen_q = 8 << 20;  // a block takes 8
+    rotary.d.dim_qk = 8;
+    rotary.a.max_position = INT32_MAX;
+    rotary.a.seqused = nullptr;
+    rotary.a.position_offset = nullptr;
+    memset(rotary.a.out_stride, 0, sizeof rotary.a.out_stride);
+    rotary.a.x = rotary.a.out = reinterpret_cast<void*>(int64_t(1) << 40);
     log();
-    ASSERT_EQ(r.run(handle), FA_OK) << fa_last_error(handle);
+    ASSERT_EQ(rotary.run(handle), FA_OK) << fa_last_error(handle);
     EXPECT_NE(log().find(std::to_string(3 * 32ll << 20) + " x 128"), std::string::npos);
-    r.d.batch = 1;
-    r.d.heads_q = 8;
-    r.d.seqlen_q = (int64_t(1) << 31) - 1;  // a prime
-    EXPECT_EQ(r.run(handle), FA_DEVICE_ERROR);
+    rotary.d.batch = 1;
+    rotary.d.heads_q = 8;
+    rotary.d.seqlen_q = (int64_t(1) << 31) - 1;  // a prime
+    EXPECT_EQ(rotary.run(handle), FA_DEVICE_ERROR);
     EXPECT_EQ(std::string(fa_last_error(handle)), "rotate_rows: error");
 }
 
@@ -287,21 +288,21 @@ TEST_F(Fake, DiesGetNeighbouringBlocks) {
         ASSERT_EQ(create("gfx90a"), FA_OK) << fa_last_error(nullptr);
         for (const int64_t heads : {8, 5})
             for (const bool causal : {false, true}) {
-                Forward f;
-                plain(&f);
-                f.d.q_dtype = f.d.k_dtype = f.d.v_dtype = f.d.o_dtype = FA_F16;  // of which gfx90a has SIMT kernels
-                f.d.batch = 1;
-                f.d.heads_q = f.d.heads_k = f.d.heads_v = heads;
-                f.d.seqlen_q = f.d.seqlen_k = 1024;
-                f.d.flags = causal ? FA_CAUSAL : 0;
-                f.d.alignment = causal ? FA_ALIGN_TOP_LEFT : 0;
-                f.d.num_splits = 1;
-                f.a.q = reinterpret_cast<void*>(int64_t(1) << 41);
-                f.a.k = reinterpret_cast<void*>(int64_t(1) << 42);
-                f.a.v = reinterpret_cast<void*>(int64_t(1) << 43);
-                f.a.o = reinterpret_cast<void*>(int64_t(1) << 44);
+                Forward forward;
+                plain(&forward);
+                forward.d.q_dtype = forward.d.k_dtype = forward.d.v_dtype = forward.d.o_dtype = FA_F16;  // of which gfx90a has SIMT kernels
+                forward.d.batch = 1;
+                forward.d.heads_q = forward.d.heads_k = forward.d.heads_v = heads;
+                forward.d.seqlen_q = forward.d.seqlen_k = 1024;
+                forward.d.flags = causal ? FA_CAUSAL : 0;
+                forward.d.alignment = causal ? FA_ALIGN_TOP_LEFT : 0;
+                forward.d.num_splits = 1;
+                forward.a.q = reinterpret_cast<void*>(int64_t(1) << 41);
+                forward.a.k = reinterpret_cast<void*>(int64_t(1) << 42);
+                forward.a.v = reinterpret_cast<void*>(int64_t(1) << 43);
+                forward.a.o = reinterpret_cast<void*>(int64_t(1) << 44);
                 log();
-                ASSERT_EQ(f.run(handle), FA_OK) << fa_last_error(handle);
+                ASSERT_EQ(forward.run(handle), FA_OK) << fa_last_error(handle);
                 const int64_t blocks = heads * 1024 / 64, n = name() == "Fake 5" ? 1 : atoi(dies);
                 const bool dealt = n > 1 && blocks % n == 0 && !(causal && heads % n != 0);
                 const std::string rows = dealt ? "in " + std::to_string(blocks / n) + " rows\n" : "";
@@ -338,13 +339,13 @@ TEST_F(Fake, CallsAreRanges) {
     ASSERT_EQ(create("gfx90a"), FA_OK) << fa_last_error(nullptr);
     void* const markers = dlopen("libroctx64.so.4", RTLD_NOW | RTLD_LOCAL);
     ASSERT_TRUE(markers) << dlerror();
-    OneOfEach c;
+    OneOfEach each;
     const struct {
         std::string name;
         std::function<fa_status_t()> run;
-    } calls[] = {{"fa_forward", [&] { return c.forward.run(handle); }}, {"fa_backward", [&] { return c.backward.run(handle); }},
-                 {"fa_merge", [&] { return c.merge.run(handle); }},     {"fa_append_kv", [&] { return c.append.run(handle); }},
-                 {"fa_rotary", [&] { return c.rotary.run(handle); }},   {"fa_convert", [&] { return c.convert(handle); }}};
+    } calls[] = {{"fa_forward", [&] { return each.forward.run(handle); }}, {"fa_backward", [&] { return each.backward.run(handle); }},
+                 {"fa_merge", [&] { return each.merge.run(handle); }},     {"fa_append_kv", [&] { return each.append.run(handle); }},
+                 {"fa_rotary", [&] { return each.rotary.run(handle); }},   {"fa_convert", [&] { return each.convert(handle); }}};
     for (const auto& call : calls) {
         log();
         ASSERT_EQ(call.run(), FA_OK) << call.name << ": " << fa_last_error(handle);
@@ -366,9 +367,9 @@ TEST_F(Fake, NoProfilerIsLookedFor) {
 // What would is refused before the runtime hears of it.
 TEST_F(Fake, CaptureIsLeftAlone) {
     ASSERT_EQ(create(HIP_TARGETS), FA_OK) << fa_last_error(nullptr);
-    OneOfEach c;
-    Forward& forward = c.forward;
-    Backward& backward = c.backward;
+    OneOfEach each;
+    Forward& forward = each.forward;
+    Backward& backward = each.backward;
     forward.d.num_splits = 2;
     forward.d.seqlen_k = 256;
     forward.a.k = reinterpret_cast<float*>(int64_t(1) << 42);  // never touched: nothing runs
@@ -396,10 +397,10 @@ TEST_F(Fake, CaptureIsLeftAlone) {
     workspace(backward, backward.a);
     EXPECT_EQ(forward.run(handle), FA_OK) << fa_last_error(handle);
     EXPECT_EQ(backward.run(handle), FA_OK) << fa_last_error(handle);
-    EXPECT_EQ(c.merge.run(handle), FA_OK) << fa_last_error(handle);
-    EXPECT_EQ(c.append.run(handle), FA_OK) << fa_last_error(handle);
-    EXPECT_EQ(c.rotary.run(handle), FA_OK) << fa_last_error(handle);
-    EXPECT_EQ(c.convert(handle), FA_OK) << fa_last_error(handle);
+    EXPECT_EQ(each.merge.run(handle), FA_OK) << fa_last_error(handle);
+    EXPECT_EQ(each.append.run(handle), FA_OK) << fa_last_error(handle);
+    EXPECT_EQ(each.rotary.run(handle), FA_OK) << fa_last_error(handle);
+    EXPECT_EQ(each.convert(handle), FA_OK) << fa_last_error(handle);
     const std::string captured = log();
     for (const char* kernel : {"forward_", "merge_split", "backward_", "merge_rows", "append_rows", "rotate_rows", "convert_tensors"})
         EXPECT_NE(captured.find(kernel), std::string::npos) << kernel << " was not launched:\n" << captured;
@@ -428,21 +429,21 @@ TEST_F(Fake, FailuresHaveTheirStatus) {
     unsetenv("FAKE_FAULT");
     ASSERT_EQ(create("gfx90a"), FA_OK) << fa_last_error(nullptr);
 
-    Forward f;
-    plain(&f);
-    f.d.q_dtype = f.d.k_dtype = f.d.v_dtype = f.d.o_dtype = FA_F16;  // of which gfx90a has SIMT kernels
+    Forward forward;
+    plain(&forward);
+    forward.d.q_dtype = forward.d.k_dtype = forward.d.v_dtype = forward.d.o_dtype = FA_F16;  // of which gfx90a has SIMT kernels
     setenv("FAKE_FAULT", "launch", 1);
-    EXPECT_EQ(f.run(handle), FA_DEVICE_ERROR);
+    EXPECT_EQ(forward.run(handle), FA_DEVICE_ERROR);
     EXPECT_EQ(std::string(fa_last_error(handle)), "fwd_simt: launch failure");
-    f.d.num_splits = 2;
-    f.d.seqlen_k = 256;
-    f.a.k = reinterpret_cast<float*>(int64_t(1) << 42);
-    f.a.v = reinterpret_cast<float*>(int64_t(1) << 43);
+    forward.d.num_splits = 2;
+    forward.d.seqlen_k = 256;
+    forward.a.k = reinterpret_cast<float*>(int64_t(1) << 42);
+    forward.a.v = reinterpret_cast<float*>(int64_t(1) << 43);
     setenv("FAKE_FAULT", "malloc", 1);
-    EXPECT_EQ(f.run(handle), FA_OUT_OF_MEMORY);
+    EXPECT_EQ(forward.run(handle), FA_OUT_OF_MEMORY);
     EXPECT_EQ(std::string(fa_last_error(handle)), "allocating scratch memory: out of memory");
     unsetenv("FAKE_FAULT");
-    EXPECT_EQ(f.run(handle), FA_OK) << fa_last_error(handle);
+    EXPECT_EQ(forward.run(handle), FA_OK) << fa_last_error(handle);
 }
 
 }  // namespace
