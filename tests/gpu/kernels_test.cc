@@ -10,6 +10,7 @@
 #include "gpu/hopper_cases.h"
 #include "gpu/latent_cases.h"
 #include "gpu/list_cases.h"
+#include "gpu/mma/rows.h"
 #include "support/random_case.h"
 
 namespace test::gpu {
@@ -60,34 +61,28 @@ std::set<std::string> listed_hopper_kernels() {
 
 std::set<std::string> listed_kernels() {
     std::set<std::string> names = {"merge_splits", "merge_split_rows", "merge_split_states", "write_scores"};
-    const auto insert_both = [&](const char* family, int columns, int row_warps, int row_tiles, int most_of_f16, int rows_of_tile = 16) {
-        if (columns <= most_of_f16) names.insert(matrix_name(family, columns, row_warps, row_tiles, "f16", rows_of_tile));
-        names.insert(matrix_name(family, columns, row_warps, row_tiles, "bf16", rows_of_tile));
+    const auto insert = [&](const char* family, const auto& rows, const char* type, int widest, int rows_of_tile = 16) {
+        for (const fa::gpu::MmaRow& row : rows)
+            if (row.dims <= widest) names.insert(matrix_name(family, row.dims, row.row_warps, row.row_tiles, type, rows_of_tile));
     };
+    for (const bool f16 : {true, false}) {
+        const char* const type = f16 ? "f16" : "bf16";
+        const int widest = f16 ? 128 : 256;  // wide heads under f16 are not worth their code
+        insert("fwd_mma", fa::gpu::kMmaRows, type, 576);
+        insert("fwd_mma_latent", fa::gpu::kMmaLatentRows, type, 576);
+        insert("fwd_mma_byte", fa::gpu::kMmaByteRows, type, widest);
+        insert("fwd_mma_blocks", fa::gpu::kMmaBlockRows, type, widest);
+        insert("fwd_mma_blocks", fa::gpu::kMmaBlockDecodeRows, type, widest, 8);
+        insert("fwd_mma_scaled", fa::gpu::kMmaScaledRows, type, widest);
+        insert("fwd_mma_stored", fa::gpu::kMmaScaledDecodeRows, type, widest, 8);
+    }
+    insert("fwd_mma", fa::gpu::kMmaTf32Rows, "f32", 256);
+    insert("fwd_mma_fp8", fa::gpu::kMmaFp8Rows, "f16", 256);
+    insert("fwd_mma_byte_latent", fa::gpu::kMmaLatentByteRows, "bf16", 576);
+    insert("fwd_mma_byte_latent", fa::gpu::kMmaLatentMixedRows, "bf16", 576);
 #define FA_SIMT(rows, columns) names.insert("fwd_simt_" + std::to_string(rows) + "x" #columns);
-#define FA_MMA_16BIT(columns, row_warps, row_tiles, ...) insert_both("fwd_mma", columns, row_warps, row_tiles, 576);
-#define FA_MMA_8BIT(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_byte", columns, row_warps, row_tiles, 128);
-#define FA_MMA_FP8(columns, row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma_fp8", columns, row_warps, row_tiles, "f16"));
-#define FA_MMA_BLOCKS(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_blocks", columns, row_warps, row_tiles, 128);
-#define FA_MMA_BLOCKS_DECODE(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_blocks", columns, row_warps, row_tiles, 128, 8);
-#define FA_MMA_SCALED(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_scaled", columns, row_warps, row_tiles, 128);
-#define FA_MMA_SCALED_DECODE(columns, row_warps, row_tiles, ...) insert_both("fwd_mma_stored", columns, row_warps, row_tiles, 128, 8);
-#define FA_MMA_LATENT(row_warps, row_tiles, ...) insert_both("fwd_mma_latent", 576, row_warps, row_tiles, 576);
-#define FA_MMA_LATENT_8BIT(row_warps, row_tiles, ...) \
-    for (const int dims : {576, 512}) names.insert(matrix_name("fwd_mma_byte_latent", dims, row_warps, row_tiles, "bf16"));
-#define FA_MMA_32BIT(columns, row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, "f32"));
 #include "gpu/kernels.def"
 #undef FA_SIMT
-#undef FA_MMA_16BIT
-#undef FA_MMA_8BIT
-#undef FA_MMA_FP8
-#undef FA_MMA_BLOCKS
-#undef FA_MMA_BLOCKS_DECODE
-#undef FA_MMA_SCALED
-#undef FA_MMA_SCALED_DECODE
-#undef FA_MMA_LATENT
-#undef FA_MMA_LATENT_8BIT
-#undef FA_MMA_32BIT
     if (is_hopper()) {
         names.insert("merge_in_cluster");
         for (const std::string& name : listed_hopper_kernels()) names.insert(name);

@@ -1,6 +1,6 @@
 // What the host knows of the compiled kernels (shape, threads, shared memory, entry points), and the functions that return the
-// lists of them, by policy and width. Each list is defined in the translation unit that compiles its kernels; kernels.def names
-// them all once.
+// lists of them, by policy and width. Each list is defined in the translation unit that compiles its kernels; the rows
+// of mma/rows.h and kernels.def name them all once.
 #pragma once
 #include "gpu/common/backward_params.h"
 #include "gpu/common/mma_params.h"
@@ -70,19 +70,8 @@ struct MmaByte;  // the same beside k and v of 8 bits
 template <class T>
 struct MmaQuantised;  // and in blocks
 template <class T>
-struct MmaQuantisedDecode;  // of few rows
-template <class T>
 struct MmaScaled;  // and of any types of 8 bits or fewer
-template <class T, class Format>
-struct MmaScaledDecode;  // of few rows, in one such format
-template <int32_t dtype>
-struct StoredBlocks;
-template <class Byte>
-struct StoredBytes;
-template <bool halves>
-struct StoredE2m1;
-struct StoredInt4;
-struct MmaTf32;  // f32
+struct MmaTf32;    // f32
 template <class T>
 struct MmaLatent;  // f16 or bf16, where v is the first dims of k
 template <class T>

@@ -10,7 +10,7 @@ namespace gpu {
 // What a call needs of an mma kernel besides products and bands, as bits. The general kernel reads them from shared memory for each
 // tile and so has one loop; from the parameters, the compiler would make a loop for each combination, and run out of registers.
 // kBaseE: scores are modified in natural units, not as the products come: ALiBi's distances are added to these only where
-// neither they nor the slopes, divided by the scale, can overflow. kInfiniteFactors: see MmaForward::kWatches.
+// neither they nor the slopes, divided by the scale, can overflow. kInfiniteFactors: see BlockProducts of mma/cache/blocks.h.
 constexpr uint32_t kPaged = 1, kDropout = 2, kScoreMod = 4, kBaseE = 8, kSoftcap = 16, kBias = 32, kAlibi = 64, kMask = 128,
                    kUnalignedRows = 256, kKeyOffsets = 512, kValueOffsets = 1024, kKeyHalves = 2048, kValueHalves = 4096, kListed = 8192,
                    kInfiniteFactors = 16384;

@@ -19,8 +19,8 @@ template <class M>
 struct LatentLoop {
     using Tile = LatentTile<M>;
     // While a tile is multiplied as v, the scores of the next one come about: a barrier for each tile.
-    FA_MEMBER static float run(const MmaForwardParams& x, const WarpPart<M>& w, int begin, int end, float unit, typename M::PerRow& m,
-                               typename M::PerRow& l, typename M::Acc (&o)[M::row_tiles][M::kColumnSteps]) {
+    FA_MEMBER static float run(const MmaForwardParams& x, const WarpPart<M>& w, int begin, int end, float unit, float,
+                               typename M::PerRow& m, typename M::PerRow& l, typename M::Acc (&o)[M::row_tiles][M::kColumnSteps]) {
         if constexpr (M::score_warps > 0) return LatentRoles<M>::run(x, w, begin, end, unit, m, l, o);
         constexpr int keys = M::keys, stages = M::stages, parts = Tile::kParts;
         const typename M::Shared& s = M::shared();

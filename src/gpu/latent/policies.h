@@ -10,8 +10,22 @@ namespace gpu {
 
 constexpr int kLatentDims = 512, kLatentTail = 64;
 
+// A stage's tile, of k and v in one.
+template <class Mma>
+constexpr TileLayout latent_layout(int dims) {
+    TileLayout layout = Mma::layout(dims);
+    layout.key_bytes = kLatentDims * int(sizeof(typename Mma::Key)) + kLatentTail * int(sizeof(typename Mma::Element));
+    return layout;
+}
+
 template <class T>
 struct MmaLatent : MmaSync<T> {
+    template <class M, Kind>
+    using Mainloop = LatentLoop<M>;
+    static constexpr auto& kRows = kMmaLatentRows;
+    FA_MEMBER static constexpr Loops loops(int) { return Loops::paged; }
+    FA_MEMBER static constexpr TileLayout layout(int dims) { return latent_layout<MmaSync<T>>(dims); }
+    static constexpr bool kVInK = true, kGathers = false;
     static constexpr const char* kFamily = "fwd_mma_latent";
     static constexpr bool kQInShared = false;
     using General = MmaLatent;
@@ -20,6 +34,13 @@ struct MmaLatent : MmaSync<T> {
 template <class T>
 struct MmaLatentByte : MmaByte<T> {
     static_assert(!kIsF16<T>, "f16 has not the range of probabilities times factors");
+    template <class M, Kind>
+    using Mainloop = LatentLoop<M>;
+    static constexpr auto& kRows = kMmaLatentByteRows;
+    FA_MEMBER static constexpr bool takes(const MmaRow&) { return true; }
+    FA_MEMBER static constexpr Loops loops(int) { return Loops::paged; }
+    FA_MEMBER static constexpr TileLayout layout(int dims) { return latent_layout<MmaByte<T>>(dims); }
+    static constexpr bool kVInK = true;
     static constexpr const char* kFamily = "fwd_mma_byte_latent";
     static constexpr bool kQInShared = false;
     static constexpr float kExponent = 0.f, kOutputUnit = 1.f;
@@ -52,18 +73,13 @@ struct MmaLatentByte : MmaByte<T> {
 template <class T>
 struct MmaLatentMixed : MmaLatentByte<T> {
     using General = MmaLatentMixed;
+    static constexpr auto& kRows = kMmaLatentMixedRows;
     FA_MEMBER static int output_column(int column_warp, int c, int i) {
         return column_warp == 3 && c >= 4 ? MmaSync<T>::output_column(c, i) : MmaLatentByte<T>::output_column(c, i);
     }
 };
 template <class T>
 constexpr int kLatentParts<MmaLatentMixed<T>> = 2;
-template <class T>
-constexpr int kLatentKeyBytes<MmaLatentMixed<T>> = kLatentDims + kLatentTail * int(sizeof(T));
-template <class T>
-constexpr int kLatentKeyBytes<MmaLatent<T>> = (kLatentDims + kLatentTail) * int(sizeof(T));
-template <class T>
-constexpr int kLatentKeyBytes<MmaLatentByte<T>> = kLatentDims + kLatentTail * int(sizeof(T));
 
 }  // namespace gpu
 }  // namespace fa

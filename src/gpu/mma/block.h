@@ -7,20 +7,9 @@
 namespace fa {
 namespace gpu {
 
-// What a compiled kernel takes. plain: no score mod but a band, no dropout, and k and v in rows of aligned 16-byte vectors, or what
-// takes their place in rows of blocks (kVecBytes), less than 2^31 bytes apart. paged: the same over pages, of which no key lies 2^32 of
-// these from the tensor's begin. general: all.
-enum class Kind { general, plain, paged };
-
 // Rows of a tile: as many as keys, but for policies that say otherwise.
 template <class Mma>
 constexpr int kRowsOfTile = Mma::kTile;
-// Of policies whose tiles hold k and v in one (latent/policies.h): bytes of a key there; 0: k and v have tiles of their own.
-template <class Mma>
-constexpr int kLatentKeyBytes = 0;
-// Does a policy read k and v as they are stored, with factors that stored_pipe.h converts? It has sums of offsets behind those of columns.
-template <class Mma>
-constexpr bool kStored = false;
 template <class Mma>
 constexpr int kLatentParts = 1;  // see latent/forward.h
 template <class M>
@@ -35,7 +24,7 @@ struct MmaBlock {
     static constexpr int row_warps = RowWarps, row_tiles = RowTiles, key_warps = KeyWarps, keys = Keys, stages = Stages;
     // The outputs of wide heads are more than a warp's registers hold: two warps compute the same scores, and have half of the columns
     // each.
-    static constexpr bool kLatent = kLatentKeyBytes<Mma> > 0;
+    static constexpr bool kLatent = Mma::kVInK;
     static constexpr int column_warps = kLatent ? 4 : D > 256 ? 2 : 1;
     // Beside those, warps that compute nothing but probabilities (latent/forward_bytes.h).
     static constexpr int score_warps = kLatent && sizeof(Key) == 1 && Keys == 64 ? 4 : 0;
@@ -46,31 +35,23 @@ struct MmaBlock {
     static constexpr int resident = Resident;  // blocks that a multiprocessor should hold at once
     // Of k and v: bytes between rows in shared memory, and a piece of a row that a thread copies at once, of which so many threads have a
     // row.
-    static constexpr int kRowBytes = Mma::kScaled      ? scaled_pitch(D)
-                                     : Mma::kQuantised ? block_pitch(D)
-                                                       : D * int(sizeof(Key)),
-                         kVecBytes = Mma::kQuantised ? D / 16 : 16, kRowVecs = Mma::kQuantised ? 16 : columns * int(sizeof(Key)) / 16,
+    static constexpr TileLayout kLayout = Mma::layout(D);
+    static constexpr int kRowBytes = kLayout.row_bytes, kVecBytes = kLayout.vec_bytes, kRowVecs = kLayout.row_vecs,
                          kRowsAtOnce = threads / kRowVecs;
     static constexpr int kTailVecs =
         (D - columns) * int(sizeof(Key)) / 16;  // behind kRowVecs: each a row's eighth, of threads of their own
     static constexpr int kQRowBytes = D * int(sizeof(Element)), kQRowVecs = kQRowBytes / 16;
     static constexpr int kKeyTiles = Keys / kTile / KeyWarps, kSteps = D / kTile, kColumnSteps = columns / kTile / column_warps;
-    static constexpr int kAccs = kColumnSteps + [] {
-        if constexpr (kStored<Mma>) return Mma::Type::kOffsets ? kSteps / 4 : 0;
-        else return 0;
-    }();
+    static constexpr int kAccs = kColumnSteps + Mma::offset_accs(kSteps);
     static constexpr int kLocationTiles =
         kLatent ? Stages + 1 : Stages / 2 + 1;  // key tiles whose locations are kept: from the lookup to the mask
     // All stages before the first tile: others have no registers for it.
     static constexpr bool kFillAllStages = Mma::kAsyncCopies && (KeyWarps > 1 || RowTiles * D <= 64);
     // Fragments that are read before their use; the products with one of f32 take as long as reads do.
     static constexpr int kPrefetch = Mma::kAsyncCopies || (KeyWarps == 1 && sizeof(Element) < 4) ? 2 : 1;
-    static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
     // Do its rows gather lists of keys? Those of k and v have 16 bits then; with two tiles a warp has no registers for it.
-    static constexpr bool kGathers =
-        Mma::kAsyncCopies && sizeof(Element) == 2 && RowTiles == 1 && !Mma::kWidens && !Mma::kQuantised && !kLatent;
-    static constexpr bool kHoldQ =
-        !Mma::kQInShared || (!Mma::kSplitTf32 && !Mma::kScaled && RowTiles * kTileRows * D <= 128 * kTile);  // q stays in registers
+    static constexpr bool kGathers = Mma::kGathers && RowTiles == 1;  // with two tiles a warp has no registers for it
+    static constexpr bool kHoldQ = !Mma::kQInShared || (Mma::kMayHoldQ && RowTiles * kTileRows * D <= 128 * kTile);  // q stays in registers
     static_assert((kLatent || Stages % 2 == 0) && Keys % (kTile * KeyWarps) == 0 && threads % kRowVecs == 0 && Keys % kRowsAtOnce == 0 &&
                       threads >= Keys,
                   "");
@@ -98,7 +79,7 @@ struct MmaBlock {
         int64_t batch, kv_head;
         int32_t first, valid;  // first group-major row; how many exist
         uint32_t features;     // see features_of
-        int32_t infinite;      // was a watched score? See MmaForward::kWatches
+        int32_t infinite;      // was a watched score? See BlockProducts
     };
     struct Shared {
         Tile tile;
@@ -113,15 +94,12 @@ struct MmaBlock {
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
     static constexpr int kQBytes = Mma::kQInShared ? rows * kQRowBytes : 0;
-    static constexpr int kStageBytes = Keys * (kLatent ? kLatentKeyBytes<Mma> : Mma::kScaled ? stored_pitch(D) : kRowBytes);
+    static constexpr int kStageBytes = Keys * kLayout.key_bytes;
     static constexpr int kExchangeBytes =
         score_warps ? kLatentParts<Mma> * Keys * 4 * (64 + 12) + kLocationTiles * Keys * 16 + 1024
         : kLatent   ? RowWarps * column_warps * (RowTiles * kKeyTiles * 2048 + 12 * kLatentParts<Mma> * Keys) + kLocationTiles * Keys * 16
                     : 0;
-    static constexpr int kTileBytes = kQBytes + Stages * kStageBytes + kExchangeBytes +
-                                      (Mma::kScaled   ? Keys * kRowBytes
-                                       : kStored<Mma> ? Keys * 32
-                                                      : 0);
+    static constexpr int kTileBytes = kQBytes + Stages * kStageBytes + kExchangeBytes + Keys * kLayout.behind;
     // Outputs leave by way of the tiles' memory: all columns at once, or, where that is small, some at a time.
     static constexpr int output_columns(int columns) {
         const bool fits = !(Mma::kOutputInPasses || column_warps > 1) || columns <= 32 || KeyWarps * rows * columns * 4 <= kTileBytes;
@@ -177,10 +155,7 @@ struct MmaBlock {
         return static_cast<const char*>(x.q) + q_index(x, r) * int64_t(sizeof(Element));
     }
     FA_COLD_MEMBER static void load_q_narrow(const MmaForwardParams& x) {
-        const auto permute = [](int at) {
-            if constexpr (Mma::kWidens) return Mma::permuted_q_byte(at);
-            else return at;
-        };
+        const auto permute = [](int at) { return Mma::permuted_q_byte(at); };
         if constexpr (Mma::kRoundsQ)
             if (x.q_width == 0) {
                 narrow_units<rows, kQRowBytes, int(sizeof(Element))>([&](int r, int at) {
@@ -195,32 +170,6 @@ struct MmaBlock {
         load_narrow<Element, rows>(
             q_tile(), int(x.dim_qk) * int(sizeof(Element)), x.q_width == 16 ? 4 : x.q_width,
             [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; }, permute);
-    }
-    // For k that is widened, whose order within 16 dims q takes on: 4-byte words, each to its permuted place.
-    FA_MEMBER static void load_q_words(const MmaForwardParams& x) {
-        constexpr int words = kQRowBytes / 4;
-        const int bytes = int(x.dim_qk) * int(sizeof(Element)), valid = shared().tile.valid;
-        for (int i = rt::thread(); i < rows * words; i += threads) {
-            const int r = i / words, at = i % words * 4, to_byte = Mma::permuted_q_byte(at);
-            const char* const from = q_row(x, r < valid ? r : 0);
-            rt::cp_async4(rt::smem_addr(q_tile()) + uint32_t(swizzle_offset<kQRowBytes>(r, to_byte / 16) + to_byte % 16), from + at,
-                          r < valid && at < bytes);
-        }
-    }
-    // For q of 8 bits: four at a time, each row's as its address allows.
-    FA_MEMBER static void load_q_bytes(const MmaForwardParams& x) {
-        constexpr int words = D / 4;
-        const int dims = int(x.dim_qk), valid = shared().tile.valid;
-        FA_UNROLL_BY(4)
-        for (int i = rt::thread(); i < rows * words; i += threads) {
-            const int r = i / words, first = i % words * 4, count = r < valid ? dims - first : 0;
-            const uint8_t* const from = static_cast<const uint8_t*>(x.q) + q_index(x, r < valid ? r : 0) + first;
-            uint32_t bytes = 0;
-            if (count >= 4 && reinterpret_cast<uintptr_t>(from) % 4 == 0) rt::load_words<1>(from, &bytes);
-            else
-                for (int e = 0; e < 4 && e < count; e++) bytes |= uint32_t(from[e]) << 8 * e;
-            Mma::template store_q<kQRowBytes>(q_tile(), r, first / 4, bytes, x.q_dtype);
-        }
     }
     // Where a lane reads q's tiles of rows from `row0` on, and tile m, step i of the dims: from shared memory, or from q itself.
     FA_MEMBER static auto q_ptr(const MmaForwardParams& x, int row0, int lane) {
@@ -242,12 +191,8 @@ struct MmaBlock {
         if constexpr (Mma::kQInShared) Mma::load_q(a, ptr, kTileRows * m * kQRowBytes, i);
         else Mma::load_q(a, ptr.tile[m], i);
     }
-    FA_MEMBER static void load_q(const MmaForwardParams& x) {
-        if constexpr (!Mma::kQInShared) return;
-        if constexpr (Mma::kWidensQ) return load_q_bytes(x);
-        if constexpr (Mma::kWidens && KeyWarps > 1)
-            if (x.q_width == 16) return load_q_words(x);
-        if (Mma::kWidens || x.q_width != 16) return load_q_narrow(x);
+    // Rows of q of whole, aligned vectors.
+    FA_MEMBER static void load_q_vectors(const MmaForwardParams& x) {
         const int vec = rt::thread() % kQRowVecs;
         const bool in_row = 16 * vec < x.dim_qk * int64_t(sizeof(Element));
         if (threads % kQRowVecs != 0 && rt::thread() >= threads / kQRowVecs * kQRowVecs) return;

@@ -1,6 +1,7 @@
 // What the Mma policies of all GPUs share.
 #pragma once
 #include "gpu/common/memory.h"
+#include "gpu/mma/rows.h"
 #include "spec/online_softmax.h"
 
 namespace fa {
@@ -16,8 +17,40 @@ FA_FN int swizzle_offset(int row, int vec) {
     return row * row_bytes + ((vec ^ (row / (8 / vecs) & (vecs - 1))) << 4);
 }
 
+// What a compiled kernel takes. plain: no score mod but a band, no dropout, and k and v in rows of aligned 16-byte vectors, or what
+// takes their place in rows of blocks (kVecBytes), less than 2^31 bytes apart. paged: the same over pages, of which no key lies 2^32 of
+// these from the tensor's begin. general: all.
+enum class Kind { general, plain, paged };
+
 // How tiles of k and v come to shared memory: async_pipe.h, mma/cache/blocks_pipe.h, scaled_pipe.h, stored_pipe.h, register_pipe.h.
 enum class Copies { async, blocks, scaled, stored, registers };
+
+// How they lie there: bytes between rows, pieces of a row that threads copy, and how many of these v's rows have; bytes of a key in a
+// stage, and behind all stages.
+struct TileLayout {
+    int row_bytes, vec_bytes, row_vecs, key_bytes, behind;
+};
+template <class Key>
+constexpr TileLayout rows_layout(int dims) {
+    const int bytes = dims * int(sizeof(Key)), columns = dims > 512 ? 512 : dims;
+    return {bytes, 16, columns * int(sizeof(Key)) / 16, bytes, 0};
+}
+
+// Which Kinds of a row of rows.h are compiled: each; all but the paged one; the general one, or the plain one, or the paged one, for all
+// calls.
+enum class Loops { each, all_but_paged, general, plain, paged };
+// What a policy has for a block M of the forward's kernel: products (its Products), and the loop over the keys (its Mainloop).
+template <class M>
+struct MmaProducts;
+template <class M>
+struct SplitProducts;
+template <class M, Kind kind>
+struct ForwardLoop;
+template <class M>
+struct LatentLoop;
+// Policies whose kernels are in the same lists.
+template <class... Policies>
+struct PolicyList {};
 
 // Rows in blocks lie there as they are, an odd multiple of 16 bytes behind each other (mma/cache/blocks.h): what those of q8_0 need.
 FA_FN constexpr int block_pitch(int dims) { return (dims / kBlockDims * block_bytes({8, false}) + 15) / 32 * 32 + 16; }

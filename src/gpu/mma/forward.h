@@ -13,6 +13,7 @@
 // splits form a cluster and merge through each other's shared memory, without a second launch and without a way through memory.
 #pragma once
 #include "gpu/mma/gather.h"
+#include "gpu/mma/products.h"
 #include "gpu/mma/row_max.h"
 #include "gpu/mma/warp_part.h"
 
@@ -24,148 +25,27 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     using Block = MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     using Acc = typename Block::Acc;
     using PerRow = typename Block::PerRow;
-    using Block::apply_exp2, Block::apply_exp2_to_row, Block::column_warps, Block::kAccs, Block::kColumnSteps, Block::kHoldQ,
-        Block::kKeyTiles, Block::kPrefetch, Block::kRowBytes, Block::kSteps, Block::kTile, Block::kWidened, Block::remove_scores,
-        Block::shared, Block::update_row_max;
+    using Products = typename Mma::template Products<Block>;
+    using Score = typename Products::Score;
+    using Block::apply_exp2, Block::apply_exp2_to_row, Block::kAccs, Block::kKeyTiles, Block::remove_scores, Block::update_row_max;
 
-    // Factors of blocks of k multiply sums of products as they are stored. Infinite ones would make a score ±∞ where it must be NaN
-    // (nan_if_infinite()). Decoding tests each factor where it is read. Prefill reads each once a row warp and tile, where such a test
-    // takes 5 % of a call's time. So, of each key, a score of one row is watched; where one was not finite the block begins again, with
-    // kInfiniteFactors, and makes NaN of infinite factors before it reads them.
-    static constexpr bool kWatches = Mma::kQuantised && !Mma::kScaled && !kStored<Mma> && KeyWarps == 1;
-    FA_MEMBER static void watch(const Acc (*score)[kKeyTiles]) {
-        if constexpr (kWatches) {
-            float sum = 0.f;
-            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++)
-                FA_UNROLL_FOR (int i = 0; i < Mma::kFactors; i += 2)
-                    sum = fmaf(score[0][n].x[first_of_factor(i)], score[0][n].x[first_of_factor(i + 1)], sum);
-            if (!(fabsf(sum) <= kMaxFloat)) shared().tile.infinite = 1;
-        }
-    }
-    // NaN in place of infinite factors of a tile of k that is about to be read.
-    template <class Type>
-    FA_COLD_MEMBER static void spoil_infinite(Type type, char* k) {
-        const auto spoil = [&](auto known) {
-            using Known = decltype(known);
-            static_assert(!Known::kFormat.has_min, "");
-            FA_UNROLL_BY(1)
-            for (int i = rt::thread(); i < Keys * kSteps / 2; i += Block::threads) {
-                uint16_t& d = *reinterpret_cast<uint16_t*>(k + i % Keys * kRowBytes + i / Keys * Known::kBytes);
-                if ((d & 0x7c00) == 0x7c00) d = 0x7e00;
-            }
-        };
-        Mma::in_loop(type, spoil);
-        rt::barrier();
-    }
-    FA_MEMBER static constexpr int first_of_factor(int factor) {
-        int e = 0;
-        while (Mma::factor_of(e) != factor) e++;
-        return e;
-    }
-
-    // `type`: that of k and v that are widened, as a C++ type or, to keep one loop for all of them, as a number.
+    // `type`: that of k and v, as Products::by_type() has it.
     template <Kind kind, class Type>
-    FA_MEMBER static void compute_qk(const MmaForwardParams& x, Type type,
-                                     const typename Mma::FragmentA (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k, int row0,
-                                     int key0, Acc score[RowTiles][kKeyTiles]) {
+    FA_MEMBER static void compute_qk(const MmaForwardParams& x, Type type, const typename Products::Held& held, const char* k, int row0,
+                                     int key0, Score& score) {
         FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
             FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++)
                 FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) score[m][n].x[e] = 0.f;
-        // Registers are too few to keep where q is read from tile to tile.
-        constexpr bool registers_lack = (Mma::kSplitTf32 && D == 64) || (Mma::kWidensQ && !kHoldQ && kind == Kind::plain);
-        const int lane = (registers_lack ? rt::opaque(rt::thread()) : rt::thread()) % Mma::kLanes;
-        [[maybe_unused]] const auto q_ptr = [&] {
-            if constexpr (kHoldQ && !Mma::kQuantised) return 0;
-            else return Block::q_ptr(x, row0, lane);
-        }();
-        const auto k_ptr = Mma::template k_ptr<kRowBytes>(k, key0);
-        if constexpr (kStored<Mma>) {
-            Mma::template add_scores<kRowBytes, Keys>(type, held, k, Block::stage_tile(Stages), key0, score);
-        } else if constexpr (Mma::kQuantised) {
-            Block::add_block_scores(type, held, q_ptr, k, key0, score);
-            watch(score);
-        } else if constexpr (Mma::kSplitTf32) {
-            constexpr int chain = 2;  // of steps
-            for (int step = 0; step < kSteps; step += chain) {
-                typename Mma::FragmentA q[RowTiles][chain];
-                FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
-                    FA_UNROLL_FOR (int c = 0; c < chain; c++) Block::load_q_tile(q[m][c], q_ptr, m, step + c);
-                FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
-                    typename Mma::FragmentB right[chain];
-                    FA_UNROLL_FOR (int c = 0; c < chain; c++)
-                        Mma::template load_k<kRowBytes>(right[c], k_ptr, kTile * n * kRowBytes, step + c);
-                    FA_UNROLL_FOR (int m = 0; m < RowTiles; m++) Mma::mma_chain(score[m][n], q[m], right);
-                }
-            }
-        } else if constexpr (Mma::kWidens) {
-            constexpr int steps = 2 * kWidened, all = kSteps / steps * kKeyTiles;
-            typename Mma::FragmentA q[RowTiles][kHoldQ ? 1 : steps];
-            typename Mma::PackedB packed[2][kWidened];
-            const auto load = [&](int i) {
-                FA_UNROLL_FOR (int c = 0; c < kWidened; c++)
-                    Mma::template load_k<kRowBytes>(packed[i % 2][c], k_ptr, kTile * (i % kKeyTiles) * kRowBytes,
-                                                    i / kKeyTiles * kWidened + c);
-            };
-            load(0);
-            FA_UNROLL_FOR (int i = 0; i < all; i++) {
-                const int step = i / kKeyTiles * steps, n = i % kKeyTiles;
-                if constexpr (!kHoldQ)
-                    if (n == 0)
-                        FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
-                            FA_UNROLL_FOR (int c = 0; c < steps; c++) Block::load_q_tile(q[m][c], q_ptr, m, step + c);
-                if (i + 1 < all) load(i + 1);
-                typename Mma::FragmentB right[steps];
-                Mma::template widen_k<kWidened>(right, packed[i % 2], type);
-                FA_UNROLL_FOR (int c = 0; c < steps; c++)
-                    FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
-                        Mma::mma(score[m][n], kHoldQ ? held[m][kHoldQ ? step + c : 0] : q[m][kHoldQ ? 0 : c], right[c]);
-            }
-        } else {
-            // Fragments are read kPrefetch products before their use.
-            constexpr int all = kSteps * kKeyTiles;
-            typename Mma::FragmentA q[2][RowTiles];
-            typename Mma::FragmentB right[kPrefetch + 1];
-            const auto load_step = [&](int step) {
-                if constexpr (!kHoldQ) {
-                    FA_UNROLL_FOR (int m = 0; m < RowTiles; m++) Block::load_q_tile(q[step % 2][m], q_ptr, m, step);
-                }
-            };
-            const auto load = [&](int i) {
-                Mma::template load_k<kRowBytes>(right[i % (kPrefetch + 1)], k_ptr, kTile * (i % kKeyTiles) * kRowBytes, i / kKeyTiles);
-            };
-            if constexpr (!kHoldQ) load_step(0);
-            FA_UNROLL_FOR (int i = 0; i < kPrefetch && i < all; i++) load(i);
-            FA_UNROLL_FOR (int i = 0; i < all; i++) {
-                const int step = i / kKeyTiles, n = i % kKeyTiles;
-                if constexpr (!kHoldQ)
-                    if (n == 0 && step + 1 < kSteps) load_step(step + 1);
-                if (i + kPrefetch < all) load(i + kPrefetch);
-                FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
-                    Mma::mma(score[m][n], kHoldQ ? held[m][step % (kHoldQ ? kSteps : 1)] : q[step % 2][m], right[i % (kPrefetch + 1)]);
-            }
-        }
+        Products::template add_scores<kind>(x, type, held, k, row0, key0, score);
     }
 
     // Online softmax of one tile's scores, and its product with `v`: updates (m, l, o); `drop`: are there bits of kept_scores? The
     // products of one tile of keys overlap the exponentials of the next.
     template <class Type>
-    FA_MEMBER static void softmax_and_pv(Type type, float lag, float unit, Acc score[RowTiles][kKeyTiles], bool drop,
-                                         const uint32_t (&kept)[RowTiles], const char* v, int key0, int column_warp, PerRow& m, PerRow& l,
-                                         Acc o[RowTiles][kAccs]) {
+    FA_MEMBER static void softmax_and_pv(Type type, float lag, float unit, Score& score, bool drop, const uint32_t (&kept)[RowTiles],
+                                         const char* v, int key0, int column_warp, PerRow& m, PerRow& l, typename Products::Output& o) {
         PerRow factor, exp2_offset;
-        if (update_row_max(lag, unit, score, m, factor, exp2_offset)) {
-            // Beside blocks, whose factors take the instructions, O is multiplied only where a maximum has moved: by 1 otherwise.
-            bool moved = !Mma::kQuantised;
-            FA_UNROLL_FOR (int i = 0; i < RowTiles; i++)
-                FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
-                    l[i][r] *= factor[i][r];
-                    moved |= factor[i][r] != 1.f;
-                }
-            if (!Mma::kQuantised || rt::warp_any(moved))
-                FA_UNROLL_FOR (int i = 0; i < RowTiles; i++)
-                    FA_UNROLL_FOR (int c = 0; c < kAccs; c++)
-                        FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)];
-        }
+        if (update_row_max(lag, unit, score, m, factor, exp2_offset)) Products::rescale(factor, l, o);
         // Where few lanes share a row, each has many of its probabilities: a tile's are added up before they meet the sum so far.
         constexpr bool by_tiles = Acc::kRows == 1;
         TileSum<Acc> tile_sum[RowTiles] = {};
@@ -175,76 +55,7 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             if (drop)
                 FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) remove_scores(kept[i], n, 0.f, score[i][n]);
         };
-        const auto ptr = Mma::template v_ptr<kRowBytes, Keys>(v, key0);
-        if constexpr (kStored<Mma>) {
-            compute_probs(0);
-            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
-                if (n + 1 < kKeyTiles) compute_probs(n + 1);
-                Mma::template add_outputs<kRowBytes, Keys, RowTiles>(type, score, n, v, Block::stage_tile(Stages), key0 + kTile * n, o);
-            }
-        } else if constexpr (Mma::kQuantised) {
-            const char* const factors = Mma::template factor_ptr<kRowBytes>(v, key0);
-            compute_probs(0);
-            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
-                if (n + 1 < kKeyTiles) compute_probs(n + 1);
-                Block::add_block_outputs(type, score, ptr, factors, n, o);
-            }
-        } else if constexpr (Mma::kSplitTf32) {
-            typename Mma::FragmentA left[RowTiles][kKeyTiles];
-            FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
-                compute_probs(n);
-                FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i][n], score[i][n]);
-            }
-            FA_UNROLL_FOR (int c = 0; c < kSteps; c++) {
-                typename Mma::FragmentB right[kKeyTiles];
-                FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes, Keys>(right[n], ptr, n, c);
-                FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::mma_chain(o[i][c], left[i], right);
-            }
-        } else if constexpr (Mma::kWidens) {
-            constexpr int steps = 2 * kWidened, all = kSteps / steps * kKeyTiles;
-            typename Mma::FragmentA left[RowTiles];
-            typename Mma::PackedB packed[2][kWidened];
-            const auto load = [&](int j) {
-                FA_UNROLL_FOR (int c = 0; c < kWidened; c++)
-                    Mma::template load_v<kRowBytes, Keys>(packed[j % 2][c], ptr, j * steps / kSteps, j * kWidened % (kSteps / 2) + c);
-            };
-            load(0);
-            compute_probs(0);
-            FA_UNROLL_FOR (int j = 0; j < all; j++) {
-                const int n = j * steps / kSteps, first = j * steps % kSteps;
-                if (first == 0) {
-                    FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i], score[i][n]);
-                    if (n + 1 < kKeyTiles) compute_probs(n + 1);
-                }
-                if (j + 1 < all) load(j + 1);
-                typename Mma::FragmentB right[steps];
-                Mma::template widen_v<kWidened>(right, packed[j % 2], type);
-                FA_UNROLL_FOR (int c = 0; c < steps; c++)
-                    FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::mma(o[i][first + c], left[i], right[c]);
-            }
-        } else {
-            constexpr int all = kColumnSteps * kKeyTiles;
-            typename Mma::FragmentA left[RowTiles];
-            typename Mma::FragmentB right[kPrefetch + 1];
-            const auto own = [&] {
-                if constexpr (column_warps > 1) return Mma::advance(ptr, column_warp * kColumnSteps);
-                else return ptr;
-            }();
-            const auto load = [&](int i) {
-                Mma::template load_v<kRowBytes, Keys>(right[i % (kPrefetch + 1)], own, i / kColumnSteps, i % kColumnSteps);
-            };
-            FA_UNROLL_FOR (int i = 0; i < kPrefetch && i < all; i++) load(i);
-            compute_probs(0);
-            FA_UNROLL_FOR (int j = 0; j < all; j++) {
-                const int n = j / kColumnSteps, c = j % kColumnSteps;
-                if (c == 0) {
-                    FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i], score[i][n]);
-                    if (n + 1 < kKeyTiles) compute_probs(n + 1);
-                }
-                if (j + kPrefetch < all) load(j + kPrefetch);
-                FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) Mma::mma(o[i][c], left[i], right[j % (kPrefetch + 1)]);
-            }
-        }
+        Products::add_outputs(type, score, compute_probs, v, key0, column_warp, o);
         if constexpr (by_tiles) {
             FA_UNROLL_FOR (int i = 0; i < RowTiles; i++) l[i][0] += tile_sum[i].total();
         }
@@ -256,9 +67,7 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
 // and those of others have behind a barrier. See async_pipe.h, mma/cache/blocks_pipe.h, scaled_pipe.h and register_pipe.h.
 template <class M, Kind kind, class Type, Copies copies = M::Policy::kCopies>
 struct KvPipe;
-// The mainloop of latent attention (latent/forward.h), and what merges the splits of a cluster (mma/cluster.h).
-template <class M>
-struct LatentLoop;
+// What merges the splits of a cluster: see mma/cluster.h.
 template <class M>
 struct ClusterMerge;
 
@@ -271,7 +80,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
     constexpr bool general = kind == Kind::general;
     const typename M::Shared& s = M::shared();
     KvPipe<M, kind, Type> pipe(x, type, begin, end);
-    constexpr bool either = general || kStored<Mma>;  // with pages and without
+    constexpr bool either = general || M::Products::kReadsPages;  // with pages and without
     const auto find = [&](int key) { return either ? M::find_location(x, key, end) : M::find_vec_offsets(x, key, end); };
     int64_t location = 0;  // of tile j + stages / 2, loaded one tile before it is needed
     const auto listed = [&] { return general && M::kGathers && s.tile.features & kListed; };
@@ -296,7 +105,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         else before = k_factor;
     }
     const float lag = end - begin < 1 << 20 ? Mma::kLag : 0.f;  // more might overflow
-    typename Mma::FragmentA q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
+    typename M::Products::Held q;
     int stage = 0;  // of tile j of k; v's is the next
     for (int key = begin, j = 0; key < end; key += M::keys, j++) {
         if (M::kFillAllStages && j == 0) pipe.template wait<M::stages - 1>();
@@ -304,20 +113,11 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         rt::barrier();
         if (!M::kFillAllStages || j > 0) pipe.load(true, j + M::stages / 2 - 1, stage ? stage - 1 : M::stages - 1);
         const char* const k = pipe.tile(false, stage);
-        if constexpr (M::kWatches)
-            if (__builtin_expect(s.tile.features & kInfiniteFactors, 0)) M::spoil_infinite(type, M::stage_tile(stage));
+        M::Products::prepare_keys(type, M::stage_tile(stage));
         const int next_key = key + M::stages / 2 * M::keys;
         const bool paged = kind == Kind::paged || (either && s.tile.features & kPaged);
         if constexpr (M::kHoldQ)
-            if (key == begin) {
-                if constexpr (kStored<Mma>) {
-                    Mma::template load_held<M::kQRowBytes>(q, M::q_tile());
-                } else {
-                    const auto ptr = M::q_ptr(x, w.row0, rt::thread() % Mma::kLanes);
-                    FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++)
-                        FA_UNROLL_FOR (int step = 0; step < M::kSteps; step++) M::load_q_tile(q[i][step], ptr, i, step);
-                }
-            }
+            if (key == begin) M::Products::hold_q(x, w.row0, q);
         const int first = first_key(j, key);
         const bool unmasked = listed() && first < 0;
         const auto is_active = [&](int at) { return unmasked ? w.row0 < s.tile.valid : at >= w.some_begin && at < w.some_end; };
@@ -358,7 +158,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         const char* const v = pipe.tile(true, stage + 1);
         if (rt::kScarceRegisters ? active : is_active(rt::opaque_uniform(first))) {
             uint32_t kept[M::row_tiles] = {};
-            const bool drop = general && !Mma::kSplitTf32 && s.tile.features & kDropout;  // in f32 other kernels have it
+            const bool drop = general && sizeof(typename M::Element) < 4 && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
                 FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(w.row0 + M::kTileRows * i, key + w.key0);
             M::softmax_and_pv(type, lag, unit, score, drop, kept, v, w.key0, w.column_warp, m, l, o);
@@ -368,6 +168,15 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
     pipe.template wait<0>();
     return unit;
 }
+
+template <class M, Kind kind>
+struct ForwardLoop {
+    FA_MEMBER static float run(const MmaForwardParams& x, const WarpPart<M>& w, int begin, int end, float unit, float k_factor,
+                               typename M::PerRow& m, typename M::PerRow& l, typename M::Acc (&o)[M::row_tiles][M::kAccs]) {
+        return M::Products::template by_type<kind>(
+            x.k_dtype, [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, unit, k_factor, m, l, o); });
+    }
+};
 
 // One tile of rows, one split. Blocks are numbered so that with a causal mask the longest tiles of as many heads as the cache holds
 // come first.
@@ -426,17 +235,15 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
         listed ? int(split_begin) : rt::warp_uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
     const int end = rt::warp_uniform(listed ? int(split_end) : s.row[t.valid - 1].end);
     const WarpPart<M> w;
-    M::load_q(x);
+    if constexpr (Mma::kQInShared) M::Products::load_q(x);
 
     typename M::PerRow m, l;
     Acc o[M::row_tiles][M::kAccs];
     const float k_factor = begin < end ? nan_if_infinite(M::descale(x.k_descale)) * M::common_q_factor(x) : 1.f;
-    const auto v_descale = [&] { return Mma::kScaled || kStored<Mma> ? 1.f / x.v_unit : begin < end ? M::descale(x.v_descale) : 1.f; };
     constexpr bool late = Mma::kWidensQ && M::key_warps == 1;  // prefill has no register for it through the loop
-    float v_factor = late ? 1.f : v_descale();
+    float v_factor = late ? 1.f : M::Products::v_factor(x, begin < end);
     const float product = kind == Kind::general && t.features & kBaseE ? 1.f : x.scale * kLog2e * Mma::kScoreUnit;
     float unit;
-    const auto pass = [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
     for (bool again = false;; again = true) {
         FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) {
             FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
@@ -446,20 +253,11 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
             FA_UNROLL_FOR (int c = 0; c < M::kAccs; c++)
                 FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
         }
-        if constexpr (M::kLatent) unit = LatentLoop<M>::run(x, w, begin, end, product, m, l, o);
-        else if constexpr (kStored<Mma>) unit = pass(Mma::type_of(x.k_dtype));
-        else if constexpr (!Mma::kWidens || kind == Kind::general) unit = pass(x.k_dtype);
-        else unit = Mma::by_type(x.k_dtype, pass);
-        if constexpr (!M::kWatches) break;
-        if (again) break;
-        rt::barrier();
-        if (__builtin_expect(!s.tile.infinite, 1)) break;
-        rt::barrier();
-        if (rt::thread() == 0) s.tile.features |= kInfiniteFactors;
-        rt::barrier();
+        unit = Mma::template Mainloop<M, kind>::run(x, w, begin, end, product, k_factor, m, l, o);
+        if (again || !M::Products::begins_again()) break;
     }
-    if constexpr (late) v_factor = v_descale();
-    if constexpr (M::kAccs > M::kColumnSteps) Mma::add_offsets(o);
+    if constexpr (late) v_factor = M::Products::v_factor(x, begin < end);
+    M::Products::finish_outputs(o);
     rt::barrier();
     FA_UNROLL_FOR (int pass = 0; pass < M::kOutputPasses; pass++) {
         M::stage_output(w.row0, w.key_warp, w.column_warp, pass, unit, v_factor, m, l, o);
@@ -479,15 +277,8 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
     }
 }
 
-// Blocks that a multiprocessor holds at once: where three would leave too few registers, two.
 template <class M, Kind kind>
-constexpr int kBlocksHeld =
-    M::resident > 2 && ((kind == Kind::general && !M::Policy::kScaled) || (kStored<typename M::Policy> && rt::kScarceRegisters))
-        ? 2
-        : M::resident;
-
-template <class M, Kind kind>
-FA_KERNEL void FA_BOUNDS(M::threads, (kBlocksHeld<M, kind>)) forward_mma(FA_PARAM MmaForwardParams x) {
+FA_KERNEL void FA_BOUNDS(M::threads, (M::Policy::blocks_held(kind, M::resident))) forward_mma(FA_PARAM MmaForwardParams x) {
     if constexpr (M::Policy::kAvailable) run_forward_mma<M, kind>(x);
 }
 

@@ -83,6 +83,10 @@ struct AccFragment {
 // before the average: lost is what is less than 2^-109 of the largest.
 template <class T>
 struct MmaSync {
+    template <class M>
+    using Products = MmaProducts<M>;
+    template <class M, Kind kind>
+    using Mainloop = ForwardLoop<M, kind>;
     using Element = T;
     using Key = T;
     using Acc = AccFragment;
@@ -99,8 +103,22 @@ struct MmaSync {
         uint32_t r[4];
     };  // 16 deep × 16 columns
     using General = MmaSync;  // the policy of general kernels, in whose rows others' are whole tiles
-    static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false,
-                          kWidensQ = false;  // k and v are stored as q is
+    // Its kernels.
+    using Beside = PolicyList<>;
+    static constexpr auto& kRows = kMmaRows;
+    FA_MEMBER static constexpr bool takes(const MmaRow&) { return true; }
+    FA_MEMBER static constexpr Loops loops(int) { return Loops::each; }
+    template <class Instance>
+    FA_MEMBER static constexpr void describe(Instance&, int) {}
+    FA_MEMBER static constexpr TileLayout layout(int dims) { return rows_layout<Key>(dims); }
+    FA_MEMBER static constexpr int offset_accs(int) { return 0; }  // behind those of its columns
+    FA_MEMBER static constexpr int permuted_q_byte(int at) { return at; }
+    // Blocks that a multiprocessor holds: where three would leave a general kernel too few registers, two.
+    FA_MEMBER static constexpr int blocks_held(Kind kind, int resident) { return kind == Kind::general && resident > 2 ? 2 : resident; }
+    static constexpr bool kKv8bit = false, kWidensQ = false;  // k and v are stored as q is
+    static constexpr bool kVInK = false;                      // is v the first dims of k? See latent/policies.h
+    static constexpr bool kGathers = true, kMayHoldQ = true;  // lists of keys; q's tiles in registers
+    static constexpr bool kSmallGeneral = false;  // do registers lack in a general prefill kernel for tiles as large as others'?
     static constexpr Copies kCopies = Copies::async;
     static constexpr bool kRoundsQ = !kIsF16<T>;  // may q be of a finer type?
     static constexpr bool kSplitTf32 = false;     // long chains of products are accurate enough for probabilities of this type
@@ -187,6 +205,10 @@ struct MmaSync {
 // FADD. Elements are halved first, for the largest must not be rounded to infinity: products of q and k are a quarter of their
 // value, and probabilities twice as large as kHeadroomUnit says.
 struct MmaTf32 {
+    template <class M>
+    using Products = SplitProducts<M>;
+    template <class M, Kind kind>
+    using Mainloop = ForwardLoop<M, kind>;
     using Element = F32;
     using Key = F32;
     using Acc = AccFragment;
@@ -194,8 +216,19 @@ struct MmaTf32 {
     static constexpr const char* kFamily = "fwd_mma";
     static constexpr bool kAsyncCopies = true, kClusters = true, kQInShared = true, kOutputInPasses = false, kAvailable = rt::kHasMma;
     using General = MmaTf32;
-    static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kWidensQ = false, kRoundsQ = false,
-                          kSplitTf32 = true;
+    using Beside = PolicyList<>;
+    static constexpr auto& kRows = kMmaTf32Rows;
+    FA_MEMBER static constexpr bool takes(const MmaRow&) { return true; }
+    FA_MEMBER static constexpr Loops loops(int) { return Loops::all_but_paged; }
+    template <class Instance>
+    FA_MEMBER static constexpr void describe(Instance&, int) {}
+    FA_MEMBER static constexpr TileLayout layout(int dims) { return rows_layout<Key>(dims); }
+    FA_MEMBER static constexpr int offset_accs(int) { return 0; }  // behind those of its columns
+    FA_MEMBER static constexpr int permuted_q_byte(int at) { return at; }
+    // Blocks that a multiprocessor holds: where three would leave a general kernel too few registers, two.
+    FA_MEMBER static constexpr int blocks_held(Kind kind, int resident) { return kind == Kind::general && resident > 2 ? 2 : resident; }
+    static constexpr bool kKv8bit = false, kWidensQ = false, kVInK = false, kGathers = false, kMayHoldQ = false, kSmallGeneral = true,
+                          kRoundsQ = false, kSplitTf32 = true;
     static constexpr Copies kCopies = Copies::async;
     static constexpr float kExponent = 0.f, kRowSumUnit = 0x1p-32f, kOutputUnit = 1.f, kScoreUnit = 4.f, kLag = 0.f;
     static constexpr bool kModsAtOnce = true;

@@ -1,13 +1,13 @@
 // The references of rows in the online softmax: maxima of the scores so far. For mma/forward.h.
 #pragma once
-#include "gpu/mma/block_products.h"
+#include "gpu/mma/scores.h"
 
 namespace fa {
 namespace gpu {
 
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
-struct MmaRowMax : MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident> {
-    using Block = MmaBlockProducts<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
+struct MmaRowMax : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident> {
+    using Block = MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     using Acc = typename Block::Acc;
     using PerRow = typename Block::PerRow;
     using Block::kKeyTiles, Block::scale_scores;

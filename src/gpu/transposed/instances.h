@@ -13,7 +13,8 @@ template <class Kernels>
 struct TransposedList;
 template <bool wanted, class Mma, int D, int RowWarps, int KeyWarps, int Keys>
 constexpr Instance transposed_entry() {
-    return entry<wanted, Mma, D, RowWarps, 1, KeyWarps, Keys, 2, 1>();
+    if constexpr (wanted) return make_instance<Instantiate<Mma, D, RowWarps, 1, KeyWarps, Keys, 2, 1>>();
+    else return Instance{};
 }
 template <class T, int D>
 constexpr bool kWorthBytes = D <= 128 || !kIsF16<T>;  // as with mma.sync

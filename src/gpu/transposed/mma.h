@@ -187,6 +187,10 @@ struct BitsOf<F32> {
 // maximum, so that most tiles rescale no outputs: over fewer than 2^20 keys no sum is larger for that than those of 2^24 keys are without.
 template <class I, class T>
 struct MmaTransposed {
+    template <class M>
+    using Products = MmaProducts<M>;
+    template <class M, Kind kind>
+    using Mainloop = ForwardLoop<M, kind>;
     using Element = T;
     using Key = T;
     using Acc = AccTransposed<I>;
@@ -207,8 +211,15 @@ struct MmaTransposed {
     static constexpr int kLanes = I::kLanes, kTile = I::kTile;
     static constexpr bool kAvailable = I::kAvailable && (I::kMultipliesF16 || !kIsF16<T>);
     static constexpr bool kAsyncCopies = false, kClusters = false, kQInShared = I::kQInShared, kOutputInPasses = true;
-    static constexpr bool kKv8bit = false, kQuantised = false, kScaled = false, kWidens = false, kWidensQ = false, kRoundsQ = false,
-                          kSplitTf32 = false, kF16 = kIsF16<T>;
+    FA_MEMBER static constexpr Loops loops(int) { return Loops::all_but_paged; }
+    template <class Instance>
+    FA_MEMBER static constexpr void describe(Instance&, int) {}
+    FA_MEMBER static constexpr TileLayout layout(int dims) { return rows_layout<Key>(dims); }
+    FA_MEMBER static constexpr int offset_accs(int) { return 0; }
+    FA_MEMBER static constexpr int permuted_q_byte(int at) { return at; }
+    FA_MEMBER static constexpr int blocks_held(Kind kind, int resident) { return kind == Kind::general && resident > 2 ? 2 : resident; }
+    static constexpr bool kKv8bit = false, kWidensQ = false, kVInK = false, kGathers = false, kMayHoldQ = true, kSmallGeneral = true,
+                          kRoundsQ = false, kSplitTf32 = false, kF16 = kIsF16<T>;
     static constexpr bool kModsAtOnce = false;  // nobody has timed them there, and the machine code that was run has the branches
     static constexpr int kBytes = int(sizeof(T));
     static constexpr float kExponent = kF16 ? 15.f : 0.f, kLag = kF16 ? 0.f : 4.f, kRowSumUnit = kF16 ? 0x1p-47f : 0x1p-32f,

@@ -24,14 +24,24 @@ struct BlockType {
     static_assert(kBytes % 4 == kFirst % 4 && kFirst % 2 == 0, "integers begin with a word or between two, in even blocks and in odd ones");
 };
 
+template <class M, bool watches = M::key_warps == 1>
+struct BlockProducts;
+template <class T>
+struct MmaQuantisedDecode;
+
 template <class T>
 struct MmaQuantised : MmaByte<T> {
+    template <class M>
+    using Products = BlockProducts<M>;
     using typename MmaByte<T>::FragmentA;
     using typename MmaByte<T>::FragmentB;
     using typename MmaByte<T>::Acc;
     static constexpr const char* kFamily = "fwd_mma_blocks";
     using General = MmaQuantised;
-    static constexpr bool kKv8bit = false, kQuantised = true, kScaled = false;
+    using Beside = PolicyList<MmaQuantisedDecode<T>>;
+    static constexpr auto& kRows = kMmaBlockRows;
+    FA_MEMBER static constexpr TileLayout layout(int dims) { return {block_pitch(dims), dims / 16, 16, block_pitch(dims), 0}; }
+    static constexpr bool kKv8bit = false;
     static constexpr Copies kCopies = Copies::blocks;
     // Probabilities are 2^24 times too large: the products of those with the smallest factors stay normal numbers.
     static constexpr float kExponent = 24.f, kRowSumUnit = 0x1p-56f, kOutputUnit = 0x1p-56f;
@@ -159,6 +169,152 @@ struct MmaQuantised : MmaByte<T> {
     FA_MEMBER static void mma_v(Acc& d, const FragmentA& a, const FragmentA& rest, const FragmentB& b) {
         mma_bf16(d, a, b);
         if constexpr (kIsF16<T>) mma_bf16(d, rest, b);
+    }
+};
+
+// Products of blocks, each summed by itself before its factor multiplies it.
+//
+// Factors of k multiply sums of products as they are stored. Infinite ones would make a score ±∞ where it must be NaN (nan_if_infinite()).
+// Decoding tests each factor where it is read. Prefill reads each once a row warp and tile, where such a test takes 5 % of a call's time.
+// So it `watches`, of each key, a score of one row; where one was not finite the block begins again, with kInfiniteFactors, and makes NaN
+// of infinite factors before it reads them.
+template <class M, bool watches>
+struct BlockProducts : WidenedProducts<M> {
+    using Base = WidenedProducts<M>;
+    using typename Base::Acc, typename Base::FragmentA, typename Base::FragmentB, typename Base::Held, typename Base::Mma,
+        typename Base::Output, typename Base::Score;
+
+    // 32 dims of q.
+    template <class Ptr>
+    struct QBlock {
+        const Held& held;
+        const Ptr& ptr;
+        FragmentA own[M::row_tiles][M::kHoldQ ? 1 : 2];
+        FA_MEMBER QBlock(const Held& held_q, const Ptr& q_ptr) : held(held_q), ptr(q_ptr) {}
+        FA_MEMBER void load(int block) {
+            if constexpr (!M::kHoldQ) {
+                FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++)
+                    FA_UNROLL_FOR (int c = 0; c < 2; c++) M::load_q_tile(own[m][c], ptr, m, 2 * block + c);
+            }
+        }
+        FA_MEMBER const FragmentA& tile(int block, int m, int c) const {
+            return M::kHoldQ ? held[m][M::kHoldQ ? 2 * block + c : 0] : own[m][M::kHoldQ ? 0 : c];
+        }
+    };
+
+    FA_MEMBER static void watch(const Score& score) {
+        if constexpr (watches) {
+            float sum = 0.f;
+            FA_UNROLL_FOR (int n = 0; n < M::kKeyTiles; n++)
+                FA_UNROLL_FOR (int i = 0; i < Mma::kFactors; i += 2)
+                    sum = fmaf(score[0][n].x[first_of_factor(i)], score[0][n].x[first_of_factor(i + 1)], sum);
+            if (!(fabsf(sum) <= kMaxFloat)) M::shared().tile.infinite = 1;
+        }
+    }
+    FA_MEMBER static constexpr int first_of_factor(int factor) {
+        int e = 0;
+        while (Mma::factor_of(e) != factor) e++;
+        return e;
+    }
+    FA_MEMBER static bool begins_again() {
+        if constexpr (!watches) return false;
+        typename M::Tile& t = M::shared().tile;
+        rt::barrier();
+        if (__builtin_expect(!t.infinite, 1)) return false;
+        rt::barrier();
+        if (rt::thread() == 0) t.features |= kInfiniteFactors;
+        rt::barrier();
+        return true;
+    }
+    template <class Type>
+    FA_MEMBER static void prepare_keys(Type type, char* k) {
+        if constexpr (watches)
+            if (__builtin_expect(M::shared().tile.features & kInfiniteFactors, 0)) spoil_infinite(type, k);
+    }
+    // NaN in place of infinite factors.
+    template <class Type>
+    FA_COLD_MEMBER static void spoil_infinite(Type type, char* k) {
+        const auto spoil = [&](auto known) {
+            using Known = decltype(known);
+            static_assert(!Known::kFormat.has_min, "");
+            FA_UNROLL_BY(1)
+            for (int i = rt::thread(); i < M::keys * M::kSteps / 2; i += M::threads) {
+                uint16_t& d = *reinterpret_cast<uint16_t*>(k + i % M::keys * M::kRowBytes + i / M::keys * Known::kBytes);
+                if ((d & 0x7c00) == 0x7c00) d = 0x7e00;
+            }
+        };
+        Mma::in_loop(type, spoil);
+        rt::barrier();
+    }
+
+    template <Kind kind, class Type>
+    FA_MEMBER static void add_scores(const MmaForwardParams& x, Type type, const Held& held, const char* k, int row0, int key0,
+                                     Score& score) {
+        const auto q_ptr = Base::q_ptr(x, row0, rt::thread() % Mma::kLanes);
+        const auto k_ptr = Mma::template k_ptr<M::kRowBytes>(k, key0);
+        const char* const factors = Mma::template factor_ptr<M::kRowBytes>(k, key0);
+        QBlock q(held, q_ptr);
+        FA_UNROLL_FOR (int block = 0; block < M::kSteps / 2; block++) {
+            q.load(block);
+            FA_UNROLL_FOR (int n = 0; n < M::kKeyTiles; n++)
+                Mma::in_loop(type, [&](auto known) {
+                    FragmentB right[2];
+                    float factor[Mma::kFactors];
+                    Mma::template load_k<decltype(known), M::kRowBytes>(right, k_ptr + M::kTile * n * M::kRowBytes, block);
+                    Mma::template load_factors<decltype(known), M::kRowBytes>(factor, factors + M::kTile * n * M::kRowBytes, block);
+                    if constexpr (!watches) {
+                        FA_UNROLL_FOR (int i = 0; i < Mma::kFactors; i++) factor[i] = fmaf(0.f, factor[i], factor[i]);
+                    }
+                    add_products(q, block, right, factor, n, score);
+                });
+        }
+        watch(score);
+    }
+    template <class Q>
+    FA_MEMBER static void add_products(const Q& q, int block, const FragmentB (&right)[2], const float (&factor)[Mma::kFactors], int n,
+                                       Score& score) {
+        FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++) {
+            Acc products{};
+            FA_UNROLL_FOR (int c = 0; c < 2; c++) Mma::mma(products, q.tile(block, m, c), right[c]);
+            FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
+                score[m][n].x[e] = fmaf(products.x[e], factor[Mma::factor_of(e)], score[m][n].x[e]);
+        }
+    }
+
+    // Factors take the instructions: outputs are multiplied only where a reference has moved, by 1 otherwise.
+    FA_MEMBER static void rescale(const typename M::PerRow& factor, typename M::PerRow& l, Output& o) {
+        bool moved = false;
+        FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++)
+            FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
+                l[i][r] *= factor[i][r];
+                moved |= factor[i][r] != 1.f;
+            }
+        if (rt::warp_any(moved)) Base::rescale_outputs(factor, o);
+    }
+    template <class Type, class Probs>
+    FA_MEMBER static void add_outputs(Type type, Score& score, Probs compute_probs, const char* v, int key0, int, Output& o) {
+        const auto ptr = Mma::template v_ptr<M::kRowBytes, M::keys>(v, key0);
+        const char* const factors = Mma::template factor_ptr<M::kRowBytes>(v, key0);
+        compute_probs(0);
+        FA_UNROLL_FOR (int n = 0; n < M::kKeyTiles; n++) {
+            if (n + 1 < M::kKeyTiles) compute_probs(n + 1);
+            FA_UNROLL_FOR (int block = 0; block < M::kSteps / 2; block++)
+                Mma::in_loop(type, [&](auto known) {
+                    FragmentB right[2];
+                    float factor[Mma::kFactors];
+                    Mma::template load_v<decltype(known), M::kRowBytes>(right, ptr + M::kTile * n * M::kRowBytes, block);
+                    Mma::template load_factors<decltype(known), M::kRowBytes>(factor, factors + M::kTile * n * M::kRowBytes, block);
+                    add_outputs_of_block(score, n, block, right, factor, o);
+                });
+        }
+    }
+    FA_MEMBER static void add_outputs_of_block(const Score& score, int n, int block, const FragmentB (&right)[2],
+                                               const float (&factor)[Mma::kFactors], Output& o) {
+        FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) {
+            FragmentA left, rest;
+            Mma::round_products(left, rest, score[i][n], factor);
+            FA_UNROLL_FOR (int c = 0; c < 2; c++) Mma::mma_v(o[i][2 * block + c], left, rest, right[c]);
+        }
     }
 };
 

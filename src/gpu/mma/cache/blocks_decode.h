@@ -45,6 +45,7 @@ struct MmaQuantisedDecode : MmaQuantised<T> {
         uint32_t r[2];
     };  // 8 rows of q or of P, 16 deep
     using General = MmaQuantisedDecode;
+    static constexpr auto& kRows = kMmaBlockDecodeRows;
 
     FA_MEMBER static int output_column(int c, int i) { return kBlockDims / 2 * c + rt::thread() % 32 / 4 * 2 + i / 2; }
 

@@ -6,12 +6,18 @@
 // order. Of v it gets two neighbouring columns of two keys: those of even columns make one product, those of odd columns the other.
 #pragma once
 #include "gpu/mma/mma_sync.h"
+#include "gpu/mma/products.h"
 
 namespace fa {
 namespace gpu {
 
+template <class M>
+struct WidenedProducts;
+
 template <class T>
 struct MmaByte : MmaSync<T> {
+    template <class M>
+    using Products = WidenedProducts<M>;
     using typename MmaSync<T>::FragmentB;
     struct Key {
         uint8_t x;
@@ -21,7 +27,12 @@ struct MmaByte : MmaSync<T> {
     };  // 16 keys × 32 dims or columns
     static constexpr const char* kFamily = "fwd_mma_byte";
     using General = MmaByte;
-    static constexpr bool kKv8bit = true, kWidens = true;
+    static constexpr auto& kRows = kMmaByteRows;
+    FA_MEMBER static constexpr bool takes(const MmaRow& row) { return row.dims <= 128 || !kIsF16<T>; }  // others are not worth their code
+    // Prefill has the one loop: most of it reads pages, and three cost much code.
+    FA_MEMBER static constexpr Loops loops(int key_warps) { return key_warps == 1 ? Loops::general : Loops::each; }
+    FA_MEMBER static constexpr TileLayout layout(int dims) { return rows_layout<Key>(dims); }
+    static constexpr bool kKv8bit = true, kGathers = false, kSmallGeneral = true;
 
     // Where a byte of a row of q goes: words 2t and 2t + 1 of each eight take the places t and t + 4.
     FA_MEMBER static constexpr int permuted_q_byte(int at) { return (at & ~0x1f) | (at & 4) << 2 | (at & 0x18) >> 1 | (at & 3); }
@@ -102,6 +113,97 @@ struct MmaByte : MmaSync<T> {
     template <class Pass>
     FA_MEMBER static float by_type(int32_t type, Pass pass) {
         return type == FA_I8 ? pass(I8{}) : type == FA_E5M2 ? pass(E5m2{}) : pass(E4m3{});
+    }
+};
+
+// Products of fragments that are widened some before their use.
+template <class M>
+struct WidenedProducts : MmaProducts<M> {
+    using Base = MmaProducts<M>;
+    using typename Base::Acc, typename Base::FragmentA, typename Base::FragmentB, typename Base::Held, typename Base::Mma,
+        typename Base::Output, typename Base::Score;
+    using PackedB = typename Mma::PackedB;
+    static constexpr int kWidened = M::row_tiles * M::dims <= 128 ? 2 : 1, kTogether = 2 * kWidened;  // fragments at a time; steps of these
+
+    // Decoding reads q's words, each to its permuted place; prefill has no time for more than the narrow way.
+    FA_MEMBER static void load_q(const MmaForwardParams& x) {
+        if constexpr (M::key_warps > 1)
+            if (x.q_width == 16) return load_q_words(x);
+        M::load_q_narrow(x);
+    }
+    FA_MEMBER static void load_q_words(const MmaForwardParams& x) {
+        constexpr int words = M::kQRowBytes / 4;
+        const int bytes = int(x.dim_qk) * int(sizeof(typename M::Element)), valid = M::shared().tile.valid;
+        for (int i = rt::thread(); i < M::rows * words; i += M::threads) {
+            const int r = i / words, at = i % words * 4, to_byte = Mma::permuted_q_byte(at);
+            const char* const from = M::q_row(x, r < valid ? r : 0);
+            rt::cp_async4(rt::smem_addr(M::q_tile()) + uint32_t(swizzle_offset<M::kQRowBytes>(r, to_byte / 16) + to_byte % 16), from + at,
+                          r < valid && at < bytes);
+        }
+    }
+    template <Kind kind, class Loop>
+    FA_MEMBER static float by_type(int32_t dtype, Loop loop) {
+        if constexpr (kind == Kind::general) return loop(dtype);
+        else return Mma::by_type(dtype, loop);
+    }
+    template <Kind kind, class Type>
+    FA_MEMBER static void add_scores(const MmaForwardParams& x, Type type, const Held& held, const char* k, int row0, int key0,
+                                     Score& score) {
+        add_scores_of(x, type, held, k, row0, rt::thread() % Mma::kLanes, key0, score);
+    }
+    template <class Type>
+    FA_MEMBER static void add_scores_of(const MmaForwardParams& x, Type type, const Held& held, const char* k, int row0, int lane, int key0,
+                                        Score& score) {
+        constexpr int all = M::kSteps / kTogether * M::kKeyTiles;
+        const auto q_ptr = Base::q_ptr(x, row0, lane);
+        const auto k_ptr = Mma::template k_ptr<M::kRowBytes>(k, key0);
+        FragmentA q[M::row_tiles][M::kHoldQ ? 1 : kTogether];
+        PackedB packed[2][kWidened];
+        const auto load = [&](int i) {
+            FA_UNROLL_FOR (int c = 0; c < kWidened; c++)
+                Mma::template load_k<M::kRowBytes>(packed[i % 2][c], k_ptr, M::kTile * (i % M::kKeyTiles) * M::kRowBytes,
+                                                   i / M::kKeyTiles * kWidened + c);
+        };
+        load(0);
+        FA_UNROLL_FOR (int i = 0; i < all; i++) {
+            const int step = i / M::kKeyTiles * kTogether, n = i % M::kKeyTiles;
+            if constexpr (!M::kHoldQ)
+                if (n == 0)
+                    FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++)
+                        FA_UNROLL_FOR (int c = 0; c < kTogether; c++) M::load_q_tile(q[m][c], q_ptr, m, step + c);
+            if (i + 1 < all) load(i + 1);
+            FragmentB right[kTogether];
+            Mma::template widen_k<kWidened>(right, packed[i % 2], type);
+            FA_UNROLL_FOR (int c = 0; c < kTogether; c++)
+                FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++)
+                    Mma::mma(score[m][n], M::kHoldQ ? held[m][M::kHoldQ ? step + c : 0] : q[m][M::kHoldQ ? 0 : c], right[c]);
+        }
+    }
+    template <class Type, class Probs>
+    FA_MEMBER static void add_outputs(Type type, Score& score, Probs compute_probs, const char* v, int key0, int, Output& o) {
+        constexpr int all = M::kSteps / kTogether * M::kKeyTiles;
+        const auto ptr = Mma::template v_ptr<M::kRowBytes, M::keys>(v, key0);
+        FragmentA left[M::row_tiles];
+        PackedB packed[2][kWidened];
+        const auto load = [&](int j) {
+            FA_UNROLL_FOR (int c = 0; c < kWidened; c++)
+                Mma::template load_v<M::kRowBytes, M::keys>(packed[j % 2][c], ptr, j * kTogether / M::kSteps,
+                                                            j * kWidened % (M::kSteps / 2) + c);
+        };
+        load(0);
+        compute_probs(0);
+        FA_UNROLL_FOR (int j = 0; j < all; j++) {
+            const int n = j * kTogether / M::kSteps, first = j * kTogether % M::kSteps;
+            if (first == 0) {
+                FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) Mma::round_probs(left[i], score[i][n]);
+                if (n + 1 < M::kKeyTiles) compute_probs(n + 1);
+            }
+            if (j + 1 < all) load(j + 1);
+            FragmentB right[kTogether];
+            Mma::template widen_v<kWidened>(right, packed[j % 2], type);
+            FA_UNROLL_FOR (int c = 0; c < kTogether; c++)
+                FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) Mma::mma(o[i][first + c], left[i], right[c]);
+        }
     }
 };
 

@@ -9,9 +9,17 @@
 namespace fa {
 namespace gpu {
 
+template <class M>
+struct Fp8Products;
+
 struct MmaFp8 : MmaByte<F16> {
+    template <class M>
+    using Products = Fp8Products<M>;
     static constexpr const char* kFamily = "fwd_mma_fp8";
     using General = MmaFp8;
+    static constexpr auto& kRows = kMmaFp8Rows;
+    FA_MEMBER static constexpr bool takes(const MmaRow&) { return true; }
+    FA_MEMBER static constexpr Loops loops(int) { return Loops::each; }
     static constexpr bool kWidensQ = true;
 
     // Four bytes of a row of q, whose number there is `word`: to the places of their 16 dims' order (permuted_q_byte), in a row of f16.
@@ -28,6 +36,36 @@ struct MmaFp8 : MmaByte<F16> {
     template <class Pass>
     FA_MEMBER static float by_type(int32_t, Pass pass) {
         return pass(E4m3{});
+    }
+};
+
+template <class M>
+struct Fp8Products : WidenedProducts<M> {
+    using Base = WidenedProducts<M>;
+    using typename Base::Held, typename Base::Mma, typename Base::Score;
+
+    // Four at a time, each row's as its address allows.
+    FA_MEMBER static void load_q(const MmaForwardParams& x) {
+        constexpr int words = M::dims / 4;
+        const int dims = int(x.dim_qk), valid = M::shared().tile.valid;
+        FA_UNROLL_BY(4)
+        for (int i = rt::thread(); i < M::rows * words; i += M::threads) {
+            const int r = i / words, first = i % words * 4, count = r < valid ? dims - first : 0;
+            const uint8_t* const from = static_cast<const uint8_t*>(x.q) + M::q_index(x, r < valid ? r : 0) + first;
+            uint32_t bytes = 0;
+            if (count >= 4 && reinterpret_cast<uintptr_t>(from) % 4 == 0) rt::load_words<1>(from, &bytes);
+            else
+                for (int e = 0; e < 4 && e < count; e++) bytes |= uint32_t(from[e]) << 8 * e;
+            Mma::template store_q<M::kQRowBytes>(M::q_tile(), r, first / 4, bytes, x.q_dtype);
+        }
+    }
+    template <Kind kind, class Type>
+    FA_MEMBER static void add_scores(const MmaForwardParams& x, Type type, const Held& held, const char* k, int row0, int key0,
+                                     Score& score) {
+        // Registers are too few to keep where q is read from tile to tile.
+        constexpr bool registers_lack = !M::kHoldQ && kind == Kind::plain;
+        const int lane = (registers_lack ? rt::opaque(rt::thread()) : rt::thread()) % Mma::kLanes;
+        Base::add_scores_of(x, type, held, k, row0, lane, key0, score);
     }
 };
 

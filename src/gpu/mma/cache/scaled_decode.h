@@ -73,8 +73,13 @@ struct StoredInt4 {
     }
 };
 
+template <class M>
+struct StoredProducts;
+
 template <class T, class S>
 struct MmaScaledDecode : MmaQuantisedDecode<T> {
+    template <class M>
+    using Products = StoredProducts<M>;
     using Type = S;
     using Usual = MmaQuantisedDecode<T>;
     using typename Usual::Acc;
@@ -82,6 +87,22 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
     using typename Usual::FragmentB;
     static constexpr const char* kFamily = "fwd_mma_stored";
     using General = MmaScaledDecode;
+    static constexpr auto& kRows = kMmaScaledDecodeRows;
+    // Integers of 4 bits have no registers for two tiles.
+    FA_MEMBER static constexpr bool takes(const MmaRow& row) {
+        return Usual::takes(row) && (Type::kStoredFormat != StoredFormat::int4 || row.row_tiles == 1);
+    }
+    FA_MEMBER static constexpr Loops loops(int) { return Loops::plain; }
+    template <class Instance>
+    FA_MEMBER static constexpr void describe(Instance& one, int) {
+        one.scaled = true;
+        one.stored = Type::kStoredFormat;
+    }
+    FA_MEMBER static constexpr TileLayout layout(int dims) { return {block_pitch(dims), dims / 16, 16, block_pitch(dims), 32}; }
+    FA_MEMBER static constexpr int offset_accs(int steps) { return Type::kOffsets ? steps / 4 : 0; }
+    FA_MEMBER static constexpr int blocks_held(Kind kind, int resident) {
+        return rt::kScarceRegisters && resident > 2 ? 2 : Usual::blocks_held(kind, resident);
+    }
     FA_MEMBER static Type type_of(int32_t dtype) {
         if constexpr (Type::kStoredFormat == StoredFormat::int4) return {dtype == FA_I4 ? 0x00080008u : 0u};
         else return {};
@@ -314,8 +335,38 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
 };
 template <class T, class S>
 constexpr int kRowsOfTile<MmaScaledDecode<T, S>> = 8;
-template <class T, class S>
-constexpr bool kStored<MmaScaledDecode<T, S>> = true;
+
+// Its products, of all of q in registers.
+template <class M>
+struct StoredProducts : BlockProducts<M, false> {
+    using Base = BlockProducts<M, false>;
+    using typename Base::Held, typename Base::Mma, typename Base::Output, typename Base::Score;
+    using Type = typename Mma::Type;
+    static constexpr bool kReadsPages = true;
+
+    FA_MEMBER static float v_factor(const MmaForwardParams& x, bool) { return 1.f / x.v_unit; }
+    FA_MEMBER static void hold_q(const MmaForwardParams&, int, Held& q) { Mma::template load_held<M::kQRowBytes>(q, M::q_tile()); }
+    template <Kind kind, class Loop>
+    FA_MEMBER static float by_type(int32_t dtype, Loop loop) {
+        return loop(Mma::type_of(dtype));
+    }
+    template <Kind kind>
+    FA_MEMBER static void add_scores(const MmaForwardParams&, Type type, const Held& held, const char* k, int, int key0, Score& score) {
+        Mma::template add_scores<M::kRowBytes, M::keys>(type, held, k, M::stage_tile(M::stages), key0, score);
+    }
+    template <class Probs>
+    FA_MEMBER static void add_outputs(Type type, Score& score, Probs compute_probs, const char* v, int key0, int, Output& o) {
+        compute_probs(0);
+        FA_UNROLL_FOR (int n = 0; n < M::kKeyTiles; n++) {
+            if (n + 1 < M::kKeyTiles) compute_probs(n + 1);
+            Mma::template add_outputs<M::kRowBytes, M::keys, M::row_tiles>(type, score, n, v, M::stage_tile(M::stages), key0 + M::kTile * n,
+                                                                           o);
+        }
+    }
+    FA_MEMBER static void finish_outputs(Output& o) {
+        if constexpr (Type::kOffsets) Mma::add_offsets(o);
+    }
+};
 
 }  // namespace gpu
 }  // namespace fa

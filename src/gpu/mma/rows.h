@@ -1,0 +1,44 @@
+// The forward's mma kernels that are compiled, a row each, by policy: the lists of kernels, the choice among them and tests read them. Rows
+// are ordered by dims, then by rows of a tile, tall ones first. Those with key warps are for decode.
+#pragma once
+
+namespace fa {
+namespace gpu {
+
+struct MmaRow {
+    int dims;       // the widest head that it takes
+    int row_warps;  // warps with rows of their own
+    int row_tiles;  // tiles of 16 rows, or of 8, that each has
+    int key_warps;  // warps that share a tile's keys
+    int keys;       // of a tile
+    int stages;     // of the pipeline
+    int resident;   // blocks that a multiprocessor holds at once
+};
+
+// k and v of q's type. Tiles of 48 keys are there because with 64 registers spill.
+constexpr MmaRow kMmaRows[] = {{64, 4, 2, 1, 64, 2, 2},  {64, 4, 1, 1, 64, 2, 3},  {64, 1, 2, 4, 64, 8, 2},  {64, 1, 1, 4, 128, 4, 3},
+                               {128, 4, 2, 1, 48, 2, 2}, {128, 4, 1, 1, 64, 2, 2}, {128, 1, 2, 4, 64, 6, 2}, {128, 1, 1, 4, 64, 6, 2},
+                               {256, 8, 1, 1, 64, 2, 1}, {256, 1, 1, 4, 64, 6, 1}, {512, 4, 1, 1, 32, 2, 1}, {512, 4, 1, 1, 16, 2, 1},
+                               {512, 1, 1, 2, 32, 2, 1}, {576, 4, 1, 1, 32, 2, 1}, {576, 2, 1, 1, 16, 2, 1}, {576, 1, 1, 2, 32, 2, 1}};
+constexpr MmaRow kMmaTf32Rows[] = {{64, 4, 1, 1, 64, 2, 2}, {128, 4, 1, 1, 48, 2, 2}, {256, 8, 1, 1, 32, 2, 1}};
+// k and v of 8 bits: stages are half as large, so more fit.
+constexpr MmaRow kMmaByteRows[] = {{128, 4, 1, 1, 64, 2, 2}, {128, 1, 1, 4, 128, 6, 2}, {256, 8, 1, 1, 64, 2, 1}, {256, 1, 1, 4, 64, 6, 2}};
+// q, k and v of 8 bits.
+constexpr MmaRow kMmaFp8Rows[] = {{64, 4, 2, 1, 64, 2, 2},   {64, 1, 1, 4, 128, 4, 3}, {128, 4, 2, 1, 48, 2, 2}, {128, 4, 1, 1, 64, 2, 2},
+                                  {128, 1, 1, 4, 128, 6, 2}, {256, 8, 1, 1, 64, 2, 1}, {256, 1, 1, 4, 64, 6, 2}};
+// k and v in blocks; those of few rows have tiles of 8.
+constexpr MmaRow kMmaBlockRows[] = {{128, 4, 1, 1, 64, 2, 2}, {256, 8, 1, 1, 64, 2, 1}, {256, 1, 1, 4, 64, 4, 2}};
+constexpr MmaRow kMmaBlockDecodeRows[] = {{128, 1, 2, 4, 128, 4, 2}, {128, 1, 1, 4, 128, 2, 4}};
+// k and v of any types of 8 bits or fewer, with factors of 32 dims or more; and, of tiles of 8 rows, where k and v are of one type, and its
+// factors and shifts of each row and head lie together.
+constexpr MmaRow kMmaScaledRows[] = {
+    {128, 4, 1, 1, 64, 2, 2}, {128, 1, 1, 4, 64, 4, 3}, {256, 8, 1, 1, 64, 2, 1}, {256, 1, 1, 4, 64, 2, 2}};
+constexpr MmaRow kMmaScaledDecodeRows[] = {{128, 1, 2, 4, 128, 2, 2}, {128, 1, 1, 4, 128, 2, 3}};
+// Latent attention, whose tile of keys serves as k and as v, for four warps to each row warp. Of 8 bits, tiles of 64 keys have four warps
+// more; of factors of 64 dims these have no registers for more than 32.
+constexpr MmaRow kMmaLatentRows[] = {{576, 2, 1, 1, 32, 3, 1}, {576, 1, 1, 1, 16, 4, 1}, {576, 1, 1, 1, 32, 3, 1}};
+constexpr MmaRow kMmaLatentByteRows[] = {{576, 2, 1, 1, 32, 3, 1}, {576, 1, 1, 1, 32, 3, 2}, {576, 1, 1, 1, 64, 3, 1}};
+constexpr MmaRow kMmaLatentMixedRows[] = {{512, 2, 1, 1, 32, 3, 1}, {512, 1, 1, 1, 32, 3, 2}, {512, 1, 1, 1, 32, 4, 2}};
+
+}  // namespace gpu
+}  // namespace fa
