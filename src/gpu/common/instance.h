@@ -64,21 +64,8 @@ Instances simt_instances();
 // The compiled kernels of a policy, for the types of q and of k and v, and of one width, tall ones first; some entries are empty.
 // Each list comes from a translation unit of its own.
 template <class T>
-struct MmaSync;  // f16 or bf16
-template <class T>
-struct MmaByte;  // the same beside k and v of 8 bits
-template <class T>
-struct MmaQuantised;  // and in blocks
-template <class T>
-struct MmaScaled;  // and of any types of 8 bits or fewer
-struct MmaTf32;    // f32
-template <class T>
-struct MmaLatent;  // f16 or bf16, where v is the first dims of k
-template <class T>
-struct MmaLatentByte;  // the same beside k of e4m3 with a tail
-template <class T>
-struct MmaLatentMixed;  // which v has, too
-struct MmaFp8;          // of 8 bits, as k and v
+struct MmaSync;  // f16 or bf16; mma/rows.h has policies of other caches
+struct MmaTf32;  // f32
 // On AMD's devices, of an instruction's family.
 template <int generation, class T>
 struct MfmaKernels;  // of CDNA, 3 for CDNA 2, too

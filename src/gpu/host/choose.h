@@ -7,6 +7,7 @@
 #include "gpu/host/extents.h"
 #include "gpu/host/mma_implements.h"
 #include "gpu/host/refusal.h"
+#include "gpu/mma/rows.h"
 
 namespace fa {
 namespace gpu {

@@ -1,9 +1,24 @@
-// The forward's mma kernels that are compiled, a row each, by policy: the lists of kernels, the choice among them and tests read them. Rows
-// are ordered by dims, then by rows of a tile, tall ones first. Those with key warps are for decode.
+// The policies of the mma kernels, and the forward's kernels of each that are compiled, a row each: the lists of kernels, the choice among
+// them and tests read them. Rows are ordered by dims, then by rows of a tile, tall ones first. Those with key warps are for decode.
 #pragma once
 
 namespace fa {
 namespace gpu {
+
+// Of f16 or bf16, beside MmaSync and MmaTf32.
+template <class T>
+struct MmaByte;  // beside k and v of 8 bits
+template <class T>
+struct MmaQuantised;  // and in blocks
+template <class T>
+struct MmaScaled;  // and of any types of 8 bits or fewer
+template <class T>
+struct MmaLatent;  // where v is the first dims of k
+template <class T>
+struct MmaLatentByte;  // the same beside k of e4m3 with a tail
+template <class T>
+struct MmaLatentMixed;  // which v has, too
+struct MmaFp8;          // of 8 bits, as k and v
 
 struct MmaRow {
     int dims;       // the widest head that it takes
@@ -27,7 +42,7 @@ constexpr MmaRow kMmaByteRows[] = {{128, 4, 1, 1, 64, 2, 2}, {128, 1, 1, 4, 128,
 constexpr MmaRow kMmaFp8Rows[] = {{64, 4, 2, 1, 64, 2, 2},   {64, 1, 1, 4, 128, 4, 3}, {128, 4, 2, 1, 48, 2, 2}, {128, 4, 1, 1, 64, 2, 2},
                                   {128, 1, 1, 4, 128, 6, 2}, {256, 8, 1, 1, 64, 2, 1}, {256, 1, 1, 4, 64, 6, 2}};
 // k and v in blocks; those of few rows have tiles of 8.
-constexpr MmaRow kMmaBlockRows[] = {{128, 4, 1, 1, 64, 2, 2}, {256, 8, 1, 1, 64, 2, 1}, {256, 1, 1, 4, 64, 4, 2}};
+constexpr MmaRow kMmaBlockRows[] = {{128, 4, 2, 1, 32, 2, 2}, {128, 4, 1, 1, 64, 2, 2}, {256, 8, 1, 1, 64, 2, 1}, {256, 1, 1, 4, 64, 4, 2}};
 constexpr MmaRow kMmaBlockDecodeRows[] = {{128, 1, 2, 4, 128, 4, 2}, {128, 1, 1, 4, 128, 2, 4}};
 // k and v of any types of 8 bits or fewer, with factors of 32 dims or more; and, of tiles of 8 rows, where k and v are of one type, and its
 // factors and shifts of each row and head lie together.
