@@ -80,8 +80,9 @@ def described(function: Any, padding: torch.Tensor | None, pairs: Pairs) -> Desc
         return None
     needed = min(pairs.keys, pairs.first + pairs.rows) if any(term.name == "causal" for term in terms) else pairs.keys
     run = None
-    if padding is not None:
-        run = _run(padding, pairs)
+    there = None if padding is None else padding[:, pairs.key_offset : pairs.key_offset + pairs.keys]
+    if there is not None and not (there.shape[1] == pairs.keys and bool(there.all())):
+        run = _run(there)
         if run is None:
             return None
         if int(run[0].max()) <= 0 and int(run[1].min()) >= needed:
@@ -134,14 +135,13 @@ def _ranges(terms: list[_Term], run: tuple[torch.Tensor, torch.Tensor] | None, p
     return torch.stack([begin, end], -1).to(torch.int32)[:, None, :, None]
 
 
-def _run(padding: torch.Tensor, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The keys that are there of each sequence, where they are one run."""
-    seen = padding[:, pairs.key_offset : pairs.key_offset + pairs.keys]
-    if seen.shape[1] == 0:
+def _run(there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Begin and end of the keys that are there, of each sequence, where they are one run."""
+    if there.shape[1] == 0:
         return None
-    count, begin = seen.sum(-1), seen.to(torch.int8).argmax(-1)
-    at = torch.arange(seen.shape[1], device=seen.device)
-    if not torch.equal(seen, (at >= begin[:, None]) & (at < (begin + count)[:, None])):
+    count, begin = there.sum(-1), there.to(torch.int8).argmax(-1)
+    at = torch.arange(there.shape[1], device=there.device)
+    if not torch.equal(there, (at >= begin[:, None]) & (at < (begin + count)[:, None])):
         return None
     return begin, begin + count
 

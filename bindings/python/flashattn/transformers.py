@@ -38,9 +38,10 @@ _MODEL = _modeling.PreTrainedModel
 if not hasattr(_MODEL, "_can_set_attn_implementation"):
     raise ImportError(f"transformers is {_transformers.__version__}: expected 4.56 or later for flashattn.transformers")
 
-# Keywords of attention functions that change the result and that transformers' sdpa does not know. The library takes the first two.
-_OURS = ("softcap", "s_aux")
-_NOBODYS = ("sinks", "indices", "block_indices", "head_mask")
+# Keywords of attention functions that change the result: those that neither the library nor transformers' sdpa has, and those that the
+# library has.
+_UNKNOWN = ("sinks", "indices", "block_indices", "head_mask")
+_UNKNOWN_TO_SDPA = (*_UNKNOWN, "softcap", "s_aux")
 
 
 def register(name: str = NAME, *, fallback: bool = True) -> None:
@@ -55,7 +56,7 @@ def register(name: str = NAME, *, fallback: bool = True) -> None:
 
     _NAMES.add(name)
 
-    def attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> tuple[torch.Tensor, None]:
+    def attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> Any:
         return attention(module, query, key, value, attention_mask, fallback=fallback, **options)
 
     _modeling.AttentionInterface.register(name, attend)
@@ -84,7 +85,7 @@ def attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: Any,
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
@@ -93,7 +94,7 @@ def attention(
     position_bias: torch.Tensor | None = None,
     fallback: bool = True,
     **others: Any,
-) -> tuple[torch.Tensor, None]:
+) -> Any:
     """transformers' attention function: query, key and value of (batch, heads, rows, dim); returns (batch, rows, heads, dim), and None
     for the weights.
 
@@ -103,42 +104,40 @@ def attention(
     attention by indices, sinks of each row and head masks. These three, and softcap or sinks of a call that is not the library's,
     raise NotImplementedError whatever fallback is, because transformers' sdpa would ignore them.
     """
-    keys = key.shape[-2]
-    options = attention_mask.options if isinstance(attention_mask, Described) and attention_mask.shape[-1] == keys else None
+    rows, keys = query.shape[-2], key.shape[-2]
+    described = isinstance(attention_mask, Described)
+    dense = options = None
+    if described and attention_mask.shape[-2:] == (rows, keys):
+        options = attention_mask.options
     if options is None:
-        plain = attention_mask.dense() if isinstance(attention_mask, Described) else attention_mask
-        plain = plain if plain is None or plain.ndim != 4 else plain[:, :, :, :keys]
-        causal = query.shape[-2] > 1 and plain is None and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
-        by_mask = plain is not None and plain.dtype == torch.bool
-        options = {"causal": "top-left" if causal else None, "mask": plain if by_mask else None, "bias": None if by_mask else plain}
-    else:
-        plain = None
-    reason = _refusal(query, key, value, plain, dropout, scaling, others)
-    if reason is None:
+        dense = attention_mask.dense() if described else attention_mask
+        dense = dense[:, :, :, :keys] if dense is not None and dense.ndim == 4 else dense
+        causal = dense is None and rows > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
+        by_mask = dense is not None and dense.dtype == torch.bool
+        options = {"causal": "top-left"} if causal else {} if dense is None else {"mask" if by_mask else "bias": dense}
+    reason = _refusal(query, key, value, dense, dropout, scaling, others)
+    if reason is not None:
+        if not fallback:
+            raise NotImplementedError(f"attention is not flashattn's here: {reason}")
+        for name, x in {**others, "softcap": softcap, "s_aux": s_aux}.items():
+            if name in _UNKNOWN_TO_SDPA and x is not None:
+                raise NotImplementedError(f"attention is not flashattn's here: {reason}; and transformers' sdpa would ignore {name}")
         if position_bias is not None:
-            bias = position_bias[..., :keys]
-            options = {**options, "bias": bias if options.get("bias") is None else bias + options["bias"]}
-        out = library_attention(
-            *(x.transpose(1, 2) for x in (query, key, value)),
-            scale=scaling,
-            softcap=softcap or 0.0,
-            sinks=s_aux,
-            dropout_p=dropout,
-            **options,
-        )
-        return out, None
-    if not fallback:
-        raise NotImplementedError(f"attention is not flashattn's here: {reason}")
-    given = {**others, "softcap": softcap, "s_aux": s_aux}
-    for name in (*_OURS, *_NOBODYS):
-        if given.get(name) is not None:
-            raise NotImplementedError(f"attention is not flashattn's here: {reason}; and transformers' sdpa would ignore {name}")
-    more = {} if position_bias is None else {"position_bias": position_bias}
-    theirs = attention_mask.dense() if isinstance(attention_mask, Described) else attention_mask
-    result: tuple[torch.Tensor, None] = _modeling.ALL_ATTENTION_FUNCTIONS["sdpa"](
-        *(module, query, key, value, theirs), dropout=dropout, scaling=scaling, is_causal=is_causal, **more, **others
-    )
-    return result
+            others["position_bias"] = position_bias
+        theirs = attention_mask.dense() if described else attention_mask
+        left = _modeling.ALL_ATTENTION_FUNCTIONS["sdpa"]
+        return left(module, query, key, value, theirs, dropout=dropout, scaling=scaling, is_causal=is_causal, **others)
+    # What is not given is not passed on either: a step of generation is so short that each keyword shows.
+    if position_bias is not None:
+        bias = position_bias[..., :keys]
+        options = {**options, "bias": bias + options["bias"] if "bias" in options else bias}
+    if softcap:
+        options = {**options, "softcap": softcap}
+    if s_aux is not None:
+        options = {**options, "sinks": s_aux}
+    if dropout:
+        options = {**options, "dropout_p": dropout}
+    return library_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), scale=scaling, **options), None
 
 
 def _refusal(
@@ -151,7 +150,7 @@ def _refusal(
     others: dict[str, Any],
 ) -> str | None:
     """Why a call is not the library's, or None where it is."""
-    for name in _NOBODYS:
+    for name in _UNKNOWN:
         if others.get(name) is not None:
             return f"{name} is given, which the library does not take"
     if others.get("output_attentions"):

@@ -430,6 +430,20 @@ class Masks(Case):
                 self.assertIs(type(found), torch.Tensor)
                 self.assertTrue(torch.equal(found, masking.sdpa_mask(**given)))
 
+    def test_is_left_out_where_that_means_the_same(self):
+        for rows, keys, first, skip, left_out in ((5, 5, 0, True, True), (5, 5, 0, False, False), (5, 9, 0, True, True), (5, 9, 4, True, False)):
+            with self.subTest(rows=rows, keys=keys, first=first, skip=skip):
+                found = ours.mask(**self.given(rows, keys, first, 0, masking.causal_mask_function, allow_is_causal_skip=skip))
+                self.assertEqual(found is None, left_out)
+
+    def test_serves_keys_and_rows_of_its_own_alone(self):
+        found = ours.mask(**self.given(5, 12, 7, 0, masking.causal_mask_function))
+        q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 9, 8)
+        want = attention(q, k, k, layout="bhsd", mask=found.dense()[..., :9]).transpose(1, 2)
+        self.assert_close(ours.attention(None, q, k, k, found)[0], want, 1e-6)  # as in transformers, the last columns are cut off
+        with self.assertRaisesRegex(NotImplementedError, "attn_mask has shape"):
+            ours.attention(None, q[:, :, :3], k, k, found, fallback=False)
+
     def test_is_made_when_something_looks(self):
         given = self.given(5, 12, 7, 0, masking.sliding_window_causal_mask_function(3))
         want = masking.sdpa_mask(**given).clone()
