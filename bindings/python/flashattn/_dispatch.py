@@ -21,9 +21,10 @@ from typing import Any, Callable, NamedTuple, TypeVar, cast
 import torch
 import torch.nn.parallel
 import torch.utils.checkpoint
-from torch._C._dynamo import eval_frame
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
+
+from ._torch_parts import set_eval_frame, skip
 
 _KEY = "flashattn.torch.sdpa"  # of the blocks that are open, in what torch hands on to the threads of a backward pass
 _TAG = "_flashattn_sdpa"  # of a node of the graph whose forward a block had
@@ -50,12 +51,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def not_alone(function: _Function) -> _Function:
     """What torch.compile may follow from a program, but must not make a program of, as it does of whatever runs after a graph break."""
-    torch_has, code = cast(Any, eval_frame), cast(Any, function).__code__
-    if hasattr(torch_has, "skip_code"):  # before torch 2.8
-        torch_has.skip_code(code)
-    else:
-        action = torch_has._FrameAction
-        torch_has.set_code_exec_strategy(code, torch_has._FrameExecStrategy(action.SKIP, action.DEFAULT))
+    skip(cast(Any, function).__code__)
     return function
 
 
@@ -65,11 +61,11 @@ def untraced(function: _Function) -> _Function:
     @not_alone
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        before = eval_frame.set_eval_frame(None)
+        before = set_eval_frame(None)
         try:
             return function(*args, **kwargs)
         finally:
-            eval_frame.set_eval_frame(before)
+            set_eval_frame(before)
 
     return cast(_Function, call)
 
@@ -158,9 +154,10 @@ def _owner() -> Block | None:
 
 def _current() -> Block | None:
     """The block that a call belongs to, which one that is open refuses if it is not known."""
-    block, blocks = _owner(), _blocks()
-    if block is None and blocks:
-        blocks[-1].block.leave("it is inside a backward pass, and no block had the forward that it belongs to")
+    block = _owner()
+    if block is None:
+        for entry in _blocks()[-1:]:
+            entry.block.leave("it is inside a backward pass, and no block had the forward that it belongs to")
     return block
 
 
@@ -189,17 +186,13 @@ def _tag(block: Block) -> None:
         frame = frame.f_back
 
 
-def _differentiable(*given: Any) -> bool:
-    return any(isinstance(x, torch.Tensor) and x.requires_grad for x in given)
-
-
 @untraced
 def computed(*args: Any, **kwargs: Any) -> torch.Tensor | None:
     """A call of SDPA by the block that it belongs to, or None where torch has it."""
     block = _current()
     if block is None:
         return None
-    if not _REGISTRATION.checkpoints_known and torch.is_grad_enabled() and _differentiable(*args, *kwargs.values()):
+    if not _REGISTRATION.checkpoints_known and torch.is_grad_enabled() and torch._C._any_requires_grad(*args, **kwargs):
         _require_checkpoints()
     with torch._C.DisableTorchFunction():  # the block's own mode, too, wherever the call comes from
         out = block.compute(*args, **kwargs)

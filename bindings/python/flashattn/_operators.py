@@ -6,18 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._functorch.utils import enable_single_level_autograd_function
-from torch.autograd.forward_ad import _set_fwd_grad_enabled
-from torch.autograd.function import _SingleLevelFunction
 
 from ._arrays import choice, integer
 from ._forward import ALIGNMENTS, SCORE_SCALARS, named_causal, window_sides
 from ._layout import Order
 from ._tensors import OPERANDS, SETTINGS, Call, check, constant, lse_shape, out_shape
+from ._torch_parts import SingleLevelFunction, enable_single_level_autograd_function, set_fwd_grad_enabled
 from ._torch_terms import Terms
-
-if not hasattr(torch.library, "register_vmap"):
-    raise ImportError(f"torch is {torch.__version__}: expected 2.5 or later for flashattn.torch")
 
 _NAMES = (*OPERANDS, *SETTINGS)
 _GRADIENTS = OPERANDS[:7]  # what has one, with d before its name
@@ -123,7 +118,7 @@ def _below_autograd(operator: Any, values: tuple[Any, ...]) -> tuple[torch.Tenso
         if torch._C._functorch.maybe_current_level() is None:
             found = operator(*values)
         else:
-            with torch.enable_grad(), _set_fwd_grad_enabled(True):
+            with torch.enable_grad(), set_fwd_grad_enabled(True):
                 found = operator(*values)
     return found
 
@@ -167,7 +162,7 @@ def _applied(function: Any) -> Any:
     """The function as an operator's kernel of autograd. torch.func has found the transform by then, one level of them, so that torch needs
     the class that torch.func itself makes of a function there."""
     methods = {name: vars(function)[name] for name in ("forward", "backward", "jvp")}
-    single: Any = type(function.__name__, (_SingleLevelFunction,), methods)
+    single: Any = type(function.__name__, (SingleLevelFunction,), methods)
 
     def kernel(*values: Any) -> Any:
         if torch._C._functorch.maybe_current_level() is None:

@@ -7,14 +7,13 @@ import types
 from typing import Any, Callable
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn import functional
 from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
 
 from . import _dispatch
 from ._operators import autocast_dtype
 from ._torch_attention import attention
+from ._torch_parts import FakeTensor, FunctionalTensor
 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 _LARGEST_DIM = 1024

@@ -85,7 +85,7 @@ class Plan(Generic[Result]):
         for name in ("q", "k", "v"):
             if name not in tensors:
                 raise TypeError(f"{name} is of {type(given[name]).__name__}: a Plan takes tensors of torch")
-        self._names = tensors.keys()
+        self._names = tuple(tensors)
         self._options = {name: value for name, value in given.items() if name not in tensors}
         with torch.no_grad():
             self._signature, held = signature_of(tensors)
@@ -105,7 +105,7 @@ class Plan(Generic[Result]):
                     held = in_order(self._signature, given, signature_of)
                 result = self._prepared(held.values(), handle_of(self._options["backend"] or "cpu"))
                 return cast(Result, result)
-        if given.keys() != self._names:
+        if set(given) != set(self._names):
             raise TypeError(f"the plan takes {', '.join(self._names)}, not {', '.join(given)}")
         result = attention(**given, **self._options)
         return cast(Result, result)

@@ -1,10 +1,12 @@
 """What flashattn.torch.sdpa() reaches, by a count of the library's calls. Skipped where torch is not installed."""
 
 import gc
+import re
 import sys
 import threading
 import unittest
 import warnings
+from pathlib import Path
 from unittest import mock
 
 import flashattn  # noqa: F401
@@ -17,7 +19,7 @@ try:
 except ImportError:
     torch = None
 else:
-    from flashattn import _dispatch
+    from flashattn import _dispatch, _torch_parts
     from flashattn.torch import attention, sdpa
     from torch_reference import calls
 
@@ -399,6 +401,25 @@ class Blocks(Case):
             self.assertTrue(torch.equal(self.call(), want))
             self.assertTrue(torch.equal(torch.ops.aten.scaled_dot_product_attention(self.q, self.q, self.q), want))
         self.assert_calls(found, 2)
+
+
+@unittest.skipIf(torch is None, "torch is not installed")
+class Parts(unittest.TestCase):
+    """Names that torch does not document: one that a torch lacks is said where flashattn.torch is imported."""
+
+    def test_all_are_looked_up(self):
+        package = Path(flashattn.__file__).parent
+        looked_up = {name.replace(":", ".") for name in _torch_parts._USED}
+        for path in package.glob("*.py"):
+            for line in path.read_text().splitlines():
+                if path.name != "_torch_parts.py":
+                    self.assertNotRegex(line, r"^(from|import) torch\._|^from torch\S* import _", path.name)
+                    for name in re.findall(r"torch\._C(?:\.\w+)+", line):
+                        self.assertTrue(any(found == name or found.startswith(f"{name}.") for found in looked_up), f"{path.name}: {name}")
+
+    def test_one_that_is_missing_is_named(self):
+        with self.assertRaisesRegex(ImportError, f"torch is {re.escape(torch.__version__)}, which has no torch._C._no_such_part: expected"):
+            _torch_parts._part("torch._C:_no_such_part")
 
 
 if __name__ == "__main__":
