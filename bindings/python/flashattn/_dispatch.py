@@ -24,7 +24,7 @@ import torch.utils.checkpoint
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
-from ._torch_parts import set_eval_frame, skip
+from ._torch_parts import LATER, set_eval_frame, skip
 
 _KEY = "flashattn.torch.sdpa"  # of the blocks that are open, in what torch hands on to the threads of a backward pass
 _TAG = "_flashattn_sdpa"  # of a node of the graph whose forward a block had
@@ -128,7 +128,7 @@ def _close(block: Block) -> None:
 def enter(block: Block) -> None:
     """The block is now this thread's innermost."""
     _REGISTRATION.hold()
-    if "torch._dynamo" in sys.modules:  # whose programs are the same with gradients and without
+    if "torch._dynamo" in sys.modules:  # its programs are the same with gradients and without
         try:
             _require_checkpoints()
         except NotImplementedError:
@@ -193,7 +193,8 @@ def computed(*args: Any, **kwargs: Any) -> torch.Tensor | None:
     if block is None:
         return None
     if not _REGISTRATION.checkpoints_known and torch.is_grad_enabled() and torch._C._any_requires_grad(*args, **kwargs):
-        _require_checkpoints()
+        if LATER or "torch._dynamo" in sys.modules:  # which the checkpoints of known versions import
+            _require_checkpoints()
     with torch._C.DisableTorchFunction():  # the block's own mode, too, wherever the call comes from
         out = block.compute(*args, **kwargs)
     if out is not None:
@@ -351,8 +352,8 @@ def _tried(reentrant: bool) -> list[bool]:
 
 
 def _require_checkpoints() -> None:
-    """Raises if a checkpoint of torch's goes another way than those that are replaced here. The first time imports torch's compiler, as
-    any checkpoint does: programs that compute no gradients are spared it."""
+    """Raises if a checkpoint of torch's goes another way than those that are replaced here. The first time imports torch's compiler, as any
+    checkpoint does: programs without checkpoints are spared it."""
     if _REGISTRATION.checkpoints_known:
         return
     for reentrant, expected in ((True, [True]), (False, [False, True])):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 _OLDEST = "2.8"
+LATER = torch.__version__ >= "2.16"  # than those that the tests ran with
 _USED = (  # by these names elsewhere in the package
     "torch.autograd.forward_ad:_current_level",
     "torch.autograd.profiler:_is_profiler_enabled",
@@ -28,6 +29,7 @@ _USED = (  # by these names elsewhere in the package
             "_any_requires_grad",
             "_current_autograd_node",
             "_current_graph_task_id",
+            "_disabled_torch_function_impl",
             "_dispatch_keys",
             "_dispatch_tls_local_exclude_set",
             "_dispatch_tls_local_include_set",

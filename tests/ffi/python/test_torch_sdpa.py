@@ -1,5 +1,6 @@
 """What flashattn.torch.sdpa() reaches, by a count of the library's calls. Skipped where torch is not installed."""
 
+import contextlib
 import gc
 import re
 import sys
@@ -40,6 +41,18 @@ else:
                 out = ctx.function(x)
             torch.autograd.backward(out, gradient)
             return None, x.grad
+
+
+@contextlib.contextmanager
+def sdpa_before_the_compiler():
+    block = sdpa()
+    with mock.patch.dict(sys.modules):
+        sys.modules.pop("torch._dynamo", None)
+        block.__enter__()
+    try:
+        yield
+    finally:
+        block.__exit__(None, None, None)
 
 
 def models():
@@ -291,15 +304,13 @@ class Recomputation(Case):
             error = f"does not know the torch.utils.checkpoint\\(use_reentrant={unknown}\\) of torch {torch.__version__[0]}"
             with mock.patch.object(_dispatch._REGISTRATION, "checkpoints_known", False), \
                     mock.patch.object(torch.utils.checkpoint, "checkpoint", other), self.subTest(reentrant=unknown):
-                with self.assertRaisesRegex(NotImplementedError, error), sdpa():  # torch.compile may make programs of what is in it
+                with self.assertRaisesRegex(NotImplementedError, error), sdpa():  # torch.compile makes programs
                     self.fail("the block was entered")
-                with mock.patch.dict(sys.modules):
-                    del sys.modules["torch._dynamo"]
-                    with calls() as found, sdpa():
-                        F.scaled_dot_product_attention(x, x, x)
-                        for gradient in ((x.clone().requires_grad_(), x, x), (x, x, x.clone().requires_grad_())):
-                            with self.assertRaisesRegex(NotImplementedError, error):
-                                F.scaled_dot_product_attention(*gradient)
+                with calls() as found, sdpa_before_the_compiler():
+                    F.scaled_dot_product_attention(x, x, x)
+                    for gradient in ((x.clone().requires_grad_(), x, x), (x, x, x.clone().requires_grad_())):
+                        with self.assertRaisesRegex(NotImplementedError, error):
+                            F.scaled_dot_product_attention(*gradient)
                 self.assert_calls(found, 1)
         self.assertEqual(_dispatch._REGISTRATION._holders, 0)
 
