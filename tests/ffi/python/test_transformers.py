@@ -200,6 +200,19 @@ class Decoders(Case):
                 self.assertEqual(counted["fa_forward_ex"], LAYERS)
                 self.assert_close(got.float(), want, 0.05)
 
+    def test_autocast(self):
+        models = decoder("Gemma2", initializer_range=0.05)
+        ids, (_, seen) = tokens(), list(paddings())[2]
+        found = []
+        for one in models:
+            with torch.autocast("cpu", dtype=torch.bfloat16), calls() as counted:
+                out = one(ids, attention_mask=seen).logits[seen.bool()].float()
+                out.square().sum().backward()
+            found.append([out.detach(), *(parameter.grad for parameter in one.parameters())])
+        self.assertEqual((counted["fa_forward_ex"], counted["fa_backward"]), (LAYERS, LAYERS))
+        for want, got in zip(*found):
+            self.assertLessEqual((got - want).norm().item(), 0.05 * want.norm().item())
+
     def test_masks_of_four_axes(self):
         eager, model = decoder("Llama")
         ids = tokens()
@@ -278,6 +291,16 @@ class Compiled(Case):
                     got = model.generate(ids, **options)
                 self.assertEqual(counted["fa_forward_ex"], 6 * LAYERS)
                 self.assertTrue(torch.equal(got, want))
+
+    def test_exported(self):
+        eager, model = decoder("Gemma2")
+        ids = tokens()
+        with torch.no_grad():
+            program = torch.export.export(model, (ids,), {"use_cache": False}, strict=False).module()
+            with calls() as counted:
+                got = program(ids, use_cache=False).logits
+            self.assertEqual(counted["fa_forward_ex"], LAYERS)
+            self.assert_close(got, eager(ids).logits)
 
     def test_layers_alone(self):
         eager, model = decoder("Gemma2")
