@@ -58,7 +58,7 @@ const (
 	ThreadPoolOpenmp ThreadPool = C.FA_POOL_OPENMP
 	// ThreadPoolOwn: one pool for all handles of the process. It has at most one thread less than there are CPUs. None of them
 	// works if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
-	// waits for none that is slow to wake. Safe across fork()
+	// does not wait for a thread that is slow to wake. Safe across fork()
 	ThreadPoolOwn ThreadPool = C.FA_POOL_OWN
 	// ThreadPoolCaller: parallel_for; FA_INVALID_ARGUMENT if none was given
 	ThreadPoolCaller ThreadPool = C.FA_POOL_CALLER

@@ -139,7 +139,7 @@ pub const FA_POOL_AUTO: i32 = 0;
 pub const FA_POOL_OPENMP: i32 = 1;
 /// one pool for all handles of the process. It has at most one thread less than there are CPUs. None of them
 /// works if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
-/// waits for none that is slow to wake. Safe across fork()
+/// does not wait for a thread that is slow to wake. Safe across fork()
 pub const FA_POOL_OWN: i32 = 2;
 /// parallel_for; FA_INVALID_ARGUMENT if none was given
 pub const FA_POOL_CALLER: i32 = 3;
@@ -334,7 +334,7 @@ pub struct fa_device_info_t {
     pub backend: i32,
     /// index within the backend
     pub device: i32,
-    /// CPU: hardware threads that this process may use; GPU: multiprocessors, as its runtime counts them
+    /// CPU: hardware threads that this process may use; GPU: multiprocessors, as the GPU's runtime counts them
     pub compute_units: i32,
     /// memory of the device
     pub memory_bytes: u64,
@@ -675,8 +675,9 @@ pub struct fa_forward_args_t {
     pub dropout_heads: i64,
 }
 
-/// Gradients of a loss with respect to the forward's inputs. They follow from its gradient with respect to o (dout) and, if the loss
-/// depends on LSE, to LSE (dlse). P is computed again, tile by tile, from q, k and LSE, and dropout from its seed and offset.
+/// Gradients of a loss with respect to the forward's inputs. The caller gives the loss's gradient with respect to o (dout) and, if the
+/// loss depends on LSE, its gradient with respect to LSE (dlse). P is computed again, tile by tile, from q, k and LSE, and dropout from
+/// its seed and offset.
 /// ```text
 ///     P_ij  = exp(s_ij − LSE_i)                  s: the final score of the forward, after softcap, bias and masks
 ///     dv_j  = Σ_i P̃_ij dout_i                    P̃ = P · keep / (1 − dropout_p)
@@ -695,10 +696,10 @@ pub struct fa_forward_args_t {
 /// With o_dtype = FA_F32, the forward keeps an f32 o for this call. If P is nearly uniform, dP − Δ cancels, and the Δ of a rounded o
 /// spoils dq.
 ///
-/// Outputs. A gradient has its input's type (dbias and dsinks: f32) and is rounded once. Each is optional: NULL is not computed. dq,
-/// dk and dv share no elements with each other or with inputs. Rows and keys of padded tensors beyond the valid lengths get 0. Gaps
-/// of packed tensors are not written. If a row's LSE is −inf (no keys and no sink), below −2.35e38 or +inf, the row takes no part and
-/// has dq = 0, whatever its q and dout hold.
+/// Outputs. A gradient has its input's type (dbias and dsinks: f32) and is rounded once. Each is optional: if its pointer is NULL,
+/// it is not computed. dq, dk and dv share no elements with each other or with inputs. Rows and keys of padded tensors beyond the
+/// valid lengths get 0. Gaps of packed tensors are not written. If a row's LSE is −inf (no keys and no sink), below −2.35e38 or
+/// +inf, the row takes no part and has dq = 0, whatever its q and dout hold.
 /// NaN and infinite values show in every gradient with a sum that they take part in. They need not show through a p that is 0 in
 /// f32. They may also spoil gradients of other rows and keys of their sequence and kv head (0 · NaN), and sums over these (dbias,
 /// dsinks). Which ones these are may differ between instruction sets and devices. They do not show in gradients of other sequences
@@ -832,15 +833,16 @@ pub struct fa_rotary_args_t {
 /// Inputs. k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed
 /// [total_new][heads][dim] by cu_seqlens_new. Under FA_V_IN_K there is no v, and no v_new. With a tail, k_new has all dim_qk dims.
 /// The last dim_tail of them go to k_tail.
-/// Conversion. A cache of another type is converted. Blocks are quantised as ggml's reference does, byte for byte, and need no
-/// descale operands. Their f16 scale is infinite beyond f16's range. A block holds NaN if one of its values is not finite. Other
-/// types store round((x − shift) / descale) with the given scales (none: 1) and shifts (none: 0), saturated in 8 and 4 bits.
+/// Conversion. If the cache has another type, the tokens are converted to it. Blocks are quantised as ggml's reference does, byte
+/// for byte, and need no descale operands. Their f16 scale is infinite beyond f16's range. A block holds NaN if one of its values is
+/// not finite. Other types store round((x − shift) / descale) with the given scales (none: 1) and shifts (none: 0), saturated in 8
+/// and 4 bits.
 /// Dynamic scales. Under FA_APPEND_DYNAMIC_SCALE, caches of 8 and 4 bits (not blocks; k, v or both) get computed scales, which are
 /// written into k_descale and v_descale. These need distinct entries for each slot, head and block of dims, and blocks of one row.
 /// descale = largest magnitude in the block / largest value of the type (E4M3 448, E5M2 57344, E2M1 6, I8 127, I4 7, U4 15), at
-/// least 2^-126 and finite. An e8m0 scale is rounded up to a power of two, others to nearest. FA_U4 with shifts: shift = smallest
-/// value, descale = (largest − smallest) / 15. A block of zeros has scale 1. If a 4-bit block has a non-finite value, its scale is
-/// NaN.
+/// least 2^-126 and finite. An e8m0 scale is rounded up to a power of two, others are rounded to nearest. FA_U4 with shifts: shift =
+/// smallest value, descale = (largest − smallest) / 15. A block of zeros has scale 1. If a 4-bit block has a non-finite value, its
+/// scale is NaN.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fa_append_kv_args_t {

@@ -42,7 +42,7 @@ choices! {
     Openmp = FA_POOL_OPENMP,
     /// one pool for all handles of the process. It has at most one thread less than there are CPUs. None of them
     /// works if the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
-    /// waits for none that is slow to wake. Safe across fork()
+    /// does not wait for a thread that is slow to wake. Safe across fork()
     Own = FA_POOL_OWN,
     /// parallel_for; FA_INVALID_ARGUMENT if none was given
     Caller = FA_POOL_CALLER,
