@@ -52,6 +52,36 @@ struct LatentLoop;
 template <class... Policies>
 struct PolicyList {};
 
+// What most Mma policies answer alike. Q: the type of q; Kv: that of k and v.
+template <class Q, class Kv>
+struct MmaPolicy {
+    template <class M>
+    using Products = MmaProducts<M>;
+    template <class M, Kind kind>
+    using Mainloop = ForwardLoop<M, kind>;
+    using Element = Q;
+    using Key = Kv;
+    using Beside = PolicyList<>;
+    FA_MEMBER static constexpr bool takes(const MmaRow&) { return true; }
+    FA_MEMBER static constexpr Loops loops(int) { return Loops::all_but_paged; }
+    template <class Instance>
+    FA_MEMBER static constexpr void describe(Instance&, int) {}
+    FA_MEMBER static constexpr TileLayout layout(int dims) { return rows_layout<Kv>(dims); }
+    FA_MEMBER static constexpr int offset_accs(int) { return 0; }  // behind those of its columns
+    FA_MEMBER static constexpr int permuted_q_byte(int at) { return at; }
+    // Blocks that a multiprocessor holds: where three would leave a general kernel too few registers, two.
+    FA_MEMBER static constexpr int blocks_held(Kind kind, int resident) { return kind == Kind::general && resident > 2 ? 2 : resident; }
+    static constexpr bool kKv8bit = false, kWidensQ = false;   // k and v are stored as q is
+    static constexpr bool kVInK = false;                       // is v the first dims of k? See latent/policies.h
+    static constexpr bool kGathers = false, kMayHoldQ = true;  // lists of keys; q's tiles in registers
+    static constexpr bool kSmallGeneral = true;  // do registers lack in a general prefill kernel for tiles as large as others'?
+    static constexpr bool kRoundsQ = false;      // may q be of a finer type?
+    static constexpr bool kSplitTf32 = false;    // is a product three of tf32, in short chains? See split_products.h
+    static constexpr bool kModsAtOnce = true;    // score mods without a branch for each score: see mma/scores.h
+    static constexpr float kLag = 0.f;           // by how much m may be behind a row's maximum
+    static constexpr float kScoreUnit = 1.f;     // takes products of q and k to their value
+};
+
 // Rows in blocks lie there as they are, an odd multiple of 16 bytes behind each other (mma/cache/blocks.h): what those of q8_0 need.
 FA_FN constexpr int block_pitch(int dims) { return (dims / kBlockDims * block_bytes({8, false}) + 15) / 32 * 32 + 16; }
 

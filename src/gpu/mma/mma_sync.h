@@ -82,13 +82,7 @@ struct AccFragment {
 // a row's largest probability. Those of bf16 are kept 2^-24 times too small, lest many of them times the largest bf16 overflow
 // before the average: lost is what is less than 2^-109 of the largest.
 template <class T>
-struct MmaSync {
-    template <class M>
-    using Products = MmaProducts<M>;
-    template <class M, Kind kind>
-    using Mainloop = ForwardLoop<M, kind>;
-    using Element = T;
-    using Key = T;
+struct MmaSync : MmaPolicy<T, T> {
     using Acc = AccFragment;
     static constexpr int kLanes = 32, kTile = 16;  // of a wave; rows, columns and depth of a tile
     static constexpr const char* kFamily = "fwd_mma";
@@ -103,31 +97,13 @@ struct MmaSync {
         uint32_t r[4];
     };  // 16 deep × 16 columns
     using General = MmaSync;  // the policy of general kernels, in whose rows others' are whole tiles
-    // Its kernels.
-    using Beside = PolicyList<>;
     static constexpr auto& kRows = kMmaRows;
-    FA_MEMBER static constexpr bool takes(const MmaRow&) { return true; }
     FA_MEMBER static constexpr Loops loops(int) { return Loops::each; }
-    template <class Instance>
-    FA_MEMBER static constexpr void describe(Instance&, int) {}
-    FA_MEMBER static constexpr TileLayout layout(int dims) { return rows_layout<Key>(dims); }
-    FA_MEMBER static constexpr int offset_accs(int) { return 0; }  // behind those of its columns
-    FA_MEMBER static constexpr int permuted_q_byte(int at) { return at; }
-    // Blocks that a multiprocessor holds: where three would leave a general kernel too few registers, two.
-    FA_MEMBER static constexpr int blocks_held(Kind kind, int resident) { return kind == Kind::general && resident > 2 ? 2 : resident; }
-    static constexpr bool kKv8bit = false, kWidensQ = false;  // k and v are stored as q is
-    static constexpr bool kVInK = false;                      // is v the first dims of k? See latent/policies.h
-    static constexpr bool kGathers = true, kMayHoldQ = true;  // lists of keys; q's tiles in registers
-    static constexpr bool kSmallGeneral = false;  // do registers lack in a general prefill kernel for tiles as large as others'?
+    static constexpr bool kGathers = true, kSmallGeneral = false, kRoundsQ = !kIsF16<T>;
     static constexpr Copies kCopies = Copies::async;
-    static constexpr bool kRoundsQ = !kIsF16<T>;  // may q be of a finer type?
-    static constexpr bool kSplitTf32 = false;     // long chains of products are accurate enough for probabilities of this type
     static constexpr float kExponent = kIsF16<T> ? 15.f : 0.f;             // log2 of what exponentials are computed too large by
     static constexpr float kRowSumUnit = kIsF16<T> ? 0x1p-47f : 0x1p-32f;  // takes their sums to the units of kHeadroomUnit
     static constexpr float kOutputUnit = kIsF16<T> ? 0x1p-47f : 0x1p-8f;   // and the sums of probabilities times v
-    static constexpr float kLag = 0.f;                                     // by how much m may be behind a row's maximum
-    static constexpr float kScoreUnit = 1.f;                               // takes products of q and k to their value
-    static constexpr bool kModsAtOnce = true;                              // score mods without a branch for each score: see mma/scores.h
     FA_MEMBER static int output_column(int c, int i) { return kTile * c + Acc::column(i); }  // of element i of the c-th product with v
 
     // Where a lane reads, in a tile of q from `row` on, and in tiles of k and v from `key` on.
@@ -204,34 +180,18 @@ struct MmaSync {
 // where an FADD would round, so chains are short: a few products each, the small ones by themselves, and their results are added by
 // FADD. Elements are halved first, for the largest must not be rounded to infinity: products of q and k are a quarter of their
 // value, and probabilities twice as large as kHeadroomUnit says.
-struct MmaTf32 {
+struct MmaTf32 : MmaPolicy<F32, F32> {
     template <class M>
     using Products = SplitProducts<M>;
-    template <class M, Kind kind>
-    using Mainloop = ForwardLoop<M, kind>;
-    using Element = F32;
-    using Key = F32;
     using Acc = AccFragment;
     static constexpr int kLanes = 32, kTile = 16;
     static constexpr const char* kFamily = "fwd_mma";
     static constexpr bool kAsyncCopies = true, kClusters = true, kQInShared = true, kOutputInPasses = false, kAvailable = rt::kHasMma;
     using General = MmaTf32;
-    using Beside = PolicyList<>;
     static constexpr auto& kRows = kMmaTf32Rows;
-    FA_MEMBER static constexpr bool takes(const MmaRow&) { return true; }
-    FA_MEMBER static constexpr Loops loops(int) { return Loops::all_but_paged; }
-    template <class Instance>
-    FA_MEMBER static constexpr void describe(Instance&, int) {}
-    FA_MEMBER static constexpr TileLayout layout(int dims) { return rows_layout<Key>(dims); }
-    FA_MEMBER static constexpr int offset_accs(int) { return 0; }  // behind those of its columns
-    FA_MEMBER static constexpr int permuted_q_byte(int at) { return at; }
-    // Blocks that a multiprocessor holds: where three would leave a general kernel too few registers, two.
-    FA_MEMBER static constexpr int blocks_held(Kind kind, int resident) { return kind == Kind::general && resident > 2 ? 2 : resident; }
-    static constexpr bool kKv8bit = false, kWidensQ = false, kVInK = false, kGathers = false, kMayHoldQ = false, kSmallGeneral = true,
-                          kRoundsQ = false, kSplitTf32 = true;
+    static constexpr bool kMayHoldQ = false, kSplitTf32 = true;
     static constexpr Copies kCopies = Copies::async;
-    static constexpr float kExponent = 0.f, kRowSumUnit = 0x1p-32f, kOutputUnit = 1.f, kScoreUnit = 4.f, kLag = 0.f;
-    static constexpr bool kModsAtOnce = true;
+    static constexpr float kExponent = 0.f, kRowSumUnit = 0x1p-32f, kOutputUnit = 1.f, kScoreUnit = 4.f;
     FA_MEMBER static int output_column(int c, int i) { return kTile * c + Acc::column(i); }
 
     // Register 4 · step + i: of the 16 deep, elements 8 · step … 8 · step + 7.

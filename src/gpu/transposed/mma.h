@@ -186,13 +186,7 @@ struct BitsOf<F32> {
 // f16, bf16 and f32, kept in the units of MmaSync's and MmaTf32's probabilities. Of all but f16 a row's reference may be 4 behind its
 // maximum, so that most tiles rescale no outputs: over fewer than 2^20 keys no sum is larger for that than those of 2^24 keys are without.
 template <class I, class T>
-struct MmaTransposed {
-    template <class M>
-    using Products = MmaProducts<M>;
-    template <class M, Kind kind>
-    using Mainloop = ForwardLoop<M, kind>;
-    using Element = T;
-    using Key = T;
+struct MmaTransposed : MmaPolicy<T, T> {
     using Acc = AccTransposed<I>;
     using General = MmaTransposed<typename I::General, T>;
     struct FragmentA {
@@ -211,22 +205,13 @@ struct MmaTransposed {
     static constexpr int kLanes = I::kLanes, kTile = I::kTile;
     static constexpr bool kAvailable = I::kAvailable && (I::kMultipliesF16 || !kIsF16<T>);
     static constexpr bool kAsyncCopies = false, kClusters = false, kQInShared = I::kQInShared, kOutputInPasses = true;
-    FA_MEMBER static constexpr Loops loops(int) { return Loops::all_but_paged; }
-    template <class Instance>
-    FA_MEMBER static constexpr void describe(Instance&, int) {}
-    FA_MEMBER static constexpr TileLayout layout(int dims) { return rows_layout<Key>(dims); }
-    FA_MEMBER static constexpr int offset_accs(int) { return 0; }
-    FA_MEMBER static constexpr int permuted_q_byte(int at) { return at; }
-    FA_MEMBER static constexpr int blocks_held(Kind kind, int resident) { return kind == Kind::general && resident > 2 ? 2 : resident; }
-    static constexpr bool kKv8bit = false, kWidensQ = false, kVInK = false, kGathers = false, kMayHoldQ = true, kSmallGeneral = true,
-                          kRoundsQ = false, kSplitTf32 = false, kF16 = kIsF16<T>;
+    static constexpr bool kF16 = kIsF16<T>;
     static constexpr bool kModsAtOnce = false;  // nobody has timed them there, and the machine code that was run has the branches
     static constexpr int kBytes = int(sizeof(T));
     static constexpr float kExponent = kF16 ? 15.f : 0.f, kLag = kF16 ? 0.f : 4.f, kRowSumUnit = kF16 ? 0x1p-47f : 0x1p-32f,
                            kOutputUnit = kF16          ? 0x1p-47f
                                          : kBytes == 4 ? 1.f
-                                                       : 0x1p-8f,
-                           kScoreUnit = 1.f;
+                                                       : 0x1p-8f;
     static constexpr int kDimPieces = I::kWords * 4 / I::kDimBytes, kKeyPieces = I::kWords * 4 / I::kKeyBytes;
     static constexpr Copies kCopies = Copies::registers;
     FA_MEMBER static int output_column(int c, int i) { return kTile * c + Acc::column(i); }

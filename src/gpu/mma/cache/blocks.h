@@ -295,17 +295,23 @@ struct BlockProducts : WidenedProducts<M> {
     FA_MEMBER static void add_outputs(Type type, Score& score, Probs compute_probs, const char* v, int key0, int, Output& o) {
         const auto ptr = Mma::template v_ptr<M::kRowBytes, M::keys>(v, key0);
         const char* const factors = Mma::template factor_ptr<M::kRowBytes>(v, key0);
+        for_each_block(compute_probs, [&](int n, int block) {
+            Mma::in_loop(type, [&](auto known) {
+                FragmentB right[2];
+                float factor[Mma::kFactors];
+                Mma::template load_v<decltype(known), M::kRowBytes>(right, ptr + M::kTile * n * M::kRowBytes, block);
+                Mma::template load_factors<decltype(known), M::kRowBytes>(factor, factors + M::kTile * n * M::kRowBytes, block);
+                add_outputs_of_block(score, n, block, right, factor, o);
+            });
+        });
+    }
+    // add(n, block) of each block of the n-th 16 keys, whose probabilities are there.
+    template <class Probs, class Add>
+    FA_MEMBER static void for_each_block(Probs compute_probs, Add add) {
         compute_probs(0);
         FA_UNROLL_FOR (int n = 0; n < M::kKeyTiles; n++) {
             if (n + 1 < M::kKeyTiles) compute_probs(n + 1);
-            FA_UNROLL_FOR (int block = 0; block < M::kSteps / 2; block++)
-                Mma::in_loop(type, [&](auto known) {
-                    FragmentB right[2];
-                    float factor[Mma::kFactors];
-                    Mma::template load_v<decltype(known), M::kRowBytes>(right, ptr + M::kTile * n * M::kRowBytes, block);
-                    Mma::template load_factors<decltype(known), M::kRowBytes>(factor, factors + M::kTile * n * M::kRowBytes, block);
-                    add_outputs_of_block(score, n, block, right, factor, o);
-                });
+            FA_UNROLL_FOR (int block = 0; block < M::kSteps / 2; block++) add(n, block);
         }
     }
     FA_MEMBER static void add_outputs_of_block(const Score& score, int n, int block, const FragmentB (&right)[2],

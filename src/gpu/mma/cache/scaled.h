@@ -174,12 +174,9 @@ struct ScaledProducts : BlockProducts<M, false> {
     FA_MEMBER static void add_outputs(Type, Score& score, Probs compute_probs, const char* v, int key0, int, Output& o) {
         const auto ptr = Mma::template v_ptr<M::kRowBytes, M::keys>(v, key0);
         const char* const factors = Mma::template factor_ptr<M::kRowBytes>(v, key0);
-        compute_probs(0);
-        FA_UNROLL_FOR (int n = 0; n < M::kKeyTiles; n++) {
-            if (n + 1 < M::kKeyTiles) compute_probs(n + 1);
-            FA_UNROLL_FOR (int block = 0; block < M::kSteps / 2; block++)
-                add_outputs_of_block(score, n, block, ptr + M::kTile * n * M::kRowBytes, factors + M::kTile * n * M::kRowBytes, o);
-        }
+        Base::for_each_block(compute_probs, [&](int n, int block) {
+            add_outputs_of_block(score, n, block, ptr + M::kTile * n * M::kRowBytes, factors + M::kTile * n * M::kRowBytes, o);
+        });
     }
     FA_MEMBER static void add_outputs_of_block(const Score& score, int n, int block, uint32_t v, const char* factors, Output& o) {
         const uint32_t features = M::shared().tile.features;
