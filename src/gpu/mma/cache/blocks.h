@@ -21,6 +21,7 @@ struct BlockType {
                                                                                    : 4,
                                             dtype == FA_Q4_1 || dtype == FA_Q5_1};
     static constexpr int kBits = kFormat.bits, kBytes = block_bytes(kFormat), kFirst = (kFormat.has_min ? 4 : 2) + (kBits == 5 ? 4 : 0);
+    static constexpr uint32_t kMiddle = kFormat.has_min || kBits == 8 ? 0 : 1u << (kBits - 1);  // the integer that stands for 0
     static_assert(kBytes % 4 == kFirst % 4 && kFirst % 2 == 0, "integers begin with a word or between two, in even blocks and in odd ones");
 };
 
@@ -110,13 +111,14 @@ struct MmaQuantised : MmaByte<T> {
         if constexpr (Type::kBits == 8) {
             return MmaByte<E>::from_i8(pair);
         } else {
-            constexpr uint32_t mask = Type::kBits == 4 ? 0x000f000fu : 0x001f001fu, middle = Type::kBits == 4 ? 0x00080008u : 0x00100010u;
+            constexpr uint32_t mask = Type::kBits == 4 ? 0x000f000fu : 0x001f001fu, middle = Type::kMiddle * 0x00010001u;
             if constexpr (kIsF16<E>) return rt::add_f16(rt::and_or(pair, mask, 0x64006400u), 0xe400e400u | middle);
             else return rt::subtract_bf16(rt::and_or(pair, mask, 0x43004300u), 0x43004300u | middle);
         }
     }
-    // Four bits, as bit 4 of four bytes.
-    FA_MEMBER static uint32_t spread(uint32_t bits) { return (bits & 15) * 0x00204081u << 4 & 0x10101010u; }
+    // Four bytes whose bit 4 is one of the lowest four of `fifth`. What is above bit 4 has no meaning.
+    FA_MEMBER static uint32_t set_fifth(uint32_t bytes, uint32_t fifth) { return select_fifth(bytes, (fifth & 15) * 0x02040810u); }
+    FA_MEMBER static uint32_t select_fifth(uint32_t bytes, uint32_t fifth) { return (bytes & ~0x10101010u) | (fifth & 0x10101010u); }
 
     // 32 dims of 16 keys.
     template <class Type, int pitch>
@@ -129,7 +131,7 @@ struct MmaQuantised : MmaByte<T> {
             else words[1] = words[0] >> 4;
             if constexpr (Type::kBits == 5) {
                 const uint32_t fifth = load_word(row, at - 4) >> lane_byte;
-                FA_UNROLL_FOR (int i = 0; i < 2; i++) words[i] = (words[i] & 0x0f0f0f0fu) | spread(fifth >> 16 * i);
+                FA_UNROLL_FOR (int i = 0; i < 2; i++) words[i] = set_fifth(words[i], fifth >> 16 * i);
             }
             FA_UNROLL_FOR (int i = 0; i < 2; i++)
                 FA_UNROLL_FOR (int e = 0; e < 2; e++) b[i].r[2 * half + e] = widen<Type, T>(words[i] >> 8 * e);
@@ -145,7 +147,7 @@ struct MmaQuantised : MmaByte<T> {
                 const char* const row = ptr + (8 * half + i) * pitch;
                 words[i] = load_word(row + (Type::kBits == 8 ? column : column % 16), at);
                 if constexpr (Type::kBits < 8) words[i] >>= column / 16 * 4;
-                if constexpr (Type::kBits == 5) words[i] = (words[i] & 0x0f0f0f0fu) | spread(load_word(row, at - 4) >> column);
+                if constexpr (Type::kBits == 5) words[i] = set_fifth(words[i], load_word(row, at - 4) >> column);
             }
             FA_UNROLL_FOR (int i = 0; i < 2; i++) {
                 const uint32_t pairs = rt::prmt(words[0], words[1], i ? 0x7632 : 0x5410);

@@ -90,7 +90,7 @@ struct MmaQuantisedDecode : MmaQuantised<T> {
             if constexpr (Type::kBits == 5) {
                 FA_UNROLL_FOR (int i = 0; i < 2; i++) {
                     const uint32_t fifth = both(2 * i - 4 - column) >> column;  // bits 0 and 1 of both halves
-                    words[i] = (words[i] & 0x0f0f0f0fu) | (fifth & 0x00010001u) << 4 | (fifth & 0x00020002u) << 11;
+                    words[i] = Usual::select_fifth(words[i], (fifth & 0x00030003u) * 0x0810u);
                 }
             }
             FA_UNROLL_FOR (int i = 0; i < 2; i++)

@@ -186,9 +186,7 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
                 FA_UNROLL_FOR (int block = 0; block < kBlocks; block++) {
                     const char* const head = tile + (key + 8 * i) * pitch + block * Type::kBytes;
                     if constexpr (Type::kOffsets) {
-                        float least;
-                        rt::f16x2_to_f32(*reinterpret_cast<const uint32_t*>(head), factor[i][block], least);
-                        offset[i][block] = fmaf(factor[i][block], float(1 << (Type::kBits - 1)), least);
+                        rt::f16x2_to_f32(*reinterpret_cast<const uint32_t*>(head), factor[i][block], offset[i][block]);
                     } else {
                         factor[i][block] = rt::load_f16(head);
                     }
@@ -233,12 +231,12 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
             uint32_t multiplier[2][kBlocks];
             if constexpr (Type::kHalves) load_multipliers(multiplier, factors + (key + lane / 4) * 32 + lane % 4 / 2 * 16, 8 * 32);
             else load_factors<pitch, keys>(factor, offset, k, factors, key + lane / 4);
-            // NaN of an infinite factor or offset (nan_if_infinite()). Offsets have factors in them; what is not in blocks was converted
-            // so.
+            // NaN of an infinite factor or offset (nan_if_infinite()). What is not in blocks was converted so.
             if constexpr (Type::kInBlocks) {
                 FA_UNROLL_FOR (int i = 0; i < 2; i++)
                     FA_UNROLL_FOR (int block = 0; block < kBlocks; block++) {
                         float& x = Type::kOffsets ? offset[i][block] : factor[i][block];
+                        if constexpr (Type::kOffsets) x = fmaf(0.f, factor[i][block], x);
                         x = fmaf(0.f, x, x);
                     }
             }
