@@ -3,6 +3,7 @@
 # what a call costs, and, where torch is installed, flashattn.torch and the comparison with PyTorch. Continuous integration has no GPU: run
 # this after a change to src/gpu or src/cuda. Ends in a summary line, and leaves a JSON file.
 #   gpu_check.sh [--quick] BUILD_DIR [RESULTS.json]     BUILD_DIR: configured with -DFA_CUDA=ON -DFA_BENCH=ON and built
+# With -DFA_CUDA_SM90=OFF, too, a Hopper has the kernels of every GPU from sm_80 on, and these alone are tested.
 set -euo pipefail
 quick=
 [ "${1-}" != --quick ] || { quick=1; shift; }

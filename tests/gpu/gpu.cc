@@ -37,10 +37,14 @@ void Gpu::SetUp() {
     cuda(cudaSetDevice(0));
 }
 
-bool is_hopper() {
-    int major = 0;
-    cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-    return major == 9;
+bool has_hopper_kernels() {
+    const Handle handle = make_handle();
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    d.q_dtype = FA_BF16;
+    d.batch = 1, d.heads_q = d.heads_k = 16, d.seqlen_q = d.seqlen_k = 4096, d.dim_qk = d.dim_v = 128;
+    char text[FA_TEXT_MAX];
+    if (fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) != FA_OK) throw std::runtime_error(fa_last_error(handle));
+    return std::string(text).find("kernel fwd_sm90") != std::string::npos;
 }
 
 int most_cases(int otherwise) {

@@ -83,7 +83,7 @@ std::set<std::string> listed_kernels() {
 #define FA_SIMT(rows, columns) names.insert("fwd_simt_" + std::to_string(rows) + "x" #columns);
 #include "gpu/kernels.def"
 #undef FA_SIMT
-    if (is_hopper()) {
+    if (has_hopper_kernels()) {
         names.insert("merge_in_cluster");
         for (const std::string& name : listed_hopper_kernels()) names.insert(name);
     }
@@ -405,7 +405,7 @@ class EveryHopperKernelOfLists : public EveryHopperKernel {};
 bool of_lists(const std::string& name) { return name.find("_list_") != std::string::npos; }
 
 TEST_P(EveryHopperKernel, AgreesWithTheOracle) {
-    if (!is_hopper()) GTEST_SKIP() << "not a Hopper";
+    if (!has_hopper_kernels()) GTEST_SKIP() << "no kernels of Hopper's own";
     const Handle handle = make_handle();
     Met met([&](const std::string& name) { return part(name) && !of_lists(name); });
     check(handle, of_part(handle, tall_cases(handle)), met, 234);
@@ -416,13 +416,13 @@ TEST_P(EveryHopperKernel, AgreesWithTheOracle) {
     check(handle, of_part(handle, latent_row_cases()), met, 239);
 }
 TEST_P(EveryHopperKernelOfLists, AgreesWithTheOracle) {
-    if (!is_hopper()) GTEST_SKIP() << "not a Hopper";
+    if (!has_hopper_kernels()) GTEST_SKIP() << "no kernels of Hopper's own";
     const Handle handle = make_handle();
     Met met([&](const std::string& name) { return part(name) && of_lists(name); });
     check(handle, of_part(handle, list_cases()), met, 240);
 }
 TEST_P(EveryHopperKernelOfLists, SkipsWhatAMaskLeavesEmpty) {
-    if (!is_hopper()) GTEST_SKIP() << "not a Hopper";
+    if (!has_hopper_kernels()) GTEST_SKIP() << "no kernels of Hopper's own";
     const Handle handle = make_handle();
     Case c = with_empty_units(std::stoll(part.width), part.dtype == "f16" ? FA_F16 : FA_BF16);
     ASSERT_TRUE(of_lists(kernels_of(handle, c.d).at(0)));
@@ -433,7 +433,7 @@ INSTANTIATE_TEST_SUITE_P(Parts, EveryHopperKernelOfLists, testing::ValuesIn(part
 
 // fa_explain tells what a call will launch: of latent attention, too, the splits and their merge.
 TEST_F(EveryKernel, ExplainsSplitsOfLatentAttention) {
-    if (!is_hopper()) GTEST_SKIP() << "not a Hopper";
+    if (!has_hopper_kernels()) GTEST_SKIP() << "no kernels of Hopper's own";
     const Handle handle = make_handle();
     const std::string kernel = "fwd_sm90_576x512_latent_64x128 bf16";
     Case c = shaped({1, 16, 1, 1, 5000, 576, 512}, FA_BF16);
@@ -457,7 +457,7 @@ TEST_P(EveryKernelAgain, GivesTheSameBitsAThousandTimes) {
     std::vector<Case> cases = plain_cases(handle, 4, 8, 700, {1, 3, 5, 12, 300, 2000});
     for (Case& c : tall_cases(handle)) cases.push_back(std::move(c));
     for (Case& c : worked_cases(handle)) cases.push_back(std::move(c));
-    if (is_hopper())
+    if (has_hopper_kernels())
         for (auto all : {latent_cases, latent_row_cases, wide_cases, list_cases})
             for (Case& c : some_of(all(), handle)) cases.push_back(std::move(c));
     for (Case& c : cases) {

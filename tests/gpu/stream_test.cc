@@ -25,7 +25,7 @@ TEST_F(Streams, CallsReturnWhileTheirStreamIsHeldUp) {
 
 // For kernels of one block a multiprocessor.
 TEST_F(Streams, HaveTheMultiprocessorsThatACallReserves) {
-    if (!is_hopper()) GTEST_SKIP() << "not a Hopper";
+    if (!has_hopper_kernels()) GTEST_SKIP() << "no kernels of Hopper's own";
     const Handle handle = make_handle();
     fa_device_info_t info = {};
     info.struct_size = sizeof info;
