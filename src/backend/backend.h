@@ -10,7 +10,7 @@
 
 namespace fa {
 
-constexpr uint32_t kBackendAbi = 7;  // raised whenever this file, problem.h or the public structs change their layout
+constexpr uint32_t kBackendAbi = 8;  // raised whenever this file, problem.h or the public structs change their layout
 
 // The sentence behind a failure. Empty means none.
 struct Message {
@@ -35,6 +35,7 @@ struct Host {
     void (*log)(void* log_context, int32_t level, const char* message);
     void* log_context;
     uint64_t openmp_stack_bytes;  // of an OpenMP thread, as the environment asks for it; 0: the system's default
+    uint64_t max_shared_bytes;    // of shared memory, that a block on a GPU may have, as the environment says; 0: all that the device has
 };
 
 // What a backend decides from a descriptor, once: kernels, launch shapes or schedule, the map of the workspace. It follows from
@@ -98,7 +99,7 @@ struct Backend {
 };
 
 // Who meets this raises kBackendAbi, then writes the new sizes. Args structs grow at their ends alone: a module reads what it knows.
-static_assert(sizeof(Problem) == 920 && sizeof(Host) == 48 && sizeof(Backend) == 192, "kBackendAbi is of another layout");
+static_assert(sizeof(Problem) == 920 && sizeof(Host) == 56 && sizeof(Backend) == 192, "kBackendAbi is of another layout");
 
 // Returns NULL, with the message, when the module cannot serve this host.
 using BackendEntry = const Backend* (*)(uint32_t host_abi, Message*);

@@ -16,6 +16,7 @@ struct Variables {
     char log[16];
     char log_file[os::kMaxPath];
     char max_isa[16];
+    char max_shared[16];
     bool forces_ptx;
     uint64_t openmp_stack_bytes;
 } variables;
@@ -54,6 +55,7 @@ void read_all() {
     copy(variables.log, sizeof variables.log, "FLASHATTN_LOG");
     copy(variables.log_file, sizeof variables.log_file, "FLASHATTN_LOG_FILE");
     copy(variables.max_isa, sizeof variables.max_isa, "FLASHATTN_MAX_ISA");
+    copy(variables.max_shared, sizeof variables.max_shared, "FLASHATTN_MAX_SHARED");
     const char* const forces_ptx = os::variable("CUDA_FORCE_PTX_JIT");
     variables.forces_ptx = forces_ptx != nullptr && atoi(forces_ptx) != 0;
     variables.openmp_stack_bytes = openmp_stack_bytes();
@@ -79,6 +81,17 @@ fa_status_t no_such_isa(Message* message) {
     return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\": expected one of %s", variables.max_isa, expected);
 }
 
+fa_status_t read_max_shared(uint64_t* bytes, Message* message) {
+    constexpr uint64_t kLeast = 64;  // KB, which every GPU has that there are kernels for
+    const char* const text = variables.max_shared;
+    if (text[0] == 0) return FA_OK;
+    const size_t end = strspn(text, "0123456789");
+    const uint64_t kb = strtoull(text, nullptr, 10);
+    if (text[end] != 0 || kb < kLeast)
+        return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_SHARED is \"%s\": expected a number of KB, %d or more", text, int(kLeast));
+    return *bytes = kb << 10, FA_OK;
+}
+
 }  // namespace
 
 fa_status_t environment(Environment* out, Message* message) {
@@ -89,7 +102,8 @@ fa_status_t environment(Environment* out, Message* message) {
     if (!look_up(kLogWords, variables.log, &out->log_level)) out->wrong_log = variables.log;
     out->forces_ptx = variables.forces_ptx;
     out->openmp_stack_bytes = variables.openmp_stack_bytes;
-    return look_up(kIsaWords, variables.max_isa, &out->max_isa) ? FA_OK : no_such_isa(message);
+    if (!look_up(kIsaWords, variables.max_isa, &out->max_isa)) return no_such_isa(message);
+    return read_max_shared(&out->max_shared_bytes, message);
 }
 
 }  // namespace fa

@@ -106,7 +106,8 @@ fa_status_t furnish(fa_handle_s& handle, fa_create_info_t info, const Environmen
                    .release = os::release,
                    .log = log_from_backend,
                    .log_context = &handle.log,
-                   .openmp_stack_bytes = env.openmp_stack_bytes};
+                   .openmp_stack_bytes = env.openmp_stack_bytes,
+                   .max_shared_bytes = env.max_shared_bytes};
     handle.device = info.device;
     handle.memory = info.memory;
     handle.stream = info.stream;

@@ -78,6 +78,17 @@ Status while_captured(const Load& load) {
     return s == kSuccess ? restored : s;
 }
 
+// Where the environment leaves a block less shared memory than it could have, all blocks of a multiprocessor together get what a device of
+// such blocks has: room for one, and the KB that the driver takes of each. The hardware rounds up to a size that it knows.
+Status limit_shared(const void* kernel, uint64_t bytes_of_block) {
+    constexpr uint64_t kOfDriver = 1024;
+    int all = 0;
+    const Status s = cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, caller.device);
+    if (s != kSuccess) return s;
+    const uint64_t percent = 100 * (bytes_of_block + kOfDriver) / uint64_t(all);
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent < 100 ? int(percent) : 100);
+}
+
 Status load(const void* kernel) {
     const double began = seconds();
     cudaFuncAttributes a;
@@ -87,6 +98,7 @@ Status load(const void* kernel) {
     if (s == kSuccess) s = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, caller.device);
     if (s == kSuccess) s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared - int(a.sharedSizeBytes));
     if (s == kSuccess && major >= 9) s = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    if (s == kSuccess && caller.host && caller.host->max_shared_bytes > 0) s = limit_shared(kernel, caller.host->max_shared_bytes);
     if (s == kSuccess) log_compiled(kernel, a, seconds() - began);
     return s;
 }

@@ -105,9 +105,7 @@ static inline Status describe(int, Device* d) {
     d->multiprocessors = 4;
     d->memory = uint64_t(1) << 30;
     d->matrix = matrix_unit();
-    // As on NVIDIA's and AMD's devices; or so many KB.
-    const char* const shared = getenv("FLASHATTN_EMU_SHARED");
-    d->shared_per_block = uint64_t(shared ? atoi(shared) : d->matrix == gpu::MatrixUnit::mma_sync ? 227 : 64) << 10;
+    d->shared_per_block = uint64_t(d->matrix == gpu::MatrixUnit::mma_sync ? 227 : 64) << 10;  // as on NVIDIA's and AMD's devices
     return kSuccess;
 }
 

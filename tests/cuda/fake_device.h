@@ -25,5 +25,9 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* mode
 }
 cudaError_t cudaDeviceGetAttribute(int* value, enum cudaDeviceAttr attribute, int device) {
     (void)device;
-    return *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 232448, cudaSuccess;
+    switch (attribute) {
+        case cudaDevAttrComputeCapabilityMajor: return *value = 9, cudaSuccess;
+        case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return *value = 233472, cudaSuccess;
+        default: return *value = 232448, cudaSuccess;
+    }
 }

@@ -1,9 +1,10 @@
-/* The part of the CUDA run time that leads to a launch, as it answers for a Hopper GPU. It prints the kernels that are loaded, and those
- * that are launched: those of the backward with what their parameters begin with, in words of eight bytes, which is what the host's
- * compiler has made of a plan. Where FAKE_PTX is set, kernels have been compiled from PTX for another architecture. FAKE_GPU = sm_80, sm_89
- * or sm_100 makes it another GPU, for tools/support_tables. Some stream is always being captured, in the mode that forbids others most: to
- * load code in another mode than the relaxed one would end that. FAKE_FAULT = load: there is no memory for any kernel's code. As the driver
- * does, it ignores machine code where CUDA_FORCE_PTX_JIT is set: Hopper's own kernels then have no image. */
+/* The part of the CUDA run time that leads to a launch, as it answers for a Hopper GPU. It prints the kernels that are loaded, the
+ * part of a multiprocessor's memory that they are to share, if they are told, and those that are launched: those of the backward with what
+ * their parameters begin with, in words of eight bytes, which is what the host's compiler has made of a plan. Where FAKE_PTX is set,
+ * kernels have been compiled from PTX for another architecture. FAKE_GPU = sm_80, sm_89 or sm_100 makes it another GPU, for
+ * tools/support_tables. Some stream is always being captured, in the mode that forbids others most: to load code in another mode than the
+ * relaxed one would end that. FAKE_FAULT = load: there is no memory for any kernel's code. As the driver does, it ignores machine code
+ * where CUDA_FORCE_PTX_JIT is set: Hopper's own kernels then have no image. */
 #include <cuda.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -29,7 +30,8 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes* attributes, c
     return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, enum cudaFuncAttribute attribute, int value) {
-    (void)kernel, (void)attribute, (void)value;
+    (void)kernel;
+    if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) printf("carveout %d\n", value);
     return cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* kernel, const cudaLaunchConfig_t* config) {

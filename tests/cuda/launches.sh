@@ -44,6 +44,14 @@ awk '
 # Where there is no memory for a kernel's code, the answer is that of the call.
 expect "$(FAKE_FAULT=load said "$1" append)" "FA_OUT_OF_MEMORY: append_rows: out of memory: 0"
 
+# Where a block may have less shared memory, a multiprocessor has no more than that GPU's: 100 and 164 of Hopper's 228 KB.
+[ -z "$(grep '^carveout' <<<"$launched")" ] || { echo "FAILED: a carveout without FLASHATTN_MAX_SHARED" >&2; exit 1; }
+for limit in 99:43 163:71; do
+    limited=$(FLASHATTN_MAX_SHARED=${limit%:*} said "$1" gradients)
+    loads=$(grep -c '^load .*backward' <<<"$limited") carveouts=$(grep -cx "carveout ${limit#*:}" <<<"$limited")
+    [ "$loads" -gt 0 ] && [ "$carveouts" -ge "$loads" ] || { printf 'FAILED: with %s:\n%s\n' "$limit" "$limited" >&2; exit 1; }
+done
+
 # Where they are compiled, the log says so.
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

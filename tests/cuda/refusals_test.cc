@@ -289,6 +289,46 @@ TEST(Ptx, IsNoMachineCode) {
     EXPECT_EQ(fa_destroy(handle), FA_OK);
 }
 
+// With no more shared memory a block than another GPU has, a Hopper has that GPU's kernels, tiles and splits, and says why.
+TEST(SharedMemory, MakesAHopperLikeAGpuThatHasNoMore) {
+    if (!std::getenv("FLASHATTN_MAX_SHARED")) GTEST_SKIP() << "FLASHATTN_MAX_SHARED is not set";
+    const std::string limit = std::getenv("FLASHATTN_MAX_SHARED"), alike = limit == "163" ? "sm_80" : "sm_89";
+    setenv("FAKE_GPU", alike.c_str(), 1);
+    const fa_handle_t other = make_handle();
+    setenv("FAKE_GPU", "sm_90", 1);
+    const fa_handle_t hopper = make_handle();
+    int explained = 0;
+    const auto compare = [&](const Desc& desc, int32_t op) {
+        char text[FA_TEXT_MAX] = "", same[FA_TEXT_MAX] = "";
+        const fa_status_t status = fa_explain(hopper, &desc, op, text, sizeof text);
+        EXPECT_EQ(fa_explain(other, &desc, op, same, sizeof same), status) << same;
+        std::string said = text, expected = same;
+        for (size_t at; (at = said.find("(sm_90)")) != std::string::npos;) said.replace(at, 7, "(" + alike + ")");
+        EXPECT_EQ(said.substr(0, said.find(';')), expected.substr(0, expected.find(';')));
+        EXPECT_EQ(said.substr(said.rfind(';')), expected.substr(expected.rfind(';')));  // the workspace
+        if (status != FA_OK) return;
+        EXPECT_NE(said.find(") with " + limit + " KB of shared memory a block, tiles of "), std::string::npos) << said;
+        EXPECT_EQ(clauses_of(said)["sm90"],
+                  "FLASHATTN_MAX_SHARED is " + limit + ": expected it unset, or 227 or more, for kernels that are made for so much");
+        explained++;
+    };
+    for (const int32_t dtype : {FA_F16, FA_BF16, FA_F32})
+        for (const int64_t dim : {64, 96, 128, 192, 256, 320, 512, 576})
+            for (const int64_t rows : {1, 16, 100, 4096}) {
+                Desc d = base(dtype, 32, 8, rows, 4096, dim, dim);
+                compare(d, FA_OP_FORWARD);
+                if (dtype == FA_BF16)
+                    for (const int32_t kv : {FA_I8, FA_Q8_0, FA_Q4_0, FA_Q5_0}) d.k_dtype = d.v_dtype = kv, compare(d, FA_OP_FORWARD);
+                Desc backward = base(dtype, 8, 8, rows, 4096, dim, dim);
+                backward.operands = FA_OPERAND_LSE;
+                compare(backward, FA_OP_BACKWARD);
+            }
+    for (const Desc& d : {latent(), latent_bytes()}) compare(d, FA_OP_FORWARD);
+    EXPECT_GT(explained, 200);
+    EXPECT_EQ(fa_destroy(hopper), FA_OK);
+    EXPECT_EQ(fa_destroy(other), FA_OK);
+}
+
 // Of no call is a clause, or what follows, cut off.
 TEST_F(Refusals, FitTheText) {
     constexpr size_t kMostClause = 222;  // of sizeof(Refusal::text), 224

@@ -12,8 +12,9 @@ namespace {
 
 // What the probe prints under `environment` (NAME=value …).
 std::string probe(const std::string& environment, const std::string& arguments, const std::string& program = FA_PROBE) {
-    const std::string command = "env -u FLASHATTN_BACKEND_DIR -u FLASHATTN_LOG -u FLASHATTN_LOG_FILE -u FLASHATTN_MAX_ISA " + environment +
-                                " " + program + " " + arguments;
+    const std::string command =
+        "env -u FLASHATTN_BACKEND_DIR -u FLASHATTN_LOG -u FLASHATTN_LOG_FILE -u FLASHATTN_MAX_ISA -u FLASHATTN_MAX_SHARED " + environment +
+        " " + program + " " + arguments;
     FILE* pipe = popen(command.c_str(), "r");
     if (pipe == nullptr) return "";
     std::string text;
@@ -122,7 +123,8 @@ TEST_F(Places, SetUserIdProgramIgnoresTheEnvironment) {
     ASSERT_EQ(chmod(program.c_str(), 04755), 0);
     ASSERT_EQ(chmod(folder.path().c_str(), 0777), 0);  // the program's user may write there
     const std::string log = folder.path("log");
-    const std::string environment = "FLASHATTN_BACKEND_DIR=modules FLASHATTN_MAX_ISA=nonsense FLASHATTN_LOG=error ";
+    const std::string environment =
+        "FLASHATTN_BACKEND_DIR=modules FLASHATTN_MAX_ISA=nonsense FLASHATTN_MAX_SHARED=nonsense FLASHATTN_LOG=error ";
     const std::string out = probe(environment + "FLASHATTN_LOG_FILE=" + log, "2 '' no-callback", program);
     if (out.find("secure: 1\n") == std::string::npos) GTEST_SKIP() << "the system does not let programs change their user";
     EXPECT_TRUE(holds(out, "create: FA_BACKEND_MISSING: "));
@@ -214,6 +216,16 @@ TEST(Environment, UnknownInstructionSetIsInvalid) {
 #include "backend/isa.def"
     EXPECT_TRUE(holds(probe("FLASHATTN_MAX_ISA=sse9", "0"),
                       "create: FA_INVALID_ARGUMENT: FLASHATTN_MAX_ISA is \"sse9\": expected one of " + words + "\n"));
+}
+
+// By any handle, as an unknown instruction set is: a CPU's has no use for the number.
+TEST(Environment, SharedMemoryIsANumberOfKilobytes) {
+    for (const char* text : {"63", "0", "-99", "99KB", "0x63", "all", "99.5", " 99"})
+        EXPECT_TRUE(holds(
+            probe("FLASHATTN_MAX_SHARED='" + std::string(text) + "'", "0"),
+            "create: FA_INVALID_ARGUMENT: FLASHATTN_MAX_SHARED is \"" + std::string(text) + "\": expected a number of KB, 64 or more\n"));
+    for (const char* text : {"", "64", "227", "99999999999999999999999"})
+        EXPECT_TRUE(holds(probe("FLASHATTN_MAX_SHARED=" + std::string(text), "1"), "create: FA_OK: \n")) << text;
 }
 
 TEST(Environment, MaxIsaSetsTheParameter) {

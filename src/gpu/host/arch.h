@@ -15,7 +15,8 @@ struct ZeroedMemory {
 };
 // What there is for the stream, kZeroedBytes, or NULL: it is being captured, or there are too many.
 rt::Status zeroed_memory(ZeroedMemory*, rt::Stream, void** zeros);
-// Does the driver have what they need? Where it ignores machine code, which they are only, the device has none of them.
+// Does the driver have what they need? Where it ignores machine code, which they are only, or a block may have less shared memory than the
+// device has, there are none of them.
 rt::Status find_arch_driver(const Host&, rt::Device*);
 
 // Plain and paged mma kernels for decode in clusters of a tile's splits, which merge among themselves: can as many run at once as a

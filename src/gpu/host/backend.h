@@ -59,6 +59,7 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
     rt::Device properties;
     rt::Status s = rt::describe(info->device, &properties);
     if (s != rt::kSuccess) return device_failed(message, s, "reading the device's properties");
+    if (host->max_shared_bytes > 0) properties.shared_per_block = min_of(properties.shared_per_block, host->max_shared_bytes);
     OnDevice on(info->device, *host);
     s = rt::find_code();
     if constexpr (rt::kArchKernels)

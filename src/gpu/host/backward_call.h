@@ -93,7 +93,8 @@ void explain_backward(const Context& context, const BackwardPlan& plan, char* te
     Words words{text, n};
     words.say("kernel %s", launch.kernel);
     if (launch.columns > 0) words.say("_%d", launch.columns);
-    words.say(" on %s (%s), tiles of %d rows x %d keys", context.properties.name, context.properties.arch, launch.rows, launch.keys);
+    say_device(context.properties, context.host, &words);
+    words.say(", tiles of %d rows x %d keys", launch.rows, launch.keys);
     if (launch.blocks > 0) words.say(", %lld blocks", (long long)launch.blocks);
     else words.say(", %s", launch.dq_acc_columns > 0 ? "dq added up in any order" : "dk and dv by keys, dq by rows");
     if (launch.family->least < kTmaTensors && rt::compiles_kernels()) words.say("%s", kCompiledAtFirst);

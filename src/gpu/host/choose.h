@@ -305,7 +305,7 @@ const Instance* choose_mma(const rt::Device& device, const Problem& problem, Ref
         refuse(refusal, "dim_qk is %lld and dim_v %lld: expected at most %d and %d", (long long)problem.d.dim_qk,
                (long long)problem.d.dim_v, widest->dims, widest->columns);
     else
-        refuse(refusal, "dim_qk is %lld and dim_v %lld, whose tiles need %lld bytes of shared memory: expected at most %llu, which %s has",
+        refuse(refusal, "dim_qk is %lld and dim_v %lld, whose tiles need %lld bytes of shared memory: expected at most %llu a block on %s",
                (long long)problem.d.dim_qk, (long long)problem.d.dim_v, (long long)widest->shared_bytes(0),
                (unsigned long long)device.shared_per_block, device.arch);
     return nullptr;

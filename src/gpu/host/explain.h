@@ -19,6 +19,13 @@ struct Words {
     }
 };
 
+// The device, and what a block may have of its shared memory where the environment says so.
+void say_device(const rt::Device& device, const Host& host, Words* words) {
+    words->say(" on %s (%s)", device.name, device.arch);
+    if (host.max_shared_bytes > 0)
+        words->say(" with %llu KB of shared memory a block", (unsigned long long)(device.shared_per_block >> 10));
+}
+
 // Why families did not take a call, in the order in which they were asked. Neighbours that say the same say it once.
 struct Reasons {
     Words* words;

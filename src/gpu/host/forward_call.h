@@ -111,7 +111,8 @@ void explain_forward(const Context& context, const ForwardPlan& forward_plan, ch
     Words words{text, n};
     words.say("kernel %s", plan.kernel);
     if (plan.columns > 0) words.say("_%dx%d", plan.rows, plan.columns);
-    words.say(" on %s (%s), tiles of %d rows x %d keys", context.properties.name, context.properties.arch, plan.rows, plan.keys);
+    say_device(context.properties, context.host, &words);
+    words.say(", tiles of %d rows x %d keys", plan.rows, plan.keys);
     if (plan.blocks > 0) words.say(", %lld blocks", (long long)plan.blocks);
     if (plan.widens) words.say(", after 8-bit k or v has been copied to 16 bits");
     if (forward_plan.copies.bytes() > 0) words.say(", after k and v have been copied as bf16");

@@ -1,6 +1,7 @@
 // The calls of the study baselines: their plan, what fa_explain says of it, and launches of simt/study.h's kernels.
 #pragma once
 #include "gpu/host/choose.h"
+#include "gpu/host/explain.h"
 #include "gpu/host/simt_call.h"
 #include "gpu/simt/study_kernels.h"
 
@@ -66,9 +67,11 @@ fa_status_t plan_study(const rt::Device& device, StudyPlan* plan, Message* messa
 
 void explain_study(const Context& context, const StudyPlan& plan, char* text, uint64_t n) {
     const bool standard = plan.problem.d.algorithm == FA_ALGORITHM_STANDARD;
-    snprintf(text, n, "kernel study_%s_%dx%d on %s (%s), tiles of %d rows x %d keys, %lld of %lld heads at a time",
-             standard ? "standard" : "flash1", kStudyRows, plan.instance->columns, context.properties.name, context.properties.arch,
-             kStudyRows, kKeys, (long long)plan.heads_at_once, (long long)plan.heads);
+    Words words{text, n};
+    words.say("kernel study_%s_%dx%d", standard ? "standard" : "flash1", kStudyRows, plan.instance->columns);
+    say_device(context.properties, context.host, &words);
+    words.say(", tiles of %d rows x %d keys, %lld of %lld heads at a time", kStudyRows, kKeys, (long long)plan.heads_at_once,
+              (long long)plan.heads);
 }
 
 // The three passes, for as many heads as the matrix holds, then for the next.

@@ -938,13 +938,17 @@ extern "C" {
     ///                          created for its user only. A link is not followed. If it cannot be opened, lines are lost, and no call fails
     /// ```
     ///   FLASHATTN_MAX_ISA      the highest instruction set of the CPU backend, as FA_PARAM_MAX_ISA sets it
+    ///   FLASHATTN_MAX_SHARED   for tests and measurements: the KB of shared memory that a block may have on a GPU, as on one with less.
+    /// ```text
+    ///                          64 or more. Below 227, Hopper's own kernels are not used
+    /// ```
     ///   OMP_STACKSIZE          and GOMP_STACKSIZE, KMP_STACKSIZE: the stack size of OpenMP's threads. With FA_POOL_OPENMP, the library
     /// ```text
     ///                          first tests how many threads with this stack the system grants
     /// ```
-    /// Errors: FA_INVALID_ARGUMENT (also for a FLASHATTN_MAX_ISA that names no level), FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED
-    /// (FLASHATTN_MAX_ISA names a level that this CPU lacks), FA_OUT_OF_MEMORY, FA_NO_DEVICE, FA_BACKEND_MISSING,
-    /// FA_BACKEND_INCOMPATIBLE, FA_DEVICE_ERROR.
+    /// Errors: FA_INVALID_ARGUMENT (also for a FLASHATTN_MAX_ISA that names no level, and a FLASHATTN_MAX_SHARED that is no such number),
+    /// FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (FLASHATTN_MAX_ISA names a level that this CPU lacks), FA_OUT_OF_MEMORY, FA_NO_DEVICE,
+    /// FA_BACKEND_MISSING, FA_BACKEND_INCOMPATIBLE, FA_DEVICE_ERROR.
     pub fn fa_create(handle: *mut fa_handle_t, info: *const fa_create_info_t) -> fa_status_t;
     /// Frees the handle and its scratch memory. Memory of fa_malloc must have been freed before. NULL is allowed. As with free(), no
     /// call on the handle may be running, and nothing checks this. A call that never returned, because a callback threw or its thread

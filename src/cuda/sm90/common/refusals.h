@@ -7,9 +7,13 @@
 namespace fa {
 namespace gpu {
 
+constexpr uint64_t kSm90SharedBytes = 232448;  // that a block may have, and that kernels are made for
 inline bool is_sm90(const rt::Device& device, Refusal* r) {
     if (device.sm90) return true;
     if (strcmp(device.arch, "sm_90") != 0) return refuse(r, "arch is %s: expected sm_90", device.arch);
+    if (device.shared_per_block < kSm90SharedBytes)
+        return refuse(r, "FLASHATTN_MAX_SHARED is %llu: expected it unset, or %llu or more, for kernels that are made for so much",
+                      (unsigned long long)(device.shared_per_block >> 10), (unsigned long long)(kSm90SharedBytes >> 10));
     return refuse(r, "CUDA_FORCE_PTX_JIT is set: expected it unset, or 0, for kernels that are machine code only");
 }
 // Is a number from `least` to less than `end`?

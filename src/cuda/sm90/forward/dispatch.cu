@@ -588,7 +588,7 @@ rt::Status zeroed_memory(ZeroedMemory* memory, rt::Stream stream, void** zeros) 
 }
 
 rt::Status find_arch_driver(const Host& host, rt::Device* device) {
-    device->sm90 = device->sm90 && !host.forces_ptx;
+    device->sm90 = device->sm90 && !host.forces_ptx && device->shared_per_block >= kSm90SharedBytes;
     return !device->sm90 || tensor_map_encoder() ? rt::kSuccess : cudaErrorInsufficientDriver;
 }
 
