@@ -20,7 +20,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 from compare.judge import Effort  # noqa: E402
 from compare.report import compare  # noqa: E402
-from compare.work import SUITES, parse_suites  # noqa: E402
+from compare.work import SUITES, jobs_of, parse_job, parse_suites  # noqa: E402
 
 
 EFFORTS = {"full": Effort(7, 300, False), "fast": Effort(5, 100, False), "quick": Effort(3, 30, True)}
@@ -78,8 +78,8 @@ def main() -> int:
 
         work([tuple(job) for job in options.worker], options.effort, options.rivals)
         return 0
-    return compare(options.suite, lambda suite: f"{suite}: {SUITES[suite]}", lambda jobs: worker_command(options, jobs), options,
-                   options.effort)
+    return compare(jobs_of(options.suite), lambda job: f"{job}: {SUITES[parse_job(job)[0]]}", lambda jobs: worker_command(options, jobs),
+                   options, options.effort)
 
 
 if __name__ == "__main__":

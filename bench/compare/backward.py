@@ -10,7 +10,7 @@ import torch
 from . import targets
 from .bench import Bench
 from .judge import Comparison, Group
-from .prefill import HIDDEN, TOKENS, dense, packed, shape_text
+from .prefill import HIDDEN, TOKENS, dense, packed, rival_of_mma, shape_text, shapes_of_mma
 from .problem import Problem
 
 
@@ -18,13 +18,13 @@ def differentiated(p: Problem) -> Problem:
     return replace(p, dout=torch.randn(*p.q.shape[:-1], p.v.shape[-1], device="cuda", dtype=p.q.dtype))
 
 
-def against_torch(bench: Bench, shape: tuple, bounds: dict[str, tuple], spread: int = 0) -> Group:
-    """bounds: (must, aim) by rival. spread: elements between the rows of this library's dv."""
+def against_torch(bench: Bench, shape: tuple, bounds: dict[str, tuple]) -> Group:
+    """bounds: (must, aim) by rival."""
     name = shape_text(*shape)
 
     def make():
         p = differentiated(dense(*shape))
-        contestants = {"ours": bench.gradients(p, spread=spread)}
+        contestants = {"ours": bench.gradients(p)}
         wanted = bench.beside(contestants, list(bounds), p)
         return contestants, [Comparison(name, rival, "speed", *bounds.get(rival, (None, None))) for rival in wanted]
 
@@ -46,11 +46,9 @@ def f32(bench: Bench) -> Iterator[Group]:
 
 
 def mma(bench: Bench) -> Iterator[Group]:
-    """Hopper's own kernels write rows that begin at multiples of 16 bytes: these begin at multiples of 8."""
-    for dim in (64, 128):
-        for causal in (False, True):
-            for n in (1024, 4096, 16384):
-                yield against_torch(bench, ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal), {"FLASH": targets.BACKWARD_MMA}, spread=4)
+    for shape in shapes_of_mma():
+        bounds = targets.of_shape(targets.BACKWARD_MMA, shape, bench.shared_kb)
+        yield against_torch(bench, shape, {rival_of_mma(shape[4]): bounds})
 
 
 def wide(bench: Bench) -> Iterator[Group]:

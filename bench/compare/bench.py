@@ -26,9 +26,10 @@ def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 
 class Bench:
-    def __init__(self, extra_rivals: list[str]) -> None:
+    def __init__(self, extra_rivals: list[str], shared_kb: int | None = None) -> None:
         self.library = Library()
         self.extra_rivals = extra_rivals
+        self.shared_kb = shared_kb  # that a block may have; None: all that there is
 
     def ours(self, *problems: Problem, graph: bool = False, work: str = "flops") -> Contestant:
         """The call over each of the problems in turn (rotating sets of the same shape); eager ones have one."""
@@ -41,12 +42,12 @@ class Bench:
         c.kernel = calls[0].kernel()
         return c
 
-    def gradients(self, p: Problem, deterministic: bool = False, spread: int = 0) -> Contestant:
-        call = BackwardCall(self.library, p, deterministic, spread)
+    def gradients(self, p: Problem, deterministic: bool = False) -> Contestant:
+        call = BackwardCall(self.library, p, deterministic)
         call()
         torch.cuda.synchronize()
         c = self.contestant([call], p, False, "flops")
-        c.error, c.limit, c.kernel = gradient_error(p, call.dq, call.dk, call.dv), LIMITS[p.q.dtype], "" if spread else call.kernel()
+        c.error, c.limit, c.kernel = gradient_error(p, call.dq, call.dk, call.dv), LIMITS[p.q.dtype], call.kernel()
         return c
 
     def contestant(self, calls: list[Callable], p: Problem, graph: bool, work: str) -> Contestant:

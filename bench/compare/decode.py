@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Iterator
+from typing import Callable, Iterator
 
 import torch
 
@@ -159,21 +159,46 @@ def with_factors(kind: str, batch: int, heads: int, heads_kv: int, keys: int) ->
                    scheme=kind)
 
 
+def few_bits(kind: str) -> Callable[..., Problem]:
+    """What makes a problem of the kind: of kind, batch, heads, heads_kv, keys."""
+    return in_blocks if kind in blocks.TYPES else with_factors if kind in schemes.SCHEMES else eight_bit
+
+
+def add_quantised(bench: Bench, contestants: dict[str, Contestant], shape: tuple, bounds: dict, native: bool = False) -> list[Comparison]:
+    """Each kind of cache beside the contestant bf16; bounds: of the time, by kind."""
+    comparisons = []
+    for kind, (must, aim) in bounds.items():
+        problems = (replace(p, native=native) for p in rotating(few_bits(kind), kind, *shape))
+        c = contestants[kind] = bench.ours(*problems, graph=True, work="bytes")
+        # The same calls of K and V are to be compared, not bytes: the rate is of what bf16 would have read.
+        c.work, c.unit = contestants["bf16"].work, "TB/s of bf16"
+        comparisons.append(Comparison(f"{kind}, {shape_text(*shape)}", "bf16", "time", must, aim, ours=kind))
+    return comparisons
+
+
 def quantised(bench: Bench) -> Iterator[Group]:
     for shape in ((64, 32, 8, 4096), (16, 32, 8, 8192)):
 
         def make(shape=shape):
-            contestants, comparisons = {"bf16": bench.ours(*rotating(cache, *shape), graph=True, work="bytes")}, []
-            whole = contestants["bf16"].work
-            for kind, bounds in targets.QUANTISED.items():
-                maker = in_blocks if kind in blocks.TYPES else with_factors if kind in schemes.SCHEMES else eight_bit
-                c = contestants[kind] = bench.ours(*rotating(maker, kind, *shape), graph=True, work="bytes")
-                # The same calls of K and V are to be compared, not bytes: the rate is of what bf16 would have read.
-                c.work, c.unit = whole, "TB/s of bf16"
-                comparisons.append(Comparison(f"{kind}, {shape_text(*shape)}", "bf16", "time", *bounds, ours=kind))
-            return contestants, comparisons
+            contestants = {"bf16": bench.ours(*rotating(cache, *shape), graph=True, work="bytes")}
+            return contestants, add_quantised(bench, contestants, shape, targets.QUANTISED)
 
         yield Group(shape_text(*shape), make)
+
+
+def mma(bench: Bench) -> Iterator[Group]:
+    shape = (64, 32, 8, 4096)
+    name = f"bf16, {shape_text(*shape)}"
+
+    def make():
+        problems = rotating(cache, *shape)
+        contestants = {"bf16": bench.ours(*problems, graph=True, work="bytes")}
+        wanted = bench.beside(contestants, ["FLASH"], *problems, graph=True, work="bytes")
+        bounds = {kind: targets.of_less_shared(of_kind, bench.shared_kb, is_time=True) for kind, of_kind in targets.DECODE_MMA.items()}
+        return contestants, [Comparison(name, rival, "speed", ours="bf16") for rival in wanted] + add_quantised(bench, contestants, shape,
+                                                                                                                bounds, native=True)
+
+    yield Group(name, make)
 
 
 def latent_cache(batch: int, heads: int, keys: int, rows: int = 1) -> Problem:

@@ -176,11 +176,11 @@ class Call:
 
 
 class BackwardCall(Call):
-    """One fa_backward over what a forward has left: all three gradients. spread: elements between the rows of dv."""
+    """One fa_backward over what a forward has left: all three gradients."""
 
     OP, FUNCTION = _abi.FA_OP_BACKWARD, "fa_backward"
 
-    def __init__(self, ours: Library, p: Problem, deterministic: bool = False, spread: int = 0) -> None:
+    def __init__(self, ours: Library, p: Problem, deterministic: bool = False) -> None:
         self.deterministic = deterministic
         rows = (p.heads, len(p.q)) if p.offsets is not None else (p.batch, p.heads, p.q.shape[1])
         self.lse = torch.empty(rows, dtype=torch.float32, device=p.q.device)
@@ -190,10 +190,7 @@ class BackwardCall(Call):
         self.inputs.lse = self.lse.data_ptr()
         forward.args.o, forward.args.lse = self.o.data_ptr(), self.lse.data_ptr()
         forward()
-        self.dq, self.dk = (unwritten(x.shape, x) for x in (p.q, p.k))
-        heads, dim = p.v.shape[-2:]
-        self.dv = unwritten((*p.v.shape[:-2], heads * dim + spread), p.v)[..., : heads * dim].unflatten(-1, (heads, dim))
-        self.args.dv_stride[:] = strides_of(self.dv)
+        self.dq, self.dk, self.dv = (unwritten(x.shape, x) for x in (p.q, p.k, p.v))
         for name, x in (("dout", p.dout), ("dq", self.dq), ("dk", self.dk), ("dv", self.dv)):
             setattr(self.args, name, x.data_ptr())
 

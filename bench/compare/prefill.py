@@ -9,7 +9,7 @@ import torch
 
 from . import targets
 from .bench import DTYPES, Bench, normal
-from .decode import eight_bit, in_blocks
+from .decode import eight_bit, few_bits, in_blocks
 from .judge import Comparison, Group
 from .problem import BLOCK, Problem
 from .rivals import FA3, beside_cudnn
@@ -18,14 +18,17 @@ from .work import count_text, sets_for
 TOKENS, HIDDEN = 16384, 2048  # of a forward, whatever its sequence length and head dimension
 
 
-def dense(dtype: str, batch: int, n: int, heads: int, dim: int, causal: bool, dim_v: int | None = None) -> Problem:
-    q, k = (normal(batch, n, heads, dim, dtype=DTYPES[dtype]) for _ in range(2))
-    return Problem(q, k, normal(batch, n, heads, dim_v or dim, dtype=DTYPES[dtype]), causal=causal)
+def dense(dtype: str, batch: int, n: int, heads: int, dim: int, causal: bool, dim_v: int | None = None,
+          heads_kv: int | None = None) -> Problem:
+    kv = heads_kv or heads
+    q, k, v = (normal(batch, n, h, width, dtype=DTYPES[dtype]) for h, width in ((heads, dim), (kv, dim), (kv, dim_v or dim)))
+    return Problem(q, k, v, causal=causal)
 
 
-def shape_text(dtype: str, batch: int, n: int, heads: int, dim: int, causal: bool, dim_v: int | None = None) -> str:
-    width = f"{dim}/{dim_v}" if dim_v else str(dim)
-    return f"{dtype} B{batch} H{heads} S{count_text(n)} d{width} {'causal' if causal else 'dense'}"
+def shape_text(dtype: str, batch: int, n: int, heads: int, dim: int, causal: bool, dim_v: int | None = None,
+               heads_kv: int | None = None) -> str:
+    width, group = f"{dim}/{dim_v}" if dim_v else str(dim), f"{heads}/{heads_kv}" if heads_kv else f"H{heads}"
+    return f"{dtype} B{batch} {group} S{count_text(n)} d{width} {'causal' if causal else 'dense'}"
 
 
 def against_torch(bench: Bench, shape: tuple, rivals: list[str], bounds: dict[str, tuple[float, float]], graph: bool = False,
@@ -58,6 +61,27 @@ def forward(bench: Bench) -> Iterator[Group]:
         for causal in (False, True):
             bounds = {"CUDNN": targets.FORWARD_OTHER_CUDNN[dim, dim_v]}
             yield against_torch(bench, ("bf16", 4, 4096, heads, dim, causal, dim_v), rivals, bounds)
+
+
+def shapes_of_mma() -> Iterator[tuple]:
+    """Of forward-mma and backward-mma; at the end with a quarter of the heads for k and v."""
+    for dim in (64, 96, 128, 192, 256, 512):
+        for causal in (False, True):
+            for n in (512, 1024, 4096, 16384):
+                yield "bf16", TOKENS // n, n, HIDDEN // dim, dim, causal
+    for dim in (64, 128, 256):
+        for causal in (False, True):
+            yield "bf16", 4, 4096, HIDDEN // dim, dim, causal, None, HIDDEN // dim // 4
+
+
+def rival_of_mma(dim: int) -> str:
+    return "FLASH" if dim <= 256 else "EFFICIENT"
+
+
+def mma(bench: Bench) -> Iterator[Group]:
+    for shape in shapes_of_mma():
+        rival = rival_of_mma(shape[4])
+        yield against_torch(bench, shape, [rival], {rival: targets.of_shape(targets.FORWARD_MMA, shape, bench.shared_kb)})
 
 
 def e4m3(bench: Bench, native: bool = False) -> Iterator[Group]:
@@ -110,6 +134,27 @@ def over_8bit(bench: Bench) -> Iterator[Group]:
             return contestants, comparisons
 
         yield Group(name, chunk)
+
+
+def over_8bit_by_mma(bench: Bench) -> Iterator[Group]:
+    batch, n, heads, heads_kv, dim = 4, 4096, 16, 4, 128
+    for causal in (False, True):
+        shape = "bf16", batch, n, heads, dim, causal, None, heads_kv
+        name = shape_text(*shape)
+
+        def make(causal=causal, shape=shape, name=name):
+            plain = dense(*shape)
+            contestants = {"bf16": bench.ours(plain)}
+            wanted = bench.beside(contestants, ["FLASH"], plain)
+            comparisons = [Comparison(name, rival, "speed", ours="bf16") for rival in wanted]
+            for kind, bounds in targets.PREFILL_MMA.items():
+                cache = few_bits(kind)(kind, batch, heads, heads_kv, n)
+                contestants[kind] = bench.ours(replace(cache, q=plain.q, causal=causal, native=True))
+                comparisons.append(Comparison(name.replace("bf16", kind), "bf16", "speed", *targets.of_less_shared(bounds, bench.shared_kb),
+                                              ours=kind))
+            return contestants, comparisons
+
+        yield Group(name, make)
 
 
 def f32(bench: Bench) -> Iterator[Group]:

@@ -21,7 +21,7 @@ class Progress:
     finished: Callable[[dict, str, list[dict]], None]
     machine: dict = field(default_factory=dict)
     under_way: str | None = None  # the group that a worker has begun and not ended
-    began: bool = False           # the present worker has begun any group
+    began: bool = False           # the present worker has begun any group, or ended a suite
 
     def hear(self, event: dict) -> None:
         kind = event.pop("event")
@@ -32,6 +32,7 @@ class Progress:
             self.under_way, self.began = event["name"], True
         elif kind == "done":
             self.finish_suite()
+            self.began = True
         else:
             self.rows[event["suite"]] += event["rows"] if kind == "rows" else [failed_row(event["name"], event["reason"])]
             self.under_way = None

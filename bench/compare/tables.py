@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from .work import SHARED_KB
+
 RIVALS = {"CUDNN": "cuDNN", "FLASH": "PyTorch FLASH", "EFFICIENT": "PyTorch EFFICIENT", "MATH": "PyTorch MATH", "ORT": "onnxruntime",
           "FA3": "FlashAttention-3"}
 MARKER = re.compile(r"<!-- table (.*?) -->\n(?:\|.*\n)*")
@@ -68,6 +70,25 @@ def beside_rivals(rows: list[dict]) -> str:
     return table(heads, lines)
 
 
+def by_shared(suites: dict[int, list[dict]], beside_others: bool) -> str:
+    """By the KB of shared memory that a block may have: rows beside rivals, their rates and how many times the rival's; or beside this
+    library itself, their times and what they are a multiple of."""
+    found: dict[tuple[str, str], dict[int, list[str]]] = {}
+    unit = ""
+    for kb, rows in suites.items():
+        for row in measured(rows):
+            rival, value = rival_of(row), row["value"] if row["kind"] == "time" or beside_others else 1 / row["value"]
+            if (rival is not None) == beside_others:
+                unit = unit or row["ours"]["unit"]
+                first = rate(row["ours"], unit) if beside_others else number(row["ours"]["microseconds"])
+                found.setdefault((row["name"], RIVALS.get(rival, row["against"]["name"])), {})[kb] = [first, f"{value:.2f}"]
+    heads = ["", "compared with"]
+    for kb in suites:
+        heads += [f"{kb} KB: {unit if beside_others else 'µs'}", "times its speed" if beside_others else "times its time"]
+    text = table(heads, [[*names, *(cell for kb in suites for cell in cells.get(kb, ["", ""]))] for names, cells in found.items()])
+    return text.replace("| --- | ---: |", "| --- | --- |", 1)
+
+
 def is_published(row: dict) -> bool:
     """Not f16 beside bf16 on a CPU: the two rates stand in one table as they are."""
     return rival_of(row) is not None or (row["ours"]["name"], row["against"]["name"]) != ("ours", "bf16")
@@ -120,6 +141,10 @@ LAYOUTS: dict[str, Callable[[list[dict]], str]] = {
     "rivals": beside_rivals, "itself": beside_itself, "shares": shares, "power": power, "microseconds": microseconds}
 
 
+# The same of suites that run once for each of SHARED_KB.
+LAYOUTS_BY_SHARED = {"rivals-by-shared": True, "itself-by-shared": False}
+
+
 def suite_of(result: dict, suite: str) -> list[dict]:
     """A suite's rows, of compare_cpu.py's results or of gpu_check.sh's."""
     for part in (result, result.get("comparison", {}), result.get("gradients", {})):
@@ -157,6 +182,8 @@ def rewritten(page: str, folder: Path) -> str:
             text = headlines(results)
         elif words[1] == "calls":
             text = calls(results(words[0])["calls"])
+        elif words[2] in LAYOUTS_BY_SHARED:
+            text = by_shared({kb: suite_of(results(words[0]), f"{words[1]}, {kb} KB") for kb in SHARED_KB}, LAYOUTS_BY_SHARED[words[2]])
         else:
             text = LAYOUTS[words[2]](suite_of(results(words[0]), words[1]))
         return f"<!-- table {found[1]} -->\n{text}"

@@ -3,8 +3,25 @@ What CPUs are to reach is in cpu/targets.py."""
 
 from __future__ import annotations
 
+from .work import SHARED_KB
+
 Bounds = tuple[float | None, float | None]
 NONE: Bounds = (None, None)
+LESS_SHARED = 0.97  # of what is to be reached in tiles of up to SHARED_KB[0], in smaller ones
+
+
+def of_less_shared(bounds: Bounds, shared_kb: int | None, is_time: bool = False) -> Bounds:
+    must, aim = bounds
+    if must is None or shared_kb in (None, SHARED_KB[0]):
+        return bounds
+    return must / LESS_SHARED if is_time else must * LESS_SHARED, aim
+
+
+def of_shape(table: dict, shape: tuple, shared_kb: int | None) -> Bounds:
+    """Of a shape that has as many kv heads as heads."""
+    _, _, n, _, dim, causal, *grouped = shape
+    return NONE if grouped else of_less_shared(table.get((dim, causal), {}).get(n, NONE), shared_kb)
+
 
 # Speed of the Hopper kernels over cuDNN's, by head dimension, mask and sequence length.
 FORWARD_CUDNN = {
@@ -46,9 +63,30 @@ BACKWARD_CUDNN = {
     (256, True): {512: (None, None), 1024: (None, None), 4096: (1.0, 1.15), 16384: (1.0, 1.15)},
 }
 BACKWARD_F16: Bounds = (1.0, 1.1)   # over cuDNN's
-BACKWARD_MMA: Bounds = (0.85, 1.0)  # of the kernels by mma.sync over FLASH's
 BACKWARD_F32: Bounds = (0.7, 1.0)   # over EFFICIENT's
 DETERMINISTIC = {64: NONE, 128: (1.30, 1.15), 256: (1.5, 1.15)}  # time over that of the free backward
+
+# Kernels by mma.sync: speed over FLASH's, on an H200.
+FORWARD_MMA = {
+    (64, False): {512: (0.97, 1.05), 1024: (1.00, 1.20), 4096: (1.04, 1.20), 16384: (1.05, 1.20)},
+    (64, True): {512: (0.97, 1.05), 1024: (1.00, 1.20), 4096: (1.05, 1.20), 16384: (1.10, 1.20)},
+    (128, False): {512: (0.97, 1.05), 1024: (1.00, 1.25), 4096: (1.06, 1.25), 16384: (1.08, 1.25)},
+    (128, True): {512: (0.97, 1.05), 1024: (1.02, 1.25), 4096: (1.08, 1.25), 16384: (1.12, 1.25)},
+    (256, False): {512: (0.97, 1.05), 1024: (1.00, 1.25), 4096: (1.04, 1.25), 16384: (1.06, 1.25)},
+    (256, True): {512: (0.97, 1.05), 1024: (1.00, 1.25), 4096: (1.08, 1.25), 16384: (1.12, 1.25)},
+}
+BACKWARD_MMA = {
+    (64, False): {512: (0.97, 1.05), 1024: (1.03, 1.10), 4096: (1.05, 1.10), 16384: (1.06, 1.10)},
+    (64, True): {512: (0.97, 1.05), 1024: (1.00, 1.15), 4096: (1.06, 1.15), 16384: (1.10, 1.15)},
+    (128, False): {512: (0.97, 1.05), 1024: (1.05, 1.10), 4096: (1.07, 1.10), 16384: (1.08, 1.10)},
+    (128, True): {512: (0.97, 1.05), 1024: (1.00, 1.15), 4096: (1.05, 1.15), 16384: (1.08, 1.15)},
+    (256, False): {512: (0.97, 1.05), 1024: (1.00, 1.10), 4096: (1.00, 1.10), 16384: (1.00, 1.10)},
+    (256, True): {512: (0.97, 1.05), 1024: (1.00, 1.10), 4096: (1.00, 1.10), 16384: (1.00, 1.10)},
+}
+# And over their own bf16: the time of decoding, the speed of a prefill.
+DECODE_MMA = {"q8_0": (0.62, 0.55), "int8": (0.57, 0.53), "q4_0": (0.42, 0.33), "q5_0": (0.55, 0.40), "u4 with shifts": (0.60, 0.40),
+              "MXFP8": (0.70, 0.60), "MXFP4": (0.60, 0.40)}
+PREFILL_MMA = {"int8": (1.2, 1.3), "q8_0": NONE, "q4_0": NONE}
 
 # One query row: speed over cuDNN's, or microseconds by keys.
 DECODE: Bounds = (1.0, 1.05)

@@ -12,11 +12,14 @@ from .schemes import values as values_of_scheme
 SAMPLED_ROWS = 96
 # Relative Frobenius norm that ordinary data keeps to, by the type of q: the promise that the library's own tests check.
 LIMITS = {torch.float32: 4e-6, torch.float16: 5e-4, torch.bfloat16: 4e-3, torch.float8_e4m3fn: 4e-3}  # the last with a bf16 o
-ROUNDED_P = 4e-2  # the same of an e4m3 P, by permission
+ROUNDED_P = 4e-2       # the same of an e4m3 P, by permission
+ROUNDED_BLOCKS = 2e-2  # and where blocks of q and P may be integers, as those of k and v are
 
 
 def limit_of(p: Problem) -> float:
-    return ROUNDED_P if p.native and p.q.dtype.itemsize == 1 else LIMITS[p.q.dtype]
+    if p.native and (p.blocks or p.q.dtype.itemsize == 1):
+        return ROUNDED_BLOCKS if p.blocks else ROUNDED_P
+    return LIMITS[p.q.dtype]
 
 
 def spread(n: int, most: int) -> list[int]:

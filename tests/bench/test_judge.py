@@ -1,12 +1,15 @@
 """Ratios, bounds, verdicts and the table of the comparison, on times that are made up."""
 
+import ast
 import itertools
 import math
 import unittest
 
+from compare import targets
 from compare.judge import Comparison, Contestant, Times, failed_row, is_fault, keeps, row_of, take_turns
 from compare.table import aligned, cells_of, kernel_name, summary_of, table_of
-from compare.work import SUITES, flops_of, kept_pairs, parse_suites, sets_for
+from compare.work import SUITES, flops_of, jobs_of, kept_pairs, parse_job, parse_suites, sets_for
+from program import BENCH
 
 
 def contestants(error=1e-3, **work):
@@ -98,6 +101,30 @@ class Work(unittest.TestCase):
         for text in ("", ",", "decoding", "decode,fast"):
             with self.assertRaises(ValueError):
                 parse_suites(text)
+
+    def test_kernels_of_every_gpu_run_with_each_size_of_shared_memory(self):
+        jobs = jobs_of(list(SUITES))
+        self.assertEqual([job for job in jobs if "-mma" in job],
+                         [f"{suite}-mma, {kb} KB" for suite in ("forward", "decode", "prefill", "backward") for kb in (163, 99)])
+        self.assertEqual(jobs_of(["f32", "forward-mma"]), ["f32", "forward-mma, 163 KB", "forward-mma, 99 KB"])
+        self.assertEqual([parse_job(job) for job in jobs[:3]], [("forward", None), ("forward-mma", 163), ("forward-mma", 99)])
+        self.assertEqual(list(dict.fromkeys(parse_job(job)[0] for job in jobs)), list(SUITES))
+
+    def test_smaller_tiles_have_easier_bounds(self):
+        bounds = targets.FORWARD_MMA[128, True][4096]
+        shape = ("bf16", 4, 4096, 16, 128, True)
+        self.assertEqual(targets.of_shape(targets.FORWARD_MMA, shape, 163), bounds)
+        self.assertEqual(targets.of_shape(targets.FORWARD_MMA, shape, 99), (bounds[0] * 0.97, bounds[1]))
+        self.assertEqual(targets.of_shape(targets.FORWARD_MMA, (*shape, None, 4), 163), (None, None))
+        self.assertEqual(targets.of_shape(targets.FORWARD_MMA, ("bf16", 4, 4096, 21, 96, True), 99), (None, None))
+        self.assertEqual(targets.of_less_shared((0.97, 0.8), 99, is_time=True), (1.0, 0.8))
+
+    def test_every_suite_is_made(self):
+        """By the worker's text, which needs torch to run."""
+        tree = ast.parse((BENCH / "compare" / "worker.py").read_text())
+        made = {target.id: node.value for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}
+        self.assertEqual({key.value for key in made["MAKERS"].keys}, set(SUITES))
+        self.assertLessEqual(ast.literal_eval(made["LIGHT"]), set(SUITES))
 
     def test_pairs_are_those_of_the_mask(self):
         for rows, keys, left in itertools.product((0, 1, 3, 7), (0, 1, 5, 7), (None, 0, 2, 50)):

@@ -18,13 +18,14 @@ if jobs[0][0] == "no-start": sys.exit("nothing works here")
 say(event="machine", device="a GPU")
 print("a library says hello", flush=True)
 for suite, first in jobs:
+    if suite == "other" and jobs[0][0] != suite: break
     for index in range(first, 3):
         say(event="group", suite=suite, index=index, name=f"group {index}")
         if index == 1 and suite == "crash": os.abort()
         if index == 1 and suite == "stuck": time.sleep(60)
         if index == 1 and suite == "refuse": say(event="failed", suite=suite, name="group 1", reason="too large")
         else: say(event="rows", suite=suite, rows=[{"name": f"group {index}", "verdict": "aim"}])
-        if index == 2 and suite == "harm": sys.exit(3)
+        if index == 2 and suite in ("harm", "last"): sys.exit(3)
     say(event="done", suite=suite)
 """
 
@@ -68,6 +69,13 @@ class Runner(unittest.TestCase):
     def test_a_worker_that_ends_between_groups(self):
         _, verdicts, _ = self.run_all("harm", "two")
         self.assertEqual(verdicts, {"harm": ["aim"] * 3, "two": ["aim"] * 3})
+
+    def test_a_worker_leaves_suites_to_another(self):
+        """Also one that has only ended the suite whose last group stopped the worker before it."""
+        for before in ("one", "last"):
+            _, verdicts, _ = self.run_all(before, "other", "two")
+            self.assertEqual(verdicts, {before: ["aim"] * 3, "other": ["aim"] * 3, "two": ["aim"] * 3})
+            self.assertEqual(self.starts[-1], [("other", 0), ("two", 0)])
 
     def test_a_worker_that_cannot_begin_is_not_asked_again(self):
         _, verdicts, _ = self.run_all("no-start", "two")

@@ -33,6 +33,22 @@ class Tables(unittest.TestCase):
                                       row("f16", "bf16", 0.2)]).splitlines()
         self.assertEqual(lines[2:], ["| window | plain | 11.2 | 1.16 |", "| pages | contiguous | 11.2 | 1.25 |"])
 
+    def test_sizes_of_shared_memory_have_columns(self):
+        name = "forward-mma"
+        large = [row("d 64", "FLASH", 1.05, ours=9), row("d 512", "EFFICIENT", 3), row("int8", "bf16", 0.5, "time", ours=5)]
+        small = [row("d 64", "FLASH", 1.0, ours=10, rate=650), row("int8", "bf16", 2.0, ours=6)]
+        rivals = ["|  | compared with | 163 KB: TFLOP/s | times its speed | 99 KB: TFLOP/s | times its speed |",
+                  "| --- | --- | ---: | ---: | ---: | ---: |",
+                  "| d 64 | PyTorch FLASH | 701 | 1.05 | 650 | 1.00 |", "| d 512 | PyTorch EFFICIENT | 701 | 3.00 |  |  |"]
+        itself = ["|  | compared with | 163 KB: µs | times its time | 99 KB: µs | times its time |",
+                  "| --- | --- | ---: | ---: | ---: | ---: |", "| int8 | bf16 | 5.00 | 0.50 | 6.00 | 0.50 |"]
+        with tempfile.TemporaryDirectory() as folder:
+            result = {"suites": {f"{name}, 163 KB": large, f"{name}, 99 KB": small}}
+            (Path(folder) / "one.json").write_text(json.dumps(result))
+            for layout, lines in (("rivals", rivals), ("itself", itself)):
+                marker = f"<!-- table one | {name} | {layout}-by-shared -->\n"
+                self.assertEqual(tables.rewritten(marker, Path(folder)), marker + "\n".join(lines) + "\n")
+
     def test_shares_have_one_unit_a_row(self):
         share = row("f32", "AVX-512 FMA", 0.515, "share", rate=1.2545)
         self.assertEqual(tables.shares([share]).splitlines()[2], "| f32 | AVX-512 FMA | GFLOP/s | 1254 | 500200 | 52 |")
