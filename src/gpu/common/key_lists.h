@@ -14,13 +14,13 @@ struct ListParams {
 // A block for each list. Each thread makes words of its own from all entries, so that nothing is added up. Entries beyond the keys name
 // nothing.
 constexpr int kListThreads = 128;
-FA_KERNEL void FA_BOUNDS(kListThreads, 1) expand_lists(FA_PARAM ListParams x) {
-    const KeyLists& l = x.lists;
+FA_KERNEL void FA_BOUNDS(kListThreads, 1) expand_lists(FA_PARAM ListParams params) {
+    const KeyLists& l = params.lists;
     uint64_t* const bits = l.words + rt::block() * l.size;
     for (int full = 0; full < 2; full++) {
         const int64_t at = full ? l.full : l.masked;
         if (at < 0) continue;
-        const ListSource from = list_source(x.table, l, rt::block(), full);
+        const ListSource from = list_source(params.table, l, rt::block(), full);
         const int64_t length = from.entries ? from.length() : 0;  // lists without room for an entry may be NULL
         for (int64_t word = rt::thread(); word < l.key_blocks / kWordKeys + 2; word += kListThreads) {
             uint64_t named = 0;

@@ -182,8 +182,8 @@ struct Descale {
     RowStrides strides;
 };
 template <class Params>
-FA_FN float query_descale(const Params& x, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
-    return x.q_descale.data ? x.q_descale.data[query_index(x.q_descale.strides, s, batch, row, head)] : 1.f;
+FA_FN float query_descale(const Params& params, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
+    return params.q_descale.data ? params.q_descale.data[query_index(params.q_descale.strides, s, batch, row, head)] : 1.f;
 }
 FA_FN float key_descale(const Descale& f, const KeyLocation& at, int64_t kv_head) {
     return f.data[f.strides.index(at.outer, at.row, kv_head)];

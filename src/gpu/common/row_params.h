@@ -29,27 +29,27 @@ T* operand(const Problem& p, uint64_t operand, T* pointer) {
     return p.has(operand) ? pointer : nullptr;
 }
 
-inline void set_shape(const Problem& p, ShapeParams* x) {
+inline void set_shape(const Problem& p, ShapeParams* params) {
     const fa_attention_desc_t& d = p.d;
-    x->sequences = sequence_table(p, fa_forward_args_t{});
-    x->batch = d.batch;
-    x->heads_q = d.heads_q;
-    x->kv_heads = p.kv_heads;
-    x->group = p.group;
-    x->dim_v = d.dim_v;
+    params->sequences = sequence_table(p, fa_forward_args_t{});
+    params->batch = d.batch;
+    params->heads_q = d.heads_q;
+    params->kv_heads = p.kv_heads;
+    params->group = p.group;
+    params->dim_v = d.dim_v;
 }
-inline void set_rows(const Problem& p, RowParams* x) {
+inline void set_rows(const Problem& p, RowParams* params) {
     const fa_attention_desc_t& d = p.d;
-    set_shape(p, x);
-    x->o_strides = row_strides(d.o_stride, p.packed_q());
-    x->lse_strides = lse_strides(d.lse_stride, p.packed_q());
-    x->o_dtype = d.o_dtype;
+    set_shape(p, params);
+    params->o_strides = row_strides(d.o_stride, p.packed_q());
+    params->lse_strides = lse_strides(d.lse_stride, p.packed_q());
+    params->o_dtype = d.o_dtype;
 }
-inline void set_row_tensors(const Problem& p, const fa_forward_args_t& a, RowParams* x) {
-    x->sequences = sequence_table(p, a);
-    x->o = a.o;
-    x->lse = operand(p, FA_OPERAND_LSE, a.lse);
-    x->sinks = operand(p, FA_OPERAND_SINKS, a.sinks);
+inline void set_row_tensors(const Problem& p, const fa_forward_args_t& a, RowParams* params) {
+    params->sequences = sequence_table(p, a);
+    params->o = a.o;
+    params->lse = operand(p, FA_OPERAND_LSE, a.lse);
+    params->sinks = operand(p, FA_OPERAND_SINKS, a.sinks);
 }
 
 struct SplitParams {
@@ -71,15 +71,15 @@ struct SplitMemory {
     uint64_t partial_bytes, state_bytes;
     uint64_t bytes() const { return partial_bytes + state_bytes; }
 };
-inline SplitMemory split_memory(const Problem& p, const SplitParams& x, bool final_states) {
-    const int64_t rows = x.splits * p.d.batch * p.kv_heads * x.rows;
-    const bool cut = x.splits > 1;
+inline SplitMemory split_memory(const Problem& p, const SplitParams& params, bool final_states) {
+    const int64_t rows = params.splits * p.d.batch * p.kv_heads * params.rows;
+    const bool cut = params.splits > 1;
     return {cut ? uint64_t(round_up(rows * p.d.dim_v * 4, 256)) : 0,
             cut || final_states ? uint64_t(round_up(rows * int64_t(sizeof(RowState)), 256)) : 0};
 }
-inline void set_split_memory(const SplitMemory& m, char* memory, SplitParams* x) {
-    x->partial_o = m.partial_bytes ? reinterpret_cast<float*>(memory) : nullptr;
-    x->state = m.state_bytes ? reinterpret_cast<RowState*>(memory + m.partial_bytes) : nullptr;
+inline void set_split_memory(const SplitMemory& m, char* memory, SplitParams* params) {
+    params->partial_o = m.partial_bytes ? reinterpret_cast<float*>(memory) : nullptr;
+    params->state = m.state_bytes ? reinterpret_cast<RowState*>(memory + m.partial_bytes) : nullptr;
 }
 
 }  // namespace gpu

@@ -35,18 +35,20 @@ struct DropoutParams {
 };
 
 // A score in natural units, capped; and how much of a gradient passes.
-FA_DEVICE float cap_score(const ScoreModParams& x, float s) { return x.softcap > 0 ? x.softcap * tanhf(s / x.softcap) : s; }
-FA_DEVICE float cap_score(const ScoreModParams& x, float s, float* slope) {
-    if (!(x.softcap > 0)) return s;
-    const float tanh_s = tanhf(s / x.softcap);
+FA_DEVICE float cap_score(const ScoreModParams& params, float s) {
+    return params.softcap > 0 ? params.softcap * tanhf(s / params.softcap) : s;
+}
+FA_DEVICE float cap_score(const ScoreModParams& params, float s, float* slope) {
+    if (!(params.softcap > 0)) return s;
+    const float tanh_s = tanhf(s / params.softcap);
     *slope *= (1.f - tanh_s) * (1.f + tanh_s);
-    return x.softcap * tanh_s;
+    return params.softcap * tanh_s;
 }
 
 // For kernels that cap many scores: a division for each, with its branch for what is out of range, would be a sixth of their code. Of the
 // smallest caps the reciprocal would be infinite, and take a score of 0 to NaN.
-FA_DEVICE float reciprocal_of_softcap(const ScoreModParams& x) {
-    const float reciprocal = 1.f / x.softcap;
+FA_DEVICE float reciprocal_of_softcap(const ScoreModParams& params) {
+    const float reciprocal = 1.f / params.softcap;
     return reciprocal < FLT_MAX ? reciprocal : FLT_MAX;
 }
 
@@ -54,21 +56,21 @@ FA_DEVICE float reciprocal_of_softcap(const ScoreModParams& x) {
 // band, or where masks do not act (masked: they do). It is given all of a kernel's parameters, as other functions that are not inlined
 // are: the address of a part of them would take registers of its own.
 template <class Params>
-FA_COLD float apply_score_mod(const Params& x, int64_t off, int64_t seqlen_k, int64_t batch, int64_t head, int64_t row, int64_t key,
+FA_COLD float apply_score_mod(const Params& params, int64_t off, int64_t seqlen_k, int64_t batch, int64_t head, int64_t row, int64_t key,
                               bool masked, float s) {
-    if (x.mask && masked) {
-        const uint8_t* const begin = x.mask + pair_row(x.mask_period, x.mask_stride, batch, head, row);
-        if (!mask_keeps(begin, x.mask_stride[3], x.mask_bits, key - first_masked_key(x.mask_keys, seqlen_k))) return kNegInf;
+    if (params.mask && masked) {
+        const uint8_t* const begin = params.mask + pair_row(params.mask_period, params.mask_stride, batch, head, row);
+        if (!mask_keeps(begin, params.mask_stride[3], params.mask_bits, key - first_masked_key(params.mask_keys, seqlen_k))) return kNegInf;
     }
-    if (x.bias) {
-        const int64_t at = pair_row(x.bias_period, x.bias_stride, batch, head, row) + key * x.bias_stride[3];
-        const float b = load_element(x.bias, at, x.bias_dtype);
+    if (params.bias) {
+        const int64_t at = pair_row(params.bias_period, params.bias_stride, batch, head, row) + key * params.bias_stride[3];
+        const float b = load_element(params.bias, at, params.bias_dtype);
         if (b == kNegInf) return kNegInf;
-        s += x.bias_scale ? x.bias_scale[head] * b : b;
+        s += params.bias_scale ? params.bias_scale[head] * b : b;
     }
-    if (x.alibi_slopes) {
+    if (params.alibi_slopes) {
         const int64_t distance = row + off - key;
-        s -= x.alibi_slopes[batch * x.alibi_batch_stride + head] * float(distance < 0 ? -distance : distance);
+        s -= params.alibi_slopes[batch * params.alibi_batch_stride + head] * float(distance < 0 ? -distance : distance);
     }
     return s;
 }
@@ -79,10 +81,10 @@ struct SequenceDropout : Dropout {
     uint32_t row, key;
     int64_t batch_head;
 };
-FA_FN SequenceDropout dropout_of(const DropoutParams& x, int64_t batch) {
-    const uint64_t* const state = x.rng_state;
-    return {make_dropout(x.dropout_p, state ? state[0] : x.dropout_seed, state ? state[1] : x.dropout_offset), x.dropout_row, x.dropout_key,
-            batch * x.dropout_heads + x.dropout_head};
+FA_FN SequenceDropout dropout_of(const DropoutParams& params, int64_t batch) {
+    const uint64_t* const state = params.rng_state;
+    return {make_dropout(params.dropout_p, state ? state[0] : params.dropout_seed, state ? state[1] : params.dropout_offset),
+            params.dropout_row, params.dropout_key, batch * params.dropout_heads + params.dropout_head};
 }
 FA_FN bool keeps(const SequenceDropout& d, int64_t head, int64_t row, int64_t key) {
     return dropout_keeps(d, d.batch_head + head, int64_t(uint32_t(row) + d.row), int64_t(uint32_t(key) + d.key));

@@ -50,18 +50,19 @@ struct ScoresParams : ShapeParams, SimtForwardProductParams {
 };
 
 // Dim c of a row of q, scaled, which begins with element `at`.
-FA_DEVICE float query_value(const SimtForwardProductParams& x, const Sequence& s, int64_t batch, int64_t row, int64_t head, int64_t at,
+FA_DEVICE float query_value(const SimtForwardProductParams& params, const Sequence& s, int64_t batch, int64_t row, int64_t head, int64_t at,
                             int64_t c) {
     const int64_t in_tensor = s.q_begin + row;
-    if (!x.plain_q) return scaled_dim(x.q_rows, x.q, x.q_dtype, at, batch, in_tensor, head, c) * x.factor.q;
-    const float factor = x.q_rows.factors.factor ? row_factor(x.q_rows, batch, in_tensor, head) : 1.f;
-    return load_element(x.q, at + c, x.q_dtype) * x.factor.q * factor;
+    if (!params.plain_q) return scaled_dim(params.q_rows, params.q, params.q_dtype, at, batch, in_tensor, head, c) * params.factor.q;
+    const float factor = params.q_rows.factors.factor ? row_factor(params.q_rows, batch, in_tensor, head) : 1.f;
+    return load_element(params.q, at + c, params.q_dtype) * params.factor.q * factor;
 }
 // Dim c of a row of k.
-FA_DEVICE float key_value(const SimtForwardProductParams& x, const KeyLocation& at, int64_t k_head, int64_t c) {
-    const int64_t row = key_index(x.k_strides, at, k_head);
-    if (!x.plain_kv) return scaled_dim(x.k_rows, x.k, x.k_dtype, row, at.outer, at.row, k_head, c);
-    return load_dim(x.k, row, c, x.k_dtype) * (x.k_rows.factors.factor ? row_factor(x.k_rows, at.outer, at.row, k_head) : 1.f);
+FA_DEVICE float key_value(const SimtForwardProductParams& params, const KeyLocation& at, int64_t k_head, int64_t c) {
+    const int64_t row = key_index(params.k_strides, at, k_head);
+    if (!params.plain_kv) return scaled_dim(params.k_rows, params.k, params.k_dtype, row, at.outer, at.row, k_head, c);
+    return load_dim(params.k, row, c, params.k_dtype) *
+           (params.k_rows.factors.factor ? row_factor(params.k_rows, at.outer, at.row, k_head) : 1.f);
 }
 
 }  // namespace gpu

@@ -70,16 +70,16 @@ struct Simt {
         return s;
     }
 
-    FA_COLD_MEMBER static void init_rows(const SimtForwardParams& x) {
-        const Shared s = layout(rt::shared_memory(), x.q_dims);
+    FA_COLD_MEMBER static void init_rows(const SimtForwardParams& params) {
+        const Shared s = layout(rt::shared_memory(), params.q_dims);
         const Tile& t = *s.tile;
         for (int r = rt::thread(); r < rows; r += kThreads) {
             const int64_t row = t.first + min_of(r, t.valid - 1);
-            s.position[r] = row / x.group;
-            s.head[r] = t.kv_head * x.group + row % x.group;
+            s.position[r] = row / params.group;
+            s.head[r] = t.kv_head * params.group + row % params.group;
             const KeyBand band = key_band(t.rule, s.position[r], t.seq.k_len);
-            if (x.sets.any()) {  // for init_split()
-                const KeyBand hull = row_hull(x.sets, t.seq, band, t.batch, s.head[r], s.position[r]);
+            if (params.sets.any()) {  // for init_split()
+                const KeyBand hull = row_hull(params.sets, t.seq, band, t.batch, s.head[r], s.position[r]);
                 s.next[r] = hull.begin, s.visible[r] = uint64_t(hull.end);
             }
             s.begin[r] = band.begin, s.end[r] = band.end;
@@ -87,22 +87,22 @@ struct Simt {
     }
 
     // Which of the tile's keys each row sees. A barrier must come before they are read.
-    FA_COLD_MEMBER static void find_visible(const SimtForwardParams& x, int64_t key0) {
+    FA_COLD_MEMBER static void find_visible(const SimtForwardParams& params, int64_t key0) {
         static_assert(kKeys == kWordKeys, "a bit for each key of a tile");
-        const Shared s = layout(rt::shared_memory(), x.q_dims);
+        const Shared s = layout(rt::shared_memory(), params.q_dims);
         const Tile& t = *s.tile;
         for (int r = rt::thread(); r < rows; r += kThreads) {
             const int64_t head = s.head[r], row = s.position[r], behind = key0 + kKeys;
-            const RowKeys keys = row_keys(x.sets, t.seq, {s.begin[r], s.end[r]}, t.batch, head, row, key0);
+            const RowKeys keys = row_keys(params.sets, t.seq, {s.begin[r], s.end[r]}, t.batch, head, row, key0);
             s.visible[r] = keys.visible, s.unmasked[r] = keys.unmasked;
-            s.next[r] = keys.visible || !x.sets.any() ? behind : next_row_key(x.sets, t.seq, t.batch, head, row, behind);
+            s.next[r] = keys.visible || !params.sets.any() ? behind : next_row_key(params.sets, t.seq, t.batch, head, row, behind);
         }
     }
     // The class of the tile of `keys` keys whose visible ones have been found: full only where it has all kKeys.
-    FA_COLD_MEMBER static fa::TileClass class_of(const SimtForwardParams& x, int64_t key0, int keys) {
-        const Shared s = layout(rt::shared_memory(), x.q_dims);
+    FA_COLD_MEMBER static fa::TileClass class_of(const SimtForwardParams& params, int64_t key0, int keys) {
+        const Shared s = layout(rt::shared_memory(), params.q_dims);
         const Tile& t = *s.tile;
-        if (!x.sets.any()) {
+        if (!params.sets.any()) {
             const int64_t count = s.position[t.valid - 1] - s.position[0] + 1;
             const fa::TileClass band = tile_class(t.rule, s.position[0], count, key0, keys, t.seq.k_len);
             return band == fa::TileClass::full && keys < kKeys ? fa::TileClass::partial : band;
@@ -112,16 +112,16 @@ struct Simt {
         return some == 0 ? fa::TileClass::empty : ~all ? fa::TileClass::partial : fa::TileClass::full;
     }
     // Is the tile to be visited? If so, its class for mask_scores(). A barrier must come before that.
-    FA_COLD_MEMBER static bool visits(const SimtForwardParams& x, int64_t key0, int keys) {
+    FA_COLD_MEMBER static bool visits(const SimtForwardParams& params, int64_t key0, int keys) {
         const bool first = rt::thread() == 0;
-        if (!first && !x.sets.any()) return true;
-        const fa::TileClass kind = class_of(x, key0, keys);
-        if (first) layout(rt::shared_memory(), x.q_dims).tile->full = kind == fa::TileClass::full;
-        return !x.sets.any() || kind != fa::TileClass::empty;
+        if (!first && !params.sets.any()) return true;
+        const fa::TileClass kind = class_of(params, key0, keys);
+        if (first) layout(rt::shared_memory(), params.q_dims).tile->full = kind == fa::TileClass::full;
+        return !params.sets.any() || kind != fa::TileClass::empty;
     }
     // Where the next tile lies that some row may see, behind one that none sees.
-    FA_COLD_MEMBER static int64_t next_tile(const SimtForwardParams& x, int64_t key0) {
-        const Shared s = layout(rt::shared_memory(), x.q_dims);
+    FA_COLD_MEMBER static int64_t next_tile(const SimtForwardParams& params, int64_t key0) {
+        const Shared s = layout(rt::shared_memory(), params.q_dims);
         int64_t nearest = s.tile->end;
         for (int r = 0; r < s.tile->valid; r++) nearest = min_of(nearest, s.next[r]);
         return key0 + max_of((nearest - key0) / kKeys, 1) * kKeys;
@@ -129,29 +129,29 @@ struct Simt {
 
     // The keys of this block's mainloop. Tiles start at fixed distances from the split's begin, whatever the band: a row's bits
     // do not depend on its neighbours.
-    FA_COLD_MEMBER static void init_split(const SimtForwardParams& x) {
-        const Shared s = layout(rt::shared_memory(), x.q_dims);
+    FA_COLD_MEMBER static void init_split(const SimtForwardParams& params) {
+        const Shared s = layout(rt::shared_memory(), params.q_dims);
         Tile& t = *s.tile;
-        const int64_t size = split_keys(t.seq.k_len, x.num_splits, x.split_size), begin = t.split * size;
+        const int64_t size = split_keys(t.seq.k_len, params.num_splits, params.split_size), begin = t.split * size;
         int64_t first = s.begin[0], end = s.end[t.valid - 1];
-        for (int r = 0; x.sets.any() && r < t.valid; r++) {
+        for (int r = 0; params.sets.any() && r < t.valid; r++) {
             first = r == 0 ? s.next[0] : min_of(first, s.next[r]);
             end = r == 0 ? int64_t(s.visible[0]) : max_of(end, int64_t(s.visible[r]));
         }
         t.begin = begin + max_of(first - begin, 0) / kKeys * kKeys;
         t.end = min_of(min_of(begin + size, t.seq.k_len), end);
-        if (x.slots.any()) t.end = min_of(t.end, t.slots.length());
+        if (params.slots.any()) t.end = min_of(t.end, t.slots.length());
     }
 
-    FA_COLD_MEMBER static void load_q(const SimtForwardParams& x, int64_t dim0, int dims) {
-        const Shared s = layout(rt::shared_memory(), x.q_dims);
+    FA_COLD_MEMBER static void load_q(const SimtForwardParams& params, int64_t dim0, int dims) {
+        const Shared s = layout(rt::shared_memory(), params.q_dims);
         const Tile& t = *s.tile;
         for (int i = rt::thread(); i < dims * rows; i += kThreads) {
             const int c = i % dims, r = i / dims;
             float value = 0.f;
-            if (dim0 + c < x.dim_qk && r < t.valid) {
-                const int64_t at = query_index(x.q_strides, t.seq, t.batch, s.position[r], s.head[r]);
-                value = query_value(x, t.seq, t.batch, s.position[r], s.head[r], at, dim0 + c);
+            if (dim0 + c < params.dim_qk && r < t.valid) {
+                const int64_t at = query_index(params.q_strides, t.seq, t.batch, s.position[r], s.head[r]);
+                value = query_value(params, t.seq, t.batch, s.position[r], s.head[r], at, dim0 + c);
             }
             s.q[r * s.q_stride + c] = value;
         }
@@ -159,25 +159,25 @@ struct Simt {
 
     // Where each key of the tile lies, and its de-scale factors: of plain rows the first unit in k and in v, of others the page or
     // sequence, and the row there.
-    FA_COLD_MEMBER static void locate_keys(const SimtForwardParams& x, int64_t key0, int keys) {
-        const Shared s = layout(rt::shared_memory(), x.q_dims);
+    FA_COLD_MEMBER static void locate_keys(const SimtForwardParams& params, int64_t key0, int keys) {
+        const Shared s = layout(rt::shared_memory(), params.q_dims);
         const Tile& t = *s.tile;
         for (int j = rt::thread(); j < kKeys; j += kThreads) {
             s.k_offset[j] = s.v_offset[j] = -1;
             s.k_factor[j] = s.v_factor[j] = 1.f;
             if (j >= keys) continue;
-            const KeyLocation location =
-                x.slots.any() ? locate_slot(x.slots, t.slots.entries[(key0 + j) * t.slots.step]) : locate_key(x.pages, t.seq, key0 + j);
+            const KeyLocation location = params.slots.any() ? locate_slot(params.slots, t.slots.entries[(key0 + j) * t.slots.step])
+                                                            : locate_key(params.pages, t.seq, key0 + j);
             if (!location.valid) continue;
-            if (!x.plain_kv) {
+            if (!params.plain_kv) {
                 s.k_offset[j] = location.outer;
                 s.v_offset[j] = location.row;
                 continue;
             }
-            s.k_offset[j] = key_index(x.k_strides, location, t.k_head);
-            s.v_offset[j] = key_index(x.v_strides, location, t.v_head);
-            if (x.k_rows.factors.factor) s.k_factor[j] = row_factor(x.k_rows, location.outer, location.row, t.k_head);
-            if (x.v_rows.factors.factor) s.v_factor[j] = row_factor(x.v_rows, location.outer, location.row, t.v_head);
+            s.k_offset[j] = key_index(params.k_strides, location, t.k_head);
+            s.v_offset[j] = key_index(params.v_strides, location, t.v_head);
+            if (params.k_rows.factors.factor) s.k_factor[j] = row_factor(params.k_rows, location.outer, location.row, t.k_head);
+            if (params.v_rows.factors.factor) s.v_factor[j] = row_factor(params.v_rows, location.outer, location.row, t.v_head);
         }
     }
 
@@ -214,21 +214,23 @@ struct Simt {
     }
 
     // score[r][n] = factor · Σ q · k over all dims. Leaves a barrier behind the last use of the buffer.
-    FA_MEMBER static void compute_qk(const SimtForwardParams& x, const Shared& s, float score[TR][4]) {
+    FA_MEMBER static void compute_qk(const SimtForwardParams& params, const Shared& s, float score[TR][4]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-        const bool resident = x.dim_qk <= x.q_dims;
+        const bool resident = params.dim_qk <= params.q_dims;
         FA_UNROLL_FOR (int r = 0; r < TR; r++)
             FA_UNROLL_FOR (int n = 0; n < 4; n++) score[r][n] = 0.f;
-        for (int dim0 = 0; dim0 < x.dim_qk; dim0 += kDims) {
-            if (x.plain_kv) load_rows<kDims>(x.k_dtype, x.k, s.k_offset, s.k_factor, 0, dim0, x.dim_qk, x.k_aligned, kRowStride, s.kv);
+        for (int dim0 = 0; dim0 < params.dim_qk; dim0 += kDims) {
+            if (params.plain_kv)
+                load_rows<kDims>(params.k_dtype, params.k, s.k_offset, s.k_factor, 0, dim0, params.dim_qk, params.k_aligned, kRowStride,
+                                 s.kv);
             else
-                load_scaled<kDims>(x.k_rows, x.k, x.k_dtype, x.k_strides, s.k_offset, s.v_offset, s.tile->k_head, 0, dim0, x.dim_qk,
-                                   kRowStride, s.kv);
-            if (!resident) load_q(x, dim0, kDims);
+                load_scaled<kDims>(params.k_rows, params.k, params.k_dtype, params.k_strides, s.k_offset, s.v_offset, s.tile->k_head, 0,
+                                   dim0, params.dim_qk, kRowStride, s.kv);
+            if (!resident) load_q(params, dim0, kDims);
             rt::barrier();
             const float* q = s.q + (resident ? dim0 : 0) + ty * TR * s.q_stride;
             const float* k = s.kv + tx * kRowStride;
-            for (int first = 0; first < kDims && dim0 + first < x.dim_qk; first += kChain) {
+            for (int first = 0; first < kDims && dim0 + first < params.dim_qk; first += kChain) {
                 float chain[TR][4];
                 FA_UNROLL_FOR (int r = 0; r < TR; r++)
                     FA_UNROLL_FOR (int n = 0; n < 4; n++) chain[r][n] = 0.f;
@@ -248,9 +250,9 @@ struct Simt {
             }
             rt::barrier();
         }
-        if (x.factor.product != 1.f)
+        if (params.factor.product != 1.f)
             FA_UNROLL_FOR (int r = 0; r < TR; r++)
-                FA_UNROLL_FOR (int n = 0; n < 4; n++) score[r][n] *= x.factor.product;
+                FA_UNROLL_FOR (int n = 0; n < 4; n++) score[r][n] *= params.factor.product;
     }
 
     // change(row, j, score) for each of the thread's scores, by way of its elements of the P tile in shared memory: a loop that is
@@ -271,19 +273,19 @@ struct Simt {
     }
 
     // Final scores in log2 units; −inf for keys that a mask, a bias, a bad page or slot, or the end of the tile removes.
-    FA_MEMBER static void mask_scores(const SimtForwardParams& x, const Tile& t, const Shared& s, int64_t key0, bool full,
+    FA_MEMBER static void mask_scores(const SimtForwardParams& params, const Tile& t, const Shared& s, int64_t key0, bool full,
                                       float score[TR][4]) {
-        if (full && !x.score_mod && !x.pages.table && !x.slots.any()) return;
+        if (full && !params.score_mod && !params.pages.table && !params.slots.any()) return;
         for_each_score(s, score, [&](int row, int j, float value) {
             if (!(s.visible[row] >> j & 1) || s.k_offset[j] < 0) return kNegInf;
-            if (!x.score_mod) return value;
-            return kLog2e * apply_score_mod(x, t.rule.off, t.seq.k_len, t.batch, s.head[row], s.position[row], key0 + j,
-                                            !(s.unmasked[row] >> j & 1), cap_score(x, value));
+            if (!params.score_mod) return value;
+            return kLog2e * apply_score_mod(params, t.rule.off, t.seq.k_len, t.batch, s.head[row], s.position[row], key0 + j,
+                                            !(s.unmasked[row] >> j & 1), cap_score(params, value));
         });
     }
 
     // Online softmax: updates (m, l), turns scores into P and stores it, and returns each row's factor for o so far.
-    FA_MEMBER static void online_softmax(const SimtForwardParams& x, const Shared& s, int64_t key0, float score[TR][4], float m[TR],
+    FA_MEMBER static void online_softmax(const SimtForwardParams& params, const Shared& s, int64_t key0, float score[TR][4], float m[TR],
                                          float l[TR], float factor[TR]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL_FOR (int r = 0; r < TR; r++) {
@@ -302,23 +304,25 @@ struct Simt {
             l[r] = l[r] * factor[r] + row_sum;
             m[r] = row_max;
         }
-        if (x.dropout_p > 0)
+        if (params.dropout_p > 0)
             for_each_score(s, score, [&](int row, int j, float p) {
                 return keeps_cold(s.tile->dropout, s.head[row], s.position[row], key0 + j) ? p : 0.f;
             });
     }
 
     // o = o · factor + probabilities · v
-    FA_MEMBER static void compute_pv(const SimtForwardParams& x, const Shared& s, int keys, int64_t column0, const float factor[TR],
+    FA_MEMBER static void compute_pv(const SimtForwardParams& params, const Shared& s, int keys, int64_t column0, const float factor[TR],
                                      float o[TR][TV]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL_FOR (int r = 0; r < TR; r++)
             FA_UNROLL_FOR (int c = 0; c < TV; c++) o[r][c] *= factor[r];
         for (int key = 0; key < keys; key += value_keys) {
-            if (x.plain_kv) load_rows<columns>(x.v_dtype, x.v, s.v_offset, s.v_factor, key, column0, x.dim_v, x.v_aligned, columns, s.kv);
+            if (params.plain_kv)
+                load_rows<columns>(params.v_dtype, params.v, s.v_offset, s.v_factor, key, column0, params.dim_v, params.v_aligned, columns,
+                                   s.kv);
             else
-                load_scaled<columns>(x.v_rows, x.v, x.v_dtype, x.v_strides, s.k_offset, s.v_offset, s.tile->v_head, key, column0, x.dim_v,
-                                     columns, s.kv);
+                load_scaled<columns>(params.v_rows, params.v, params.v_dtype, params.v_strides, s.k_offset, s.v_offset, s.tile->v_head, key,
+                                     column0, params.dim_v, columns, s.kv);
             rt::barrier();
             const int count = int(min_of(value_keys, keys - key));  // probabilities beyond are 0, and v is 0 there
             FA_UNROLL_FOR (int c = 0; c < TV; c += 4) {
@@ -344,32 +348,33 @@ struct Simt {
     }
 
     // The rows' share of one split, or, when there is but one, the outputs themselves.
-    FA_MEMBER static void write(const SimtForwardParams& x, const Tile& t, const Shared& s, const float m[TR], const float l[TR],
+    FA_MEMBER static void write(const SimtForwardParams& params, const Tile& t, const Shared& s, const float m[TR], const float l[TR],
                                 const float o[TR][TV]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL_FOR (int r = 0; r < TR; r++) {
             const int row = ty * TR + r;
             if (row >= t.valid) continue;
-            const int64_t index = (t.batch * x.kv_heads + t.kv_head) * x.rows + t.first + row;
-            const int64_t partial = t.split * x.batch * x.kv_heads * x.rows + index;
+            const int64_t index = (t.batch * params.kv_heads + t.kv_head) * params.rows + t.first + row;
+            const int64_t partial = t.split * params.batch * params.kv_heads * params.rows + index;
             const bool first = t.column0 == 0 && tx == 0;
             float factor = 1.f;
-            if (x.partial_o) {
-                if (first) x.state[partial] = {m[r], l[r]};
+            if (params.partial_o) {
+                if (first) params.state[partial] = {m[r], l[r]};
             } else {
-                const RowOutput f = finalize_row_cold(x, t.seq, t.batch, s.head[row], s.position[row], {m[r], l[r]}, first);
+                const RowOutput f = finalize_row_cold(params, t.seq, t.batch, s.head[row], s.position[row], {m[r], l[r]}, first);
                 factor = f.factor;
-                if (first && x.state) x.state[index] = f.state;
+                if (first && params.state) params.state[index] = f.state;
             }
-            const int64_t at = x.partial_o ? partial * x.dim_v : query_index(x.o_strides, t.seq, t.batch, s.position[row], s.head[row]);
+            const int64_t at =
+                params.partial_o ? partial * params.dim_v : query_index(params.o_strides, t.seq, t.batch, s.position[row], s.head[row]);
             float* const line = s.kv + rt::thread() * TV;  // each thread's own: what stores an element is compiled once for all of them
             FA_UNROLL_FOR (int c = 0; c < TV; c += 4) rt::store4(line + c, o[r] + c);
             FA_UNROLL_BY(1)
             for (int c = 0; c < TV; c++) {
                 const int64_t column = t.column0 + tx * 4 + 16 * (c & ~3) + (c & 3);
-                if (column >= x.dim_v) continue;
-                if (x.partial_o) x.partial_o[at + column] = line[c];
-                else store_output(x, at + column, line[c], factor);
+                if (column >= params.dim_v) continue;
+                if (params.partial_o) params.partial_o[at + column] = line[c];
+                else store_output(params, at + column, line[c], factor);
             }
         }
     }
@@ -377,47 +382,48 @@ struct Simt {
 
 // One tile of rows, one split, one part of the columns.
 template <int TR, int TV>
-FA_KERNEL void FA_BOUNDS(kThreads, TR* TV > 16 ? 1 : 2) forward_simt(FA_PARAM SimtForwardParams x) {
-    rt::fetch_parameters(x);
+FA_KERNEL void FA_BOUNDS(kThreads, TR* TV > 16 ? 1 : 2) forward_simt(FA_PARAM SimtForwardParams params) {
+    rt::fetch_parameters(params);
     using S = Simt<TR, TV>;
     int64_t item = rt::block();
-    const int64_t column0 = item % x.value_parts * S::columns;
-    item /= x.value_parts;
-    const int64_t split = item % x.splits;
-    item /= x.splits;
-    const int64_t block = x.causal ? x.blocks - 1 - item % x.blocks : item % x.blocks;  // longest rows first
-    item /= x.blocks;
+    const int64_t column0 = item % params.value_parts * S::columns;
+    item /= params.value_parts;
+    const int64_t split = item % params.splits;
+    item /= params.splits;
+    const int64_t block = params.causal ? params.blocks - 1 - item % params.blocks : item % params.blocks;  // longest rows first
+    item /= params.blocks;
 
-    const typename S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
+    const typename S::Shared s = S::layout(rt::shared_memory(), params.q_dims);
     const typename S::Tile& t = *s.tile;
     rt::wait_for_predecessor();
     rt::release_successor();
     if (rt::thread() == 0) {
         typename S::Tile tile;
-        tile.kv_head = item % x.kv_heads;
-        tile.batch = item / x.kv_heads;
-        tile.k_head = tile.kv_head / x.kv_heads_per_k;
-        tile.v_head = tile.kv_head / x.kv_heads_per_v;
-        tile.seq = bounded_sequence(x.sequences, tile.batch);
-        tile.rule = mask_rule(x.rule, tile.seq);
-        tile.dropout = dropout_of(x, tile.batch);
-        tile.first = tile_begin(x.tiles, block);
+        tile.kv_head = item % params.kv_heads;
+        tile.batch = item / params.kv_heads;
+        tile.k_head = tile.kv_head / params.kv_heads_per_k;
+        tile.v_head = tile.kv_head / params.kv_heads_per_v;
+        tile.seq = bounded_sequence(params.sequences, tile.batch);
+        tile.rule = mask_rule(params.rule, tile.seq);
+        tile.dropout = dropout_of(params, tile.batch);
+        tile.first = tile_begin(params.tiles, block);
         tile.split = split;
         tile.column0 = column0;
-        tile.valid = min_of(tile.seq.q_len * x.group, tile_end(x.tiles, block)) - tile.first;
-        if (x.slots.any()) tile.slots = slots_of(x.slots, tile.seq, tile.batch, tile.kv_head * x.group, tile.first / x.group);
+        tile.valid = min_of(tile.seq.q_len * params.group, tile_end(params.tiles, block)) - tile.first;
+        if (params.slots.any())
+            tile.slots = slots_of(params.slots, tile.seq, tile.batch, tile.kv_head * params.group, tile.first / params.group);
         *s.tile = tile;
     }
     rt::barrier();
-    if (!x.partial_o || split == 0)
-        write_padding(x, t.seq, t.batch, t.kv_head, t.first, tile_end(x.tiles, block) - t.first, column0, S::columns);
+    if (!params.partial_o || split == 0)
+        write_padding(params, t.seq, t.batch, t.kv_head, t.first, tile_end(params.tiles, block) - t.first, column0, S::columns);
     if (t.valid <= 0) return;
-    if (split >= split_count(t.seq.k_len, x.num_splits, x.split_size)) return;
+    if (split >= split_count(t.seq.k_len, params.num_splits, params.split_size)) return;
 
-    S::init_rows(x);
+    S::init_rows(params);
     rt::barrier();
-    if (rt::thread() == 0) S::init_split(x);
-    if (x.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
+    if (rt::thread() == 0) S::init_split(params);
+    if (params.dim_qk <= params.q_dims) S::load_q(params, 0, params.q_dims);
 
     float m[TR], l[TR], o[TR][TV];
     FA_UNROLL_FOR (int r = 0; r < TR; r++) {
@@ -428,21 +434,21 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR* TV > 16 ? 1 : 2) forward_simt(FA_PARAM Si
     rt::barrier();
     for (int64_t key = t.begin; key < t.end; key += kKeys) {
         const int keys = t.end - key < kKeys ? int(t.end - key) : kKeys;
-        S::locate_keys(x, key, keys);
-        S::find_visible(x, key);
+        S::locate_keys(params, key, keys);
+        S::find_visible(params, key);
         rt::barrier();
-        if (!S::visits(x, key, keys)) {
-            key = S::next_tile(x, key) - kKeys;
+        if (!S::visits(params, key, keys)) {
+            key = S::next_tile(params, key) - kKeys;
             rt::barrier();
             continue;
         }
         float score[TR][4], factor[TR];
-        S::compute_qk(x, s, score);
-        S::mask_scores(x, t, s, key, t.full, score);
-        S::online_softmax(x, s, key, score, m, l, factor);
-        S::compute_pv(x, s, keys, t.column0, factor, o);
+        S::compute_qk(params, s, score);
+        S::mask_scores(params, t, s, key, t.full, score);
+        S::online_softmax(params, s, key, score, m, l, factor);
+        S::compute_pv(params, s, keys, t.column0, factor, o);
     }
-    S::write(x, t, s, m, l, o);
+    S::write(params, t, s, m, l, o);
 }
 
 }  // namespace gpu

@@ -15,16 +15,16 @@ namespace gpu {
 
 // What all tiles of a head have in common.
 template <class S>
-FA_DEVICE void init_head(const SimtForwardParams& x, const typename S::Shared& s, int64_t head, int64_t column0) {
+FA_DEVICE void init_head(const SimtForwardParams& params, const typename S::Shared& s, int64_t head, int64_t column0) {
     if (rt::thread() == 0) {
         typename S::Tile t{};
-        t.kv_head = head % x.kv_heads;
-        t.batch = head / x.kv_heads;
-        t.k_head = t.kv_head / x.kv_heads_per_k;
-        t.v_head = t.kv_head / x.kv_heads_per_v;
-        t.seq = bounded_sequence(x.sequences, t.batch);
-        t.rule = mask_rule(x.rule, t.seq);
-        t.dropout = dropout_of(x, t.batch);
+        t.kv_head = head % params.kv_heads;
+        t.batch = head / params.kv_heads;
+        t.k_head = t.kv_head / params.kv_heads_per_k;
+        t.v_head = t.kv_head / params.kv_heads_per_v;
+        t.seq = bounded_sequence(params.sequences, t.batch);
+        t.rule = mask_rule(params.rule, t.seq);
+        t.dropout = dropout_of(params, t.batch);
         t.column0 = column0;
         *s.tile = t;
     }
@@ -33,15 +33,15 @@ FA_DEVICE void init_head(const SimtForwardParams& x, const typename S::Shared& s
 
 // Goes to a row tile of the head; false when it holds no valid row.
 template <class S>
-FA_DEVICE bool init_tile(const SimtForwardParams& x, const typename S::Shared& s, int64_t block) {
+FA_DEVICE bool init_tile(const SimtForwardParams& params, const typename S::Shared& s, int64_t block) {
     rt::barrier();  // the tile before is done with
     if (rt::thread() == 0) {
         s.tile->first = block * S::rows;
-        s.tile->valid = min_of(s.tile->seq.q_len * x.group - s.tile->first, S::rows);
+        s.tile->valid = min_of(s.tile->seq.q_len * params.group - s.tile->first, S::rows);
     }
     rt::barrier();
     if (s.tile->valid <= 0) return false;
-    S::init_rows(x);
+    S::init_rows(params);
     rt::barrier();
     return true;
 }
@@ -49,19 +49,19 @@ FA_DEVICE bool init_tile(const SimtForwardParams& x, const typename S::Shared& s
 // Final scores of the row tile against the tile of keys that locate_keys has placed; false when no mask keeps any of them.
 // Has a barrier behind locate_keys().
 template <class S, int TR>
-FA_DEVICE bool score_tile(const SimtForwardParams& x, const typename S::Shared& s, int64_t key, int keys, float score[TR][4]) {
+FA_DEVICE bool score_tile(const SimtForwardParams& params, const typename S::Shared& s, int64_t key, int keys, float score[TR][4]) {
     const typename S::Tile& t = *s.tile;
-    S::find_visible(x, key);
+    S::find_visible(params, key);
     rt::barrier();
-    const TileClass kind = S::class_of(x, key, keys);
+    const TileClass kind = S::class_of(params, key, keys);
     if (kind == TileClass::empty) return false;
-    if (x.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
-    S::compute_qk(x, s, score);
-    S::mask_scores(x, t, s, key, kind == TileClass::full, score);
+    if (params.dim_qk <= params.q_dims) S::load_q(params, 0, params.q_dims);
+    S::compute_qk(params, s, score);
+    S::mask_scores(params, t, s, key, kind == TileClass::full, score);
     return true;
 }
 
-// (m, l) of the row tile, in y.sums. One thread of a row stores them.
+// (m, l) of the row tile, in study.states. One thread of a row stores them.
 template <int TR>
 FA_DEVICE void fetch_states(const RowState* states, int64_t valid, float m[TR], float l[TR]) {
     FA_UNROLL_FOR (int r = 0; r < TR; r++) {
@@ -79,26 +79,26 @@ FA_DEVICE void store_states(RowState* states, int64_t valid, const float m[TR], 
 // ---- standard
 
 // S: a block for each tile of 64 rows and 64 keys.
-FA_KERNEL void FA_BOUNDS(kThreads, 2) standard_scores(FA_PARAM StudyParams y) {
+FA_KERNEL void FA_BOUNDS(kThreads, 2) standard_scores(FA_PARAM StudyParams study) {
     constexpr int TR = kStudyRows / 16;
     using S = Simt<TR, 4>;
-    const SimtForwardParams& x = y.x;
-    const int64_t tiles = y.pitch / kKeys, key = rt::block() % tiles * kKeys, item = rt::block() / tiles, head = item / x.blocks;
-    const S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
+    const SimtForwardParams& params = study.x;
+    const int64_t tiles = study.pitch / kKeys, key = rt::block() % tiles * kKeys, item = rt::block() / tiles, head = item / params.blocks;
+    const S::Shared s = S::layout(rt::shared_memory(), params.q_dims);
     const S::Tile& t = *s.tile;
-    init_head<S>(x, s, y.first_head + head, 0);
-    if (key >= t.seq.k_len || !init_tile<S>(x, s, item % x.blocks)) return;
+    init_head<S>(params, s, study.first_head + head, 0);
+    if (key >= t.seq.k_len || !init_tile<S>(params, s, item % params.blocks)) return;
     const int keys = int(min_of(kKeys, t.seq.k_len - key));
-    S::locate_keys(x, key, keys);
+    S::locate_keys(params, key, keys);
     float score[TR][4];
-    if (!score_tile<S, TR>(x, s, key, keys, score))
+    if (!score_tile<S, TR>(params, s, key, keys, score))
         FA_UNROLL_FOR (int r = 0; r < TR; r++)
             FA_UNROLL_FOR (int n = 0; n < 4; n++) score[r][n] = kNegInf;
     const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-    float* to = y.s_matrix + (head * x.rows + t.first) * y.pitch + key + tx;
+    float* to = study.s_matrix + (head * params.rows + t.first) * study.pitch + key + tx;
     FA_UNROLL_FOR (int r = 0; r < TR; r++)
         if (ty * TR + r < t.valid)
-            FA_UNROLL_FOR (int n = 0; n < 4; n++) to[(ty * TR + r) * y.pitch + 16 * n] = score[r][n];
+            FA_UNROLL_FOR (int n = 0; n < 4; n++) to[(ty * TR + r) * study.pitch + 16 * n] = score[r][n];
 }
 
 // Every thread's value reduced to one, which all get: groups of 16 first, then those one after the other.
@@ -122,41 +122,41 @@ struct SumOp {
 };
 
 // P in the place of S, and (m, l): a block for each row.
-FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) standard_softmax(FA_PARAM StudyParams y) {
-    const SimtForwardParams& x = y.x;
-    const int64_t head = y.first_head + rt::block() / x.rows, r = rt::block() % x.rows, row = r / x.group;
-    const int64_t batch = head / x.kv_heads, query_head = head % x.kv_heads * x.group + r % x.group;
-    const Sequence seq = bounded_sequence(x.sequences, batch);
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) standard_softmax(FA_PARAM StudyParams study) {
+    const SimtForwardParams& params = study.x;
+    const int64_t head = study.first_head + rt::block() / params.rows, r = rt::block() % params.rows, row = r / params.group;
+    const int64_t batch = head / params.kv_heads, query_head = head % params.kv_heads * params.group + r % params.group;
+    const Sequence seq = bounded_sequence(params.sequences, batch);
     if (row >= seq.q_len) return;
-    float* scores = y.s_matrix + rt::block() * y.pitch;
+    float* scores = study.s_matrix + rt::block() * study.pitch;
     float row_max = kNegInf, row_sum = 0.f;
     for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) row_max = max_fn(row_max, scores[key]);
     row_max = reduce_block(row_max, MaxOp());
-    const bool drop = x.dropout_p > 0;
-    const SequenceDropout dropout = dropout_of(x, batch);
+    const bool drop = params.dropout_p > 0;
+    const SequenceDropout dropout = dropout_of(params, batch);
     for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) {
         const float p = prob(scores[key], row_max) * kHeadroomUnit;
         row_sum += p;
         scores[key] = !drop || keeps_cold(dropout, query_head, row, key) ? p : 0.f;
     }
     row_sum = reduce_block(row_sum, SumOp());
-    if (rt::thread() == 0) y.states[head * x.rows + r] = {row_max, row_sum};
+    if (rt::thread() == 0) study.states[head * params.rows + r] = {row_max, row_sum};
 }
 
 // o = P v: a block for each tile of rows and part of the columns.
 template <int TV>
-FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM StudyParams y) {
+FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM StudyParams study) {
     constexpr int TR = kStudyRows / 16;
     using S = Simt<TR, TV>;
-    const SimtForwardParams& x = y.x;
-    const int64_t column0 = rt::block() % x.value_parts * S::columns, item = rt::block() / x.value_parts;
-    const int64_t block = item % x.blocks, head = item / x.blocks;
-    const typename S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
+    const SimtForwardParams& params = study.x;
+    const int64_t column0 = rt::block() % params.value_parts * S::columns, item = rt::block() / params.value_parts;
+    const int64_t block = item % params.blocks, head = item / params.blocks;
+    const typename S::Shared s = S::layout(rt::shared_memory(), params.q_dims);
     const typename S::Tile& t = *s.tile;
-    init_head<S>(x, s, y.first_head + head, column0);
-    write_padding(x, t.seq, t.batch, t.kv_head, block * S::rows, S::rows, column0, S::columns);
-    if (!init_tile<S>(x, s, block)) return;
-    const float* probs = y.s_matrix + (head * x.rows + t.first) * y.pitch;
+    init_head<S>(params, s, study.first_head + head, column0);
+    write_padding(params, t.seq, t.batch, t.kv_head, block * S::rows, S::rows, column0, S::columns);
+    if (!init_tile<S>(params, s, block)) return;
+    const float* probs = study.s_matrix + (head * params.rows + t.first) * study.pitch;
     float m[TR], l[TR], factor[TR], o[TR][TV];
     FA_UNROLL_FOR (int r = 0; r < TR; r++) {
         factor[r] = 1.f;
@@ -164,16 +164,16 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
     }
     for (int64_t key = 0; key < t.seq.k_len; key += kKeys) {
         const int keys = int(min_of(kKeys, t.seq.k_len - key));
-        S::locate_keys(x, key, keys);
+        S::locate_keys(params, key, keys);
         for (int i = rt::thread(); i < S::rows * kKeys; i += kThreads) {
             const int r = i / kKeys, j = i % kKeys;
-            s.probs[r * kRowStride + j] = r < t.valid && j < keys ? probs[r * y.pitch + key + j] : 0.f;
+            s.probs[r * kRowStride + j] = r < t.valid && j < keys ? probs[r * study.pitch + key + j] : 0.f;
         }
         rt::barrier();
-        S::compute_pv(x, s, keys, column0, factor, o);
+        S::compute_pv(params, s, keys, column0, factor, o);
     }
-    fetch_states<TR>(y.states + (y.first_head + head) * x.rows + t.first, t.valid, m, l);
-    S::write(x, t, s, m, l, o);
+    fetch_states<TR>(study.states + (study.first_head + head) * params.rows + t.first, t.valid, m, l);
+    S::write(params, t, s, m, l, o);
 }
 
 // ---- flash1
@@ -181,15 +181,15 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
 // A row tile's sums lie in o between two blocks of keys. Each thread fetches and stores the elements that it owns in registers;
 // what no row or column owns is 0 to it.
 template <int TR, int TV, bool store>
-FA_DEVICE void move_o(const SimtForwardParams& x, const typename Simt<TR, TV>::Shared& s, int64_t column0, float o[TR][TV]) {
+FA_DEVICE void move_o(const SimtForwardParams& params, const typename Simt<TR, TV>::Shared& s, int64_t column0, float o[TR][TV]) {
     const typename Simt<TR, TV>::Tile& t = *s.tile;
     const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-    const int columns = int(min_of(x.dim_v - column0, 16 * TV));
+    const int columns = int(min_of(params.dim_v - column0, 16 * TV));
     FA_UNROLL_FOR (int r = 0; r < TR; r++) {
         const int row = ty * TR + r;
         const bool mine = row < t.valid;
-        float* line = static_cast<float*>(x.o) + column0;
-        if (mine) line += query_index(x.o_strides, t.seq, t.batch, s.position[row], s.head[row]);
+        float* line = static_cast<float*>(params.o) + column0;
+        if (mine) line += query_index(params.o_strides, t.seq, t.batch, s.position[row], s.head[row]);
         FA_UNROLL_FOR (int c = 0; c < TV; c++) {
             const int column = tx * 4 + 16 * (c & ~3) + (c & 3);
             if (store && mine && column < columns) line[column] = o[r][c];
@@ -200,44 +200,44 @@ FA_DEVICE void move_o(const SimtForwardParams& x, const typename Simt<TR, TV>::S
 
 // A block for each head and part of the columns: few, so that they need not share a multiprocessor's registers.
 template <int TV>
-FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
+FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams study) {
     constexpr int TR = kStudyRows / 16;
     using S = Simt<TR, TV>;
-    const SimtForwardParams& x = y.x;
-    const int64_t part = rt::block() % x.value_parts, head = rt::block() / x.value_parts, column0 = part * S::columns;
-    const typename S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
+    const SimtForwardParams& params = study.x;
+    const int64_t part = rt::block() % params.value_parts, head = rt::block() / params.value_parts, column0 = part * S::columns;
+    const typename S::Shared s = S::layout(rt::shared_memory(), params.q_dims);
     const typename S::Tile& t = *s.tile;
-    init_head<S>(x, s, head, column0);
-    write_padding(x, t.seq, t.batch, t.kv_head, 0, x.rows, column0, S::columns);
-    RowState* states = y.states + part * x.batch * x.kv_heads * x.rows + head * x.rows;
+    init_head<S>(params, s, head, column0);
+    write_padding(params, t.seq, t.batch, t.kv_head, 0, params.rows, column0, S::columns);
+    RowState* states = study.states + part * params.batch * params.kv_heads * params.rows + head * params.rows;
     float m[TR], l[TR], o[TR][TV];
-    for (int block = 0; init_tile<S>(x, s, block); block++) {
+    for (int block = 0; init_tile<S>(params, s, block); block++) {
         FA_UNROLL_FOR (int r = 0; r < TR; r++) {
             m[r] = kNegInf;
             l[r] = 0.f;
             FA_UNROLL_FOR (int c = 0; c < TV; c++) o[r][c] = 0.f;
         }
         store_states<TR>(states + t.first, t.valid, m, l);
-        move_o<TR, TV, true>(x, s, column0, o);
+        move_o<TR, TV, true>(params, s, column0, o);
     }
     for (int64_t key = 0; key < t.seq.k_len; key += kKeys) {
         const int keys = int(min_of(kKeys, t.seq.k_len - key));
-        S::locate_keys(x, key, keys);
-        for (int block = 0; init_tile<S>(x, s, block); block++) {
+        S::locate_keys(params, key, keys);
+        for (int block = 0; init_tile<S>(params, s, block); block++) {
             float score[TR][4], factor[TR];
-            if (!score_tile<S, TR>(x, s, key, keys, score)) continue;
+            if (!score_tile<S, TR>(params, s, key, keys, score)) continue;
             fetch_states<TR>(states + t.first, t.valid, m, l);
-            S::online_softmax(x, s, key, score, m, l, factor);
-            move_o<TR, TV, false>(x, s, column0, o);
-            S::compute_pv(x, s, keys, column0, factor, o);
+            S::online_softmax(params, s, key, score, m, l, factor);
+            move_o<TR, TV, false>(params, s, column0, o);
+            S::compute_pv(params, s, keys, column0, factor, o);
             store_states<TR>(states + t.first, t.valid, m, l);  // a barrier of compute_pv lies behind every fetch
-            move_o<TR, TV, true>(x, s, column0, o);
+            move_o<TR, TV, true>(params, s, column0, o);
         }
     }
-    for (int block = 0; init_tile<S>(x, s, block); block++) {
+    for (int block = 0; init_tile<S>(params, s, block); block++) {
         fetch_states<TR>(states + t.first, t.valid, m, l);
-        move_o<TR, TV, false>(x, s, column0, o);
-        S::write(x, t, s, m, l, o);
+        move_o<TR, TV, false>(params, s, column0, o);
+        S::write(params, t, s, m, l, o);
     }
 }
 
