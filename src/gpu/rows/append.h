@@ -60,62 +60,62 @@ inline bool copies_rows(const Problem& p, const fa_append_kv_args_t& a, int32_t 
 inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a) {
     const fa_attention_desc_t& d = p.d;
     const bool packed = a.cu_seqlens_new != nullptr;
-    AppendParams x{};
-    x.k.from = a.k_new;
-    x.k.to = a.k;
-    x.k.heads = d.heads_k;
-    x.k.to_dtype = d.k_dtype;
-    x.k.descale = p.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(a.k_descale) : nullptr;
-    x.k.from_strides = row_strides(a.k_new_stride, packed);
-    x.k.to_strides = row_strides(d.k_stride, false);
-    x.k.descale_strides = row_strides(d.k_descale_stride, false);
-    x.k.steps = {int(d.dim_qk), int(a.rotary_begin), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
-    x.v.from = a.v_new;
-    x.v.to = a.v;
-    x.v.heads = d.heads_v;
-    x.v.to_dtype = d.v_dtype;
-    x.v.descale = p.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(a.v_descale) : nullptr;
-    x.v.from_strides = row_strides(a.v_new_stride, packed);
-    x.v.to_strides = row_strides(d.v_stride, false);
-    x.v.descale_strides = row_strides(d.v_descale_stride, false);
-    x.v.steps = {int(d.dim_v), 0, 0, false};
-    x.batch = d.batch;
-    x.heads = max_of(d.heads_k, d.heads_v);
-    x.seqlen_new = a.seqlen_new;
-    x.total_new = a.total_new;
-    x.cu_seqlens_new = a.cu_seqlens_new;
-    x.seqused_new = a.seqused_new;
-    x.positions = a.positions;
-    x.positions_stride = packed ? 0 : a.seqlen_new;
-    x.leftpad = p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k : nullptr;
-    x.first = p.has(FA_OPERAND_SEQUSED_K) ? a.seqused_k : x.leftpad;
-    x.kv_batch_idx = p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx : nullptr;
-    x.pages = pages_of(p, a.page_table);
-    x.seqlen_k = d.seqlen_k;
-    x.sequences = x.kv_batch_idx ? d.kv_batch : d.batch;
-    x.cos = a.cos;
-    x.sin = a.sin;
-    x.max_position = a.max_position;
-    x.pairs = a.rotary_dim / 2;
-    x.from_dtype = d.q_dtype;
-    while (x.page_shift < 31 && int64_t(1) << x.page_shift < d.page_size) x.page_shift++;
-    if (p.paged() && int64_t(1) << x.page_shift != d.page_size) x.page_shift = -1;
-    x.dynamic_scale = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
-    x.k.dynamic = x.dynamic_scale && type_bytes(d.k_dtype) == 1;
-    x.v.dynamic = x.dynamic_scale && type_bytes(d.v_dtype) == 1;
-    x.k.rows = {k_factors(p, a.k_descale, a.k_shift), p.k_dims(), a.k_tail, row_strides(d.k_tail_stride, false), d.k_tail_dtype};
-    x.v.rows = {v_factors(p, a.v_descale, a.v_shift), d.dim_v, nullptr, {}, 0};
-    x.k.factor = a.k_descale;
-    x.k.shift = a.k_shift;
-    x.k.tail = a.k_tail;
-    x.v.factor = a.v_descale;
-    x.v.shift = a.v_shift;
-    x.k.scaled = is_block_type(d.k_dtype) || !p.plain_k();
-    x.v.scaled = is_block_type(d.v_dtype) || !p.plain_v();
+    AppendParams params{};
+    params.k.from = a.k_new;
+    params.k.to = a.k;
+    params.k.heads = d.heads_k;
+    params.k.to_dtype = d.k_dtype;
+    params.k.descale = p.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(a.k_descale) : nullptr;
+    params.k.from_strides = row_strides(a.k_new_stride, packed);
+    params.k.to_strides = row_strides(d.k_stride, false);
+    params.k.descale_strides = row_strides(d.k_descale_stride, false);
+    params.k.steps = {int(d.dim_qk), int(a.rotary_begin), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+    params.v.from = a.v_new;
+    params.v.to = a.v;
+    params.v.heads = d.heads_v;
+    params.v.to_dtype = d.v_dtype;
+    params.v.descale = p.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(a.v_descale) : nullptr;
+    params.v.from_strides = row_strides(a.v_new_stride, packed);
+    params.v.to_strides = row_strides(d.v_stride, false);
+    params.v.descale_strides = row_strides(d.v_descale_stride, false);
+    params.v.steps = {int(d.dim_v), 0, 0, false};
+    params.batch = d.batch;
+    params.heads = max_of(d.heads_k, d.heads_v);
+    params.seqlen_new = a.seqlen_new;
+    params.total_new = a.total_new;
+    params.cu_seqlens_new = a.cu_seqlens_new;
+    params.seqused_new = a.seqused_new;
+    params.positions = a.positions;
+    params.positions_stride = packed ? 0 : a.seqlen_new;
+    params.leftpad = p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k : nullptr;
+    params.first = p.has(FA_OPERAND_SEQUSED_K) ? a.seqused_k : params.leftpad;
+    params.kv_batch_idx = p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx : nullptr;
+    params.pages = pages_of(p, a.page_table);
+    params.seqlen_k = d.seqlen_k;
+    params.sequences = params.kv_batch_idx ? d.kv_batch : d.batch;
+    params.cos = a.cos;
+    params.sin = a.sin;
+    params.max_position = a.max_position;
+    params.pairs = a.rotary_dim / 2;
+    params.from_dtype = d.q_dtype;
+    while (params.page_shift < 31 && int64_t(1) << params.page_shift < d.page_size) params.page_shift++;
+    if (p.paged() && int64_t(1) << params.page_shift != d.page_size) params.page_shift = -1;
+    params.dynamic_scale = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
+    params.k.dynamic = params.dynamic_scale && type_bytes(d.k_dtype) == 1;
+    params.v.dynamic = params.dynamic_scale && type_bytes(d.v_dtype) == 1;
+    params.k.rows = {k_factors(p, a.k_descale, a.k_shift), p.k_dims(), a.k_tail, row_strides(d.k_tail_stride, false), d.k_tail_dtype};
+    params.v.rows = {v_factors(p, a.v_descale, a.v_shift), d.dim_v, nullptr, {}, 0};
+    params.k.factor = a.k_descale;
+    params.k.shift = a.k_shift;
+    params.k.tail = a.k_tail;
+    params.v.factor = a.v_descale;
+    params.v.shift = a.v_shift;
+    params.k.scaled = is_block_type(d.k_dtype) || !p.plain_k();
+    params.v.scaled = is_block_type(d.v_dtype) || !p.plain_v();
     // Where factors of whole rows are computed, the lanes of a wave exchange values, and so take one way.
-    if (x.dynamic_scale) x.k.scaled = x.v.scaled = x.k.scaled || x.v.scaled;
-    x.copies = copies_rows(p, a, x.page_shift);
-    return x;
+    if (params.dynamic_scale) params.k.scaled = params.v.scaled = params.k.scaled || params.v.scaled;
+    params.copies = copies_rows(p, a, params.page_shift);
+    return params;
 }
 
 // What a team appends: the row of token t of sequence b, for one head, to k or v.
@@ -129,13 +129,13 @@ struct NewRow {
     int64_t row;
     bool valid;
 };
-FA_DEVICE NewRow new_row_of(const AppendParams& x, int64_t b, int64_t t) {
-    int64_t begin = 0, length = x.seqlen_new;
-    if (x.cu_seqlens_new) {
-        begin = clamp(x.cu_seqlens_new[b], 0, x.total_new);
-        length = clamp(x.cu_seqlens_new[b + 1] - begin, 0, min_of(x.seqlen_new, x.total_new - begin));
+FA_DEVICE NewRow new_row_of(const AppendParams& params, int64_t b, int64_t t) {
+    int64_t begin = 0, length = params.seqlen_new;
+    if (params.cu_seqlens_new) {
+        begin = clamp(params.cu_seqlens_new[b], 0, params.total_new);
+        length = clamp(params.cu_seqlens_new[b + 1] - begin, 0, min_of(params.seqlen_new, params.total_new - begin));
     }
-    if (x.seqused_new) length = clamp(x.seqused_new[b], 0, length);
+    if (params.seqused_new) length = clamp(params.seqused_new[b], 0, length);
     return {begin + t, t < length};
 }
 
@@ -145,10 +145,10 @@ struct KeySource {
     const int32_t *key, *index;  // NULL: 0; b
     int64_t b, later;            // tokens behind that key
 };
-FA_DEVICE KeySource key_source_of(const AppendParams& x, int64_t b, int64_t t, int64_t row) {
-    const int32_t* const position = x.positions ? x.positions + b * x.positions_stride + row : nullptr;
-    const int32_t* const first = x.first ? x.first + b : nullptr;
-    return {position ? position : first, x.kv_batch_idx ? x.kv_batch_idx + b : nullptr, b, position ? 0 : t};
+FA_DEVICE KeySource key_source_of(const AppendParams& params, int64_t b, int64_t t, int64_t row) {
+    const int32_t* const position = params.positions ? params.positions + b * params.positions_stride + row : nullptr;
+    const int32_t* const first = params.first ? params.first + b : nullptr;
+    return {position ? position : first, params.kv_batch_idx ? params.kv_batch_idx + b : nullptr, b, position ? 0 : t};
 }
 
 // A row of the cache. Not valid: there is none.
@@ -156,11 +156,11 @@ struct CacheRow {
     int64_t outer, row, key;
     bool valid;
 };
-FA_DEVICE CacheRow cache_row_of(const AppendParams& x, const KeySource& source) {
+FA_DEVICE CacheRow cache_row_of(const AppendParams& params, const KeySource& source) {
     constexpr CacheRow none{0, 0, 0, false};
     const int64_t key = source.later + (source.key ? *source.key : 0), outer = source.index ? *source.index : source.b;
-    if (key < 0 || key >= x.seqlen_k || outer < 0 || outer >= x.sequences) return none;
-    const KeyLocation at = locate_slot(x.pages, outer, key);
+    if (key < 0 || key >= params.seqlen_k || outer < 0 || outer >= params.sequences) return none;
+    const KeyLocation at = locate_slot(params.pages, outer, key);
     return {at.outer, at.row, key, at.valid};
 }
 
@@ -184,24 +184,25 @@ FA_DEVICE void force_evaluation(int64_t x) {
 
 // Rows of calls for which copies_rows() is true. What follows from the parameters is computed before the wait, and numbers have 32
 // bits: what remains is a chain of dependent reads, whose latency should be all that it takes.
-FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
-    const AppendOperand& operand = row.is_v ? x.v : x.k;
+FA_DEVICE void copy_row(const AppendParams& params, const AppendRow& row) {
+    const AppendOperand& operand = row.is_v ? params.v : params.k;
     const int64_t bytes = type_bytes(operand.to_dtype), outer_bytes = operand.to_strides.batch * bytes,
                   row_bytes = operand.to_strides.row * bytes;
     const int all = int(operand.steps.dim * bytes), first = rt::thread() % kTeam * 16;
     const char* const from = static_cast<const char*>(operand.from) + operand.from_strides.index(row.b, row.t, row.h) * bytes + first;
-    const KeySource source = key_source_of(x, row.b, row.t, row.t);
-    const bool paged = x.pages.table != nullptr;
-    const int64_t table_stride = paged ? x.pages.row_stride : 0, sequence_bytes = paged ? 0 : outer_bytes;
+    const KeySource source = key_source_of(params, row.b, row.t, row.t);
+    const bool paged = params.pages.table != nullptr;
+    const int64_t table_stride = paged ? params.pages.row_stride : 0, sequence_bytes = paged ? 0 : outer_bytes;
     const int64_t b = source.index ? 0 : row.b;
     char* cache = static_cast<char*>(operand.to) + row.h * operand.to_strides.head * bytes + b * sequence_bytes + first;
-    const int32_t* table = x.pages.table + b * table_stride;
-    const uint32_t later = uint32_t(source.later), keys = uint32_t(x.seqlen_k), sequences = uint32_t(x.sequences);
-    const uint32_t pages = uint32_t(x.pages.count), within = paged ? uint32_t(x.pages.size) - 1 : ~0u, shift = uint32_t(x.page_shift);
+    const int32_t* table = params.pages.table + b * table_stride;
+    const uint32_t later = uint32_t(source.later), keys = uint32_t(params.seqlen_k), sequences = uint32_t(params.sequences);
+    const uint32_t pages = uint32_t(params.pages.count), within = paged ? uint32_t(params.pages.size) - 1 : ~0u,
+                   shift = uint32_t(params.page_shift);
     force_evaluation(outer_bytes ^ row_bytes ^ all ^ int64_t(from) ^ int64_t(cache) ^ int64_t(table) ^ table_stride ^ sequence_bytes);
     force_evaluation(int64_t(source.key) ^ int64_t(source.index) ^ int64_t(later ^ keys ^ shift) << 32 ^ sequences ^ pages ^ within);
     rt::wait_for_predecessor();
-    if (row.b >= x.batch || row.h >= operand.heads || first >= all) return;
+    if (row.b >= params.batch || row.h >= operand.heads || first >= all) return;
     float vec[4];
     rt::load4(reinterpret_cast<const float*>(from), vec);
     const uint32_t key = later + (source.key ? uint32_t(*source.key) : 0);
@@ -226,31 +227,31 @@ FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
 }
 
 // Rows that are rotated or change their type. No lane returns early: the lanes of a wave exchange values.
-FA_DEVICE void convert_row(const AppendParams& x, const AppendRow& row) {
+FA_DEVICE void convert_row(const AppendParams& params, const AppendRow& row) {
     rt::wait_for_predecessor();
-    const AppendOperand& operand = row.is_v ? x.v : x.k;
-    const NewRow source = row.b < x.batch && row.h < operand.heads ? new_row_of(x, row.b, row.t) : NewRow{0, false};
+    const AppendOperand& operand = row.is_v ? params.v : params.k;
+    const NewRow source = row.b < params.batch && row.h < operand.heads ? new_row_of(params, row.b, row.t) : NewRow{0, false};
     const int64_t from_row = operand.from_strides.index(row.b, source.row, row.h);
     const RowSteps steps = operand.steps;
     const int lane = rt::thread() % kTeam;
     LoadedStep loaded{};  // in flight while its row of the cache is looked up
-    if (source.valid && lane < steps.count()) loaded = load_step(operand.from, from_row, x.from_dtype, step_of(steps, lane));
+    if (source.valid && lane < steps.count()) loaded = load_step(operand.from, from_row, params.from_dtype, step_of(steps, lane));
 
-    CacheRow cache_row = source.valid ? cache_row_of(x, key_source_of(x, row.b, row.t, source.row)) : CacheRow{0, 0, 0, false};
-    const int64_t position = cache_row.key - (cache_row.valid && x.leftpad ? x.leftpad[row.b] : 0);
-    if (x.cos && (position < 0 || position >= x.max_position)) cache_row.valid = false;
-    const float *const cos = x.cos + position * x.pairs, *const sin = x.sin + position * x.pairs;
+    CacheRow cache_row = source.valid ? cache_row_of(params, key_source_of(params, row.b, row.t, source.row)) : CacheRow{0, 0, 0, false};
+    const int64_t position = cache_row.key - (cache_row.valid && params.leftpad ? params.leftpad[row.b] : 0);
+    if (params.cos && (position < 0 || position >= params.max_position)) cache_row.valid = false;
+    const float *const cos = params.cos + position * params.pairs, *const sin = params.sin + position * params.pairs;
     float own[kVec8], partner[kVec8];
     const auto take = [&](int number, const Step& s) {
-        if (number != lane) loaded = load_step(operand.from, from_row, x.from_dtype, s);
-        rotate_step(loaded, x.from_dtype, s, cos, sin, own, partner);
+        if (number != lane) loaded = load_step(operand.from, from_row, params.from_dtype, s);
+        rotate_step(loaded, params.from_dtype, s, cos, sin, own, partner);
     };
 
     float* const descale = operand.descale && cache_row.valid
                                ? operand.descale + operand.descale_strides.index(cache_row.outer, cache_row.row, row.h)
                                : nullptr;
     float factor = 1.f;
-    if (x.dynamic_scale) {
+    if (params.dynamic_scale) {
         float amax = 0.f;
         for (int n = lane; cache_row.valid && n < steps.count(); n += kTeam) {
             const Step s = step_of(steps, n);
@@ -263,7 +264,7 @@ FA_DEVICE void convert_row(const AppendParams& x, const AppendRow& row) {
             factor = dynamic_descale(amax, largest_value(operand.to_dtype));
             if (descale && lane == 0) *descale = factor;
         }
-        if (steps.count() > kTeam && cache_row.valid) loaded = load_step(operand.from, from_row, x.from_dtype, step_of(steps, lane));
+        if (steps.count() > kTeam && cache_row.valid) loaded = load_step(operand.from, from_row, params.from_dtype, step_of(steps, lane));
     }
     if (descale && !operand.dynamic) factor = *descale;
 
@@ -282,16 +283,16 @@ FA_DEVICE void convert_row(const AppendParams& x, const AppendRow& row) {
 }
 
 // Element c of a new row, rotated by the angles of its position.
-FA_DEVICE float new_element(const AppendParams& x, const AppendOperand& operand, int64_t row, int64_t c, const float* cos,
+FA_DEVICE float new_element(const AppendParams& params, const AppendOperand& operand, int64_t row, int64_t c, const float* cos,
                             const float* sin) {
     const RowSteps& steps = operand.steps;
-    const float own = load_element(operand.from, row + c, x.from_dtype);
+    const float own = load_element(operand.from, row + c, params.from_dtype);
     const int turned = int(c) - steps.begin;
     if (turned < 0 || turned >= steps.rotated) return own;
     const int half = steps.rotated / 2, pair = steps.interleaved ? turned / 2 : turned % half;
     const bool second = steps.interleaved ? (turned & 1) != 0 : turned >= half;
     const int distance = steps.interleaved ? 1 : half;
-    const float other = load_element(operand.from, row + (second ? c - distance : c + distance), x.from_dtype);
+    const float other = load_element(operand.from, row + (second ? c - distance : c + distance), params.from_dtype);
     return second ? other * sin[pair] + own * cos[pair] : own * cos[pair] - other * sin[pair];
 }
 
@@ -302,7 +303,7 @@ struct ScaledRow {
 };
 
 // Dims [first, end), which begin with a byte and a block of factors.
-FA_COLD void store_dims(const AppendParams& x, const AppendOperand& operand, const ScaledRow& row, int64_t first, int64_t end) {
+FA_COLD void store_dims(const AppendParams& params, const AppendOperand& operand, const ScaledRow& row, int64_t first, int64_t end) {
     const Factors& f = operand.rows.factors;
     const int32_t dtype = operand.to_dtype;
     const bool nibbles = is_nibble_type(dtype);
@@ -313,7 +314,7 @@ FA_COLD void store_dims(const AppendParams& x, const AppendOperand& operand, con
         if (operand.dynamic && f.factor) {
             ValueRange range = no_values();
             FA_UNROLL_BY(1)
-            for (int64_t c = first; c < next; c++) add_value(&range, new_element(x, operand, row.from, c, row.cos, row.sin));
+            for (int64_t c = first; c < next; c++) add_value(&range, new_element(params, operand, row.from, c, row.cos, row.sin));
             const Scaling s = dynamic_scaling(range, dtype, f.dtype, f.shift != nullptr);
             store_factor(operand.factor, index, f.dtype, s.factor);
             if (f.shift) store_factor(operand.shift, index, f.dtype, s.shift);
@@ -322,7 +323,7 @@ FA_COLD void store_dims(const AppendParams& x, const AppendOperand& operand, con
         const float shift = f.shift ? load_factor(operand.shift, index, f.dtype) : 0.f;
         FA_UNROLL_BY(1)
         for (int64_t c = first; c < next; c++) {
-            float value = new_element(x, operand, row.from, c, row.cos, row.sin);
+            float value = new_element(params, operand, row.from, c, row.cos, row.sin);
             if (f.factor) value = (value - shift) / factor;
             if (!nibbles) store_element(operand.to, row.to + c, dtype, value);
             else if (c % 2 == 0) low = f32_to_nibble(value, dtype);
@@ -331,46 +332,47 @@ FA_COLD void store_dims(const AppendParams& x, const AppendOperand& operand, con
     }
 }
 
-FA_COLD void store_block(const AppendParams& x, const AppendOperand& operand, const ScaledRow& row, int64_t n) {
+FA_COLD void store_block(const AppendParams& params, const AppendOperand& operand, const ScaledRow& row, int64_t n) {
     float values[kBlockDims];
     FA_UNROLL_BY(1)
-    for (int i = 0; i < kBlockDims; i++) values[i] = new_element(x, operand, row.from, n * kBlockDims + i, row.cos, row.sin);
+    for (int i = 0; i < kBlockDims; i++) values[i] = new_element(params, operand, row.from, n * kBlockDims + i, row.cos, row.sin);
     quantise_block(values, block_format(operand.to_dtype), static_cast<uint8_t*>(operand.to) + (row.to + n) * type_bytes(operand.to_dtype));
 }
 
 // Rows that become blocks, bytes of two values, or values by factors of parts: each lane has some of these to itself.
-FA_COLD void store_scaled(const AppendParams& x, const AppendRow& row) {
+FA_COLD void store_scaled(const AppendParams& params, const AppendRow& row) {
     rt::wait_for_predecessor();
-    const AppendOperand& operand = row.is_v ? x.v : x.k;
-    if (row.b >= x.batch || row.h >= operand.heads) return;
-    const NewRow source = new_row_of(x, row.b, row.t);
+    const AppendOperand& operand = row.is_v ? params.v : params.k;
+    if (row.b >= params.batch || row.h >= operand.heads) return;
+    const NewRow source = new_row_of(params, row.b, row.t);
     if (!source.valid) return;
-    const CacheRow at = cache_row_of(x, key_source_of(x, row.b, row.t, source.row));
-    const int64_t position = at.key - (x.leftpad ? x.leftpad[row.b] : 0);
-    if (!at.valid || (x.cos && (position < 0 || position >= x.max_position))) return;
+    const CacheRow at = cache_row_of(params, key_source_of(params, row.b, row.t, source.row));
+    const int64_t position = at.key - (params.leftpad ? params.leftpad[row.b] : 0);
+    if (!at.valid || (params.cos && (position < 0 || position >= params.max_position))) return;
     const Factors& f = operand.rows.factors;
     const ScaledRow to{operand.from_strides.index(row.b, source.row, row.h), operand.to_strides.index(at.outer, at.row, row.h),
-                       f.factor ? factor_index(f, at.outer, at.row, row.h) : 0, x.cos + position * x.pairs, x.sin + position * x.pairs};
+                       f.factor ? factor_index(f, at.outer, at.row, row.h) : 0, params.cos + position * params.pairs,
+                       params.sin + position * params.pairs};
     const int64_t dims = operand.rows.dims;
     const bool blocks = is_block_type(operand.to_dtype), odd = is_nibble_type(operand.to_dtype) && f.factor && f.block[1] % 2 != 0;
     const int64_t part = odd ? dims : f.factor ? f.block[1] : kBlockDims;
     for (int64_t n = rt::thread() % kTeam; n * part < dims; n += kTeam)
-        if (blocks) store_block(x, operand, to, n);
-        else store_dims(x, operand, to, n * part, min_of((n + 1) * part, dims));
+        if (blocks) store_block(params, operand, to, n);
+        else store_dims(params, operand, to, n * part, min_of((n + 1) * part, dims));
     const int64_t tail = operand.rows.tail_strides.index(at.outer, at.row, row.h);
     for (int64_t c = dims + rt::thread() % kTeam; c < operand.steps.dim; c += kTeam)
-        store_element(operand.tail, tail + c - dims, operand.rows.tail_dtype, new_element(x, operand, to.from, c, to.cos, to.sin));
+        store_element(operand.tail, tail + c - dims, operand.rows.tail_dtype, new_element(params, operand, to.from, c, to.cos, to.sin));
 }
 
 // A team for each token, head, and k or v. It is launched early, so that indices are computed when the kernel before it ends.
-FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) append_rows(FA_PARAM AppendParams x) {
+FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) append_rows(FA_PARAM AppendParams params) {
     rt::release_successor();
-    rt::fetch_parameters(x);
-    const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / x.heads;
-    const AppendRow row{line / 2 / x.seqlen_new, line / 2 % x.seqlen_new, team % x.heads, (line & 1) != 0};
-    if (x.copies) copy_row(x, row);
-    else if ((row.is_v ? x.v : x.k).scaled) store_scaled(x, row);
-    else convert_row(x, row);
+    rt::fetch_parameters(params);
+    const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / params.heads;
+    const AppendRow row{line / 2 / params.seqlen_new, line / 2 % params.seqlen_new, team % params.heads, (line & 1) != 0};
+    if (params.copies) copy_row(params, row);
+    else if ((row.is_v ? params.v : params.k).scaled) store_scaled(params, row);
+    else convert_row(params, row);
 }
 
 }  // namespace gpu

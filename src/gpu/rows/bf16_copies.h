@@ -66,32 +66,32 @@ FA_DEVICE void scale_eight(const Factors& f, int64_t index, uint32_t first, floa
     }
 }
 
-FA_DEVICE void copy_part(const Bf16Copy& x, uint32_t part) {
-    const uint32_t line = part / x.parts, in_row = part % x.parts, position = line / x.heads;
-    const uint32_t row = position % x.rows, sequence = position / x.rows;
-    if (part >= x.total || (x.seqused && int64_t(row) >= x.seqused[sequence])) return;
-    const int64_t at = x.strides.index(sequence, row, line % x.heads);
-    uint16_t* const to = x.to + int64_t(line) * x.dim;
+FA_DEVICE void copy_part(const Bf16Copy& copy, uint32_t part) {
+    const uint32_t line = part / copy.parts, in_row = part % copy.parts, position = line / copy.heads;
+    const uint32_t row = position % copy.rows, sequence = position / copy.rows;
+    if (part >= copy.total || (copy.seqused && int64_t(row) >= copy.seqused[sequence])) return;
+    const int64_t at = copy.strides.index(sequence, row, line % copy.heads);
+    uint16_t* const to = copy.to + int64_t(line) * copy.dim;
     float value[16];
-    if (is_block_type(x.dtype)) {
+    if (is_block_type(copy.dtype)) {
         const int first = int(in_row % 2 * 8);
-        const char* const block = static_cast<const char*>(x.from) + (at + in_row / 2) * type_bytes(x.dtype);
-        load_block_part(reinterpret_cast<const uint16_t*>(block), block_format(x.dtype), first, value);
+        const char* const block = static_cast<const char*>(copy.from) + (at + in_row / 2) * type_bytes(copy.dtype);
+        load_block_part(reinterpret_cast<const uint16_t*>(block), block_format(copy.dtype), first, value);
         store_eight(to + in_row / 2 * kBlockDims + first, value);
         store_eight(to + in_row / 2 * kBlockDims + first + 16, value + 8);
     } else {
         const uint32_t first = in_row * 8;
-        FA_UNROLL_FOR (int e = 0; e < 8; e++) value[e] = load_dim(x.from, at, first + e, x.dtype);
-        if (x.factors.factor) scale_eight(x.factors, factor_index(x.factors, sequence, row, line % x.heads), first, value);
+        FA_UNROLL_FOR (int e = 0; e < 8; e++) value[e] = load_dim(copy.from, at, first + e, copy.dtype);
+        if (copy.factors.factor) scale_eight(copy.factors, factor_index(copy.factors, sequence, row, line % copy.heads), first, value);
         store_eight(to + in_row * 8, value);
     }
 }
 
-FA_KERNEL void FA_BOUNDS(kCopyThreads, 1) copy_as_bf16(FA_PARAM Bf16Copies x) {
+FA_KERNEL void FA_BOUNDS(kCopyThreads, 1) copy_as_bf16(FA_PARAM Bf16Copies copies) {
     int64_t block = rt::block();
     int i = 0;
-    while (i < 2 && block >= x.tensor[i].blocks()) block -= x.tensor[i++].blocks();
-    copy_part(x.tensor[i], uint32_t(block) * kCopyThreads + uint32_t(rt::thread()));
+    while (i < 2 && block >= copies.tensor[i].blocks()) block -= copies.tensor[i++].blocks();
+    copy_part(copies.tensor[i], uint32_t(block) * kCopyThreads + uint32_t(rt::thread()));
 }
 
 }  // namespace gpu

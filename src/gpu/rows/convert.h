@@ -110,12 +110,12 @@ FA_DEVICE void convert_words(const Move& m, int64_t first) {
     }
 }
 
-FA_KERNEL void FA_BOUNDS(kConvertThreads, 1) convert_tensors(FA_PARAM ConvertParams x) {
+FA_KERNEL void FA_BOUNDS(kConvertThreads, 1) convert_tensors(FA_PARAM ConvertParams params) {
     const int64_t block = rt::block();
     int i = 0;
-    while (i + 1 < x.count && block >= x.end[i]) i++;
-    const Move& m = x.move[i];
-    const int64_t first = (block - (i > 0 ? x.end[i - 1] : 0)) * kConvertBlock + rt::thread();
+    while (i + 1 < params.count && block >= params.end[i]) i++;
+    const Move& m = params.move[i];
+    const int64_t first = (block - (i > 0 ? params.end[i - 1] : 0)) * kConvertBlock + rt::thread();
     if (m.copy_bytes == 16) copy_words<Word16>(m, first);
     else if (m.copy_bytes == 8) copy_words<uint64_t>(m, first);
     else if (m.copy_bytes == 4) copy_words<uint32_t>(m, first);

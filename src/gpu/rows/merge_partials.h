@@ -25,63 +25,64 @@ struct MergeParams {
 
 inline MergeParams merge_params(const Problem& p, const fa_merge_args_t& a) {
     const bool packed = p.packed_q();
-    MergeParams x{};
-    x.spans = query_spans(p, a.cu_seqlens_q, a.seqused_q);
-    x.heads = p.d.heads_q;
-    x.dim = p.d.dim_v;
-    x.parts = a.parts;
-    x.o_parts = a.o_parts;
-    x.lse_parts = a.lse_parts;
-    x.o = a.o;
-    x.lse = a.lse;
-    x.sinks = p.has(FA_OPERAND_SINKS) ? a.sinks : nullptr;
-    x.o_scale = p.has(FA_OPERAND_O_SCALE) ? a.o_scale : nullptr;
-    x.o_strides = row_strides(p.d.o_stride, packed);
-    x.o_parts_strides = row_strides(a.o_parts_stride + 1, packed);
-    x.lse_strides = lse_strides(p.d.lse_stride, packed);
-    x.lse_parts_strides = lse_strides(a.lse_parts_stride + 1, packed);
-    x.o_part = a.o_parts_stride[0];
-    x.lse_part = a.lse_parts_stride[0];
-    x.o_dtype = p.d.o_dtype;
-    x.accumulate = (a.flags & FA_MERGE_ACCUMULATE) != 0;
-    return x;
+    MergeParams params{};
+    params.spans = query_spans(p, a.cu_seqlens_q, a.seqused_q);
+    params.heads = p.d.heads_q;
+    params.dim = p.d.dim_v;
+    params.parts = a.parts;
+    params.o_parts = a.o_parts;
+    params.lse_parts = a.lse_parts;
+    params.o = a.o;
+    params.lse = a.lse;
+    params.sinks = p.has(FA_OPERAND_SINKS) ? a.sinks : nullptr;
+    params.o_scale = p.has(FA_OPERAND_O_SCALE) ? a.o_scale : nullptr;
+    params.o_strides = row_strides(p.d.o_stride, packed);
+    params.o_parts_strides = row_strides(a.o_parts_stride + 1, packed);
+    params.lse_strides = lse_strides(p.d.lse_stride, packed);
+    params.lse_parts_strides = lse_strides(a.lse_parts_stride + 1, packed);
+    params.o_part = a.o_parts_stride[0];
+    params.lse_part = a.lse_parts_stride[0];
+    params.o_dtype = p.d.o_dtype;
+    params.accumulate = (a.flags & FA_MERGE_ACCUMULATE) != 0;
+    return params;
 }
 
-FA_KERNEL void FA_BOUNDS(kRowThreads, 1) merge_rows(FA_PARAM MergeParams x) {
-    rt::fetch_parameters(x);
+FA_KERNEL void FA_BOUNDS(kRowThreads, 1) merge_rows(FA_PARAM MergeParams params) {
+    rt::fetch_parameters(params);
     rt::wait_for_predecessor();
     rt::release_successor();
-    const int64_t line = rt::block() / x.spans.seqlen, i = rt::block() % x.spans.seqlen, h = line % x.heads, b = line / x.heads;
-    const Span span = bounded_span_of(x.spans, b);
-    if (i >= span.length && x.spans.packed()) return;  // gaps of a packed tensor are not ours
-    const int64_t row = span.begin + i, parts = i < span.length ? x.parts : 0;
-    const int64_t o_at = x.o_strides.index(b, row, h);
-    const float* const o_part = x.o_parts + x.o_parts_strides.index(b, row, h);
-    const float* const lse_part = x.lse_parts + x.lse_parts_strides.index(b, row, h);
-    float* const lse = x.lse ? x.lse + x.lse_strides.index(b, row, h) : nullptr;
-    const bool accumulate = x.accumulate && i < span.length;
+    const int64_t line = rt::block() / params.spans.seqlen, i = rt::block() % params.spans.seqlen, h = line % params.heads,
+                  b = line / params.heads;
+    const Span span = bounded_span_of(params.spans, b);
+    if (i >= span.length && params.spans.packed()) return;  // gaps of a packed tensor are not ours
+    const int64_t row = span.begin + i, parts = i < span.length ? params.parts : 0;
+    const int64_t o_at = params.o_strides.index(b, row, h);
+    const float* const o_part = params.o_parts + params.o_parts_strides.index(b, row, h);
+    const float* const lse_part = params.lse_parts + params.lse_parts_strides.index(b, row, h);
+    float* const lse = params.lse ? params.lse + params.lse_strides.index(b, row, h) : nullptr;
+    const bool accumulate = params.accumulate && i < span.length;
     const float before = accumulate ? *lse : kNegInf;
     rt::barrier();  // every thread has read the LSE that one of them will replace
-    for (int64_t c = rt::thread(); c < x.dim; c += kRowThreads) {
+    for (int64_t c = rt::thread(); c < params.dim; c += kRowThreads) {
         RowState state = from_lse(before);
         // Several parts at the type's limit must not overflow before they are averaged, either.
-        float sum = state.l == 0.f ? 0.f : static_cast<const float*>(x.o)[o_at + c] * kHeadroomUnit;
+        float sum = state.l == 0.f ? 0.f : static_cast<const float*>(params.o)[o_at + c] * kHeadroomUnit;
         for (int64_t part = 0; part < parts; part++) {
-            const RowState s = from_lse(lse_part[part * x.lse_part]);
+            const RowState s = from_lse(lse_part[part * params.lse_part]);
             if (s.l == 0.f) continue;
             const Merged f = merge(state, s);
             state = f.state;
-            sum = sum * f.scale_a + o_part[part * x.o_part + c] * (f.scale_b * kHeadroomUnit);
+            sum = sum * f.scale_a + o_part[part * params.o_part + c] * (f.scale_b * kHeadroomUnit);
         }
-        if (x.sinks && i < span.length) {
-            const Merged f = merge(state, sink_state(x.sinks[h]));
+        if (params.sinks && i < span.length) {
+            const Merged f = merge(state, sink_state(params.sinks[h]));
             state = f.state;
             sum *= f.scale_a;
         }
         float average = sum * (normaliser(state) * kHeadroomFactor);
         if (isinf(average) && isfinite(sum)) average = copysignf(FLT_MAX, average);  // an average of finite values is finite
-        if (x.o_scale) average *= x.o_scale[0];
-        store_element(x.o, o_at + c, x.o_dtype, average);
+        if (params.o_scale) average *= params.o_scale[0];
+        store_element(params.o, o_at + c, params.o_dtype, average);
         if (c == 0 && lse) *lse = log_sum_exp(state);
     }
 }

@@ -34,19 +34,19 @@ FA_DEVICE RowState merge_parts(MergeShared& s, int count) {
     return all;
 }
 // Merges the splits where rows are many: a team of 32 threads for each row, split after split.
-FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_rows(FA_PARAM SplitMergeParams x) {
-    const int64_t all = x.batch * x.kv_heads * x.rows, dim = x.dim_v;
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_rows(FA_PARAM SplitMergeParams params) {
+    const int64_t all = params.batch * params.kv_heads * params.rows, dim = params.dim_v;
     const int64_t index = rt::block() * kMergeWarps + rt::thread() / 32;
     const int lane = rt::thread() % 32;
     rt::release_successor();
     rt::wait_for_predecessor();
     const int64_t at_most = min_of(index, all - 1);  // a team beyond the last row takes part in shuffles
-    const uint32_t r = uint32_t(at_most) % uint32_t(x.rows), head_index = uint32_t(at_most) / uint32_t(x.rows);
-    const int64_t kv_head = head_index % uint32_t(x.kv_heads), batch = head_index / uint32_t(x.kv_heads);
-    const int64_t row = r / uint32_t(x.group), head = kv_head * x.group + r % uint32_t(x.group);
-    const Sequence seq = bounded_sequence(x.sequences, batch);
-    const int64_t splits = row < seq.q_len ? split_count(seq.k_len, x.num_splits, x.split_size) : 0;
-    const RowState* const states = x.state + at_most;
+    const uint32_t r = uint32_t(at_most) % uint32_t(params.rows), head_index = uint32_t(at_most) / uint32_t(params.rows);
+    const int64_t kv_head = head_index % uint32_t(params.kv_heads), batch = head_index / uint32_t(params.kv_heads);
+    const int64_t row = r / uint32_t(params.group), head = kv_head * params.group + r % uint32_t(params.group);
+    const Sequence seq = bounded_sequence(params.sequences, batch);
+    const int64_t splits = row < seq.q_len ? split_count(seq.k_len, params.num_splits, params.split_size) : 0;
+    const RowState* const states = params.state + at_most;
     RowState state = empty_row();
     for (int64_t i = lane; i < splits; i += 32) state.m = max_fn(state.m, states[i * all].m);
     FA_UNROLL_FOR (int mask = 16; mask > 0; mask /= 2) state.m = max_fn(state.m, rt::shuffle_xor32(state.m, mask));
@@ -54,38 +54,38 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_rows(FA_PARAM SplitMergeP
     for (int64_t i = lane; i < splits; i += 32) state.l += states[i * all].l * factor(states[i * all]);
     FA_UNROLL_FOR (int mask = 16; mask > 0; mask /= 2) state.l += rt::shuffle_xor32(state.l, mask);
     if (splits == 0 || index >= all) return;
-    const RowOutput f = finalize_row(x, seq, batch, head, row, state, lane == 0);
-    const int64_t at = query_index(x.o_strides, seq, batch, row, head);
+    const RowOutput f = finalize_row(params, seq, batch, head, row, state, lane == 0);
+    const int64_t at = query_index(params.o_strides, seq, batch, row, head);
     for (int64_t column = 4 * lane; column < dim; column += 4 * 32) {
         float sum[4] = {};
         FA_UNROLL_BY(4)
         for (int64_t i = 0; i < splits; i++) {
             float part[4];
-            load_columns(x.partial_o + (i * all + at_most) * dim + column, dim - column, dim % 4 == 0, part);
+            load_columns(params.partial_o + (i * all + at_most) * dim + column, dim - column, dim % 4 == 0, part);
             const float scale = factor(states[i * all]);
             FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] += part[e] * scale;
         }
         for (int e = 0; e < 4 && column + e < dim; e++)
-            store_element_cold(x.o, at + column + e, x.o_dtype, output_value(x, sum[e], f.factor));
+            store_element_cold(params.o, at + column + e, params.o_dtype, output_value(params, sum[e], f.factor));
     }
 }
 
 // The same where rows are few: see merge_parts. The kernel's blocks wait on the device for those that make the splits. Meanwhile
 // they run the whole code once with no split: this loads their instructions, which would be waited for later.
 template <int columns>
-FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM SplitMergeParams x) {
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM SplitMergeParams params) {
     constexpr int across = columns / 4, teams = kMergeThreads / across;
     rt::release_successor();
-    rt::fetch_parameters(x);
-    const uint32_t rows = uint32_t(x.rows), heads = uint32_t(x.kv_heads), group = uint32_t(x.group);
-    const int64_t all = x.batch * x.kv_heads * x.rows;
+    rt::fetch_parameters(params);
+    const uint32_t rows = uint32_t(params.rows), heads = uint32_t(params.kv_heads), group = uint32_t(params.group);
+    const int64_t all = params.batch * params.kv_heads * params.rows;
     const uint32_t index = uint32_t(rt::block()) % uint32_t(all);
     const uint32_t r = index % rows, kv_head = index / rows % heads, batch = index / rows / heads;
-    const int64_t dim = x.dim_v, column0 = uint32_t(rt::block()) / uint32_t(all) * uint32_t(columns);
+    const int64_t dim = params.dim_v, column0 = uint32_t(rt::block()) / uint32_t(all) * uint32_t(columns);
     const int64_t row = r / group, head = kv_head * group + r % group;
-    const Sequence seq = bounded_sequence(x.sequences, batch);
-    const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
-    const int64_t at = query_index(x.o_strides, seq, batch, row, head) + column0;
+    const Sequence seq = bounded_sequence(params.sequences, batch);
+    const int64_t splits = split_count(seq.k_len, params.num_splits, params.split_size);
+    const int64_t at = query_index(params.o_strides, seq, batch, row, head) + column0;
     MergeShared& s = *reinterpret_cast<MergeShared*>(rt::shared_memory());
     const int thread = rt::thread(), team = thread / across, column = thread % across * 4;
     if (row >= seq.q_len) return rt::wait_for_predecessor();  // the grid must not end before that one
@@ -97,13 +97,13 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM SplitMergeParam
         float total = 0.f;  // of column0 + thread
         for (int64_t first = 0; first < splits; first += kMergeThreads) {
             const int count = dry_run ? 0 : int(min_of(splits - first, kMergeThreads));
-            const float* const parts = x.partial_o + (first * all + index) * dim + column0 + column;
+            const float* const parts = params.partial_o + (first * all + index) * dim + column0 + column;
             float part[kPrefetchParts][4], sum[4] = {};
             const auto load = [&](int i, float* to) {
                 if (i < count) load_columns(parts + i * all * dim, dim - column0 - column, dim % 4 == 0, to);
             };
             FA_UNROLL_FOR (int n = 0; n < kPrefetchParts; n++) load(team + n * teams, part[n]);
-            if (thread < count) s.part[thread] = x.state[(first + thread) * all + index];
+            if (thread < count) s.part[thread] = params.state[(first + thread) * all + index];
             rt::barrier();
             const RowState these = merge_parts(s, count);
             rt::barrier();
@@ -127,33 +127,35 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM SplitMergeParam
             state = f.state;
         }
         if (thread >= columns) continue;
-        const RowOutput f = finalize_row(x, seq, batch, head, row, state, column0 + thread == 0 && !dry_run);
-        if (column0 + thread < dim && !dry_run) store_element_cold(x.o, at + thread, x.o_dtype, output_value(x, total, f.factor));
+        const RowOutput f = finalize_row(params, seq, batch, head, row, state, column0 + thread == 0 && !dry_run);
+        if (column0 + thread < dim && !dry_run)
+            store_element_cold(params.o, at + thread, params.o_dtype, output_value(params, total, f.factor));
     }
 }
 
-rt::Status launch_merge(int32_t columns, rt::Stream stream, const SplitMergeParams& x) {
-    const int64_t rows = x.batch * x.kv_heads * x.rows;
-    if (columns == 0) return rt::launch_after(merge_split_rows, ceil_div(rows, kMergeWarps), kMergeThreads, 0, stream, x);
+rt::Status launch_merge(int32_t columns, rt::Stream stream, const SplitMergeParams& params) {
+    const int64_t rows = params.batch * params.kv_heads * params.rows;
+    if (columns == 0) return rt::launch_after(merge_split_rows, ceil_div(rows, kMergeWarps), kMergeThreads, 0, stream, params);
     const auto kernel = columns == kMinMergeColumns ? merge_splits<kMinMergeColumns> : merge_splits<kMaxMergeColumns>;
-    return rt::launch_after(kernel, rows * max_of(ceil_div(x.dim_v, columns), 1), kMergeThreads, sizeof(MergeShared), stream, x);
+    return rt::launch_after(kernel, rows * max_of(ceil_div(params.dim_v, columns), 1), kMergeThreads, sizeof(MergeShared), stream, params);
 }
 
-FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_states(FA_PARAM SplitMergeParams x) {
-    const int64_t index = rt::block() * kMergeThreads + rt::thread(), all = x.batch * x.kv_heads * x.rows;
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_states(FA_PARAM SplitMergeParams params) {
+    const int64_t index = rt::block() * kMergeThreads + rt::thread(), all = params.batch * params.kv_heads * params.rows;
     if (index >= all) return;
-    const int64_t r = index % x.rows, kv_head = index / x.rows % x.kv_heads, batch = index / x.rows / x.kv_heads;
-    const Sequence seq = bounded_sequence(x.sequences, batch);
-    if (r / x.group >= seq.q_len) return;
-    RowState state = x.state[index];
-    const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
-    for (int64_t split = 1; split < splits; split++) state = merge(state, x.state[split * all + index]).state;
-    x.state[index] = finalize_row_cold(x, seq, batch, kv_head * x.group + r % x.group, r / x.group, state, false).state;
+    const int64_t r = index % params.rows, kv_head = index / params.rows % params.kv_heads, batch = index / params.rows / params.kv_heads;
+    const Sequence seq = bounded_sequence(params.sequences, batch);
+    if (r / params.group >= seq.q_len) return;
+    RowState state = params.state[index];
+    const int64_t splits = split_count(seq.k_len, params.num_splits, params.split_size);
+    for (int64_t split = 1; split < splits; split++) state = merge(state, params.state[split * all + index]).state;
+    params.state[index] =
+        finalize_row_cold(params, seq, batch, kv_head * params.group + r % params.group, r / params.group, state, false).state;
 }
 
-rt::Status launch_state_merge(rt::Stream stream, const SplitMergeParams& x) {
-    const int64_t rows = x.batch * x.kv_heads * x.rows;
-    return rt::launch(merge_split_states, ceil_div(rows, kMergeThreads), kMergeThreads, 0, stream, x);
+rt::Status launch_state_merge(rt::Stream stream, const SplitMergeParams& params) {
+    const int64_t rows = params.batch * params.kv_heads * params.rows;
+    return rt::launch(merge_split_states, ceil_div(rows, kMergeThreads), kMergeThreads, 0, stream, params);
 }
 
 }  // namespace gpu

@@ -162,46 +162,46 @@ struct RotaryParams {
 };
 
 inline RotaryParams rotary_params(const Problem& p, const fa_rotary_args_t& a) {
-    RotaryParams x{};
-    x.spans = query_spans(p, a.cu_seqlens, a.seqused);
-    x.batch = p.d.batch;
-    x.heads = p.d.heads_q;
-    x.x = a.x;
-    x.out = a.out;
-    x.x_strides = row_strides(p.d.q_stride, p.packed_q());
-    x.out_strides = row_strides(a.out_stride, p.packed_q());
-    x.cos = a.cos;
-    x.sin = a.sin;
-    x.max_position = a.max_position;
-    x.pairs = a.rotary_dim / 2;
-    x.positions = a.positions;
-    x.positions_stride = p.packed_q() ? 0 : p.d.seqlen_q;
-    x.position_offset = a.position_offset;
-    x.steps = {int(p.d.dim_qk), int(a.rotary_begin), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
-    x.dtype = p.d.q_dtype;
-    return x;
+    RotaryParams params{};
+    params.spans = query_spans(p, a.cu_seqlens, a.seqused);
+    params.batch = p.d.batch;
+    params.heads = p.d.heads_q;
+    params.x = a.x;
+    params.out = a.out;
+    params.x_strides = row_strides(p.d.q_stride, p.packed_q());
+    params.out_strides = row_strides(a.out_stride, p.packed_q());
+    params.cos = a.cos;
+    params.sin = a.sin;
+    params.max_position = a.max_position;
+    params.pairs = a.rotary_dim / 2;
+    params.positions = a.positions;
+    params.positions_stride = p.packed_q() ? 0 : p.d.seqlen_q;
+    params.position_offset = a.position_offset;
+    params.steps = {int(p.d.dim_qk), int(a.rotary_begin), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+    params.dtype = p.d.q_dtype;
+    return params;
 }
 
-FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) rotate_rows(FA_PARAM RotaryParams x) {
-    rt::fetch_parameters(x);
+FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) rotate_rows(FA_PARAM RotaryParams params) {
+    rt::fetch_parameters(params);
     rt::wait_for_predecessor();
     rt::release_successor();
-    const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / x.heads, h = team % x.heads;
-    const int64_t b = line / x.spans.seqlen, i = line % x.spans.seqlen;
-    if (b >= x.batch) return;
-    const Span span = bounded_span_of(x.spans, b);
+    const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / params.heads, h = team % params.heads;
+    const int64_t b = line / params.spans.seqlen, i = line % params.spans.seqlen;
+    if (b >= params.batch) return;
+    const Span span = bounded_span_of(params.spans, b);
     if (i >= span.length) return;
-    const int64_t row = span.begin + i, from = x.x_strides.index(b, row, h), to = x.out_strides.index(b, row, h);
-    int64_t position = i + (x.position_offset ? x.position_offset[b] : 0);
-    if (x.positions) position = x.positions[b * x.positions_stride + row];
-    position = clamp(position, 0, x.max_position - 1);
-    const float *const cos = x.cos + position * x.pairs, *const sin = x.sin + position * x.pairs;
-    for (int n = rt::thread() % kTeam; n < x.steps.count(); n += kTeam) {
-        const Step s = step_of(x.steps, n);
+    const int64_t row = span.begin + i, from = params.x_strides.index(b, row, h), to = params.out_strides.index(b, row, h);
+    int64_t position = i + (params.position_offset ? params.position_offset[b] : 0);
+    if (params.positions) position = params.positions[b * params.positions_stride + row];
+    position = clamp(position, 0, params.max_position - 1);
+    const float *const cos = params.cos + position * params.pairs, *const sin = params.sin + position * params.pairs;
+    for (int n = rt::thread() % kTeam; n < params.steps.count(); n += kTeam) {
+        const Step s = step_of(params.steps, n);
         float own[kVec8], partner[kVec8];
-        rotate_step(load_step(x.x, from, x.dtype, s), x.dtype, s, cos, sin, own, partner);
-        store_vec8(x.out, to + s.at, x.dtype, s.n, own);
-        if (s.partner) store_vec8(x.out, to + s.partner, x.dtype, s.n, partner);
+        rotate_step(load_step(params.x, from, params.dtype, s), params.dtype, s, cos, sin, own, partner);
+        store_vec8(params.out, to + s.at, params.dtype, s.n, own);
+        if (s.partner) store_vec8(params.out, to + s.partner, params.dtype, s.n, partner);
     }
 }
 
