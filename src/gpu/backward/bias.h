@@ -12,29 +12,30 @@ struct BiasBlocks {
     int64_t count[4];
     int64_t all() const { return count[0] * count[1] * count[2] * count[3]; }
 };
-FA_FN BiasBlocks bias_blocks(const SimtBackwardParams& x) {
-    const int64_t *s = x.dbias_stride, rows = x.sequences.q.seqlen, keys = x.sequences.seqlen_k;
-    if (x.batch == 0 || x.heads_q == 0 || rows == 0 || keys == 0) return {{0, 0, 0, 0}};
-    return {{s[0] ? x.bias_period[0] : 1, s[1] ? x.bias_period[1] : 1, s[2] ? ceil_div(rows, kTile) : 1, s[3] ? ceil_div(keys, kTile) : 1}};
+FA_FN BiasBlocks bias_blocks(const SimtBackwardParams& params) {
+    const int64_t *s = params.dbias_stride, rows = params.sequences.q.seqlen, keys = params.sequences.seqlen_k;
+    if (params.batch == 0 || params.heads_q == 0 || rows == 0 || keys == 0) return {{0, 0, 0, 0}};
+    return {{s[0] ? params.bias_period[0] : 1, s[1] ? params.bias_period[1] : 1, s[2] ? ceil_div(rows, kTile) : 1,
+             s[3] ? ceil_div(keys, kTile) : 1}};
 }
 
-FA_DEVICE void add_bias_tiles(const SimtBackwardParams& x, int64_t batch, int64_t head, const int64_t begin[4], const int64_t end[4],
+FA_DEVICE void add_bias_tiles(const SimtBackwardParams& params, int64_t batch, int64_t head, const int64_t begin[4], const int64_t end[4],
                               float sum[4][4]) {
     const BackwardTile& t = *backward_shared().tile;
     rt::barrier();  // behind the last use of another sequence
-    if (rt::thread() == 0) init_sequence(x, batch);
+    if (rt::thread() == 0) init_sequence(params, batch);
     rt::barrier();
-    const float scale = x.bias_scale ? x.bias_scale[head] : 1.f;
+    const float scale = params.bias_scale ? params.bias_scale[head] : 1.f;
     const int64_t row_end = min_of(end[2] * kTile, t.seq.q_len), key_end = min_of(end[3] * kTile, t.seq.k_len);
     for (int64_t row0 = begin[2] * kTile; row0 < row_end; row0 += kTile)
         for (int64_t key0 = begin[3] * kTile; key0 < key_end; key0 += kTile) {
-            if (!x.sets.lists.words && tile_class(t.rule, row0, kTile, key0, kTile, t.seq.k_len) == TileClass::empty) continue;
+            if (!params.sets.lists.words && tile_class(t.rule, row0, kTile, key0, kTile, t.seq.k_len) == TileClass::empty) continue;
             rt::barrier();  // behind the last use of another tile
-            init_rows(x, head, row0);
-            locate_keys(x, head / x.group, key0);
+            init_rows(params, head, row0);
+            locate_keys(params, head / params.group, key0);
             rt::barrier();
-            if (!find_visible(x)) continue;
-            compute_p_ds<true>(x, true, false);
+            if (!find_visible(params)) continue;
+            compute_p_ds<true>(params, true, false);
             // Elements of rows and keys that this sequence lacks are other sequences', in whose sums its NaN must not show.
             FA_UNROLL_FOR (int r = 0; r < 4; r++)
                 FA_UNROLL_FOR (int n = 0; n < 4; n++) {
@@ -45,11 +46,12 @@ FA_DEVICE void add_bias_tiles(const SimtBackwardParams& x, int64_t batch, int64_
         }
 }
 
-FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM SimtBackwardParams x) {
-    rt::fetch_parameters(x);
-    const int64_t* const stride = x.dbias_stride;
-    const BiasBlocks blocks = bias_blocks(x);
-    const int64_t extent[4] = {x.batch, x.heads_q, ceil_div(x.sequences.q.seqlen, kTile), ceil_div(x.sequences.seqlen_k, kTile)};
+FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM SimtBackwardParams params) {
+    rt::fetch_parameters(params);
+    const int64_t* const stride = params.dbias_stride;
+    const BiasBlocks blocks = bias_blocks(params);
+    const int64_t extent[4] = {params.batch, params.heads_q, ceil_div(params.sequences.q.seqlen, kTile),
+                               ceil_div(params.sequences.seqlen_k, kTile)};
     int64_t begin[4], end[4], item = rt::block();
     for (int i = 3; i >= 0; i--) {
         begin[i] = stride[i] ? item % blocks.count[i] : 0;
@@ -59,8 +61,8 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM SimtBackwardParams x) {
     float sum[4][4];
     FA_UNROLL_FOR (int r = 0; r < 4; r++)
         FA_UNROLL_FOR (int n = 0; n < 4; n++) sum[r][n] = 0.f;
-    for (int64_t batch = begin[0]; batch < x.batch; batch += blocks.count[0])
-        for (int64_t head = begin[1]; head < x.heads_q; head += blocks.count[1]) add_bias_tiles(x, batch, head, begin, end, sum);
+    for (int64_t batch = begin[0]; batch < params.batch; batch += blocks.count[0])
+        for (int64_t head = begin[1]; head < params.heads_q; head += blocks.count[1]) add_bias_tiles(params, batch, head, begin, end, sum);
 
     float* const tile = backward_shared().ds;
     const int thread = rt::thread();
@@ -74,13 +76,13 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM SimtBackwardParams x) {
         for (int j = 1; j < kTile; j++) tile[thread * kRowStride] += tile[thread * kRowStride + j];
     // No barrier: such a sum is written out by the thread that made it.
     const int64_t row0 = begin[2] * kTile, key0 = begin[3] * kTile;
-    const int rows = stride[2] ? int(min_of(x.sequences.q.seqlen - row0, kTile)) : 1,
-              keys = stride[3] ? int(min_of(x.sequences.seqlen_k - key0, kTile)) : 1;
-    float* const to = x.dbias + begin[0] * stride[0] + begin[1] * stride[1];
+    const int rows = stride[2] ? int(min_of(params.sequences.q.seqlen - row0, kTile)) : 1,
+              keys = stride[3] ? int(min_of(params.sequences.seqlen_k - key0, kTile)) : 1;
+    float* const to = params.dbias + begin[0] * stride[0] + begin[1] * stride[1];
     for (int i = thread; i < rows * keys; i += kThreads) {
         float* const element = to + (row0 + i / keys) * stride[2] + (key0 + i % keys) * stride[3];
         const float value = tile[i / keys * kRowStride + i % keys];
-        *element = x.accumulate ? *element + value : value;
+        *element = params.accumulate ? *element + value : value;
     }
 }
 

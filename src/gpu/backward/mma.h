@@ -128,14 +128,14 @@ struct MmaBackward {
         bool full;
     };
     // Adds a tile's part to its rows' dq, in global memory: rows beyond a sequence's, and columns beyond a head's, have room there.
-    FA_MEMBER static void add_dq(const MmaBackwardParams& x, const Part& part, int buffer, float factor) {
+    FA_MEMBER static void add_dq(const MmaBackwardParams& params, const Part& part, int buffer, float factor) {
         const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / Mma::kLanes), row0 = warp % M::kDqWarps * M::kDqRows,
                   step0 = warp / M::kDqWarps * M::kDqSteps;
         const auto rows =
             Mma::advance(Mma::template transposed_ptr<M::kProbRowBytes>(M::ds_tile(buffer), rt::opaque(0), lane_anew()), row0 / kTile);
         const auto keys = Mma::advance(Mma::template v_ptr<M::kRowBytes, M::own>(M::owned(0), rt::opaque(0), lane_anew()), step0);
-        const int64_t row = M::shared().tile.row0 + part.head * x.padded_rows + part.stream0;
-        float* const to = x.dq_acc + dq_acc_index(row + row0, 16 * step0, M::columns) + rt::opaque(rt::thread()) % 32 * 4;
+        const int64_t row = M::shared().tile.row0 + part.head * params.padded_rows + part.stream0;
+        float* const to = params.dq_acc + dq_acc_index(row + row0, 16 * step0, M::columns) + rt::opaque(rt::thread()) % 32 * 4;
         if constexpr (M::kDqPassSteps == M::kDqSteps) {
             add_dq_pass(rows, keys, to, factor);
         } else {
@@ -190,11 +190,11 @@ struct MmaBackward {
     }
     // Of `visible`, those that the mask keeps, or dropout. Loops that are not unrolled, without the scores: they leave few
     // registers.
-    FA_COLD_MEMBER static uint32_t masked_scores(const MmaBackwardParams& x, const Part& part, int m, uint32_t visible) {
+    FA_COLD_MEMBER static uint32_t masked_scores(const MmaBackwardParams& params, const Part& part, int m, uint32_t visible) {
         const Tile& t = M::shared().tile;
-        const int64_t* stride = x.mask_stride;
+        const int64_t* stride = params.mask_stride;
         const ScorePosition position(part);
-        const uint8_t* const mask = x.mask + t.batch * stride[0] + (t.head0 + part.head) * stride[1];
+        const uint8_t* const mask = params.mask + t.batch * stride[0] + (t.head0 + part.head) * stride[1];
         for (int i = 0; i < M::kShareTiles * Acc::kElements; i++) {
             const int n = i / Acc::kElements, e = i % Acc::kElements;
             if ((visible >> i & 1) && !mask[position.row(m, n, e) * stride[2] + position.key(m, n, e) * stride[3]]) visible &= ~(1u << i);
@@ -211,31 +211,32 @@ struct MmaBackward {
         }
         return kept;
     }
-    FA_MEMBER static float load_bias(const MmaBackwardParams& x, int64_t at) {
-        if (x.bias_dtype == FA_F32) return static_cast<const float*>(x.bias)[at];
-        const uint16_t bits = static_cast<const uint16_t*>(x.bias)[at];
-        return x.bias_dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+    FA_MEMBER static float load_bias(const MmaBackwardParams& params, int64_t at) {
+        if (params.bias_dtype == FA_F32) return static_cast<const float*>(params.bias)[at];
+        const uint16_t bits = static_cast<const uint16_t*>(params.bias)[at];
+        return params.bias_dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
     // A product to its score in log2 units, and the softcap's slope there.
-    FA_MEMBER static float apply_score_mods(const MmaBackwardParams& x, const Tile& t, float product, int head, int row, int key,
+    FA_MEMBER static float apply_score_mods(const MmaBackwardParams& params, const Tile& t, float product, int head, int row, int key,
                                             bool visible, float& slope) {
-        float score = product * (x.scale * Mma::kScoreUnit);
+        float score = product * (params.scale * Mma::kScoreUnit);
         if (t.features & kSoftcap) {
-            const float tanh_s = Mma::tanh(score / x.softcap);
-            score = x.softcap * tanh_s;
+            const float tanh_s = Mma::tanh(score / params.softcap);
+            score = params.softcap * tanh_s;
             slope = (1.f - tanh_s) * (1.f + tanh_s);
         }
         if (t.features & kBias && visible) {
-            const int64_t* stride = x.bias_stride;
-            const float bias = load_bias(x, t.batch * stride[0] + head * stride[1] + row * stride[2] + key * stride[3]);
+            const int64_t* stride = params.bias_stride;
+            const float bias = load_bias(params, t.batch * stride[0] + head * stride[1] + row * stride[2] + key * stride[3]);
             score = bias == kNegInf ? kNegInf : score + bias;
         }
-        if (t.features & kAlibi) score -= x.alibi_slopes[t.batch * x.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
+        if (t.features & kAlibi)
+            score -= params.alibi_slopes[t.batch * params.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
         return score * kLog2e;
     }
     // Products of q and k become probabilities, those of dout and v the gradients of scores.
     template <class Tiles>
-    FA_MEMBER static void softmax_backward(const MmaBackwardParams& x, const Part& part, float unit, Tiles& score, Tiles& grad) {
+    FA_MEMBER static void softmax_backward(const MmaBackwardParams& params, const Part& part, float unit, Tiles& score, Tiles& grad) {
         const Shared& s = M::shared();
         const Tile& t = s.tile;
         const ScorePosition position(part);
@@ -243,12 +244,12 @@ struct MmaBackward {
         FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) {
             visible[m] = part.full ? ~0u : visible_scores(position, m);
             kept[m] = ~0u;
-            if (!M::plain && t.features & kMask) visible[m] = masked_scores(x, part, m, visible[m]);
+            if (!M::plain && t.features & kMask) visible[m] = masked_scores(params, part, m, visible[m]);
             if (!M::plain && t.features & kDropout) kept[m] = kept_scores(part, m);
         }
         const bool all = part.full && (M::plain || !(t.features & kMask));
-        const float to_log2 = x.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kProbUnit;
-        const float of_dp = of_delta * x.dropout_scale * Mma::kScoreUnit;
+        const float to_log2 = params.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kProbUnit;
+        const float of_dp = of_delta * params.dropout_scale * Mma::kScoreUnit;
         FA_UNROLL_FOR (int n = 0; n < M::kShareTiles; n++)
             FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
                 FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) {
@@ -260,8 +261,8 @@ struct MmaBackward {
                         p = rt::exp2_fast(fmaf(p, to_log2, Mma::kProbExponent - lse));
                         g = p * fmaf(g, of_dp, -delta * of_delta);
                     } else {
-                        const float final_score =
-                            apply_score_mods(x, t, p, t.head0 + part.head, position.row(m, n, e), position.key(m, n, e), is_visible, slope);
+                        const float final_score = apply_score_mods(params, t, p, t.head0 + part.head, position.row(m, n, e),
+                                                                   position.key(m, n, e), is_visible, slope);
                         const bool is_kept = kept[m] >> i & 1;
                         p = rt::exp2_fast(Mma::kProbExponent + exponent_below(final_score, lse));
                         g = p * slope * fmaf(is_kept ? g : 0.f, of_dp, -delta * of_delta);
@@ -301,7 +302,7 @@ struct MmaBackward {
 
 // One streamed tile, number i: its part of dk and dv of the block, or of dq. prev: the tile before.
 template <class M>
-FA_DEVICE void process_tile(const MmaBackwardParams& x, const typename MmaBackward<M>::Part& prev,
+FA_DEVICE void process_tile(const MmaBackwardParams& params, const typename MmaBackward<M>::Part& prev,
                             const typename MmaBackward<M>::Part& part, int i, typename MmaBackward<M>::Columns& acc_ds,
                             typename MmaBackward<M>::Columns& acc_p) {
     using G = MmaBackward<M>;
@@ -311,7 +312,7 @@ FA_DEVICE void process_tile(const MmaBackwardParams& x, const typename MmaBackwa
     const int stage = M::stages == 2 ? i & 1 : 0, buffer = i & 1;
     const bool first_half = w.own0 < M::own / 2;  // one of each scheduler's two warps
     const auto add_prev = [&] {
-        if (i > 0 && x.dq_acc) G::add_dq(x, prev, buffer ^ 1, Mma::kProductUnit);
+        if (i > 0 && params.dq_acc) G::add_dq(params, prev, buffer ^ 1, Mma::kProductUnit);
     };
     if (M::kLate && first_half) add_prev();
     char *const stream0 = M::streamed(stage, 0), *const stream1 = M::streamed(stage, 1);
@@ -320,7 +321,7 @@ FA_DEVICE void process_tile(const MmaBackwardParams& x, const typename MmaBackwa
     typename G::Scores score, grad;
     G::gemm_rows(M::owned(0), stream0, w, score);
     G::gemm_rows(M::owned(1), stream1, w, grad);
-    G::softmax_backward(x, part, G::unit(), score, grad);
+    G::softmax_backward(params, part, G::unit(), score, grad);
     if constexpr (!M::by_rows) G::put(M::p_tile(), w, score);
     G::put(M::ds_tile(buffer), w, grad);
     float amax = 0.f;
@@ -344,7 +345,7 @@ FA_DEVICE void process_tile(const MmaBackwardParams& x, const typename MmaBackwa
     }
     if constexpr (!M::by_rows) {
         G::gemm_columns(M::p_tile(), stream1, w, acc_p);
-        if (!M::kLate && x.dq_acc) G::add_dq(x, part, buffer, Mma::kProductUnit * G::inv_unit());
+        if (!M::kLate && params.dq_acc) G::add_dq(params, part, buffer, Mma::kProductUnit * G::inv_unit());
     }
     G::gemm_columns(M::ds_tile(buffer), stream0, w, acc_ds);
     if (M::kLate && !first_half) add_prev();
@@ -352,11 +353,11 @@ FA_DEVICE void process_tile(const MmaBackwardParams& x, const typename MmaBackwa
 
 // The mainloop over the streamed tiles. With two stages a tile is loaded while the one before it is processed.
 template <class M>
-FA_DEVICE void backward_mainloop(const MmaBackwardParams& x, typename MmaBackward<M>::Columns& acc_ds,
+FA_DEVICE void backward_mainloop(const MmaBackwardParams& params, typename MmaBackward<M>::Columns& acc_ds,
                                  typename MmaBackward<M>::Columns& acc_p) {
     const typename M::Tile& t = M::shared().tile;  // read each time: registers are scarce
     constexpr bool prefetches = M::stages == 2;
-    M::load_owned(x);
+    M::load_owned(params);
     using Part = typename MmaBackward<M>::Part;
     const auto part_of = [&](int head, int tile, int stage) {
         return Part{tile * M::stream_rows, head, M::by_rows ? 0 : stage, tile >= t.full_begin && tile < t.full_end};
@@ -373,7 +374,7 @@ FA_DEVICE void backward_mainloop(const MmaBackwardParams& x, typename MmaBackwar
         const Part part = part_of(head, tile, stage);
         if constexpr (!prefetches) {
             rt::barrier();
-            M::load_streamed(x, head, tile, 0);
+            M::load_streamed(params, head, tile, 0);
         }
         if (i >= 0) {
             if (M::by_rows ? i == 0 : !part.full) M::init_bands(M::by_rows ? t.first : part.stream0, part.stage);
@@ -383,14 +384,14 @@ FA_DEVICE void backward_mainloop(const MmaBackwardParams& x, typename MmaBackwar
         if constexpr (prefetches) {
             int next_head = head, next_tile = tile;
             next(next_head, next_tile);
-            if (next_head < t.heads) M::load_streamed(x, next_head, next_tile, stage ^ 1);
+            if (next_head < t.heads) M::load_streamed(params, next_head, next_tile, stage ^ 1);
         }
-        if (i >= 0) process_tile<M>(x, prev_of(head, tile), part, i, acc_ds, acc_p);
+        if (i >= 0) process_tile<M>(params, prev_of(head, tile), part, i, acc_ds, acc_p);
         next(head, tile);
     }
     if constexpr (M::kLate) {
         rt::barrier();
-        if (i > 0 && x.dq_acc) MmaBackward<M>::add_dq(x, prev_of(head, tile), (i - 1) & 1, M::Policy::kProductUnit);
+        if (i > 0 && params.dq_acc) MmaBackward<M>::add_dq(params, prev_of(head, tile), (i - 1) & 1, M::Policy::kProductUnit);
     }
     // Where nothing is streamed, the copies of the owned rows are still in flight, in no group yet.
     rt::cp_async_commit();
@@ -399,48 +400,49 @@ FA_DEVICE void backward_mainloop(const MmaBackwardParams& x, typename MmaBackwar
 
 // The block's tile; false: it has nothing to do.
 template <class M>
-FA_DEVICE bool begin_backward_block(const MmaBackwardParams& x) {
-    rt::fetch_parameters(x);
-    const uint32_t blocks = uint32_t(ceil_div(M::by_rows ? x.sequences.q.seqlen : x.sequences.seqlen_k, M::own)),
-                   heads = uint32_t(M::by_rows ? x.heads_q : x.kv_heads);
+FA_DEVICE bool begin_backward_block(const MmaBackwardParams& params) {
+    rt::fetch_parameters(params);
+    const uint32_t blocks = uint32_t(ceil_div(M::by_rows ? params.sequences.q.seqlen : params.sequences.seqlen_k, M::own)),
+                   heads = uint32_t(M::by_rows ? params.heads_q : params.kv_heads);
     const uint32_t index = uint32_t(rt::block()), item = index % blocks, head = index / blocks % heads, batch = index / blocks / heads;
-    const uint32_t block = M::by_rows && x.causal ? blocks - 1 - item : item;  // those with the most keys first
+    const uint32_t block = M::by_rows && params.causal ? blocks - 1 - item : item;  // those with the most keys first
     const typename M::Tile& t = M::shared().tile;
-    if (M::initializes(rt::thread())) M::init_block(x, batch, head, int(block) * M::own);
+    if (M::initializes(rt::thread())) M::init_block(params, batch, head, int(block) * M::own);
     rt::barrier();
     return t.valid > 0;
 }
 
 template <class M>
-FA_DEVICE void run_backward_mma(const MmaBackwardParams& x) {
+FA_DEVICE void run_backward_mma(const MmaBackwardParams& params) {
     using G = MmaBackward<M>;
-    if (!begin_backward_block<M>(x)) return;
+    if (!begin_backward_block<M>(params)) return;
     const typename M::Tile& t = M::shared().tile;
     typename G::Columns acc_ds, acc_p;
     G::clear(acc_ds);
     if (!M::by_rows) G::clear(acc_p);
-    backward_mainloop<M>(x, acc_ds, acc_p);
+    backward_mainloop<M>(params, acc_ds, acc_p);
     const typename G::Warp w;
-    const float factor = x.scale * M::Policy::kProductUnit * G::inv_unit();
+    const float factor = params.scale * M::Policy::kProductUnit * G::inv_unit();
     const auto store = [&](const typename G::Columns& acc, float unit, void* base, const RowStrides& strides, int64_t dim, int64_t first) {
         rt::barrier();
         M::stage_acc(unit, w.own0, M::kTile * w.step0, acc);
         rt::barrier();
-        if (base) M::store_acc(x, base, strides, dim, first);
+        if (base) M::store_acc(params, base, strides, dim, first);
     };
     if constexpr (M::by_rows) {
-        store(acc_ds, factor, x.dq, x.dq_strides, x.dim_qk, query_index(x.dq_strides, t.seq, t.batch, t.first, t.head0));
+        store(acc_ds, factor, params.dq, params.dq_strides, params.dim_qk,
+              query_index(params.dq_strides, t.seq, t.batch, t.first, t.head0));
     } else {
         const KeyLocation at{t.batch, t.seq.k_begin + t.first, true};
-        store(acc_ds, factor, x.dk, x.dk_strides, x.dim_qk, key_index(x.dk_strides, at, t.kv_head));
-        const float of_dv = x.dropout_scale * M::Policy::kProductUnit / M::Policy::kProbUnit;
-        store(acc_p, of_dv, x.dv, x.dv_strides, x.dim_v, key_index(x.dv_strides, at, t.kv_head));
+        store(acc_ds, factor, params.dk, params.dk_strides, params.dim_qk, key_index(params.dk_strides, at, t.kv_head));
+        const float of_dv = params.dropout_scale * M::Policy::kProductUnit / M::Policy::kProbUnit;
+        store(acc_p, of_dv, params.dv, params.dv_strides, params.dim_v, key_index(params.dv_strides, at, t.kv_head));
     }
 }
 
 template <class M>
-FA_KERNEL void FA_BOUNDS(M::threads, M::resident) backward_mma(FA_PARAM MmaBackwardParams x) {
-    if constexpr (rt::kHasMma) run_backward_mma<M>(x);
+FA_KERNEL void FA_BOUNDS(M::threads, M::resident) backward_mma(FA_PARAM MmaBackwardParams params) {
+    if constexpr (rt::kHasMma) run_backward_mma<M>(params);
 }
 
 }  // namespace gpu

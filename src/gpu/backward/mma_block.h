@@ -128,26 +128,26 @@ struct MmaBackwardBlock {
         }
     }
     // LSE and Δ of `kRows` rows: those beyond a sequence's are there, and have no probability.
-    FA_MEMBER static void load_rows(const MmaBackwardParams& x, int64_t row, int stage) {
+    FA_MEMBER static void load_rows(const MmaBackwardParams& params, int64_t row, int stage) {
         Shared& s = shared();
         for (int i = rt::opaque(rt::thread()); i < kRows / 4; i += threads) {
-            rt::cp_async16(rt::smem_addr(s.lse[stage] + 4 * i), reinterpret_cast<const char*>(x.lse_log2 + row + 4 * i), true);
-            rt::cp_async16(rt::smem_addr(s.delta[stage] + 4 * i), reinterpret_cast<const char*>(x.delta + row + 4 * i), true);
+            rt::cp_async16(rt::smem_addr(s.lse[stage] + 4 * i), reinterpret_cast<const char*>(params.lse_log2 + row + 4 * i), true);
+            rt::cp_async16(rt::smem_addr(s.delta[stage] + 4 * i), reinterpret_cast<const char*>(params.delta + row + 4 * i), true);
         }
     }
-    FA_COLD_MEMBER static void load_owned(const MmaBackwardParams& x) {
+    FA_COLD_MEMBER static void load_owned(const MmaBackwardParams& params) {
         const Tile& t = shared().tile;
         load_tile<own>(t.owned[0], 0, 0, t.valid, owned(0));
         load_tile<own>(t.owned[1], 0, 0, t.valid, owned(1));
-        if constexpr (ByRows) load_rows(x, t.row0 + t.first, 0);
+        if constexpr (ByRows) load_rows(params, t.row0 + t.first, 0);
     }
     // Tile `tile` of streamed head `head`, counted from the first: always a group of copies.
-    FA_MEMBER static void load_streamed(const MmaBackwardParams& x, int head, int tile, int stage) {
+    FA_MEMBER static void load_streamed(const MmaBackwardParams& params, int head, int tile, int stage) {
         const Tile& t = shared().tile;
         const int row = tile * StreamRows;
         load_tile<StreamRows>(t.streamed[0], head, row, t.count - row, streamed(stage, 0));
         load_tile<StreamRows>(t.streamed[1], head, row, t.count - row, streamed(stage, 1));
-        if constexpr (!ByRows) load_rows(x, t.row0 + head * x.padded_rows + row, stage);
+        if constexpr (!ByRows) load_rows(params, t.row0 + head * params.padded_rows + row, stage);
         rt::cp_async_commit();
     }
     // Zeros q and dout of rows without keys, whatever they hold: 0 times an infinity or NaN is not 0.
@@ -181,14 +181,14 @@ struct MmaBackwardBlock {
     // Code that runs once costs its threads' latency: the host has computed what it can, and two warps share the rest. `head`: a kv
     // head, or with ByRows a query head.
     FA_MEMBER static bool initializes(int thread) { return thread == 0 || thread / 4 == 8; }
-    FA_COLD_MEMBER static void init_block(const MmaBackwardParams& x, uint32_t batch, uint32_t head, int first) {
+    FA_COLD_MEMBER static void init_block(const MmaBackwardParams& params, uint32_t batch, uint32_t head, int first) {
         const int thread = rt::thread();
-        const uint32_t group = uint32_t(x.group), kv_head = ByRows ? head / group : head, head0 = ByRows ? head : head * group;
-        const Sequence seq = x.uniform_lengths ? x.uniform_seq : bounded_sequence(x.sequences, batch);
+        const uint32_t group = uint32_t(params.group), kv_head = ByRows ? head / group : head, head0 = ByRows ? head : head * group;
+        const Sequence seq = params.uniform_lengths ? params.uniform_seq : bounded_sequence(params.sequences, batch);
         Tile& t = shared().tile;
         if (thread != 0) {  // 32 to 35: q, dout, k and v
             const auto init = [&](int i) {
-                const RowSource& from = x.source[i];
+                const RowSource& from = params.source[i];
                 const bool rows = i < 2;
                 const int64_t row = (rows ? seq.q_begin : seq.k_begin) + (rows == ByRows ? first : 0);
                 const int64_t at = batch * from.bytes.outer + row * from.bytes.row + (rows ? head0 : kv_head) * from.bytes.head;
@@ -208,13 +208,13 @@ struct MmaBackwardBlock {
         t.head0 = int(head0);
         t.heads = ByRows ? 1 : int(group);
         t.seq = seq;
-        t.rule = x.uniform_lengths ? x.rule : mask_rule(x.rule, seq);
-        t.row0 = head0 * x.padded_rows + padded_row0(x.sequences, seq, batch);
+        t.rule = params.uniform_lengths ? params.rule : mask_rule(params.rule, seq);
+        t.row0 = head0 * params.padded_rows + padded_row0(params.sequences, seq, batch);
         t.first = first;
         t.valid = int(min_of((ByRows ? seq.q_len : seq.k_len) - first, own));
         t.count = int(ByRows ? seq.k_len : seq.q_len);
-        t.features = x.features;
-        if (!Plain && x.features & kDropout) t.dropout = dropout_of(x, batch);
+        t.features = params.features;
+        if (!Plain && params.features & kDropout) t.dropout = dropout_of(params, batch);
         if (t.valid > 0) init_streamed_range();
         Shared& s = shared();
         s.unit = s.inv_unit = 1.f;
@@ -251,9 +251,9 @@ struct MmaBackwardBlock {
                     *staged(own0 + kTile * m + Acc::row(Acc::lane_row(e)), column0 + Mma::output_column(c, e)) = acc[m][c].x[e] * factor;
     }
     // first: the index of the first owned row's first element.
-    FA_MEMBER static void store_acc(const MmaBackwardParams& x, void* base, const RowStrides& strides, int64_t dim, int64_t first) {
-        if (x.accumulate || dim % 4 != 0 || !vec4_aligned(base, strides, x.q_dtype))
-            return store_singly(x, base, first, strides.row, int(dim));
+    FA_MEMBER static void store_acc(const MmaBackwardParams& params, void* base, const RowStrides& strides, int64_t dim, int64_t first) {
+        if (params.accumulate || dim % 4 != 0 || !vec4_aligned(base, strides, params.q_dtype))
+            return store_singly(params, base, first, strides.row, int(dim));
         const int own_row = rt::opaque(rt::thread()) / (D / 4), column = rt::opaque(rt::thread()) % (D / 4) * 4,
                   valid = shared().tile.valid;
         Element* const to = static_cast<Element*>(base) + first + column;
@@ -266,11 +266,11 @@ struct MmaBackwardBlock {
             }
         }
     }
-    FA_COLD_MEMBER static void store_singly(const MmaBackwardParams& x, void* base, int64_t first, int64_t step, int dim) {
+    FA_COLD_MEMBER static void store_singly(const MmaBackwardParams& params, void* base, int64_t first, int64_t step, int dim) {
         FA_UNROLL_BY(4)
         for (int i = rt::thread(); i < shared().tile.valid * D; i += threads) {
             const int row = i / D, column = i % D;
-            if (column < dim) store_gradient(x, base, first + row * step + column, x.q_dtype, *staged(row, column));
+            if (column < dim) store_gradient(params, base, first + row * step + column, params.q_dtype, *staged(row, column));
         }
     }
 };

@@ -51,12 +51,18 @@ struct Rows {
     int32_t dtype;
     bool aligned;
 };
-FA_DEVICE Rows rows_of_q(const SimtBackwardParams& x, const BackwardTile& t) { return {x.q, t.q_at, x.dim_qk, x.q_dtype, x.q_aligned}; }
-FA_DEVICE Rows rows_of_dout(const SimtBackwardParams& x, const BackwardTile& t) {
-    return {x.dout, t.dout_at, x.dim_v, x.q_dtype, x.dout_aligned};
+FA_DEVICE Rows rows_of_q(const SimtBackwardParams& params, const BackwardTile& t) {
+    return {params.q, t.q_at, params.dim_qk, params.q_dtype, params.q_aligned};
 }
-FA_DEVICE Rows rows_of_k(const SimtBackwardParams& x, const BackwardTile& t) { return {x.k, t.k_at, x.dim_qk, x.k_dtype, x.k_aligned}; }
-FA_DEVICE Rows rows_of_v(const SimtBackwardParams& x, const BackwardTile& t) { return {x.v, t.v_at, x.dim_v, x.k_dtype, x.v_aligned}; }
+FA_DEVICE Rows rows_of_dout(const SimtBackwardParams& params, const BackwardTile& t) {
+    return {params.dout, t.dout_at, params.dim_v, params.q_dtype, params.dout_aligned};
+}
+FA_DEVICE Rows rows_of_k(const SimtBackwardParams& params, const BackwardTile& t) {
+    return {params.k, t.k_at, params.dim_qk, params.k_dtype, params.k_aligned};
+}
+FA_DEVICE Rows rows_of_v(const SimtBackwardParams& params, const BackwardTile& t) {
+    return {params.v, t.v_at, params.dim_v, params.k_dtype, params.v_aligned};
+}
 
 // Gathers rows, converts them to f32 and stores them, times `factor`, in a buffer.
 template <int width>
@@ -82,27 +88,27 @@ FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float fac
 }
 
 // The sequence, masks and dropout of a block's tiles, by one thread.
-FA_DEVICE void init_sequence(const SimtBackwardParams& x, int64_t batch) {
+FA_DEVICE void init_sequence(const SimtBackwardParams& params, int64_t batch) {
     BackwardTile& t = *backward_shared().tile;
     t.batch = batch;
-    t.seq = bounded_sequence(x.sequences, batch);
-    t.rule = mask_rule(x.rule, t.seq);
-    t.dropout = dropout_of(x, batch);
+    t.seq = bounded_sequence(params.sequences, batch);
+    t.rule = mask_rule(params.rule, t.seq);
+    t.dropout = dropout_of(params, batch);
 }
 
 // What a block is to do, of `heads` heads of `length` keys or rows each; `last_first`: in descending order of these. By one thread.
-FA_DEVICE void init_item(const SimtBackwardParams& x, int64_t columns, int64_t length, int64_t heads, bool last_first) {
+FA_DEVICE void init_item(const SimtBackwardParams& params, int64_t columns, int64_t length, int64_t heads, bool last_first) {
     BackwardTile& t = *backward_shared().tile;
-    const int64_t tiles = ceil_div(length, kTile), index = rt::block() / x.parts, tile = index % tiles;
-    t.column0 = rt::block() % x.parts * columns;
+    const int64_t tiles = ceil_div(length, kTile), index = rt::block() / params.parts, tile = index % tiles;
+    t.column0 = rt::block() % params.parts * columns;
     t.own0 = (last_first ? tiles - 1 - tile : tile) * kTile;
     t.own_head = index / tiles % heads;
     t.begin = t.end = 0;
-    init_sequence(x, index / tiles / heads);
+    init_sequence(params, index / tiles / heads);
 }
 
 // Rows [row0, row0 + 64) of a head. Those without keys may hold anything, and count as 0.
-FA_DEVICE void init_rows(const SimtBackwardParams& x, int64_t head, int64_t row0) {
+FA_DEVICE void init_rows(const SimtBackwardParams& params, int64_t head, int64_t row0) {
     BackwardTile& t = *backward_shared().tile;
     const int r = rt::thread();
     if (r == 0) {
@@ -110,34 +116,34 @@ FA_DEVICE void init_rows(const SimtBackwardParams& x, int64_t head, int64_t row0
         t.row0 = row0;
     }
     if (r >= kTile) return;
-    const int64_t from = head * x.padded_rows + padded_row0(x.sequences, t.seq, t.batch) + row0 + r;
-    const float lse_log2 = x.lse_log2[from];
+    const int64_t from = head * params.padded_rows + padded_row0(params.sequences, t.seq, t.batch) + row0 + r;
+    const float lse_log2 = params.lse_log2[from];
     t.lse_log2[r] = lse_log2;
-    t.delta[r] = x.delta[from];
-    t.q_at[r] = lse_log2 == kPosInf ? -1 : query_index(x.q_strides, t.seq, t.batch, row0 + r, head);
-    t.dout_at[r] = lse_log2 == kPosInf ? -1 : query_index(x.dout_strides, t.seq, t.batch, row0 + r, head);
+    t.delta[r] = params.delta[from];
+    t.q_at[r] = lse_log2 == kPosInf ? -1 : query_index(params.q_strides, t.seq, t.batch, row0 + r, head);
+    t.dout_at[r] = lse_log2 == kPosInf ? -1 : query_index(params.dout_strides, t.seq, t.batch, row0 + r, head);
 }
 
-FA_DEVICE void locate_keys(const SimtBackwardParams& x, int64_t kv_head, int64_t key0) {
+FA_DEVICE void locate_keys(const SimtBackwardParams& params, int64_t kv_head, int64_t key0) {
     BackwardTile& t = *backward_shared().tile;
     const int j = rt::thread();
     if (j == 0) t.key0 = key0;
     if (j >= kTile) return;
     const KeyLocation location{t.batch, t.seq.k_begin + key0 + j, true};
     const bool there = key0 + j < t.seq.k_len;
-    t.k_at[j] = there ? key_index(x.k_strides, location, kv_head) : -1;
-    t.v_at[j] = there ? key_index(x.v_strides, location, kv_head) : -1;
+    t.k_at[j] = there ? key_index(params.k_strides, location, kv_head) : -1;
+    t.v_at[j] = there ? key_index(params.v_strides, location, kv_head) : -1;
 }
 
 // Finds which of the located tile's keys each row sees; false when that is none. Barriers must lie before it and before the next.
-FA_COLD bool find_visible(const SimtBackwardParams& x) {
+FA_COLD bool find_visible(const SimtBackwardParams& params) {
     static_assert(kTile == kWordKeys, "a bit for each key of a tile");
     BackwardTile& t = *backward_shared().tile;
     const int r = rt::thread();
     if (r < kTile) {
         const KeyBand band = key_band(t.rule, t.row0 + r, t.seq.k_len);
         const bool there = t.row0 + r < t.seq.q_len;
-        const RowKeys keys = there ? row_keys(x.sets, t.seq, band, t.batch, t.head, t.row0 + r, t.key0) : RowKeys{0, 0};
+        const RowKeys keys = there ? row_keys(params.sets, t.seq, band, t.batch, t.head, t.row0 + r, t.key0) : RowKeys{0, 0};
         t.visible[r] = keys.visible;
         t.unmasked[r] = keys.unmasked;
     }
@@ -149,9 +155,9 @@ FA_COLD bool find_visible(const SimtBackwardParams& x) {
 
 // Does every row see every key, and are their scores as the product has them? Calls with chunks count as not plain: the test would
 // take long.
-FA_DEVICE bool plain_tile(const SimtBackwardParams& x, const BackwardTile& t) {
+FA_DEVICE bool plain_tile(const SimtBackwardParams& params, const BackwardTile& t) {
     const MaskRule rule{t.rule.off, t.rule.left, t.rule.right, 0};
-    return !x.score_mod && !(x.dropout_p > 0) && !x.sets.any() && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
+    return !params.score_mod && !(params.dropout_p > 0) && !params.sets.any() && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
            tile_class(rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == TileClass::full;
 }
 
@@ -225,7 +231,7 @@ FA_DEVICE int element_at(int r, int n) {
 // Scores in `p` to probabilities, and gradients in `ds`, in a tile with masks, dropout or a score mod; through the softcap's
 // derivative if `through_cap`.
 template <bool by_keys>
-FA_COLD void softmax_backward_any(const SimtBackwardParams& x, bool through_cap) {
+FA_COLD void softmax_backward_any(const SimtBackwardParams& params, bool through_cap) {
     const BackwardShared s = backward_shared();
     const BackwardTile& t = *s.tile;
     FA_UNROLL_BY(1)
@@ -234,12 +240,12 @@ FA_COLD void softmax_backward_any(const SimtBackwardParams& x, bool through_cap)
         const int64_t key = t.key0 + j;
         const bool visible = (t.visible[row] >> j & 1) != 0 && t.lse_log2[row] != kPosInf;
         float score = s.p[at], ds = s.ds[at], slope = 1.f, kept = 1.f;
-        score = cap_score(x, score, &slope);
+        score = cap_score(params, score, &slope);
         if (!through_cap) slope = 1.f;
-        if (x.score_mod && visible)
-            score = kLog2e *
-                    apply_score_mod(x, t.rule.off, t.seq.k_len, t.batch, t.head, t.row0 + row, key, !(t.unmasked[row] >> j & 1), score);
-        if (x.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.dropout_scale : 0.f;
+        if (params.score_mod && visible)
+            score = kLog2e * apply_score_mod(params, t.rule.off, t.seq.k_len, t.batch, t.head, t.row0 + row, key,
+                                             !(t.unmasked[row] >> j & 1), score);
+        if (params.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? params.dropout_scale : 0.f;
         if (!visible) score = kNegInf;
         softmax_backward(t.lse_log2[row], t.delta[row], kept, slope, &score, &ds);
         s.p[at] = score;
@@ -250,26 +256,26 @@ FA_COLD void softmax_backward_any(const SimtBackwardParams& x, bool through_cap)
 // Of the located tile: probabilities into `p` and, if wanted, the gradients of its scores into `ds`. A barrier must come before
 // others' elements are read.
 template <bool by_keys>
-FA_DEVICE void compute_p_ds(const SimtBackwardParams& x, bool with_ds, bool through_cap) {
+FA_DEVICE void compute_p_ds(const SimtBackwardParams& params, bool with_ds, bool through_cap) {
     const BackwardShared s = backward_shared();
     const BackwardTile& t = *s.tile;
     float product[4][4];
-    if (x.dropout_p > 0) draw_tile();
-    if (rt::thread() == 0) s.tile->plain = plain_tile(x, t);
-    if (with_ds) multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, product);
+    if (params.dropout_p > 0) draw_tile();
+    if (rt::thread() == 0) s.tile->plain = plain_tile(params, t);
+    if (with_ds) multiply(rows_of_dout(params, t), rows_of_v(params, t), 1.f, product);
     FA_UNROLL_FOR (int r = 0; r < 4; r++)
         FA_UNROLL_FOR (int n = 0; n < 4; n++) s.ds[element_at<by_keys>(r, n)] = with_ds ? product[r][n] : 0.f;
-    multiply(rows_of_q(x, t), rows_of_k(x, t), x.factor.q, product);
-    if (x.factor.product != 1.f)
+    multiply(rows_of_q(params, t), rows_of_k(params, t), params.factor.q, product);
+    if (params.factor.product != 1.f)
         FA_UNROLL_FOR (int r = 0; r < 4; r++)
-            FA_UNROLL_FOR (int n = 0; n < 4; n++) product[r][n] *= x.factor.product;
+            FA_UNROLL_FOR (int n = 0; n < 4; n++) product[r][n] *= params.factor.product;
     FA_UNROLL_FOR (int r = 0; r < 4; r++)
         FA_UNROLL_FOR (int n = 0; n < 4; n++) {
             const int row = rt::thread() / 16 * 4 + r, at = element_at<by_keys>(r, n);
             if (t.plain) softmax_backward(t.lse_log2[row], t.delta[row], 1.f, 1.f, &product[r][n], &s.ds[at]);
             s.p[at] = product[r][n];
         }
-    if (!t.plain) softmax_backward_any<by_keys>(x, through_cap);
+    if (!t.plain) softmax_backward_any<by_keys>(params, through_cap);
 }
 
 template <int TV>
@@ -304,8 +310,9 @@ struct SimtBackward {
         }
     }
 
-    FA_MEMBER static void write(const SimtBackwardParams& x, void* to, const RowStrides& strides, int32_t dtype, int64_t outer, int64_t row,
-                                int64_t count, int64_t head, int64_t column0, int64_t dim, float factor, const float sum[4][TV]) {
+    FA_MEMBER static void write(const SimtBackwardParams& params, void* to, const RowStrides& strides, int32_t dtype, int64_t outer,
+                                int64_t row, int64_t count, int64_t head, int64_t column0, int64_t dim, float factor,
+                                const float sum[4][TV]) {
         static_assert(kThreads * 4 * TV <= 3 * kKvFloats, "the buffers have room");
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         float* const own = backward_shared().left + rt::thread();  // each thread's: what stores an element is compiled once for all of them
@@ -315,7 +322,7 @@ struct SimtBackward {
             const int i = ty * 4 + e / TV, c = e % TV;
             const int64_t column = column0 + tx * 4 + 16 * (c & ~3) + (c & 3);
             const int64_t at = strides.index(outer, row + i, head) + column;
-            if (i < count && column < dim) store_gradient(x, to, at, dtype, own[e * kThreads] * factor);
+            if (i < count && column < dim) store_gradient(params, to, at, dtype, own[e * kThreads] * factor);
         }
     }
 };
@@ -323,72 +330,76 @@ struct SimtBackward {
 // dk and dv of one tile of keys, part by part of their columns. Where these are 128, accumulators leave no registers for a second
 // block.
 template <int TV>
-FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM SimtBackwardParams x) {
-    rt::fetch_parameters(x);
+FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM SimtBackwardParams params) {
+    rt::fetch_parameters(params);
     using B = SimtBackward<TV>;
     const BackwardShared s = backward_shared();
     BackwardTile& t = *s.tile;
     const auto keys = [&] { return min_of(t.seq.k_len - t.own0, kTile); };
-    const auto dk_here = [&] { return x.dk && t.column0 < x.dim_qk; };
-    const auto dv_here = [&] { return x.dv && t.column0 < x.dim_v; };
+    const auto dk_here = [&] { return params.dk && t.column0 < params.dim_qk; };
+    const auto dv_here = [&] { return params.dv && t.column0 < params.dim_v; };
     if (rt::thread() == 0) {
-        init_item(x, B::columns, x.sequences.seqlen_k, x.kv_heads, false);
+        init_item(params, B::columns, params.sequences.seqlen_k, params.kv_heads, false);
         if (keys() > 0 && (dk_here() || dv_here())) {
-            const RowBand visible = x.sets.lists.words ? RowBand{0, t.seq.q_len} : row_band(t.rule, t.own0, keys(), t.seq.q_len);
+            const RowBand visible = params.sets.lists.words ? RowBand{0, t.seq.q_len} : row_band(t.rule, t.own0, keys(), t.seq.q_len);
             t.begin = max_of(visible.begin, 0) / kTile * kTile;
             t.end = min_of(visible.end, t.seq.q_len);
         }
     }
     rt::barrier();
     if (keys() <= 0) return;
-    locate_keys(x, t.own_head, t.own0);
+    locate_keys(params, t.own_head, t.own0);
     float dk[4][TV], dv[4][TV];
     FA_UNROLL_FOR (int i = 0; i < 4; i++)
         FA_UNROLL_FOR (int c = 0; c < TV; c++) dk[i][c] = dv[i][c] = 0.f;
-    for (int i = 0; i < int(x.group); i++)
+    for (int i = 0; i < int(params.group); i++)
         for (int64_t row0 = t.begin; row0 < t.end; row0 += kTile) {
-            init_rows(x, t.own_head * x.group + i, row0);
+            init_rows(params, t.own_head * params.group + i, row0);
             rt::barrier();
-            if (!find_visible(x)) continue;
-            compute_p_ds<true>(x, dk_here(), true);
-            if (dv_here()) B::add_product(s.p, rows_of_dout(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dv);
-            if (dk_here()) B::add_product(s.ds, rows_of_q(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dk);
+            if (!find_visible(params)) continue;
+            compute_p_ds<true>(params, dk_here(), true);
+            if (dv_here()) B::add_product(s.p, rows_of_dout(params, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dv);
+            if (dk_here()) B::add_product(s.ds, rows_of_q(params, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dk);
         }
     const int64_t row = t.seq.k_begin + t.own0;
-    if (dk_here()) B::write(x, x.dk, x.dk_strides, x.k_dtype, t.batch, row, keys(), t.own_head, t.column0, x.dim_qk, x.scale, dk);
-    if (dv_here()) B::write(x, x.dv, x.dv_strides, x.k_dtype, t.batch, row, keys(), t.own_head, t.column0, x.dim_v, 1.f, dv);
+    if (dk_here())
+        B::write(params, params.dk, params.dk_strides, params.k_dtype, t.batch, row, keys(), t.own_head, t.column0, params.dim_qk,
+                 params.scale, dk);
+    if (dv_here())
+        B::write(params, params.dv, params.dv_strides, params.k_dtype, t.batch, row, keys(), t.own_head, t.column0, params.dim_v, 1.f, dv);
 }
 
 // dq of one tile of rows, part by part of its columns.
 template <int TV>
-FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM SimtBackwardParams x) {
-    rt::fetch_parameters(x);
+FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM SimtBackwardParams params) {
+    rt::fetch_parameters(params);
     using B = SimtBackward<TV>;
     const BackwardShared s = backward_shared();
     BackwardTile& t = *s.tile;
     const auto rows = [&] { return min_of(t.seq.q_len - t.own0, kTile); };
     if (rt::thread() == 0) {
-        init_item(x, B::columns, x.sequences.q.seqlen, x.heads_q, x.causal);  // longest rows first
+        init_item(params, B::columns, params.sequences.q.seqlen, params.heads_q, params.causal);  // longest rows first
         if (rows() > 0) {
             const KeyBand first = key_band(t.rule, t.own0, t.seq.k_len), last = key_band(t.rule, t.own0 + rows() - 1, t.seq.k_len);
-            t.begin = x.sets.lists.words ? 0 : max_of(first.begin, 0) / kTile * kTile;
-            t.end = x.sets.lists.words ? t.seq.k_len : last.end;
+            t.begin = params.sets.lists.words ? 0 : max_of(first.begin, 0) / kTile * kTile;
+            t.end = params.sets.lists.words ? t.seq.k_len : last.end;
         }
     }
     rt::barrier();
     if (rows() <= 0) return;
-    init_rows(x, t.own_head, t.own0);
+    init_rows(params, t.own_head, t.own0);
     float dq[4][TV];
     FA_UNROLL_FOR (int i = 0; i < 4; i++)
         FA_UNROLL_FOR (int c = 0; c < TV; c++) dq[i][c] = 0.f;
     for (int64_t key0 = t.begin; key0 < t.end; key0 += kTile) {
-        locate_keys(x, t.own_head / x.group, key0);
+        locate_keys(params, t.own_head / params.group, key0);
         rt::barrier();
-        if (!find_visible(x)) continue;
-        compute_p_ds<false>(x, true, true);
-        B::add_product(s.ds, rows_of_k(x, t), min_of(t.seq.k_len - t.key0, kTile), t.column0, dq);
+        if (!find_visible(params)) continue;
+        compute_p_ds<false>(params, true, true);
+        B::add_product(s.ds, rows_of_k(params, t), min_of(t.seq.k_len - t.key0, kTile), t.column0, dq);
     }
-    B::write(x, x.dq, x.dq_strides, x.q_dtype, t.batch, t.seq.q_begin + t.own0, rows(), t.own_head, t.column0, x.dim_qk, x.scale, dq);
+    B::write(params, params.dq, params.dq_strides, params.q_dtype, t.batch, t.seq.q_begin + t.own0, rows(), t.own_head, t.column0,
+             params.dim_qk, params.scale, dq);
 }
 
 }  // namespace gpu

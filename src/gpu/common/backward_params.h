@@ -98,8 +98,8 @@ FA_FN RowBand full_row_band(const MaskRule& r, int64_t key, int64_t keys, int64_
 }
 
 // One element of dq, dk or dv, rounded to its input's type or added to what is there.
-FA_DEVICE void store_gradient(const GradientParams& x, void* base, int64_t i, int32_t dtype, float value) {
-    if (x.accumulate) static_cast<float*>(base)[i] += value;
+FA_DEVICE void store_gradient(const GradientParams& params, void* base, int64_t i, int32_t dtype, float value) {
+    if (params.accumulate) static_cast<float*>(base)[i] += value;
     else store_element(base, i, dtype, value);
 }
 
@@ -127,11 +127,11 @@ FA_DEVICE void store_vec8_at(void* base, int64_t at, int32_t dtype, const float 
 }
 
 // What kernels read of a row: the probabilities of one that sees no key, or is none, are 0.
-FA_DEVICE void store_row(const GradientParams& x, int64_t to, float lse, float delta) {
+FA_DEVICE void store_row(const GradientParams& params, int64_t to, float lse, float delta) {
     const float lse_log2 = lse * kLog2e;
     const bool none = fabsf(lse_log2) == kPosInf;
-    x.lse_log2[to] = none ? kPosInf : lse_log2;
-    x.delta[to] = none ? 0.f : delta;
+    params.lse_log2[to] = none ? kPosInf : lse_log2;
+    params.delta[to] = none ? 0.f : delta;
 }
 
 }  // namespace gpu
