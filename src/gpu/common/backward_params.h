@@ -59,9 +59,10 @@ struct MmaBackwardParams : MmaCallParams<GradientParams> {
     int32_t q_dtype;
 };
 
-FA_FN int64_t padded_rows_of(const Problem& p) {
-    if (p.d.seqlen_q == 0) return 0;
-    return p.packed_q() ? round_up(p.d.total_q, kPaddedRows) + kPaddedRows * p.d.batch : p.d.batch * round_up(p.d.seqlen_q, kPaddedRows);
+FA_FN int64_t padded_rows_of(const Problem& problem) {
+    if (problem.d.seqlen_q == 0) return 0;
+    return problem.packed_q() ? round_up(problem.d.total_q, kPaddedRows) + kPaddedRows * problem.d.batch
+                              : problem.d.batch * round_up(problem.d.seqlen_q, kPaddedRows);
 }
 // Where the rows of sequence b begin. Packed ones lie apart whatever their lengths: q_begin + 128 · b leaves each the room to be
 // rounded up.

@@ -17,10 +17,10 @@ struct SplitMergeParams : RowParams, SplitParams {
 constexpr int kMinMergeColumns = 32, kMaxMergeColumns = 128;  // of a block of merge_splits
 // The columns of o that a block of merge_splits takes; 0: merge_split_rows merges. With a fixed split size always that one, or a
 // row's bits would depend on how many rows there are. `rows`: of all sequences and kv heads.
-inline int32_t merge_columns(const rt::Device& device, const Problem& p, int64_t rows) {
+inline int32_t merge_columns(const rt::Device& device, const Problem& problem, int64_t rows) {
     const int64_t at_once = 2 * device.multiprocessors;
-    if (p.d.split_size > 0 || rows > at_once) return 0;
-    return rows * ceil_div(p.d.dim_v, kMinMergeColumns) <= at_once ? kMinMergeColumns : kMaxMergeColumns;
+    if (problem.d.split_size > 0 || rows > at_once) return 0;
+    return rows * ceil_div(problem.d.dim_v, kMinMergeColumns) <= at_once ? kMinMergeColumns : kMaxMergeColumns;
 }
 inline const char* merge_name(int32_t columns) { return columns ? "merge_splits" : "merge_split_rows"; }
 // Merges the splits of all rows, behind the kernel that computes them.

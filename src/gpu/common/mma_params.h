@@ -63,16 +63,18 @@ struct MmaForwardParams : MmaCallParams<RowParams>, SplitParams {
 };
 
 // Does no length, offset or start of a sequence lie in device memory?
-FA_FN bool has_uniform_lengths(const Problem& p) {
-    return p.d.alignment != FA_ALIGN_EXPLICIT && !p.has(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q |
-                                                        FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX);
+FA_FN bool has_uniform_lengths(const Problem& problem) {
+    return problem.d.alignment != FA_ALIGN_EXPLICIT &&
+           !problem.has(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K |
+                        FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX);
 }
 
-FA_FN uint32_t features_of(const Problem& p, bool score_mod, bool unaligned) {
-    uint32_t features = (p.paged() ? kPaged : 0) | (p.d.dropout_p > 0 ? kDropout : 0) | (p.d.softcap > 0 ? kSoftcap : 0) |
-                        (score_mod ? kScoreMod : 0) | (p.has(FA_OPERAND_BIAS) ? kBias : 0) | (p.has(FA_OPERAND_ALIBI) ? kAlibi : 0) |
-                        (p.has(FA_OPERAND_MASK) ? kMask : 0);
-    if (features & (kBias | kSoftcap) || (score_mod && (p.has(FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE) || !(p.d.scale > kSmallScale))))
+FA_FN uint32_t features_of(const Problem& problem, bool score_mod, bool unaligned) {
+    uint32_t features = (problem.paged() ? kPaged : 0) | (problem.d.dropout_p > 0 ? kDropout : 0) | (problem.d.softcap > 0 ? kSoftcap : 0) |
+                        (score_mod ? kScoreMod : 0) | (problem.has(FA_OPERAND_BIAS) ? kBias : 0) |
+                        (problem.has(FA_OPERAND_ALIBI) ? kAlibi : 0) | (problem.has(FA_OPERAND_MASK) ? kMask : 0);
+    if (features & (kBias | kSoftcap) ||
+        (score_mod && (problem.has(FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE) || !(problem.d.scale > kSmallScale))))
         features |= kBaseE;
     return features | (unaligned ? kUnalignedRows : 0);
 }

@@ -25,31 +25,31 @@ struct RowParams : ShapeParams {
 
 // A pointer of the args, NULL without its operand.
 template <class T>
-T* operand(const Problem& p, uint64_t operand, T* pointer) {
-    return p.has(operand) ? pointer : nullptr;
+T* operand(const Problem& problem, uint64_t operand, T* pointer) {
+    return problem.has(operand) ? pointer : nullptr;
 }
 
-inline void set_shape(const Problem& p, ShapeParams* params) {
-    const fa_attention_desc_t& d = p.d;
-    params->sequences = sequence_table(p, fa_forward_args_t{});
+inline void set_shape(const Problem& problem, ShapeParams* params) {
+    const fa_attention_desc_t& d = problem.d;
+    params->sequences = sequence_table(problem, fa_forward_args_t{});
     params->batch = d.batch;
     params->heads_q = d.heads_q;
-    params->kv_heads = p.kv_heads;
-    params->group = p.group;
+    params->kv_heads = problem.kv_heads;
+    params->group = problem.group;
     params->dim_v = d.dim_v;
 }
-inline void set_rows(const Problem& p, RowParams* params) {
-    const fa_attention_desc_t& d = p.d;
-    set_shape(p, params);
-    params->o_strides = row_strides(d.o_stride, p.packed_q());
-    params->lse_strides = lse_strides(d.lse_stride, p.packed_q());
+inline void set_rows(const Problem& problem, RowParams* params) {
+    const fa_attention_desc_t& d = problem.d;
+    set_shape(problem, params);
+    params->o_strides = row_strides(d.o_stride, problem.packed_q());
+    params->lse_strides = lse_strides(d.lse_stride, problem.packed_q());
     params->o_dtype = d.o_dtype;
 }
-inline void set_row_tensors(const Problem& p, const fa_forward_args_t& a, RowParams* params) {
-    params->sequences = sequence_table(p, a);
-    params->o = a.o;
-    params->lse = operand(p, FA_OPERAND_LSE, a.lse);
-    params->sinks = operand(p, FA_OPERAND_SINKS, a.sinks);
+inline void set_row_tensors(const Problem& problem, const fa_forward_args_t& args, RowParams* params) {
+    params->sequences = sequence_table(problem, args);
+    params->o = args.o;
+    params->lse = operand(problem, FA_OPERAND_LSE, args.lse);
+    params->sinks = operand(problem, FA_OPERAND_SINKS, args.sinks);
 }
 
 struct SplitParams {
@@ -71,10 +71,10 @@ struct SplitMemory {
     uint64_t partial_bytes, state_bytes;
     uint64_t bytes() const { return partial_bytes + state_bytes; }
 };
-inline SplitMemory split_memory(const Problem& p, const SplitParams& params, bool final_states) {
-    const int64_t rows = params.splits * p.d.batch * p.kv_heads * params.rows;
+inline SplitMemory split_memory(const Problem& problem, const SplitParams& params, bool final_states) {
+    const int64_t rows = params.splits * problem.d.batch * problem.kv_heads * params.rows;
     const bool cut = params.splits > 1;
-    return {cut ? uint64_t(round_up(rows * p.d.dim_v * 4, 256)) : 0,
+    return {cut ? uint64_t(round_up(rows * problem.d.dim_v * 4, 256)) : 0,
             cut || final_states ? uint64_t(round_up(rows * int64_t(sizeof(RowState)), 256)) : 0};
 }
 inline void set_split_memory(const SplitMemory& m, char* memory, SplitParams* params) {

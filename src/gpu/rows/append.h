@@ -44,77 +44,80 @@ struct AppendParams {
 
 // Do rows go into the cache as they are, in aligned 16-byte vectors, as many of each sequence? And have numbers of keys and pages
 // 32 bits, and a page a power of two of keys?
-inline bool copies_rows(const Problem& p, const fa_append_kv_args_t& a, int32_t page_shift) {
+inline bool copies_rows(const Problem& problem, const fa_append_kv_args_t& args, int32_t page_shift) {
     constexpr int64_t limit = int64_t(1) << 31;
-    const fa_attention_desc_t& d = p.d;
+    const fa_attention_desc_t& d = problem.d;
     const auto is_vec16 = [](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
         return copy_width(base, row_strides(stride, false), dim, dtype) == 16;
     };
-    const bool counted = a.cu_seqlens_new || a.seqused_new, scaled = p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_TAIL);
-    return d.k_dtype == d.q_dtype && d.v_dtype == d.q_dtype && !counted && !scaled && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) &&
-           d.seqlen_k <= limit && a.seqlen_new <= limit && d.kv_batch <= limit && d.num_pages <= limit && page_shift >= 0 &&
-           is_vec16(a.k, d.k_stride, d.dim_qk, d.k_dtype) && is_vec16(a.v, d.v_stride, d.dim_v, d.v_dtype) &&
-           is_vec16(a.k_new, a.k_new_stride, d.dim_qk, d.q_dtype) && is_vec16(a.v_new, a.v_new_stride, d.dim_v, d.q_dtype);
+    const bool counted = args.cu_seqlens_new || args.seqused_new,
+               scaled = problem.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_TAIL);
+    return d.k_dtype == d.q_dtype && d.v_dtype == d.q_dtype && !counted && !scaled && !args.cos &&
+           !(args.flags & FA_APPEND_DYNAMIC_SCALE) && d.seqlen_k <= limit && args.seqlen_new <= limit && d.kv_batch <= limit &&
+           d.num_pages <= limit && page_shift >= 0 && is_vec16(args.k, d.k_stride, d.dim_qk, d.k_dtype) &&
+           is_vec16(args.v, d.v_stride, d.dim_v, d.v_dtype) && is_vec16(args.k_new, args.k_new_stride, d.dim_qk, d.q_dtype) &&
+           is_vec16(args.v_new, args.v_new_stride, d.dim_v, d.q_dtype);
 }
 
-inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a) {
-    const fa_attention_desc_t& d = p.d;
-    const bool packed = a.cu_seqlens_new != nullptr;
+inline AppendParams append_params(const Problem& problem, const fa_append_kv_args_t& args) {
+    const fa_attention_desc_t& d = problem.d;
+    const bool packed = args.cu_seqlens_new != nullptr;
     AppendParams params{};
-    params.k.from = a.k_new;
-    params.k.to = a.k;
+    params.k.from = args.k_new;
+    params.k.to = args.k;
     params.k.heads = d.heads_k;
     params.k.to_dtype = d.k_dtype;
-    params.k.descale = p.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(a.k_descale) : nullptr;
-    params.k.from_strides = row_strides(a.k_new_stride, packed);
+    params.k.descale = problem.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(args.k_descale) : nullptr;
+    params.k.from_strides = row_strides(args.k_new_stride, packed);
     params.k.to_strides = row_strides(d.k_stride, false);
     params.k.descale_strides = row_strides(d.k_descale_stride, false);
-    params.k.steps = {int(d.dim_qk), int(a.rotary_begin), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
-    params.v.from = a.v_new;
-    params.v.to = a.v;
+    params.k.steps = {int(d.dim_qk), int(args.rotary_begin), int(args.rotary_dim), (args.flags & FA_ROTARY_INTERLEAVED) != 0};
+    params.v.from = args.v_new;
+    params.v.to = args.v;
     params.v.heads = d.heads_v;
     params.v.to_dtype = d.v_dtype;
-    params.v.descale = p.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(a.v_descale) : nullptr;
-    params.v.from_strides = row_strides(a.v_new_stride, packed);
+    params.v.descale = problem.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(args.v_descale) : nullptr;
+    params.v.from_strides = row_strides(args.v_new_stride, packed);
     params.v.to_strides = row_strides(d.v_stride, false);
     params.v.descale_strides = row_strides(d.v_descale_stride, false);
     params.v.steps = {int(d.dim_v), 0, 0, false};
     params.batch = d.batch;
     params.heads = max_of(d.heads_k, d.heads_v);
-    params.seqlen_new = a.seqlen_new;
-    params.total_new = a.total_new;
-    params.cu_seqlens_new = a.cu_seqlens_new;
-    params.seqused_new = a.seqused_new;
-    params.positions = a.positions;
-    params.positions_stride = packed ? 0 : a.seqlen_new;
-    params.leftpad = p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k : nullptr;
-    params.first = p.has(FA_OPERAND_SEQUSED_K) ? a.seqused_k : params.leftpad;
-    params.kv_batch_idx = p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx : nullptr;
-    params.pages = pages_of(p, a.page_table);
+    params.seqlen_new = args.seqlen_new;
+    params.total_new = args.total_new;
+    params.cu_seqlens_new = args.cu_seqlens_new;
+    params.seqused_new = args.seqused_new;
+    params.positions = args.positions;
+    params.positions_stride = packed ? 0 : args.seqlen_new;
+    params.leftpad = problem.has(FA_OPERAND_LEFTPAD_K) ? args.leftpad_k : nullptr;
+    params.first = problem.has(FA_OPERAND_SEQUSED_K) ? args.seqused_k : params.leftpad;
+    params.kv_batch_idx = problem.has(FA_OPERAND_KV_BATCH_IDX) ? args.kv_batch_idx : nullptr;
+    params.pages = pages_of(problem, args.page_table);
     params.seqlen_k = d.seqlen_k;
     params.sequences = params.kv_batch_idx ? d.kv_batch : d.batch;
-    params.cos = a.cos;
-    params.sin = a.sin;
-    params.max_position = a.max_position;
-    params.pairs = a.rotary_dim / 2;
+    params.cos = args.cos;
+    params.sin = args.sin;
+    params.max_position = args.max_position;
+    params.pairs = args.rotary_dim / 2;
     params.from_dtype = d.q_dtype;
     while (params.page_shift < 31 && int64_t(1) << params.page_shift < d.page_size) params.page_shift++;
-    if (p.paged() && int64_t(1) << params.page_shift != d.page_size) params.page_shift = -1;
-    params.dynamic_scale = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
+    if (problem.paged() && int64_t(1) << params.page_shift != d.page_size) params.page_shift = -1;
+    params.dynamic_scale = (args.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
     params.k.dynamic = params.dynamic_scale && type_bytes(d.k_dtype) == 1;
     params.v.dynamic = params.dynamic_scale && type_bytes(d.v_dtype) == 1;
-    params.k.rows = {k_factors(p, a.k_descale, a.k_shift), p.k_dims(), a.k_tail, row_strides(d.k_tail_stride, false), d.k_tail_dtype};
-    params.v.rows = {v_factors(p, a.v_descale, a.v_shift), d.dim_v, nullptr, {}, 0};
-    params.k.factor = a.k_descale;
-    params.k.shift = a.k_shift;
-    params.k.tail = a.k_tail;
-    params.v.factor = a.v_descale;
-    params.v.shift = a.v_shift;
-    params.k.scaled = is_block_type(d.k_dtype) || !p.plain_k();
-    params.v.scaled = is_block_type(d.v_dtype) || !p.plain_v();
+    params.k.rows = {k_factors(problem, args.k_descale, args.k_shift), problem.k_dims(), args.k_tail, row_strides(d.k_tail_stride, false),
+                     d.k_tail_dtype};
+    params.v.rows = {v_factors(problem, args.v_descale, args.v_shift), d.dim_v, nullptr, {}, 0};
+    params.k.factor = args.k_descale;
+    params.k.shift = args.k_shift;
+    params.k.tail = args.k_tail;
+    params.v.factor = args.v_descale;
+    params.v.shift = args.v_shift;
+    params.k.scaled = is_block_type(d.k_dtype) || !problem.plain_k();
+    params.v.scaled = is_block_type(d.v_dtype) || !problem.plain_v();
     // Where factors of whole rows are computed, the lanes of a wave exchange values, and so take one way.
     if (params.dynamic_scale) params.k.scaled = params.v.scaled = params.k.scaled || params.v.scaled;
-    params.copies = copies_rows(p, a, params.page_shift);
+    params.copies = copies_rows(problem, args, params.page_shift);
     return params;
 }
 

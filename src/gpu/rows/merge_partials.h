@@ -23,27 +23,27 @@ struct MergeParams {
     bool accumulate;  // o and lse hold a partial result, too
 };
 
-inline MergeParams merge_params(const Problem& p, const fa_merge_args_t& a) {
-    const bool packed = p.packed_q();
+inline MergeParams merge_params(const Problem& problem, const fa_merge_args_t& args) {
+    const bool packed = problem.packed_q();
     MergeParams params{};
-    params.spans = query_spans(p, a.cu_seqlens_q, a.seqused_q);
-    params.heads = p.d.heads_q;
-    params.dim = p.d.dim_v;
-    params.parts = a.parts;
-    params.o_parts = a.o_parts;
-    params.lse_parts = a.lse_parts;
-    params.o = a.o;
-    params.lse = a.lse;
-    params.sinks = p.has(FA_OPERAND_SINKS) ? a.sinks : nullptr;
-    params.o_scale = p.has(FA_OPERAND_O_SCALE) ? a.o_scale : nullptr;
-    params.o_strides = row_strides(p.d.o_stride, packed);
-    params.o_parts_strides = row_strides(a.o_parts_stride + 1, packed);
-    params.lse_strides = lse_strides(p.d.lse_stride, packed);
-    params.lse_parts_strides = lse_strides(a.lse_parts_stride + 1, packed);
-    params.o_part = a.o_parts_stride[0];
-    params.lse_part = a.lse_parts_stride[0];
-    params.o_dtype = p.d.o_dtype;
-    params.accumulate = (a.flags & FA_MERGE_ACCUMULATE) != 0;
+    params.spans = query_spans(problem, args.cu_seqlens_q, args.seqused_q);
+    params.heads = problem.d.heads_q;
+    params.dim = problem.d.dim_v;
+    params.parts = args.parts;
+    params.o_parts = args.o_parts;
+    params.lse_parts = args.lse_parts;
+    params.o = args.o;
+    params.lse = args.lse;
+    params.sinks = problem.has(FA_OPERAND_SINKS) ? args.sinks : nullptr;
+    params.o_scale = problem.has(FA_OPERAND_O_SCALE) ? args.o_scale : nullptr;
+    params.o_strides = row_strides(problem.d.o_stride, packed);
+    params.o_parts_strides = row_strides(args.o_parts_stride + 1, packed);
+    params.lse_strides = lse_strides(problem.d.lse_stride, packed);
+    params.lse_parts_strides = lse_strides(args.lse_parts_stride + 1, packed);
+    params.o_part = args.o_parts_stride[0];
+    params.lse_part = args.lse_parts_stride[0];
+    params.o_dtype = problem.d.o_dtype;
+    params.accumulate = (args.flags & FA_MERGE_ACCUMULATE) != 0;
     return params;
 }
 

@@ -161,24 +161,24 @@ struct RotaryParams {
     int32_t dtype;
 };
 
-inline RotaryParams rotary_params(const Problem& p, const fa_rotary_args_t& a) {
+inline RotaryParams rotary_params(const Problem& problem, const fa_rotary_args_t& args) {
     RotaryParams params{};
-    params.spans = query_spans(p, a.cu_seqlens, a.seqused);
-    params.batch = p.d.batch;
-    params.heads = p.d.heads_q;
-    params.x = a.x;
-    params.out = a.out;
-    params.x_strides = row_strides(p.d.q_stride, p.packed_q());
-    params.out_strides = row_strides(a.out_stride, p.packed_q());
-    params.cos = a.cos;
-    params.sin = a.sin;
-    params.max_position = a.max_position;
-    params.pairs = a.rotary_dim / 2;
-    params.positions = a.positions;
-    params.positions_stride = p.packed_q() ? 0 : p.d.seqlen_q;
-    params.position_offset = a.position_offset;
-    params.steps = {int(p.d.dim_qk), int(a.rotary_begin), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
-    params.dtype = p.d.q_dtype;
+    params.spans = query_spans(problem, args.cu_seqlens, args.seqused);
+    params.batch = problem.d.batch;
+    params.heads = problem.d.heads_q;
+    params.x = args.x;
+    params.out = args.out;
+    params.x_strides = row_strides(problem.d.q_stride, problem.packed_q());
+    params.out_strides = row_strides(args.out_stride, problem.packed_q());
+    params.cos = args.cos;
+    params.sin = args.sin;
+    params.max_position = args.max_position;
+    params.pairs = args.rotary_dim / 2;
+    params.positions = args.positions;
+    params.positions_stride = problem.packed_q() ? 0 : problem.d.seqlen_q;
+    params.position_offset = args.position_offset;
+    params.steps = {int(problem.d.dim_qk), int(args.rotary_begin), int(args.rotary_dim), (args.flags & FA_ROTARY_INTERLEAVED) != 0};
+    params.dtype = problem.d.q_dtype;
     return params;
 }
 
