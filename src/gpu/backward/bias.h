@@ -21,15 +21,15 @@ FA_FN BiasBlocks bias_blocks(const SimtBackwardParams& params) {
 
 FA_DEVICE void add_bias_tiles(const SimtBackwardParams& params, int64_t batch, int64_t head, const int64_t begin[4], const int64_t end[4],
                               float sum[4][4]) {
-    const BackwardTile& t = *backward_shared().tile;
+    const BackwardTile& tile = *backward_shared().tile;
     rt::barrier();  // behind the last use of another sequence
     if (rt::thread() == 0) init_sequence(params, batch);
     rt::barrier();
     const float scale = params.bias_scale ? params.bias_scale[head] : 1.f;
-    const int64_t row_end = min_of(end[2] * kTile, t.seq.q_len), key_end = min_of(end[3] * kTile, t.seq.k_len);
+    const int64_t row_end = min_of(end[2] * kTile, tile.seq.q_len), key_end = min_of(end[3] * kTile, tile.seq.k_len);
     for (int64_t row0 = begin[2] * kTile; row0 < row_end; row0 += kTile)
         for (int64_t key0 = begin[3] * kTile; key0 < key_end; key0 += kTile) {
-            if (!params.sets.lists.words && tile_class(t.rule, row0, kTile, key0, kTile, t.seq.k_len) == TileClass::empty) continue;
+            if (!params.sets.lists.words && tile_class(tile.rule, row0, kTile, key0, kTile, tile.seq.k_len) == TileClass::empty) continue;
             rt::barrier();  // behind the last use of another tile
             init_rows(params, head, row0);
             locate_keys(params, head / params.group, key0);
@@ -40,7 +40,7 @@ FA_DEVICE void add_bias_tiles(const SimtBackwardParams& params, int64_t batch, i
             FA_UNROLL_FOR (int r = 0; r < 4; r++)
                 FA_UNROLL_FOR (int n = 0; n < 4; n++) {
                     const int row = rt::thread() / 16 * 4 + r, key = rt::thread() % 16 + 16 * n;
-                    if (row0 + row < t.seq.q_len && key0 + key < t.seq.k_len)
+                    if (row0 + row < tile.seq.q_len && key0 + key < tile.seq.k_len)
                         sum[r][n] = fmaf(scale, backward_shared().ds[element_at<true>(r, n)], sum[r][n]);
                 }
         }

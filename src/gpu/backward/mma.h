@@ -106,18 +106,18 @@ struct MmaBackward {
     }
 
     // Owned rows times streamed ones, over all dims.
-    FA_MEMBER static void gemm_rows(const char* owned, const char* streamed, const Warp& w, Scores& score) {
-        const auto own = Mma::template q_ptr<M::kRowBytes>(owned, rt::opaque(w.own0), lane_anew());
-        const auto pass = Mma::template k_ptr<M::kRowBytes>(streamed, rt::opaque(w.share0), lane_anew());
+    FA_MEMBER static void gemm_rows(const char* owned, const char* streamed, const Warp& warp, Scores& score) {
+        const auto own = Mma::template q_ptr<M::kRowBytes>(owned, rt::opaque(warp.own0), lane_anew());
+        const auto pass = Mma::template k_ptr<M::kRowBytes>(streamed, rt::opaque(warp.share0), lane_anew());
         clear(score);
         gemm<M::kSteps>(
             score, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, kTile * m * M::kRowBytes, step); },
             [&](FragmentB& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, kTile * n * M::kRowBytes, step); });
     }
     // Adds P or dS of the owned rows, from shared memory, times the streamed rows.
-    FA_MEMBER static void gemm_columns(const char* left_tile, const char* streamed, const Warp& w, Columns& acc) {
-        const auto own = Mma::template q_ptr<M::kProbRowBytes>(left_tile, rt::opaque(w.own0), lane_anew());
-        const auto pass = Mma::advance(Mma::template v_ptr<M::kRowBytes, M::stream_rows>(streamed, rt::opaque(0), lane_anew()), w.step0);
+    FA_MEMBER static void gemm_columns(const char* left_tile, const char* streamed, const Warp& warp, Columns& acc) {
+        const auto own = Mma::template q_ptr<M::kProbRowBytes>(left_tile, rt::opaque(warp.own0), lane_anew());
+        const auto pass = Mma::advance(Mma::template v_ptr<M::kRowBytes, M::stream_rows>(streamed, rt::opaque(0), lane_anew()), warp.step0);
         gemm<M::stream_rows / kTile>(
             acc, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, kTile * m * M::kProbRowBytes, step); },
             [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes, M::stream_rows>(b, pass, step, c); });
@@ -178,11 +178,11 @@ struct MmaBackward {
     };
     // A bit for each score of owned tile m: set where the key lies in its row's band.
     FA_MEMBER static uint32_t visible_scores(const ScorePosition& position, int m) {
-        const Shared& s = M::shared();
+        const Shared& shared = M::shared();
         uint32_t visible = 0;
         FA_UNROLL_FOR (int n = 0; n < M::kShareTiles; n++)
             FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) {
-                const typename M::Band band = s.band[position.stage][position.row_at(m, n, e)];
+                const typename M::Band band = shared.band[position.stage][position.row_at(m, n, e)];
                 const int key = position.key(m, n, e);
                 visible |= uint32_t(key >= band.begin && key < band.end) << (n * Acc::kElements + e);
             }
@@ -191,10 +191,10 @@ struct MmaBackward {
     // Of `visible`, those that the mask keeps, or dropout. Loops that are not unrolled, without the scores: they leave few
     // registers.
     FA_COLD_MEMBER static uint32_t masked_scores(const MmaBackwardParams& params, const Part& part, int m, uint32_t visible) {
-        const Tile& t = M::shared().tile;
+        const Tile& tile = M::shared().tile;
         const int64_t* stride = params.mask_stride;
         const ScorePosition position(part);
-        const uint8_t* const mask = params.mask + t.batch * stride[0] + (t.head0 + part.head) * stride[1];
+        const uint8_t* const mask = params.mask + tile.batch * stride[0] + (tile.head0 + part.head) * stride[1];
         for (int i = 0; i < M::kShareTiles * Acc::kElements; i++) {
             const int n = i / Acc::kElements, e = i % Acc::kElements;
             if ((visible >> i & 1) && !mask[position.row(m, n, e) * stride[2] + position.key(m, n, e) * stride[3]]) visible &= ~(1u << i);
@@ -202,12 +202,12 @@ struct MmaBackward {
         return visible;
     }
     FA_COLD_MEMBER static uint32_t kept_scores(const Part& part, int m) {
-        const Tile& t = M::shared().tile;
+        const Tile& tile = M::shared().tile;
         const ScorePosition position(part);
         uint32_t kept = 0;
         for (int i = 0; i < M::kShareTiles * Acc::kElements; i++) {
             const int n = i / Acc::kElements, e = i % Acc::kElements;
-            kept |= uint32_t(keeps(t.dropout, t.head0 + part.head, position.row(m, n, e), position.key(m, n, e))) << i;
+            kept |= uint32_t(keeps(tile.dropout, tile.head0 + part.head, position.row(m, n, e), position.key(m, n, e))) << i;
         }
         return kept;
     }
@@ -217,51 +217,51 @@ struct MmaBackward {
         return params.bias_dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
     // A product to its score in log2 units, and the softcap's slope there.
-    FA_MEMBER static float apply_score_mods(const MmaBackwardParams& params, const Tile& t, float product, int head, int row, int key,
+    FA_MEMBER static float apply_score_mods(const MmaBackwardParams& params, const Tile& tile, float product, int head, int row, int key,
                                             bool visible, float& slope) {
         float score = product * (params.scale * Mma::kScoreUnit);
-        if (t.features & kSoftcap) {
+        if (tile.features & kSoftcap) {
             const float tanh_s = Mma::tanh(score / params.softcap);
             score = params.softcap * tanh_s;
             slope = (1.f - tanh_s) * (1.f + tanh_s);
         }
-        if (t.features & kBias && visible) {
+        if (tile.features & kBias && visible) {
             const int64_t* stride = params.bias_stride;
-            const float bias = load_bias(params, t.batch * stride[0] + head * stride[1] + row * stride[2] + key * stride[3]);
+            const float bias = load_bias(params, tile.batch * stride[0] + head * stride[1] + row * stride[2] + key * stride[3]);
             score = bias == kNegInf ? kNegInf : score + bias;
         }
-        if (t.features & kAlibi)
-            score -= params.alibi_slopes[t.batch * params.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
+        if (tile.features & kAlibi)
+            score -= params.alibi_slopes[tile.batch * params.alibi_batch_stride + head] * fabsf(float(row + tile.rule.off - key));
         return score * kLog2e;
     }
     // Products of q and k become probabilities, those of dout and v the gradients of scores.
     template <class Tiles>
     FA_MEMBER static void softmax_backward(const MmaBackwardParams& params, const Part& part, float unit, Tiles& score, Tiles& grad) {
-        const Shared& s = M::shared();
-        const Tile& t = s.tile;
+        const Shared& shared = M::shared();
+        const Tile& tile = shared.tile;
         const ScorePosition position(part);
         uint32_t visible[kOwnTiles], kept[kOwnTiles];
         FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) {
             visible[m] = part.full ? ~0u : visible_scores(position, m);
             kept[m] = ~0u;
-            if (!M::plain && t.features & kMask) visible[m] = masked_scores(params, part, m, visible[m]);
-            if (!M::plain && t.features & kDropout) kept[m] = kept_scores(part, m);
+            if (!M::plain && tile.features & kMask) visible[m] = masked_scores(params, part, m, visible[m]);
+            if (!M::plain && tile.features & kDropout) kept[m] = kept_scores(part, m);
         }
-        const bool all = part.full && (M::plain || !(t.features & kMask));
+        const bool all = part.full && (M::plain || !(tile.features & kMask));
         const float to_log2 = params.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kProbUnit;
         const float of_dp = of_delta * params.dropout_scale * Mma::kScoreUnit;
         FA_UNROLL_FOR (int n = 0; n < M::kShareTiles; n++)
             FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++)
                 FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) {
                     const int i = n * Acc::kElements + e, at = position.row_at(m, n, e);
-                    const float lse = s.lse[part.stage][at], delta = s.delta[part.stage][at];
+                    const float lse = shared.lse[part.stage][at], delta = shared.delta[part.stage][at];
                     const bool is_visible = all || (visible[m] >> i & 1);
                     float &p = score[m][n].x[e], &g = grad[m][n].x[e], slope = 1.f;
                     if constexpr (M::plain) {
                         p = rt::exp2_fast(fmaf(p, to_log2, Mma::kProbExponent - lse));
                         g = p * fmaf(g, of_dp, -delta * of_delta);
                     } else {
-                        const float final_score = apply_score_mods(params, t, p, t.head0 + part.head, position.row(m, n, e),
+                        const float final_score = apply_score_mods(params, tile, p, tile.head0 + part.head, position.row(m, n, e),
                                                                    position.key(m, n, e), is_visible, slope);
                         const bool is_kept = kept[m] >> i & 1;
                         p = rt::exp2_fast(Mma::kProbExponent + exponent_below(final_score, lse));
@@ -273,9 +273,9 @@ struct MmaBackward {
     }
 
     template <int n>
-    FA_MEMBER static void put(char* tile, const Warp& w, const Acc (&acc)[kOwnTiles][n]) {
-        if (!w.writes) return;
-        const auto ptr = Mma::advance(Mma::template prob_ptr<M::kProbRowBytes>(tile, rt::opaque(w.own0)), w.share0 / kTile);
+    FA_MEMBER static void put(char* tile, const Warp& warp, const Acc (&acc)[kOwnTiles][n]) {
+        if (!warp.writes) return;
+        const auto ptr = Mma::advance(Mma::template prob_ptr<M::kProbRowBytes>(tile, rt::opaque(warp.own0)), warp.share0 / kTile);
         FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL_FOR (int c = 0; c < n; c++)
                 Mma::template store_probs<M::kProbRowBytes>(ptr, kTile * m * M::kProbRowBytes, c, acc[m][c]);
@@ -284,17 +284,17 @@ struct MmaBackward {
     FA_MEMBER static float inv_unit() { return Mma::kNarrow ? M::shared().inv_unit : 1.f; }
     // New units, by the block's largest gradient: what those that are there already are to be multiplied by.
     FA_COLD_MEMBER static float rescale_ds(float amax) {
-        Shared& s = M::shared();
+        Shared& shared = M::shared();
         FA_UNROLL_FOR (int mask = Mma::kLanes / 2; mask > 0; mask /= 2) amax = max_fn(amax, rt::shuffle_xor32(amax, mask));
-        if (rt::thread() % Mma::kLanes == 0) s.amax[rt::thread() / Mma::kLanes] = amax;
+        if (rt::thread() % Mma::kLanes == 0) shared.amax[rt::thread() / Mma::kLanes] = amax;
         rt::barrier();
-        FA_UNROLL_FOR (int w = 0; w < M::warps; w++) amax = max_fn(amax, s.amax[w]);
+        FA_UNROLL_FOR (int w = 0; w < M::warps; w++) amax = max_fn(amax, shared.amax[w]);
         if (!(amax > 0x1p-100f) || amax == kPosInf) return 1.f;
         const float factor = float_of((uint32_t(2 * 127 + kDsTargetExponent) << 23) - (bits_of(amax) & 0x7f800000u));
         if (rt::thread() == 0) {
-            s.unit *= factor;
-            s.inv_unit = 1.f / s.unit;
-            s.unit_set = true;
+            shared.unit *= factor;
+            shared.inv_unit = 1.f / shared.unit;
+            shared.unit_set = true;
         }
         return factor;
     }
@@ -307,10 +307,10 @@ FA_DEVICE void process_tile(const MmaBackwardParams& params, const typename MmaB
                             typename MmaBackward<M>::Columns& acc_p) {
     using G = MmaBackward<M>;
     using Mma = typename M::Policy;
-    typename M::Shared& s = M::shared();
-    const typename G::Warp w;
+    typename M::Shared& shared = M::shared();
+    const typename G::Warp warp;
     const int stage = M::stages == 2 ? i & 1 : 0, buffer = i & 1;
-    const bool first_half = w.own0 < M::own / 2;  // one of each scheduler's two warps
+    const bool first_half = warp.own0 < M::own / 2;  // one of each scheduler's two warps
     const auto add_prev = [&] {
         if (i > 0 && params.dq_acc) G::add_dq(params, prev, buffer ^ 1, Mma::kProductUnit);
     };
@@ -319,35 +319,35 @@ FA_DEVICE void process_tile(const MmaBackwardParams& params, const typename MmaB
     if (M::by_rows ? i == 0 && M::zero_empty_rows(0, M::owned(0), M::owned(1)) : M::zero_empty_rows(stage, stream0, stream1)) rt::barrier();
 
     typename G::Scores score, grad;
-    G::gemm_rows(M::owned(0), stream0, w, score);
-    G::gemm_rows(M::owned(1), stream1, w, grad);
+    G::gemm_rows(M::owned(0), stream0, warp, score);
+    G::gemm_rows(M::owned(1), stream1, warp, grad);
     G::softmax_backward(params, part, G::unit(), score, grad);
-    if constexpr (!M::by_rows) G::put(M::p_tile(), w, score);
-    G::put(M::ds_tile(buffer), w, grad);
+    if constexpr (!M::by_rows) G::put(M::p_tile(), warp, score);
+    G::put(M::ds_tile(buffer), warp, grad);
     float amax = 0.f;
     if constexpr (Mma::kNarrow) {
         FA_UNROLL_FOR (int m = 0; m < M::kOwnTiles; m++)
             FA_UNROLL_FOR (int n = 0; n < M::kShareTiles; n++)
                 FA_UNROLL_FOR (int e = 0; e < M::Acc::kElements; e++) amax = max_fn(amax, fabsf(grad[m][n].x[e]));
-        if (amax > kMaxDs || (!s.unit_set && amax > 0.f)) s.overflowed[buffer] = 1;
+        if (amax > kMaxDs || (!shared.unit_set && amax > 0.f)) shared.overflowed[buffer] = 1;
     }
-    if constexpr (M::kLate) rt::named_barrier(1 + w.own0 / (M::kTile * M::kOwnTiles), Mma::kLanes * (M::kSteps / M::kColumnSteps));
+    if constexpr (M::kLate) rt::named_barrier(1 + warp.own0 / (M::kTile * M::kOwnTiles), Mma::kLanes * (M::kSteps / M::kColumnSteps));
     else rt::barrier();
     if constexpr (Mma::kNarrow) {
-        if (rt::opaque(rt::thread()) == 0) s.overflowed[buffer ^ 1] = 0;
-        if (s.overflowed[buffer]) {
+        if (rt::opaque(rt::thread()) == 0) shared.overflowed[buffer ^ 1] = 0;
+        if (shared.overflowed[buffer]) {
             const float factor = G::rescale_ds(amax);
             G::scale(acc_ds, factor);
             G::scale(grad, factor);
-            G::put(M::ds_tile(buffer), w, grad);
+            G::put(M::ds_tile(buffer), warp, grad);
             rt::barrier();
         }
     }
     if constexpr (!M::by_rows) {
-        G::gemm_columns(M::p_tile(), stream1, w, acc_p);
+        G::gemm_columns(M::p_tile(), stream1, warp, acc_p);
         if (!M::kLate && params.dq_acc) G::add_dq(params, part, buffer, Mma::kProductUnit * G::inv_unit());
     }
-    G::gemm_columns(M::ds_tile(buffer), stream0, w, acc_ds);
+    G::gemm_columns(M::ds_tile(buffer), stream0, warp, acc_ds);
     if (M::kLate && !first_half) add_prev();
 }
 
@@ -355,43 +355,45 @@ FA_DEVICE void process_tile(const MmaBackwardParams& params, const typename MmaB
 template <class M>
 FA_DEVICE void backward_mainloop(const MmaBackwardParams& params, typename MmaBackward<M>::Columns& acc_ds,
                                  typename MmaBackward<M>::Columns& acc_p) {
-    const typename M::Tile& t = M::shared().tile;  // read each time: registers are scarce
+    const typename M::Tile& tile = M::shared().tile;  // read each time: registers are scarce
     constexpr bool prefetches = M::stages == 2;
     M::load_owned(params);
     using Part = typename MmaBackward<M>::Part;
-    const auto part_of = [&](int head, int tile, int stage) {
-        return Part{tile * M::stream_rows, head, M::by_rows ? 0 : stage, tile >= t.full_begin && tile < t.full_end};
+    const auto part_of = [&](int head, int tile_index, int stage) {
+        return Part{tile_index * M::stream_rows, head, M::by_rows ? 0 : stage, tile_index >= tile.full_begin && tile_index < tile.full_end};
     };
-    const auto prev_of = [&](int head, int tile) { return tile == t.begin ? part_of(head - 1, t.end - 1, 0) : part_of(head, tile - 1, 0); };
-    const auto next = [&](int& head, int& tile) {
-        const bool wraps = tile + 1 == t.end;
-        tile = wraps ? t.begin : tile + 1;
+    const auto prev_of = [&](int head, int tile_index) {
+        return tile_index == tile.begin ? part_of(head - 1, tile.end - 1, 0) : part_of(head, tile_index - 1, 0);
+    };
+    const auto next = [&](int& head, int& tile_index) {
+        const bool wraps = tile_index + 1 == tile.end;
+        tile_index = wraps ? tile.begin : tile_index + 1;
         head += wraps;
     };
-    int head = prefetches ? -1 : 0, tile = prefetches ? t.end - 1 : t.begin, i = head;
-    for (; t.begin < t.end && head < t.heads; i++) {
+    int head = prefetches ? -1 : 0, tile_index = prefetches ? tile.end - 1 : tile.begin, i = head;
+    for (; tile.begin < tile.end && head < tile.heads; i++) {
         const int stage = prefetches ? i & 1 : 0;
-        const Part part = part_of(head, tile, stage);
+        const Part part = part_of(head, tile_index, stage);
         if constexpr (!prefetches) {
             rt::barrier();
-            M::load_streamed(params, head, tile, 0);
+            M::load_streamed(params, head, tile_index, 0);
         }
         if (i >= 0) {
-            if (M::by_rows ? i == 0 : !part.full) M::init_bands(M::by_rows ? t.first : part.stream0, part.stage);
+            if (M::by_rows ? i == 0 : !part.full) M::init_bands(M::by_rows ? tile.first : part.stream0, part.stage);
             rt::cp_async_wait<0>();
             rt::barrier();
         }
         if constexpr (prefetches) {
-            int next_head = head, next_tile = tile;
+            int next_head = head, next_tile = tile_index;
             next(next_head, next_tile);
-            if (next_head < t.heads) M::load_streamed(params, next_head, next_tile, stage ^ 1);
+            if (next_head < tile.heads) M::load_streamed(params, next_head, next_tile, stage ^ 1);
         }
-        if (i >= 0) process_tile<M>(params, prev_of(head, tile), part, i, acc_ds, acc_p);
-        next(head, tile);
+        if (i >= 0) process_tile<M>(params, prev_of(head, tile_index), part, i, acc_ds, acc_p);
+        next(head, tile_index);
     }
     if constexpr (M::kLate) {
         rt::barrier();
-        if (i > 0 && params.dq_acc) MmaBackward<M>::add_dq(params, prev_of(head, tile), (i - 1) & 1, M::Policy::kProductUnit);
+        if (i > 0 && params.dq_acc) MmaBackward<M>::add_dq(params, prev_of(head, tile_index), (i - 1) & 1, M::Policy::kProductUnit);
     }
     // Where nothing is streamed, the copies of the owned rows are still in flight, in no group yet.
     rt::cp_async_commit();
@@ -406,37 +408,37 @@ FA_DEVICE bool begin_backward_block(const MmaBackwardParams& params) {
                    heads = uint32_t(M::by_rows ? params.heads_q : params.kv_heads);
     const uint32_t index = uint32_t(rt::block()), item = index % blocks, head = index / blocks % heads, batch = index / blocks / heads;
     const uint32_t block = M::by_rows && params.causal ? blocks - 1 - item : item;  // those with the most keys first
-    const typename M::Tile& t = M::shared().tile;
+    const typename M::Tile& tile = M::shared().tile;
     if (M::initializes(rt::thread())) M::init_block(params, batch, head, int(block) * M::own);
     rt::barrier();
-    return t.valid > 0;
+    return tile.valid > 0;
 }
 
 template <class M>
 FA_DEVICE void run_backward_mma(const MmaBackwardParams& params) {
     using G = MmaBackward<M>;
     if (!begin_backward_block<M>(params)) return;
-    const typename M::Tile& t = M::shared().tile;
+    const typename M::Tile& tile = M::shared().tile;
     typename G::Columns acc_ds, acc_p;
     G::clear(acc_ds);
     if (!M::by_rows) G::clear(acc_p);
     backward_mainloop<M>(params, acc_ds, acc_p);
-    const typename G::Warp w;
+    const typename G::Warp warp;
     const float factor = params.scale * M::Policy::kProductUnit * G::inv_unit();
     const auto store = [&](const typename G::Columns& acc, float unit, void* base, const RowStrides& strides, int64_t dim, int64_t first) {
         rt::barrier();
-        M::stage_acc(unit, w.own0, M::kTile * w.step0, acc);
+        M::stage_acc(unit, warp.own0, M::kTile * warp.step0, acc);
         rt::barrier();
         if (base) M::store_acc(params, base, strides, dim, first);
     };
     if constexpr (M::by_rows) {
         store(acc_ds, factor, params.dq, params.dq_strides, params.dim_qk,
-              query_index(params.dq_strides, t.seq, t.batch, t.first, t.head0));
+              query_index(params.dq_strides, tile.seq, tile.batch, tile.first, tile.head0));
     } else {
-        const KeyLocation at{t.batch, t.seq.k_begin + t.first, true};
-        store(acc_ds, factor, params.dk, params.dk_strides, params.dim_qk, key_index(params.dk_strides, at, t.kv_head));
+        const KeyLocation at{tile.batch, tile.seq.k_begin + tile.first, true};
+        store(acc_ds, factor, params.dk, params.dk_strides, params.dim_qk, key_index(params.dk_strides, at, tile.kv_head));
         const float of_dv = params.dropout_scale * M::Policy::kProductUnit / M::Policy::kProbUnit;
-        store(acc_p, of_dv, params.dv, params.dv_strides, params.dim_v, key_index(params.dv_strides, at, t.kv_head));
+        store(acc_p, of_dv, params.dv, params.dv_strides, params.dim_v, key_index(params.dv_strides, at, tile.kv_head));
     }
 }
 

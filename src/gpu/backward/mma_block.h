@@ -129,25 +129,25 @@ struct MmaBackwardBlock {
     }
     // LSE and Δ of `kRows` rows: those beyond a sequence's are there, and have no probability.
     FA_MEMBER static void load_rows(const MmaBackwardParams& params, int64_t row, int stage) {
-        Shared& s = shared();
+        Shared& shared = MmaBackwardBlock::shared();
         for (int i = rt::opaque(rt::thread()); i < kRows / 4; i += threads) {
-            rt::cp_async16(rt::smem_addr(s.lse[stage] + 4 * i), reinterpret_cast<const char*>(params.lse_log2 + row + 4 * i), true);
-            rt::cp_async16(rt::smem_addr(s.delta[stage] + 4 * i), reinterpret_cast<const char*>(params.delta + row + 4 * i), true);
+            rt::cp_async16(rt::smem_addr(shared.lse[stage] + 4 * i), reinterpret_cast<const char*>(params.lse_log2 + row + 4 * i), true);
+            rt::cp_async16(rt::smem_addr(shared.delta[stage] + 4 * i), reinterpret_cast<const char*>(params.delta + row + 4 * i), true);
         }
     }
     FA_COLD_MEMBER static void load_owned(const MmaBackwardParams& params) {
-        const Tile& t = shared().tile;
-        load_tile<own>(t.owned[0], 0, 0, t.valid, owned(0));
-        load_tile<own>(t.owned[1], 0, 0, t.valid, owned(1));
-        if constexpr (ByRows) load_rows(params, t.row0 + t.first, 0);
+        const Tile& tile = shared().tile;
+        load_tile<own>(tile.owned[0], 0, 0, tile.valid, owned(0));
+        load_tile<own>(tile.owned[1], 0, 0, tile.valid, owned(1));
+        if constexpr (ByRows) load_rows(params, tile.row0 + tile.first, 0);
     }
-    // Tile `tile` of streamed head `head`, counted from the first: always a group of copies.
-    FA_MEMBER static void load_streamed(const MmaBackwardParams& params, int head, int tile, int stage) {
-        const Tile& t = shared().tile;
-        const int row = tile * StreamRows;
-        load_tile<StreamRows>(t.streamed[0], head, row, t.count - row, streamed(stage, 0));
-        load_tile<StreamRows>(t.streamed[1], head, row, t.count - row, streamed(stage, 1));
-        if constexpr (!ByRows) load_rows(params, t.row0 + head * params.padded_rows + row, stage);
+    // Tile `tile_index` of streamed head `head`, counted from the first: always a group of copies.
+    FA_MEMBER static void load_streamed(const MmaBackwardParams& params, int head, int tile_index, int stage) {
+        const Tile& tile = shared().tile;
+        const int row = tile_index * StreamRows;
+        load_tile<StreamRows>(tile.streamed[0], head, row, tile.count - row, streamed(stage, 0));
+        load_tile<StreamRows>(tile.streamed[1], head, row, tile.count - row, streamed(stage, 1));
+        if constexpr (!ByRows) load_rows(params, tile.row0 + head * params.padded_rows + row, stage);
         rt::cp_async_commit();
     }
     // Zeros q and dout of rows without keys, whatever they hold: 0 times an infinity or NaN is not 0.
@@ -167,12 +167,12 @@ struct MmaBackwardBlock {
     }
     // The bands of rows [row, row + kRows).
     FA_MEMBER static void init_bands(int row, int stage) {
-        Shared& s = shared();
-        const Tile& t = s.tile;
-        const int rows = ByRows ? t.first + t.valid : t.count;
+        Shared& shared = MmaBackwardBlock::shared();
+        const Tile& tile = shared.tile;
+        const int rows = ByRows ? tile.first + tile.valid : tile.count;
         for (int r = rt::opaque(rt::thread()); r < kRows; r += threads) {
-            const KeyBand b = row + r < rows ? key_band(t.rule, row + r, t.seq.k_len) : KeyBand{0, 0};
-            s.band[stage][r] = {int(b.begin), int(max_of(b.end, 0))};
+            const KeyBand b = row + r < rows ? key_band(tile.rule, row + r, tile.seq.k_len) : KeyBand{0, 0};
+            shared.band[stage][r] = {int(b.begin), int(max_of(b.end, 0))};
         }
     }
 
@@ -185,14 +185,14 @@ struct MmaBackwardBlock {
         const int thread = rt::thread();
         const uint32_t group = uint32_t(params.group), kv_head = ByRows ? head / group : head, head0 = ByRows ? head : head * group;
         const Sequence seq = params.uniform_lengths ? params.uniform_seq : bounded_sequence(params.sequences, batch);
-        Tile& t = shared().tile;
+        Tile& tile = shared().tile;
         if (thread != 0) {  // 32 to 35: q, dout, k and v
             const auto init = [&](int i) {
                 const RowSource& from = params.source[i];
                 const bool rows = i < 2;
                 const int64_t row = (rows ? seq.q_begin : seq.k_begin) + (rows == ByRows ? first : 0);
                 const int64_t at = batch * from.bytes.outer + row * from.bytes.row + (rows ? head0 : kv_head) * from.bytes.head;
-                Source& to = rows == ByRows ? t.owned[i % 2] : t.streamed[i % 2];
+                Source& to = rows == ByRows ? tile.owned[i % 2] : tile.streamed[i % 2];
                 to = {static_cast<const char*>(from.base) + at, from.bytes.head, from.bytes.row, from.bytes.row_bytes, from.width};
             };
             if constexpr (rt::kIndexesParams) {
@@ -203,41 +203,42 @@ struct MmaBackwardBlock {
             }
             return;
         }
-        t.batch = batch;
-        t.kv_head = kv_head;
-        t.head0 = int(head0);
-        t.heads = ByRows ? 1 : int(group);
-        t.seq = seq;
-        t.rule = params.uniform_lengths ? params.rule : mask_rule(params.rule, seq);
-        t.row0 = head0 * params.padded_rows + padded_row0(params.sequences, seq, batch);
-        t.first = first;
-        t.valid = int(min_of((ByRows ? seq.q_len : seq.k_len) - first, own));
-        t.count = int(ByRows ? seq.k_len : seq.q_len);
-        t.features = params.features;
-        if (!Plain && params.features & kDropout) t.dropout = dropout_of(params, batch);
-        if (t.valid > 0) init_streamed_range();
-        Shared& s = shared();
-        s.unit = s.inv_unit = 1.f;
-        s.unit_set = false;
-        s.overflowed[0] = s.overflowed[1] = 0;
+        tile.batch = batch;
+        tile.kv_head = kv_head;
+        tile.head0 = int(head0);
+        tile.heads = ByRows ? 1 : int(group);
+        tile.seq = seq;
+        tile.rule = params.uniform_lengths ? params.rule : mask_rule(params.rule, seq);
+        tile.row0 = head0 * params.padded_rows + padded_row0(params.sequences, seq, batch);
+        tile.first = first;
+        tile.valid = int(min_of((ByRows ? seq.q_len : seq.k_len) - first, own));
+        tile.count = int(ByRows ? seq.k_len : seq.q_len);
+        tile.features = params.features;
+        if (!Plain && params.features & kDropout) tile.dropout = dropout_of(params, batch);
+        if (tile.valid > 0) init_streamed_range();
+        Shared& shared = MmaBackwardBlock::shared();
+        shared.unit = shared.inv_unit = 1.f;
+        shared.unit_set = false;
+        shared.overflowed[0] = shared.overflowed[1] = 0;
     }
     // Which tiles are streamed: bands only ever move right with their rows.
     FA_MEMBER static void init_streamed_range() {
-        Tile& t = shared().tile;
+        Tile& tile = shared().tile;
         RowBand any, full;  // of rows or keys
         if constexpr (ByRows) {
-            const KeyBand first = key_band(t.rule, t.first, t.count), last = key_band(t.rule, t.first + t.valid - 1, t.count);
+            const KeyBand first = key_band(tile.rule, tile.first, tile.count),
+                          last = key_band(tile.rule, tile.first + tile.valid - 1, tile.count);
             any = {first.begin, last.end};
-            full = {last.begin, t.valid < own ? 0 : first.end};  // rows that do not exist see nothing
+            full = {last.begin, tile.valid < own ? 0 : first.end};  // rows that do not exist see nothing
         } else {
-            any = row_band(t.rule, t.first, own, t.count);
-            full = full_row_band(t.rule, t.first, own, t.valid < own ? 0 : t.count);
+            any = row_band(tile.rule, tile.first, own, tile.count);
+            full = full_row_band(tile.rule, tile.first, own, tile.valid < own ? 0 : tile.count);
         }
-        const auto tile = [&](int64_t at, int64_t more) { return int((clamp(at, 0, t.count) + more) / StreamRows); };
-        t.begin = tile(any.begin, 0);
-        t.end = tile(any.end, StreamRows - 1);
-        t.full_begin = tile(full.begin, StreamRows - 1);
-        t.full_end = tile(full.end, 0);
+        const auto tile_at = [&](int64_t at, int64_t more) { return int((clamp(at, 0, tile.count) + more) / StreamRows); };
+        tile.begin = tile_at(any.begin, 0);
+        tile.end = tile_at(any.end, StreamRows - 1);
+        tile.full_begin = tile_at(full.begin, StreamRows - 1);
+        tile.full_end = tile_at(full.end, 0);
     }
 
     // Sums of the owned rows to a gradient, by way of shared memory that nothing else needs any more. Four columns of a row stay

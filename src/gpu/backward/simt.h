@@ -51,17 +51,17 @@ struct Rows {
     int32_t dtype;
     bool aligned;
 };
-FA_DEVICE Rows rows_of_q(const SimtBackwardParams& params, const BackwardTile& t) {
-    return {params.q, t.q_at, params.dim_qk, params.q_dtype, params.q_aligned};
+FA_DEVICE Rows rows_of_q(const SimtBackwardParams& params, const BackwardTile& tile) {
+    return {params.q, tile.q_at, params.dim_qk, params.q_dtype, params.q_aligned};
 }
-FA_DEVICE Rows rows_of_dout(const SimtBackwardParams& params, const BackwardTile& t) {
-    return {params.dout, t.dout_at, params.dim_v, params.q_dtype, params.dout_aligned};
+FA_DEVICE Rows rows_of_dout(const SimtBackwardParams& params, const BackwardTile& tile) {
+    return {params.dout, tile.dout_at, params.dim_v, params.q_dtype, params.dout_aligned};
 }
-FA_DEVICE Rows rows_of_k(const SimtBackwardParams& params, const BackwardTile& t) {
-    return {params.k, t.k_at, params.dim_qk, params.k_dtype, params.k_aligned};
+FA_DEVICE Rows rows_of_k(const SimtBackwardParams& params, const BackwardTile& tile) {
+    return {params.k, tile.k_at, params.dim_qk, params.k_dtype, params.k_aligned};
 }
-FA_DEVICE Rows rows_of_v(const SimtBackwardParams& params, const BackwardTile& t) {
-    return {params.v, t.v_at, params.dim_v, params.k_dtype, params.v_aligned};
+FA_DEVICE Rows rows_of_v(const SimtBackwardParams& params, const BackwardTile& tile) {
+    return {params.v, tile.v_at, params.dim_v, params.k_dtype, params.v_aligned};
 }
 
 // Gathers rows, converts them to f32 and stores them, times `factor`, in a buffer.
@@ -89,107 +89,108 @@ FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float fac
 
 // The sequence, masks and dropout of a block's tiles, by one thread.
 FA_DEVICE void init_sequence(const SimtBackwardParams& params, int64_t batch) {
-    BackwardTile& t = *backward_shared().tile;
-    t.batch = batch;
-    t.seq = bounded_sequence(params.sequences, batch);
-    t.rule = mask_rule(params.rule, t.seq);
-    t.dropout = dropout_of(params, batch);
+    BackwardTile& tile = *backward_shared().tile;
+    tile.batch = batch;
+    tile.seq = bounded_sequence(params.sequences, batch);
+    tile.rule = mask_rule(params.rule, tile.seq);
+    tile.dropout = dropout_of(params, batch);
 }
 
 // What a block is to do, of `heads` heads of `length` keys or rows each; `last_first`: in descending order of these. By one thread.
 FA_DEVICE void init_item(const SimtBackwardParams& params, int64_t columns, int64_t length, int64_t heads, bool last_first) {
-    BackwardTile& t = *backward_shared().tile;
-    const int64_t tiles = ceil_div(length, kTile), index = rt::block() / params.parts, tile = index % tiles;
-    t.column0 = rt::block() % params.parts * columns;
-    t.own0 = (last_first ? tiles - 1 - tile : tile) * kTile;
-    t.own_head = index / tiles % heads;
-    t.begin = t.end = 0;
+    BackwardTile& tile = *backward_shared().tile;
+    const int64_t tiles = ceil_div(length, kTile), index = rt::block() / params.parts, tile_index = index % tiles;
+    tile.column0 = rt::block() % params.parts * columns;
+    tile.own0 = (last_first ? tiles - 1 - tile_index : tile_index) * kTile;
+    tile.own_head = index / tiles % heads;
+    tile.begin = tile.end = 0;
     init_sequence(params, index / tiles / heads);
 }
 
 // Rows [row0, row0 + 64) of a head. Those without keys may hold anything, and count as 0.
 FA_DEVICE void init_rows(const SimtBackwardParams& params, int64_t head, int64_t row0) {
-    BackwardTile& t = *backward_shared().tile;
+    BackwardTile& tile = *backward_shared().tile;
     const int r = rt::thread();
     if (r == 0) {
-        t.head = head;
-        t.row0 = row0;
+        tile.head = head;
+        tile.row0 = row0;
     }
     if (r >= kTile) return;
-    const int64_t from = head * params.padded_rows + padded_row0(params.sequences, t.seq, t.batch) + row0 + r;
+    const int64_t from = head * params.padded_rows + padded_row0(params.sequences, tile.seq, tile.batch) + row0 + r;
     const float lse_log2 = params.lse_log2[from];
-    t.lse_log2[r] = lse_log2;
-    t.delta[r] = params.delta[from];
-    t.q_at[r] = lse_log2 == kPosInf ? -1 : query_index(params.q_strides, t.seq, t.batch, row0 + r, head);
-    t.dout_at[r] = lse_log2 == kPosInf ? -1 : query_index(params.dout_strides, t.seq, t.batch, row0 + r, head);
+    tile.lse_log2[r] = lse_log2;
+    tile.delta[r] = params.delta[from];
+    tile.q_at[r] = lse_log2 == kPosInf ? -1 : query_index(params.q_strides, tile.seq, tile.batch, row0 + r, head);
+    tile.dout_at[r] = lse_log2 == kPosInf ? -1 : query_index(params.dout_strides, tile.seq, tile.batch, row0 + r, head);
 }
 
 FA_DEVICE void locate_keys(const SimtBackwardParams& params, int64_t kv_head, int64_t key0) {
-    BackwardTile& t = *backward_shared().tile;
+    BackwardTile& tile = *backward_shared().tile;
     const int j = rt::thread();
-    if (j == 0) t.key0 = key0;
+    if (j == 0) tile.key0 = key0;
     if (j >= kTile) return;
-    const KeyLocation location{t.batch, t.seq.k_begin + key0 + j, true};
-    const bool there = key0 + j < t.seq.k_len;
-    t.k_at[j] = there ? key_index(params.k_strides, location, kv_head) : -1;
-    t.v_at[j] = there ? key_index(params.v_strides, location, kv_head) : -1;
+    const KeyLocation location{tile.batch, tile.seq.k_begin + key0 + j, true};
+    const bool there = key0 + j < tile.seq.k_len;
+    tile.k_at[j] = there ? key_index(params.k_strides, location, kv_head) : -1;
+    tile.v_at[j] = there ? key_index(params.v_strides, location, kv_head) : -1;
 }
 
 // Finds which of the located tile's keys each row sees; false when that is none. Barriers must lie before it and before the next.
 FA_COLD bool find_visible(const SimtBackwardParams& params) {
     static_assert(kTile == kWordKeys, "a bit for each key of a tile");
-    BackwardTile& t = *backward_shared().tile;
+    BackwardTile& tile = *backward_shared().tile;
     const int r = rt::thread();
     if (r < kTile) {
-        const KeyBand band = key_band(t.rule, t.row0 + r, t.seq.k_len);
-        const bool there = t.row0 + r < t.seq.q_len;
-        const RowKeys keys = there ? row_keys(params.sets, t.seq, band, t.batch, t.head, t.row0 + r, t.key0) : RowKeys{0, 0};
-        t.visible[r] = keys.visible;
-        t.unmasked[r] = keys.unmasked;
+        const KeyBand band = key_band(tile.rule, tile.row0 + r, tile.seq.k_len);
+        const bool there = tile.row0 + r < tile.seq.q_len;
+        const RowKeys keys = there ? row_keys(params.sets, tile.seq, band, tile.batch, tile.head, tile.row0 + r, tile.key0) : RowKeys{0, 0};
+        tile.visible[r] = keys.visible;
+        tile.unmasked[r] = keys.unmasked;
     }
     rt::barrier();
     uint64_t some = 0;
-    for (int i = 0; i < kTile; i++) some |= t.visible[i];
+    for (int i = 0; i < kTile; i++) some |= tile.visible[i];
     return some != 0;
 }
 
 // Does every row see every key, and are their scores as the product has them? Calls with chunks count as not plain: the test would
 // take long.
-FA_DEVICE bool plain_tile(const SimtBackwardParams& params, const BackwardTile& t) {
-    const MaskRule rule{t.rule.off, t.rule.left, t.rule.right, 0};
-    return !params.score_mod && !(params.dropout_p > 0) && !params.sets.any() && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
-           tile_class(rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == TileClass::full;
+FA_DEVICE bool plain_tile(const SimtBackwardParams& params, const BackwardTile& tile) {
+    const MaskRule rule{tile.rule.off, tile.rule.left, tile.rule.right, 0};
+    return !params.score_mod && !(params.dropout_p > 0) && !params.sets.any() && tile.rule.chunk == 0 &&
+           tile.key0 + kTile <= tile.seq.k_len && tile_class(rule, tile.row0, kTile, tile.key0, kTile, tile.seq.k_len) == TileClass::full;
 }
 
 // Which of the tile's probabilities dropout keeps: one draw serves four keys, where these lie so in the whole's mask.
 FA_COLD void draw_tile() {
-    BackwardTile& t = *backward_shared().tile;
+    BackwardTile& tile = *backward_shared().tile;
     for (int i = rt::thread(); i < kTile * kTile / 4; i += kThreads) {
         const int r = i / (kTile / 4), quad = i % (kTile / 4);
-        const int64_t row = t.row0 + r, key = t.key0 + quad * 4;
+        const int64_t row = tile.row0 + r, key = tile.key0 + quad * 4;
         uint8_t bits = 0;
-        if (t.dropout.key % 4 == 0) {
-            const Philox4 w = dropout_words(t.dropout, t.dropout.batch_head + t.head, row + t.dropout.row, (key + t.dropout.key) / 4);
-            FA_UNROLL_FOR (int e = 0; e < 4; e++) bits |= uint8_t((w.word[e] >= t.dropout.threshold) << e);
+        if (tile.dropout.key % 4 == 0) {
+            const Philox4 words =
+                dropout_words(tile.dropout, tile.dropout.batch_head + tile.head, row + tile.dropout.row, (key + tile.dropout.key) / 4);
+            FA_UNROLL_FOR (int e = 0; e < 4; e++) bits |= uint8_t((words.word[e] >= tile.dropout.threshold) << e);
         } else {
             FA_UNROLL_BY(1)
-            for (int e = 0; e < 4; e++) bits |= uint8_t(keeps(t.dropout, t.head, row, key + e) << e);
+            for (int e = 0; e < 4; e++) bits |= uint8_t(keeps(tile.dropout, tile.head, row, key + e) << e);
         }
-        t.kept[r][quad] = bits;
+        tile.kept[r][quad] = bits;
     }
 }
 
 // product[r][n] = Σ left · right over all dims. Leaves a barrier behind the last use of the buffers.
 FA_DEVICE void multiply(const Rows& left, const Rows& other, float factor, float product[4][4]) {
-    const BackwardShared s = backward_shared();
+    const BackwardShared shared = backward_shared();
     const int tx = rt::thread() % 16, ty = rt::thread() / 16;
     FA_UNROLL_FOR (int r = 0; r < 4; r++)
         FA_UNROLL_FOR (int n = 0; n < 4; n++) product[r][n] = 0.f;
     for (int64_t dim0 = 0; dim0 < left.dim; dim0 += kDims) {
-        load_rows<kDims>(left, 0, dim0, factor, kRowStride, s.left);
-        load_rows<kDims>(other, 0, dim0, 1.f, kRowStride, s.p);
+        load_rows<kDims>(left, 0, dim0, factor, kRowStride, shared.left);
+        load_rows<kDims>(other, 0, dim0, 1.f, kRowStride, shared.p);
         rt::barrier();
-        const float *const a = s.left + ty * 4 * kRowStride, *const b = s.p + tx * kRowStride;
+        const float *const a = shared.left + ty * 4 * kRowStride, *const b = shared.p + tx * kRowStride;
         for (int first = 0; first < kDims && dim0 + first < left.dim; first += kChain) {
             float chain[4][4];
             FA_UNROLL_FOR (int r = 0; r < 4; r++)
@@ -232,24 +233,24 @@ FA_DEVICE int element_at(int r, int n) {
 // derivative if `through_cap`.
 template <bool by_keys>
 FA_COLD void softmax_backward_any(const SimtBackwardParams& params, bool through_cap) {
-    const BackwardShared s = backward_shared();
-    const BackwardTile& t = *s.tile;
+    const BackwardShared shared = backward_shared();
+    const BackwardTile& tile = *shared.tile;
     FA_UNROLL_BY(1)
     for (int i = 0; i < 16; i++) {
         const int row = rt::thread() / 16 * 4 + i / 4, j = rt::thread() % 16 + i % 4 * 16, at = element_at<by_keys>(i / 4, i % 4);
-        const int64_t key = t.key0 + j;
-        const bool visible = (t.visible[row] >> j & 1) != 0 && t.lse_log2[row] != kPosInf;
-        float score = s.p[at], ds = s.ds[at], slope = 1.f, kept = 1.f;
+        const int64_t key = tile.key0 + j;
+        const bool visible = (tile.visible[row] >> j & 1) != 0 && tile.lse_log2[row] != kPosInf;
+        float score = shared.p[at], ds = shared.ds[at], slope = 1.f, kept = 1.f;
         score = cap_score(params, score, &slope);
         if (!through_cap) slope = 1.f;
         if (params.score_mod && visible)
-            score = kLog2e * apply_score_mod(params, t.rule.off, t.seq.k_len, t.batch, t.head, t.row0 + row, key,
-                                             !(t.unmasked[row] >> j & 1), score);
-        if (params.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? params.dropout_scale : 0.f;
+            score = kLog2e * apply_score_mod(params, tile.rule.off, tile.seq.k_len, tile.batch, tile.head, tile.row0 + row, key,
+                                             !(tile.unmasked[row] >> j & 1), score);
+        if (params.dropout_p > 0) kept = tile.kept[row][j / 4] >> j % 4 & 1 ? params.dropout_scale : 0.f;
         if (!visible) score = kNegInf;
-        softmax_backward(t.lse_log2[row], t.delta[row], kept, slope, &score, &ds);
-        s.p[at] = score;
-        s.ds[at] = ds;
+        softmax_backward(tile.lse_log2[row], tile.delta[row], kept, slope, &score, &ds);
+        shared.p[at] = score;
+        shared.ds[at] = ds;
     }
 }
 
@@ -257,25 +258,25 @@ FA_COLD void softmax_backward_any(const SimtBackwardParams& params, bool through
 // others' elements are read.
 template <bool by_keys>
 FA_DEVICE void compute_p_ds(const SimtBackwardParams& params, bool with_ds, bool through_cap) {
-    const BackwardShared s = backward_shared();
-    const BackwardTile& t = *s.tile;
+    const BackwardShared shared = backward_shared();
+    const BackwardTile& tile = *shared.tile;
     float product[4][4];
     if (params.dropout_p > 0) draw_tile();
-    if (rt::thread() == 0) s.tile->plain = plain_tile(params, t);
-    if (with_ds) multiply(rows_of_dout(params, t), rows_of_v(params, t), 1.f, product);
+    if (rt::thread() == 0) shared.tile->plain = plain_tile(params, tile);
+    if (with_ds) multiply(rows_of_dout(params, tile), rows_of_v(params, tile), 1.f, product);
     FA_UNROLL_FOR (int r = 0; r < 4; r++)
-        FA_UNROLL_FOR (int n = 0; n < 4; n++) s.ds[element_at<by_keys>(r, n)] = with_ds ? product[r][n] : 0.f;
-    multiply(rows_of_q(params, t), rows_of_k(params, t), params.factor.q, product);
+        FA_UNROLL_FOR (int n = 0; n < 4; n++) shared.ds[element_at<by_keys>(r, n)] = with_ds ? product[r][n] : 0.f;
+    multiply(rows_of_q(params, tile), rows_of_k(params, tile), params.factor.q, product);
     if (params.factor.product != 1.f)
         FA_UNROLL_FOR (int r = 0; r < 4; r++)
             FA_UNROLL_FOR (int n = 0; n < 4; n++) product[r][n] *= params.factor.product;
     FA_UNROLL_FOR (int r = 0; r < 4; r++)
         FA_UNROLL_FOR (int n = 0; n < 4; n++) {
             const int row = rt::thread() / 16 * 4 + r, at = element_at<by_keys>(r, n);
-            if (t.plain) softmax_backward(t.lse_log2[row], t.delta[row], 1.f, 1.f, &product[r][n], &s.ds[at]);
-            s.p[at] = product[r][n];
+            if (tile.plain) softmax_backward(tile.lse_log2[row], tile.delta[row], 1.f, 1.f, &product[r][n], &shared.ds[at]);
+            shared.p[at] = product[r][n];
         }
-    if (!t.plain) softmax_backward_any<by_keys>(params, through_cap);
+    if (!tile.plain) softmax_backward_any<by_keys>(params, through_cap);
 }
 
 template <int TV>
@@ -285,10 +286,10 @@ struct SimtBackward {
     // sum[i][c] += Σ_j probabilities[j][i] · rows[j][c], over the tile's `count` rows; thread (tx, ty) has i from 4·ty and c from
     // tx·4 + 64·n. The probabilities have been written without a barrier; there is one behind their last use.
     FA_MEMBER static void add_product(const float* probs, const Rows& rows, int64_t count, int64_t column0, float sum[4][TV]) {
-        const BackwardShared s = backward_shared();
+        const BackwardShared shared = backward_shared();
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         for (int first = 0; first < count; first += depth) {
-            load_rows<columns>(rows, first, column0, 1.f, columns, s.left);
+            load_rows<columns>(rows, first, column0, 1.f, columns, shared.left);
             rt::barrier();
             const int deep = int(min_of(depth, count - first));
             FA_UNROLL_FOR (int c = 0; c < TV; c += 4) {
@@ -299,7 +300,7 @@ struct SimtBackward {
                 for (int j = 0; j < deep; j++) {
                     float a[4], b[4];
                     rt::load4(probs + (first + j) * kRowStride + ty * 4, a);
-                    rt::load4(s.left + j * columns + tx * 4 + 16 * c, b);
+                    rt::load4(shared.left + j * columns + tx * 4 + 16 * c, b);
                     FA_UNROLL_FOR (int i = 0; i < 4; i++)
                         FA_UNROLL_FOR (int e = 0; e < 4; e++) chain[i][e] = fmaf(a[i], b[e], chain[i][e]);
                 }
@@ -333,40 +334,43 @@ template <int TV>
 FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM SimtBackwardParams params) {
     rt::fetch_parameters(params);
     using B = SimtBackward<TV>;
-    const BackwardShared s = backward_shared();
-    BackwardTile& t = *s.tile;
-    const auto keys = [&] { return min_of(t.seq.k_len - t.own0, kTile); };
-    const auto dk_here = [&] { return params.dk && t.column0 < params.dim_qk; };
-    const auto dv_here = [&] { return params.dv && t.column0 < params.dim_v; };
+    const BackwardShared shared = backward_shared();
+    BackwardTile& tile = *shared.tile;
+    const auto keys = [&] { return min_of(tile.seq.k_len - tile.own0, kTile); };
+    const auto dk_here = [&] { return params.dk && tile.column0 < params.dim_qk; };
+    const auto dv_here = [&] { return params.dv && tile.column0 < params.dim_v; };
     if (rt::thread() == 0) {
         init_item(params, B::columns, params.sequences.seqlen_k, params.kv_heads, false);
         if (keys() > 0 && (dk_here() || dv_here())) {
-            const RowBand visible = params.sets.lists.words ? RowBand{0, t.seq.q_len} : row_band(t.rule, t.own0, keys(), t.seq.q_len);
-            t.begin = max_of(visible.begin, 0) / kTile * kTile;
-            t.end = min_of(visible.end, t.seq.q_len);
+            const RowBand visible =
+                params.sets.lists.words ? RowBand{0, tile.seq.q_len} : row_band(tile.rule, tile.own0, keys(), tile.seq.q_len);
+            tile.begin = max_of(visible.begin, 0) / kTile * kTile;
+            tile.end = min_of(visible.end, tile.seq.q_len);
         }
     }
     rt::barrier();
     if (keys() <= 0) return;
-    locate_keys(params, t.own_head, t.own0);
+    locate_keys(params, tile.own_head, tile.own0);
     float dk[4][TV], dv[4][TV];
     FA_UNROLL_FOR (int i = 0; i < 4; i++)
         FA_UNROLL_FOR (int c = 0; c < TV; c++) dk[i][c] = dv[i][c] = 0.f;
     for (int i = 0; i < int(params.group); i++)
-        for (int64_t row0 = t.begin; row0 < t.end; row0 += kTile) {
-            init_rows(params, t.own_head * params.group + i, row0);
+        for (int64_t row0 = tile.begin; row0 < tile.end; row0 += kTile) {
+            init_rows(params, tile.own_head * params.group + i, row0);
             rt::barrier();
             if (!find_visible(params)) continue;
             compute_p_ds<true>(params, dk_here(), true);
-            if (dv_here()) B::add_product(s.p, rows_of_dout(params, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dv);
-            if (dk_here()) B::add_product(s.ds, rows_of_q(params, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dk);
+            if (dv_here())
+                B::add_product(shared.p, rows_of_dout(params, tile), min_of(tile.seq.q_len - tile.row0, kTile), tile.column0, dv);
+            if (dk_here()) B::add_product(shared.ds, rows_of_q(params, tile), min_of(tile.seq.q_len - tile.row0, kTile), tile.column0, dk);
         }
-    const int64_t row = t.seq.k_begin + t.own0;
+    const int64_t row = tile.seq.k_begin + tile.own0;
     if (dk_here())
-        B::write(params, params.dk, params.dk_strides, params.k_dtype, t.batch, row, keys(), t.own_head, t.column0, params.dim_qk,
+        B::write(params, params.dk, params.dk_strides, params.k_dtype, tile.batch, row, keys(), tile.own_head, tile.column0, params.dim_qk,
                  params.scale, dk);
     if (dv_here())
-        B::write(params, params.dv, params.dv_strides, params.k_dtype, t.batch, row, keys(), t.own_head, t.column0, params.dim_v, 1.f, dv);
+        B::write(params, params.dv, params.dv_strides, params.k_dtype, tile.batch, row, keys(), tile.own_head, tile.column0, params.dim_v,
+                 1.f, dv);
 }
 
 // dq of one tile of rows, part by part of its columns.
@@ -374,32 +378,33 @@ template <int TV>
 FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM SimtBackwardParams params) {
     rt::fetch_parameters(params);
     using B = SimtBackward<TV>;
-    const BackwardShared s = backward_shared();
-    BackwardTile& t = *s.tile;
-    const auto rows = [&] { return min_of(t.seq.q_len - t.own0, kTile); };
+    const BackwardShared shared = backward_shared();
+    BackwardTile& tile = *shared.tile;
+    const auto rows = [&] { return min_of(tile.seq.q_len - tile.own0, kTile); };
     if (rt::thread() == 0) {
         init_item(params, B::columns, params.sequences.q.seqlen, params.heads_q, params.causal);  // longest rows first
         if (rows() > 0) {
-            const KeyBand first = key_band(t.rule, t.own0, t.seq.k_len), last = key_band(t.rule, t.own0 + rows() - 1, t.seq.k_len);
-            t.begin = params.sets.lists.words ? 0 : max_of(first.begin, 0) / kTile * kTile;
-            t.end = params.sets.lists.words ? t.seq.k_len : last.end;
+            const KeyBand first = key_band(tile.rule, tile.own0, tile.seq.k_len),
+                          last = key_band(tile.rule, tile.own0 + rows() - 1, tile.seq.k_len);
+            tile.begin = params.sets.lists.words ? 0 : max_of(first.begin, 0) / kTile * kTile;
+            tile.end = params.sets.lists.words ? tile.seq.k_len : last.end;
         }
     }
     rt::barrier();
     if (rows() <= 0) return;
-    init_rows(params, t.own_head, t.own0);
+    init_rows(params, tile.own_head, tile.own0);
     float dq[4][TV];
     FA_UNROLL_FOR (int i = 0; i < 4; i++)
         FA_UNROLL_FOR (int c = 0; c < TV; c++) dq[i][c] = 0.f;
-    for (int64_t key0 = t.begin; key0 < t.end; key0 += kTile) {
-        locate_keys(params, t.own_head / params.group, key0);
+    for (int64_t key0 = tile.begin; key0 < tile.end; key0 += kTile) {
+        locate_keys(params, tile.own_head / params.group, key0);
         rt::barrier();
         if (!find_visible(params)) continue;
         compute_p_ds<false>(params, true, true);
-        B::add_product(s.ds, rows_of_k(params, t), min_of(t.seq.k_len - t.key0, kTile), t.column0, dq);
+        B::add_product(shared.ds, rows_of_k(params, tile), min_of(tile.seq.k_len - tile.key0, kTile), tile.column0, dq);
     }
-    B::write(params, params.dq, params.dq_strides, params.q_dtype, t.batch, t.seq.q_begin + t.own0, rows(), t.own_head, t.column0,
-             params.dim_qk, params.scale, dq);
+    B::write(params, params.dq, params.dq_strides, params.q_dtype, tile.batch, tile.seq.q_begin + tile.own0, rows(), tile.own_head,
+             tile.column0, params.dim_qk, params.scale, dq);
 }
 
 }  // namespace gpu

@@ -21,16 +21,16 @@ FA_DEVICE void load_columns(const float* from, int64_t left, bool aligned, float
     if (aligned && left >= 4) return rt::load4(from, x);
     FA_UNROLL_FOR (int e = 0; e < 4; e++) x[e] = e < left ? from[e] : 0.f;
 }
-// The state of `count` splits in s.part, which every warp computes for itself, and each split's factor.
-FA_DEVICE RowState merge_parts(MergeShared& s, int count) {
+// The state of `count` splits in shared.part, which every warp computes for itself, and each split's factor.
+FA_DEVICE RowState merge_parts(MergeShared& shared, int count) {
     const int thread = rt::thread(), lane = thread % 32;
     RowState all = empty_row();
-    for (int i = lane; i < count; i += 32) all.m = max_fn(all.m, s.part[i].m);
+    for (int i = lane; i < count; i += 32) all.m = max_fn(all.m, shared.part[i].m);
     FA_UNROLL_FOR (int mask = 16; mask > 0; mask /= 2) all.m = max_fn(all.m, rt::shuffle_xor32(all.m, mask));
-    const auto factor = [&](int i) { return s.part[i].l == 0.f ? 0.f : rescale(s.part[i].m, all.m); };
-    for (int i = lane; i < count; i += 32) all.l += s.part[i].l * factor(i);
+    const auto factor = [&](int i) { return shared.part[i].l == 0.f ? 0.f : rescale(shared.part[i].m, all.m); };
+    for (int i = lane; i < count; i += 32) all.l += shared.part[i].l * factor(i);
     FA_UNROLL_FOR (int mask = 16; mask > 0; mask /= 2) all.l += rt::shuffle_xor32(all.l, mask);
-    if (thread < count) s.scale[thread] = factor(thread);
+    if (thread < count) shared.scale[thread] = factor(thread);
     return all;
 }
 // Merges the splits where rows are many: a team of 32 threads for each row, split after split.
@@ -86,7 +86,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM SplitMergeParam
     const Sequence seq = bounded_sequence(params.sequences, batch);
     const int64_t splits = split_count(seq.k_len, params.num_splits, params.split_size);
     const int64_t at = query_index(params.o_strides, seq, batch, row, head) + column0;
-    MergeShared& s = *reinterpret_cast<MergeShared*>(rt::shared_memory());
+    MergeShared& shared = *reinterpret_cast<MergeShared*>(rt::shared_memory());
     const int thread = rt::thread(), team = thread / across, column = thread % across * 4;
     if (row >= seq.q_len) return rt::wait_for_predecessor();  // the grid must not end before that one
     FA_UNROLL_BY(1)
@@ -103,25 +103,25 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM SplitMergeParam
                 if (i < count) load_columns(parts + i * all * dim, dim - column0 - column, dim % 4 == 0, to);
             };
             FA_UNROLL_FOR (int n = 0; n < kPrefetchParts; n++) load(team + n * teams, part[n]);
-            if (thread < count) s.part[thread] = params.state[(first + thread) * all + index];
+            if (thread < count) shared.part[thread] = params.state[(first + thread) * all + index];
             rt::barrier();
-            const RowState these = merge_parts(s, count);
+            const RowState these = merge_parts(shared, count);
             rt::barrier();
             for (int i = team; i < count; i += kPrefetchParts * teams)
                 FA_UNROLL_FOR (int n = 0; n < kPrefetchParts; n++) {
                     const int now = i + n * teams;
                     if (now < count) {
-                        FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] += part[n][e] * s.scale[now];
+                        FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] += part[n][e] * shared.scale[now];
                     }
                     load(now + kPrefetchParts * teams, part[n]);
                 }
             FA_UNROLL_FOR (int mask = across; mask < 32; mask *= 2)
                 FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] += rt::shuffle_xor32(sum[e], mask);
-            if (thread % 32 < across) rt::store4(s.sum[thread / 32] + column, sum);
+            if (thread % 32 < across) rt::store4(shared.sum[thread / 32] + column, sum);
             rt::barrier();
             float kept = 0.f;
             if (thread < columns)
-                FA_UNROLL_FOR (int w = 0; w < kMergeWarps; w++) kept += s.sum[w][thread];
+                FA_UNROLL_FOR (int w = 0; w < kMergeWarps; w++) kept += shared.sum[w][thread];
             const Merged f = merge(state, these);
             total = total * f.scale_a + kept * f.scale_b;
             state = f.state;

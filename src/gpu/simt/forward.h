@@ -49,66 +49,67 @@ struct Simt {
         return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 7 * rows) + 4 * (rows * (q_dims + 4) + kKvFloats + rows * kRowStride + 2 * kKeys);
     }
     FA_MEMBER static Shared layout(char* memory, int q_dims) {
-        Shared s;
+        Shared shared;
         static_assert(sizeof(Tile) % 16 == 0, "rows of floats behind it are read 16 bytes at a time");
-        s.tile = reinterpret_cast<Tile*>(memory);
-        s.k_offset = reinterpret_cast<int64_t*>(s.tile + 1);
-        s.v_offset = s.k_offset + kKeys;
-        s.position = s.v_offset + kKeys;
-        s.head = s.position + rows;
-        s.begin = s.head + rows;
-        s.end = s.begin + rows;
-        s.next = s.end + rows;
-        s.visible = reinterpret_cast<uint64_t*>(s.next + rows);
-        s.unmasked = s.visible + rows;
-        s.kv = reinterpret_cast<float*>(s.unmasked + rows);
-        s.probs = s.kv + kKvFloats;
-        s.k_factor = s.probs + rows * kRowStride;
-        s.v_factor = s.k_factor + kKeys;
-        s.q = s.v_factor + kKeys;
-        s.q_stride = q_dims + 4;
-        return s;
+        shared.tile = reinterpret_cast<Tile*>(memory);
+        shared.k_offset = reinterpret_cast<int64_t*>(shared.tile + 1);
+        shared.v_offset = shared.k_offset + kKeys;
+        shared.position = shared.v_offset + kKeys;
+        shared.head = shared.position + rows;
+        shared.begin = shared.head + rows;
+        shared.end = shared.begin + rows;
+        shared.next = shared.end + rows;
+        shared.visible = reinterpret_cast<uint64_t*>(shared.next + rows);
+        shared.unmasked = shared.visible + rows;
+        shared.kv = reinterpret_cast<float*>(shared.unmasked + rows);
+        shared.probs = shared.kv + kKvFloats;
+        shared.k_factor = shared.probs + rows * kRowStride;
+        shared.v_factor = shared.k_factor + kKeys;
+        shared.q = shared.v_factor + kKeys;
+        shared.q_stride = q_dims + 4;
+        return shared;
     }
 
     FA_COLD_MEMBER static void init_rows(const SimtForwardParams& params) {
-        const Shared s = layout(rt::shared_memory(), params.q_dims);
-        const Tile& t = *s.tile;
+        const Shared shared = layout(rt::shared_memory(), params.q_dims);
+        const Tile& tile = *shared.tile;
         for (int r = rt::thread(); r < rows; r += kThreads) {
-            const int64_t row = t.first + min_of(r, t.valid - 1);
-            s.position[r] = row / params.group;
-            s.head[r] = t.kv_head * params.group + row % params.group;
-            const KeyBand band = key_band(t.rule, s.position[r], t.seq.k_len);
+            const int64_t row = tile.first + min_of(r, tile.valid - 1);
+            shared.position[r] = row / params.group;
+            shared.head[r] = tile.kv_head * params.group + row % params.group;
+            const KeyBand band = key_band(tile.rule, shared.position[r], tile.seq.k_len);
             if (params.sets.any()) {  // for init_split()
-                const KeyBand hull = row_hull(params.sets, t.seq, band, t.batch, s.head[r], s.position[r]);
-                s.next[r] = hull.begin, s.visible[r] = uint64_t(hull.end);
+                const KeyBand hull = row_hull(params.sets, tile.seq, band, tile.batch, shared.head[r], shared.position[r]);
+                shared.next[r] = hull.begin, shared.visible[r] = uint64_t(hull.end);
             }
-            s.begin[r] = band.begin, s.end[r] = band.end;
+            shared.begin[r] = band.begin, shared.end[r] = band.end;
         }
     }
 
     // Which of the tile's keys each row sees. A barrier must come before they are read.
     FA_COLD_MEMBER static void find_visible(const SimtForwardParams& params, int64_t key0) {
         static_assert(kKeys == kWordKeys, "a bit for each key of a tile");
-        const Shared s = layout(rt::shared_memory(), params.q_dims);
-        const Tile& t = *s.tile;
+        const Shared shared = layout(rt::shared_memory(), params.q_dims);
+        const Tile& tile = *shared.tile;
         for (int r = rt::thread(); r < rows; r += kThreads) {
-            const int64_t head = s.head[r], row = s.position[r], behind = key0 + kKeys;
-            const RowKeys keys = row_keys(params.sets, t.seq, {s.begin[r], s.end[r]}, t.batch, head, row, key0);
-            s.visible[r] = keys.visible, s.unmasked[r] = keys.unmasked;
-            s.next[r] = keys.visible || !params.sets.any() ? behind : next_row_key(params.sets, t.seq, t.batch, head, row, behind);
+            const int64_t head = shared.head[r], row = shared.position[r], behind = key0 + kKeys;
+            const RowKeys keys = row_keys(params.sets, tile.seq, {shared.begin[r], shared.end[r]}, tile.batch, head, row, key0);
+            shared.visible[r] = keys.visible, shared.unmasked[r] = keys.unmasked;
+            shared.next[r] =
+                keys.visible || !params.sets.any() ? behind : next_row_key(params.sets, tile.seq, tile.batch, head, row, behind);
         }
     }
     // The class of the tile of `keys` keys whose visible ones have been found: full only where it has all kKeys.
     FA_COLD_MEMBER static fa::TileClass class_of(const SimtForwardParams& params, int64_t key0, int keys) {
-        const Shared s = layout(rt::shared_memory(), params.q_dims);
-        const Tile& t = *s.tile;
+        const Shared shared = layout(rt::shared_memory(), params.q_dims);
+        const Tile& tile = *shared.tile;
         if (!params.sets.any()) {
-            const int64_t count = s.position[t.valid - 1] - s.position[0] + 1;
-            const fa::TileClass band = tile_class(t.rule, s.position[0], count, key0, keys, t.seq.k_len);
+            const int64_t count = shared.position[tile.valid - 1] - shared.position[0] + 1;
+            const fa::TileClass band = tile_class(tile.rule, shared.position[0], count, key0, keys, tile.seq.k_len);
             return band == fa::TileClass::full && keys < kKeys ? fa::TileClass::partial : band;
         }
         uint64_t some = 0, all = low_bits(keys);
-        for (int r = 0; r < t.valid; r++) some |= s.visible[r] & low_bits(keys), all &= s.visible[r];
+        for (int r = 0; r < tile.valid; r++) some |= shared.visible[r] & low_bits(keys), all &= shared.visible[r];
         return some == 0 ? fa::TileClass::empty : ~all ? fa::TileClass::partial : fa::TileClass::full;
     }
     // Is the tile to be visited? If so, its class for mask_scores(). A barrier must come before that.
@@ -121,63 +122,63 @@ struct Simt {
     }
     // Where the next tile lies that some row may see, behind one that none sees.
     FA_COLD_MEMBER static int64_t next_tile(const SimtForwardParams& params, int64_t key0) {
-        const Shared s = layout(rt::shared_memory(), params.q_dims);
-        int64_t nearest = s.tile->end;
-        for (int r = 0; r < s.tile->valid; r++) nearest = min_of(nearest, s.next[r]);
+        const Shared shared = layout(rt::shared_memory(), params.q_dims);
+        int64_t nearest = shared.tile->end;
+        for (int r = 0; r < shared.tile->valid; r++) nearest = min_of(nearest, shared.next[r]);
         return key0 + max_of((nearest - key0) / kKeys, 1) * kKeys;
     }
 
     // The keys of this block's mainloop. Tiles start at fixed distances from the split's begin, whatever the band: a row's bits
     // do not depend on its neighbours.
     FA_COLD_MEMBER static void init_split(const SimtForwardParams& params) {
-        const Shared s = layout(rt::shared_memory(), params.q_dims);
-        Tile& t = *s.tile;
-        const int64_t size = split_keys(t.seq.k_len, params.num_splits, params.split_size), begin = t.split * size;
-        int64_t first = s.begin[0], end = s.end[t.valid - 1];
-        for (int r = 0; params.sets.any() && r < t.valid; r++) {
-            first = r == 0 ? s.next[0] : min_of(first, s.next[r]);
-            end = r == 0 ? int64_t(s.visible[0]) : max_of(end, int64_t(s.visible[r]));
+        const Shared shared = layout(rt::shared_memory(), params.q_dims);
+        Tile& tile = *shared.tile;
+        const int64_t size = split_keys(tile.seq.k_len, params.num_splits, params.split_size), begin = tile.split * size;
+        int64_t first = shared.begin[0], end = shared.end[tile.valid - 1];
+        for (int r = 0; params.sets.any() && r < tile.valid; r++) {
+            first = r == 0 ? shared.next[0] : min_of(first, shared.next[r]);
+            end = r == 0 ? int64_t(shared.visible[0]) : max_of(end, int64_t(shared.visible[r]));
         }
-        t.begin = begin + max_of(first - begin, 0) / kKeys * kKeys;
-        t.end = min_of(min_of(begin + size, t.seq.k_len), end);
-        if (params.slots.any()) t.end = min_of(t.end, t.slots.length());
+        tile.begin = begin + max_of(first - begin, 0) / kKeys * kKeys;
+        tile.end = min_of(min_of(begin + size, tile.seq.k_len), end);
+        if (params.slots.any()) tile.end = min_of(tile.end, tile.slots.length());
     }
 
     FA_COLD_MEMBER static void load_q(const SimtForwardParams& params, int64_t dim0, int dims) {
-        const Shared s = layout(rt::shared_memory(), params.q_dims);
-        const Tile& t = *s.tile;
+        const Shared shared = layout(rt::shared_memory(), params.q_dims);
+        const Tile& tile = *shared.tile;
         for (int i = rt::thread(); i < dims * rows; i += kThreads) {
             const int c = i % dims, r = i / dims;
             float value = 0.f;
-            if (dim0 + c < params.dim_qk && r < t.valid) {
-                const int64_t at = query_index(params.q_strides, t.seq, t.batch, s.position[r], s.head[r]);
-                value = query_value(params, t.seq, t.batch, s.position[r], s.head[r], at, dim0 + c);
+            if (dim0 + c < params.dim_qk && r < tile.valid) {
+                const int64_t at = query_index(params.q_strides, tile.seq, tile.batch, shared.position[r], shared.head[r]);
+                value = query_value(params, tile.seq, tile.batch, shared.position[r], shared.head[r], at, dim0 + c);
             }
-            s.q[r * s.q_stride + c] = value;
+            shared.q[r * shared.q_stride + c] = value;
         }
     }
 
     // Where each key of the tile lies, and its de-scale factors: of plain rows the first unit in k and in v, of others the page or
     // sequence, and the row there.
     FA_COLD_MEMBER static void locate_keys(const SimtForwardParams& params, int64_t key0, int keys) {
-        const Shared s = layout(rt::shared_memory(), params.q_dims);
-        const Tile& t = *s.tile;
+        const Shared shared = layout(rt::shared_memory(), params.q_dims);
+        const Tile& tile = *shared.tile;
         for (int j = rt::thread(); j < kKeys; j += kThreads) {
-            s.k_offset[j] = s.v_offset[j] = -1;
-            s.k_factor[j] = s.v_factor[j] = 1.f;
+            shared.k_offset[j] = shared.v_offset[j] = -1;
+            shared.k_factor[j] = shared.v_factor[j] = 1.f;
             if (j >= keys) continue;
-            const KeyLocation location = params.slots.any() ? locate_slot(params.slots, t.slots.entries[(key0 + j) * t.slots.step])
-                                                            : locate_key(params.pages, t.seq, key0 + j);
+            const KeyLocation location = params.slots.any() ? locate_slot(params.slots, tile.slots.entries[(key0 + j) * tile.slots.step])
+                                                            : locate_key(params.pages, tile.seq, key0 + j);
             if (!location.valid) continue;
             if (!params.plain_kv) {
-                s.k_offset[j] = location.outer;
-                s.v_offset[j] = location.row;
+                shared.k_offset[j] = location.outer;
+                shared.v_offset[j] = location.row;
                 continue;
             }
-            s.k_offset[j] = key_index(params.k_strides, location, t.k_head);
-            s.v_offset[j] = key_index(params.v_strides, location, t.v_head);
-            if (params.k_rows.factors.factor) s.k_factor[j] = row_factor(params.k_rows, location.outer, location.row, t.k_head);
-            if (params.v_rows.factors.factor) s.v_factor[j] = row_factor(params.v_rows, location.outer, location.row, t.v_head);
+            shared.k_offset[j] = key_index(params.k_strides, location, tile.k_head);
+            shared.v_offset[j] = key_index(params.v_strides, location, tile.v_head);
+            if (params.k_rows.factors.factor) shared.k_factor[j] = row_factor(params.k_rows, location.outer, location.row, tile.k_head);
+            if (params.v_rows.factors.factor) shared.v_factor[j] = row_factor(params.v_rows, location.outer, location.row, tile.v_head);
         }
     }
 
@@ -214,22 +215,22 @@ struct Simt {
     }
 
     // score[r][n] = factor · Σ q · k over all dims. Leaves a barrier behind the last use of the buffer.
-    FA_MEMBER static void compute_qk(const SimtForwardParams& params, const Shared& s, float score[TR][4]) {
+    FA_MEMBER static void compute_qk(const SimtForwardParams& params, const Shared& shared, float score[TR][4]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         const bool resident = params.dim_qk <= params.q_dims;
         FA_UNROLL_FOR (int r = 0; r < TR; r++)
             FA_UNROLL_FOR (int n = 0; n < 4; n++) score[r][n] = 0.f;
         for (int dim0 = 0; dim0 < params.dim_qk; dim0 += kDims) {
             if (params.plain_kv)
-                load_rows<kDims>(params.k_dtype, params.k, s.k_offset, s.k_factor, 0, dim0, params.dim_qk, params.k_aligned, kRowStride,
-                                 s.kv);
+                load_rows<kDims>(params.k_dtype, params.k, shared.k_offset, shared.k_factor, 0, dim0, params.dim_qk, params.k_aligned,
+                                 kRowStride, shared.kv);
             else
-                load_scaled<kDims>(params.k_rows, params.k, params.k_dtype, params.k_strides, s.k_offset, s.v_offset, s.tile->k_head, 0,
-                                   dim0, params.dim_qk, kRowStride, s.kv);
+                load_scaled<kDims>(params.k_rows, params.k, params.k_dtype, params.k_strides, shared.k_offset, shared.v_offset,
+                                   shared.tile->k_head, 0, dim0, params.dim_qk, kRowStride, shared.kv);
             if (!resident) load_q(params, dim0, kDims);
             rt::barrier();
-            const float* q = s.q + (resident ? dim0 : 0) + ty * TR * s.q_stride;
-            const float* k = s.kv + tx * kRowStride;
+            const float* q = shared.q + (resident ? dim0 : 0) + ty * TR * shared.q_stride;
+            const float* k = shared.kv + tx * kRowStride;
             for (int first = 0; first < kDims && dim0 + first < params.dim_qk; first += kChain) {
                 float chain[TR][4];
                 FA_UNROLL_FOR (int r = 0; r < TR; r++)
@@ -240,7 +241,7 @@ struct Simt {
                     FA_UNROLL_FOR (int n = 0; n < 4; n++) rt::load4(k + n * 16 * kRowStride + c, b[n]);
                     FA_UNROLL_FOR (int r = 0; r < TR; r++) {
                         float a[4];
-                        rt::load4(q + r * s.q_stride + c, a);
+                        rt::load4(q + r * shared.q_stride + c, a);
                         FA_UNROLL_FOR (int n = 0; n < 4; n++)
                             FA_UNROLL_FOR (int e = 0; e < 4; e++) chain[r][n] = fmaf(a[e], b[n][e], chain[r][n]);
                     }
@@ -258,9 +259,9 @@ struct Simt {
     // change(row, j, score) for each of the thread's scores, by way of its elements of the P tile in shared memory: a loop that is
     // not unrolled compiles long code once.
     template <class Function>
-    FA_MEMBER static void for_each_score(const Shared& s, float score[TR][4], Function change) {
+    FA_MEMBER static void for_each_score(const Shared& shared, float score[TR][4], Function change) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-        float* const own = s.probs + ty * TR * kRowStride + tx;
+        float* const own = shared.probs + ty * TR * kRowStride + tx;
         FA_UNROLL_FOR (int r = 0; r < TR; r++)
             FA_UNROLL_FOR (int n = 0; n < 4; n++) own[r * kRowStride + 16 * n] = score[r][n];
         FA_UNROLL_BY(1)
@@ -273,20 +274,20 @@ struct Simt {
     }
 
     // Final scores in log2 units; −inf for keys that a mask, a bias, a bad page or slot, or the end of the tile removes.
-    FA_MEMBER static void mask_scores(const SimtForwardParams& params, const Tile& t, const Shared& s, int64_t key0, bool full,
+    FA_MEMBER static void mask_scores(const SimtForwardParams& params, const Tile& tile, const Shared& shared, int64_t key0, bool full,
                                       float score[TR][4]) {
         if (full && !params.score_mod && !params.pages.table && !params.slots.any()) return;
-        for_each_score(s, score, [&](int row, int j, float value) {
-            if (!(s.visible[row] >> j & 1) || s.k_offset[j] < 0) return kNegInf;
+        for_each_score(shared, score, [&](int row, int j, float value) {
+            if (!(shared.visible[row] >> j & 1) || shared.k_offset[j] < 0) return kNegInf;
             if (!params.score_mod) return value;
-            return kLog2e * apply_score_mod(params, t.rule.off, t.seq.k_len, t.batch, s.head[row], s.position[row], key0 + j,
-                                            !(s.unmasked[row] >> j & 1), cap_score(params, value));
+            return kLog2e * apply_score_mod(params, tile.rule.off, tile.seq.k_len, tile.batch, shared.head[row], shared.position[row],
+                                            key0 + j, !(shared.unmasked[row] >> j & 1), cap_score(params, value));
         });
     }
 
     // Online softmax: updates (m, l), turns scores into P and stores it, and returns each row's factor for o so far.
-    FA_MEMBER static void online_softmax(const SimtForwardParams& params, const Shared& s, int64_t key0, float score[TR][4], float m[TR],
-                                         float l[TR], float factor[TR]) {
+    FA_MEMBER static void online_softmax(const SimtForwardParams& params, const Shared& shared, int64_t key0, float score[TR][4],
+                                         float m[TR], float l[TR], float factor[TR]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL_FOR (int r = 0; r < TR; r++) {
             float row_max = m[r];
@@ -297,7 +298,7 @@ struct Simt {
             FA_UNROLL_FOR (int n = 0; n < 4; n++) {
                 score[r][n] = exp2_fn(score[r][n] - row_ref) * kHeadroomUnit;
                 row_sum += score[r][n];
-                s.probs[(ty * TR + r) * kRowStride + tx + 16 * n] = score[r][n];
+                shared.probs[(ty * TR + r) * kRowStride + tx + 16 * n] = score[r][n];
             }
             FA_UNROLL_FOR (int w = 8; w > 0; w /= 2) row_sum += rt::shuffle_xor16(row_sum, w);
             factor[r] = l[r] == 0.f ? 0.f : rescale(m[r], row_max);
@@ -305,24 +306,24 @@ struct Simt {
             m[r] = row_max;
         }
         if (params.dropout_p > 0)
-            for_each_score(s, score, [&](int row, int j, float p) {
-                return keeps_cold(s.tile->dropout, s.head[row], s.position[row], key0 + j) ? p : 0.f;
+            for_each_score(shared, score, [&](int row, int j, float p) {
+                return keeps_cold(shared.tile->dropout, shared.head[row], shared.position[row], key0 + j) ? p : 0.f;
             });
     }
 
     // o = o · factor + probabilities · v
-    FA_MEMBER static void compute_pv(const SimtForwardParams& params, const Shared& s, int keys, int64_t column0, const float factor[TR],
-                                     float o[TR][TV]) {
+    FA_MEMBER static void compute_pv(const SimtForwardParams& params, const Shared& shared, int keys, int64_t column0,
+                                     const float factor[TR], float o[TR][TV]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL_FOR (int r = 0; r < TR; r++)
             FA_UNROLL_FOR (int c = 0; c < TV; c++) o[r][c] *= factor[r];
         for (int key = 0; key < keys; key += value_keys) {
             if (params.plain_kv)
-                load_rows<columns>(params.v_dtype, params.v, s.v_offset, s.v_factor, key, column0, params.dim_v, params.v_aligned, columns,
-                                   s.kv);
+                load_rows<columns>(params.v_dtype, params.v, shared.v_offset, shared.v_factor, key, column0, params.dim_v, params.v_aligned,
+                                   columns, shared.kv);
             else
-                load_scaled<columns>(params.v_rows, params.v, params.v_dtype, params.v_strides, s.k_offset, s.v_offset, s.tile->v_head, key,
-                                     column0, params.dim_v, columns, s.kv);
+                load_scaled<columns>(params.v_rows, params.v, params.v_dtype, params.v_strides, shared.k_offset, shared.v_offset,
+                                     shared.tile->v_head, key, column0, params.dim_v, columns, shared.kv);
             rt::barrier();
             const int count = int(min_of(value_keys, keys - key));  // probabilities beyond are 0, and v is 0 there
             FA_UNROLL_FOR (int c = 0; c < TV; c += 4) {
@@ -332,10 +333,10 @@ struct Simt {
                 FA_UNROLL_BY(2)
                 for (int j = 0; j < count; j += 4) {
                     float a[TR][4];
-                    FA_UNROLL_FOR (int r = 0; r < TR; r++) rt::load4(s.probs + (ty * TR + r) * kRowStride + key + j, a[r]);
+                    FA_UNROLL_FOR (int r = 0; r < TR; r++) rt::load4(shared.probs + (ty * TR + r) * kRowStride + key + j, a[r]);
                     FA_UNROLL_FOR (int e = 0; e < 4; e++) {
                         float b[4];
-                        rt::load4(s.kv + (j + e) * columns + tx * 4 + 16 * c, b);
+                        rt::load4(shared.kv + (j + e) * columns + tx * 4 + 16 * c, b);
                         FA_UNROLL_FOR (int r = 0; r < TR; r++)
                             FA_UNROLL_FOR (int i = 0; i < 4; i++) chain[r][i] = fmaf(a[r][e], b[i], chain[r][i]);
                     }
@@ -348,30 +349,33 @@ struct Simt {
     }
 
     // The rows' share of one split, or, when there is but one, the outputs themselves.
-    FA_MEMBER static void write(const SimtForwardParams& params, const Tile& t, const Shared& s, const float m[TR], const float l[TR],
-                                const float o[TR][TV]) {
+    FA_MEMBER static void write(const SimtForwardParams& params, const Tile& tile, const Shared& shared, const float m[TR],
+                                const float l[TR], const float o[TR][TV]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL_FOR (int r = 0; r < TR; r++) {
             const int row = ty * TR + r;
-            if (row >= t.valid) continue;
-            const int64_t index = (t.batch * params.kv_heads + t.kv_head) * params.rows + t.first + row;
-            const int64_t partial = t.split * params.batch * params.kv_heads * params.rows + index;
-            const bool first = t.column0 == 0 && tx == 0;
+            if (row >= tile.valid) continue;
+            const int64_t index = (tile.batch * params.kv_heads + tile.kv_head) * params.rows + tile.first + row;
+            const int64_t partial = tile.split * params.batch * params.kv_heads * params.rows + index;
+            const bool first = tile.column0 == 0 && tx == 0;
             float factor = 1.f;
             if (params.partial_o) {
                 if (first) params.state[partial] = {m[r], l[r]};
             } else {
-                const RowOutput f = finalize_row_cold(params, t.seq, t.batch, s.head[row], s.position[row], {m[r], l[r]}, first);
+                const RowOutput f =
+                    finalize_row_cold(params, tile.seq, tile.batch, shared.head[row], shared.position[row], {m[r], l[r]}, first);
                 factor = f.factor;
                 if (first && params.state) params.state[index] = f.state;
             }
-            const int64_t at =
-                params.partial_o ? partial * params.dim_v : query_index(params.o_strides, t.seq, t.batch, s.position[row], s.head[row]);
-            float* const line = s.kv + rt::thread() * TV;  // each thread's own: what stores an element is compiled once for all of them
+            const int64_t at = params.partial_o
+                                   ? partial * params.dim_v
+                                   : query_index(params.o_strides, tile.seq, tile.batch, shared.position[row], shared.head[row]);
+            float* const line =
+                shared.kv + rt::thread() * TV;  // each thread's own: what stores an element is compiled once for all of them
             FA_UNROLL_FOR (int c = 0; c < TV; c += 4) rt::store4(line + c, o[r] + c);
             FA_UNROLL_BY(1)
             for (int c = 0; c < TV; c++) {
-                const int64_t column = t.column0 + tx * 4 + 16 * (c & ~3) + (c & 3);
+                const int64_t column = tile.column0 + tx * 4 + 16 * (c & ~3) + (c & 3);
                 if (column >= params.dim_v) continue;
                 if (params.partial_o) params.partial_o[at + column] = line[c];
                 else store_output(params, at + column, line[c], factor);
@@ -393,32 +397,33 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR* TV > 16 ? 1 : 2) forward_simt(FA_PARAM Si
     const int64_t block = params.causal ? params.blocks - 1 - item % params.blocks : item % params.blocks;  // longest rows first
     item /= params.blocks;
 
-    const typename S::Shared s = S::layout(rt::shared_memory(), params.q_dims);
-    const typename S::Tile& t = *s.tile;
+    const typename S::Shared shared = S::layout(rt::shared_memory(), params.q_dims);
+    const typename S::Tile& tile = *shared.tile;
     rt::wait_for_predecessor();
     rt::release_successor();
     if (rt::thread() == 0) {
-        typename S::Tile tile;
-        tile.kv_head = item % params.kv_heads;
-        tile.batch = item / params.kv_heads;
-        tile.k_head = tile.kv_head / params.kv_heads_per_k;
-        tile.v_head = tile.kv_head / params.kv_heads_per_v;
-        tile.seq = bounded_sequence(params.sequences, tile.batch);
-        tile.rule = mask_rule(params.rule, tile.seq);
-        tile.dropout = dropout_of(params, tile.batch);
-        tile.first = tile_begin(params.tiles, block);
-        tile.split = split;
-        tile.column0 = column0;
-        tile.valid = min_of(tile.seq.q_len * params.group, tile_end(params.tiles, block)) - tile.first;
+        typename S::Tile init;
+        init.kv_head = item % params.kv_heads;
+        init.batch = item / params.kv_heads;
+        init.k_head = init.kv_head / params.kv_heads_per_k;
+        init.v_head = init.kv_head / params.kv_heads_per_v;
+        init.seq = bounded_sequence(params.sequences, init.batch);
+        init.rule = mask_rule(params.rule, init.seq);
+        init.dropout = dropout_of(params, init.batch);
+        init.first = tile_begin(params.tiles, block);
+        init.split = split;
+        init.column0 = column0;
+        init.valid = min_of(init.seq.q_len * params.group, tile_end(params.tiles, block)) - init.first;
         if (params.slots.any())
-            tile.slots = slots_of(params.slots, tile.seq, tile.batch, tile.kv_head * params.group, tile.first / params.group);
-        *s.tile = tile;
+            init.slots = slots_of(params.slots, init.seq, init.batch, init.kv_head * params.group, init.first / params.group);
+        *shared.tile = init;
     }
     rt::barrier();
     if (!params.partial_o || split == 0)
-        write_padding(params, t.seq, t.batch, t.kv_head, t.first, tile_end(params.tiles, block) - t.first, column0, S::columns);
-    if (t.valid <= 0) return;
-    if (split >= split_count(t.seq.k_len, params.num_splits, params.split_size)) return;
+        write_padding(params, tile.seq, tile.batch, tile.kv_head, tile.first, tile_end(params.tiles, block) - tile.first, column0,
+                      S::columns);
+    if (tile.valid <= 0) return;
+    if (split >= split_count(tile.seq.k_len, params.num_splits, params.split_size)) return;
 
     S::init_rows(params);
     rt::barrier();
@@ -432,8 +437,8 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR* TV > 16 ? 1 : 2) forward_simt(FA_PARAM Si
         FA_UNROLL_FOR (int c = 0; c < TV; c++) o[r][c] = 0.f;
     }
     rt::barrier();
-    for (int64_t key = t.begin; key < t.end; key += kKeys) {
-        const int keys = t.end - key < kKeys ? int(t.end - key) : kKeys;
+    for (int64_t key = tile.begin; key < tile.end; key += kKeys) {
+        const int keys = tile.end - key < kKeys ? int(tile.end - key) : kKeys;
         S::locate_keys(params, key, keys);
         S::find_visible(params, key);
         rt::barrier();
@@ -443,12 +448,12 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR* TV > 16 ? 1 : 2) forward_simt(FA_PARAM Si
             continue;
         }
         float score[TR][4], factor[TR];
-        S::compute_qk(params, s, score);
-        S::mask_scores(params, t, s, key, t.full, score);
-        S::online_softmax(params, s, key, score, m, l, factor);
-        S::compute_pv(params, s, keys, t.column0, factor, o);
+        S::compute_qk(params, shared, score);
+        S::mask_scores(params, tile, shared, key, tile.full, score);
+        S::online_softmax(params, shared, key, score, m, l, factor);
+        S::compute_pv(params, shared, keys, tile.column0, factor, o);
     }
-    S::write(params, t, s, m, l, o);
+    S::write(params, tile, shared, m, l, o);
 }
 
 }  // namespace gpu

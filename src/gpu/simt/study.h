@@ -15,32 +15,32 @@ namespace gpu {
 
 // What all tiles of a head have in common.
 template <class S>
-FA_DEVICE void init_head(const SimtForwardParams& params, const typename S::Shared& s, int64_t head, int64_t column0) {
+FA_DEVICE void init_head(const SimtForwardParams& params, const typename S::Shared& shared, int64_t head, int64_t column0) {
     if (rt::thread() == 0) {
-        typename S::Tile t{};
-        t.kv_head = head % params.kv_heads;
-        t.batch = head / params.kv_heads;
-        t.k_head = t.kv_head / params.kv_heads_per_k;
-        t.v_head = t.kv_head / params.kv_heads_per_v;
-        t.seq = bounded_sequence(params.sequences, t.batch);
-        t.rule = mask_rule(params.rule, t.seq);
-        t.dropout = dropout_of(params, t.batch);
-        t.column0 = column0;
-        *s.tile = t;
+        typename S::Tile tile{};
+        tile.kv_head = head % params.kv_heads;
+        tile.batch = head / params.kv_heads;
+        tile.k_head = tile.kv_head / params.kv_heads_per_k;
+        tile.v_head = tile.kv_head / params.kv_heads_per_v;
+        tile.seq = bounded_sequence(params.sequences, tile.batch);
+        tile.rule = mask_rule(params.rule, tile.seq);
+        tile.dropout = dropout_of(params, tile.batch);
+        tile.column0 = column0;
+        *shared.tile = tile;
     }
     rt::barrier();
 }
 
 // Goes to a row tile of the head; false when it holds no valid row.
 template <class S>
-FA_DEVICE bool init_tile(const SimtForwardParams& params, const typename S::Shared& s, int64_t block) {
+FA_DEVICE bool init_tile(const SimtForwardParams& params, const typename S::Shared& shared, int64_t block) {
     rt::barrier();  // the tile before is done with
     if (rt::thread() == 0) {
-        s.tile->first = block * S::rows;
-        s.tile->valid = min_of(s.tile->seq.q_len * params.group - s.tile->first, S::rows);
+        shared.tile->first = block * S::rows;
+        shared.tile->valid = min_of(shared.tile->seq.q_len * params.group - shared.tile->first, S::rows);
     }
     rt::barrier();
-    if (s.tile->valid <= 0) return false;
+    if (shared.tile->valid <= 0) return false;
     S::init_rows(params);
     rt::barrier();
     return true;
@@ -49,15 +49,15 @@ FA_DEVICE bool init_tile(const SimtForwardParams& params, const typename S::Shar
 // Final scores of the row tile against the tile of keys that locate_keys has placed; false when no mask keeps any of them.
 // Has a barrier behind locate_keys().
 template <class S, int TR>
-FA_DEVICE bool score_tile(const SimtForwardParams& params, const typename S::Shared& s, int64_t key, int keys, float score[TR][4]) {
-    const typename S::Tile& t = *s.tile;
+FA_DEVICE bool score_tile(const SimtForwardParams& params, const typename S::Shared& shared, int64_t key, int keys, float score[TR][4]) {
+    const typename S::Tile& tile = *shared.tile;
     S::find_visible(params, key);
     rt::barrier();
     const TileClass kind = S::class_of(params, key, keys);
     if (kind == TileClass::empty) return false;
     if (params.dim_qk <= params.q_dims) S::load_q(params, 0, params.q_dims);
-    S::compute_qk(params, s, score);
-    S::mask_scores(params, t, s, key, kind == TileClass::full, score);
+    S::compute_qk(params, shared, score);
+    S::mask_scores(params, tile, shared, key, kind == TileClass::full, score);
     return true;
 }
 
@@ -84,20 +84,20 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) standard_scores(FA_PARAM StudyParams study
     using S = Simt<TR, 4>;
     const SimtForwardParams& params = study.x;
     const int64_t tiles = study.pitch / kKeys, key = rt::block() % tiles * kKeys, item = rt::block() / tiles, head = item / params.blocks;
-    const S::Shared s = S::layout(rt::shared_memory(), params.q_dims);
-    const S::Tile& t = *s.tile;
-    init_head<S>(params, s, study.first_head + head, 0);
-    if (key >= t.seq.k_len || !init_tile<S>(params, s, item % params.blocks)) return;
-    const int keys = int(min_of(kKeys, t.seq.k_len - key));
+    const S::Shared shared = S::layout(rt::shared_memory(), params.q_dims);
+    const S::Tile& tile = *shared.tile;
+    init_head<S>(params, shared, study.first_head + head, 0);
+    if (key >= tile.seq.k_len || !init_tile<S>(params, shared, item % params.blocks)) return;
+    const int keys = int(min_of(kKeys, tile.seq.k_len - key));
     S::locate_keys(params, key, keys);
     float score[TR][4];
-    if (!score_tile<S, TR>(params, s, key, keys, score))
+    if (!score_tile<S, TR>(params, shared, key, keys, score))
         FA_UNROLL_FOR (int r = 0; r < TR; r++)
             FA_UNROLL_FOR (int n = 0; n < 4; n++) score[r][n] = kNegInf;
     const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-    float* to = study.s_matrix + (head * params.rows + t.first) * study.pitch + key + tx;
+    float* to = study.s_matrix + (head * params.rows + tile.first) * study.pitch + key + tx;
     FA_UNROLL_FOR (int r = 0; r < TR; r++)
-        if (ty * TR + r < t.valid)
+        if (ty * TR + r < tile.valid)
             FA_UNROLL_FOR (int n = 0; n < 4; n++) to[(ty * TR + r) * study.pitch + 16 * n] = score[r][n];
 }
 
@@ -151,29 +151,29 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
     const SimtForwardParams& params = study.x;
     const int64_t column0 = rt::block() % params.value_parts * S::columns, item = rt::block() / params.value_parts;
     const int64_t block = item % params.blocks, head = item / params.blocks;
-    const typename S::Shared s = S::layout(rt::shared_memory(), params.q_dims);
-    const typename S::Tile& t = *s.tile;
-    init_head<S>(params, s, study.first_head + head, column0);
-    write_padding(params, t.seq, t.batch, t.kv_head, block * S::rows, S::rows, column0, S::columns);
-    if (!init_tile<S>(params, s, block)) return;
-    const float* probs = study.s_matrix + (head * params.rows + t.first) * study.pitch;
+    const typename S::Shared shared = S::layout(rt::shared_memory(), params.q_dims);
+    const typename S::Tile& tile = *shared.tile;
+    init_head<S>(params, shared, study.first_head + head, column0);
+    write_padding(params, tile.seq, tile.batch, tile.kv_head, block * S::rows, S::rows, column0, S::columns);
+    if (!init_tile<S>(params, shared, block)) return;
+    const float* probs = study.s_matrix + (head * params.rows + tile.first) * study.pitch;
     float m[TR], l[TR], factor[TR], o[TR][TV];
     FA_UNROLL_FOR (int r = 0; r < TR; r++) {
         factor[r] = 1.f;
         FA_UNROLL_FOR (int c = 0; c < TV; c++) o[r][c] = 0.f;
     }
-    for (int64_t key = 0; key < t.seq.k_len; key += kKeys) {
-        const int keys = int(min_of(kKeys, t.seq.k_len - key));
+    for (int64_t key = 0; key < tile.seq.k_len; key += kKeys) {
+        const int keys = int(min_of(kKeys, tile.seq.k_len - key));
         S::locate_keys(params, key, keys);
         for (int i = rt::thread(); i < S::rows * kKeys; i += kThreads) {
             const int r = i / kKeys, j = i % kKeys;
-            s.probs[r * kRowStride + j] = r < t.valid && j < keys ? probs[r * study.pitch + key + j] : 0.f;
+            shared.probs[r * kRowStride + j] = r < tile.valid && j < keys ? probs[r * study.pitch + key + j] : 0.f;
         }
         rt::barrier();
-        S::compute_pv(params, s, keys, column0, factor, o);
+        S::compute_pv(params, shared, keys, column0, factor, o);
     }
-    fetch_states<TR>(study.states + (study.first_head + head) * params.rows + t.first, t.valid, m, l);
-    S::write(params, t, s, m, l, o);
+    fetch_states<TR>(study.states + (study.first_head + head) * params.rows + tile.first, tile.valid, m, l);
+    S::write(params, tile, shared, m, l, o);
 }
 
 // ---- flash1
@@ -181,15 +181,15 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
 // A row tile's sums lie in o between two blocks of keys. Each thread fetches and stores the elements that it owns in registers;
 // what no row or column owns is 0 to it.
 template <int TR, int TV, bool store>
-FA_DEVICE void move_o(const SimtForwardParams& params, const typename Simt<TR, TV>::Shared& s, int64_t column0, float o[TR][TV]) {
-    const typename Simt<TR, TV>::Tile& t = *s.tile;
+FA_DEVICE void move_o(const SimtForwardParams& params, const typename Simt<TR, TV>::Shared& shared, int64_t column0, float o[TR][TV]) {
+    const typename Simt<TR, TV>::Tile& tile = *shared.tile;
     const int tx = rt::thread() % 16, ty = rt::thread() / 16;
     const int columns = int(min_of(params.dim_v - column0, 16 * TV));
     FA_UNROLL_FOR (int r = 0; r < TR; r++) {
         const int row = ty * TR + r;
-        const bool mine = row < t.valid;
+        const bool mine = row < tile.valid;
         float* line = static_cast<float*>(params.o) + column0;
-        if (mine) line += query_index(params.o_strides, t.seq, t.batch, s.position[row], s.head[row]);
+        if (mine) line += query_index(params.o_strides, tile.seq, tile.batch, shared.position[row], shared.head[row]);
         FA_UNROLL_FOR (int c = 0; c < TV; c++) {
             const int column = tx * 4 + 16 * (c & ~3) + (c & 3);
             if (store && mine && column < columns) line[column] = o[r][c];
@@ -205,39 +205,39 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams study) {
     using S = Simt<TR, TV>;
     const SimtForwardParams& params = study.x;
     const int64_t part = rt::block() % params.value_parts, head = rt::block() / params.value_parts, column0 = part * S::columns;
-    const typename S::Shared s = S::layout(rt::shared_memory(), params.q_dims);
-    const typename S::Tile& t = *s.tile;
-    init_head<S>(params, s, head, column0);
-    write_padding(params, t.seq, t.batch, t.kv_head, 0, params.rows, column0, S::columns);
+    const typename S::Shared shared = S::layout(rt::shared_memory(), params.q_dims);
+    const typename S::Tile& tile = *shared.tile;
+    init_head<S>(params, shared, head, column0);
+    write_padding(params, tile.seq, tile.batch, tile.kv_head, 0, params.rows, column0, S::columns);
     RowState* states = study.states + part * params.batch * params.kv_heads * params.rows + head * params.rows;
     float m[TR], l[TR], o[TR][TV];
-    for (int block = 0; init_tile<S>(params, s, block); block++) {
+    for (int block = 0; init_tile<S>(params, shared, block); block++) {
         FA_UNROLL_FOR (int r = 0; r < TR; r++) {
             m[r] = kNegInf;
             l[r] = 0.f;
             FA_UNROLL_FOR (int c = 0; c < TV; c++) o[r][c] = 0.f;
         }
-        store_states<TR>(states + t.first, t.valid, m, l);
-        move_o<TR, TV, true>(params, s, column0, o);
+        store_states<TR>(states + tile.first, tile.valid, m, l);
+        move_o<TR, TV, true>(params, shared, column0, o);
     }
-    for (int64_t key = 0; key < t.seq.k_len; key += kKeys) {
-        const int keys = int(min_of(kKeys, t.seq.k_len - key));
+    for (int64_t key = 0; key < tile.seq.k_len; key += kKeys) {
+        const int keys = int(min_of(kKeys, tile.seq.k_len - key));
         S::locate_keys(params, key, keys);
-        for (int block = 0; init_tile<S>(params, s, block); block++) {
+        for (int block = 0; init_tile<S>(params, shared, block); block++) {
             float score[TR][4], factor[TR];
-            if (!score_tile<S, TR>(params, s, key, keys, score)) continue;
-            fetch_states<TR>(states + t.first, t.valid, m, l);
-            S::online_softmax(params, s, key, score, m, l, factor);
-            move_o<TR, TV, false>(params, s, column0, o);
-            S::compute_pv(params, s, keys, column0, factor, o);
-            store_states<TR>(states + t.first, t.valid, m, l);  // a barrier of compute_pv lies behind every fetch
-            move_o<TR, TV, true>(params, s, column0, o);
+            if (!score_tile<S, TR>(params, shared, key, keys, score)) continue;
+            fetch_states<TR>(states + tile.first, tile.valid, m, l);
+            S::online_softmax(params, shared, key, score, m, l, factor);
+            move_o<TR, TV, false>(params, shared, column0, o);
+            S::compute_pv(params, shared, keys, column0, factor, o);
+            store_states<TR>(states + tile.first, tile.valid, m, l);  // a barrier of compute_pv lies behind every fetch
+            move_o<TR, TV, true>(params, shared, column0, o);
         }
     }
-    for (int block = 0; init_tile<S>(params, s, block); block++) {
-        fetch_states<TR>(states + t.first, t.valid, m, l);
-        move_o<TR, TV, false>(params, s, column0, o);
-        S::write(params, t, s, m, l, o);
+    for (int block = 0; init_tile<S>(params, shared, block); block++) {
+        fetch_states<TR>(states + tile.first, tile.valid, m, l);
+        move_o<TR, TV, false>(params, shared, column0, o);
+        S::write(params, tile, shared, m, l, o);
     }
 }
 
