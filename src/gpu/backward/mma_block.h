@@ -171,8 +171,8 @@ struct MmaBackwardBlock {
         const Tile& tile = shared.tile;
         const int rows = ByRows ? tile.first + tile.valid : tile.count;
         for (int r = rt::opaque(rt::thread()); r < kRows; r += threads) {
-            const KeyBand b = row + r < rows ? key_band(tile.rule, row + r, tile.seq.k_len) : KeyBand{0, 0};
-            shared.band[stage][r] = {int(b.begin), int(max_of(b.end, 0))};
+            const KeyBand band = row + r < rows ? key_band(tile.rule, row + r, tile.seq.k_len) : KeyBand{0, 0};
+            shared.band[stage][r] = {int(band.begin), int(max_of(band.end, 0))};
         }
     }
 

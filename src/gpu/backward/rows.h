@@ -16,9 +16,9 @@ FA_DEVICE void zero_unused_keys(const BackwardRowParams& params, int64_t index) 
     const int64_t blocks = ceil_div(params.sequences.seqlen_k, kPaddedRows);
     const int64_t batch = index / blocks / params.kv_heads, head = index / blocks % params.kv_heads;
     const int64_t first = index % blocks * kPaddedRows, end = min_of(first + kPaddedRows, params.sequences.seqlen_k);
-    const Sequence s = bounded_sequence(params.sequences, batch);
+    const Sequence seq = bounded_sequence(params.sequences, batch);
     for (int64_t row = first + rt::thread() / kRowLanes; row < end; row += kRowsAtOnce) {
-        if (row >= s.k_begin && row < s.k_begin + s.k_len) continue;
+        if (row >= seq.k_begin && row < seq.k_begin + seq.k_len) continue;
         const KeyLocation at{batch, row, true};
         const auto clear = [&](void* base, const RowStrides& strides, int64_t dim) {
             for (int64_t c = rt::thread() % kRowLanes; base && c < dim; c += kRowLanes)
@@ -184,10 +184,10 @@ FA_KERNEL void FA_BOUNDS(kSinkThreads, 1) sum_sinks(FA_PARAM BackwardRowParams p
     float* const thread_sum = reinterpret_cast<float*>(rt::shared_memory());
     float sum = 0.f;
     for (int64_t b = 0; params.sequences.q.seqlen > 0 && b < params.batch; b++) {
-        const Sequence s = bounded_sequence(params.sequences, b);
-        const int64_t from = head * params.padded_rows + padded_row0(params.sequences, s, b);
+        const Sequence seq = bounded_sequence(params.sequences, b);
+        const int64_t from = head * params.padded_rows + padded_row0(params.sequences, seq, b);
         float chain = 0.f;  // of this sequence alone: one long chain would lose accuracy
-        for (int64_t i = rt::thread(); i < s.q_len; i += kSinkThreads)
+        for (int64_t i = rt::thread(); i < seq.q_len; i += kSinkThreads)
             if (params.lse_log2[from + i] != kPosInf && sink != kNegInf)
                 chain = fmaf(exp2_fn(sink - params.lse_log2[from + i]), -params.delta[from + i], chain);
         sum += chain;

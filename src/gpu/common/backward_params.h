@@ -66,8 +66,8 @@ FA_FN int64_t padded_rows_of(const Problem& problem) {
 }
 // Where the rows of sequence b begin. Packed ones lie apart whatever their lengths: q_begin + 128 · b leaves each the room to be
 // rounded up.
-FA_FN int64_t padded_row0(const SequenceTable& t, const Sequence& s, int64_t b) {
-    return t.q.packed() ? (s.q_begin + kPaddedRows * b) / kPaddedRows * kPaddedRows : b * round_up(t.q.seqlen, kPaddedRows);
+FA_FN int64_t padded_row0(const SequenceTable& table, const Sequence& seq, int64_t b) {
+    return table.q.packed() ? (seq.q_begin + kPaddedRows * b) / kPaddedRows * kPaddedRows : b * round_up(table.q.seqlen, kPaddedRows);
 }
 
 // Where dq_acc keeps an element: eight rows and 16 columns lie together, as the lanes of an mma kernel have them, and of a row what
@@ -82,20 +82,22 @@ FA_FN int64_t dq_acc_index(int64_t row, int64_t column, int64_t columns) {
 struct RowBand {
     int64_t begin, end;
 };
-FA_FN RowBand reaching_rows(const MaskRule& r, int64_t left, int64_t right, int64_t rows) {
-    RowBand b{0, rows};
-    if (r.right >= 0 && r.right < left - r.off) b.begin = left - r.off - r.right;
-    if (r.left >= 0 && r.left < rows + r.off - right - 1) b.end = right - r.off + r.left + 1;
-    if (r.chunk > 0) {
-        b.begin = max_of(b.begin, floor_div(left, r.chunk) * r.chunk - r.off);
-        b.end = min_of(b.end, (floor_div(right, r.chunk) + 1) * r.chunk - r.off);
+FA_FN RowBand reaching_rows(const MaskRule& rule, int64_t left, int64_t right, int64_t rows) {
+    RowBand band{0, rows};
+    if (rule.right >= 0 && rule.right < left - rule.off) band.begin = left - rule.off - rule.right;
+    if (rule.left >= 0 && rule.left < rows + rule.off - right - 1) band.end = right - rule.off + rule.left + 1;
+    if (rule.chunk > 0) {
+        band.begin = max_of(band.begin, floor_div(left, rule.chunk) * rule.chunk - rule.off);
+        band.end = min_of(band.end, (floor_div(right, rule.chunk) + 1) * rule.chunk - rule.off);
     }
-    return b;
+    return band;
 }
 // Those that may see any of keys [key, key + keys), and those that see all of them, as far as they exist.
-FA_FN RowBand row_band(const MaskRule& r, int64_t key, int64_t keys, int64_t rows) { return reaching_rows(r, key, key + keys - 1, rows); }
-FA_FN RowBand full_row_band(const MaskRule& r, int64_t key, int64_t keys, int64_t rows) {
-    return reaching_rows(r, key + keys - 1, key, rows);
+FA_FN RowBand row_band(const MaskRule& rule, int64_t key, int64_t keys, int64_t rows) {
+    return reaching_rows(rule, key, key + keys - 1, rows);
+}
+FA_FN RowBand full_row_band(const MaskRule& rule, int64_t key, int64_t keys, int64_t rows) {
+    return reaching_rows(rule, key + keys - 1, key, rows);
 }
 
 // One element of dq, dk or dv, rounded to its input's type or added to what is there.

@@ -19,9 +19,9 @@ FA_DEVICE RowOutput finalize_row(const RowParams& params, const Sequence& seq, i
     RowState state{part.m, part.l * kHeadroomFactor};
     float scale = 1.f;
     if (params.sinks) {
-        const Merged f = merge(state, sink_state(params.sinks[head]));
-        state = f.state;
-        scale = f.scale_a;
+        const Merged merged = merge(state, sink_state(params.sinks[head]));
+        state = merged.state;
+        scale = merged.scale_a;
     }
     if (first && params.lse) params.lse[query_index(params.lse_strides, seq, batch, row, head)] = log_sum_exp(state);
     return {state, scale * normaliser(state) * kHeadroomFactor};

@@ -95,24 +95,25 @@ struct BlockQuad {
     uint16_t d, m;
     uint8_t fifth;  // bits
 };
-FA_DEVICE BlockQuad load_block_quad(const uint8_t* block, BlockFormat f, int first) {
-    const uint8_t* const head = block + (f.has_min ? 4 : 2);
-    const uint8_t* const x = head + (f.bits == 8 ? first : first % 16 + (f.bits == 5 ? 4 : 0));
-    BlockQuad q;
-    q.d = block_word(block);
-    q.m = block_word(block + 2);
-    q.fifth = head[first / 8];
-    q.x = x[0] | uint32_t(x[1]) << 8 | uint32_t(x[2]) << 16 | uint32_t(x[3]) << 24;
-    if (f.bits != 8) q.x = q.x >> (first < 16 ? 0 : 4) & 0x0f0f0f0fu;
-    q.fifth = f.bits == 5 ? q.fifth >> first % 8 & 15 : 0;
-    return q;
+FA_DEVICE BlockQuad load_block_quad(const uint8_t* block, BlockFormat format, int first) {
+    const uint8_t* const head = block + (format.has_min ? 4 : 2);
+    const uint8_t* const x = head + (format.bits == 8 ? first : first % 16 + (format.bits == 5 ? 4 : 0));
+    BlockQuad quad;
+    quad.d = block_word(block);
+    quad.m = block_word(block + 2);
+    quad.fifth = head[first / 8];
+    quad.x = x[0] | uint32_t(x[1]) << 8 | uint32_t(x[2]) << 16 | uint32_t(x[3]) << 24;
+    if (format.bits != 8) quad.x = quad.x >> (first < 16 ? 0 : 4) & 0x0f0f0f0fu;
+    quad.fifth = format.bits == 5 ? quad.fifth >> first % 8 & 15 : 0;
+    return quad;
 }
-FA_DEVICE void widen(const BlockQuad& q, BlockFormat f, float value[4]) {
-    const float d = nan_if_infinite(f16_to_f32(q.d)), m = nan_if_infinite(f16_to_f32(q.m));
+FA_DEVICE void widen(const BlockQuad& quad, BlockFormat format, float value[4]) {
+    const float d = nan_if_infinite(f16_to_f32(quad.d)), m = nan_if_infinite(f16_to_f32(quad.m));
     FA_UNROLL_FOR (int e = 0; e < 4; e++) {
-        const uint32_t x = q.x >> 8 * e & 255u;
-        const int integer = f.bits == 8 ? int(int8_t(x)) : int(x | (q.fifth >> e & 1u) << 4) - (f.has_min ? 0 : 1 << (f.bits - 1));
-        value[e] = f.has_min ? d * float(integer) + m : d * float(integer);
+        const uint32_t x = quad.x >> 8 * e & 255u;
+        const int integer =
+            format.bits == 8 ? int(int8_t(x)) : int(x | (quad.fifth >> e & 1u) << 4) - (format.has_min ? 0 : 1 << (format.bits - 1));
+        value[e] = format.has_min ? d * float(integer) + m : d * float(integer);
     }
 }
 
@@ -131,22 +132,22 @@ FA_FN int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low
 
 // A sequence, with every length and start forced into its tensor: metadata in device memory is not checked before a kernel runs,
 // and a hostile value must not lead outside.
-FA_FN Span bounded_span_of(const QuerySpans& q, int64_t b) {
-    Span s = span_of(q, b);
-    if (q.packed()) s.begin = clamp(s.begin, 0, q.total);
-    s.length = clamp(s.length, 0, q.packed() ? min_of(q.seqlen, q.total - s.begin) : q.seqlen);
-    return s;
+FA_FN Span bounded_span_of(const QuerySpans& spans, int64_t b) {
+    Span span = span_of(spans, b);
+    if (spans.packed()) span.begin = clamp(span.begin, 0, spans.total);
+    span.length = clamp(span.length, 0, spans.packed() ? min_of(spans.seqlen, spans.total - span.begin) : spans.seqlen);
+    return span;
 }
-FA_FN Sequence bounded_sequence(const SequenceTable& t, int64_t b) {
-    Sequence s = sequence_of(t, b);
-    if (t.q.packed()) s.q_begin = clamp(s.q_begin, 0, t.q.total);
-    s.q_len = clamp(s.q_len, 0, t.q.packed() ? min_of(t.q.seqlen, t.q.total - s.q_begin) : t.q.seqlen);
-    const int64_t kv_rows = t.packed_k() ? t.total_k : t.seqlen_k;
-    s.k_begin = clamp(s.k_begin, 0, kv_rows);
-    s.k_len = clamp(s.k_len, 0, min_of(t.seqlen_k, kv_rows - s.k_begin));
-    s.kv_index = clamp(s.kv_index, 0, max_of(t.kv_sequences - 1, 0));
-    if (t.alignment == FA_ALIGN_BOTTOM_RIGHT) s.off = s.k_len - s.q_len;
-    return s;
+FA_FN Sequence bounded_sequence(const SequenceTable& table, int64_t b) {
+    Sequence seq = sequence_of(table, b);
+    if (table.q.packed()) seq.q_begin = clamp(seq.q_begin, 0, table.q.total);
+    seq.q_len = clamp(seq.q_len, 0, table.q.packed() ? min_of(table.q.seqlen, table.q.total - seq.q_begin) : table.q.seqlen);
+    const int64_t kv_rows = table.packed_k() ? table.total_k : table.seqlen_k;
+    seq.k_begin = clamp(seq.k_begin, 0, kv_rows);
+    seq.k_len = clamp(seq.k_len, 0, min_of(table.seqlen_k, kv_rows - seq.k_begin));
+    seq.kv_index = clamp(seq.kv_index, 0, max_of(table.kv_sequences - 1, 0));
+    if (table.alignment == FA_ALIGN_BOTTOM_RIGHT) seq.off = seq.k_len - seq.q_len;
+    return seq;
 }
 
 FA_FN int64_t key_index(const RowStrides& strides, const KeyLocation& at, int64_t kv_head) {
@@ -162,18 +163,18 @@ struct ScaledRows {
     int32_t tail_dtype;
 };
 // Dim c of the row that begins with unit `at` of the tensor itself.
-FA_DEVICE float scaled_dim(const ScaledRows& r, const void* data, int32_t dtype, int64_t at, int64_t outer, int64_t row, int64_t head,
+FA_DEVICE float scaled_dim(const ScaledRows& rows, const void* data, int32_t dtype, int64_t at, int64_t outer, int64_t row, int64_t head,
                            int64_t c) {
-    if (c >= r.dims) return load_element(r.tail, r.tail_strides.index(outer, row, head) + c - r.dims, r.tail_dtype);
+    if (c >= rows.dims) return load_element(rows.tail, rows.tail_strides.index(outer, row, head) + c - rows.dims, rows.tail_dtype);
     const float x = load_dim(data, at, c, dtype);
-    if (!r.factors.factor) return x;
-    return scaled_value(r.factors, factor_index(r.factors, outer, row, head) + c / r.factors.block[1] * r.factors.stride[3], x);
+    if (!rows.factors.factor) return x;
+    return scaled_value(rows.factors, factor_index(rows.factors, outer, row, head) + c / rows.factors.block[1] * rows.factors.stride[3], x);
 }
 
 // The factor of a row that is plain and has one.
-FA_FN float row_factor(const ScaledRows& r, int64_t outer, int64_t row, int64_t head) {
-    const int64_t* const s = r.factors.stride;
-    return nan_if_infinite(static_cast<const float*>(r.factors.factor)[outer * s[0] + row * s[1] + head * s[2]]);
+FA_FN float row_factor(const ScaledRows& rows, int64_t outer, int64_t row, int64_t head) {
+    const int64_t* const s = rows.factors.stride;
+    return nan_if_infinite(static_cast<const float*>(rows.factors.factor)[outer * s[0] + row * s[1] + head * s[2]]);
 }
 
 // Of kernels that read plain rows alone, the factors of q, k or v. NULL: none.
@@ -182,11 +183,11 @@ struct Descale {
     RowStrides strides;
 };
 template <class Params>
-FA_FN float query_descale(const Params& params, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
-    return params.q_descale.data ? params.q_descale.data[query_index(params.q_descale.strides, s, batch, row, head)] : 1.f;
+FA_FN float query_descale(const Params& params, const Sequence& seq, int64_t batch, int64_t row, int64_t head) {
+    return params.q_descale.data ? params.q_descale.data[query_index(params.q_descale.strides, seq, batch, row, head)] : 1.f;
 }
-FA_FN float key_descale(const Descale& f, const KeyLocation& at, int64_t kv_head) {
-    return f.data[f.strides.index(at.outer, at.row, kv_head)];
+FA_FN float key_descale(const Descale& descale, const KeyLocation& at, int64_t kv_head) {
+    return descale.data[descale.strides.index(at.outer, at.row, kv_head)];
 }
 
 // Bytes between sequences or pages, rows and heads of a tensor, and of a row. outer: 0 where the tensor is packed.

@@ -77,9 +77,9 @@ inline SplitMemory split_memory(const Problem& problem, const SplitParams& param
     return {cut ? uint64_t(round_up(rows * problem.d.dim_v * 4, 256)) : 0,
             cut || final_states ? uint64_t(round_up(rows * int64_t(sizeof(RowState)), 256)) : 0};
 }
-inline void set_split_memory(const SplitMemory& m, char* memory, SplitParams* params) {
-    params->partial_o = m.partial_bytes ? reinterpret_cast<float*>(memory) : nullptr;
-    params->state = m.state_bytes ? reinterpret_cast<RowState*>(memory + m.partial_bytes) : nullptr;
+inline void set_split_memory(const SplitMemory& split, char* memory, SplitParams* params) {
+    params->partial_o = split.partial_bytes ? reinterpret_cast<float*>(memory) : nullptr;
+    params->state = split.state_bytes ? reinterpret_cast<RowState*>(memory + split.partial_bytes) : nullptr;
 }
 
 }  // namespace gpu

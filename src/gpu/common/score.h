@@ -86,10 +86,10 @@ FA_FN SequenceDropout dropout_of(const DropoutParams& params, int64_t batch) {
     return {make_dropout(params.dropout_p, state ? state[0] : params.dropout_seed, state ? state[1] : params.dropout_offset),
             params.dropout_row, params.dropout_key, batch * params.dropout_heads + params.dropout_head};
 }
-FA_FN bool keeps(const SequenceDropout& d, int64_t head, int64_t row, int64_t key) {
-    return dropout_keeps(d, d.batch_head + head, int64_t(uint32_t(row) + d.row), int64_t(uint32_t(key) + d.key));
+FA_FN bool keeps(const SequenceDropout& dropout, int64_t head, int64_t row, int64_t key) {
+    return dropout_keeps(dropout, dropout.batch_head + head, int64_t(uint32_t(row) + dropout.row), int64_t(uint32_t(key) + dropout.key));
 }
-FA_COLD bool keeps_cold(const SequenceDropout& d, int64_t head, int64_t row, int64_t key) { return keeps(d, head, row, key); }
+FA_COLD bool keeps_cold(const SequenceDropout& dropout, int64_t head, int64_t row, int64_t key) { return keeps(dropout, head, row, key); }
 
 }  // namespace gpu
 }  // namespace fa

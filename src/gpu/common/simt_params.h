@@ -50,9 +50,9 @@ struct ScoresParams : ShapeParams, SimtForwardProductParams {
 };
 
 // Dim c of a row of q, scaled, which begins with element `at`.
-FA_DEVICE float query_value(const SimtForwardProductParams& params, const Sequence& s, int64_t batch, int64_t row, int64_t head, int64_t at,
-                            int64_t c) {
-    const int64_t in_tensor = s.q_begin + row;
+FA_DEVICE float query_value(const SimtForwardProductParams& params, const Sequence& seq, int64_t batch, int64_t row, int64_t head,
+                            int64_t at, int64_t c) {
+    const int64_t in_tensor = seq.q_begin + row;
     if (!params.plain_q) return scaled_dim(params.q_rows, params.q, params.q_dtype, at, batch, in_tensor, head, c) * params.factor.q;
     const float factor = params.q_rows.factors.factor ? row_factor(params.q_rows, batch, in_tensor, head) : 1.f;
     return load_element(params.q, at + c, params.q_dtype) * params.factor.q * factor;

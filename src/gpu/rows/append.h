@@ -245,9 +245,9 @@ FA_DEVICE void convert_row(const AppendParams& params, const AppendRow& row) {
     if (params.cos && (position < 0 || position >= params.max_position)) cache_row.valid = false;
     const float *const cos = params.cos + position * params.pairs, *const sin = params.sin + position * params.pairs;
     float own[kVec8], partner[kVec8];
-    const auto take = [&](int number, const Step& s) {
-        if (number != lane) loaded = load_step(operand.from, from_row, params.from_dtype, s);
-        rotate_step(loaded, params.from_dtype, s, cos, sin, own, partner);
+    const auto take = [&](int number, const Step& step) {
+        if (number != lane) loaded = load_step(operand.from, from_row, params.from_dtype, step);
+        rotate_step(loaded, params.from_dtype, step, cos, sin, own, partner);
     };
 
     float* const descale = operand.descale && cache_row.valid
@@ -257,10 +257,10 @@ FA_DEVICE void convert_row(const AppendParams& params, const AppendRow& row) {
     if (params.dynamic_scale) {
         float amax = 0.f;
         for (int n = lane; cache_row.valid && n < steps.count(); n += kTeam) {
-            const Step s = step_of(steps, n);
-            take(n, s);
-            amax = update_amax(own, s.n, amax);
-            if (s.partner) amax = update_amax(partner, s.n, amax);
+            const Step step = step_of(steps, n);
+            take(n, step);
+            amax = update_amax(own, step.n, amax);
+            if (step.partner) amax = update_amax(partner, step.n, amax);
         }
         amax = team_max(amax);
         if (operand.dynamic) {
@@ -274,14 +274,14 @@ FA_DEVICE void convert_row(const AppendParams& params, const AppendRow& row) {
     if (!cache_row.valid) return;
     const int64_t to_row = operand.to_strides.index(cache_row.outer, cache_row.row, row.h);
     for (int n = lane; n < steps.count(); n += kTeam) {
-        const Step s = step_of(steps, n);
-        take(n, s);
+        const Step step = step_of(steps, n);
+        take(n, step);
         FA_UNROLL_FOR (int i = 0; i < kVec8; i++) {
             if (descale) own[i] /= factor;
-            if (descale && s.partner) partner[i] /= factor;
+            if (descale && step.partner) partner[i] /= factor;
         }
-        store_vec8(operand.to, to_row + s.at, operand.to_dtype, s.n, own);
-        if (s.partner) store_vec8(operand.to, to_row + s.partner, operand.to_dtype, s.n, partner);
+        store_vec8(operand.to, to_row + step.at, operand.to_dtype, step.n, own);
+        if (step.partner) store_vec8(operand.to, to_row + step.partner, operand.to_dtype, step.n, partner);
     }
 }
 
@@ -307,27 +307,27 @@ struct ScaledRow {
 
 // Dims [first, end), which begin with a byte and a block of factors.
 FA_COLD void store_dims(const AppendParams& params, const AppendOperand& operand, const ScaledRow& row, int64_t first, int64_t end) {
-    const Factors& f = operand.rows.factors;
+    const Factors& factors = operand.rows.factors;
     const int32_t dtype = operand.to_dtype;
     const bool nibbles = is_nibble_type(dtype);
     uint32_t low = 0;
     for (int64_t next; first < end; first = next) {
-        next = f.factor ? min_of(first + f.block[1], end) : end;
-        const int64_t index = f.factor ? row.factor + first / f.block[1] * f.stride[3] : 0;
-        if (operand.dynamic && f.factor) {
+        next = factors.factor ? min_of(first + factors.block[1], end) : end;
+        const int64_t index = factors.factor ? row.factor + first / factors.block[1] * factors.stride[3] : 0;
+        if (operand.dynamic && factors.factor) {
             ValueRange range = no_values();
             FA_UNROLL_BY(1)
             for (int64_t c = first; c < next; c++) add_value(&range, new_element(params, operand, row.from, c, row.cos, row.sin));
-            const Scaling s = dynamic_scaling(range, dtype, f.dtype, f.shift != nullptr);
-            store_factor(operand.factor, index, f.dtype, s.factor);
-            if (f.shift) store_factor(operand.shift, index, f.dtype, s.shift);
+            const Scaling scaling = dynamic_scaling(range, dtype, factors.dtype, factors.shift != nullptr);
+            store_factor(operand.factor, index, factors.dtype, scaling.factor);
+            if (factors.shift) store_factor(operand.shift, index, factors.dtype, scaling.shift);
         }
-        const float factor = f.factor ? load_factor(operand.factor, index, f.dtype) : 1.f;
-        const float shift = f.shift ? load_factor(operand.shift, index, f.dtype) : 0.f;
+        const float factor = factors.factor ? load_factor(operand.factor, index, factors.dtype) : 1.f;
+        const float shift = factors.shift ? load_factor(operand.shift, index, factors.dtype) : 0.f;
         FA_UNROLL_BY(1)
         for (int64_t c = first; c < next; c++) {
             float value = new_element(params, operand, row.from, c, row.cos, row.sin);
-            if (f.factor) value = (value - shift) / factor;
+            if (factors.factor) value = (value - shift) / factor;
             if (!nibbles) store_element(operand.to, row.to + c, dtype, value);
             else if (c % 2 == 0) low = f32_to_nibble(value, dtype);
             else static_cast<uint8_t*>(operand.to)[row.to + c / 2] = uint8_t(low | f32_to_nibble(value, dtype) << 4);
@@ -352,13 +352,14 @@ FA_COLD void store_scaled(const AppendParams& params, const AppendRow& row) {
     const CacheRow at = cache_row_of(params, key_source_of(params, row.b, row.t, source.row));
     const int64_t position = at.key - (params.leftpad ? params.leftpad[row.b] : 0);
     if (!at.valid || (params.cos && (position < 0 || position >= params.max_position))) return;
-    const Factors& f = operand.rows.factors;
+    const Factors& factors = operand.rows.factors;
     const ScaledRow to{operand.from_strides.index(row.b, source.row, row.h), operand.to_strides.index(at.outer, at.row, row.h),
-                       f.factor ? factor_index(f, at.outer, at.row, row.h) : 0, params.cos + position * params.pairs,
+                       factors.factor ? factor_index(factors, at.outer, at.row, row.h) : 0, params.cos + position * params.pairs,
                        params.sin + position * params.pairs};
     const int64_t dims = operand.rows.dims;
-    const bool blocks = is_block_type(operand.to_dtype), odd = is_nibble_type(operand.to_dtype) && f.factor && f.block[1] % 2 != 0;
-    const int64_t part = odd ? dims : f.factor ? f.block[1] : kBlockDims;
+    const bool blocks = is_block_type(operand.to_dtype),
+               odd = is_nibble_type(operand.to_dtype) && factors.factor && factors.block[1] % 2 != 0;
+    const int64_t part = odd ? dims : factors.factor ? factors.block[1] : kBlockDims;
     for (int64_t n = rt::thread() % kTeam; n * part < dims; n += kTeam)
         if (blocks) store_block(params, operand, to, n);
         else store_dims(params, operand, to, n * part, min_of((n + 1) * part, dims));

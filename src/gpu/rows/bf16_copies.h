@@ -31,22 +31,22 @@ struct Bf16Copies {
 };
 
 // Of a block, values `first` and seven more, and those of 16 dims behind them. Blocks lie at even addresses.
-FA_DEVICE void load_block_part(const uint16_t* block, BlockFormat f, int first, float value[16]) {
-    const int head = f.has_min ? 2 : 1, at = head + (f.bits == 5 ? 2 : 0) + first / 2;
-    const float d = nan_if_infinite(f16_to_f32(block[0])), m = f.has_min ? nan_if_infinite(f16_to_f32(block[1])) : 0.f;
+FA_DEVICE void load_block_part(const uint16_t* block, BlockFormat format, int first, float value[16]) {
+    const int head = format.has_min ? 2 : 1, at = head + (format.bits == 5 ? 2 : 0) + first / 2;
+    const float d = nan_if_infinite(f16_to_f32(block[0])), m = format.has_min ? nan_if_infinite(f16_to_f32(block[1])) : 0.f;
     uint32_t x[4] = {block[at] | uint32_t(block[at + 1]) << 16, block[at + 2] | uint32_t(block[at + 3]) << 16};
-    if (f.bits == 8) {
+    if (format.bits == 8) {
         x[2] = block[at + 8] | uint32_t(block[at + 9]) << 16, x[3] = block[at + 10] | uint32_t(block[at + 11]) << 16;
     } else {
         FA_UNROLL_FOR (int i = 0; i < 2; i++) x[2 + i] = x[i] >> 4 & 0x0f0f0f0fu, x[i] &= 0x0f0f0f0fu;
     }
     uint32_t fifth[2] = {};
-    if (f.bits == 5) fifth[0] = uint32_t(block[head]) >> first, fifth[1] = uint32_t(block[head + 1]) >> first;
-    const int middle = f.bits == 8 || f.has_min ? 0 : 1 << (f.bits - 1);
+    if (format.bits == 5) fifth[0] = uint32_t(block[head]) >> first, fifth[1] = uint32_t(block[head + 1]) >> first;
+    const int middle = format.bits == 8 || format.has_min ? 0 : 1 << (format.bits - 1);
     FA_UNROLL_FOR (int e = 0; e < 16; e++) {
         const uint32_t byte = x[e / 4] >> e % 4 * 8 & 255u;
-        const int integer = f.bits == 8 ? int(int8_t(byte)) : int(byte | (fifth[e / 8] >> e % 8 & 1u) << 4) - middle;
-        value[e] = f.has_min ? d * float(integer) + m : d * float(integer);
+        const int integer = format.bits == 8 ? int(int8_t(byte)) : int(byte | (fifth[e / 8] >> e % 8 & 1u) << 4) - middle;
+        value[e] = format.has_min ? d * float(integer) + m : d * float(integer);
     }
 }
 
@@ -56,13 +56,13 @@ FA_DEVICE void store_eight(uint16_t* to, const float value[8]) {
     rt::store4(reinterpret_cast<float*>(to), words);
 }
 
-FA_DEVICE void scale_eight(const Factors& f, int64_t index, uint32_t first, float value[8]) {
-    const uint32_t dims = uint32_t(f.block[1]);
+FA_DEVICE void scale_eight(const Factors& factors, int64_t index, uint32_t first, float value[8]) {
+    const uint32_t dims = uint32_t(factors.block[1]);
     if (dims % 8 == 0) {
-        const int64_t at = index + first / dims * f.stride[3];
-        FA_UNROLL_FOR (int e = 0; e < 8; e++) value[e] = scaled_value(f, at, value[e]);
+        const int64_t at = index + first / dims * factors.stride[3];
+        FA_UNROLL_FOR (int e = 0; e < 8; e++) value[e] = scaled_value(factors, at, value[e]);
     } else {
-        for (int e = 0; e < 8; e++) value[e] = scaled_value(f, index + (first + uint32_t(e)) / dims * f.stride[3], value[e]);
+        for (int e = 0; e < 8; e++) value[e] = scaled_value(factors, index + (first + uint32_t(e)) / dims * factors.stride[3], value[e]);
     }
 }
 

@@ -19,19 +19,19 @@ static_assert(sizeof(ConvertParams) <= 4096, "what a launch takes");
 
 // Where a word lies on either side. Index: 32 bits where they count all words, for a division of 64 takes ten times as long.
 template <class Index>
-FA_DEVICE void locate_word(const Move& m, int64_t word, int64_t* from, int64_t* to) {
+FA_DEVICE void locate_word(const Move& move, int64_t word, int64_t* from, int64_t* to) {
     Index rest = Index(word);
     *from = *to = 0;
     FA_UNROLL_FOR (int i = 0; i < 4; i++) {
-        const Index n = Index(m.size[i]), whole = i < 3 ? rest / n : 0, at = rest - whole * n;
-        *from += int64_t(at) * m.from_stride[i];
-        *to += int64_t(at) * m.to_stride[i];
+        const Index n = Index(move.size[i]), whole = i < 3 ? rest / n : 0, at = rest - whole * n;
+        *from += int64_t(at) * move.from_stride[i];
+        *to += int64_t(at) * move.to_stride[i];
         rest = whole;
     }
 }
-FA_DEVICE void locate_word(const Move& m, int64_t word, int64_t* from, int64_t* to) {
-    if (m.words <= int64_t(0xffffffff)) locate_word<uint32_t>(m, word, from, to);
-    else locate_word<uint64_t>(m, word, from, to);
+FA_DEVICE void locate_word(const Move& move, int64_t word, int64_t* from, int64_t* to) {
+    if (move.words <= int64_t(0xffffffff)) locate_word<uint32_t>(move, word, from, to);
+    else locate_word<uint64_t>(move, word, from, to);
 }
 
 // The longest word, as four values whose bits are never computed with: as an array that is assigned whole it would lie in scratch memory on
@@ -39,29 +39,29 @@ FA_DEVICE void locate_word(const Move& m, int64_t word, int64_t* from, int64_t* 
 struct Word16 {
     float x[4];
 };
-FA_DEVICE void load_word(const char* at, Word16* w) { rt::load4(reinterpret_cast<const float*>(at), w->x); }
-FA_DEVICE void store_word(char* at, const Word16& w) { rt::store4(reinterpret_cast<float*>(at), w.x); }
+FA_DEVICE void load_word(const char* at, Word16* word) { rt::load4(reinterpret_cast<const float*>(at), word->x); }
+FA_DEVICE void store_word(char* at, const Word16& word) { rt::store4(reinterpret_cast<float*>(at), word.x); }
 template <class Word>
-FA_DEVICE void load_word(const char* at, Word* w) {
-    *w = *reinterpret_cast<const Word*>(at);
+FA_DEVICE void load_word(const char* at, Word* word) {
+    *word = *reinterpret_cast<const Word*>(at);
 }
 template <class Word>
-FA_DEVICE void store_word(char* at, const Word& w) {
-    *reinterpret_cast<Word*>(at) = w;
+FA_DEVICE void store_word(char* at, const Word& word) {
+    *reinterpret_cast<Word*>(at) = word;
 }
 
 template <class Word>
-FA_DEVICE void copy_words(const Move& m, int64_t first) {
+FA_DEVICE void copy_words(const Move& move, int64_t first) {
     Word word[kConvertWords] = {};
     int64_t to[kConvertWords] = {};
     FA_UNROLL_FOR (int i = 0; i < kConvertWords; i++) {
         int64_t from;
-        if (first + i * kConvertThreads >= m.words) continue;
-        locate_word(m, first + i * kConvertThreads, &from, &to[i]);
-        if (m.from) load_word(m.from + from, &word[i]);
+        if (first + i * kConvertThreads >= move.words) continue;
+        locate_word(move, first + i * kConvertThreads, &from, &to[i]);
+        if (move.from) load_word(move.from + from, &word[i]);
     }
     FA_UNROLL_FOR (int i = 0; i < kConvertWords; i++)
-        if (first + i * kConvertThreads < m.words) store_word(m.to + to[i], word[i]);
+        if (first + i * kConvertThreads < move.words) store_word(move.to + to[i], word[i]);
 }
 
 template <int n>
@@ -90,23 +90,23 @@ FA_DEVICE void store_elements(void* at, int32_t dtype, const float* x) {
 }
 
 template <int n>
-FA_DEVICE void convert_words(const Move& m, int64_t first) {
+FA_DEVICE void convert_words(const Move& move, int64_t first) {
     float x[kConvertWords][n] = {};
     int64_t to[kConvertWords] = {};
     FA_UNROLL_FOR (int i = 0; i < kConvertWords; i++) {
         int64_t from;
-        if (first + i * kConvertThreads >= m.words) continue;
-        locate_word(m, first + i * kConvertThreads, &from, &to[i]);
-        load_elements<n>(m.from + from, m.from_dtype, x[i]);
+        if (first + i * kConvertThreads >= move.words) continue;
+        locate_word(move, first + i * kConvertThreads, &from, &to[i]);
+        load_elements<n>(move.from + from, move.from_dtype, x[i]);
     }
     FA_UNROLL_FOR (int i = 0; i < kConvertWords; i++) {
-        if (first + i * kConvertThreads >= m.words) continue;
-        if (m.accumulate) {
+        if (first + i * kConvertThreads >= move.words) continue;
+        if (move.accumulate) {
             float sum[n];
-            load_elements<n>(m.to + to[i], FA_F32, sum);
+            load_elements<n>(move.to + to[i], FA_F32, sum);
             FA_UNROLL_FOR (int e = 0; e < n; e++) x[i][e] = sum[e] + x[i][e];
         }
-        store_elements<n>(m.to + to[i], m.to_dtype, x[i]);
+        store_elements<n>(move.to + to[i], move.to_dtype, x[i]);
     }
 }
 
@@ -114,15 +114,15 @@ FA_KERNEL void FA_BOUNDS(kConvertThreads, 1) convert_tensors(FA_PARAM ConvertPar
     const int64_t block = rt::block();
     int i = 0;
     while (i + 1 < params.count && block >= params.end[i]) i++;
-    const Move& m = params.move[i];
+    const Move& move = params.move[i];
     const int64_t first = (block - (i > 0 ? params.end[i - 1] : 0)) * kConvertBlock + rt::thread();
-    if (m.copy_bytes == 16) copy_words<Word16>(m, first);
-    else if (m.copy_bytes == 8) copy_words<uint64_t>(m, first);
-    else if (m.copy_bytes == 4) copy_words<uint32_t>(m, first);
-    else if (m.copy_bytes == 2) copy_words<uint16_t>(m, first);
-    else if (m.copy_bytes == 1) copy_words<uint8_t>(m, first);
-    else if (m.elements == 4) convert_words<4>(m, first);
-    else convert_words<1>(m, first);
+    if (move.copy_bytes == 16) copy_words<Word16>(move, first);
+    else if (move.copy_bytes == 8) copy_words<uint64_t>(move, first);
+    else if (move.copy_bytes == 4) copy_words<uint32_t>(move, first);
+    else if (move.copy_bytes == 2) copy_words<uint16_t>(move, first);
+    else if (move.copy_bytes == 1) copy_words<uint8_t>(move, first);
+    else if (move.elements == 4) convert_words<4>(move, first);
+    else convert_words<1>(move, first);
 }
 
 }  // namespace gpu

@@ -68,16 +68,16 @@ FA_KERNEL void FA_BOUNDS(kRowThreads, 1) merge_rows(FA_PARAM MergeParams params)
         // Several parts at the type's limit must not overflow before they are averaged, either.
         float sum = state.l == 0.f ? 0.f : static_cast<const float*>(params.o)[o_at + c] * kHeadroomUnit;
         for (int64_t part = 0; part < parts; part++) {
-            const RowState s = from_lse(lse_part[part * params.lse_part]);
-            if (s.l == 0.f) continue;
-            const Merged f = merge(state, s);
-            state = f.state;
-            sum = sum * f.scale_a + o_part[part * params.o_part + c] * (f.scale_b * kHeadroomUnit);
+            const RowState other = from_lse(lse_part[part * params.lse_part]);
+            if (other.l == 0.f) continue;
+            const Merged merged = merge(state, other);
+            state = merged.state;
+            sum = sum * merged.scale_a + o_part[part * params.o_part + c] * (merged.scale_b * kHeadroomUnit);
         }
         if (params.sinks && i < span.length) {
-            const Merged f = merge(state, sink_state(params.sinks[h]));
-            state = f.state;
-            sum *= f.scale_a;
+            const Merged merged = merge(state, sink_state(params.sinks[h]));
+            state = merged.state;
+            sum *= merged.scale_a;
         }
         float average = sum * (normaliser(state) * kHeadroomFactor);
         if (isinf(average) && isfinite(sum)) average = copysignf(FLT_MAX, average);  // an average of finite values is finite

@@ -54,7 +54,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_rows(FA_PARAM SplitMergeP
     for (int64_t i = lane; i < splits; i += 32) state.l += states[i * all].l * factor(states[i * all]);
     FA_UNROLL_FOR (int mask = 16; mask > 0; mask /= 2) state.l += rt::shuffle_xor32(state.l, mask);
     if (splits == 0 || index >= all) return;
-    const RowOutput f = finalize_row(params, seq, batch, head, row, state, lane == 0);
+    const RowOutput output = finalize_row(params, seq, batch, head, row, state, lane == 0);
     const int64_t at = query_index(params.o_strides, seq, batch, row, head);
     for (int64_t column = 4 * lane; column < dim; column += 4 * 32) {
         float sum[4] = {};
@@ -66,7 +66,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_rows(FA_PARAM SplitMergeP
             FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] += part[e] * scale;
         }
         for (int e = 0; e < 4 && column + e < dim; e++)
-            store_element_cold(params.o, at + column + e, params.o_dtype, output_value(params, sum[e], f.factor));
+            store_element_cold(params.o, at + column + e, params.o_dtype, output_value(params, sum[e], output.factor));
     }
 }
 
@@ -122,14 +122,14 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM SplitMergeParam
             float kept = 0.f;
             if (thread < columns)
                 FA_UNROLL_FOR (int w = 0; w < kMergeWarps; w++) kept += shared.sum[w][thread];
-            const Merged f = merge(state, these);
-            total = total * f.scale_a + kept * f.scale_b;
-            state = f.state;
+            const Merged merged = merge(state, these);
+            total = total * merged.scale_a + kept * merged.scale_b;
+            state = merged.state;
         }
         if (thread >= columns) continue;
-        const RowOutput f = finalize_row(params, seq, batch, head, row, state, column0 + thread == 0 && !dry_run);
+        const RowOutput output = finalize_row(params, seq, batch, head, row, state, column0 + thread == 0 && !dry_run);
         if (column0 + thread < dim && !dry_run)
-            store_element_cold(params.o, at + thread, params.o_dtype, output_value(params, total, f.factor));
+            store_element_cold(params.o, at + thread, params.o_dtype, output_value(params, total, output.factor));
     }
 }
 

@@ -15,30 +15,30 @@ struct Vec8 {
 };
 
 FA_DEVICE Vec8 load_vec8(const void* base, int64_t at, int32_t dtype, int n) {
-    Vec8 e{};
+    Vec8 vec{};
     const char* p = static_cast<const char*>(base) + at * type_bytes(dtype);
     if (n == kVec8 && reinterpret_cast<uintptr_t>(p) % 16 == 0) {
-        rt::load4(reinterpret_cast<const float*>(p), e.word);
-        if (dtype == FA_F32) rt::load4(reinterpret_cast<const float*>(p) + 4, e.word + 4);
-        return e;
+        rt::load4(reinterpret_cast<const float*>(p), vec.word);
+        if (dtype == FA_F32) rt::load4(reinterpret_cast<const float*>(p) + 4, vec.word + 4);
+        return vec;
     }
     FA_UNROLL_FOR (int i = 0; i < kVec8; i++) {
         if (i >= n) continue;
-        if (dtype == FA_F32) e.word[i] = reinterpret_cast<const float*>(p)[i];
-        else e.word[i / 2] = float_of(bits_of(e.word[i / 2]) | uint32_t(reinterpret_cast<const uint16_t*>(p)[i]) << 16 * (i & 1));
+        if (dtype == FA_F32) vec.word[i] = reinterpret_cast<const float*>(p)[i];
+        else vec.word[i / 2] = float_of(bits_of(vec.word[i / 2]) | uint32_t(reinterpret_cast<const uint16_t*>(p)[i]) << 16 * (i & 1));
     }
-    return e;
+    return vec;
 }
 
-FA_DEVICE uint16_t half_word(const Vec8& e, int i) { return uint16_t(bits_of(e.word[i / 2]) >> 16 * (i & 1)); }
+FA_DEVICE uint16_t half_word(const Vec8& vec, int i) { return uint16_t(bits_of(vec.word[i / 2]) >> 16 * (i & 1)); }
 
-FA_DEVICE void widen(const Vec8& e, int32_t dtype, float* x) {
+FA_DEVICE void widen(const Vec8& vec, int32_t dtype, float* x) {
     if (dtype == FA_F32) {
-        FA_UNROLL_FOR (int i = 0; i < kVec8; i++) x[i] = e.word[i];
+        FA_UNROLL_FOR (int i = 0; i < kVec8; i++) x[i] = vec.word[i];
     } else if (dtype == FA_F16) {
-        FA_UNROLL_FOR (int i = 0; i < kVec8; i++) x[i] = f16_to_f32(half_word(e, i));
+        FA_UNROLL_FOR (int i = 0; i < kVec8; i++) x[i] = f16_to_f32(half_word(vec, i));
     } else {
-        FA_UNROLL_FOR (int i = 0; i < kVec8; i++) x[i] = bf16_to_f32(half_word(e, i));
+        FA_UNROLL_FOR (int i = 0; i < kVec8; i++) x[i] = bf16_to_f32(half_word(vec, i));
     }
 }
 
@@ -47,10 +47,10 @@ struct alignas(8) Vec8Bytes {
 };
 
 // Each element by itself, for rows that lie unevenly. Registers have no index: it is compared with each.
-FA_COLD void store_singly(void* base, int64_t at, int32_t dtype, int n, Vec8 x) {
+FA_COLD void store_singly(void* base, int64_t at, int32_t dtype, int n, Vec8 vec) {
     for (int i = 0; i < n; i++) {
-        float value = x.word[0];
-        FA_UNROLL_FOR (int j = 1; j < kVec8; j++) value = i == j ? x.word[j] : value;
+        float value = vec.word[0];
+        FA_UNROLL_FOR (int j = 1; j < kVec8; j++) value = i == j ? vec.word[j] : value;
         store_element(base, at + i, dtype, value);
     }
 }
@@ -115,33 +115,33 @@ FA_DEVICE Step step_of(const RowSteps& steps, int number) {
 struct LoadedStep {
     Vec8 own, partner;
 };
-FA_DEVICE LoadedStep load_step(const void* base, int64_t row, int32_t dtype, const Step& s) {
-    LoadedStep h{};
-    h.own = load_vec8(base, row + s.at, dtype, s.n);
-    if (s.partner) h.partner = load_vec8(base, row + s.partner, dtype, s.n);
-    return h;
+FA_DEVICE LoadedStep load_step(const void* base, int64_t row, int32_t dtype, const Step& step) {
+    LoadedStep loaded{};
+    loaded.own = load_vec8(base, row + step.at, dtype, step.n);
+    if (step.partner) loaded.partner = load_vec8(base, row + step.partner, dtype, step.n);
+    return loaded;
 }
 
 // Rotation by a position's angles: `cos` and `sin` hold one for each pair.
-FA_DEVICE void rotate_step(const LoadedStep& loaded, int32_t dtype, const Step& s, const float* cos, const float* sin, float* own,
+FA_DEVICE void rotate_step(const LoadedStep& loaded, int32_t dtype, const Step& step, const float* cos, const float* sin, float* own,
                            float* partner) {
     widen(loaded.own, dtype, own);
-    if (!s.rotates) return;
-    const int pair = s.partner ? s.turned : s.turned / 2, pairs = s.partner ? s.n : s.n / 2;
-    const Vec8 c = load_vec8(cos, pair, FA_F32, pairs), d = load_vec8(sin, pair, FA_F32, pairs);
-    if (s.partner) {
+    if (!step.rotates) return;
+    const int pair = step.partner ? step.turned : step.turned / 2, pairs = step.partner ? step.n : step.n / 2;
+    const Vec8 cosines = load_vec8(cos, pair, FA_F32, pairs), sines = load_vec8(sin, pair, FA_F32, pairs);
+    if (step.partner) {
         widen(loaded.partner, dtype, partner);
         FA_UNROLL_FOR (int i = 0; i < kVec8; i++) {
             const float x = own[i], y = partner[i];
-            own[i] = x * c.word[i] - y * d.word[i];
-            partner[i] = x * d.word[i] + y * c.word[i];
+            own[i] = x * cosines.word[i] - y * sines.word[i];
+            partner[i] = x * sines.word[i] + y * cosines.word[i];
         }
         return;
     }
     FA_UNROLL_FOR (int i = 0; i < kVec8; i += 2) {
         const float x = own[i], y = own[i + 1];
-        own[i] = x * c.word[i / 2] - y * d.word[i / 2];
-        own[i + 1] = x * d.word[i / 2] + y * c.word[i / 2];
+        own[i] = x * cosines.word[i / 2] - y * sines.word[i / 2];
+        own[i + 1] = x * sines.word[i / 2] + y * cosines.word[i / 2];
     }
 }
 
@@ -197,11 +197,11 @@ FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) rotate_rows(FA_PARAM RotaryParams para
     position = clamp(position, 0, params.max_position - 1);
     const float *const cos = params.cos + position * params.pairs, *const sin = params.sin + position * params.pairs;
     for (int n = rt::thread() % kTeam; n < params.steps.count(); n += kTeam) {
-        const Step s = step_of(params.steps, n);
+        const Step step = step_of(params.steps, n);
         float own[kVec8], partner[kVec8];
-        rotate_step(load_step(params.x, from, params.dtype, s), params.dtype, s, cos, sin, own, partner);
-        store_vec8(params.out, to + s.at, params.dtype, s.n, own);
-        if (s.partner) store_vec8(params.out, to + s.partner, params.dtype, s.n, partner);
+        rotate_step(load_step(params.x, from, params.dtype, step), params.dtype, step, cos, sin, own, partner);
+        store_vec8(params.out, to + step.at, params.dtype, step.n, own);
+        if (step.partner) store_vec8(params.out, to + step.partner, params.dtype, step.n, partner);
     }
 }
 

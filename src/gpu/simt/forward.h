@@ -362,10 +362,10 @@ struct Simt {
             if (params.partial_o) {
                 if (first) params.state[partial] = {m[r], l[r]};
             } else {
-                const RowOutput f =
+                const RowOutput output =
                     finalize_row_cold(params, tile.seq, tile.batch, shared.head[row], shared.position[row], {m[r], l[r]}, first);
-                factor = f.factor;
-                if (first && params.state) params.state[index] = f.state;
+                factor = output.factor;
+                if (first && params.state) params.state[index] = output.state;
             }
             const int64_t at = params.partial_o
                                    ? partial * params.dim_v
