@@ -232,9 +232,9 @@ FA_API fa_status_t fa_cp_forward(fa_cp_t cp, const fa_attention_desc_t* desc, co
 FA_API fa_status_t fa_cp_backward(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread,
                                   const fa_backward_args_t* args);
 
-/* Describes a call as text: the method, this rank's share, the bytes that it sends and the minimum of the method; or, with the
- * status, why the call would be refused. It is not collective. op: FA_OP_FORWARD or FA_OP_BACKWARD. args: those of the call, of
- * which the int32 arrays are read. text: as in fa_explain. Errors: those of the call. */
+/* Describes a call as text: the method, this rank's share, the bytes that it sends, and the least that the method could send. If the
+ * call would be refused, the text says why, and the status is that of the call. It is not collective. op: FA_OP_FORWARD or
+ * FA_OP_BACKWARD. args: those of the call, of which the int32 arrays are read. text: as in fa_explain. Errors: those of the call. */
 FA_API fa_status_t fa_cp_explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op,
                                  const void* args, char* text, uint64_t n);
 
