@@ -16,41 +16,42 @@ inline bool reads_f32_bias(const fa_attention_desc_t& d) { return d.bias_dtype !
 // How the bias is read, without its pointers.
 inline Sm90Bias planned_bias(const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    Sm90Bias x{};
-    x.sequences = int(d.bias_stride[0] ? min_of(d.bias_period[0], d.batch) : 1);
-    x.heads = int(d.bias_stride[1] ? min_of(d.bias_period[1], d.heads_q) : 1);
-    x.one_row = d.bias_stride[2] == 0;
-    x.heads_first = x.sequences == 1 && x.heads > 1 && d.batch > 1;
-    x.keep = x.sequences == d.batch && x.heads == d.heads_q ? rt::kEvictFirst : rt::kEvictLast;
-    return x;
+    Sm90Bias bias{};
+    bias.sequences = int(d.bias_stride[0] ? min_of(d.bias_period[0], d.batch) : 1);
+    bias.heads = int(d.bias_stride[1] ? min_of(d.bias_period[1], d.heads_q) : 1);
+    bias.one_row = d.bias_stride[2] == 0;
+    bias.heads_first = bias.sequences == 1 && bias.heads > 1 && d.batch > 1;
+    bias.keep = bias.sequences == d.batch && bias.heads == d.heads_q ? rt::kEvictFirst : rt::kEvictLast;
+    return bias;
 }
 inline int32_t type_of_read_bias(const fa_attention_desc_t& d) { return reads_f32_bias(d) ? int32_t(FA_F32) : d.q_dtype; }
-inline bool tma_reads_bias(const Problem& p, const Sm90Bias& x) {
+inline bool tma_reads_bias(const Problem& p, const Sm90Bias& bias) {
     const fa_attention_desc_t& d = p.d;
     const int64_t stride[] = {d.bias_stride[0], d.bias_stride[2], d.bias_stride[1], 1};
-    const bool even = type_of_read_bias(d) != FA_F32 ||
-                      (d.seqlen_q % 8 == 0 && (x.sequences == 1 || x.heads == 1 || d.bias_stride[0] == x.heads * d.bias_stride[1]));
+    const bool even =
+        type_of_read_bias(d) != FA_F32 ||
+        (d.seqlen_q % 8 == 0 && (bias.sequences == 1 || bias.heads == 1 || d.bias_stride[0] == bias.heads * d.bias_stride[1]));
     return even && d.bias_stride[3] == 1 && d.bias_dtype == type_of_read_bias(d) &&
-           tma_compatible(stride, d.bias_dtype, d.seqlen_q, x.heads, x.sequences);
+           tma_compatible(stride, d.bias_dtype, d.seqlen_q, bias.heads, bias.sequences);
 }
 // How it is copied before, if it is. tile_rows: as many as a row that serves all is there for.
 inline CopyBiasParams copy_of_bias(const Problem& p, const Sm90Bias& bias, int tile_rows) {
     const fa_attention_desc_t& d = p.d;
-    CopyBiasParams x{};
-    if (tma_reads_bias(p, bias)) return x;
-    for (int i = 0; i < 4; i++) x.stride[i] = d.bias_stride[i];
-    x.dtype = d.bias_dtype;
-    x.sequences = bias.sequences, x.heads = bias.heads;
-    x.rows = bias.one_row ? tile_rows : int32_t(round_up(d.seqlen_q, 8));
-    x.last_row = int32_t(d.seqlen_q - 1);
-    x.keys = int32_t(d.seqlen_k);
-    x.line = int32_t(round_up(d.seqlen_k, 8));
-    const double units = double(x.sequences) * x.heads * x.rows * (x.line / 4);
-    x.units = units < double(kMaxExtent) ? int64_t(units) : kMaxExtent;
-    return x;
+    CopyBiasParams params{};
+    if (tma_reads_bias(p, bias)) return params;
+    for (int i = 0; i < 4; i++) params.stride[i] = d.bias_stride[i];
+    params.dtype = d.bias_dtype;
+    params.sequences = bias.sequences, params.heads = bias.heads;
+    params.rows = bias.one_row ? tile_rows : int32_t(round_up(d.seqlen_q, 8));
+    params.last_row = int32_t(d.seqlen_q - 1);
+    params.keys = int32_t(d.seqlen_k);
+    params.line = int32_t(round_up(d.seqlen_k, 8));
+    const double units = double(params.sequences) * params.heads * params.rows * (params.line / 4);
+    params.units = units < double(kMaxExtent) ? int64_t(units) : kMaxExtent;
+    return params;
 }
-inline int64_t bytes_of(const CopyBiasParams& x, const Problem& p) {
-    return round_up(4 * x.units * type_bytes(type_of_read_bias(p.d)), 256);
+inline int64_t bytes_of(const CopyBiasParams& params, const Problem& p) {
+    return round_up(4 * params.units * type_bytes(type_of_read_bias(p.d)), 256);
 }
 inline bool bias_copy_fits(const Problem& p, int tile_rows) {
     constexpr int64_t most = int64_t(1) << 30;
@@ -58,20 +59,21 @@ inline bool bias_copy_fits(const Problem& p, int tile_rows) {
 }
 
 // The bias, copied where it must be to `copy`, as the kernel reads it.
-inline rt::Status read_bias(CopyBiasParams x, const Problem& p, const fa_forward_args_t& args, int tile_rows, char* copy, rt::Stream stream,
-                            Sm90Bias* bias, CUtensorMap* map) {
+inline rt::Status read_bias(CopyBiasParams params, const Problem& p, const fa_forward_args_t& args, int tile_rows, char* copy,
+                            rt::Stream stream, Sm90Bias* bias, CUtensorMap* map) {
     const fa_attention_desc_t& d = p.d;
     const int64_t* const t = d.bias_stride;
     const int32_t dtype = type_of_read_bias(d);
     bias->scale = operand(p, FA_OPERAND_BIAS_SCALE, args.bias_scale);
-    const bool copied = x.units > 0;
-    const int64_t rows = copied ? x.rows : d.seqlen_q, line = x.line;
-    const int64_t stride[] = {copied ? line * rows * x.heads : t[0], copied ? line : t[2], copied ? line * rows : t[1], 1};
+    const bool copied = params.units > 0;
+    const int64_t rows = copied ? params.rows : d.seqlen_q, line = params.line;
+    const int64_t stride[] = {copied ? line * rows * params.heads : t[0], copied ? line : t[2], copied ? line * rows : t[1], 1};
     if (copied) {
-        x.from = args.bias;
-        x.to = copy;
-        const int64_t blocks = ceil_div(x.units, kCopyBiasThreads);
-        const rt::Status s = rt::launch(dtype == FA_F32 ? copy_bias<float> : copy_bias<uint16_t>, blocks, kCopyBiasThreads, 0, stream, x);
+        params.from = args.bias;
+        params.to = copy;
+        const int64_t blocks = ceil_div(params.units, kCopyBiasThreads);
+        const rt::Status s =
+            rt::launch(dtype == FA_F32 ? copy_bias<float> : copy_bias<uint16_t>, blocks, kCopyBiasThreads, 0, stream, params);
         if (s != rt::kSuccess) return s;
     }
     const void* const base = copied ? copy : args.bias;

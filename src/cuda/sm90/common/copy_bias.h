@@ -18,19 +18,20 @@ constexpr int kCopyBiasThreads = 256;
 
 // To f32, or, of 16 bits, as they are.
 template <class To>
-FA_KERNEL void FA_BOUNDS(kCopyBiasThreads, 1) copy_bias(FA_PARAM CopyBiasParams x) {
+FA_KERNEL void FA_BOUNDS(kCopyBiasThreads, 1) copy_bias(FA_PARAM CopyBiasParams params) {
     const int64_t unit = int64_t(blockIdx.x) * kCopyBiasThreads + threadIdx.x;
-    if (unit >= x.units) return;
-    const int vecs = x.line / 4, key = int(unit % vecs) * 4;
-    const int64_t line = unit / vecs, row = line % x.rows, pair = line / x.rows;
-    const int64_t at = pair / x.heads * x.stride[0] + pair % x.heads * x.stride[1] + min_of(row, int64_t(x.last_row)) * x.stride[2];
+    if (unit >= params.units) return;
+    const int vecs = params.line / 4, key = int(unit % vecs) * 4;
+    const int64_t line = unit / vecs, row = line % params.rows, pair = line / params.rows;
+    const int64_t at = pair / params.heads * params.stride[0] + pair % params.heads * params.stride[1] +
+                       min_of(row, int64_t(params.last_row)) * params.stride[2];
     To value[4];
     FA_UNROLL_FOR (int i = 0; i < 4; i++) {
-        const int64_t from = at + int64_t(min(key + i, x.keys - 1)) * x.stride[3];
-        if constexpr (sizeof(To) == 2) value[i] = static_cast<const To*>(x.from)[from];
-        else value[i] = load_element(x.from, from, x.dtype);
+        const int64_t from = at + int64_t(min(key + i, params.keys - 1)) * params.stride[3];
+        if constexpr (sizeof(To) == 2) value[i] = static_cast<const To*>(params.from)[from];
+        else value[i] = load_element(params.from, from, params.dtype);
     }
-    To* const to = static_cast<To*>(x.to) + 4 * unit;
+    To* const to = static_cast<To*>(params.to) + 4 * unit;
     if constexpr (sizeof(To) == 2)
         *reinterpret_cast<uint2*>(to) = make_uint2(value[0] | uint32_t(value[1]) << 16, value[2] | uint32_t(value[3]) << 16);
     else *reinterpret_cast<float4*>(to) = make_float4(value[0], value[1], value[2], value[3]);

@@ -11,7 +11,7 @@ namespace fa {
 namespace gpu {
 
 template <class Traits>
-FA_DEVICE void bias_producer(const Sm90ForwardParams& a) {
+FA_DEVICE void bias_producer(const Sm90ForwardParams& params) {
     if constexpr (Traits::kBiasSize > 0) {
         typename Traits::Shared& s = Traits::shared();
         PipelineState<Traits::kBiasStages> stage;
@@ -19,8 +19,8 @@ FA_DEVICE void bias_producer(const Sm90ForwardParams& a) {
             const WorkTileInfo& t = s.tile[tile.index];
             rt::mbarrier_wait(smem_addr(t.tile_ready), tile.phase);
             if (t.n_block_max < 0) return;
-            const int row0 = a.bias.one_row ? 0 : t.row0, rows = a.bias.one_row ? 0 : 64;
-            const int head = t.head % a.bias.heads, sequence = t.batch % a.bias.sequences;
+            const int row0 = params.bias.one_row ? 0 : t.row0, rows = params.bias.one_row ? 0 : 64;
+            const int head = t.head % params.bias.heads, sequence = t.batch % params.bias.sequences;
             for (int n_block = t.n_block_max;; n_block--) {
                 FA_UNROLL_BY(1)
                 for (int wg = 0; wg < Traits::kWarpgroups; wg++) {
@@ -30,10 +30,10 @@ FA_DEVICE void bias_producer(const Sm90ForwardParams& a) {
                     FA_UNROLL_FOR (int panel = 0; panel < Traits::kBiasPanels; panel++) {
                         const int column = 64 * (n_block * Traits::kBiasPanels + panel), row = row0 + wg * rows;
                         if (Traits::kBiasSize == 2)
-                            rt::tma_load(to + panel * 8192, &a.bias_map, full, column, row, head, sequence, a.bias.keep);
+                            rt::tma_load(to + panel * 8192, &params.bias_map, full, column, row, head, sequence, params.bias.keep);
                         else
-                            rt::tma_load_5d(to + panel * 8192, &a.bias_map, full, {column, 0, 0, row / 8, sequence * a.bias.heads + head},
-                                            a.bias.keep);
+                            rt::tma_load_5d(to + panel * 8192, &params.bias_map, full,
+                                            {column, 0, 0, row / 8, sequence * params.bias.heads + head}, params.bias.keep);
                     }
                 }
                 stage.advance();

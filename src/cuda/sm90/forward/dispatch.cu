@@ -89,42 +89,42 @@ bool types_fit(const Problem& p, Refusal* r) {
 
 // Rows of a page that one TMA load brings: what divides both the page and the block of keys.
 constexpr int64_t kMinPageChunk = 16;
-int page_chunk_of(const Sm90Kernel& h, const Problem& p) {
+int page_chunk_of(const Sm90Kernel& kernel, const Problem& p) {
     int rows = kMinPageChunk;
-    while (p.d.page_size % (2 * rows) == 0 && h.block_n % (2 * rows) == 0) rows *= 2;
+    while (p.d.page_size % (2 * rows) == 0 && kernel.block_n % (2 * rows) == 0) rows *= 2;
     return rows;
 }
 
 // How k or v is copied to q's type before the kernel runs, without its pointers: where it is of 8 bits and q is not.
 WidenKvParams widening_of(const Problem& p, int32_t dtype, const int64_t stride[4], int64_t heads, int64_t dim) {
     constexpr int64_t most = int64_t(1) << 26;  // units: a copy of a GiB
-    WidenKvParams x{};
+    WidenKvParams widening{};
     const int64_t sequences = sequences_of_k(p), rows = rows_of_k(p), units = dim / 8;
-    if (type_bytes(p.d.q_dtype) != 2 || (dtype != FA_E4M3 && dtype != FA_E5M2 && dtype != FA_I8)) return x;
-    if (sequences * rows > 2 * p.d.batch * round_up(p.d.seqlen_k, 64)) return x;  // a pool of which the call reads little
+    if (type_bytes(p.d.q_dtype) != 2 || (dtype != FA_E4M3 && dtype != FA_E5M2 && dtype != FA_I8)) return widening;
+    if (sequences * rows > 2 * p.d.batch * round_up(p.d.seqlen_k, 64)) return widening;  // a pool of which the call reads little
     if (dim % 8 != 0 || (stride[0] | stride[1] | stride[2]) % 8 != 0 ||
         double(sequences) * double(rows) * double(heads * units) > double(most))
-        return x;
-    for (int i = 0; i < 3; i++) x.stride[i] = stride[i];
-    if (p.packed_k()) x.stride[0] = 0;
-    x.rows = uint32_t(rows), x.heads = uint32_t(heads), x.units = uint32_t(units);
-    x.total = uint32_t(sequences * rows * heads * units);
-    return x;
+        return widening;
+    for (int i = 0; i < 3; i++) widening.stride[i] = stride[i];
+    if (p.packed_k()) widening.stride[0] = 0;
+    widening.rows = uint32_t(rows), widening.heads = uint32_t(heads), widening.units = uint32_t(units);
+    widening.total = uint32_t(sequences * rows * heads * units);
+    return widening;
 }
 struct DenseStrides {
     int64_t at[4];
 };
-DenseStrides strides_of_copy(const WidenKvParams& x) {
-    const int64_t dim = 8 * int64_t(x.units), heads = x.heads;
-    return {{x.rows * heads * dim, heads * dim, dim, 1}};
+DenseStrides strides_of_copy(const WidenKvParams& widening) {
+    const int64_t dim = 8 * int64_t(widening.units), heads = widening.heads;
+    return {{widening.rows * heads * dim, heads * dim, dim, 1}};
 }
 // The call as it is then.
 Problem widened_problem(const Problem& p, const WidenKvParams& k, const WidenKvParams& v) {
     Problem w = p;
-    const auto widen = [&](const WidenKvParams& x, int32_t* dtype, int64_t* stride) {
-        if (x.total == 0) return;
+    const auto widen = [&](const WidenKvParams& widening, int32_t* dtype, int64_t* stride) {
+        if (widening.total == 0) return;
         *dtype = p.d.q_dtype;
-        memcpy(stride, strides_of_copy(x).at, sizeof strides_of_copy(x).at);
+        memcpy(stride, strides_of_copy(widening).at, sizeof strides_of_copy(widening).at);
     };
     widen(k, &w.d.k_dtype, w.d.k_stride);
     widen(v, &w.d.v_dtype, w.d.v_stride);
@@ -201,15 +201,15 @@ uint64_t packed_mask_bytes(const PackedMask& m) { return span_bytes(m) + uint64_
 rt::Status pack(const PackedMask& to, const Problem& p, const uint8_t* from, rt::Stream stream) {
     const int64_t* const t = p.d.mask_stride;
     const bool words = t[3] == 1 && (t[0] | t[1] | t[2]) % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 4 == 0;
-    PackParams x{};
-    x.to = to;
-    x.from = from;
-    for (int i = 0; i < 4; i++) x.stride[i] = t[i];
-    x.rows = int(p.d.seqlen_q);
-    x.keys = int(p.d.seqlen_k);
-    x.words = words;
+    PackParams params{};
+    params.to = to;
+    params.from = from;
+    for (int i = 0; i < 4; i++) params.stride[i] = t[i];
+    params.rows = int(p.d.seqlen_q);
+    params.keys = int(p.d.seqlen_k);
+    params.words = words;
     const rt::Status s = rt::set_zero(to.spans, uint64_t(to.all_tiles()) * sizeof(int2), stream);
-    return s == rt::kSuccess ? rt::launch(pack_mask, ceil_div(to.words(), kPackThreads), kPackThreads, 0, stream, x) : s;
+    return s == rt::kSuccess ? rt::launch(pack_mask, ceil_div(to.words(), kPackThreads), kPackThreads, 0, stream, params) : s;
 }
 
 // Heads that share a tile: as many as make the tiles fewest, by a tenth where there are as many rows as it has. Where kernels of narrower
@@ -226,62 +226,63 @@ int64_t packed_heads(const Problem& p) {
 }
 
 // Two query heads that share k and v see the same keys in the same rows; of two tiles of one head, the later sees more.
-bool pair_by_heads(const Sm90Kernel& h, const Problem& p) { return h.cluster_size > 1 && p.group % 2 == 0; }
-int64_t m_blocks_of(const Sm90Kernel& h, const Problem& p) {
-    return ceil_div(p.d.seqlen_q, pair_by_heads(h, p) ? h.block_m : h.block_m * h.cluster_size / packed_heads(p));
+bool pair_by_heads(const Sm90Kernel& kernel, const Problem& p) { return kernel.cluster_size > 1 && p.group % 2 == 0; }
+int64_t m_blocks_of(const Sm90Kernel& kernel, const Problem& p) {
+    return ceil_div(p.d.seqlen_q, pair_by_heads(kernel, p) ? kernel.block_m : kernel.block_m * kernel.cluster_size / packed_heads(p));
 }
-int64_t tiles_of(const Sm90Kernel& h, const Problem& p) {
-    return p.d.batch * p.d.heads_q / (pair_by_heads(h, p) ? 2 : packed_heads(p)) * m_blocks_of(h, p);
+int64_t tiles_of(const Sm90Kernel& kernel, const Problem& p) {
+    return p.d.batch * p.d.heads_q / (pair_by_heads(kernel, p) ? 2 : packed_heads(p)) * m_blocks_of(kernel, p);
 }
 
 // Query heads whose tiles are taken longest first, before those of the next ones: as many as have k and v in the L2 cache. The longest
 // tiles read all of these. Where a head has few tiles they are much of the work, so sections are short: else memory has all
 // to bring when a section begins, and little while it ends.
-int64_t section_heads(const Sm90Kernel& h, const Problem& p) {
+int64_t section_heads(const Sm90Kernel& kernel, const Problem& p) {
     constexpr int64_t kShortSectionTiles = 8, kShortSectionBytes = 8 << 20;
-    const int64_t kv_heads = m_blocks_of(h, p) > kShortSectionTiles ? kv_heads_in_l2(p) : kv_heads_in_l2(p, kShortSectionBytes);
+    const int64_t kv_heads = m_blocks_of(kernel, p) > kShortSectionTiles ? kv_heads_in_l2(p) : kv_heads_in_l2(p, kShortSectionBytes);
     return min_of(kv_heads, p.d.batch * p.kv_heads) * p.group;
 }
 
 // Is the tile schedule dynamic? Where tiles cost differently, and there is more than one for each CTA.
-bool schedules_dynamically(const Sm90Kernel& h, const rt::Device& device, const Problem& p) {
-    return (h.mask != MaskKind::none || !has_uniform_lengths(p)) &&
-           tiles_of(h, p) > device.multiprocessors * h.tiles_at_once() / h.cluster_size;
+bool schedules_dynamically(const Sm90Kernel& kernel, const rt::Device& device, const Problem& p) {
+    return (kernel.mask != MaskKind::none || !has_uniform_lengths(p)) &&
+           tiles_of(kernel, p) > device.multiprocessors * kernel.tiles_at_once() / kernel.cluster_size;
 }
 
 // Proportional to the time that a kernel should take: tiles, in waves, times what one costs. With the dynamic schedule CTAs end
 // together, but not before the longest tile does, and under a causal mask the average tile is shorter than that.
-double estimated_time(const Sm90Kernel& h, const rt::Device& device, const Problem& p) {
-    const int64_t tiles = tiles_of(h, p), slots = device.multiprocessors / h.cluster_size;
+double estimated_time(const Sm90Kernel& kernel, const rt::Device& device, const Problem& p) {
+    const int64_t tiles = tiles_of(kernel, p), slots = device.multiprocessors / kernel.cluster_size;
     const double square = p.d.seqlen_q < p.d.seqlen_k ? double(p.d.seqlen_q) / double(p.d.seqlen_k) : 1;
-    const double keys = h.mask == MaskKind::causal ? 1 - .5 * square : 1;  // of the average tile
+    const double keys = kernel.mask == MaskKind::causal ? 1 - .5 * square : 1;  // of the average tile
     const double shared = keys * double(tiles) / double(slots);
-    const double waves = !schedules_dynamically(h, device, p) ? double(ceil_div(tiles, slots)) : shared > 1 ? shared : 1;
-    return waves * h.block_m * h.cost;
+    const double waves = !schedules_dynamically(kernel, device, p) ? double(ceil_div(tiles, slots)) : shared > 1 ? shared : 1;
+    return waves * kernel.block_m * kernel.cost;
 }
 
 // P is rounded to 8 bits by permission alone. Row sums of an LSE have kernels of their own where wgmma makes those of o (128 dims).
 // Averages of o in f16 stand still after 2^11 of them, each of 1024 keys or more.
-bool pv_product_fits(const Sm90Kernel& h, const Problem& p) {
+bool pv_product_fits(const Sm90Kernel& kernel, const Problem& p) {
     constexpr int64_t most_keys = int64_t(1) << 20;
-    if (h.pv != PvProduct::wide && (p.d.precision != FA_PRECISION_NATIVE || p.d.seqlen_k > most_keys)) return false;
-    if (h.pv == PvProduct::p8_short && p.d.seqlen_k > kUnpromotedKeys) return false;
-    return h.pv == PvProduct::wide || h.max_dim_v > 128 || p.has(FA_OPERAND_LSE) == (h.pv == PvProduct::p8_lse);
+    if (kernel.pv != PvProduct::wide && (p.d.precision != FA_PRECISION_NATIVE || p.d.seqlen_k > most_keys)) return false;
+    if (kernel.pv == PvProduct::p8_short && p.d.seqlen_k > kUnpromotedKeys) return false;
+    return kernel.pv == PvProduct::wide || kernel.max_dim_v > 128 || p.has(FA_OPERAND_LSE) == (kernel.pv == PvProduct::p8_lse);
 }
 
 // What keeps a kernel from a call, the first thing first; all: nothing does.
 enum class Lacks { type, score_mod, mask, width, keys, precision, factors, lengths, heads, pages, nothing };
-Lacks lacks(const Sm90Kernel& h, const Unit& unit, int width, MaskKind mask, ScoreMod score_mod, int64_t packed, const Problem& p) {
+Lacks lacks(const Sm90Kernel& kernel, const Unit& unit, int width, MaskKind mask, ScoreMod score_mod, int64_t packed, const Problem& p) {
     if (unit.dtype != p.d.q_dtype) return Lacks::type;
-    if (h.score_mod != score_mod) return Lacks::score_mod;
-    if (h.mask != mask) return Lacks::mask;
-    if (unit.width != width || h.max_dim_v < p.d.dim_v) return Lacks::width;
-    if (p.d.seqlen_k < h.min_seqlen_k) return Lacks::keys;
-    if (!pv_product_fits(h, p)) return Lacks::precision;
-    if (type_bytes(unit.dtype) == 2 && h.descale != p.has(kDescaleOperands)) return Lacks::factors;
-    if ((h.cluster_size > 1 || warpgroup_diagonals(h.mask, h.block_n, h.block_m)) && !has_uniform_lengths(p)) return Lacks::lengths;
-    if (packed > 1 && !(h.packs_heads && h.block_m == kMinRows)) return Lacks::heads;
-    return p.paged() && !h.paged_kv ? Lacks::pages : Lacks::nothing;
+    if (kernel.score_mod != score_mod) return Lacks::score_mod;
+    if (kernel.mask != mask) return Lacks::mask;
+    if (unit.width != width || kernel.max_dim_v < p.d.dim_v) return Lacks::width;
+    if (p.d.seqlen_k < kernel.min_seqlen_k) return Lacks::keys;
+    if (!pv_product_fits(kernel, p)) return Lacks::precision;
+    if (type_bytes(unit.dtype) == 2 && kernel.descale != p.has(kDescaleOperands)) return Lacks::factors;
+    if ((kernel.cluster_size > 1 || warpgroup_diagonals(kernel.mask, kernel.block_n, kernel.block_m)) && !has_uniform_lengths(p))
+        return Lacks::lengths;
+    if (packed > 1 && !(kernel.packs_heads && kernel.block_m == kMinRows)) return Lacks::heads;
+    return p.paged() && !kernel.paged_kv ? Lacks::pages : Lacks::nothing;
 }
 
 // Of a width's kernels for a mask the one that should take the least time; NULL: none can implement the call. `most`: the last thing that
@@ -295,13 +296,13 @@ const Sm90Kernel* fastest_kernel(int width, MaskKind mask, const rt::Device& dev
         if (unit.dtype != p.d.q_dtype || unit.width != width) continue;
         const Sm90KernelList list = unit.kernels();
         for (int i = 0; i < list.count; i++) {
-            const Sm90Kernel& h = list.kernel[i];
-            const Lacks missing = lacks(h, unit, width, mask, score_mod, packed, p);
+            const Sm90Kernel& kernel = list.kernel[i];
+            const Lacks missing = lacks(kernel, unit, width, mask, score_mod, packed, p);
             if (missing > *most) *most = missing;
-            if (missing != Lacks::nothing || (best && h.max_dim_v != best->max_dim_v)) continue;
-            const double time = estimated_time(h, device, p);
+            if (missing != Lacks::nothing || (best && kernel.max_dim_v != best->max_dim_v)) continue;
+            const double time = estimated_time(kernel, device, p);
             if (best && time >= least) continue;
-            best = &h;
+            best = &kernel;
             least = time;
         }
     }
@@ -379,27 +380,27 @@ double limit_of(const rt::Device& device, const Problem& p, int64_t rows, int64_
 
 Sm90Call planned_call(const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    Sm90Call x{};
-    set_rows(p, &x);
-    x.scale = d.scale;
-    x.softcap = d.softcap;
-    x.alibi_batch_stride = d.alibi_batch_stride;
-    x.uniform_lengths = has_uniform_lengths(p);
-    if (x.uniform_lengths) x.uniform_seq = sequence_of(x.sequences, 0);
-    x.pages = pages_of(p, nullptr);
-    x.q_descale.strides = row_strides(d.q_descale_stride, false);
-    x.k_descale.strides = row_strides(d.k_descale_stride, false);
-    x.v_descale.strides = row_strides(d.v_descale_stride, false);
-    return x;
+    Sm90Call call{};
+    set_rows(p, &call);
+    call.scale = d.scale;
+    call.softcap = d.softcap;
+    call.alibi_batch_stride = d.alibi_batch_stride;
+    call.uniform_lengths = has_uniform_lengths(p);
+    if (call.uniform_lengths) call.uniform_seq = sequence_of(call.sequences, 0);
+    call.pages = pages_of(p, nullptr);
+    call.q_descale.strides = row_strides(d.q_descale_stride, false);
+    call.k_descale.strides = row_strides(d.k_descale_stride, false);
+    call.v_descale.strides = row_strides(d.v_descale_stride, false);
+    return call;
 }
-void set_call_tensors(const Problem& p, const fa_forward_args_t& a, Sm90Call* x) {
-    set_row_tensors(p, a, x);
-    x->alibi_slopes = operand(p, FA_OPERAND_ALIBI, a.alibi_slopes);
-    x->pages.table = operand(p, FA_OPERAND_PAGE_TABLE, a.page_table);
-    x->q_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_Q_DESCALE, a.q_descale));
-    x->k_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_K_DESCALE, a.k_descale));
-    x->v_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_V_DESCALE, a.v_descale));
-    x->o_scale = operand(p, FA_OPERAND_O_SCALE, a.o_scale);
+void set_call_tensors(const Problem& p, const fa_forward_args_t& a, Sm90Call* call) {
+    set_row_tensors(p, a, call);
+    call->alibi_slopes = operand(p, FA_OPERAND_ALIBI, a.alibi_slopes);
+    call->pages.table = operand(p, FA_OPERAND_PAGE_TABLE, a.page_table);
+    call->q_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_Q_DESCALE, a.q_descale));
+    call->k_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_K_DESCALE, a.k_descale));
+    call->v_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_V_DESCALE, a.v_descale));
+    call->o_scale = operand(p, FA_OPERAND_O_SCALE, a.o_scale);
 }
 
 // What a plan holds for a launch.
@@ -417,15 +418,16 @@ template <class T>
 void (*widen_kernel(int32_t from))(WidenKvParams) {
     return from == FA_E4M3 ? widen_kv<T, E4m3> : from == FA_E5M2 ? widen_kv<T, E5m2> : widen_kv<T, I8>;
 }
-rt::Status widen(WidenKvParams x, const Problem& p, const fa_forward_args_t& args, int32_t dtype, const void* from, void* to,
+rt::Status widen(WidenKvParams widening, const Problem& p, const fa_forward_args_t& args, int32_t dtype, const void* from, void* to,
                  rt::Stream stream) {
-    x.from = static_cast<const uint8_t*>(from);
-    x.to = static_cast<uint16_t*>(to);
+    widening.from = static_cast<const uint8_t*>(from);
+    widening.to = static_cast<uint16_t*>(to);
     // Others than those of the batch's own sequences may be wanted for longer, or lie in pages.
     if (!p.packed_k() && !p.paged() && !p.has(FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_LEFTPAD_K))
-        x.seqused = operand(p, FA_OPERAND_SEQUSED_K, args.seqused_k);
-    const int64_t blocks = ceil_div(x.total, kWidenThreads * kWidenUnits);
-    return rt::launch(p.d.q_dtype == FA_F16 ? widen_kernel<F16>(dtype) : widen_kernel<Bf16>(dtype), blocks, kWidenThreads, 0, stream, x);
+        widening.seqused = operand(p, FA_OPERAND_SEQUSED_K, args.seqused_k);
+    const int64_t blocks = ceil_div(widening.total, kWidenThreads * kWidenUnits);
+    return rt::launch(p.d.q_dtype == FA_F16 ? widen_kernel<F16>(dtype) : widen_kernel<Bf16>(dtype), blocks, kWidenThreads, 0, stream,
+                      widening);
 }
 
 bool plan_sm90(const rt::Device& device, const Problem& asked, FamilyPlan* plan, Refusal* r) {
@@ -435,49 +437,50 @@ bool plan_sm90(const rt::Device& device, const Problem& asked, FamilyPlan* plan,
     if (is_low_call(p) && (k.total | v.total) != 0)  // the copies would take longer than the call
         return is_sm90(device, r) &&
                refuse(r, "seqlen_q is %lld: expected %lld or more with k or v of 8 bits", (long long)p.d.seqlen_q, (long long)kMinRows);
-    const Sm90Kernel* const kernel = kernel_for(device, p, r);
-    if (!kernel) return false;
-    const Sm90Kernel& h = *kernel;
+    const Sm90Kernel* const found = kernel_for(device, p, r);
+    if (!found) return false;
+    const Sm90Kernel& kernel = *found;
     Sm90Plan& planned = plan->params.emplace<Sm90Plan>();
-    planned.kernel = kernel;
+    planned.kernel = found;
     planned.k = k, planned.v = v;
-    plan->kernel = h.name;
-    plan->rows = h.rows, plan->keys = h.block_n;
+    plan->kernel = kernel.name;
+    plan->rows = kernel.rows, plan->keys = kernel.block_n;
     const fa_attention_desc_t& d = p.d;
-    Sm90ForwardParams& a = planned.forward;
-    a.x = planned_call(p);
-    a.window = window_of(p);
-    a.o_columns = type_bytes(d.o_dtype) == 2 ? int(d.dim_v) : 0;
-    a.o_e4m3 = d.o_dtype == FA_E4M3;
-    a.o_f16 = d.o_dtype == FA_F16;
-    a.page_chunk = p.paged() && h.mask != MaskKind::list ? page_chunk_of(h, p) : 0;
-    a.pair_by_heads = pair_by_heads(h, p);
-    a.m_blocks = int(m_blocks_of(h, p));
-    a.num_tiles = int(tiles_of(h, p));
-    plan->limit = limit_of(device, asked, h.rows, a.num_tiles * h.cluster_size);
+    Sm90ForwardParams& params = planned.forward;
+    params.x = planned_call(p);
+    params.window = window_of(p);
+    params.o_columns = type_bytes(d.o_dtype) == 2 ? int(d.dim_v) : 0;
+    params.o_e4m3 = d.o_dtype == FA_E4M3;
+    params.o_f16 = d.o_dtype == FA_F16;
+    params.page_chunk = p.paged() && kernel.mask != MaskKind::list ? page_chunk_of(kernel, p) : 0;
+    params.pair_by_heads = pair_by_heads(kernel, p);
+    params.m_blocks = int(m_blocks_of(kernel, p));
+    params.num_tiles = int(tiles_of(kernel, p));
+    plan->limit = limit_of(device, asked, kernel.rows, params.num_tiles * kernel.cluster_size);
     const int64_t packed = packed_heads(p);
-    a.tile_heads = int(d.heads_q / packed);
-    while (h.block_m > packed << a.head_rows_log2) a.head_rows_log2++;
-    if (p.causal() || h.mask == MaskKind::list) a.section = int(section_heads(h, p) / (a.pair_by_heads ? 2 : packed));
-    plan->blocks = h.cluster_size * min_of(int(ceil_div(a.num_tiles, h.tiles_at_once())), device.multiprocessors / h.cluster_size);
+    params.tile_heads = int(d.heads_q / packed);
+    while (kernel.block_m > packed << params.head_rows_log2) params.head_rows_log2++;
+    if (p.causal() || kernel.mask == MaskKind::list) params.section = int(section_heads(kernel, p) / (params.pair_by_heads ? 2 : packed));
+    plan->blocks =
+        kernel.cluster_size * min_of(int(ceil_div(params.num_tiles, kernel.tiles_at_once())), device.multiprocessors / kernel.cluster_size);
     plan->split.splits = 1;
-    if (schedules_dynamically(h, device, p)) plan->workspace = kZeroedBytes, plan->zeroed = 2 * sizeof *a.tile_counter;
-    if (h.mask == MaskKind::list) {
-        planned.units = planned_units(p, h.block_n, a.window);
+    if (schedules_dynamically(kernel, device, p)) plan->workspace = kZeroedBytes, plan->zeroed = 2 * sizeof *params.tile_counter;
+    if (kernel.mask == MaskKind::list) {
+        planned.units = planned_units(p, kernel.block_n, params.window);
         plan->workspace = kZeroedBytes + table_bytes(p, planned.units.to);
     }
-    if (h.score_mod == ScoreMod::mask) {
-        a.mask = packed_mask(p);
-        plan->workspace = kZeroedBytes + packed_mask_bytes(a.mask);
+    if (kernel.score_mod == ScoreMod::mask) {
+        params.mask = packed_mask(p);
+        plan->workspace = kZeroedBytes + packed_mask_bytes(params.mask);
     }
-    if (h.score_mod == ScoreMod::factors) {
+    if (kernel.score_mod == ScoreMod::factors) {
         planned.factors = planned_factors(p);
         plan->workspace = kZeroedBytes + factor_bytes(planned.factors);
     }
-    if (bias_size_of(h.score_mod) > 0) {
-        a.bias = planned_bias(p);
-        a.bias.heads_first = a.bias.heads_first && !a.pair_by_heads;  // whose two heads are neighbours
-        planned.bias = copy_of_bias(p, a.bias, kBiasTileRows);
+    if (bias_size_of(kernel.score_mod) > 0) {
+        params.bias = planned_bias(p);
+        params.bias.heads_first = params.bias.heads_first && !params.pair_by_heads;  // whose two heads are neighbours
+        planned.bias = copy_of_bias(p, params.bias, kBiasTileRows);
         if (planned.bias.units > 0) plan->workspace = kZeroedBytes + uint64_t(bytes_of(planned.bias, p));
     }
     planned.widened = uint64_t(round_up(planned.k.bytes(), 256) + planned.v.bytes());
@@ -488,64 +491,65 @@ bool plan_sm90(const rt::Device& device, const Problem& asked, FamilyPlan* plan,
 
 rt::Status launch_kernels(const FamilyPlan& plan, const ForwardCall& call) {
     const Sm90Plan& planned = plan.params.get<Sm90Plan>();
-    const Sm90Kernel& h = *planned.kernel;
+    const Sm90Kernel& kernel = *planned.kernel;
     const Problem& p = call.problem;
     const fa_attention_desc_t& d = p.d;
     const fa_forward_args_t& args = call.args;
     char* const memory = call.memory;
     const rt::Stream stream = call.stream;
     const int64_t kv_sequences = sequences_of_k(p);
-    Sm90ForwardParams a = planned.forward;
-    set_call_tensors(p, args, &a.x);
+    Sm90ForwardParams params = planned.forward;
+    set_call_tensors(p, args, &params.x);
     // k and v as the kernel reads them: as they came, or copies, which lie behind all else in the workspace.
     struct Tensor {
         const void* data;
         DenseStrides stride;
     } k{args.k, {}}, v{args.v, {}};
     char* copy = memory + plan.workspace - planned.widened;
-    const auto prepare = [&](Tensor* t, const WidenKvParams& x, int32_t dtype, const int64_t* stride) {
+    const auto prepare = [&](Tensor* t, const WidenKvParams& widening, int32_t dtype, const int64_t* stride) {
         memcpy(t->stride.at, stride, sizeof t->stride.at);
-        if (x.total == 0) return rt::kSuccess;
-        const rt::Status s = widen(x, p, args, dtype, t->data, copy, stream);
-        *t = {copy, strides_of_copy(x)};
-        copy += round_up(x.bytes(), 256);
+        if (widening.total == 0) return rt::kSuccess;
+        const rt::Status s = widen(widening, p, args, dtype, t->data, copy, stream);
+        *t = {copy, strides_of_copy(widening)};
+        copy += round_up(widening.bytes(), 256);
         return s;
     };
     if (const rt::Status s = prepare(&k, planned.k, d.k_dtype, d.k_stride); s != rt::kSuccess) return s;
     if (const rt::Status s = prepare(&v, planned.v, d.v_dtype, d.v_stride); s != rt::kSuccess) return s;
     const int packed = int(packed_heads(p));
-    const int k_box_rows = a.page_chunk ? a.page_chunk : h.k_box_rows, v_box_rows = a.page_chunk ? a.page_chunk : h.v_box_rows;
-    if (!encode_tensor_map(&a.q, args.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p),
-                           {h.block_m / packed, packed}) ||
-        !encode_tensor_map(&a.k, k.data, d.q_dtype, k.stride.at, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, {k_box_rows}) ||
-        !encode_tensor_map(&a.v, v.data, d.q_dtype, v.stride.at, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, {v_box_rows}) ||
-        (a.page_chunk && !encode_tensor_map(&a.k_missing, k.data, d.q_dtype, k.stride.at, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences,
-                                            {k_box_rows}, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
+    const int k_box_rows = params.page_chunk ? params.page_chunk : kernel.k_box_rows,
+              v_box_rows = params.page_chunk ? params.page_chunk : kernel.v_box_rows;
+    if (!encode_tensor_map(&params.q, args.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p),
+                           {kernel.block_m / packed, packed}) ||
+        !encode_tensor_map(&params.k, k.data, d.q_dtype, k.stride.at, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, {k_box_rows}) ||
+        !encode_tensor_map(&params.v, v.data, d.q_dtype, v.stride.at, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, {v_box_rows}) ||
+        (params.page_chunk && !encode_tensor_map(&params.k_missing, k.data, d.q_dtype, k.stride.at, d.dim_qk, rows_of_k(p), d.heads_k,
+                                                 kv_sequences, {k_box_rows}, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
         return cudaErrorInvalidValue;
     if (plan.zeroed > 0) {
-        a.tile_counter = reinterpret_cast<int*>(memory);
-        const rt::Status s = call.zeroed || h.mask == MaskKind::list ? rt::kSuccess : rt::set_zero(memory, plan.zeroed, stream);
+        params.tile_counter = reinterpret_cast<int*>(memory);
+        const rt::Status s = call.zeroed || kernel.mask == MaskKind::list ? rt::kSuccess : rt::set_zero(memory, plan.zeroed, stream);
         if (s != rt::kSuccess) return s;
     }
-    if (h.mask == MaskKind::list) {
-        const rt::Status s = list_units(planned.units, p, args, memory + kZeroedBytes, a.tile_counter, stream, &a);
+    if (kernel.mask == MaskKind::list) {
+        const rt::Status s = list_units(planned.units, p, args, memory + kZeroedBytes, params.tile_counter, stream, &params);
         if (s != rt::kSuccess) return s;
     }
-    if (h.score_mod == ScoreMod::mask) {
-        a.mask.spans = reinterpret_cast<int2*>(memory + kZeroedBytes);
-        a.mask.bits = reinterpret_cast<uint2*>(memory + kZeroedBytes + span_bytes(a.mask));
-        const rt::Status s = pack(a.mask, p, args.mask, stream);
+    if (kernel.score_mod == ScoreMod::mask) {
+        params.mask.spans = reinterpret_cast<int2*>(memory + kZeroedBytes);
+        params.mask.bits = reinterpret_cast<uint2*>(memory + kZeroedBytes + span_bytes(params.mask));
+        const rt::Status s = pack(params.mask, p, args.mask, stream);
         if (s != rt::kSuccess) return s;
     }
-    if (bias_size_of(h.score_mod) > 0) {
-        const rt::Status s = read_bias(planned.bias, p, args, kBiasTileRows, memory + kZeroedBytes, stream, &a.bias, &a.bias_map);
+    if (bias_size_of(kernel.score_mod) > 0) {
+        const rt::Status s = read_bias(planned.bias, p, args, kBiasTileRows, memory + kZeroedBytes, stream, &params.bias, &params.bias_map);
         if (s != rt::kSuccess) return s;
     }
-    if (h.score_mod == ScoreMod::factors) {
-        const rt::Status s = read_factors(planned.factors, p, args, memory + kZeroedBytes, stream, &a);
+    if (kernel.score_mod == ScoreMod::factors) {
+        const rt::Status s = read_factors(planned.factors, p, args, memory + kZeroedBytes, stream, &params);
         if (s != rt::kSuccess) return s;
     }
-    return rt::launch_after(h.kernel, plan.blocks, h.threads, h.shared_bytes, stream, a, h.cluster_size);
+    return rt::launch_after(kernel.kernel, plan.blocks, kernel.threads, kernel.shared_bytes, stream, params, kernel.cluster_size);
 }
 
 fa_status_t launch_sm90(const FamilyPlan& plan, const ForwardCall& call, Message* m) {
@@ -555,8 +559,9 @@ void visit_sm90(KernelVisitor visitor, void* user) {
     for (const Unit& unit : kUnits) {
         const Sm90KernelList list = unit.kernels();
         for (int i = 0; i < list.count; i++) {
-            const Sm90Kernel& h = list.kernel[i];
-            visitor(user, {h.name, h.rows, 0, h.block_n, h.threads, 1, h.shared_bytes, reinterpret_cast<const void*>(h.kernel)});
+            const Sm90Kernel& kernel = list.kernel[i];
+            visitor(user, {kernel.name, kernel.rows, 0, kernel.block_n, kernel.threads, 1, kernel.shared_bytes,
+                           reinterpret_cast<const void*>(kernel.kernel)});
         }
     }
 }

@@ -26,7 +26,7 @@ FA_DEVICE typename Consumer::Traits::Element* output_of(const Consumer& wg, cons
 template <class Consumer, class T>
 FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
     using Traits = typename Consumer::Traits;
-    const Sm90Call& x = wg.x;
+    const Sm90Call& call = wg.x;
     const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
     const typename Consumer::RowPlace place = wg.border_place();
     const int row0 = t.row0 + place.row;
@@ -40,7 +40,7 @@ FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
         e.empty[r] = row0 + 8 * r >= t.q_len || wg.row_sum[r] == 0.f;
         e.factor[r] = !e.empty[r] ? rt::reciprocal_fast(wg.row_sum[r]) : Consumer::kEmptyBySign ? -1.f : 0.f;
     }
-    const bool asked = x.sinks || x.lse;
+    const bool asked = call.sinks || call.lse;
     if (Traits::kP8 && !Traits::kLseSum ? __builtin_expect(asked, 0) : asked)
         FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             const int row = row0 + 8 * r;
@@ -49,13 +49,13 @@ FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
                                                    wg.row_sum[r] * Traits::kPUnscale};
             RowState exact = state;  // of P before it was rounded, for the LSE
             if (Traits::kLseSum && !e.empty[r]) exact.l = wg.lse_sum[r] * Traits::kPUnscale;
-            if (x.sinks && row < t.q_len) {
-                const Merged f = merge(state, sink_state(x.sinks[wg.head_of(t)]));
-                exact = Traits::kLseSum ? merge(exact, sink_state(x.sinks[wg.head_of(t)])).state : f.state;
+            if (call.sinks && row < t.q_len) {
+                const Merged f = merge(state, sink_state(call.sinks[wg.head_of(t)]));
+                exact = Traits::kLseSum ? merge(exact, sink_state(call.sinks[wg.head_of(t)])).state : f.state;
                 if (!Consumer::kEmptyBySign || !e.empty[r]) e.factor[r] = Traits::kPUnscale * f.scale_a * normaliser(f.state);
             }
-            if (x.lse && place.c == 0 && e.in_bounds[r])
-                x.lse[query_index(x.lse_strides, seq, t.batch, row, wg.head_of(t))] = log_sum_exp(exact);
+            if (call.lse && place.c == 0 && e.in_bounds[r])
+                call.lse[query_index(call.lse_strides, seq, t.batch, row, wg.head_of(t))] = log_sum_exp(exact);
         }
     if constexpr (Traits::kDescale) e.factor[0] *= t.v_descale, e.factor[1] *= t.v_descale;
     e.out = output_of(wg, t, row0, place.c);
@@ -116,24 +116,24 @@ FA_DEVICE uint32_t store_o(const Consumer& wg, const RowEnds<T>& e) {
 // 4 % of its speed.
 template <class Consumer, class T>
 FA_DEVICE void store_o_pairs(const Consumer& wg, const WorkTileInfo& t, const RowEnds<T>& e) {
-    const Sm90Call& x = wg.x;
+    const Sm90Call& call = wg.x;
     const typename Consumer::RowPlace place =
         Consumer::kHeadDim == 64 && Consumer::mask == MaskKind::none ? wg.row_place() : wg.row_place_of(rt::read_laneid());
     const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
-    const int64_t first = query_index(x.o_strides, seq, t.batch, t.row0 + place.row, wg.head_of(t));
+    const int64_t first = query_index(call.o_strides, seq, t.batch, t.row0 + place.row, wg.head_of(t));
     const bool e4m3 = Consumer::Traits::k8Bit && wg.a.o_e4m3;
-    const float o_scale = e4m3 && x.o_scale ? *x.o_scale : 1.f;
+    const float o_scale = e4m3 && call.o_scale ? *call.o_scale : 1.f;
     FA_UNROLL_FOR (int i = 0; i < Consumer::kHeadDimV / 2; i += 2) {
         const int r = i / 2 % 2, column = Consumer::Traits::kP8 ? i / 8 * 16 + 4 * place.c + i / 4 % 2 * 2 : i / 4 * 8 + 2 * place.c;
         // Where P and v have 8 bits, a thread's columns of 16 are 4c, 4c + 2 and, four accumulators further, 4c + 1, 4c + 3.
         const int at = Consumer::Traits::kP8 ? i - i / 4 % 2 * 3 : i, step = Consumer::Traits::kP8 ? 4 : 1;
         const bool empty = Consumer::kEmptyBySign ? e.factor[r] < 0.f : e.empty[r];
-        if (!e.in_bounds[r] || column >= int(x.dim_v)) continue;
-        const int64_t to = first + r * (Consumer::Traits::kP8 ? 8 * x.o_strides.row : wg.eight_rows) + column;
+        if (!e.in_bounds[r] || column >= int(call.dim_v)) continue;
+        const int64_t to = first + r * (Consumer::Traits::kP8 ? 8 * call.o_strides.row : wg.eight_rows) + column;
         const float2 pair =
             empty ? make_float2(0.f, 0.f) : make_float2(fmaf(wg.acc_o[at], e.factor[r], 0.f), fmaf(wg.acc_o[at + step], e.factor[r], 0.f));
-        if (e4m3) static_cast<uint16_t*>(x.o)[to / 2] = uint16_t(rt::pack_e4m3(pair.x * o_scale, pair.y * o_scale, 0.f, 0.f));
-        else *reinterpret_cast<float2*>(static_cast<float*>(x.o) + to) = pair;
+        if (e4m3) static_cast<uint16_t*>(call.o)[to / 2] = uint16_t(rt::pack_e4m3(pair.x * o_scale, pair.y * o_scale, 0.f, 0.f));
+        else *reinterpret_cast<float2*>(static_cast<float*>(call.o) + to) = pair;
     }
 }
 

@@ -8,7 +8,7 @@ namespace fa {
 namespace gpu {
 
 template <class Traits, int Stages, bool of_k, bool of_v>
-FA_DEVICE void listed_kv_producer(const Sm90ForwardParams& a) {
+FA_DEVICE void listed_kv_producer(const Sm90ForwardParams& params) {
     using Units = typename Traits::Units;
     typename Traits::Shared& s = Traits::shared();
     PipelineState<Stages> stage;
@@ -16,7 +16,7 @@ FA_DEVICE void listed_kv_producer(const Sm90ForwardParams& a) {
         const WorkTileInfo& t = s.tile[tile.index];
         rt::mbarrier_wait(smem_addr(t.tile_ready), tile.phase);
         if (t.n_block_max < 0) return;
-        const Units* const units = reinterpret_cast<const Units*>(a.units.units + t.table_tile * a.units.most);
+        const Units* const units = reinterpret_cast<const Units*>(params.units.units + t.table_tile * params.units.most);
         const int blocks = t.n_block_max + 1;
         Units next = units[blocks - 1];
         for (int n_block = blocks - 1;; n_block--) {
@@ -24,11 +24,11 @@ FA_DEVICE void listed_kv_producer(const Sm90ForwardParams& a) {
             if (n_block > 0) next = units[n_block - 1];
             PagedRow at[Traits::kUnits];  // the table has no units in pages that do not exist
             FA_UNROLL_FOR (int i = 0; i < Traits::kUnits; i++) {
-                const bool paged = a.x.pages.table && block.entry[i] >> 4 != KeyUnitTable::kNoUnit;
-                at[i] = paged ? find_paged_row(a, t.kv_batch, block.first_key(i))
-                              : PagedRow{a.x.pages.table ? 0 : t.kv_batch, t.k_begin + block.first_key(i)};
+                const bool paged = params.x.pages.table && block.entry[i] >> 4 != KeyUnitTable::kNoUnit;
+                at[i] = paged ? find_paged_row(params, t.kv_batch, block.first_key(i))
+                              : PagedRow{params.x.pages.table ? 0 : t.kv_batch, t.k_begin + block.first_key(i)};
             }
-            if (of_k && a.tile_counter && n_block + 1 == min(blocks, Traits::kPrefetchBlocks))
+            if (of_k && params.tile_counter && n_block + 1 == min(blocks, Traits::kPrefetchBlocks))
                 rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
             const auto load = [&](int panels, const CUtensorMap* from, const uint64_t& full, uint32_t to) {
                 rt::mbarrier_expect_tx(smem_addr(full), panels * Traits::kPanelBytes);
@@ -41,11 +41,11 @@ FA_DEVICE void listed_kv_producer(const Sm90ForwardParams& a) {
             if constexpr (of_k) {
                 rt::mbarrier_wait(smem_addr(s.barrier.k_empty[stage.index]), stage.phase ^ 1);
                 s.units[stage.index] = block;
-                load(Traits::kQPanels, &a.k, s.barrier.k_full[stage.index], Traits::k_tile(stage.index));
+                load(Traits::kQPanels, &params.k, s.barrier.k_full[stage.index], Traits::k_tile(stage.index));
             }
             if constexpr (of_v) {
                 rt::mbarrier_wait(smem_addr(s.barrier.v_empty[stage.index]), stage.phase ^ 1);
-                load(Traits::kVPanels, &a.v, s.barrier.v_full[stage.index], Traits::v_tile(stage.index));
+                load(Traits::kVPanels, &params.v, s.barrier.v_full[stage.index], Traits::v_tile(stage.index));
             }
             stage.advance();
             if (n_block == 0) break;  // the scheduler may overwrite the tile's description from here on

@@ -127,8 +127,8 @@ FA_DEVICE void tile_mainloop(Consumer& wg) {
 }
 
 template <class Traits, MaskKind mask, ScoreMod score_mod>
-FA_DEVICE void consumer_mainloop(const Sm90ForwardParams& a) {
-    Consumer<Traits, mask, score_mod> wg(a);
+FA_DEVICE void consumer_mainloop(const Sm90ForwardParams& params) {
+    Consumer<Traits, mask, score_mod> wg(params);
     if (wg.kPingPong && wg.warpgroup == wg.kWarpgroups - 1)
         rt::named_barrier_arrive(wg.barrier_of(0), 256);  // the first warpgroup has the first turn
     if (!wg.begin_tile()) return;

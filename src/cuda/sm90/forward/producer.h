@@ -25,7 +25,7 @@ FA_DEVICE void load_kv_block(uint32_t to, const CUtensorMap* map, uint32_t full,
 }
 
 template <class Traits, bool pair, KvOperand operand, int Stages>
-FA_DEVICE void kv_producer(const Sm90ForwardParams& a) {
+FA_DEVICE void kv_producer(const Sm90ForwardParams& params) {
     constexpr bool is_k = operand == KvOperand::k;
     typename Traits::Shared& s = Traits::shared();
     const int rank = pair ? rt::cluster_rank() : 0;
@@ -38,12 +38,12 @@ FA_DEVICE void kv_producer(const Sm90ForwardParams& a) {
         if (t.n_block_max < 0) return;
         const int head = t.kv_head, kv_batch = t.kv_batch, blocks = t.n_block_max + t.peer_only_blocks - t.n_block_min + 1;
         for (int left = blocks, n_block = t.first_n_block();; left--, n_block = t.next_n_block(n_block)) {
-            if (is_k && a.tile_counter && left == min(blocks, Traits::kPrefetchBlocks))
+            if (is_k && params.tile_counter && left == min(blocks, Traits::kPrefetchBlocks))
                 rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
             rt::mbarrier_wait(smem_addr(empty[stage.index]), stage.phase ^ 1);
             load_kv_block<Traits, pair, is_k ? Traits::kQPanels : Traits::kVPanels>(
-                is_k ? Traits::k_tile(stage.index) : Traits::v_tile(stage.index), is_k ? &a.k : &a.v, smem_addr(full[stage.index]), rank,
-                t.k_begin + n_block * Traits::kBlockN, head, kv_batch);
+                is_k ? Traits::k_tile(stage.index) : Traits::v_tile(stage.index), is_k ? &params.k : &params.v,
+                smem_addr(full[stage.index]), rank, t.k_begin + n_block * Traits::kBlockN, head, kv_batch);
             stage.advance();
             if (left == 1) break;  // the scheduler may overwrite the tile's description from here on
         }

@@ -21,7 +21,7 @@ struct ScoreModOp;
 template <int BlockN, bool tile_scale, bool f16>
 struct ScoreModOp<ScoreMod::none, BlockN, tile_scale, f16> {
     float scale_log2;
-    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : scale_log2(a.x.scale * kLog2e) {}
+    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& params) : scale_log2(params.x.scale * kLog2e) {}
     FA_MEMBER void set_scale(float scale) { scale_log2 = scale * kLog2e; }
     FA_MEMBER void begin_tile(const Sm90Call&, const WorkTileInfo&, int) {}
     FA_MEMBER void prefetch(int) {}
@@ -46,7 +46,7 @@ struct ScoreModOp<ScoreMod::softcap, BlockN, tile_scale, f16> {
         if constexpr (tile_scale) return fminf(own_scale * rt::reciprocal_fast(x.softcap), 0x1p+100f);  // times a score of 0 it is 0
         else return x.scale * rt::reciprocal_fast(x.softcap);
     }
-    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : x(a.x) {
+    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& params) : x(params.x) {
         if (!tile_scale) set_scale(x.scale);
     }
     FA_MEMBER void set_scale(float unscaled) {
@@ -96,10 +96,10 @@ struct ScoreModOp<ScoreMod::alibi, BlockN, tile_scale, f16> {
     int diagonal;  // the key on which the thread's first row stands, its own first key being 0
     int n_block_diagonal,
         n_block_right;  // blocks that the diagonal of some row of the tile goes through: from the one up to before the other
-    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : scale(a.x.scale * kLog2e) {}
+    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& params) : scale(params.x.scale * kLog2e) {}
     FA_MEMBER void set_scale(float unscaled) { scale = unscaled * kLog2e; }
-    FA_MEMBER void begin_tile(const Sm90Call& x, const WorkTileInfo& t, int tile_row) {
-        slope = log2_slope(x.alibi_slopes[t.batch * x.alibi_batch_stride + t.head]);
+    FA_MEMBER void begin_tile(const Sm90Call& call, const WorkTileInfo& t, int tile_row) {
+        slope = log2_slope(call.alibi_slopes[t.batch * call.alibi_batch_stride + t.head]);
         diagonal = t.row0 + tile_row + t.off - int(threadIdx.x) % 4 * 2;
         n_block_diagonal = max(t.row0 + t.off + 1, 0) / BlockN;
         n_block_right = t.n_block_right;
@@ -133,7 +133,7 @@ struct ScoreModOp<ScoreMod::mask, BlockN, tile_scale, f16> {
     float scale_log2;
     const uint2* first;  // the thread's of block 0
     uint2 bits;
-    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : mask(a.mask), scale_log2(a.x.scale * kLog2e) {}
+    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& params) : mask(params.mask), scale_log2(params.x.scale * kLog2e) {}
     FA_MEMBER void set_scale(float scale) { scale_log2 = scale * kLog2e; }
     FA_MEMBER void begin_tile(const Sm90Call&, const WorkTileInfo& t, int tile_row) {
         first = mask.bits + mask.word_index(mask.tile_of(t.batch, t.head, t.row0), tile_row, 0) + threadIdx.x % 32;
@@ -226,11 +226,11 @@ struct ScoreModOp<ScoreMod::factors, BlockN, tile_scale, f16> {
     const float4* first;  // of key 0: the factors of 32 keys
     float of_row[2];      // with the scale
     float2 of_keys[kGroups];
-    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : factors(a.factors), scale(a.x.scale * kLog2e) {}
+    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& params) : factors(params.factors), scale(params.x.scale * kLog2e) {}
     FA_MEMBER void set_scale(float) {}
-    FA_MEMBER void begin_tile(const Sm90Call& x, const WorkTileInfo& t, int tile_row) {
+    FA_MEMBER void begin_tile(const Sm90Call& call, const WorkTileInfo& t, int tile_row) {
         first = reinterpret_cast<const float4*>(factors.kv + (int64_t(t.kv_batch) * factors.heads_k + t.kv_head) * factors.groups);
-        const int64_t line = (int64_t(x.sequences.q.packed() ? 0 : t.batch) * factors.heads_q + t.head) * factors.rows;
+        const int64_t line = (int64_t(call.sequences.q.packed() ? 0 : t.batch) * factors.heads_q + t.head) * factors.rows;
         FA_UNROLL_FOR (int r = 0; r < 2; r++)
             of_row[r] = scale * factors.q[line + min(t.q_begin + t.row0 + tile_row + 8 * r, factors.rows - 1)];
         of_v = t.v_descale > 0.f ? __fdividef(1.f, t.v_descale) : 0.f;

@@ -55,7 +55,7 @@ FA_DEVICE void transpose_block(uint32_t from, uint32_t to, int left, HasTail) {
 
 // The two last warps of the producer's warpgroup.
 template <class Traits>
-FA_DEVICE void transpose_v(const Sm90ForwardParams& a) {
+FA_DEVICE void transpose_v(const Sm90ForwardParams& params) {
     typename Traits::Shared& s = Traits::shared();
     const int first = rt::warp_uniform(int(threadIdx.x) / 32 % 2 * Traits::kUnitsOfAWarp);
     PipelineState<Traits::kStages> stage;

@@ -9,7 +9,7 @@ namespace gpu {
 
 // k's stage and v's, both of block after block. One thread.
 template <class Traits>
-FA_DEVICE void kv_8bit_producer(const Sm90ForwardParams& a) {
+FA_DEVICE void kv_8bit_producer(const Sm90ForwardParams& params) {
     constexpr bool pair = Traits::kPair;
     typename Traits::Shared& s = Traits::shared();
     const int rank = pair ? rt::cluster_rank() : 0;
@@ -21,14 +21,15 @@ FA_DEVICE void kv_8bit_producer(const Sm90ForwardParams& a) {
         if (t.n_block_max < 0) return;
         const int blocks = t.n_block_max + t.peer_only_blocks - t.n_block_min + 1;
         for (int left = blocks, n_block = t.first_n_block();; left--, n_block = t.next_n_block(n_block)) {
-            if (a.tile_counter && left == min(blocks, Traits::kPrefetchBlocks)) rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
+            if (params.tile_counter && left == min(blocks, Traits::kPrefetchBlocks))
+                rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
             const int row = t.k_begin + n_block * Traits::kBlockN;
             rt::mbarrier_wait(smem_addr(s.barrier.k_empty[stage.index]), stage.phase ^ 1);
-            load_kv_block<Traits, pair, Traits::kQPanels>(Traits::k_tile(stage.index), &a.k, smem_addr(s.barrier.k_full[stage.index]), rank,
-                                                          row, t.kv_head, t.kv_batch);
+            load_kv_block<Traits, pair, Traits::kQPanels>(Traits::k_tile(stage.index), &params.k, smem_addr(s.barrier.k_full[stage.index]),
+                                                          rank, row, t.kv_head, t.kv_batch);
             rt::mbarrier_wait(smem_addr(s.barrier.raw_empty[raw.index]), raw.phase ^ 1);
-            load_kv_block<Traits, pair, Traits::kRawPanels>(Traits::raw_v_tile(raw.index), &a.v, smem_addr(s.barrier.raw_full[raw.index]),
-                                                            rank, row, t.kv_head, t.kv_batch);
+            load_kv_block<Traits, pair, Traits::kRawPanels>(Traits::raw_v_tile(raw.index), &params.v,
+                                                            smem_addr(s.barrier.raw_full[raw.index]), rank, row, t.kv_head, t.kv_batch);
             stage.advance();
             raw.advance();
             if (left == 1) break;  // the scheduler may overwrite the tile's description from here on
@@ -38,10 +39,10 @@ FA_DEVICE void kv_8bit_producer(const Sm90ForwardParams& a) {
 
 // The same over pages, as a whole warp; see paged_kv_producer.
 template <class Traits>
-FA_DEVICE void paged_kv_8bit_producer(const Sm90ForwardParams& a) {
+FA_DEVICE void paged_kv_8bit_producer(const Sm90ForwardParams& params) {
     constexpr int panels = Traits::kQPanels;
     typename Traits::Shared& s = Traits::shared();
-    const int lane = int(threadIdx.x) % 32, panel = lane % panels, first = lane / panels * a.page_chunk;
+    const int lane = int(threadIdx.x) % 32, panel = lane % panels, first = lane / panels * params.page_chunk;
     const int place = panel * Traits::kPanelBytes + first * 128;
     PipelineState<Traits::kStages> stage;
     PipelineState<Traits::kRawStages> raw;
@@ -49,27 +50,27 @@ FA_DEVICE void paged_kv_8bit_producer(const Sm90ForwardParams& a) {
         const WorkTileInfo& t = s.tile[tile.index];
         rt::mbarrier_wait(smem_addr(t.tile_ready), tile.phase);
         if (t.n_block_max < 0) return;
-        const auto find = [&](int key) { return key < t.k_len ? find_paged_row(a, t, key) : PagedRow{-1, 0}; };
+        const auto find = [&](int key) { return key < t.k_len ? find_paged_row(params, t, key) : PagedRow{-1, 0}; };
         const int blocks = t.n_block_max - t.n_block_min + 1;
         int n_block = t.first_n_block();
         PagedRow source = find(n_block * Traits::kBlockN + first);
         FA_UNROLL_BY(1)
         for (int left = blocks; left > 0; left--) {
-            if (a.tile_counter && left == min(blocks, Traits::kPrefetchBlocks) && lane == 0)
+            if (params.tile_counter && left == min(blocks, Traits::kPrefetchBlocks) && lane == 0)
                 rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
             const int next_n_block = t.next_n_block(n_block);
             const PagedRow next_source = left > 1 ? find(next_n_block * Traits::kBlockN + first) : source;
-            const bool missing = n_block * Traits::kBlockN + first < t.k_len && !source.exists(a);
+            const bool missing = n_block * Traits::kBlockN + first < t.k_len && !source.exists(params);
             const uint32_t k_full = smem_addr(s.barrier.k_full[stage.index]), raw_full = smem_addr(s.barrier.raw_full[raw.index]);
             rt::mbarrier_wait(smem_addr(s.barrier.k_empty[stage.index]), stage.phase ^ 1);
             if (lane == 0) rt::mbarrier_expect_tx(k_full, panels * Traits::kPanelBytes);
             if (first < Traits::kBlockN)
-                rt::tma_load(Traits::k_tile(stage.index) + place, missing ? &a.k_missing : &a.k, k_full, 64 * panel, source.row, t.kv_head,
-                             source.page, rt::kEvictLast);
+                rt::tma_load(Traits::k_tile(stage.index) + place, missing ? &params.k_missing : &params.k, k_full, 64 * panel, source.row,
+                             t.kv_head, source.page, rt::kEvictLast);
             rt::mbarrier_wait(smem_addr(s.barrier.raw_empty[raw.index]), raw.phase ^ 1);
             if (lane == 0) rt::mbarrier_expect_tx(raw_full, panels * Traits::kPanelBytes);
             if (first < Traits::kBlockN)
-                rt::tma_load(Traits::raw_v_tile(raw.index) + place, &a.v, raw_full, 64 * panel, source.row, t.kv_head, source.page,
+                rt::tma_load(Traits::raw_v_tile(raw.index) + place, &params.v, raw_full, 64 * panel, source.row, t.kv_head, source.page,
                              rt::kEvictLast);
             stage.advance();
             raw.advance();
@@ -107,7 +108,7 @@ struct WideningLane {
 
 // The two last warps of the producer's warpgroup.
 template <class Traits>
-FA_DEVICE void widen_v(const Sm90ForwardParams& a) {
+FA_DEVICE void widen_v(const Sm90ForwardParams& params) {
     constexpr int warps = Traits::kWideningWarps, kRows = Traits::kBlockN / warps;
     constexpr int kBatch = Traits::kProducerRegisters < 40 ? 1 : kRows % 32 == 0 ? 4 : kRows % 24 == 0 ? 3 : 2;  // loads in flight
     static_assert(kRows % (8 * kBatch) == 0, "a warp widens eight rows at a time");

@@ -19,34 +19,34 @@ KeyUnitParams planned_units(const Problem& p, int block_n, const Window& window)
         return (lists && (d.list_stride[i] | d.list_count_stride[i]) != 0) || (ranges && d.key_range_stride[i] != 0) ||
                (masks && d.mask_stride[i] != 0);
     };
-    KeyUnitParams x{};
-    x.per_block = block_n / KeyUnitTable::kKeys;
-    x.words = int(ceil_div(ceil_div(d.seqlen_k, KeyUnitTable::kKeys), 32));
-    x.window = window;
-    x.ranges = key_ranges(p, fa_forward_args_t{});
-    x.pages = pages_of(p, nullptr);
-    for (int i = 0; i < 2; i++) x.mask.period[i] = d.mask_period[i];
-    for (int i = 0; i < 4; i++) x.mask.stride[i] = d.mask_stride[i];
-    x.mask.keys = d.mask_keys;
-    x.mask.bits = d.mask_dtype == FA_BIT;
-    x.to.sequences = int(has_uniform_lengths(p) && !differs(0) ? 1 : d.batch);
-    x.to.heads = int(!differs(1)                                                                  ? 1
-                     : (ranges && d.key_range_stride[1] != 0) || (masks && d.mask_stride[1] != 0) ? d.heads_q
-                                                                                                  : d.list_heads);
-    x.to.heads_together = int(d.heads_q) / x.to.heads;
-    x.to.m_blocks = int(ceil_div(d.seqlen_q, KeyUnitTable::kTileRows));
+    KeyUnitParams params{};
+    params.per_block = block_n / KeyUnitTable::kKeys;
+    params.words = int(ceil_div(ceil_div(d.seqlen_k, KeyUnitTable::kKeys), 32));
+    params.window = window;
+    params.ranges = key_ranges(p, fa_forward_args_t{});
+    params.pages = pages_of(p, nullptr);
+    for (int i = 0; i < 2; i++) params.mask.period[i] = d.mask_period[i];
+    for (int i = 0; i < 4; i++) params.mask.stride[i] = d.mask_stride[i];
+    params.mask.keys = d.mask_keys;
+    params.mask.bits = d.mask_dtype == FA_BIT;
+    params.to.sequences = int(has_uniform_lengths(p) && !differs(0) ? 1 : d.batch);
+    params.to.heads = int(!differs(1)                                                                  ? 1
+                          : (ranges && d.key_range_stride[1] != 0) || (masks && d.mask_stride[1] != 0) ? d.heads_q
+                                                                                                       : d.list_heads);
+    params.to.heads_together = int(d.heads_q) / params.to.heads;
+    params.to.m_blocks = int(ceil_div(d.seqlen_q, KeyUnitTable::kTileRows));
     int64_t most = ceil_div(d.seqlen_k, KeyUnitTable::kKeys);
     if (lists) {
-        x.list_rows = int(d.list_rows);
-        x.list_units = int(d.list_keys / KeyUnitTable::kKeys);
-        x.list_blocks = int(ceil_div(d.seqlen_k, d.list_keys));
-        x.heads_of_list = int(d.heads_q / d.list_heads);
+        params.list_rows = int(d.list_rows);
+        params.list_units = int(d.list_keys / KeyUnitTable::kKeys);
+        params.list_blocks = int(ceil_div(d.seqlen_k, d.list_keys));
+        params.heads_of_list = int(d.heads_q / d.list_heads);
         const int64_t of_tile = (p.has(FA_OPERAND_KEY_LIST) && p.has(FA_OPERAND_FULL_LIST) ? 2 : 1) *
                                 (d.list_rows % KeyUnitTable::kTileRows == 0 && !p.packed_q() ? 1 : 2);
-        most = min_of(most, of_tile * min_of(d.list_max, x.list_blocks) * x.list_units);
+        most = min_of(most, of_tile * min_of(d.list_max, params.list_blocks) * params.list_units);
     }
-    x.to.most = round_up(max_of(most, 1), x.per_block);
-    return x;
+    params.to.most = round_up(max_of(most, 1), params.per_block);
+    return params;
 }
 uint64_t block_count_bytes(const KeyUnitTable& t) { return uint64_t(round_up(t.tiles() * int64_t(sizeof(int32_t)), 256)); }
 uint64_t unit_bytes(const KeyUnitTable& t) { return uint64_t(round_up(t.tiles() * t.most * int64_t(sizeof(int32_t)), 256)); }
@@ -68,27 +68,27 @@ bool lists_fit(const Problem& p) {
 }
 
 // tile_counter: NULL, or to become 0.
-rt::Status list_units(KeyUnitParams x, const Problem& p, const fa_forward_args_t& args, char* memory, int* tile_counter, rt::Stream stream,
-                      Sm90ForwardParams* a) {
-    x.to.blocks = reinterpret_cast<int32_t*>(memory);
-    x.to.units = reinterpret_cast<int32_t*>(memory + block_count_bytes(x.to));
-    x.tile_counter = tile_counter;
-    x.lists = list_table(p, args);
-    x.ranges = key_ranges(p, args);
-    x.sequences = sequence_table(p, args);
-    x.pages.table = operand(p, FA_OPERAND_PAGE_TABLE, args.page_table);
-    x.mask.data = operand(p, FA_OPERAND_MASK, args.mask);
-    const int64_t* const t = x.mask.stride;
-    x.mask.whole = x.mask.data && !x.mask.bits && x.mask.keys == 0 && t[3] == 1 &&
-                   (t[0] | t[1] | t[2] | int64_t(reinterpret_cast<uintptr_t>(x.mask.data))) % 16 == 0;
+rt::Status list_units(KeyUnitParams params, const Problem& p, const fa_forward_args_t& args, char* memory, int* tile_counter,
+                      rt::Stream stream, Sm90ForwardParams* forward) {
+    params.to.blocks = reinterpret_cast<int32_t*>(memory);
+    params.to.units = reinterpret_cast<int32_t*>(memory + block_count_bytes(params.to));
+    params.tile_counter = tile_counter;
+    params.lists = list_table(p, args);
+    params.ranges = key_ranges(p, args);
+    params.sequences = sequence_table(p, args);
+    params.pages.table = operand(p, FA_OPERAND_PAGE_TABLE, args.page_table);
+    params.mask.data = operand(p, FA_OPERAND_MASK, args.mask);
+    const int64_t* const t = params.mask.stride;
+    params.mask.whole = params.mask.data && !params.mask.bits && params.mask.keys == 0 && t[3] == 1 &&
+                        (t[0] | t[1] | t[2] | int64_t(reinterpret_cast<uintptr_t>(params.mask.data))) % 16 == 0;
     const bool bits = acts_by_bits(p);
-    if (bits) x.to.bits = reinterpret_cast<uint32_t*>(memory + block_count_bytes(x.to) + unit_bytes(x.to));
-    a->units = x.to;
-    if (!bits || x.ranges.max == 1) a->ranges = x.ranges;
-    rt::Status s = rt::launch_after(list_key_units, ceil_div(x.to.tiles(), kUnitWarps), 32 * kUnitWarps,
-                                    uint64_t(kUnitWarps * 4 * x.words) * sizeof(uint32_t), stream, x);
-    if (s == rt::kSuccess && bits) s = rt::launch_after(list_mask_bits, x.to.tiles() * kMaskBlocks, kUnitThreads, 0, stream, x);
-    if (s == rt::kSuccess && bits) s = rt::launch_after(drop_unseen_units, x.to.tiles(), kUnitThreads, 0, stream, x);
+    if (bits) params.to.bits = reinterpret_cast<uint32_t*>(memory + block_count_bytes(params.to) + unit_bytes(params.to));
+    forward->units = params.to;
+    if (!bits || params.ranges.max == 1) forward->ranges = params.ranges;
+    rt::Status s = rt::launch_after(list_key_units, ceil_div(params.to.tiles(), kUnitWarps), 32 * kUnitWarps,
+                                    uint64_t(kUnitWarps * 4 * params.words) * sizeof(uint32_t), stream, params);
+    if (s == rt::kSuccess && bits) s = rt::launch_after(list_mask_bits, params.to.tiles() * kMaskBlocks, kUnitThreads, 0, stream, params);
+    if (s == rt::kSuccess && bits) s = rt::launch_after(drop_unseen_units, params.to.tiles(), kUnitThreads, 0, stream, params);
     return s;
 }
 

@@ -25,24 +25,25 @@ FA_DEVICE uint32_t spread_bits(uint32_t x) {
 }
 
 // A warp packs 16 rows of 128 keys, of which each lane reads four.
-FA_KERNEL void FA_BOUNDS(kPackThreads, 1) pack_mask(FA_PARAM PackParams x) {
+FA_KERNEL void FA_BOUNDS(kPackThreads, 1) pack_mask(FA_PARAM PackParams params) {
     constexpr int rows = PackedMask::kWarpRows, parts = PackedMask::kBlockM / rows;
-    const int64_t index = int64_t(blockIdx.x) * (kPackThreads / 32) + threadIdx.x / 32, tile = index / x.to.n_blocks / parts;
-    if (tile >= x.to.all_tiles()) return;
-    const int lane = int(threadIdx.x) % 32, c = lane % 4, block = int(index % x.to.n_blocks), part = int(index / x.to.n_blocks % parts);
-    const int64_t mask = tile / x.to.m_blocks, row0 = tile % x.to.m_blocks * PackedMask::kBlockM + part * rows;
+    const int64_t index = int64_t(blockIdx.x) * (kPackThreads / 32) + threadIdx.x / 32, tile = index / params.to.n_blocks / parts;
+    if (tile >= params.to.all_tiles()) return;
+    const int lane = int(threadIdx.x) % 32, c = lane % 4, block = int(index % params.to.n_blocks),
+              part = int(index / params.to.n_blocks % parts);
+    const int64_t mask = tile / params.to.m_blocks, row0 = tile % params.to.m_blocks * PackedMask::kBlockM + part * rows;
     const int64_t key = block * PackedMask::kBlockN + 4 * lane;
-    const uint8_t* const from =
-        x.from + mask / x.to.heads * x.stride[0] + mask % x.to.heads * x.stride[1] + row0 * x.stride[2] + key * x.stride[3];
+    const uint8_t* const from = params.from + mask / params.to.heads * params.stride[0] + mask % params.to.heads * params.stride[1] +
+                                row0 * params.stride[2] + key * params.stride[3];
     uint32_t four[rows];
     FA_UNROLL_FOR (int r = 0; r < rows; r++) {
         four[r] = 0;
-        if (row0 + r >= x.rows) continue;
-        const uint8_t* const row = from + r * x.stride[2];
-        if (x.words && key + 4 <= x.keys) four[r] = *reinterpret_cast<const uint32_t*>(row);
+        if (row0 + r >= params.rows) continue;
+        const uint8_t* const row = from + r * params.stride[2];
+        if (params.words && key + 4 <= params.keys) four[r] = *reinterpret_cast<const uint32_t*>(row);
         else
             for (int j = 0; j < 4; j++)
-                if (key + j < x.keys) four[r] |= uint32_t(row[j * x.stride[3]]) << 8 * j;
+                if (key + j < params.keys) four[r] |= uint32_t(row[j * params.stride[3]]) << 8 * j;
     }
     uint32_t word[2] = {}, any = 0;
     FA_UNROLL_FOR (int r = 0; r < rows; r++) {
@@ -56,10 +57,10 @@ FA_KERNEL void FA_BOUNDS(kPackThreads, 1) pack_mask(FA_PARAM PackParams x) {
             FA_UNROLL_FOR (int half = 0; half < 2; half++) word[half] |= spread_bits(own >> 16 * half) << (r / 8 * 2 + e);
         }
     }
-    x.to.bits[index * 32 + lane] = make_uint2(word[0], word[1]);
+    params.to.bits[index * 32 + lane] = make_uint2(word[0], word[1]);
     if (any && lane == 0) {
-        atomicMax(&x.to.spans[tile].x, block + 1);
-        atomicMax(&x.to.spans[tile].y, x.to.n_blocks - block);
+        atomicMax(&params.to.spans[tile].x, block + 1);
+        atomicMax(&params.to.spans[tile].y, params.to.n_blocks - block);
     }
 }
 

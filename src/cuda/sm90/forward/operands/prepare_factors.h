@@ -16,21 +16,22 @@ struct BlockFactorParams {
 };
 constexpr int kBlockFactorThreads = 256;
 
-FA_KERNEL void FA_BOUNDS(kBlockFactorThreads, 1) prepare_block_factors(FA_PARAM BlockFactorParams x) {
+FA_KERNEL void FA_BOUNDS(kBlockFactorThreads, 1) prepare_block_factors(FA_PARAM BlockFactorParams params) {
     const auto factor = [](const Factors& f, int64_t outer, int64_t row, int64_t head) {
         return f.factor ? load_factor(f.factor, factor_index(f, outer, row, head), f.dtype) : 1.f;
     };
     const int64_t i = int64_t(blockIdx.x) * kBlockFactorThreads + threadIdx.x;
-    if (i < x.kv_total) {
-        const int64_t pair = i / x.to.groups, sequence = pair / x.to.heads_k, head = pair % x.to.heads_k,
-                      key = i % x.to.groups * BlockFactors::kKeys;
-        const bool there = key < x.keys && (!x.seqused || key < x.seqused[sequence]);
-        const float k = there ? nan_if_infinite(factor(x.k, sequence, key, head)) : 1.f, v = there ? factor(x.v, sequence, key, head) : 0.f;
-        x.to.kv[i] = make_float2(k, v);
-        if (there) atomicMax(reinterpret_cast<int*>(x.to.v_unit + pair), __float_as_int(fabsf(v)));
-    } else if (const int64_t j = i - x.kv_total; j < x.q_total) {
-        const int64_t line = j / x.to.rows;
-        x.to.q[j] = nan_if_infinite(factor(x.q, line / x.to.heads_q, j % x.to.rows, line % x.to.heads_q));
+    if (i < params.kv_total) {
+        const int64_t pair = i / params.to.groups, sequence = pair / params.to.heads_k, head = pair % params.to.heads_k,
+                      key = i % params.to.groups * BlockFactors::kKeys;
+        const bool there = key < params.keys && (!params.seqused || key < params.seqused[sequence]);
+        const float k = there ? nan_if_infinite(factor(params.k, sequence, key, head)) : 1.f,
+                    v = there ? factor(params.v, sequence, key, head) : 0.f;
+        params.to.kv[i] = make_float2(k, v);
+        if (there) atomicMax(reinterpret_cast<int*>(params.to.v_unit + pair), __float_as_int(fabsf(v)));
+    } else if (const int64_t j = i - params.kv_total; j < params.q_total) {
+        const int64_t line = j / params.to.rows;
+        params.to.q[j] = nan_if_infinite(factor(params.q, line / params.to.heads_q, j % params.to.rows, line % params.to.heads_q));
     }
 }
 

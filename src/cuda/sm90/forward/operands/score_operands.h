@@ -32,35 +32,38 @@ bool block_factors_fit(const Problem& p) {
 // The table of factors, without its pointers; v's units lie first, then k's and v's factors, then q's.
 BlockFactorParams planned_factors(const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    BlockFactorParams x{};
-    x.to.groups = int(round_up(d.seqlen_k, 128) / BlockFactors::kKeys);
-    x.to.rows = int(rows_of_q(p));
-    x.to.heads_k = int(d.heads_k), x.to.heads_q = int(d.heads_q);
-    x.kv_total = sequences_of_k(p) * d.heads_k * x.to.groups;
-    x.q_total = sequences_of_q(p) * d.heads_q * x.to.rows;
-    x.keys = int(d.seqlen_k);
-    return x;
+    BlockFactorParams params{};
+    params.to.groups = int(round_up(d.seqlen_k, 128) / BlockFactors::kKeys);
+    params.to.rows = int(rows_of_q(p));
+    params.to.heads_k = int(d.heads_k), params.to.heads_q = int(d.heads_q);
+    params.kv_total = sequences_of_k(p) * d.heads_k * params.to.groups;
+    params.q_total = sequences_of_q(p) * d.heads_q * params.to.rows;
+    params.keys = int(d.seqlen_k);
+    return params;
 }
-uint64_t unit_bytes(const BlockFactorParams& x) { return uint64_t(round_up(x.kv_total / x.to.groups * int64_t(sizeof(float)), 256)); }
-uint64_t factor_bytes(const BlockFactorParams& x) {
-    return unit_bytes(x) + uint64_t(round_up(x.kv_total * int64_t(sizeof(float2)), 256)) + uint64_t(x.q_total) * sizeof(float);
+uint64_t unit_bytes(const BlockFactorParams& params) {
+    return uint64_t(round_up(params.kv_total / params.to.groups * int64_t(sizeof(float)), 256));
 }
-rt::Status read_factors(BlockFactorParams x, const Problem& p, const fa_forward_args_t& args, char* memory, rt::Stream stream,
-                        Sm90ForwardParams* a) {
-    x.q = q_factors(p, args.q_descale);
-    x.k = k_factors(p, args.k_descale, nullptr);
-    x.v = v_factors(p, args.v_descale, nullptr);
-    x.seqused = operand(p, FA_OPERAND_SEQUSED_K, args.seqused_k);
-    x.to.v_unit = reinterpret_cast<float*>(memory);
-    x.to.kv = reinterpret_cast<float2*>(memory + unit_bytes(x));
-    x.to.q = reinterpret_cast<float*>(memory + unit_bytes(x) + round_up(x.kv_total * int64_t(sizeof(float2)), 256));
-    a->factors = x.to;
+uint64_t factor_bytes(const BlockFactorParams& params) {
+    return unit_bytes(params) + uint64_t(round_up(params.kv_total * int64_t(sizeof(float2)), 256)) +
+           uint64_t(params.q_total) * sizeof(float);
+}
+rt::Status read_factors(BlockFactorParams params, const Problem& p, const fa_forward_args_t& args, char* memory, rt::Stream stream,
+                        Sm90ForwardParams* forward) {
+    params.q = q_factors(p, args.q_descale);
+    params.k = k_factors(p, args.k_descale, nullptr);
+    params.v = v_factors(p, args.v_descale, nullptr);
+    params.seqused = operand(p, FA_OPERAND_SEQUSED_K, args.seqused_k);
+    params.to.v_unit = reinterpret_cast<float*>(memory);
+    params.to.kv = reinterpret_cast<float2*>(memory + unit_bytes(params));
+    params.to.q = reinterpret_cast<float*>(memory + unit_bytes(params) + round_up(params.kv_total * int64_t(sizeof(float2)), 256));
+    forward->factors = params.to;
     // Of the call's own factors v's unit alone is left, which the scheduler reads.
-    a->x.q_descale.data = a->x.k_descale.data = nullptr;
-    a->x.v_descale = {x.to.v_unit, {p.d.heads_k, 0, 1}};
-    const rt::Status s = rt::set_zero(x.to.v_unit, uint64_t(unit_bytes(x)), stream);
-    const int64_t blocks = ceil_div(x.kv_total + x.q_total, kBlockFactorThreads);
-    return s == rt::kSuccess ? rt::launch(prepare_block_factors, blocks, kBlockFactorThreads, 0, stream, x) : s;
+    forward->x.q_descale.data = forward->x.k_descale.data = nullptr;
+    forward->x.v_descale = {params.to.v_unit, {p.d.heads_k, 0, 1}};
+    const rt::Status s = rt::set_zero(params.to.v_unit, uint64_t(unit_bytes(params)), stream);
+    const int64_t blocks = ceil_div(params.kv_total + params.q_total, kBlockFactorThreads);
+    return s == rt::kSuccess ? rt::launch(prepare_block_factors, blocks, kBlockFactorThreads, 0, stream, params) : s;
 }
 
 constexpr int kBiasTileRows = 64;  // of a warpgroup

@@ -19,24 +19,25 @@ struct WidenKvParams {
 constexpr int kWidenThreads = 256, kWidenUnits = 4;  // of a thread, all of which are asked for before the first is written
 
 template <class T, class S>
-FA_KERNEL void FA_BOUNDS(kWidenThreads, 1) widen_kv(FA_PARAM WidenKvParams x) {
+FA_KERNEL void FA_BOUNDS(kWidenThreads, 1) widen_kv(FA_PARAM WidenKvParams params) {
     const uint32_t first = blockIdx.x * (kWidenThreads * kWidenUnits) + threadIdx.x;
     uint2 bytes[kWidenUnits];
     bool wanted[kWidenUnits];
     FA_UNROLL_FOR (int i = 0; i < kWidenUnits; i++) {
-        const uint32_t unit = first + i * kWidenThreads, line = unit / x.units, column = unit % x.units, position = line / x.heads;
-        const uint32_t row = position % x.rows, sequence = position / x.rows;
-        wanted[i] = unit < x.total && (!x.seqused || int64_t(row) < x.seqused[sequence]);
+        const uint32_t unit = first + i * kWidenThreads, line = unit / params.units, column = unit % params.units,
+                       position = line / params.heads;
+        const uint32_t row = position % params.rows, sequence = position / params.rows;
+        wanted[i] = unit < params.total && (!params.seqused || int64_t(row) < params.seqused[sequence]);
         if (wanted[i])
-            bytes[i] = *reinterpret_cast<const uint2*>(x.from + sequence * x.stride[0] + row * x.stride[1] + line % x.heads * x.stride[2] +
-                                                       column * 8);
+            bytes[i] = *reinterpret_cast<const uint2*>(params.from + sequence * params.stride[0] + row * params.stride[1] +
+                                                       line % params.heads * params.stride[2] + column * 8);
     }
     FA_UNROLL_FOR (int i = 0; i < kWidenUnits; i++) {
         if (!wanted[i]) continue;
         uint4 pair;
         MmaByte<T>::template widen<false>(S{}, bytes[i].x, pair.x, pair.y);
         MmaByte<T>::template widen<false>(S{}, bytes[i].y, pair.z, pair.w);
-        reinterpret_cast<uint4*>(x.to)[first + i * kWidenThreads] = pair;
+        reinterpret_cast<uint4*>(params.to)[first + i * kWidenThreads] = pair;
     }
 }
 
