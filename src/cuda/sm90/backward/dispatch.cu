@@ -49,9 +49,9 @@ MaskRule rule_of_all(const Problem& p) { return mask_rule(mask_rule(p), sequence
 bool bounded_right(const Problem& p) { return p.causal() || p.d.chunk > 0 || ((p.d.flags & FA_WINDOW) && p.d.window_right >= 0); }
 
 // Which calls a kernel takes of those that any takes.
-bool kernel_can_implement(const Sm90BackwardKernel& h, const Problem& p) {
-    if (p.has(FA_OPERAND_BIAS) != (h.variant == BwdVariant::bias)) return false;
-    if (h.variant != BwdVariant::plain) return true;
+bool kernel_can_implement(const Sm90BackwardKernel& kernel, const Problem& p) {
+    if (p.has(FA_OPERAND_BIAS) != (kernel.variant == BwdVariant::bias)) return false;
+    if (kernel.variant != BwdVariant::plain) return true;
     if (deterministic(p) || !has_uniform_lengths(p)) return false;
     // All rows see a key, and the keys of every block are seen.
     const MaskRule rule = rule_of_all(p);
@@ -76,8 +76,8 @@ int64_t kv_heads_in(int64_t cache, const Problem& p, int dims) {
     return max_of(cache / bytes, int64_t(1));
 }
 
-int semaphores_of(const Sm90BackwardKernel& h) { return h.variant == BwdVariant::wide ? 4 : 1; }  // kDqSemaphores
-int cluster_size(const Sm90BackwardKernel& h) { return h.variant == BwdVariant::wide ? 2 : 1; }
+int semaphores_of(const Sm90BackwardKernel& kernel) { return kernel.variant == BwdVariant::wide ? 4 : 1; }  // kDqSemaphores
+int cluster_size(const Sm90BackwardKernel& kernel) { return kernel.variant == BwdVariant::wide ? 2 : 1; }
 
 // How a call's blocks of keys are ordered, divided into parts whose rows are preprocessed one after the other, and split by rows at
 // the end.
@@ -92,17 +92,18 @@ struct Schedule {
     int64_t counters() const { return round_up(parts, int64_t(4)); }
 };
 Schedule schedule_of(const Sm90BackwardRow& row, const rt::Device& device, const Problem& p) {
-    const Sm90BackwardKernel& h = *row.kernel;
+    const Sm90BackwardKernel& kernel = *row.kernel;
     const fa_attention_desc_t& d = p.d;
     Schedule o;
     o.heads = d.batch * d.heads_k;
-    o.key_blocks = ceil_div(d.seqlen_k, row.keys * cluster_size(h));
-    const int64_t slots = device.multiprocessors / cluster_size(h), steps = ceil_div(d.seqlen_q, row.rows) * p.group;
+    o.key_blocks = ceil_div(d.seqlen_k, row.keys * cluster_size(kernel));
+    const int64_t slots = device.multiprocessors / cluster_size(kernel), steps = ceil_div(d.seqlen_q, row.rows) * p.group;
     // Where blocks differ in length, the long ones of a section come first, and enough short ones must follow the last section's
     // long ones. Pairs, of which there are half as many at work, gain more by what the cache still holds (docs/lab/bounds.md).
     const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !has_uniform_lengths(p);
-    const int64_t interleaved = h.variant == BwdVariant::wide ? kv_heads_in(16 << 20, p, h.max_dim)
-                                                              : max_of(kv_heads_in(32 << 20, p, h.max_dim), slots * 7 / 4 / o.key_blocks);
+    const int64_t interleaved = kernel.variant == BwdVariant::wide
+                                    ? kv_heads_in(16 << 20, p, kernel.max_dim)
+                                    : max_of(kv_heads_in(32 << 20, p, kernel.max_dim), slots * 7 / 4 / o.key_blocks);
     // In a fixed order of sums each block of a head falls behind the one before it by an addition. Where the blocks of all heads that
     // are at work together are interleaved, the next heads' begin as far apart as those end, and lose no time by it.
     const int64_t at_once = deterministic(p) ? max_of(slots / o.key_blocks, int64_t(1)) : 1;
@@ -111,7 +112,7 @@ Schedule schedule_of(const Sm90BackwardRow& row, const rt::Device& device, const
     // A part of short blocks is longer, so that the next one's rows are ready in time; very short blocks have no time to preprocess
     // any.
     const bool steady = !differ || (!(p.d.flags & FA_WINDOW) && steps >= 32);
-    const bool by_parts = h.variant == BwdVariant::plain && d.o_dtype == d.q_dtype && steady;
+    const bool by_parts = kernel.variant == BwdVariant::plain && d.o_dtype == d.q_dtype && steady;
     const int64_t least = steps >= 32 ? slots : slots + slots / 2;
     o.part = round_up(max_of(least / o.key_blocks, int64_t(1)), o.section);
     o.parts = by_parts ? ceil_div(o.sections * o.section, o.part) : 1;
@@ -120,7 +121,7 @@ Schedule schedule_of(const Sm90BackwardRow& row, const rt::Device& device, const
     // Blocks of the same length: those of the last, partial wave are split. A piece's prologue and epilogue take as long as a few
     // steps.
     const int64_t blocks = o.heads * o.key_blocks, left = blocks % slots, border = 5;
-    if (!h.add_split || differ || left == 0 || blocks - left < o.helper_blocks_end()) return o;
+    if (!kernel.add_split || differ || left == 0 || blocks - left < o.helper_blocks_end()) return o;
     for (int64_t pieces = 2, best = steps + border; pieces <= 16 && pieces * 8 * p.group <= steps; pieces++) {
         const int64_t time = ceil_div(left * pieces, slots) * (ceil_div(steps, pieces) + border);
         if (time < best) best = time, o.split = left, o.pieces = pieces;
@@ -133,13 +134,14 @@ struct Words {
     int64_t partials, max_v, bound, all;  // where these begin
 };
 Words words_of(const Sm90BackwardRow& row, const Schedule& schedule, const Problem& p) {
-    const Sm90BackwardKernel& h = *row.kernel;
+    const Sm90BackwardKernel& kernel = *row.kernel;
     Words o;
     o.partials = schedule.counters();
-    o.max_v = deterministic(p) ? p.d.heads_q * padded_rows_of(p) / row.rows * semaphores_of(h)
-                               : schedule.counters() + schedule.split * schedule.pieces * cluster_size(h) * 2 * row.keys * h.max_dim;
-    o.bound = o.max_v + (h.max_v ? schedule.heads * DsRange::kPieces : 0);
-    o.all = o.bound + (h.max_v ? schedule.heads : 0);
+    o.max_v = deterministic(p)
+                  ? p.d.heads_q * padded_rows_of(p) / row.rows * semaphores_of(kernel)
+                  : schedule.counters() + schedule.split * schedule.pieces * cluster_size(kernel) * 2 * row.keys * kernel.max_dim;
+    o.bound = o.max_v + (kernel.max_v ? schedule.heads * DsRange::kPieces : 0);
+    o.all = o.bound + (kernel.max_v ? schedule.heads : 0);
     return o;
 }
 
@@ -155,48 +157,48 @@ struct Planned {
     int64_t max_v_blocks, prepare_blocks, blocks, split_blocks, finish_blocks;
 };
 void plan_launches(const Sm90BackwardRow& row, const rt::Device& device, const Problem& p, Planned* planned) {
-    const Sm90BackwardKernel& h = *row.kernel;
+    const Sm90BackwardKernel& kernel = *row.kernel;
     const fa_attention_desc_t& d = p.d;
     const Schedule schedule = schedule_of(row, device, p);
-    const int cluster = cluster_size(h);
+    const int cluster = cluster_size(kernel);
     const int64_t padded_blocks_of_head = p.group * ceil_div(d.seqlen_q, kPaddedRows),
                   chunks_of_padded_block = kPaddedRows / PreprocessAhead::kChunkRows;
     Planned& plan = *planned;
     plan.row = &row;
     plan.words = words_of(row, schedule, p);
-    Sm90BackwardBiasParams& a = plan.params;
-    a.key_blocks = int(schedule.key_blocks);
-    a.sections = int(schedule.sections);
-    a.section_blocks = divisor(schedule.section * schedule.key_blocks);
-    a.section = divisor(schedule.section);
-    a.last_section = divisor(schedule.heads - (schedule.sections - 1) * schedule.section);
-    a.blocks = int(schedule.key_blocks * schedule.heads + schedule.split * (schedule.pieces - 1));
-    a.resident_blocks = h.variant == BwdVariant::plain ? min_of(a.blocks, device.multiprocessors) : a.blocks;
-    a.preprocess.parts = int(schedule.parts);
-    a.preprocess.part_blocks = divisor(schedule.part * schedule.key_blocks);
-    a.preprocess.part_chunks = int(schedule.part * padded_blocks_of_head * chunks_of_padded_block);
-    a.preprocess.all_chunks = int(schedule.heads * padded_blocks_of_head * chunks_of_padded_block);
-    a.preprocess.chunks_of_head = divisor(ceil_div(d.seqlen_q, kPaddedRows) * chunks_of_padded_block);
-    a.preprocess.heads_q = divisor(d.heads_q);
-    a.preprocess.padded_rows_of_sequence = int(round_up(d.seqlen_q, kPaddedRows));
-    a.preprocess.helper_blocks = int(schedule.helper_blocks());
-    a.preprocess.o_step = d.o_stride[1] * 2 * 256 / h.max_dim;
-    a.split.first_block = schedule.split > 0 ? int(schedule.heads * schedule.key_blocks - schedule.split) : INT32_MAX;
-    a.split.pieces = divisor(schedule.pieces);
-    a.heads_k = divisor(d.heads_k);
-    a.bands = mask_rule(p);
-    a.ds_range.v_strides = row_strides(d.v_stride, p.packed_k());
-    a.rule = has_uniform_lengths(p) ? row_rule(rule_of_all(p)) : RowRule{};
-    a.reverse_order = deterministic(p) && bounded_right(p);
-    if (h.variant == BwdVariant::bias) {
-        a.bias = planned_bias(p);
-        a.inverse_scale = 1.f / d.scale;
-        plan.bias = copy_of_bias(p, a.bias, row.rows);
+    Sm90BackwardBiasParams& params = plan.params;
+    params.key_blocks = int(schedule.key_blocks);
+    params.sections = int(schedule.sections);
+    params.section_blocks = divisor(schedule.section * schedule.key_blocks);
+    params.section = divisor(schedule.section);
+    params.last_section = divisor(schedule.heads - (schedule.sections - 1) * schedule.section);
+    params.blocks = int(schedule.key_blocks * schedule.heads + schedule.split * (schedule.pieces - 1));
+    params.resident_blocks = kernel.variant == BwdVariant::plain ? min_of(params.blocks, device.multiprocessors) : params.blocks;
+    params.preprocess.parts = int(schedule.parts);
+    params.preprocess.part_blocks = divisor(schedule.part * schedule.key_blocks);
+    params.preprocess.part_chunks = int(schedule.part * padded_blocks_of_head * chunks_of_padded_block);
+    params.preprocess.all_chunks = int(schedule.heads * padded_blocks_of_head * chunks_of_padded_block);
+    params.preprocess.chunks_of_head = divisor(ceil_div(d.seqlen_q, kPaddedRows) * chunks_of_padded_block);
+    params.preprocess.heads_q = divisor(d.heads_q);
+    params.preprocess.padded_rows_of_sequence = int(round_up(d.seqlen_q, kPaddedRows));
+    params.preprocess.helper_blocks = int(schedule.helper_blocks());
+    params.preprocess.o_step = d.o_stride[1] * 2 * 256 / kernel.max_dim;
+    params.split.first_block = schedule.split > 0 ? int(schedule.heads * schedule.key_blocks - schedule.split) : INT32_MAX;
+    params.split.pieces = divisor(schedule.pieces);
+    params.heads_k = divisor(d.heads_k);
+    params.bands = mask_rule(p);
+    params.ds_range.v_strides = row_strides(d.v_stride, p.packed_k());
+    params.rule = has_uniform_lengths(p) ? row_rule(rule_of_all(p)) : RowRule{};
+    params.reverse_order = deterministic(p) && bounded_right(p);
+    if (kernel.variant == BwdVariant::bias) {
+        params.bias = planned_bias(p);
+        params.inverse_scale = 1.f / d.scale;
+        plan.bias = copy_of_bias(p, params.bias, row.rows);
     }
-    plan.max_v_blocks = h.max_v ? schedule.heads * DsRange::kPieces : 0;
+    plan.max_v_blocks = kernel.max_v ? schedule.heads * DsRange::kPieces : 0;
     plan.prepare_blocks = schedule.part * padded_blocks_of_head;
-    plan.blocks = cluster * a.resident_blocks;
-    plan.split_blocks = schedule.split * cluster * 2 * (h.max_dim / 32);
+    plan.blocks = cluster * params.resident_blocks;
+    plan.split_blocks = schedule.split * cluster * 2 * (kernel.max_dim / 32);
     plan.finish_blocks = d.batch * d.heads_q * ceil_div(d.seqlen_q, row.rows);
 }
 
@@ -207,9 +209,9 @@ const Sm90BackwardRow* kernel_for(const rt::Device& device, const Problem& p, Re
         if (kernels.dtype != p.d.q_dtype) continue;
         const Sm90BackwardKernelList list = kernels.list();
         for (int i = 0; i < list.count; i++) {
-            const Sm90BackwardKernel& h = *list.row[i].kernel;
-            if (p.d.dim_qk <= h.max_dim && p.d.dim_v <= h.max_dim && kernel_can_implement(h, p)) return &list.row[i];
-            if (p.has(FA_OPERAND_BIAS) == (h.variant == BwdVariant::bias) && h.max_dim > widest) widest = h.max_dim;
+            const Sm90BackwardKernel& kernel = *list.row[i].kernel;
+            if (p.d.dim_qk <= kernel.max_dim && p.d.dim_v <= kernel.max_dim && kernel_can_implement(kernel, p)) return &list.row[i];
+            if (p.has(FA_OPERAND_BIAS) == (kernel.variant == BwdVariant::bias) && kernel.max_dim > widest) widest = kernel.max_dim;
         }
     }
     refuse(r, "dim_qk is %lld and dim_v %lld%s: expected at most %d", (long long)p.d.dim_qk, (long long)p.d.dim_v,
@@ -242,47 +244,48 @@ bool reads_tensors(const Problem& p, const fa_backward_args_t& a) {
 
 rt::Status launch_kernels(const BackwardWork& work) {
     const Planned& planned = work.own.get<Planned>();
-    const Sm90BackwardKernel& h = *planned.row->kernel;
+    const Sm90BackwardKernel& kernel = *planned.row->kernel;
     const Problem& p = work.problem;
     const fa_forward_args_t& tensors = *work.args.forward;
-    const BackwardRowParams& x = work.rows;
+    const BackwardRowParams& call = work.rows;
     void* const memory = work.memory;
     const rt::Stream stream = work.stream;
     const fa_attention_desc_t& d = p.d;
     const int rows = planned.row->rows, keys = planned.row->keys;
     const Words& words = planned.words;
     Sm90BackwardBiasParams with_bias = planned.params;
-    Sm90BackwardParams& a = with_bias;
-    a.x = x;
-    const int64_t dout_stride[] = {x.dout_strides.batch, x.dout_strides.row, x.dout_strides.head, 1};
-    if (!encode_tensor_map(&a.q, tensors.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), {rows}) ||
-        !encode_tensor_map(&a.dout, x.dout, d.q_dtype, dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), {rows}) ||
-        !encode_tensor_map(&a.k, tensors.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), {keys}) ||
-        !encode_tensor_map(&a.v, tensors.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), {keys}))
+    Sm90BackwardParams& params = with_bias;
+    params.x = call;
+    const int64_t dout_stride[] = {call.dout_strides.batch, call.dout_strides.row, call.dout_strides.head, 1};
+    if (!encode_tensor_map(&params.q, tensors.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), {rows}) ||
+        !encode_tensor_map(&params.dout, call.dout, d.q_dtype, dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), {rows}) ||
+        !encode_tensor_map(&params.k, tensors.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), {keys}) ||
+        !encode_tensor_map(&params.v, tensors.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), {keys}))
         return cudaErrorInvalidValue;
-    a.preprocess.rows_ready = static_cast<uint32_t*>(memory);
-    a.preprocess.dout_step = x.dout_strides.row * 2 * 256 / h.max_dim;
-    a.block_counter = static_cast<int*>(memory);
-    a.split.partial = static_cast<float*>(memory) + words.partials;
-    a.ds_range.max_v = static_cast<float*>(memory) + words.max_v;
-    a.ds_range.bound = static_cast<uint32_t*>(memory) + words.bound;
-    a.ds_range.v = tensors.v;
+    params.preprocess.rows_ready = static_cast<uint32_t*>(memory);
+    params.preprocess.dout_step = call.dout_strides.row * 2 * 256 / kernel.max_dim;
+    params.block_counter = static_cast<int*>(memory);
+    params.split.partial = static_cast<float*>(memory) + words.partials;
+    params.ds_range.max_v = static_cast<float*>(memory) + words.max_v;
+    params.ds_range.bound = static_cast<uint32_t*>(memory) + words.bound;
+    params.ds_range.v = tensors.v;
     rt::Status s = rt::kSuccess;
-    if (h.variant == BwdVariant::bias)
+    if (kernel.variant == BwdVariant::bias)
         s = read_bias(planned.bias, p, tensors, rows, static_cast<char*>(memory) + copy_at(words), stream, &with_bias.bias,
                       &with_bias.bias_map);
-    if (s == rt::kSuccess && deterministic(p) && x.dq_acc) {
-        a.dq_semaphore = static_cast<uint32_t*>(memory);
+    if (s == rt::kSuccess && deterministic(p) && call.dq_acc) {
+        params.dq_semaphore = static_cast<uint32_t*>(memory);
         s = rt::set_zero(memory, uint64_t(words.max_v) * sizeof(uint32_t), stream);
     }
-    if (s == rt::kSuccess && planned.max_v_blocks > 0) s = rt::launch_after(h.max_v, planned.max_v_blocks, 256, 0, stream, a);
-    if (s == rt::kSuccess) s = rt::launch_after(h.prepare, planned.prepare_blocks, 256, 0, stream, a);
+    if (s == rt::kSuccess && planned.max_v_blocks > 0) s = rt::launch_after(kernel.max_v, planned.max_v_blocks, 256, 0, stream, params);
+    if (s == rt::kSuccess) s = rt::launch_after(kernel.prepare, planned.prepare_blocks, 256, 0, stream, params);
     if (s != rt::kSuccess) return s;
-    s = h.kernel ? rt::launch_after(h.kernel, planned.blocks, h.threads, h.shared_bytes, stream, a, cluster_size(h))
-                 : rt::launch_after(h.bias_kernel, planned.blocks, h.threads, h.shared_bytes, stream, with_bias);
-    if (s == rt::kSuccess && planned.split_blocks > 0) s = rt::launch_after(h.add_split, planned.split_blocks, 256, 0, stream, a);
-    if (s != rt::kSuccess || !x.dq_acc) return s;
-    return rt::launch_after(h.finish, planned.finish_blocks, 256, uint64_t(rows * (h.max_dim + 4) * 4), stream, a);
+    s = kernel.kernel
+            ? rt::launch_after(kernel.kernel, planned.blocks, kernel.threads, kernel.shared_bytes, stream, params, cluster_size(kernel))
+            : rt::launch_after(kernel.bias_kernel, planned.blocks, kernel.threads, kernel.shared_bytes, stream, with_bias);
+    if (s == rt::kSuccess && planned.split_blocks > 0) s = rt::launch_after(kernel.add_split, planned.split_blocks, 256, 0, stream, params);
+    if (s != rt::kSuccess || !call.dq_acc) return s;
+    return rt::launch_after(kernel.finish, planned.finish_blocks, 256, uint64_t(rows * (kernel.max_dim + 4) * 4), stream, params);
 }
 
 fa_status_t launch_sm90_backward(const BackwardWork& work, Message* m) { return launched(m, launch_kernels(work), work.launch.kernel); }

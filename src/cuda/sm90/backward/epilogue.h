@@ -10,17 +10,17 @@ namespace gpu {
 // This thread's accumulators, of two keys and HeadDim dims from `column` on, to dk or dv; or, where gradients accumulate, added to
 // the f32 there.
 template <class T, int HeadDim>
-FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int own_key, void* out, const RowStrides& strides, int column,
-                         int64_t dim, float factor, const float (&sum)[HeadDim / 2]) {
+FA_DEVICE void store_dkv(const Sm90BackwardParams& params, const KeyBlockInfo& t, int own_key, void* out, const RowStrides& strides,
+                         int column, int64_t dim, float factor, const float (&sum)[HeadDim / 2]) {
     if (!out) return;
-    const BackwardRowParams& x = a.x;
+    const BackwardRowParams& call = params.x;
     const int c = int(threadIdx.x) % 4;
     const int64_t base = strides.index(t.batch, 0, t.kv_head) + column;
     FA_UNROLL_FOR (int r = 0; r < 2; r++) {
         const int key = own_key + 8 * r;
         const bool exists = key < t.valid_keys;
         const int64_t at = base + int64_t(t.k_row + key) * strides.row;
-        if (x.accumulate) {
+        if (call.accumulate) {
             float* const to = static_cast<float*>(out) + at;
             FA_UNROLL_FOR (int i = 0; i < HeadDim / 4; i++)
                 if (exists && column + 8 * (i / 2) + 2 * c + i % 2 < dim)
@@ -42,8 +42,8 @@ FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int
 
 // Where a piece of a split block of keys leaves its accumulators.
 template <int HeadDim>
-FA_DEVICE float* partial_of_split(const Sm90BackwardParams& a, int block) {
-    return a.split.partial + int64_t(block) * (2 * 128 * HeadDim);
+FA_DEVICE float* partial_of_split(const Sm90BackwardParams& params, int block) {
+    return params.split.partial + int64_t(block) * (2 * 128 * HeadDim);
 }
 
 }  // namespace gpu

@@ -21,41 +21,42 @@ namespace fa {
 namespace gpu {
 
 template <class T, int HeadDim, int BlockM, BwdVariant variant, class Traits = Sm90BackwardTraits<T, HeadDim, BlockM, variant>>
-FA_DEVICE void backward_block(const typename Traits::Params& a) {
+FA_DEVICE void backward_block(const typename Traits::Params& params) {
     static_assert(Traits::kSharedBytes <= kMaxSharedBytes, "");
-    rt::fetch_parameters(a);
+    rt::fetch_parameters(params);
     if (threadIdx.x == 0) Traits::init_barriers();
-    if (threadIdx.x == 32) fill_key_block<Traits>(a, int(blockIdx.x), Traits::shared().block[0]);
+    if (threadIdx.x == 32) fill_key_block<Traits>(params, int(blockIdx.x), Traits::shared().block[0]);
     if (threadIdx.x == 64)
-        rt::prefetch_tensormap(&a.q), rt::prefetch_tensormap(&a.k), rt::prefetch_tensormap(&a.v), rt::prefetch_tensormap(&a.dout);
+        rt::prefetch_tensormap(&params.q), rt::prefetch_tensormap(&params.k), rt::prefetch_tensormap(&params.v),
+            rt::prefetch_tensormap(&params.dout);
     if constexpr (Traits::kBias)
-        if (threadIdx.x == 96) rt::prefetch_tensormap(&a.bias_map);
+        if (threadIdx.x == 96) rt::prefetch_tensormap(&params.bias_map);
     __syncthreads();
     rt::release_successor();
     rt::wait_for_predecessor();
     if (rt::warp_uniform(int(threadIdx.x) / 128) == 0) {
         rt::setmaxnreg_dec<24>();
-        if (threadIdx.x == 0) backward_producer<Traits, BlockM>(a);
-        else if (!Traits::kGeneral && threadIdx.x >= 32) return preprocess_next_part<Traits, HeadDim>(a);
-        else if (Traits::kGeneral && threadIdx.x == 32 && a.dq_semaphore)
-            reduce_dq_in_order<Traits, BlockM>(a, Traits::shared().block[0],
+        if (threadIdx.x == 0) backward_producer<Traits, BlockM>(params);
+        else if (!Traits::kGeneral && threadIdx.x >= 32) return preprocess_next_part<Traits, HeadDim>(params);
+        else if (Traits::kGeneral && threadIdx.x == 32 && params.dq_semaphore)
+            reduce_dq_in_order<Traits, BlockM>(params, Traits::shared().block[0],
                                                {Traits::dq_tile(), Traits::shared().barrier.dq_full, Traits::shared().barrier.dq_empty, 0});
-        else if (Traits::kBias && threadIdx.x == 64) bias_tile_producer<Traits>(a, Traits::shared().block[0]);
+        else if (Traits::kBias && threadIdx.x == 64) bias_tile_producer<Traits>(params, Traits::shared().block[0]);
         else return;
     } else {
         rt::setmaxnreg_inc<240>();
-        backward_mainloop<T, HeadDim, BlockM, variant>(a);
+        backward_mainloop<T, HeadDim, BlockM, variant>(params);
     }
 }
 
 template <class T, int HeadDim, int BlockM, BwdVariant variant>
-FA_KERNEL void FA_BOUNDS((Sm90BackwardTraits<T, HeadDim, BlockM, variant>::kThreads), 1) backward_sm90(FA_PARAM Sm90BackwardParams a) {
-    backward_block<T, HeadDim, BlockM, variant>(a);
+FA_KERNEL void FA_BOUNDS((Sm90BackwardTraits<T, HeadDim, BlockM, variant>::kThreads), 1) backward_sm90(FA_PARAM Sm90BackwardParams params) {
+    backward_block<T, HeadDim, BlockM, variant>(params);
 }
 template <class T, int HeadDim, int BlockM>
 FA_KERNEL void FA_BOUNDS((Sm90BackwardTraits<T, HeadDim, BlockM, BwdVariant::bias>::kThreads), 1)
-    backward_bias_sm90(FA_PARAM Sm90BackwardBiasParams a) {
-    backward_block<T, HeadDim, BlockM, BwdVariant::bias>(a);
+    backward_bias_sm90(FA_PARAM Sm90BackwardBiasParams params) {
+    backward_block<T, HeadDim, BlockM, BwdVariant::bias>(params);
 }
 
 }  // namespace gpu

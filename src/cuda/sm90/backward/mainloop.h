@@ -16,13 +16,13 @@ struct Int {
 };
 
 template <class T, int HeadDim, int BlockM, BwdVariant variant, class Traits = Sm90BackwardTraits<T, HeadDim, BlockM, variant>>
-FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
+FA_DEVICE void backward_mainloop(const typename Traits::Params& params) {
     typename Traits::Shared& shared = Traits::shared();
     typename Traits::Barriers& barrier = shared.barrier;
-    const BackwardRowParams& x = a.x;
+    const BackwardRowParams& call = params.x;
     const int warp = rt::warp_uniform(int(threadIdx.x) / 32) - 4, lane = int(threadIdx.x) % 32, warpgroup = warp / 4, c = lane % 4;
     const int own_key = warpgroup * 64 + warp % 4 * 16 + lane / 4;  // and the key 8 below it
-    const float scale = x.scale * kLog2e;
+    const float scale = call.scale * kLog2e;
     // Keys by rows: S, then P; delta − dP, which dS, and then dQ, take the registers of; dV and dK.
     float acc_s[BlockM / 2], acc_dp[BlockM / 2], acc_dv[HeadDim / 2], acc_dk[HeadDim / 2];
     float (&acc_dq)[32] = reinterpret_cast<float (&)[32]>(acc_dp);  // dP has become dS by then
@@ -35,11 +35,11 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
               valid_row_max = rt::warp_uniform(shared.block[0].valid_row_max);
     // dQ goes to memory by a bulk reduction of each warp, from a staging buffer in shared memory.
     constexpr int kDqWarpBytes = Traits::kDqBytes / 8;
-    const int blocks_of_head = int(x.padded_rows / BlockM);
+    const int blocks_of_head = int(call.padded_rows / BlockM);
     // The block of rows, among those of all heads, whose dQ is computed next, or −1: none yet; and the one after it.
     int dq_block = -1, next_dq_block;
-    int dq_k_stage = 0;                                             // of its K
-    const bool deterministic = Traits::kGeneral && a.dq_semaphore;  // reduce_dq_in_order takes dQ to memory
+    int dq_k_stage = 0;                                                  // of its K
+    const bool deterministic = Traits::kGeneral && params.dq_semaphore;  // reduce_dq_in_order takes dQ to memory
     const uint32_t dq_staging = Traits::dq_tile() + warp * kDqWarpBytes;
     // The row of dS in shared memory, rows by keys, that this lane addresses in stmatrix; a panel of 64 keys for each warpgroup.
     const uint32_t ds_row = warpgroup * BlockM * 128 + (lane % 8 + lane / 16 * 8) * 128 + ((warp % 4 * 2 + lane / 8 % 2) ^ lane % 8) * 16;
@@ -68,7 +68,8 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
         __syncwarp();
         if (lane == 0) {
             if (deterministic) rt::mbarrier_arrive(Traits::smem_addr(&barrier.dq_full));
-            else if (x.dq_acc) rt::tma_reduce_add(x.dq_acc + (int64_t(dq_block) * 8 + warp) * (kDqWarpBytes / 4), dq_staging, kDqWarpBytes);
+            else if (call.dq_acc)
+                rt::tma_reduce_add(call.dq_acc + (int64_t(dq_block) * 8 + warp) * (kDqWarpBytes / 4), dq_staging, kDqWarpBytes);
         }
     };
     const auto start_s = [&](auto from) {
@@ -76,7 +77,7 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
         if (has_invalid_rows(m_block)) zero_invalid_rows(Traits::q_tile(stage.index));
         if constexpr (Traits::kBias) {
             rt::mbarrier_wait(Traits::smem_addr(&barrier.bias_full), stage.index);  // one stage
-            start_at_bias<T, BlockM>(acc_s, Traits::bias_tile() + ds_row, barrier.bias_factor, a.inverse_scale);
+            start_at_bias<T, BlockM>(acc_s, Traits::bias_tile() + ds_row, barrier.bias_factor, params.inverse_scale);
             rt::mbarrier_arrive(Traits::smem_addr(&barrier.bias_empty));
             rt::keep_in_registers(acc_s);
         } else {
@@ -141,8 +142,8 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
         const int key = own_key - lane / 4 + lane;
         m_block_min = rt::warp_uniform(t.m_block_min), m_block_max = rt::warp_uniform(t.m_block_max),
         m_block_full_min = rt::warp_uniform(t.m_block_full_min), m_block_full_max = rt::warp_uniform(t.m_block_full_max);
-        m_block = m_block_min, steps_left = (m_block_max - m_block_min) * int(x.group);
-        next_dq_block = rt::warp_uniform(t.kv_head * int(x.group) * blocks_of_head + t.row0 / BlockM) + m_block;
+        m_block = m_block_min, steps_left = (m_block_max - m_block_min) * int(call.group);
+        next_dq_block = rt::warp_uniform(t.kv_head * int(call.group) * blocks_of_head + t.row0 / BlockM) + m_block;
         __syncwarp();
         if constexpr (!Traits::kBias) {
             if (lane < 16) shared.of_keys.row_range[key] = rows_seeing(t.rule, t.key0 + key, key < t.valid_keys, t.q_len);
@@ -152,16 +153,18 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& a) {
     };
     const auto store = [&](int operand, void* out, const RowStrides& strides, int64_t dim, float factor, const float (&acc)[HeadDim / 2]) {
         const KeyBlockInfo& t = shared.block[k_stage.index];
-        if (!Traits::kGeneral && t.index >= a.split.first_block) {
-            float* const partial = partial_of_split<HeadDim>(a, t.index - a.split.first_block) + operand * (128 * HeadDim) +
+        if (!Traits::kGeneral && t.index >= params.split.first_block) {
+            float* const partial = partial_of_split<HeadDim>(params, t.index - params.split.first_block) + operand * (128 * HeadDim) +
                                    (rt::opaque(threadIdx.x) - 128) * 4;
             FA_UNROLL_FOR (int i = 0; i < HeadDim / 8; i++) rt::store4(partial + i * 1024, acc + 4 * i);
         } else {
-            store_dkv<T, HeadDim>(a, t, rt::opaque(own_key), out, strides, 0, dim, factor, acc);
+            store_dkv<T, HeadDim>(params, t, rt::opaque(own_key), out, strides, 0, dim, factor, acc);
         }
     };
-    const auto store_dv = [&] { store(0, x.dv, x.dv_strides, x.dim_v, dv_factor<T>(), acc_dv); };
-    const auto store_dk = [&] { store(1, x.dk, x.dk_strides, x.dim_qk, dk_factor<T>(a, shared.block[k_stage.index].ds_unit), acc_dk); };
+    const auto store_dv = [&] { store(0, call.dv, call.dv_strides, call.dim_v, dv_factor<T>(), acc_dv); };
+    const auto store_dk = [&] {
+        store(1, call.dk, call.dk_strides, call.dim_qk, dk_factor<T>(params, shared.block[k_stage.index].ds_unit), acc_dk);
+    };
     // After the wait for dQ of the step before. The last one of a block of keys releases the stage of K and of the block's
     // description.
     const auto finish_dq = [&](int before) {

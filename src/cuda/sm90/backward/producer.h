@@ -18,18 +18,19 @@ FA_DEVICE void load_row_block(uint32_t to, const CUtensorMap* map, uint32_t barr
 }
 
 // Until CTAs of the part before have preprocessed the rows.
-FA_DEVICE void wait_for_preprocess(const Sm90BackwardParams& a, int index) {
-    const int part = a.preprocess.part_of(block_and_piece(a, index).number);
+FA_DEVICE void wait_for_preprocess(const Sm90BackwardParams& params, int index) {
+    const int part = params.preprocess.part_of(block_and_piece(params, index).number);
     if (part == 0) return;
-    while (rt::ld_acquire(a.preprocess.rows_ready + part) != uint32_t(a.preprocess.chunks_end(part) - part * a.preprocess.part_chunks)) {
+    while (rt::ld_acquire(params.preprocess.rows_ready + part) !=
+           uint32_t(params.preprocess.chunks_end(part) - part * params.preprocess.part_chunks)) {
     }
     rt::fence_proxy_async_global();
 }
 
 // When the rows have been preprocessed; the first block of rows tells the consumers.
 template <class T>
-FA_DEVICE void set_ds_unit(const Sm90BackwardParams& a, KeyBlockInfo& t) {
-    if constexpr (kIsF16<T>) t.ds_unit = acc_unit<T>(a, t.batch, t.kv_head);
+FA_DEVICE void set_ds_unit(const Sm90BackwardParams& params, KeyBlockInfo& t) {
+    if constexpr (kIsF16<T>) t.ds_unit = acc_unit<T>(params, t.batch, t.kv_head);
 }
 
 // Two PipelineStates for threads with few registers: of the ring of K, as a count in shared memory, one for each warp; and of the
@@ -50,7 +51,7 @@ struct StepCount {
 // A persistent CTA takes its next block of keys when the last rows of one are being loaded: blocks of different lengths then end
 // together, and K has two steps to arrive.
 template <class Traits, int rows>
-FA_DEVICE void backward_producer(const Sm90BackwardParams& a) {
+FA_DEVICE void backward_producer(const Sm90BackwardParams& params) {
     typename Traits::Shared& s = Traits::shared();
     typename Traits::Barriers& b = s.barrier;
     StepCount<Traits::kStages> stage;
@@ -62,43 +63,43 @@ FA_DEVICE void backward_producer(const Sm90BackwardParams& a) {
             rt::mbarrier_expect_tx(Traits::smem_addr(&barrier), Traits::kKvBytes);
             FA_UNROLL_FOR (int i = 0; i < Traits::kPanels; i++)
                 rt::tma_load(to + i * Traits::kBlockN * 128, map, Traits::smem_addr(&barrier), 64 * i, t.k_row, t.kv_head,
-                             a.x.sequences.packed_k() ? 0 : t.batch, rt::kEvictFirst);
+                             params.x.sequences.packed_k() ? 0 : t.batch, rt::kEvictFirst);
         };
-        load_kv(Traits::k_tile(k_stage.index()), &a.k, b.k_full[k_stage.index()]);
-        if constexpr (!Traits::kGeneral) wait_for_preprocess(a, t.index);
-        set_ds_unit<typename Traits::Type>(a, s.block[k_stage.index()]);
-        for (int g = 0; g < int(a.x.group); g++) {
-            const int head = t.kv_head * int(a.x.group) + g, row0 = head * int(a.x.padded_rows) + t.row0;
+        load_kv(Traits::k_tile(k_stage.index()), &params.k, b.k_full[k_stage.index()]);
+        if constexpr (!Traits::kGeneral) wait_for_preprocess(params, t.index);
+        set_ds_unit<typename Traits::Type>(params, s.block[k_stage.index()]);
+        for (int g = 0; g < int(params.x.group); g++) {
+            const int head = t.kv_head * int(params.x.group) + g, row0 = head * int(params.x.padded_rows) + t.row0;
             for (int m_block = t.m_block_min; m_block < t.m_block_max; m_block++) {
                 const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& empty, int more) {
                     rt::mbarrier_wait(Traits::smem_addr(&empty), stage.phase() ^ 1);
                     rt::mbarrier_expect_tx(Traits::smem_addr(&full), Traits::kQBytes + more);
                     load_row_block<Traits>(to, map, Traits::smem_addr(&full), 0, t.q_begin + m_block * rows, head,
-                                           a.x.sequences.q.packed() ? 0 : t.batch);
+                                           params.x.sequences.q.packed() ? 0 : t.batch);
                 };
-                load(Traits::q_tile(stage.index()), &a.q, b.q_full[stage.index()], b.q_empty[stage.index()], 0);
-                load(Traits::do_tile(stage.index()), &a.dout, b.do_full[stage.index()], b.do_empty[stage.index()], 2 * rows * 4);
-                rt::bulk_load(Traits::smem_addr(s.delta[stage.index()]), a.x.delta + row0 + m_block * rows, rows * 4,
+                load(Traits::q_tile(stage.index()), &params.q, b.q_full[stage.index()], b.q_empty[stage.index()], 0);
+                load(Traits::do_tile(stage.index()), &params.dout, b.do_full[stage.index()], b.do_empty[stage.index()], 2 * rows * 4);
+                rt::bulk_load(Traits::smem_addr(s.delta[stage.index()]), params.x.delta + row0 + m_block * rows, rows * 4,
                               Traits::smem_addr(&b.do_full[stage.index()]));
-                rt::bulk_load(Traits::smem_addr(s.lse_log2[stage.index()]), a.x.lse_log2 + row0 + m_block * rows, rows * 4,
+                rt::bulk_load(Traits::smem_addr(s.lse_log2[stage.index()]), params.x.lse_log2 + row0 + m_block * rows, rows * 4,
                               Traits::smem_addr(&b.do_full[stage.index()]));
                 stage.n++;
                 if (g > 0 || m_block > t.m_block_min) continue;
                 // V has one stage: that of the block before has been read when its last step has released dout.
                 rt::mbarrier_wait(Traits::smem_addr(&b.do_empty[stage.index()]), stage.phase() ^ 1);
-                load_kv(Traits::v_tile(), &a.v, b.v_full);
+                load_kv(Traits::v_tile(), &params.v, b.v_full);
             }
         }
         if (!Traits::kPersistent) return;
-        const int index = a.resident_blocks + atomicAdd(a.block_counter, 1);
+        const int index = params.resident_blocks + atomicAdd(params.block_counter, 1);
         k_stage.count() = k_stage.count() + 1;
         rt::mbarrier_wait(Traits::smem_addr(&b.k_empty[k_stage.index()]), k_stage.phase() ^ 1);
         KeyBlockInfo& next = s.block[k_stage.index()];
-        if (index >= a.blocks) {
+        if (index >= params.blocks) {
             next.index = -1;
             return rt::mbarrier_arrive(Traits::smem_addr(&b.k_full[k_stage.index()]));
         }
-        fill_key_block<Traits>(a, index, next);
+        fill_key_block<Traits>(params, index, next);
     }
 }
 
@@ -129,20 +130,20 @@ struct DqStaging {
 // its own does it: neither the polling, nor the wait until the sums have arrived, which must come before the semaphore is raised,
 // then keeps wgmma waiting.
 template <class Traits, int rows>
-FA_DEVICE void reduce_dq_in_order(const Sm90BackwardParams& a, const KeyBlockInfo& t, DqStaging<Traits> from) {
-    const int blocks_of_head = int(a.x.padded_rows / rows);
-    int dq_block = t.kv_head * int(a.x.group) * blocks_of_head + t.row0 / rows + t.m_block_min, m_block = t.m_block_min;
-    for (int left = (t.m_block_max - t.m_block_min) * int(a.x.group), phase = 0; left > 0; left--, phase ^= 1) {
-        const uint32_t own = dq_order_of<Traits, rows>(a.reverse_order, t, m_block);
+FA_DEVICE void reduce_dq_in_order(const Sm90BackwardParams& params, const KeyBlockInfo& t, DqStaging<Traits> from) {
+    const int blocks_of_head = int(params.x.padded_rows / rows);
+    int dq_block = t.kv_head * int(params.x.group) * blocks_of_head + t.row0 / rows + t.m_block_min, m_block = t.m_block_min;
+    for (int left = (t.m_block_max - t.m_block_min) * int(params.x.group), phase = 0; left > 0; left--, phase ^= 1) {
+        const uint32_t own = dq_order_of<Traits, rows>(params.reverse_order, t, m_block);
         const int64_t turn = int64_t(dq_block) * Traits::kDqSemaphores + from.part;
-        while (rt::ld_acquire(a.dq_semaphore + turn) != own) {
+        while (rt::ld_acquire(params.dq_semaphore + turn) != own) {
         }
         rt::mbarrier_wait(Traits::smem_addr(&from.full), phase);
-        rt::tma_reduce_add(a.x.dq_acc + turn * (from.kBytes / 4), from.buffer, from.kBytes);
+        rt::tma_reduce_add(params.x.dq_acc + turn * (from.kBytes / 4), from.buffer, from.kBytes);
         rt::bulk_wait_group_read();
         rt::mbarrier_arrive(Traits::smem_addr(&from.empty));
         rt::bulk_wait_group();
-        rt::red_release_add(a.dq_semaphore + turn, 1);
+        rt::red_release_add(params.dq_semaphore + turn, 1);
         m_block++, dq_block++;
         if (m_block == t.m_block_max) {
             m_block = t.m_block_min;

@@ -27,8 +27,8 @@ FA_DEVICE float f16_of(uint16_t x) {
 }
 // Of the sums of a kv head; bf16: 1.
 template <class T>
-FA_DEVICE float acc_unit(const Sm90BackwardParams& a, int batch, int kv_head) {
-    if constexpr (kIsF16<T>) return ds_unit(a.ds_range, batch * int(a.heads_k.by) + kv_head);
+FA_DEVICE float acc_unit(const Sm90BackwardParams& params, int batch, int kv_head) {
+    if constexpr (kIsF16<T>) return ds_unit(params.ds_range, batch * int(params.heads_k.by) + kv_head);
     else return 1.f;
 }
 // Halves of words: the lower or the upper one.
@@ -58,8 +58,8 @@ FA_DEVICE float dv_factor() {
 }
 // The sums have the sign of delta − dP.
 template <class T>
-FA_DEVICE float dk_factor(const Sm90BackwardParams& a, float unit) {
-    return kIsF16<T> ? -a.x.scale * inverse_of_power(unit) : -a.x.scale;
+FA_DEVICE float dk_factor(const Sm90BackwardParams& params, float unit) {
+    return kIsF16<T> ? -params.x.scale * inverse_of_power(unit) : -params.x.scale;
 }
 
 // The largest magnitude of f16s that are numbers: with 0x0400 added to it, what is none becomes negative.
@@ -72,31 +72,31 @@ struct F16Max {
 
 // The largest |v| of each kv head, in pieces; and no bound of dS yet. By prepare_sm90's predecessor, a CTA for each piece.
 template <class T>
-FA_KERNEL void FA_BOUNDS(256, 4) max_v_sm90(FA_PARAM Sm90BackwardParams a) {
-    const BackwardRowParams& x = a.x;
+FA_KERNEL void FA_BOUNDS(256, 4) max_v_sm90(FA_PARAM Sm90BackwardParams params) {
+    const BackwardRowParams& call = params.x;
     __shared__ float of_warp[8];
-    rt::fetch_parameters(a);
+    rt::fetch_parameters(params);
     rt::release_successor();
     rt::wait_for_predecessor();
     const int index = int(rt::block()) / DsRange::kPieces, piece = int(rt::block()) % DsRange::kPieces;
-    const int batch = index / int(x.kv_heads), head = index % int(x.kv_heads);
-    const Sequence seq = bounded_sequence(x.sequences, batch);
+    const int batch = index / int(call.kv_heads), head = index % int(call.kv_heads);
+    const Sequence seq = bounded_sequence(call.sequences, batch);
     const int rows = int(ceil_div(seq.k_len, int64_t(DsRange::kPieces))), end = min(int(seq.k_len), (piece + 1) * rows);
-    const int lanes = int(x.dim_v) / 8, rows_at_once = 256 / lanes, own = rt::thread() / lanes, column = rt::thread() % lanes * 8;
-    const T* const from =
-        static_cast<const T*>(a.ds_range.v) + a.ds_range.v_strides.index(x.sequences.packed_k() ? 0 : batch, seq.k_begin, head) + column;
+    const int lanes = int(call.dim_v) / 8, rows_at_once = 256 / lanes, own = rt::thread() / lanes, column = rt::thread() % lanes * 8;
+    const T* const from = static_cast<const T*>(params.ds_range.v) +
+                          params.ds_range.v_strides.index(call.sequences.packed_k() ? 0 : batch, seq.k_begin, head) + column;
     F16Max largest;
     FA_UNROLL_BY(4)
     for (int row = piece * rows + own; row < end && own < rows_at_once; row += rows_at_once)
-        largest.take(*reinterpret_cast<const uint4*>(from + row * a.ds_range.v_strides.row));
+        largest.take(*reinterpret_cast<const uint4*>(from + row * params.ds_range.v_strides.row));
     const float of_own = largest.of_warp();
     if (rt::thread() % 32 == 0) of_warp[rt::thread() / 32] = of_own;
     rt::barrier();
     if (rt::thread() > 0) return;
     float all = 0.f;
     for (int i = 0; i < 8; i++) all = fmaxf(all, of_warp[i]);
-    a.ds_range.max_v[int64_t(index) * DsRange::kPieces + piece] = all;
-    if (piece == 0) a.ds_range.bound[index] = 0;
+    params.ds_range.max_v[int64_t(index) * DsRange::kPieces + piece] = all;
+    if (piece == 0) params.ds_range.bound[index] = 0;
 }
 
 template <class T>
@@ -107,14 +107,14 @@ constexpr auto max_v_of() -> void (*)(Sm90BackwardParams) {
 
 // By one warp: rows of the head have this |delta| in each lane, and dout's magnitudes. A row whose delta is no number has gradients
 // that are none, whatever their unit.
-FA_DEVICE void raise_ds_bound(const Sm90BackwardParams& a, int batch, int head, float delta, const F16Max& dout) {
-    const int64_t index = int64_t(batch) * a.heads_k.by + head / int(a.x.group);
+FA_DEVICE void raise_ds_bound(const Sm90BackwardParams& params, int batch, int head, float delta, const F16Max& dout) {
+    const int64_t index = int64_t(batch) * params.heads_k.by + head / int(params.x.group);
     const uint32_t delta_bits = bits_of(fabsf(delta)), infinite = bits_of(kPosInf);
     const float of_rows = float_of(__reduce_max_sync(~0u, delta_bits < infinite ? delta_bits : 0u)), of_dout = dout.of_warp();
-    const float piece = a.ds_range.max_v[index * DsRange::kPieces + rt::read_laneid() % DsRange::kPieces];
+    const float piece = params.ds_range.max_v[index * DsRange::kPieces + rt::read_laneid() % DsRange::kPieces];
     const float of_v = float_of(__reduce_max_sync(~0u, bits_of(piece)));
-    const float bound = fminf(of_rows + float(int(a.x.dim_v)) * of_dout * of_v, 0x1.fffffep127f);
-    if (rt::read_laneid() == 0) atomicMax(a.ds_range.bound + index, bits_of(bound));
+    const float bound = fminf(of_rows + float(int(params.x.dim_v)) * of_dout * of_v, 0x1.fffffep127f);
+    if (rt::read_laneid() == 0) atomicMax(params.ds_range.bound + index, bits_of(bound));
 }
 
 }  // namespace gpu

@@ -8,33 +8,34 @@ namespace fa {
 namespace gpu {
 
 // The block or pair that the `index`-th unit of work is about, and, of a split one, which piece of its rows.
-FA_DEVICE Quotient block_and_piece(const Sm90BackwardParams& a, int index) {
-    if (index < a.split.first_block) return {index, 0};
-    const Quotient q = divide(index - a.split.first_block, a.split.pieces);
-    return {a.split.first_block + q.number, q.rest};
+FA_DEVICE Quotient block_and_piece(const Sm90BackwardParams& params, int index) {
+    if (index < params.split.first_block) return {index, 0};
+    const Quotient q = divide(index - params.split.first_block, params.split.pieces);
+    return {params.split.first_block + q.number, q.rest};
 }
 
 template <class Traits>
-FA_DEVICE void fill_key_block_info(const Sm90BackwardParams& a, int index, int part, int rank, KeyBlockInfo& t) {
-    const SequenceTable& sequences = a.x.sequences;
-    const int section = min(divide(index, a.section_blocks).number, a.sections - 1);
-    const Quotient within = divide(index - section * int(a.section_blocks.by), section + 1 == a.sections ? a.last_section : a.section);
-    const Quotient head = divide(section * int(a.section.by) + within.rest, a.heads_k);
-    const int block = a.reverse_order ? a.key_blocks - 1 - within.number : within.number;
+FA_DEVICE void fill_key_block_info(const Sm90BackwardParams& params, int index, int part, int rank, KeyBlockInfo& t) {
+    const SequenceTable& sequences = params.x.sequences;
+    const int section = min(divide(index, params.section_blocks).number, params.sections - 1);
+    const Quotient within =
+        divide(index - section * int(params.section_blocks.by), section + 1 == params.sections ? params.last_section : params.section);
+    const Quotient head = divide(section * int(params.section.by) + within.rest, params.heads_k);
+    const int block = params.reverse_order ? params.key_blocks - 1 - within.number : within.number;
     t.batch = head.number;
     t.ds_unit = 1.f;  // where no row sees the keys; else the producer sets it
     t.kv_head = head.rest;
     t.key0 = (Traits::kPair ? 2 * block + rank : block) * Traits::kBlockN;
     if constexpr (Traits::kGeneral) {
         const Sequence seq = bounded_sequence(sequences, t.batch);
-        t.rule = row_rule(mask_rule(a.bands, seq));
+        t.rule = row_rule(mask_rule(params.bands, seq));
         t.k_len = int(seq.k_len);
         t.q_len = int(seq.q_len);
         t.q_begin = int(seq.q_begin);
         t.k_row = int(seq.k_begin) + t.key0;
         t.row0 = int(padded_row0(sequences, seq, t.batch));
     } else {
-        t.rule = a.rule;
+        t.rule = params.rule;
         t.k_len = int(sequences.seqlen_k);
         t.q_len = int(sequences.q.seqlen);
         t.q_begin = 0;
@@ -50,10 +51,10 @@ FA_DEVICE void fill_key_block_info(const Sm90BackwardParams& a, int index, int p
                all = Traits::kGeneral ? rows_of(0, k_len) : make_int2(0, t.q_len);
     t.m_block_min = seen.x / Traits::kBlockM;
     t.m_block_max = seen.x < seen.y ? (seen.y + Traits::kBlockM - 1) / Traits::kBlockM : t.m_block_min;
-    if (!Traits::kGeneral && index >= a.split.first_block) {
+    if (!Traits::kGeneral && index >= params.split.first_block) {
         const int count = t.m_block_max - t.m_block_min, begin = t.m_block_min;
-        t.m_block_min = begin + count * part / int(a.split.pieces.by);
-        t.m_block_max = begin + count * (part + 1) / int(a.split.pieces.by);
+        t.m_block_min = begin + count * part / int(params.split.pieces.by);
+        t.m_block_max = begin + count * (part + 1) / int(params.split.pieces.by);
     }
     t.valid_row_min = all.x;
     const bool tma_zero_fills = all.y == t.q_len && !sequences.q.packed() && !sequences.q.seqused;
@@ -68,10 +69,10 @@ FA_DEVICE void fill_key_block_info(const Sm90BackwardParams& a, int index, int p
 }
 
 template <class Traits>
-FA_DEVICE void fill_key_block(const Sm90BackwardParams& a, int index, KeyBlockInfo& t) {
-    const Quotient work = Traits::kGeneral ? Quotient{index, 0} : block_and_piece(a, index);
+FA_DEVICE void fill_key_block(const Sm90BackwardParams& params, int index, KeyBlockInfo& t) {
+    const Quotient work = Traits::kGeneral ? Quotient{index, 0} : block_and_piece(params, index);
     t.index = index;
-    fill_key_block_info<Traits>(a, work.number, work.rest, 0, t);
+    fill_key_block_info<Traits>(params, work.number, work.rest, 0, t);
 }
 
 }  // namespace gpu

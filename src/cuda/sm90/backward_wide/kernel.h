@@ -16,16 +16,17 @@ namespace fa {
 namespace gpu {
 
 template <class T>
-FA_KERNEL void FA_BOUNDS(384, 1) backward_wide_sm90(FA_PARAM Sm90BackwardParams a) {
+FA_KERNEL void FA_BOUNDS(384, 1) backward_wide_sm90(FA_PARAM Sm90BackwardParams params) {
     using Traits = Sm90WideBackwardTraits<T>;
-    rt::fetch_parameters(a);
+    rt::fetch_parameters(params);
     const int rank = rt::warp_uniform(rt::cluster_rank());
     if (threadIdx.x == 0) {
         Traits::init_barriers();
-        fill_key_block_info<Traits>(a, int(blockIdx.x) / 2, 0, rank, Traits::shared().block);
+        fill_key_block_info<Traits>(params, int(blockIdx.x) / 2, 0, rank, Traits::shared().block);
     }
     if (threadIdx.x == 32)
-        rt::prefetch_tensormap(&a.q), rt::prefetch_tensormap(&a.k), rt::prefetch_tensormap(&a.v), rt::prefetch_tensormap(&a.dout);
+        rt::prefetch_tensormap(&params.q), rt::prefetch_tensormap(&params.k), rt::prefetch_tensormap(&params.v),
+            rt::prefetch_tensormap(&params.dout);
     rt::cluster_sync();
     rt::release_successor();
     rt::wait_for_predecessor();
@@ -34,17 +35,17 @@ FA_KERNEL void FA_BOUNDS(384, 1) backward_wide_sm90(FA_PARAM Sm90BackwardParams 
         rt::setmaxnreg_dec<24>();
         const int warp = rt::warp_uniform(int(threadIdx.x) / 32);
         if (warp == 1) find_row_ranges<Traits>();
-        else if (threadIdx.x == 0) wide_producer<Traits>(a, rank);
-        else if (a.dq_semaphore && warp >= 2 && threadIdx.x % 32 == 0) wide_reduce_dq_in_order<Traits>(a, rank, warp - 2);
+        else if (threadIdx.x == 0) wide_producer<Traits>(params, rank);
+        else if (params.dq_semaphore && warp >= 2 && threadIdx.x % 32 == 0) wide_reduce_dq_in_order<Traits>(params, rank, warp - 2);
         else return;
     } else {
         wait_for_kv<Traits>();
         if (warpgroup == 1) {
             rt::setmaxnreg_inc<248>();
-            dv_mainloop<Traits>(a, rank);
+            dv_mainloop<Traits>(params, rank);
         } else {
             rt::setmaxnreg_inc<232>();
-            dk_mainloop<Traits>(a, rank);
+            dk_mainloop<Traits>(params, rank);
         }
     }
     rt::cluster_sync();  // the other block may still write here

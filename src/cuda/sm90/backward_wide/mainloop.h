@@ -150,14 +150,14 @@ struct WideWarpgroup {
 
 // P, dv, and 64 dims of dq.
 template <class Traits>
-FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
+FA_DEVICE void dv_mainloop(const Sm90BackwardParams& params, int rank) {
     using Wgmma = WideWgmma<Traits::f16>;
     using T = typename Traits::Type;
-    WideWarpgroup<Traits> wg(a, rank, 0);
+    WideWarpgroup<Traits> wg(params, rank, 0);
     typename Traits::Shared& shared = Traits::shared();
     const int c = wg.lane % 4, m_block_full_min = rt::warp_uniform(wg.t.m_block_full_min),
               m_block_full_max = rt::warp_uniform(wg.t.m_block_full_max);
-    const float scale = a.x.scale * kLog2e;
+    const float scale = params.x.scale * kLog2e;
     const uint32_t staging = Traits::dq_staging(0) + wg.warp * Traits::kWarpBytes;
     float acc_s[32], acc_dq[32], acc_dv[Traits::kHeadDim / 2];
     uint32_t p[16];
@@ -210,7 +210,7 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
         rt::keep_in_registers(acc_dq);
         wg.release_to_pair(wg.barrier.ds_empty);
         rt::mbarrier_wait(Traits::smem_addr(&wg.barrier.p_empty), wg.single_stage.phase);
-        if (a.x.dq_acc) wg.reduce_dq(staging, acc_dq);
+        if (params.x.dq_acc) wg.reduce_dq(staging, acc_dq);
         rt::wgmma_wait<0>();
         rt::keep_in_registers(acc_s);
         wg.advance();
@@ -227,16 +227,16 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
         while (wg.steps_left > 1) step(True{});
         step(False{});
     }
-    store_dkv<T, Traits::kHeadDim>(a, wg.t, wg.own_key(), a.x.dv, a.x.dv_strides, 0, a.x.dim_v, dv_factor<T>(), acc_dv);
+    store_dkv<T, Traits::kHeadDim>(params, wg.t, wg.own_key(), params.x.dv, params.x.dv_strides, 0, params.x.dim_v, dv_factor<T>(), acc_dv);
     wg.wait_for_staging();
 }
 
 // dS, dk, and the 64 dims of dq beside those.
 template <class Traits>
-FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
+FA_DEVICE void dk_mainloop(const Sm90BackwardParams& params, int rank) {
     using Wgmma = WideWgmma<Traits::f16>;
     using T = typename Traits::Type;
-    WideWarpgroup<Traits> wg(a, rank, 1);
+    WideWarpgroup<Traits> wg(params, rank, 1);
     typename Traits::Shared& shared = Traits::shared();
     const int c = wg.lane % 4;
     const uint32_t p = Traits::p_tile() + wg.warp * Traits::kWarpBytes + wg.lane * 16,
@@ -304,7 +304,7 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
         rt::keep_in_registers(acc_dq);
         wg.release_to_pair(wg.barrier.ds_empty);
         wg.wait_for_staging();
-        if (a.x.dq_acc) wg.reduce_dq(staging, acc_dq);
+        if (params.x.dq_acc) wg.reduce_dq(staging, acc_dq);
         rt::wgmma_wait<0>();
         rt::keep_in_registers(acc_dp);
         wg.advance();
@@ -312,7 +312,8 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
 
     FA_UNROLL_FOR (int i = 0; i < Traits::kHeadDim / 2; i++) acc_dk[i] = 0.f;
     while (wg.steps_left > 0) step();
-    store_dkv<T, Traits::kHeadDim>(a, wg.t, wg.own_key(), a.x.dk, a.x.dk_strides, 0, a.x.dim_qk, dk_factor<T>(a, wg.t.ds_unit), acc_dk);
+    store_dkv<T, Traits::kHeadDim>(params, wg.t, wg.own_key(), params.x.dk, params.x.dk_strides, 0, params.x.dim_qk,
+                                   dk_factor<T>(params, wg.t.ds_unit), acc_dk);
     wg.wait_for_staging();
 }
 

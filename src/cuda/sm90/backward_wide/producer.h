@@ -19,33 +19,34 @@ FA_DEVICE void find_row_ranges() {
 
 // Each warpgroup's dq by a thread of its own: P waits for its place, and so must not wait for the other warpgroup's dq.
 template <class Traits>
-FA_DEVICE void wide_reduce_dq_in_order(const Sm90BackwardParams& a, int rank, int warpgroup) {
+FA_DEVICE void wide_reduce_dq_in_order(const Sm90BackwardParams& params, int rank, int warpgroup) {
     typename Traits::Barriers& b = Traits::shared().barrier;
     reduce_dq_in_order<Traits, Traits::kBlockM>(
-        a, Traits::shared().block, {Traits::dq_staging(warpgroup), b.dq_full[warpgroup], b.dq_empty[warpgroup], 2 * rank + warpgroup});
+        params, Traits::shared().block, {Traits::dq_staging(warpgroup), b.dq_full[warpgroup], b.dq_empty[warpgroup], 2 * rank + warpgroup});
 }
 
 template <class Traits>
-FA_DEVICE void wide_producer(const Sm90BackwardParams& a, int rank) {
+FA_DEVICE void wide_producer(const Sm90BackwardParams& params, int rank) {
     typename Traits::Shared& s = Traits::shared();
     typename Traits::Barriers& b = s.barrier;
     const KeyBlockInfo& t = s.block;
     if (t.m_block_min == t.m_block_max) return;
-    const int kv_batch = a.x.sequences.packed_k() ? 0 : t.batch, q_batch = a.x.sequences.q.packed() ? 0 : t.batch, group = int(a.x.group);
+    const int kv_batch = params.x.sequences.packed_k() ? 0 : t.batch, q_batch = params.x.sequences.q.packed() ? 0 : t.batch,
+              group = int(params.x.group);
     const auto load_panels = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, int first, int count, int row) {
         for (int i = 0; i < count; i++)
             rt::tma_load(to + i * Traits::kPanelBytes, map, Traits::smem_addr(&full), 64 * (first + i), row, t.kv_head, kv_batch,
                          rt::kEvictFirst);
     };
-    set_ds_unit<typename Traits::Type>(a, s.block);
+    set_ds_unit<typename Traits::Type>(params, s.block);
     rt::mbarrier_expect_tx(Traits::smem_addr(&b.k_full), Traits::kKvBytes + 2 * Traits::kPanelBytes);
-    load_panels(Traits::k_tile(), &a.k, b.k_full, 0, 4, t.k_row);
-    load_panels(Traits::peer_k_tile(), &a.k, b.k_full, 2 * rank, 2, t.k_row + Traits::peer_key0(t) - t.key0);
+    load_panels(Traits::k_tile(), &params.k, b.k_full, 0, 4, t.k_row);
+    load_panels(Traits::peer_k_tile(), &params.k, b.k_full, 2 * rank, 2, t.k_row + Traits::peer_key0(t) - t.key0);
     PipelineState<Traits::kStages> stage;
     PipelineState<1> do_stage;
     for (int g = 0; g < group; g++) {
         const int head = t.kv_head * group + g;
-        const int64_t row0 = head * a.x.padded_rows + t.row0;
+        const int64_t row0 = head * params.x.padded_rows + t.row0;
         for (int m_block = t.m_block_min; m_block < t.m_block_max; m_block++) {
             const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& empty, uint32_t phase, float* values,
                                   const float* from) {
@@ -55,13 +56,13 @@ FA_DEVICE void wide_producer(const Sm90BackwardParams& a, int rank) {
                 rt::bulk_load(Traits::smem_addr(values), from + row0 + m_block * Traits::kBlockM, Traits::kBlockM * 4,
                               Traits::smem_addr(&full));
             };
-            load(Traits::q_tile(stage.index), &a.q, b.q_full[stage.index], b.q_empty[stage.index], stage.phase, s.lse_log2[stage.index],
-                 a.x.lse_log2);
+            load(Traits::q_tile(stage.index), &params.q, b.q_full[stage.index], b.q_empty[stage.index], stage.phase,
+                 s.lse_log2[stage.index], params.x.lse_log2);
             if (g == 0 && m_block == t.m_block_min) {
                 rt::mbarrier_expect_tx(Traits::smem_addr(&b.v_full), Traits::kKvBytes);
-                load_panels(Traits::v_tile(), &a.v, b.v_full, 0, 4, t.k_row);
+                load_panels(Traits::v_tile(), &params.v, b.v_full, 0, 4, t.k_row);
             }
-            load(Traits::do_tile(), &a.dout, b.do_full, b.do_empty, do_stage.phase, s.delta, a.x.delta);
+            load(Traits::do_tile(), &params.dout, b.do_full, b.do_empty, do_stage.phase, s.delta, params.x.delta);
             stage.advance(), do_stage.advance();
         }
     }
