@@ -46,10 +46,10 @@ bool cluster_fits(const rt::Device& device, const Instance& one, int64_t tiles, 
 }
 
 rt::Status launch_cluster(void (*kernel)(MmaForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream stream,
-                          const MmaForwardParams& x, bool early) {
-    const ClusterLaunch launch(blocks, threads, shared, x.splits, stream, early);
+                          const MmaForwardParams& params, bool early) {
+    const ClusterLaunch launch(blocks, threads, shared, params.splits, stream, early);
     const rt::Status s = rt::prepare_kernel(reinterpret_cast<const void*>(kernel));
-    return s != rt::kSuccess || rt::prepares() ? s : cudaLaunchKernelEx(&launch.config, kernel, x);
+    return s != rt::kSuccess || rt::prepares() ? s : cudaLaunchKernelEx(&launch.config, kernel, params);
 }
 
 }  // namespace gpu

@@ -27,20 +27,20 @@ struct LatentRowParts {
 };
 
 template <class Traits>
-FA_DEVICE void merge_latent_row(const LatentCall& x, const LatentItem& t, int place, const LatentRowParts& from) {
+FA_DEVICE void merge_latent_row(const LatentCall& call, const LatentItem& t, int place, const LatentRowParts& from) {
     const int lane = rt::read_laneid(), row = t.row + place;
     const Merged merged = merge(from.state[0], from.state[1]);
-    const int64_t i = row / int(x.group), head = row % int(x.group);
-    const Sequence seq{0, x.sequences.q.seqlen, 0, 0, 0, 0};
-    const float factor = finalize_row(x, seq, t.batch, head, i, merged.state, lane == 0).factor * (Traits::kPUnscale * kHeadroomUnit);
-    const int64_t at = query_index(x.o_strides, seq, t.batch, i, head) + 4 * lane;
+    const int64_t i = row / int(call.group), head = row % int(call.group);
+    const Sequence seq{0, call.sequences.q.seqlen, 0, 0, 0, 0};
+    const float factor = finalize_row(call, seq, t.batch, head, i, merged.state, lane == 0).factor * (Traits::kPUnscale * kHeadroomUnit);
+    const int64_t at = query_index(call.o_strides, seq, t.batch, i, head) + 4 * lane;
     FA_UNROLL_FOR (int j = 0; j < 4; j++) {
         float sum[4];
         FA_UNROLL_FOR (int e = 0; e < 4; e++) {  // where a factor is 0, v may be anything
             sum[e] = merged.scale_a == 0.f ? 0.f : from.part[0][j][e] * merged.scale_a;
             sum[e] = merged.scale_b == 0.f ? sum[e] : fmaf(from.part[1][j][e], merged.scale_b, sum[e]);
         }
-        store_four(x.o, x.o_dtype, at + 128 * j, sum, factor);
+        store_four(call.o, call.o_dtype, at + 128 * j, sum, factor);
     }
 }
 
@@ -48,7 +48,7 @@ FA_DEVICE void merge_latent_row(const LatentCall& x, const LatentItem& t, int pl
 template <class Traits>
 FA_DEVICE void merge_latent_pair(LatentConsumer<Traits>& wg, int warpgroup, bool empty) {
     constexpr int kBarrier = 3, kWarps = 8;
-    const LatentCall& x = wg.a.x;
+    const LatentCall& call = wg.a.x;
     const LatentItem& t = wg.item;
     const int c = rt::read_laneid() % 4, place = wg.row_in_tile(), rows = t.row_end - t.row;
     rt::named_barrier_sync(kBarrier, 32 * kWarps);  // q and keys have been used
@@ -69,7 +69,7 @@ FA_DEVICE void merge_latent_pair(LatentConsumer<Traits>& wg, int warpgroup, bool
     while (row < rows) {
         const int after = row + 2 * kWarps;
         if (after < rows) next.read(wg.s.part, after);
-        merge_latent_row<Traits>(x, t, row, now);
+        merge_latent_row<Traits>(call, t, row, now);
         row = after, now = next;
     }
     rt::cluster_sync();  // the other may still read here

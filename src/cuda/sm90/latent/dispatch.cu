@@ -229,20 +229,20 @@ int pairs_at_once() {
     int device = kDevices;
     if (cudaGetDevice(&device) != cudaSuccess || device >= kDevices) return rt::clear_error(), 0;
     if (const int found = known[device].load(std::memory_order_relaxed)) return found - 1;
-    const LatentKernel& h = kKernels[0];
+    const LatentKernel& kernel = kKernels[0];
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim.x = 2;
     attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(2);
-    config.blockDim = dim3(unsigned(h.threads));
-    config.dynamicSmemBytes = size_t(h.shared_bytes);
+    config.blockDim = dim3(unsigned(kernel.threads));
+    config.dynamicSmemBytes = size_t(kernel.shared_bytes);
     config.attrs = &attribute;
     config.numAttrs = 1;
     int pairs = 0;
-    rt::Status s = rt::prepare_kernel(reinterpret_cast<const void*>(h.kernel()));
-    if (s == rt::kSuccess) s = cudaOccupancyMaxActiveClusters(&pairs, h.kernel(), &config);
+    rt::Status s = rt::prepare_kernel(reinterpret_cast<const void*>(kernel.kernel()));
+    if (s == rt::kSuccess) s = cudaOccupancyMaxActiveClusters(&pairs, kernel.kernel(), &config);
     if (s != rt::kSuccess) return rt::clear_error(), 0;
     known[device].store(pairs + 1, std::memory_order_relaxed);
     return pairs;
@@ -280,75 +280,77 @@ bool plan_latent(const rt::Device& device, const Problem& asked, FamilyPlan* pla
     plan->workspace = plan->split_memory.bytes() + slot_list_bytes(asked);
     LatentPlan& own = plan->params.emplace<LatentPlan>();
     own.kernel = kernel;
-    LatentParams& a = own.a;
-    set_rows(p, &a.x);
-    static_cast<SplitParams&>(a.x) = split;
-    a.x.scale = p.d.scale;
-    a.x.causal = p.causal();
-    a.x.pages = pages_of(p, nullptr);
-    a.tile_rows = kernel->rows, a.tiles = int(tiles);
-    a.splits = int(split.splits);
-    a.ctas_of_tile = pairs ? 2 : 1;
-    a.items = int(items);
-    a.rows.q_step[0] = p.d.q_stride[0] / 8, a.rows.q_step[1] = q_row_stride(p.d) / 8;
-    if (source != LatentSource::boxes) set_row_steps(p, source, &a.rows, nullptr);
+    LatentParams& params = own.a;
+    set_rows(p, &params.x);
+    static_cast<SplitParams&>(params.x) = split;
+    params.x.scale = p.d.scale;
+    params.x.causal = p.causal();
+    params.x.pages = pages_of(p, nullptr);
+    params.tile_rows = kernel->rows, params.tiles = int(tiles);
+    params.splits = int(split.splits);
+    params.ctas_of_tile = pairs ? 2 : 1;
+    params.items = int(items);
+    params.rows.q_step[0] = p.d.q_stride[0] / 8, params.rows.q_step[1] = q_row_stride(p.d) / 8;
+    if (source != LatentSource::boxes) set_row_steps(p, source, &params.rows, nullptr);
     if (source == LatentSource::bytes && p.has(FA_OPERAND_K_DESCALE) && p.d.k_descale_dtype != FA_E8M0)
         plan->product_dtype = FA_BF16;  // by permission
     if (p.slots()) {
         const RowTiles of_list = row_tiles(p, kernel->rows);
-        a.rows_of_list = int(of_list.period), a.tiles_of_list = int(of_list.of_period);
-        a.rows.page_size = divisor(p.d.page_size), a.rows.slots = int(p.d.num_pages * p.d.page_size);
+        params.rows_of_list = int(of_list.period), params.tiles_of_list = int(of_list.of_period);
+        params.rows.page_size = divisor(p.d.page_size), params.rows.slots = int(p.d.num_pages * p.d.page_size);
     }
     return true;
 }
 
 // Makes lists of slots, in memory.
 rt::Status list_slots(const Problem& p, const fa_forward_args_t& args, char* memory, rt::Stream stream, ListTable* to) {
-    LatentKeyLists x{};
-    x.from = list_table(p, args);
-    x.sequences = sequence_table(p, args);
-    x.pages = pages_of(p, args.page_table);
-    x.lists = int(lists_of_sequence(p));
-    x.keys = int(p.d.seqlen_k), x.most = int(min_of(p.d.list_max, p.d.seqlen_k));
-    x.rows = int(rows_of_k(p));
-    x.causal = p.causal();
-    const int64_t lists = p.d.batch * x.lists;
-    x.slots = reinterpret_cast<int32_t*>(memory), x.counts = x.slots + lists * x.most;
-    *to = ListTable{{x.slots}, {x.counts}, {int64_t(x.lists) * x.most, 0, x.most, 1}, {x.lists, 0, 1}, x.most};
-    return rt::launch_after(list_latent_slots, lists, kSlotThreads, uint64_t(ceil_div(p.d.seqlen_k, 32)) * 4, stream, x);
+    LatentKeyLists params{};
+    params.from = list_table(p, args);
+    params.sequences = sequence_table(p, args);
+    params.pages = pages_of(p, args.page_table);
+    params.lists = int(lists_of_sequence(p));
+    params.keys = int(p.d.seqlen_k), params.most = int(min_of(p.d.list_max, p.d.seqlen_k));
+    params.rows = int(rows_of_k(p));
+    params.causal = p.causal();
+    const int64_t lists = p.d.batch * params.lists;
+    params.slots = reinterpret_cast<int32_t*>(memory), params.counts = params.slots + lists * params.most;
+    *to = ListTable{
+        {params.slots}, {params.counts}, {int64_t(params.lists) * params.most, 0, params.most, 1}, {params.lists, 0, 1}, params.most};
+    return rt::launch_after(list_latent_slots, lists, kSlotThreads, uint64_t(ceil_div(p.d.seqlen_k, 32)) * 4, stream, params);
 }
 
 rt::Status launch_kernels(const FamilyPlan& plan, const ForwardCall& call) {
     const LatentPlan& own = plan.params.get<LatentPlan>();
-    const LatentKernel& h = *own.kernel;
+    const LatentKernel& kernel = *own.kernel;
     const Problem& asked = call.problem;
     const Problem p = as_slots(asked);
     const fa_attention_desc_t& d = p.d;
     const fa_forward_args_t& args = call.args;
     const rt::Stream stream = call.stream;
-    LatentParams a = own.a;
-    set_row_tensors(p, args, &a.x);
-    set_split_memory(plan.split_memory, call.memory, &a.x);
-    a.x.pages.table = operand(p, FA_OPERAND_PAGE_TABLE, args.page_table);
-    a.rows.q = static_cast<const char*>(args.q);
-    a.rows.k = static_cast<const char*>(args.k);
-    a.rows.tail = static_cast<const char*>(operand(p, FA_OPERAND_K_TAIL, args.k_tail));
-    a.rows.factor = static_cast<const char*>(operand(p, FA_OPERAND_K_DESCALE, static_cast<const void*>(args.k_descale)));
-    a.rows.list = list_table(p, args);
+    LatentParams params = own.a;
+    set_row_tensors(p, args, &params.x);
+    set_split_memory(plan.split_memory, call.memory, &params.x);
+    params.x.pages.table = operand(p, FA_OPERAND_PAGE_TABLE, args.page_table);
+    params.rows.q = static_cast<const char*>(args.q);
+    params.rows.k = static_cast<const char*>(args.k);
+    params.rows.tail = static_cast<const char*>(operand(p, FA_OPERAND_K_TAIL, args.k_tail));
+    params.rows.factor = static_cast<const char*>(operand(p, FA_OPERAND_K_DESCALE, static_cast<const void*>(args.k_descale)));
+    params.rows.list = list_table(p, args);
     if (names_keys(asked)) {
-        const rt::Status s = list_slots(asked, args, call.memory + plan.split_memory.bytes(), stream, &a.rows.list);
+        const rt::Status s = list_slots(asked, args, call.memory + plan.split_memory.bytes(), stream, &params.rows.list);
         if (s != rt::kSuccess) return s;
     }
     // Fetching 256 bytes for 128 costs 7 % where memory is the limit, and gains 2 % where tiles of a sequence share what comes.
-    const CUtensorMapL2promotion promotion = a.tiles == 1 ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+    const CUtensorMapL2promotion promotion = params.tiles == 1 ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     const int64_t q_stride[4] = {d.q_stride[0], q_row_stride(d), 0, 1};
-    if (!encode_tensor_map(&a.q, args.q, d.q_dtype, q_stride, d.dim_qk, rows_of(p), 1, d.batch, {64}) ||
-        (h.source == LatentSource::boxes && !encode_tensor_map(&a.k, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), 1,
-                                                               sequences_of_k(p), {64}, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE, promotion)))
+    if (!encode_tensor_map(&params.q, args.q, d.q_dtype, q_stride, d.dim_qk, rows_of(p), 1, d.batch, {64}) ||
+        (kernel.source == LatentSource::boxes && !encode_tensor_map(&params.k, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), 1,
+                                                                    sequences_of_k(p), {64}, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE, promotion)))
         return cudaErrorInvalidValue;
-    const rt::Status s = rt::launch_after(h.kernel(), plan.blocks, h.threads, uint64_t(h.shared_bytes), stream, a, a.ctas_of_tile);
+    const rt::Status s =
+        rt::launch_after(kernel.kernel(), plan.blocks, kernel.threads, uint64_t(kernel.shared_bytes), stream, params, params.ctas_of_tile);
     if (s != rt::kSuccess || plan.split.splits == 1) return s;
-    return rt::launch_after(merge_latent_splits, p.d.batch * rows_of(p), kMergeTeam * merge_teams(plan.split), 0, stream, a.x);
+    return rt::launch_after(merge_latent_splits, p.d.batch * rows_of(p), kMergeTeam * merge_teams(plan.split), 0, stream, params.x);
 }
 
 fa_status_t launch_latent(const FamilyPlan& plan, const ForwardCall& call, Message* m) {

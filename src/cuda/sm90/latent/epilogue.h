@@ -8,8 +8,8 @@ namespace gpu {
 
 template <class Traits>
 FA_DEVICE void latent_epilogue(LatentConsumer<Traits>& wg, int warpgroup) {
-    const LatentParams& a = wg.a;
-    const LatentCall& x = a.x;
+    const LatentParams& params = wg.a;
+    const LatentCall& call = params.x;
     const LatentItem& t = wg.item;
     const int c = rt::read_laneid() % 4, place = wg.row_in_tile(), split = t.split;
     const int64_t batch = t.batch;
@@ -18,22 +18,22 @@ FA_DEVICE void latent_epilogue(LatentConsumer<Traits>& wg, int warpgroup) {
         const int row = t.row + place + 8 * r;
         const bool there = row < t.row_end, first = warpgroup == 0 && c == 0;
         const RowState part{wg.row_ref[r], wg.s.exchange.row_sum[1][place + 8 * r] * (Traits::kPUnscale * kHeadroomUnit)};
-        const int64_t i = min(row, t.row_end - 1) / int(x.group), head = min(row, t.row_end - 1) % int(x.group);
-        const Sequence seq{0, x.sequences.q.seqlen, 0, 0, 0, 0};
+        const int64_t i = min(row, t.row_end - 1) / int(call.group), head = min(row, t.row_end - 1) % int(call.group);
+        const Sequence seq{0, call.sequences.q.seqlen, 0, 0, 0, 0};
         float factor = Traits::kPUnscale * kHeadroomUnit;
         float* wide = nullptr;
-        int64_t at = query_index(x.o_strides, seq, batch, i, head);
-        if (x.partial_o) {
-            const int64_t partial = (split * x.batch + batch) * x.rows + row;
-            if (first && there) x.state[partial] = part;
-            wide = x.partial_o, at = partial * Traits::kHeadDimV;
+        int64_t at = query_index(call.o_strides, seq, batch, i, head);
+        if (call.partial_o) {
+            const int64_t partial = (split * call.batch + batch) * call.rows + row;
+            if (first && there) call.state[partial] = part;
+            wide = call.partial_o, at = partial * Traits::kHeadDimV;
         } else {
-            factor *= finalize_row(x, seq, batch, head, i, part, first && there).factor;
-            if (x.o_dtype == FA_F32) wide = static_cast<float*>(x.o);
+            factor *= finalize_row(call, seq, batch, head, i, part, first && there).factor;
+            if (call.o_dtype == FA_F32) wide = static_cast<float*>(call.o);
         }
         const bool empty = part.l == 0.f;
         at += warpgroup * (Traits::kHeadDimV / 2);
-        store_o_row(wg, r, there, empty, factor, wide, x.o, at, Traits::kHeadDimV / 2);
+        store_o_row(wg, r, there, empty, factor, wide, call.o, at, Traits::kHeadDimV / 2);
     }
 }
 

@@ -16,26 +16,26 @@ namespace fa {
 namespace gpu {
 
 template <class T, int HeadDim, LatentSource kSource = LatentSource::boxes>
-FA_KERNEL void FA_BOUNDS((LatentTraits<T, HeadDim, kSource>::kThreads), 1) latent_sm90(FA_PARAM LatentParams a) {
+FA_KERNEL void FA_BOUNDS((LatentTraits<T, HeadDim, kSource>::kThreads), 1) latent_sm90(FA_PARAM LatentParams params) {
     using Traits = LatentTraits<T, HeadDim, kSource>;
-    rt::fetch_parameters(a);
+    rt::fetch_parameters(params);
     if (threadIdx.x == 0) Traits::init_barriers();
-    if (threadIdx.x == 32) rt::prefetch_tensormap(&a.q), rt::prefetch_tensormap(&a.k);
+    if (threadIdx.x == 32) rt::prefetch_tensormap(&params.q), rt::prefetch_tensormap(&params.k);
     __syncthreads();
     if (rt::warp_uniform(int(threadIdx.x) / 128) == 0) {
         rt::setmaxnreg_dec<Traits::kProducerRegisters>();
         const int warp = rt::warp_uniform(int(threadIdx.x) / 32);
         // They wait for the kernel before this one; what consumers read and write comes behind the first item.
         if constexpr (Traits::kByAddress) {
-            LatentRowProducer<Traits>(a, warp).run();
+            LatentRowProducer<Traits>(params, warp).run();
         } else {
             if (warp == 1) {
-                LatentSchedule<Traits> schedule(a);
+                LatentSchedule<Traits> schedule(params);
                 schedule.begin();
                 while (schedule.next()) {
                 }
             } else if (warp == 0) {
-                latent_producer<Traits>(a);
+                latent_producer<Traits>(params);
             }
         }
     } else {
@@ -49,11 +49,11 @@ FA_KERNEL void FA_BOUNDS((LatentTraits<T, HeadDim, kSource>::kThreads), 1) laten
             const int pairs = rt::warp_uniform(now.item.pairs);
             if (pairs == kNoItem) break;
             rt::mbarrier_wait(smem_addr(s.q_full), q_phase);
-            LatentConsumer<Traits> wg(a, now.item, phase);
+            LatentConsumer<Traits> wg(params, now.item, phase);
             if (pairs == 0) wg.release_q();
             else if (warpgroup == 0) wg.right_mainloop(pairs);
             else wg.left_mainloop(pairs);
-            if (a.ctas_of_tile > 1) return merge_latent_pair(wg, warpgroup, pairs == 0);
+            if (params.ctas_of_tile > 1) return merge_latent_pair(wg, warpgroup, pairs == 0);
             if (pairs > 0) latent_epilogue(wg, warpgroup);
             __syncwarp();  // all lanes have read the item, and its row sums
             if (wg.lane == 0) rt::mbarrier_arrive(smem_addr(now.consumed));

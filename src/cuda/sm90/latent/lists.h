@@ -21,18 +21,19 @@ struct LatentKeyLists {
     int32_t *slots, *counts;
 };
 
-FA_KERNEL void FA_BOUNDS(kSlotThreads, 1) list_latent_slots(FA_PARAM LatentKeyLists x) {
+FA_KERNEL void FA_BOUNDS(kSlotThreads, 1) list_latent_slots(FA_PARAM LatentKeyLists params) {
     rt::release_successor();
-    rt::fetch_parameters(x);
+    rt::fetch_parameters(params);
     uint32_t* const bits = reinterpret_cast<uint32_t*>(rt::shared_memory());
     __shared__ int of_warp[kSlotThreads / 32];
-    const int batch = int(blockIdx.x) / x.lists, list = int(blockIdx.x) % x.lists, thread = int(threadIdx.x), words = (x.keys + 31) / 32;
+    const int batch = int(blockIdx.x) / params.lists, list = int(blockIdx.x) % params.lists, thread = int(threadIdx.x),
+              words = (params.keys + 31) / 32;
     const int own = (words + kSlotThreads - 1) / kSlotThreads, first = min(own * thread, words), last = min(first + own, words);
     for (int i = thread; i < words; i += kSlotThreads) bits[i] = 0;
     rt::wait_for_predecessor();
-    const Sequence seq = bounded_sequence(x.sequences, batch);
-    const int end = int(x.causal ? min_of(seq.k_len, seq.off + list + 1) : seq.k_len);
-    const ListSource from = list_source(x.from, batch, 0, list, 0);
+    const Sequence seq = bounded_sequence(params.sequences, batch);
+    const int end = int(params.causal ? min_of(seq.k_len, seq.off + list + 1) : seq.k_len);
+    const ListSource from = list_source(params.from, batch, 0, list, 0);
     const int entries = int(from.length());
     __syncthreads();
     for (int e = thread; e < entries; e += kSlotThreads) {
@@ -55,12 +56,12 @@ FA_KERNEL void FA_BOUNDS(kSlotThreads, 1) list_latent_slots(FA_PARAM LatentKeyLi
         if (i == thread / 32) before += sum;
         sum += of_warp[i];
     }
-    int32_t* to = x.slots + int64_t(blockIdx.x) * x.most;
-    if (thread == 0) x.counts[blockIdx.x] = min(sum, x.most);
+    int32_t* to = params.slots + int64_t(blockIdx.x) * params.most;
+    if (thread == 0) params.counts[blockIdx.x] = min(sum, params.most);
     for (int i = first; i < last; i++)
-        for (uint32_t word = bits[i]; word != 0 && before < x.most; word &= word - 1, before++) {
-            const KeyLocation at = locate_key(x.pages, seq, 32 * i + __ffs(int(word)) - 1);
-            to[before] = at.valid ? int32_t(at.outer * x.rows + at.row) : -1;
+        for (uint32_t word = bits[i]; word != 0 && before < params.most; word &= word - 1, before++) {
+            const KeyLocation at = locate_key(params.pages, seq, 32 * i + __ffs(int(word)) - 1);
+            to[before] = at.valid ? int32_t(at.outer * params.rows + at.row) : -1;
         }
 }
 

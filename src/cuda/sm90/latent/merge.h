@@ -9,8 +9,8 @@ namespace gpu {
 
 constexpr int kMergeTeam = 512 / 4, kMaxMergeTeams = 8, kMergeAtOnce = 4;
 // One where a size of splits promises bits that do not depend on how many there may be.
-inline int merge_teams(const SplitParams& x) {
-    return x.split_size > 0 ? 1 : int(min_of(ceil_div(x.splits, kMergeAtOnce), kMaxMergeTeams));
+inline int merge_teams(const SplitParams& split) {
+    return split.split_size > 0 ? 1 : int(min_of(ceil_div(split.splits, kMergeAtOnce), kMaxMergeTeams));
 }
 
 // A row's state and four columns of its sum.
@@ -33,16 +33,16 @@ struct MergedColumns {
     }
 };
 
-FA_KERNEL void FA_BOUNDS((kMergeTeam * kMaxMergeTeams), 1) merge_latent_splits(FA_PARAM LatentCall x) {
+FA_KERNEL void FA_BOUNDS((kMergeTeam * kMaxMergeTeams), 1) merge_latent_splits(FA_PARAM LatentCall call) {
     rt::release_successor();
-    rt::fetch_parameters(x);
-    const int row = int(blockIdx.x) % int(x.rows), batch = int(blockIdx.x) / int(x.rows), group = int(x.group);
+    rt::fetch_parameters(call);
+    const int row = int(blockIdx.x) % int(call.rows), batch = int(blockIdx.x) / int(call.rows), group = int(call.group);
     const int team = int(threadIdx.x) / kMergeTeam, teams = int(blockDim.x) / kMergeTeam, thread = int(threadIdx.x) % kMergeTeam;
-    const int keys = int(bounded_sequence(x.sequences, batch).k_len), size = split_size_of(x, keys),
+    const int keys = int(bounded_sequence(call.sequences, batch).k_len), size = split_size_of(call, keys),
               splits = max((keys + size - 1) / size, 1);
-    const int64_t all = x.batch * x.rows;
-    const RowState* states = x.state + team * all + blockIdx.x;
-    const float* parts = x.partial_o + (team * all + blockIdx.x) * 512 + 4 * thread;
+    const int64_t all = call.batch * call.rows;
+    const RowState* states = call.state + team * all + blockIdx.x;
+    const float* parts = call.partial_o + (team * all + blockIdx.x) * 512 + 4 * thread;
     rt::wait_for_predecessor();
     MergedColumns merged{empty_row(), {}};
     FA_UNROLL_BY(1)
@@ -69,10 +69,10 @@ FA_KERNEL void FA_BOUNDS((kMergeTeam * kMaxMergeTeams), 1) merge_latent_splits(F
             merged.add(state, part);
         }
     }
-    const Sequence seq{0, x.sequences.q.seqlen, 0, 0, 0, 0};
+    const Sequence seq{0, call.sequences.q.seqlen, 0, 0, 0, 0};
     const int64_t i = row / group, head = row % group;
-    const float factor = finalize_row(x, seq, batch, head, i, merged.state, thread == 0).factor;
-    store_four(x.o, x.o_dtype, query_index(x.o_strides, seq, batch, i, head) + 4 * thread, merged.sum, factor);
+    const float factor = finalize_row(call, seq, batch, head, i, merged.state, thread == 0).factor;
+    store_four(call.o, call.o_dtype, query_index(call.o_strides, seq, batch, i, head) + 4 * thread, merged.sum, factor);
 }
 
 }  // namespace gpu

@@ -50,26 +50,26 @@ class LatentBlocks {
 
 // One thread's, once there is room.
 template <class Traits>
-FA_DEVICE void load_latent_q(const LatentParams& a, const LatentPlace& t) {
+FA_DEVICE void load_latent_q(const LatentParams& params, const LatentPlace& t) {
     const uint32_t full = smem_addr(Traits::shared().q_full);
-    const int row = a.rows_of(t.tile).x;
+    const int row = params.rows_of(t.tile).x;
     rt::mbarrier_expect_tx(full, Traits::kPanels * Traits::kPanelBytes);
     for (int i = 0; i < Traits::kPanels; i++)
-        rt::tma_load(Traits::q_tile() + i * Traits::kPanelBytes, &a.q, full, 64 * i, row, 0, t.batch, rt::kEvictFirst);
+        rt::tma_load(Traits::q_tile() + i * Traits::kPanelBytes, &params.q, full, 64 * i, row, 0, t.batch, rt::kEvictFirst);
 }
 
 template <class Traits>
-FA_DEVICE void latent_producer(const LatentParams& a) {
+FA_DEVICE void latent_producer(const LatentParams& params) {
     typename Traits::Shared& s = Traits::shared();
     const bool loads = rt::read_laneid() == 0;
     uint32_t phase = 0, q_phase = 0;
     const auto load_q = [&](const LatentPlace& t) {
         rt::mbarrier_wait(smem_addr(s.q_empty), q_phase ^ 1);
         q_phase ^= 1;
-        if (loads) load_latent_q<Traits>(a, t);
+        if (loads) load_latent_q<Traits>(params, t);
     };
     rt::wait_for_predecessor();
-    load_q(a.place_of(int(blockIdx.x)));  // while the scheduler reads lengths
+    load_q(params.place_of(int(blockIdx.x)));  // while the scheduler reads lengths
     bool loaded = true;
     FA_UNROLL_BY(1)
     for (PipelineState<2> slot;; slot.advance()) {
@@ -79,7 +79,7 @@ FA_DEVICE void latent_producer(const LatentParams& a) {
         if (pairs == kNoItem) return;
         __syncwarp();
         if (loads) rt::mbarrier_arrive(smem_addr(s.item[slot.index].consumed));
-        LatentBlocks blocks(a.x.pages, t);
+        LatentBlocks blocks(params.x.pages, t);
         LatentBlocks::Block next[2];
         FA_UNROLL_FOR (int w = 0; w < 2; w++) next[w] = blocks.ask();
         FA_UNROLL_BY(1)
@@ -92,7 +92,7 @@ FA_DEVICE void latent_producer(const LatentParams& a) {
                 const auto load = [&](int panel) {
                     const uint32_t barrier = smem_addr(s.k_full[w][panel]);
                     rt::mbarrier_expect_tx(barrier, Traits::kPanelBytes);
-                    rt::tma_load(Traits::k_tile(w) + panel * Traits::kPanelBytes, &a.k, barrier, 64 * panel, block[w].row, 0,
+                    rt::tma_load(Traits::k_tile(w) + panel * Traits::kPanelBytes, &params.k, barrier, 64 * panel, block[w].row, 0,
                                  block[w].outer, rt::kEvictFirst);
                 };
                 rt::mbarrier_wait(smem_addr(s.k_empty[w][w]), phase ^ 1);

@@ -9,26 +9,26 @@ namespace fa {
 namespace gpu {
 
 // known: may memory be read yet?
-FA_DEVICE LatentItem find_latent_item(const LatentParams& a, const SequenceTable& sequences, int index, bool known) {
-    const LatentCall& x = a.x;
+FA_DEVICE LatentItem find_latent_item(const LatentParams& params, const SequenceTable& sequences, int index, bool known) {
+    const LatentCall& call = params.x;
     LatentItem t;
-    static_cast<LatentPlace&>(t) = a.place_of(index);
-    const int2 rows = a.rows_of(t.tile);
+    static_cast<LatentPlace&>(t) = params.place_of(index);
+    const int2 rows = params.rows_of(t.tile);
     t.row = rows.x, t.row_end = rows.y;
     const Sequence seq = bounded_sequence(sequences, t.batch);
-    const int keys = int(seq.k_len), size = split_size_of(x, keys);
+    const int keys = int(seq.k_len), size = split_size_of(call, keys);
     t.begin = t.split * size;
     t.end = min(t.begin + size, keys);
-    if (a.tiles_of_list > 0 && a.rows.list.counts[0] && known)
-        t.end = min(t.end, int(list_source(a.rows.list, t.batch, 0, t.tile / a.tiles_of_list, 0).length()));
+    if (params.tiles_of_list > 0 && params.rows.list.counts[0] && known)
+        t.end = min(t.end, int(list_source(params.rows.list, t.batch, 0, t.tile / params.tiles_of_list, 0).length()));
     t.off = int(clamp(seq.off, -(int64_t(1) << 30), int64_t(1) << 30));
-    const int group = int(x.group), last_row = (t.row_end - 1) / group;
+    const int group = int(call.group), last_row = (t.row_end - 1) / group;
     t.diagonal = t.off + t.row / group;
     // Pairs of blocks that no row of the tile sees are left out; a split without any other has one pair, all of it masked.
-    const int seen_end = x.causal ? min(t.end, t.off + last_row + 1) : t.end;
+    const int seen_end = call.causal ? min(t.end, t.off + last_row + 1) : t.end;
     t.pairs = max((seen_end - t.begin + kPairKeys - 1) / kPairKeys, 1);
     if (t.split > 0 && t.begin >= keys) t.pairs = 0;
-    if (a.ctas_of_tile > 1) {
+    if (params.ctas_of_tile > 1) {
         const int most = (t.pairs + 1) / 2, first = min(t.rank * most, t.pairs);
         t.begin += first * kPairKeys;
         t.pairs = min(most, t.pairs - first);

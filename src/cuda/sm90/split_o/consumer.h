@@ -20,9 +20,9 @@ FA_DEVICE void for_constants(const F& f) {
 
 // A split's keys, as split_keys has them, in 32 bits, which the dispatch has checked to be enough: a division of 64 takes several times as
 // long, and a tile's loads wait for it.
-FA_DEVICE int split_size_of(const SplitParams& x, int keys) {
-    if (x.split_size > 0) return int(min_of(x.split_size, int64_t(1) << 30));
-    const int splits = int(x.num_splits);
+FA_DEVICE int split_size_of(const SplitParams& split, int keys) {
+    if (split.split_size > 0) return int(min_of(split.split_size, int64_t(1) << 30));
+    const int splits = int(split.num_splits);
     if (splits <= 1) return max(keys, 1);
     return max((keys / splits + (keys % splits != 0) + int(kSplitQuantum) - 1) / int(kSplitQuantum) * int(kSplitQuantum), 1);
 }

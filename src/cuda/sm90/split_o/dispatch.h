@@ -28,12 +28,12 @@ inline int64_t num_splits_heuristic(const rt::Device& device, const Problem& p, 
     return best;
 }
 inline SplitParams splits_of(const rt::Device& device, const Problem& p, int64_t tiles, const SplitCosts& costs) {
-    SplitParams x{};
-    x.rows = p.d.seqlen_q * p.group;
-    x.split_size = p.d.split_size;
-    x.num_splits = p.d.num_splits > 0 || x.split_size > 0 ? p.d.num_splits : num_splits_heuristic(device, p, tiles, costs);
-    x.splits = max_splits(p.d.seqlen_k, x.num_splits, x.split_size);
-    return x;
+    SplitParams split{};
+    split.rows = p.d.seqlen_q * p.group;
+    split.split_size = p.d.split_size;
+    split.num_splits = p.d.num_splits > 0 || split.split_size > 0 ? p.d.num_splits : num_splits_heuristic(device, p, tiles, costs);
+    split.splits = max_splits(p.d.seqlen_k, split.num_splits, split.split_size);
+    return split;
 }
 
 // May a block of 64 keys be taken to lie in one page?

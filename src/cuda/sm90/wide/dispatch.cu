@@ -82,36 +82,36 @@ bool plan_wide(const rt::Device& device, const Problem& p, FamilyPlan* plan, Ref
     plan->workspace = plan->split_memory.bytes();
     WidePlan& own = plan->params.emplace<WidePlan>();
     own.kernel = &kernel;
-    WideParams& a = own.a;
-    set_rows(p, &a.x);
-    static_cast<SplitParams&>(a.x) = plan->split;
-    a.x.scale = p.d.scale;
-    a.x.window = window_of(p);
-    a.x.pages = pages_of(p, nullptr);
-    a.tiles = int(tiles);
-    a.splits = int(plan->split.splits);
-    a.head_group = int(head_group(p));
+    WideParams& params = own.a;
+    set_rows(p, &params.x);
+    static_cast<SplitParams&>(params.x) = plan->split;
+    params.x.scale = p.d.scale;
+    params.x.window = window_of(p);
+    params.x.pages = pages_of(p, nullptr);
+    params.tiles = int(tiles);
+    params.splits = int(plan->split.splits);
+    params.head_group = int(head_group(p));
     return true;
 }
 
 rt::Status launch_kernel(const FamilyPlan& plan, const ForwardCall& call) {
     const WidePlan& own = plan.params.get<WidePlan>();
-    const WideKernel& h = *own.kernel;
+    const WideKernel& kernel = *own.kernel;
     const Problem& p = call.problem;
     const fa_attention_desc_t& d = p.d;
     const fa_forward_args_t& args = call.args;
-    WideParams a = own.a;
-    set_row_tensors(p, args, &a.x);
-    set_split_memory(plan.split_memory, call.memory, &a.x);
-    a.x.pages.table = operand(p, FA_OPERAND_PAGE_TABLE, args.page_table);
+    WideParams params = own.a;
+    set_row_tensors(p, args, &params.x);
+    set_split_memory(plan.split_memory, call.memory, &params.x);
+    params.x.pages.table = operand(p, FA_OPERAND_PAGE_TABLE, args.page_table);
     // Of q, heads before rows: a box has a head group's heads of some rows.
     const int64_t q_stride[4] = {d.q_stride[0], d.q_stride[2], d.q_stride[1], 1};
-    if (!encode_tensor_map(&a.q, args.q, d.q_dtype, q_stride, d.dim_qk, d.heads_q, rows_of_q(p), sequences_of_q(p),
-                           {a.head_group, 64 / a.head_group}) ||
-        !encode_tensor_map(&a.k, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), {64}) ||
-        !encode_tensor_map(&a.v, args.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), {64}))
+    if (!encode_tensor_map(&params.q, args.q, d.q_dtype, q_stride, d.dim_qk, d.heads_q, rows_of_q(p), sequences_of_q(p),
+                           {params.head_group, 64 / params.head_group}) ||
+        !encode_tensor_map(&params.k, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), {64}) ||
+        !encode_tensor_map(&params.v, args.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), {64}))
         return cudaErrorInvalidValue;
-    return rt::launch_after(h.kernel, plan.blocks, kThreads, uint64_t(kSharedBytes), call.stream, a, h.pair ? 2 : 1);
+    return rt::launch_after(kernel.kernel, plan.blocks, kThreads, uint64_t(kSharedBytes), call.stream, params, kernel.pair ? 2 : 1);
 }
 
 fa_status_t launch_wide(const FamilyPlan& plan, const ForwardCall& call, Message* m) {

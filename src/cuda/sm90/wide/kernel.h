@@ -13,18 +13,18 @@ namespace gpu {
 
 // What the CTA is to do. False: nothing, the sequence has fewer rows or splits; then so it is for the other of a pair.
 template <class Traits>
-FA_DEVICE bool begin_wide_tile(const WideParams& a) {
+FA_DEVICE bool begin_wide_tile(const WideParams& params) {
     constexpr int block = Traits::kBlock;
-    const WideCall& x = a.x;
-    const WideTile tile = wide_tile<Traits>(a);
-    const Sequence seq = bounded_sequence(x.sequences, tile.batch);
-    const int rows = block / a.head_group, first_of_pair = tile.row0 - (Traits::kPair ? rt::cluster_rank() * rows : 0);
+    const WideCall& call = params.x;
+    const WideTile tile = wide_tile<Traits>(params);
+    const Sequence seq = bounded_sequence(call.sequences, tile.batch);
+    const int rows = block / params.head_group, first_of_pair = tile.row0 - (Traits::kPair ? rt::cluster_rank() * rows : 0);
     const int q_len = int(seq.q_len), k_len = int(seq.k_len), off = int(clamp(seq.off, -(1 << 30), 1 << 30));
-    const int size = split_size_of(x, k_len), begin = tile.split * size;
+    const int size = split_size_of(call, k_len), begin = tile.split * size;
     if ((tile.split > 0 && begin >= k_len) || first_of_pair >= q_len) return false;
     if (threadIdx.x == 0) {
         const int end = min(begin + size, k_len);
-        const auto seen = [&](int row) { return key_range_of<MaskKind::band>(x.window, max(min(row, q_len - 1), 0), off, k_len); };
+        const auto seen = [&](int row) { return key_range_of<MaskKind::band>(call.window, max(min(row, q_len - 1), 0), off, k_len); };
         // Blocks that no row of the pair's tiles sees are left out; where all are, there is one, all of it masked.
         const int blocks = max((end - begin + block - 1) / block, 1);
         const int left = max(seen(first_of_pair).begin - begin, 0) / block,
@@ -32,7 +32,7 @@ FA_DEVICE bool begin_wide_tile(const WideParams& a) {
         const int first = min(left, blocks - 1), last = max(min(right, blocks), first + 1);
         typename Traits::Shared& s = Traits::shared();
         s.tile = tile;
-        s.source = make_int4(int(seq.k_begin), x.sequences.packed_k() ? 0 : int(seq.kv_index), tile.head0 / int(x.group), k_len);
+        s.source = make_int4(int(seq.k_begin), call.sequences.packed_k() ? 0 : int(seq.kv_index), tile.head0 / int(call.group), k_len);
         s.range = make_int4(begin, end, last - first, begin + (last - 1) * block);
         s.all_see = make_int2(seen(tile.row0 + rows - 1).begin, seen(tile.row0).end);
         s.q_begin = int(seq.q_begin), s.q_len = q_len, s.off = off;
@@ -41,25 +41,25 @@ FA_DEVICE bool begin_wide_tile(const WideParams& a) {
 }
 
 template <class T, bool pair>
-FA_KERNEL void FA_BOUNDS((WideTraits<T, pair>::kThreads), 1) wide_sm90(FA_PARAM WideParams a) {
+FA_KERNEL void FA_BOUNDS((WideTraits<T, pair>::kThreads), 1) wide_sm90(FA_PARAM WideParams params) {
     using Traits = WideTraits<T, pair>;
-    rt::fetch_parameters(a);
+    rt::fetch_parameters(params);
     if (threadIdx.x == 0) Traits::init_barriers();
-    if (threadIdx.x == 32) rt::prefetch_tensormap(&a.q), rt::prefetch_tensormap(&a.k), rt::prefetch_tensormap(&a.v);
+    if (threadIdx.x == 32) rt::prefetch_tensormap(&params.q), rt::prefetch_tensormap(&params.k), rt::prefetch_tensormap(&params.v);
     rt::wait_for_predecessor();
     rt::release_successor();  // not before: merge_splits reads lengths before it waits
-    if (!begin_wide_tile<Traits>(a)) return;
+    if (!begin_wide_tile<Traits>(params)) return;
     if (pair) rt::cluster_sync();
     else __syncthreads();
     const int warp = rt::warp_uniform(int(threadIdx.x) / 32);
     if (warp < 4) {
         rt::setmaxnreg_dec<Traits::kProducerRegisters>();
-        if (threadIdx.x == 0) wide_q_and_k_producer<Traits>(a);
-        else if (threadIdx.x == 32) wide_v_producer<Traits>(a);
+        if (threadIdx.x == 0) wide_q_and_k_producer<Traits>(params);
+        else if (threadIdx.x == 32) wide_v_producer<Traits>(params);
         else return;
     } else {
         rt::setmaxnreg_inc<Traits::kConsumerRegisters>();
-        WideConsumer<Traits> wg(a);
+        WideConsumer<Traits> wg(params);
         rt::mbarrier_wait(smem_addr(wg.s.q_full), 0);
         wg.mainloop();
         wide_epilogue(wg);

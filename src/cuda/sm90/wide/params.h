@@ -25,11 +25,12 @@ struct WideTile {
     int row0, head0, split, batch;  // the first query row of the 64, and its first head
 };
 template <class Traits>
-FA_DEVICE WideTile wide_tile(const WideParams& a) {
+FA_DEVICE WideTile wide_tile(const WideParams& params) {
     const int pair = Traits::kPair ? int(blockIdx.x) / 2 : int(blockIdx.x), rank = Traits::kPair ? rt::cluster_rank() : 0;
-    const int groups = int(a.x.heads_q) / a.head_group, outer = pair / a.tiles, tile = a.tiles - 1 - (pair - outer * a.tiles);
-    const int split = outer % a.splits, sequence = outer / a.splits, batch = sequence / groups;
-    return {(tile * Traits::kClusterSize + rank) * (64 / a.head_group), (sequence - batch * groups) * a.head_group, split, batch};
+    const int groups = int(params.x.heads_q) / params.head_group, outer = pair / params.tiles,
+              tile = params.tiles - 1 - (pair - outer * params.tiles);
+    const int split = outer % params.splits, sequence = outer / params.splits, batch = sequence / groups;
+    return {(tile * Traits::kClusterSize + rank) * (64 / params.head_group), (sequence - batch * groups) * params.head_group, split, batch};
 }
 
 template <class T, bool pair>

@@ -112,7 +112,7 @@ class TokenColumns {
     }
     // The item's rows, in a loop: what runs once costs the fetch of its instructions.
     FA_MEMBER void store(const LatentItem& item, int buffer) const {
-        const LatentCall& x = a.x;
+        const LatentCall& call = a.x;
         float next[kValues][kBlocks][2];
         FA_UNROLL_FOR (int v = 0; v < kValues; v++)
             FA_UNROLL_FOR (int i = 0; i < kBlocks; i++)
@@ -125,18 +125,18 @@ class TokenColumns {
                 FA_UNROLL_FOR (int i = 0; i < 4; i++) sum += s.row_sum[buffer][i][place];
                 const RowState state{s.row_ref[buffer][place], sum * kHeadroomUnit};
                 const bool first = group == 0 && warp == 0 && g() == 0;
-                const int64_t i = row / int(x.group), head = row % int(x.group), batch = item.batch;
-                const Sequence seq{0, x.sequences.q.seqlen, 0, 0, 0, 0};
+                const int64_t i = row / int(call.group), head = row % int(call.group), batch = item.batch;
+                const Sequence seq{0, call.sequences.q.seqlen, 0, 0, 0, 0};
                 float factor = 1.f;
                 float* wide = nullptr;
-                int64_t at = query_index(x.o_strides, seq, batch, i, head);
-                if (x.partial_o) {
-                    const int64_t partial = (item.split * x.batch + batch) * x.rows + row;
-                    if (first) x.state[partial] = state;
-                    wide = x.partial_o, at = partial * 512;
+                int64_t at = query_index(call.o_strides, seq, batch, i, head);
+                if (call.partial_o) {
+                    const int64_t partial = (item.split * call.batch + batch) * call.rows + row;
+                    if (first) call.state[partial] = state;
+                    wide = call.partial_o, at = partial * 512;
                 } else {
-                    factor = finalize_row(x, seq, batch, head, i, state, first).factor;
-                    if (x.o_dtype == FA_F32) wide = static_cast<float*>(x.o);
+                    factor = finalize_row(call, seq, batch, head, i, state, first).factor;
+                    if (call.o_dtype == FA_F32) wide = static_cast<float*>(call.o);
                 }
                 at += 64 * kBlocks * group + 16 * warp;
                 FA_UNROLL_FOR (int i = 0; i < kBlocks; i++) {
@@ -150,9 +150,9 @@ class TokenColumns {
                         FA_UNROLL_FOR (int h = 0; h < 2; h++) wide[to + (tail ? 8 : 1) * h] = fmaf(value[h], factor, 0.f);
                     } else if (tail) {
                         FA_UNROLL_FOR (int h = 0; h < 2; h++)
-                            static_cast<uint16_t*>(x.o)[to + 8 * h] = uint16_t(narrow(value[h], value[h], factor));
+                            static_cast<uint16_t*>(call.o)[to + 8 * h] = uint16_t(narrow(value[h], value[h], factor));
                     } else {
-                        *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(x.o) + to) = narrow(value[0], value[1], factor);
+                        *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(call.o) + to) = narrow(value[0], value[1], factor);
                     }
                 }
             }

@@ -16,23 +16,23 @@ namespace fa {
 namespace gpu {
 
 template <class Form, int Rows>
-FA_KERNEL void FA_BOUNDS((TokenTraits<Form, Rows>::kThreads), 1) latent_tokens_sm90(FA_PARAM LatentParams a) {
+FA_KERNEL void FA_BOUNDS((TokenTraits<Form, Rows>::kThreads), 1) latent_tokens_sm90(FA_PARAM LatentParams params) {
     using Traits = TokenTraits<Form, Rows>;
-    rt::fetch_parameters(a);
+    rt::fetch_parameters(params);
     if (threadIdx.x == 0) Traits::init_barriers();
     __syncthreads();
     const int warpgroup = rt::warp_uniform(int(threadIdx.x) / 128);
     if (warpgroup > Traits::kColumnGroups) {
         rt::setmaxnreg_dec<Traits::kProducerRegisters>();
-        return TokenProducer<Traits>(a, rt::warp_uniform(int(threadIdx.x) / 32 % 4)).run();
+        return TokenProducer<Traits>(params, rt::warp_uniform(int(threadIdx.x) / 32 % 4)).run();
     }
     if (warpgroup == 0) {
         rt::setmaxnreg_inc<Traits::kScoreRegisters>();
-        return TokenScores<Traits>(a).run();
+        return TokenScores<Traits>(params).run();
     }
     rt::setmaxnreg_inc<Traits::kColumnRegisters>();
-    if (warpgroup == 1) TokenColumns<Traits, 0>(a).run();
-    else TokenColumns<Traits, 1>(a).run();
+    if (warpgroup == 1) TokenColumns<Traits, 0>(params).run();
+    else TokenColumns<Traits, 1>(params).run();
 }
 
 }  // namespace gpu
