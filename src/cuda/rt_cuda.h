@@ -111,13 +111,13 @@ struct Device {
 };
 
 // Why devices cannot be counted.
-static inline fa_status_t no_device(Status s, Message* m) {
-    if (s == cudaErrorNoDevice) return fail(m, FA_NO_DEVICE, "the NVIDIA driver finds no device");
-    if (s != cudaErrorInsufficientDriver) return fail(m, FA_BACKEND_INCOMPATIBLE, "the NVIDIA driver does not start: %s", text(s));
+static inline fa_status_t no_device(Status s, Message* message) {
+    if (s == cudaErrorNoDevice) return fail(message, FA_NO_DEVICE, "the NVIDIA driver finds no device");
+    if (s != cudaErrorInsufficientDriver) return fail(message, FA_BACKEND_INCOMPATIBLE, "the NVIDIA driver does not start: %s", text(s));
     int driver = 0;
     if (cudaDriverGetVersion(&driver) != kSuccess || driver == 0)
-        return fail(m, FA_NO_DEVICE, "no NVIDIA driver is installed: libcuda.so.1 cannot be loaded");
-    return fail(m, FA_BACKEND_INCOMPATIBLE, "the NVIDIA driver serves CUDA up to %d.%d: expected %d.0 or later", driver / 1000,
+        return fail(message, FA_NO_DEVICE, "no NVIDIA driver is installed: libcuda.so.1 cannot be loaded");
+    return fail(message, FA_BACKEND_INCOMPATIBLE, "the NVIDIA driver serves CUDA up to %d.%d: expected %d.0 or later", driver / 1000,
                 driver % 1000 / 10, CUDART_VERSION / 1000);
 }
 

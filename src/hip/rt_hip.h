@@ -97,9 +97,9 @@ static inline gpu::MatrixUnit matrix_unit(const char* arch) {
 static inline int dies(const Device& d) { return d.dies; }
 
 // Why devices cannot be counted.
-static inline fa_status_t no_device(Status s, Message* m) {
-    if (!has_runtime()) return fail(m, FA_BACKEND_INCOMPATIBLE, "%s", runtime_fault());
-    return fail(m, FA_BACKEND_INCOMPATIBLE, "the AMD driver does not start: %s", text(s));
+static inline fa_status_t no_device(Status s, Message* message) {
+    if (!has_runtime()) return fail(message, FA_BACKEND_INCOMPATIBLE, "%s", runtime_fault());
+    return fail(message, FA_BACKEND_INCOMPATIBLE, "the AMD driver does not start: %s", text(s));
 }
 static inline Status device_count(int* n) {
     if (!has_runtime()) return hipErrorNoDevice;

@@ -14,8 +14,8 @@ namespace gpu {
 inline bool reads_f32_bias(const fa_attention_desc_t& d) { return d.bias_dtype != d.q_dtype; }
 
 // How the bias is read, without its pointers.
-inline Sm90Bias planned_bias(const Problem& p) {
-    const fa_attention_desc_t& d = p.d;
+inline Sm90Bias planned_bias(const Problem& problem) {
+    const fa_attention_desc_t& d = problem.d;
     Sm90Bias bias{};
     bias.sequences = int(d.bias_stride[0] ? min_of(d.bias_period[0], d.batch) : 1);
     bias.heads = int(d.bias_stride[1] ? min_of(d.bias_period[1], d.heads_q) : 1);
@@ -25,8 +25,8 @@ inline Sm90Bias planned_bias(const Problem& p) {
     return bias;
 }
 inline int32_t type_of_read_bias(const fa_attention_desc_t& d) { return reads_f32_bias(d) ? int32_t(FA_F32) : d.q_dtype; }
-inline bool tma_reads_bias(const Problem& p, const Sm90Bias& bias) {
-    const fa_attention_desc_t& d = p.d;
+inline bool tma_reads_bias(const Problem& problem, const Sm90Bias& bias) {
+    const fa_attention_desc_t& d = problem.d;
     const int64_t stride[] = {d.bias_stride[0], d.bias_stride[2], d.bias_stride[1], 1};
     const bool even =
         type_of_read_bias(d) != FA_F32 ||
@@ -35,10 +35,10 @@ inline bool tma_reads_bias(const Problem& p, const Sm90Bias& bias) {
            tma_compatible(stride, d.bias_dtype, d.seqlen_q, bias.heads, bias.sequences);
 }
 // How it is copied before, if it is. tile_rows: as many as a row that serves all is there for.
-inline CopyBiasParams copy_of_bias(const Problem& p, const Sm90Bias& bias, int tile_rows) {
-    const fa_attention_desc_t& d = p.d;
+inline CopyBiasParams copy_of_bias(const Problem& problem, const Sm90Bias& bias, int tile_rows) {
+    const fa_attention_desc_t& d = problem.d;
     CopyBiasParams params{};
-    if (tma_reads_bias(p, bias)) return params;
+    if (tma_reads_bias(problem, bias)) return params;
     for (int i = 0; i < 4; i++) params.stride[i] = d.bias_stride[i];
     params.dtype = d.bias_dtype;
     params.sequences = bias.sequences, params.heads = bias.heads;
@@ -50,21 +50,21 @@ inline CopyBiasParams copy_of_bias(const Problem& p, const Sm90Bias& bias, int t
     params.units = units < double(kMaxExtent) ? int64_t(units) : kMaxExtent;
     return params;
 }
-inline int64_t bytes_of(const CopyBiasParams& params, const Problem& p) {
-    return round_up(4 * params.units * type_bytes(type_of_read_bias(p.d)), 256);
+inline int64_t bytes_of(const CopyBiasParams& params, const Problem& problem) {
+    return round_up(4 * params.units * type_bytes(type_of_read_bias(problem.d)), 256);
 }
-inline bool bias_copy_fits(const Problem& p, int tile_rows) {
+inline bool bias_copy_fits(const Problem& problem, int tile_rows) {
     constexpr int64_t most = int64_t(1) << 30;
-    return bytes_of(copy_of_bias(p, planned_bias(p), tile_rows), p) <= most;
+    return bytes_of(copy_of_bias(problem, planned_bias(problem), tile_rows), problem) <= most;
 }
 
 // The bias, copied where it must be to `copy`, as the kernel reads it.
-inline rt::Status read_bias(CopyBiasParams params, const Problem& p, const fa_forward_args_t& args, int tile_rows, char* copy,
+inline rt::Status read_bias(CopyBiasParams params, const Problem& problem, const fa_forward_args_t& args, int tile_rows, char* copy,
                             rt::Stream stream, Sm90Bias* bias, CUtensorMap* map) {
-    const fa_attention_desc_t& d = p.d;
+    const fa_attention_desc_t& d = problem.d;
     const int64_t* const t = d.bias_stride;
     const int32_t dtype = type_of_read_bias(d);
-    bias->scale = operand(p, FA_OPERAND_BIAS_SCALE, args.bias_scale);
+    bias->scale = operand(problem, FA_OPERAND_BIAS_SCALE, args.bias_scale);
     const bool copied = params.units > 0;
     const int64_t rows = copied ? params.rows : d.seqlen_q, line = params.line;
     const int64_t stride[] = {copied ? line * rows * params.heads : t[0], copied ? line : t[2], copied ? line * rows : t[1], 1};

@@ -51,9 +51,9 @@ constexpr int kUnpromotedKeys = 1536;  // at most, wherever P is of 8 bits
 struct Window {
     int left, right, chunk;
 };
-inline Window window_of(const Problem& p) {
+inline Window window_of(const Problem& problem) {
     const auto narrow = [](int64_t n) { return int(min_of(n, INT32_MAX)); };
-    const MaskRule rule = mask_rule(p);
+    const MaskRule rule = mask_rule(problem);
     return {narrow(rule.left), narrow(rule.right), narrow(rule.chunk)};
 }
 
