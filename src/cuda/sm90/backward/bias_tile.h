@@ -8,21 +8,21 @@ namespace fa {
 namespace gpu {
 
 template <class Traits>
-FA_DEVICE void bias_tile_producer(const typename Traits::Params& params, const KeyBlockInfo& t) {
+FA_DEVICE void bias_tile_producer(const typename Traits::Params& params, const KeyBlockInfo& key_block) {
     if constexpr (Traits::kBias) {
-        typename Traits::Barriers& b = Traits::shared().barrier;
-        const uint32_t full = Traits::smem_addr(&b.bias_full), empty = Traits::smem_addr(&b.bias_empty);
-        const int sequence = t.batch % params.bias.sequences;
+        typename Traits::Barriers& barrier = Traits::shared().barrier;
+        const uint32_t full = Traits::smem_addr(&barrier.bias_full), empty = Traits::smem_addr(&barrier.bias_empty);
+        const int sequence = key_block.batch % params.bias.sequences;
         uint32_t phase = 1;
         for (int g = 0; g < int(params.x.group); g++) {
-            const int head = t.kv_head * int(params.x.group) + g, bias_head = head % params.bias.heads;
+            const int head = key_block.kv_head * int(params.x.group) + g, bias_head = head % params.bias.heads;
             const float factor = params.bias.scale ? params.bias.scale[head] : 1.f;
-            for (int m_block = t.m_block_min; m_block < t.m_block_max; m_block++, phase ^= 1) {
+            for (int m_block = key_block.m_block_min; m_block < key_block.m_block_max; m_block++, phase ^= 1) {
                 rt::mbarrier_wait(empty, phase);
-                b.bias_factor = factor;
+                barrier.bias_factor = factor;
                 rt::mbarrier_expect_tx(full, Traits::kBiasBytes);
                 FA_UNROLL_FOR (int panel = 0; panel < Traits::kBlockN / 64; panel++)
-                    rt::tma_load(Traits::bias_tile() + panel * Traits::kBlockM * 128, &params.bias_map, full, t.key0 + 64 * panel,
+                    rt::tma_load(Traits::bias_tile() + panel * Traits::kBlockM * 128, &params.bias_map, full, key_block.key0 + 64 * panel,
                                  params.bias.one_row ? 0 : m_block * Traits::kBlockM, bias_head, sequence, params.bias.keep);
             }
         }

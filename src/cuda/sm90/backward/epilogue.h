@@ -10,16 +10,16 @@ namespace gpu {
 // This thread's accumulators, of two keys and HeadDim dims from `column` on, to dk or dv; or, where gradients accumulate, added to
 // the f32 there.
 template <class T, int HeadDim>
-FA_DEVICE void store_dkv(const Sm90BackwardParams& params, const KeyBlockInfo& t, int own_key, void* out, const RowStrides& strides,
+FA_DEVICE void store_dkv(const Sm90BackwardParams& params, const KeyBlockInfo& key_block, int own_key, void* out, const RowStrides& strides,
                          int column, int64_t dim, float factor, const float (&sum)[HeadDim / 2]) {
     if (!out) return;
     const BackwardRowParams& call = params.x;
     const int c = int(threadIdx.x) % 4;
-    const int64_t base = strides.index(t.batch, 0, t.kv_head) + column;
+    const int64_t base = strides.index(key_block.batch, 0, key_block.kv_head) + column;
     FA_UNROLL_FOR (int r = 0; r < 2; r++) {
         const int key = own_key + 8 * r;
-        const bool exists = key < t.valid_keys;
-        const int64_t at = base + int64_t(t.k_row + key) * strides.row;
+        const bool exists = key < key_block.valid_keys;
+        const int64_t at = base + int64_t(key_block.k_row + key) * strides.row;
         if (call.accumulate) {
             float* const to = static_cast<float*>(out) + at;
             FA_UNROLL_FOR (int i = 0; i < HeadDim / 4; i++)

@@ -138,27 +138,29 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& params) {
     };
 
     const auto begin_key_block = [&] {
-        const KeyBlockInfo& t = shared.block[k_stage.index];
+        const KeyBlockInfo& key_block = shared.block[k_stage.index];
         const int key = own_key - lane / 4 + lane;
-        m_block_min = rt::warp_uniform(t.m_block_min), m_block_max = rt::warp_uniform(t.m_block_max),
-        m_block_full_min = rt::warp_uniform(t.m_block_full_min), m_block_full_max = rt::warp_uniform(t.m_block_full_max);
+        m_block_min = rt::warp_uniform(key_block.m_block_min), m_block_max = rt::warp_uniform(key_block.m_block_max),
+        m_block_full_min = rt::warp_uniform(key_block.m_block_full_min), m_block_full_max = rt::warp_uniform(key_block.m_block_full_max);
         m_block = m_block_min, steps_left = (m_block_max - m_block_min) * int(call.group);
-        next_dq_block = rt::warp_uniform(t.kv_head * int(call.group) * blocks_of_head + t.row0 / BlockM) + m_block;
+        next_dq_block = rt::warp_uniform(key_block.kv_head * int(call.group) * blocks_of_head + key_block.row0 / BlockM) + m_block;
         __syncwarp();
         if constexpr (!Traits::kBias) {
-            if (lane < 16) shared.of_keys.row_range[key] = rows_seeing(t.rule, t.key0 + key, key < t.valid_keys, t.q_len);
+            if (lane < 16)
+                shared.of_keys.row_range[key] =
+                    rows_seeing(key_block.rule, key_block.key0 + key, key < key_block.valid_keys, key_block.q_len);
             __syncwarp();
         }
         FA_UNROLL_FOR (int i = 0; i < HeadDim / 2; i++) acc_dv[i] = acc_dk[i] = 0.f;
     };
     const auto store = [&](int operand, void* out, const RowStrides& strides, int64_t dim, float factor, const float (&acc)[HeadDim / 2]) {
-        const KeyBlockInfo& t = shared.block[k_stage.index];
-        if (!Traits::kGeneral && t.index >= params.split.first_block) {
-            float* const partial = partial_of_split<HeadDim>(params, t.index - params.split.first_block) + operand * (128 * HeadDim) +
-                                   (rt::opaque(threadIdx.x) - 128) * 4;
+        const KeyBlockInfo& key_block = shared.block[k_stage.index];
+        if (!Traits::kGeneral && key_block.index >= params.split.first_block) {
+            float* const partial = partial_of_split<HeadDim>(params, key_block.index - params.split.first_block) +
+                                   operand * (128 * HeadDim) + (rt::opaque(threadIdx.x) - 128) * 4;
             FA_UNROLL_FOR (int i = 0; i < HeadDim / 8; i++) rt::store4(partial + i * 1024, acc + 4 * i);
         } else {
-            store_dkv<T, HeadDim>(params, t, rt::opaque(own_key), out, strides, 0, dim, factor, acc);
+            store_dkv<T, HeadDim>(params, key_block, rt::opaque(own_key), out, strides, 0, dim, factor, acc);
         }
     };
     const auto store_dv = [&] { store(0, call.dv, call.dv_strides, call.dim_v, dv_factor<T>(), acc_dv); };
@@ -217,8 +219,9 @@ FA_DEVICE void backward_mainloop(const typename Traits::Params& params) {
             zero_rows_outside<Traits, Traits::kBlockN>(Traits::k_tile(), 0, shared.block[0].valid_keys);
         while (true) {
             // The first 64 rows may see none of the second warpgroup's keys.
-            const KeyBlockInfo& t = shared.block[k_stage.index];
-            if (Traits::kPersistent && warpgroup == 1 && rt::warp_uniform(t.key0 + t.rule.begin) >= m_block * BlockM) first_step(Int<64>{});
+            const KeyBlockInfo& key_block = shared.block[k_stage.index];
+            if (Traits::kPersistent && warpgroup == 1 && rt::warp_uniform(key_block.key0 + key_block.rule.begin) >= m_block * BlockM)
+                first_step(Int<64>{});
             else first_step(Int<0>{});
             while (--steps_left > 0) step();
             last_step();

@@ -165,19 +165,19 @@ struct Sm90BackwardTraits {
     FA_MEMBER static uint32_t bias_tile() { return dq_tile() + kDqBytes; }
 
     FA_MEMBER static void init_barriers() {
-        Barriers& b = shared().barrier;
+        Barriers& barrier = shared().barrier;
         for (int i = 0; i < 4; i++) shared().blocks_done[i] = 0;
         // The stage of K is released together with the description of the block, which all threads but the loading warp read.
         for (int i = 0; i < kKStages; i++)
-            rt::mbarrier_init(smem_addr(b.k_full + i), 1), rt::mbarrier_init(smem_addr(b.k_empty + i), kThreads - 32);
-        rt::mbarrier_init(smem_addr(&b.v_full), 1);
+            rt::mbarrier_init(smem_addr(barrier.k_full + i), 1), rt::mbarrier_init(smem_addr(barrier.k_empty + i), kThreads - 32);
+        rt::mbarrier_init(smem_addr(&barrier.v_full), 1);
         for (int i = 0; i < kStages; i++) {
-            rt::mbarrier_init(smem_addr(b.q_full + i), 1), rt::mbarrier_init(smem_addr(b.q_empty + i), 8);
-            rt::mbarrier_init(smem_addr(b.do_full + i), 1), rt::mbarrier_init(smem_addr(b.do_empty + i), 8 * 32);
-            rt::mbarrier_init(smem_addr(b.ds_full + i), 8), rt::mbarrier_init(smem_addr(b.ds_empty + i), 8);
+            rt::mbarrier_init(smem_addr(barrier.q_full + i), 1), rt::mbarrier_init(smem_addr(barrier.q_empty + i), 8);
+            rt::mbarrier_init(smem_addr(barrier.do_full + i), 1), rt::mbarrier_init(smem_addr(barrier.do_empty + i), 8 * 32);
+            rt::mbarrier_init(smem_addr(barrier.ds_full + i), 8), rt::mbarrier_init(smem_addr(barrier.ds_empty + i), 8);
         }
-        rt::mbarrier_init(smem_addr(&b.dq_full), 8), rt::mbarrier_init(smem_addr(&b.dq_empty), 1);
-        if constexpr (kBias) rt::mbarrier_init(smem_addr(&b.bias_full), 1), rt::mbarrier_init(smem_addr(&b.bias_empty), 8 * 32);
+        rt::mbarrier_init(smem_addr(&barrier.dq_full), 8), rt::mbarrier_init(smem_addr(&barrier.dq_empty), 1);
+        if constexpr (kBias) rt::mbarrier_init(smem_addr(&barrier.bias_full), 1), rt::mbarrier_init(smem_addr(&barrier.bias_empty), 8 * 32);
         rt::fence_mbarrier_init();
     }
 };

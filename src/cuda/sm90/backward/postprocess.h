@@ -20,8 +20,8 @@ FA_KERNEL void FA_BOUNDS(256, 1) add_split_sm90(FA_PARAM Sm90BackwardParams para
     const int number = index / (2 * kGroups);
     void* const out = half ? call.dk : call.dv;
     if (!out) return;
-    KeyBlockInfo t;
-    fill_key_block_info<Traits>(params, params.split.first_block + number, 0, 0, t);
+    KeyBlockInfo key_block;
+    fill_key_block_info<Traits>(params, params.split.first_block + number, 0, 0, key_block);
     float sum[16] = {};
     const float* from = partial_of_split<HeadDim>(params, number * pieces) + (half * kGroups + group) * 4096 + rt::thread() * 4;
     FA_UNROLL_BY(2)
@@ -32,9 +32,9 @@ FA_KERNEL void FA_BOUNDS(256, 1) add_split_sm90(FA_PARAM Sm90BackwardParams para
             FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[4 * i + e] += more[e];
         }
     const int own_key = rt::thread() / 32 * 16 + rt::thread() % 32 / 4;
-    const float factor = half ? dk_factor<T>(params, acc_unit<T>(params, t.batch, t.kv_head)) : dv_factor<T>();
-    store_dkv<T, 32>(params, t, own_key, out, half ? call.dk_strides : call.dv_strides, 32 * group, half ? call.dim_qk : call.dim_v, factor,
-                     sum);
+    const float factor = half ? dk_factor<T>(params, acc_unit<T>(params, key_block.batch, key_block.kv_head)) : dv_factor<T>();
+    store_dkv<T, 32>(params, key_block, own_key, out, half ? call.dk_strides : call.dv_strides, 32 * group, half ? call.dim_qk : call.dim_v,
+                     factor, sum);
 }
 
 // dq from its f32 sums, which lie in the order of the mainloop's accumulators. A CTA for each block of rows.

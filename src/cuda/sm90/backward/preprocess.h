@@ -24,11 +24,11 @@ FA_DEVICE RowChunk chunk_at(const Sm90BackwardParams& params, int chunk) {
     const Quotient index = divide(chunk, params.preprocess.chunks_of_head), sequence = divide(index.number, params.preprocess.heads_q);
     return {sequence.number, sequence.rest, index.rest * PreprocessAhead::kChunkRows};
 }
-FA_DEVICE int64_t padded_row_of(const Sm90BackwardParams& params, const RowChunk& t) {
-    return t.head * params.x.padded_rows + int64_t(t.batch) * params.preprocess.padded_rows_of_sequence + t.row0;
+FA_DEVICE int64_t padded_row_of(const Sm90BackwardParams& params, const RowChunk& rows) {
+    return rows.head * params.x.padded_rows + int64_t(rows.batch) * params.preprocess.padded_rows_of_sequence + rows.row0;
 }
-FA_DEVICE const char* lane_of(const void* base, const RowStrides& strides, const RowChunk& t, int row, int column) {
-    return reinterpret_cast<const char*>(static_cast<const F16*>(base) + strides.index(t.batch, t.row0 + row, t.head) + column);
+FA_DEVICE const char* lane_of(const void* base, const RowStrides& strides, const RowChunk& rows, int row, int column) {
+    return reinterpret_cast<const char*>(static_cast<const F16*>(base) + strides.index(rows.batch, rows.row0 + row, rows.head) + column);
 }
 
 // Zeros for the sums of dq of 32 rows.
@@ -45,11 +45,11 @@ FA_DEVICE void clear_dq(const Sm90BackwardParams& params, int chunk) {
 template <class T, int HeadDim>
 FA_DEVICE float deltas(const Sm90BackwardParams& params, int chunk, F16Max& of_dout) {
     constexpr int kLanes = HeadDim / 8, kRowsAtOnce = 32 / kLanes;  // of a row; rows
-    const RowChunk t = chunk_at(params, chunk);
+    const RowChunk rows = chunk_at(params, chunk);
     const int thread = rt::opaque(threadIdx.x) % 32, row = thread / kLanes, column = thread % kLanes * 8;
-    const char *o = lane_of(params.x.o, params.x.o_strides, t, row, column),
-               *dout = lane_of(params.x.dout, params.x.dout_strides, t, row, column);
-    int left = column < int(params.x.dim_v) ? int(params.x.sequences.q.seqlen) - t.row0 - row : 0;
+    const char *o = lane_of(params.x.o, params.x.o_strides, rows, row, column),
+               *dout = lane_of(params.x.dout, params.x.dout_strides, rows, row, column);
+    int left = column < int(params.x.dim_v) ? int(params.x.sequences.q.seqlen) - rows.row0 - row : 0;
     float delta = 0.f;
     FA_UNROLL_BY(1)
     for (int iteration = 0; iteration < kLanes; iteration++) {
@@ -69,10 +69,11 @@ FA_DEVICE float deltas(const Sm90BackwardParams& params, int chunk, F16Max& of_d
 // Prefetches all 32 rows into L2: a thread has no registers for more than one load in flight.
 template <int HeadDim>
 FA_DEVICE void prefetch_chunk(const Sm90BackwardParams& params, int chunk) {
-    const RowChunk t = chunk_at(params, chunk);
+    const RowChunk rows = chunk_at(params, chunk);
     const int row = rt::opaque(threadIdx.x) % 32;
-    if (t.row0 + row >= int(params.x.sequences.q.seqlen)) return;
-    const char *o = lane_of(params.x.o, params.x.o_strides, t, row, 0), *dout = lane_of(params.x.dout, params.x.dout_strides, t, row, 0);
+    if (rows.row0 + row >= int(params.x.sequences.q.seqlen)) return;
+    const char *o = lane_of(params.x.o, params.x.o_strides, rows, row, 0),
+               *dout = lane_of(params.x.dout, params.x.dout_strides, rows, row, 0);
     FA_UNROLL_FOR (int i = 0; i < HeadDim / 64; i++)
         if (64 * i < int(params.x.dim_v)) rt::prefetch_l2(o + 128 * i), rt::prefetch_l2(dout + 128 * i);
 }
@@ -84,14 +85,14 @@ FA_DEVICE void preprocess_chunk(const Sm90BackwardParams& params, int chunk) {
     clear_dq<HeadDim>(params, rt::opaque(chunk));  // while the rows come
     F16Max of_dout;
     float delta = deltas<T, HeadDim>(params, rt::opaque(chunk), of_dout);
-    const RowChunk t = chunk_at(params, rt::opaque(chunk));
-    const int thread = rt::opaque(threadIdx.x) % 32, row = t.row0 + thread / kLanes + thread % kLanes * kRowsAtOnce;
+    const RowChunk rows = chunk_at(params, rt::opaque(chunk));
+    const int thread = rt::opaque(threadIdx.x) % 32, row = rows.row0 + thread / kLanes + thread % kLanes * kRowsAtOnce;
     float lse = kPosInf;
     if (row < int(params.x.sequences.q.seqlen)) {
-        lse = params.x.lse[params.x.lse_strides.index(t.batch, row, t.head)];
-        if (params.x.dlse) delta -= params.x.dlse[params.x.dlse_strides.index(t.batch, row, t.head)];
+        lse = params.x.lse[params.x.lse_strides.index(rows.batch, row, rows.head)];
+        if (params.x.dlse) delta -= params.x.dlse[params.x.dlse_strides.index(rows.batch, row, rows.head)];
     }
-    store_row(params.x, padded_row_of(params, t) + row - t.row0, lse - kProbExponent<T> * kLn2, delta);
+    store_row(params.x, padded_row_of(params, rows) + row - rows.row0, lse - kProbExponent<T> * kLn2, delta);
     if constexpr (kIsF16<T>) {
         const RowChunk same = chunk_at(params, rt::opaque(chunk));
         raise_ds_bound(params, same.batch, same.head, fabsf(lse) == kPosInf ? 0.f : delta, of_dout);
@@ -103,12 +104,12 @@ template <class Traits, int HeadDim>
 FA_DEVICE void preprocess_next_part(const Sm90BackwardParams& params) {
     const PreprocessAhead& pre = params.preprocess;
     constexpr int kWarps = 3;
-    typename Traits::Shared& s = Traits::shared();
+    typename Traits::Shared& shared = Traits::shared();
     KStageInShared<Traits> k_stage;
     FA_UNROLL_BY(1)
     while (true) {
-        const auto index = [&] { return *const_cast<const volatile int*>(&s.block[k_stage.index()].index); };
-        rt::mbarrier_wait(Traits::smem_addr(&s.barrier.k_full[k_stage.index()]), k_stage.phase());
+        const auto index = [&] { return *const_cast<const volatile int*>(&shared.block[k_stage.index()].index); };
+        rt::mbarrier_wait(Traits::smem_addr(&shared.barrier.k_full[k_stage.index()]), k_stage.phase());
         if (index() < 0) return;
         const auto next_part = [&] { return pre.part_of(index()) + 1; };
         const int place = index() - (next_part() - 1) * int(pre.part_blocks.by);  // in the part
@@ -121,7 +122,7 @@ FA_DEVICE void preprocess_next_part(const Sm90BackwardParams& params) {
                 if (rt::opaque(threadIdx.x) % 32 == 0) rt::red_release_add(pre.rows_ready + next_part(), 1);
             }
         }
-        rt::mbarrier_arrive(Traits::smem_addr(&s.barrier.k_empty[k_stage.index()]));
+        rt::mbarrier_arrive(Traits::smem_addr(&shared.barrier.k_empty[k_stage.index()]));
         __syncwarp();
         if (threadIdx.x % 32 == 0) k_stage.count() = k_stage.count() + 1;
         __syncwarp();

@@ -29,8 +29,8 @@ FA_DEVICE void wait_for_preprocess(const Sm90BackwardParams& params, int index) 
 
 // When the rows have been preprocessed; the first block of rows tells the consumers.
 template <class T>
-FA_DEVICE void set_ds_unit(const Sm90BackwardParams& params, KeyBlockInfo& t) {
-    if constexpr (kIsF16<T>) t.ds_unit = acc_unit<T>(params, t.batch, t.kv_head);
+FA_DEVICE void set_ds_unit(const Sm90BackwardParams& params, KeyBlockInfo& key_block) {
+    if constexpr (kIsF16<T>) key_block.ds_unit = acc_unit<T>(params, key_block.batch, key_block.kv_head);
 }
 
 // Two PipelineStates for threads with few registers: of the ring of K, as a count in shared memory, one for each warp; and of the
@@ -52,52 +52,53 @@ struct StepCount {
 // together, and K has two steps to arrive.
 template <class Traits, int rows>
 FA_DEVICE void backward_producer(const Sm90BackwardParams& params) {
-    typename Traits::Shared& s = Traits::shared();
-    typename Traits::Barriers& b = s.barrier;
+    typename Traits::Shared& shared = Traits::shared();
+    typename Traits::Barriers& barrier = shared.barrier;
     StepCount<Traits::kStages> stage;
     KStageInShared<Traits> k_stage;
-    if (s.block[0].m_block_min == s.block[0].m_block_max) return;
+    if (shared.block[0].m_block_min == shared.block[0].m_block_max) return;
     while (true) {
-        const KeyBlockInfo& t = s.block[k_stage.index()];
+        const KeyBlockInfo& key_block = shared.block[k_stage.index()];
         const auto load_kv = [&](uint32_t to, const CUtensorMap* map, uint64_t& barrier) {
             rt::mbarrier_expect_tx(Traits::smem_addr(&barrier), Traits::kKvBytes);
             FA_UNROLL_FOR (int i = 0; i < Traits::kPanels; i++)
-                rt::tma_load(to + i * Traits::kBlockN * 128, map, Traits::smem_addr(&barrier), 64 * i, t.k_row, t.kv_head,
-                             params.x.sequences.packed_k() ? 0 : t.batch, rt::kEvictFirst);
+                rt::tma_load(to + i * Traits::kBlockN * 128, map, Traits::smem_addr(&barrier), 64 * i, key_block.k_row, key_block.kv_head,
+                             params.x.sequences.packed_k() ? 0 : key_block.batch, rt::kEvictFirst);
         };
-        load_kv(Traits::k_tile(k_stage.index()), &params.k, b.k_full[k_stage.index()]);
-        if constexpr (!Traits::kGeneral) wait_for_preprocess(params, t.index);
-        set_ds_unit<typename Traits::Type>(params, s.block[k_stage.index()]);
+        load_kv(Traits::k_tile(k_stage.index()), &params.k, barrier.k_full[k_stage.index()]);
+        if constexpr (!Traits::kGeneral) wait_for_preprocess(params, key_block.index);
+        set_ds_unit<typename Traits::Type>(params, shared.block[k_stage.index()]);
         for (int g = 0; g < int(params.x.group); g++) {
-            const int head = t.kv_head * int(params.x.group) + g, row0 = head * int(params.x.padded_rows) + t.row0;
-            for (int m_block = t.m_block_min; m_block < t.m_block_max; m_block++) {
+            const int head = key_block.kv_head * int(params.x.group) + g, row0 = head * int(params.x.padded_rows) + key_block.row0;
+            for (int m_block = key_block.m_block_min; m_block < key_block.m_block_max; m_block++) {
                 const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& empty, int more) {
                     rt::mbarrier_wait(Traits::smem_addr(&empty), stage.phase() ^ 1);
                     rt::mbarrier_expect_tx(Traits::smem_addr(&full), Traits::kQBytes + more);
-                    load_row_block<Traits>(to, map, Traits::smem_addr(&full), 0, t.q_begin + m_block * rows, head,
-                                           params.x.sequences.q.packed() ? 0 : t.batch);
+                    load_row_block<Traits>(to, map, Traits::smem_addr(&full), 0, key_block.q_begin + m_block * rows, head,
+                                           params.x.sequences.q.packed() ? 0 : key_block.batch);
                 };
-                load(Traits::q_tile(stage.index()), &params.q, b.q_full[stage.index()], b.q_empty[stage.index()], 0);
-                load(Traits::do_tile(stage.index()), &params.dout, b.do_full[stage.index()], b.do_empty[stage.index()], 2 * rows * 4);
-                rt::bulk_load(Traits::smem_addr(s.delta[stage.index()]), params.x.delta + row0 + m_block * rows, rows * 4,
-                              Traits::smem_addr(&b.do_full[stage.index()]));
-                rt::bulk_load(Traits::smem_addr(s.lse_log2[stage.index()]), params.x.lse_log2 + row0 + m_block * rows, rows * 4,
-                              Traits::smem_addr(&b.do_full[stage.index()]));
+                load(Traits::q_tile(stage.index()), &params.q, barrier.q_full[stage.index()], barrier.q_empty[stage.index()], 0);
+                load(Traits::do_tile(stage.index()), &params.dout, barrier.do_full[stage.index()], barrier.do_empty[stage.index()],
+                     2 * rows * 4);
+                rt::bulk_load(Traits::smem_addr(shared.delta[stage.index()]), params.x.delta + row0 + m_block * rows, rows * 4,
+                              Traits::smem_addr(&barrier.do_full[stage.index()]));
+                rt::bulk_load(Traits::smem_addr(shared.lse_log2[stage.index()]), params.x.lse_log2 + row0 + m_block * rows, rows * 4,
+                              Traits::smem_addr(&barrier.do_full[stage.index()]));
                 stage.n++;
-                if (g > 0 || m_block > t.m_block_min) continue;
+                if (g > 0 || m_block > key_block.m_block_min) continue;
                 // V has one stage: that of the block before has been read when its last step has released dout.
-                rt::mbarrier_wait(Traits::smem_addr(&b.do_empty[stage.index()]), stage.phase() ^ 1);
-                load_kv(Traits::v_tile(), &params.v, b.v_full);
+                rt::mbarrier_wait(Traits::smem_addr(&barrier.do_empty[stage.index()]), stage.phase() ^ 1);
+                load_kv(Traits::v_tile(), &params.v, barrier.v_full);
             }
         }
         if (!Traits::kPersistent) return;
         const int index = params.resident_blocks + atomicAdd(params.block_counter, 1);
         k_stage.count() = k_stage.count() + 1;
-        rt::mbarrier_wait(Traits::smem_addr(&b.k_empty[k_stage.index()]), k_stage.phase() ^ 1);
-        KeyBlockInfo& next = s.block[k_stage.index()];
+        rt::mbarrier_wait(Traits::smem_addr(&barrier.k_empty[k_stage.index()]), k_stage.phase() ^ 1);
+        KeyBlockInfo& next = shared.block[k_stage.index()];
         if (index >= params.blocks) {
             next.index = -1;
-            return rt::mbarrier_arrive(Traits::smem_addr(&b.k_full[k_stage.index()]));
+            return rt::mbarrier_arrive(Traits::smem_addr(&barrier.k_full[k_stage.index()]));
         }
         fill_key_block<Traits>(params, index, next);
     }
@@ -106,15 +107,17 @@ FA_DEVICE void backward_producer(const Sm90BackwardParams& params) {
 // How many blocks of keys, or pairs of them, add their dq to a block of rows before this one does, deterministic calls adding from
 // right to left (reverse_order) or from left to right. Counted for a row that sees keys.
 template <class Traits, int rows>
-FA_DEVICE uint32_t dq_order_of(bool reverse_order, const KeyBlockInfo& t, int m_block) {
+FA_DEVICE uint32_t dq_order_of(bool reverse_order, const KeyBlockInfo& key_block, int m_block) {
     constexpr int keys = Traits::kBlockN * Traits::kClusterSize;
-    const int row = reverse_order ? min(min((m_block + 1) * rows, t.q_len), t.valid_row_max) - 1 : max(m_block * rows, t.valid_row_min);
-    int begin = row - t.rule.end + 1, end = row - t.rule.begin + 1;
-    if (t.rule.chunk > 0) {
-        const int chunk = (row + t.rule.off) / t.rule.chunk * t.rule.chunk;
-        begin = max(begin, chunk), end = min(end, chunk + t.rule.chunk);
+    const int row = reverse_order ? min(min((m_block + 1) * rows, key_block.q_len), key_block.valid_row_max) - 1
+                                  : max(m_block * rows, key_block.valid_row_min);
+    int begin = row - key_block.rule.end + 1, end = row - key_block.rule.begin + 1;
+    if (key_block.rule.chunk > 0) {
+        const int chunk = (row + key_block.rule.off) / key_block.rule.chunk * key_block.rule.chunk;
+        begin = max(begin, chunk), end = min(end, chunk + key_block.rule.chunk);
     }
-    return uint32_t(reverse_order ? (min(end, t.k_len) - 1) / keys - t.key0 / keys : t.key0 / keys - max(begin, 0) / keys);
+    return uint32_t(reverse_order ? (min(end, key_block.k_len) - 1) / keys - key_block.key0 / keys
+                                  : key_block.key0 / keys - max(begin, 0) / keys);
 }
 
 // Where consumers leave a part of dq of a block of rows, one of the kDqSemaphores that take turns by themselves.
@@ -130,11 +133,12 @@ struct DqStaging {
 // its own does it: neither the polling, nor the wait until the sums have arrived, which must come before the semaphore is raised,
 // then keeps wgmma waiting.
 template <class Traits, int rows>
-FA_DEVICE void reduce_dq_in_order(const Sm90BackwardParams& params, const KeyBlockInfo& t, DqStaging<Traits> from) {
+FA_DEVICE void reduce_dq_in_order(const Sm90BackwardParams& params, const KeyBlockInfo& key_block, DqStaging<Traits> from) {
     const int blocks_of_head = int(params.x.padded_rows / rows);
-    int dq_block = t.kv_head * int(params.x.group) * blocks_of_head + t.row0 / rows + t.m_block_min, m_block = t.m_block_min;
-    for (int left = (t.m_block_max - t.m_block_min) * int(params.x.group), phase = 0; left > 0; left--, phase ^= 1) {
-        const uint32_t own = dq_order_of<Traits, rows>(params.reverse_order, t, m_block);
+    int dq_block = key_block.kv_head * int(params.x.group) * blocks_of_head + key_block.row0 / rows + key_block.m_block_min,
+        m_block = key_block.m_block_min;
+    for (int left = (key_block.m_block_max - key_block.m_block_min) * int(params.x.group), phase = 0; left > 0; left--, phase ^= 1) {
+        const uint32_t own = dq_order_of<Traits, rows>(params.reverse_order, key_block, m_block);
         const int64_t turn = int64_t(dq_block) * Traits::kDqSemaphores + from.part;
         while (rt::ld_acquire(params.dq_semaphore + turn) != own) {
         }
@@ -145,9 +149,9 @@ FA_DEVICE void reduce_dq_in_order(const Sm90BackwardParams& params, const KeyBlo
         rt::bulk_wait_group();
         rt::red_release_add(params.dq_semaphore + turn, 1);
         m_block++, dq_block++;
-        if (m_block == t.m_block_max) {
-            m_block = t.m_block_min;
-            dq_block += blocks_of_head - (t.m_block_max - t.m_block_min);
+        if (m_block == key_block.m_block_max) {
+            m_block = key_block.m_block_min;
+            dq_block += blocks_of_head - (key_block.m_block_max - key_block.m_block_min);
         }
     }
 }

@@ -61,8 +61,8 @@ FA_DEVICE void issue_dq(float (&acc_dq)[32], uint32_t k_tile, uint32_t ds_tile, 
 template <class Traits>
 FA_DEVICE int2 row_range_of(int key) {
     if constexpr (Traits::kBias) {
-        const KeyBlockInfo& t = Traits::shared().block[0];
-        return rows_seeing(t.rule, t.key0 + key, key < t.valid_keys, t.q_len);
+        const KeyBlockInfo& key_block = Traits::shared().block[0];
+        return rows_seeing(key_block.rule, key_block.key0 + key, key < key_block.valid_keys, key_block.q_len);
     } else {
         return Traits::shared().of_keys.row_range[key];
     }
@@ -103,8 +103,8 @@ FA_DEVICE void load_delta(float (&acc_dp)[BlockM / 2], uint32_t delta, int from)
 // kept too large.
 template <class T, int BlockM>
 FA_DEVICE void scores_to_ds(const float (&p)[BlockM / 2], const float (&acc_dp)[BlockM / 2], uint32_t (&ds)[BlockM / 4], int from,
-                            const KeyBlockInfo& t) {
-    const float factor = ds_factor<T>(t);
+                            const KeyBlockInfo& key_block) {
+    const float factor = ds_factor<T>(key_block);
     FA_UNROLL_FOR (int i = 0; i < from / 4; i++) ds[i] = 0;
     FA_UNROLL_FOR (int i = from / 4; i < BlockM / 4; i++)
         ds[i] = pack_ds<T>(p[2 * i] * acc_dp[2 * i], p[2 * i + 1] * acc_dp[2 * i + 1], factor);

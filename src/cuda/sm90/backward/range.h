@@ -45,8 +45,8 @@ FA_DEVICE uint32_t pack(float low, float high) {
 
 // What takes P · (delta − dP) to the rounded dS, and what takes sums of P and dS to their value.
 template <class T>
-FA_DEVICE float ds_factor(const KeyBlockInfo& t) {
-    return kIsF16<T> ? t.ds_unit * power_of_two(-kProbExponent<T>) : 1.f;
+FA_DEVICE float ds_factor(const KeyBlockInfo& key_block) {
+    return kIsF16<T> ? key_block.ds_unit * power_of_two(-kProbExponent<T>) : 1.f;
 }
 template <class T>
 FA_DEVICE uint32_t pack_ds(float low, float high, float factor) {

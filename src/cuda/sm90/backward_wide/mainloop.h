@@ -25,15 +25,15 @@ FA_DEVICE void sync_zeroed(bool by_both) {
 // Before the two warpgroups' mainloops.
 template <class Traits>
 FA_DEVICE void wait_for_kv() {
-    const KeyBlockInfo& t = Traits::shared().block;
+    const KeyBlockInfo& key_block = Traits::shared().block;
     const typename Traits::Barriers& barrier = Traits::shared().barrier;
-    if (t.m_block_min == t.m_block_max) return;
+    if (key_block.m_block_min == key_block.m_block_max) return;
     rt::mbarrier_wait(Traits::smem_addr(&barrier.k_full), 0);
     rt::mbarrier_wait(Traits::smem_addr(&barrier.v_full), 0);
-    const int others = Traits::peer_keys(t), warpgroup = int(threadIdx.x) / 128 - 1;
-    if (t.valid_keys == 64 && others == 64) return;
-    zero_rows_outside<Traits>(Traits::k_tile(), 4, 0, t.valid_keys, 128 * warpgroup, 256);
-    zero_rows_outside<Traits>(Traits::v_tile(), 4, 0, t.valid_keys, 128 * warpgroup, 256);
+    const int others = Traits::peer_keys(key_block), warpgroup = int(threadIdx.x) / 128 - 1;
+    if (key_block.valid_keys == 64 && others == 64) return;
+    zero_rows_outside<Traits>(Traits::k_tile(), 4, 0, key_block.valid_keys, 128 * warpgroup, 256);
+    zero_rows_outside<Traits>(Traits::v_tile(), 4, 0, key_block.valid_keys, 128 * warpgroup, 256);
     zero_rows_outside<Traits>(Traits::peer_k_tile(), 2, 0, others, 128 * warpgroup, 256);
     sync_zeroed(true);
 }

@@ -39,21 +39,22 @@ struct Sm90WideBackwardTraits : Sm90BackwardTraits<T, 256, 64, BwdVariant::wide,
     FA_MEMBER static uint32_t dq_staging(int warpgroup) { return warpgroup ? dq_tile() : p_tile(); }  // P has been read by then
 
     FA_MEMBER static void init_barriers() {
-        Barriers& b = shared().barrier;
-        rt::mbarrier_init(smem_addr(&b.k_full), 1 + 32), rt::mbarrier_init(smem_addr(&b.v_full), 1);
+        Barriers& barrier = shared().barrier;
+        rt::mbarrier_init(smem_addr(&barrier.k_full), 1 + 32), rt::mbarrier_init(smem_addr(&barrier.v_full), 1);
         // P, LSE and delta are accessed by the threads themselves, so every thread of a warpgroup (128) arrives; for wgmma one lane
         // of each warp does.
         for (int i = 0; i < kStages; i++)
-            rt::mbarrier_init(smem_addr(b.q_full + i), 1), rt::mbarrier_init(smem_addr(b.q_empty + i), 8 + 128);
-        rt::mbarrier_init(smem_addr(&b.do_full), 1), rt::mbarrier_init(smem_addr(&b.do_empty), 8 + 4 + 128);
-        rt::mbarrier_init(smem_addr(&b.p_full), 128), rt::mbarrier_init(smem_addr(&b.p_empty), 128);
-        rt::mbarrier_init(smem_addr(&b.ds_full), 4), rt::mbarrier_init(smem_addr(&b.ds_empty), 16);
-        for (int i = 0; i < 2; i++) rt::mbarrier_init(smem_addr(b.dq_full + i), 4), rt::mbarrier_init(smem_addr(b.dq_empty + i), 1);
+            rt::mbarrier_init(smem_addr(barrier.q_full + i), 1), rt::mbarrier_init(smem_addr(barrier.q_empty + i), 8 + 128);
+        rt::mbarrier_init(smem_addr(&barrier.do_full), 1), rt::mbarrier_init(smem_addr(&barrier.do_empty), 8 + 4 + 128);
+        rt::mbarrier_init(smem_addr(&barrier.p_full), 128), rt::mbarrier_init(smem_addr(&barrier.p_empty), 128);
+        rt::mbarrier_init(smem_addr(&barrier.ds_full), 4), rt::mbarrier_init(smem_addr(&barrier.ds_empty), 16);
+        for (int i = 0; i < 2; i++)
+            rt::mbarrier_init(smem_addr(barrier.dq_full + i), 4), rt::mbarrier_init(smem_addr(barrier.dq_empty + i), 1);
         rt::fence_mbarrier_init();
     }
     // Of the peer CTA's block: its first key, and how many keys exist.
-    FA_MEMBER static int peer_key0(const KeyBlockInfo& t) { return t.key0 ^ 64; }
-    FA_MEMBER static int peer_keys(const KeyBlockInfo& t) { return min(t.k_len - peer_key0(t), 64); }
+    FA_MEMBER static int peer_key0(const KeyBlockInfo& key_block) { return key_block.key0 ^ 64; }
+    FA_MEMBER static int peer_keys(const KeyBlockInfo& key_block) { return min(key_block.k_len - peer_key0(key_block), 64); }
 };
 
 }  // namespace gpu

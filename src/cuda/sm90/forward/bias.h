@@ -13,19 +13,19 @@ namespace gpu {
 template <class Traits>
 FA_DEVICE void bias_producer(const Sm90ForwardParams& params) {
     if constexpr (Traits::kBiasSize > 0) {
-        typename Traits::Shared& s = Traits::shared();
+        typename Traits::Shared& shared = Traits::shared();
         PipelineState<Traits::kBiasStages> stage;
-        for (PipelineState<Traits::kTileStages> tile;; tile.advance()) {
-            const WorkTileInfo& t = s.tile[tile.index];
-            rt::mbarrier_wait(smem_addr(t.tile_ready), tile.phase);
-            if (t.n_block_max < 0) return;
-            const int row0 = params.bias.one_row ? 0 : t.row0, rows = params.bias.one_row ? 0 : 64;
-            const int head = t.head % params.bias.heads, sequence = t.batch % params.bias.sequences;
-            for (int n_block = t.n_block_max;; n_block--) {
+        for (PipelineState<Traits::kTileStages> tile_stage;; tile_stage.advance()) {
+            const WorkTileInfo& tile = shared.tile[tile_stage.index];
+            rt::mbarrier_wait(smem_addr(tile.tile_ready), tile_stage.phase);
+            if (tile.n_block_max < 0) return;
+            const int row0 = params.bias.one_row ? 0 : tile.row0, rows = params.bias.one_row ? 0 : 64;
+            const int head = tile.head % params.bias.heads, sequence = tile.batch % params.bias.sequences;
+            for (int n_block = tile.n_block_max;; n_block--) {
                 FA_UNROLL_BY(1)
                 for (int wg = 0; wg < Traits::kWarpgroups; wg++) {
-                    const uint32_t full = smem_addr(s.barrier.bias_full[wg][stage.index]), to = Traits::bias_tile(wg, stage.index);
-                    rt::mbarrier_wait(smem_addr(s.barrier.bias_empty[wg][stage.index]), stage.phase ^ 1);
+                    const uint32_t full = smem_addr(shared.barrier.bias_full[wg][stage.index]), to = Traits::bias_tile(wg, stage.index);
+                    rt::mbarrier_wait(smem_addr(shared.barrier.bias_empty[wg][stage.index]), stage.phase ^ 1);
                     rt::mbarrier_expect_tx(full, Traits::kBiasBytes);
                     FA_UNROLL_FOR (int panel = 0; panel < Traits::kBiasPanels; panel++) {
                         const int column = 64 * (n_block * Traits::kBiasPanels + panel), row = row0 + wg * rows;
@@ -37,7 +37,7 @@ FA_DEVICE void bias_producer(const Sm90ForwardParams& params) {
                     }
                 }
                 stage.advance();
-                if (n_block == t.n_block_min) break;  // the scheduler may overwrite the tile's description from here on
+                if (n_block == tile.n_block_min) break;  // the scheduler may overwrite the tile's description from here on
             }
         }
     }

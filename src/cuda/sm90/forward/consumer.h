@@ -112,7 +112,9 @@ struct Consumer {
     FA_MEMBER int barrier_of(int n) const { return 1 + (Traits::kTiles == 1 ? 0 : place() * (2 * kWarpgroups + 1)) + n; }
     FA_MEMBER int row_in_tile() const { return warpgroup * 64 + warp % 4 * 16; }
     // The warp's.
-    FA_MEMBER int head_of(const WorkTileInfo& t) const { return kPacksHeads ? t.head + (row_in_tile() >> a.head_rows_log2) : t.head; }
+    FA_MEMBER int head_of(const WorkTileInfo& tile) const {
+        return kPacksHeads ? tile.head + (row_in_tile() >> a.head_rows_log2) : tile.head;
+    }
     FA_MEMBER int lane_index() const { return Traits::kScarceRegisters ? rt::read_laneid() : lane; }
     FA_MEMBER RowPlace row_place_of(int lane) const { return RowPlace{warp_row + lane / 4, lane % 4}; }
     FA_MEMBER RowPlace row_place() const { return kRecomputePlace ? row_place_of(rt::read_laneid()) : kept_place; }
@@ -233,8 +235,8 @@ struct Consumer {
         rt::named_barrier_sync(barrier_of(1 + kWarpgroups + warpgroup), 128);
     }
     // What takes the scores of a tile to log2 units.
-    FA_MEMBER float scale_log2_of(const WorkTileInfo& t) const {
-        if constexpr (Traits::kDescale && (score_mod == ScoreMod::none || score_mod == ScoreMod::mask)) return fabsf(t.scale) * kLog2e;
+    FA_MEMBER float scale_log2_of(const WorkTileInfo& tile) const {
+        if constexpr (Traits::kDescale && (score_mod == ScoreMod::none || score_mod == ScoreMod::mask)) return fabsf(tile.scale) * kLog2e;
         else return score_mod_op.scale_log2;
     }
     FA_MEMBER void find_key_ranges() {

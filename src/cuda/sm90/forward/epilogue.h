@@ -16,28 +16,28 @@ struct RowEnds {
 };
 
 template <class Consumer>
-FA_DEVICE typename Consumer::Traits::Element* output_of(const Consumer& wg, const WorkTileInfo& t, int row0, int c) {
-    const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
-    return static_cast<typename Consumer::Traits::Element*>(wg.x.o) + query_index(wg.x.o_strides, seq, t.batch, row0, wg.head_of(t)) +
+FA_DEVICE typename Consumer::Traits::Element* output_of(const Consumer& wg, const WorkTileInfo& tile, int row0, int c) {
+    const Sequence seq{tile.q_begin, tile.q_len, 0, tile.k_len, 0, tile.off};
+    return static_cast<typename Consumer::Traits::Element*>(wg.x.o) + query_index(wg.x.o_strides, seq, tile.batch, row0, wg.head_of(tile)) +
            8 * c;
 }
 
 // All but O, which waits for the last wgmma: row sums over the quad, LSE, sinks.
 template <class Consumer, class T>
-FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
+FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& tile, RowEnds<T>& e) {
     using Traits = typename Consumer::Traits;
     const Sm90Call& call = wg.x;
-    const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
+    const Sequence seq{tile.q_begin, tile.q_len, 0, tile.k_len, 0, tile.off};
     const typename Consumer::RowPlace place = wg.border_place();
-    const int row0 = t.row0 + place.row;
+    const int row0 = tile.row0 + place.row;
     FA_UNROLL_FOR (int lanes = 1; lanes < 4; lanes *= 2)
         FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             if (!Traits::kRowSumByWgmma) wg.row_sum[r] += rt::shuffle_xor16(wg.row_sum[r], lanes);
             if (Traits::kLseSum) wg.lse_sum[r] += rt::shuffle_xor16(wg.lse_sum[r], lanes);
         }
     FA_UNROLL_FOR (int r = 0; r < 2; r++) {
-        e.in_bounds[r] = row0 + 8 * r < t.o_rows;
-        e.empty[r] = row0 + 8 * r >= t.q_len || wg.row_sum[r] == 0.f;
+        e.in_bounds[r] = row0 + 8 * r < tile.o_rows;
+        e.empty[r] = row0 + 8 * r >= tile.q_len || wg.row_sum[r] == 0.f;
         e.factor[r] = !e.empty[r] ? rt::reciprocal_fast(wg.row_sum[r]) : Consumer::kEmptyBySign ? -1.f : 0.f;
     }
     const bool asked = call.sinks || call.lse;
@@ -45,20 +45,20 @@ FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
         FA_UNROLL_FOR (int r = 0; r < 2; r++) {
             const int row = row0 + 8 * r;
             RowState state = e.empty[r] ? empty_row()
-                                        : RowState{wg.row_ref[r] == kNegInf ? kNegInf : wg.row_ref[r] * wg.scale_log2_of(t),
+                                        : RowState{wg.row_ref[r] == kNegInf ? kNegInf : wg.row_ref[r] * wg.scale_log2_of(tile),
                                                    wg.row_sum[r] * Traits::kPUnscale};
             RowState exact = state;  // of P before it was rounded, for the LSE
             if (Traits::kLseSum && !e.empty[r]) exact.l = wg.lse_sum[r] * Traits::kPUnscale;
-            if (call.sinks && row < t.q_len) {
-                const Merged f = merge(state, sink_state(call.sinks[wg.head_of(t)]));
-                exact = Traits::kLseSum ? merge(exact, sink_state(call.sinks[wg.head_of(t)])).state : f.state;
+            if (call.sinks && row < tile.q_len) {
+                const Merged f = merge(state, sink_state(call.sinks[wg.head_of(tile)]));
+                exact = Traits::kLseSum ? merge(exact, sink_state(call.sinks[wg.head_of(tile)])).state : f.state;
                 if (!Consumer::kEmptyBySign || !e.empty[r]) e.factor[r] = Traits::kPUnscale * f.scale_a * normaliser(f.state);
             }
             if (call.lse && place.c == 0 && e.in_bounds[r])
-                call.lse[query_index(call.lse_strides, seq, t.batch, row, wg.head_of(t))] = log_sum_exp(exact);
+                call.lse[query_index(call.lse_strides, seq, tile.batch, row, wg.head_of(tile))] = log_sum_exp(exact);
         }
-    if constexpr (Traits::kDescale) e.factor[0] *= t.v_descale, e.factor[1] *= t.v_descale;
-    e.out = output_of(wg, t, row0, place.c);
+    if constexpr (Traits::kDescale) e.factor[0] *= tile.v_descale, e.factor[1] *= tile.v_descale;
+    e.out = output_of(wg, tile, row0, place.c);
 }
 
 // O to memory, 16-bit, where P and v have 8 bits: a thread has four neighbouring columns of every 16; two lanes swap, so that each writes
@@ -115,12 +115,12 @@ FA_DEVICE uint32_t store_o(const Consumer& wg, const RowEnds<T>& e) {
 // O to an f32 o, or to one of e4m3. Where the row's place is asked for decides which registers ptxas gives to the steady mainloop, by
 // 4 % of its speed.
 template <class Consumer, class T>
-FA_DEVICE void store_o_pairs(const Consumer& wg, const WorkTileInfo& t, const RowEnds<T>& e) {
+FA_DEVICE void store_o_pairs(const Consumer& wg, const WorkTileInfo& tile, const RowEnds<T>& e) {
     const Sm90Call& call = wg.x;
     const typename Consumer::RowPlace place =
         Consumer::kHeadDim == 64 && Consumer::mask == MaskKind::none ? wg.row_place() : wg.row_place_of(rt::read_laneid());
-    const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
-    const int64_t first = query_index(call.o_strides, seq, t.batch, t.row0 + place.row, wg.head_of(t));
+    const Sequence seq{tile.q_begin, tile.q_len, 0, tile.k_len, 0, tile.off};
+    const int64_t first = query_index(call.o_strides, seq, tile.batch, tile.row0 + place.row, wg.head_of(tile));
     const bool e4m3 = Consumer::Traits::k8Bit && wg.a.o_e4m3;
     const float o_scale = e4m3 && call.o_scale ? *call.o_scale : 1.f;
     FA_UNROLL_FOR (int i = 0; i < Consumer::kHeadDimV / 2; i += 2) {
@@ -139,11 +139,11 @@ FA_DEVICE void store_o_pairs(const Consumer& wg, const WorkTileInfo& t, const Ro
 
 // Of 8-bit P and v, in whichever type: what is common goes by straight code, as it is a part of every tile's time.
 template <class Consumer, class T>
-FA_DEVICE void store_any_o(const Consumer& wg, const WorkTileInfo& t, const RowEnds<T>& e) {
+FA_DEVICE void store_any_o(const Consumer& wg, const WorkTileInfo& tile, const RowEnds<T>& e) {
     const bool whole =
         e.in_bounds[0] && e.in_bounds[1] && !e.empty[0] && !e.empty[1] && wg.a.o_columns == Consumer::kHeadDimV && !wg.a.o_f16;
     if (__builtin_expect(__all_sync(~0u, whole), 1)) store_o_p8<false, true>(wg, e);
-    else if (wg.a.o_columns == 0) store_o_pairs(wg, t, e);
+    else if (wg.a.o_columns == 0) store_o_pairs(wg, tile, e);
     else if (wg.a.o_f16) store_o_p8<true, false>(wg, e);
     else store_o_p8<false, false>(wg, e);
 }
@@ -151,12 +151,12 @@ FA_DEVICE void store_any_o(const Consumer& wg, const WorkTileInfo& t, const RowE
 // O of finite v is finite, but P is rounded and the row sum is not: brings back what has become infinite, and stores it again. An
 // f32 o is stored here, too, so that a 16-bit one pays for one branch only.
 template <class Consumer, class T>
-FA_DEVICE void repair_overflow(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e, uint32_t largest) {
+FA_DEVICE void repair_overflow(Consumer& wg, const WorkTileInfo& tile, RowEnds<T>& e, uint32_t largest) {
     using Traits = typename Consumer::Traits;
     const bool in_pairs = wg.a.o_columns == 0;
-    if constexpr (Traits::kP8) return store_any_o(wg, t, e);
+    if constexpr (Traits::kP8) return store_any_o(wg, tile, e);
     if constexpr (Traits::k8Bit) {  // whose v, with its factor, need not be in o's range
-        if (in_pairs) store_o_pairs(wg, t, e);
+        if (in_pairs) store_o_pairs(wg, tile, e);
         return;
     }
     constexpr float limit = Traits::f16 ? 65520.f : 0x1.ffp+127f, less = Traits::f16 ? 1.f - 0x1p-10f : 1.f - 0x1p-8f;
@@ -173,8 +173,8 @@ FA_DEVICE void repair_overflow(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& 
     if (!ask_acc_o || rt::warp_any(infinite))
         FA_UNROLL_FOR (int i = 0; i < Consumer::kHeadDimV / 2; i++)
             if (fabsf(wg.acc_o[i] * e.factor[i / 2 % 2]) >= limit) wg.acc_o[i] *= less;
-    if (in_pairs) return store_o_pairs(wg, t, e);
-    if (Consumer::kRecomputePlace) e.out = output_of(wg, t, t.row0 + wg.row_place().row, wg.row_place().c);
+    if (in_pairs) return store_o_pairs(wg, tile, e);
+    if (Consumer::kRecomputePlace) e.out = output_of(wg, tile, tile.row0 + wg.row_place().row, wg.row_place().c);
     store_o(wg, e);
 }
 

@@ -252,22 +252,22 @@ struct Sm90ForwardTraits {
     }
 
     FA_MEMBER static void init_barriers(int place) {
-        Barriers& b = shared(place).barrier;
+        Barriers& barrier = shared(place).barrier;
         const auto init = [](const uint64_t& barrier, int arrivals) { rt::mbarrier_init(smem_addr(barrier), arrivals); };
-        for (int i = 0; i < QStages; i++) init(b.q_full[i], 1), init(b.q_empty[i], 4 * Warpgroups);
+        for (int i = 0; i < QStages; i++) init(barrier.q_full[i], 1), init(barrier.q_empty[i], 4 * Warpgroups);
         for (int i = 0; i < Stages; i++) {
-            init(b.k_full[i], 1), init(b.k_empty[i], 4 * Warpgroups * kClusterSize);
-            init(b.v_full[i], kWideningWarps), init(b.v_empty[i], 4 * Warpgroups * (k8Bit ? 1 : kClusterSize));
+            init(barrier.k_full[i], 1), init(barrier.k_empty[i], 4 * Warpgroups * kClusterSize);
+            init(barrier.v_full[i], kWideningWarps), init(barrier.v_empty[i], 4 * Warpgroups * (k8Bit ? 1 : kClusterSize));
         }
         if constexpr (k8Bit)
-            for (int i = 0; i < kRawStages; i++) init(b.raw_full[i], 1), init(b.raw_empty[i], kWideningWarps * kClusterSize);
+            for (int i = 0; i < kRawStages; i++) init(barrier.raw_full[i], 1), init(barrier.raw_empty[i], kWideningWarps * kClusterSize);
         if constexpr (kBiasSize > 0)
             for (int wg = 0; wg < Warpgroups; wg++)
-                for (int i = 0; i < kBiasStages; i++) init(b.bias_full[wg][i], 1), init(b.bias_empty[wg][i], 128);
-        init(b.prefetch_next, 1);
-        for (WorkTileInfo& t : shared(place).tile)
-            init(t.tile_ready, 1), init(t.tile_consumed, 128 * Warpgroups + (k8Bit ? 32 * kWideningWarps : 0));
-        for (uint64_t& full : b.next_tile_full) init(full, 1);
+                for (int i = 0; i < kBiasStages; i++) init(barrier.bias_full[wg][i], 1), init(barrier.bias_empty[wg][i], 128);
+        init(barrier.prefetch_next, 1);
+        for (WorkTileInfo& tile : shared(place).tile)
+            init(tile.tile_ready, 1), init(tile.tile_consumed, 128 * Warpgroups + (k8Bit ? 32 * kWideningWarps : 0));
+        for (uint64_t& full : barrier.next_tile_full) init(full, 1);
         rt::fence_mbarrier_init();
     }
 };

@@ -27,23 +27,23 @@ FA_DEVICE void load_kv_block(uint32_t to, const CUtensorMap* map, uint32_t full,
 template <class Traits, bool pair, KvOperand operand, int Stages>
 FA_DEVICE void kv_producer(const Sm90ForwardParams& params) {
     constexpr bool is_k = operand == KvOperand::k;
-    typename Traits::Shared& s = Traits::shared();
+    typename Traits::Shared& shared = Traits::shared();
     const int rank = pair ? rt::cluster_rank() : 0;
-    const auto& full = is_k ? s.barrier.k_full : s.barrier.v_full;
-    const auto& empty = is_k ? s.barrier.k_empty : s.barrier.v_empty;
+    const auto& full = is_k ? shared.barrier.k_full : shared.barrier.v_full;
+    const auto& empty = is_k ? shared.barrier.k_empty : shared.barrier.v_empty;
     PipelineState<Stages> stage;
-    for (PipelineState<Traits::kTileStages> tile;; tile.advance()) {
-        const WorkTileInfo& t = s.tile[tile.index];
-        rt::mbarrier_wait(smem_addr(t.tile_ready), tile.phase);
-        if (t.n_block_max < 0) return;
-        const int head = t.kv_head, kv_batch = t.kv_batch, blocks = t.n_block_max + t.peer_only_blocks - t.n_block_min + 1;
-        for (int left = blocks, n_block = t.first_n_block();; left--, n_block = t.next_n_block(n_block)) {
+    for (PipelineState<Traits::kTileStages> tile_stage;; tile_stage.advance()) {
+        const WorkTileInfo& tile = shared.tile[tile_stage.index];
+        rt::mbarrier_wait(smem_addr(tile.tile_ready), tile_stage.phase);
+        if (tile.n_block_max < 0) return;
+        const int head = tile.kv_head, kv_batch = tile.kv_batch, blocks = tile.n_block_max + tile.peer_only_blocks - tile.n_block_min + 1;
+        for (int left = blocks, n_block = tile.first_n_block();; left--, n_block = tile.next_n_block(n_block)) {
             if (is_k && params.tile_counter && left == min(blocks, Traits::kPrefetchBlocks))
-                rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
+                rt::mbarrier_arrive(smem_addr(shared.barrier.prefetch_next));
             rt::mbarrier_wait(smem_addr(empty[stage.index]), stage.phase ^ 1);
             load_kv_block<Traits, pair, is_k ? Traits::kQPanels : Traits::kVPanels>(
                 is_k ? Traits::k_tile(stage.index) : Traits::v_tile(stage.index), is_k ? &params.k : &params.v,
-                smem_addr(full[stage.index]), rank, t.k_begin + n_block * Traits::kBlockN, head, kv_batch);
+                smem_addr(full[stage.index]), rank, tile.k_begin + n_block * Traits::kBlockN, head, kv_batch);
             stage.advance();
             if (left == 1) break;  // the scheduler may overwrite the tile's description from here on
         }

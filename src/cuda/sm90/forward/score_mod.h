@@ -98,11 +98,11 @@ struct ScoreModOp<ScoreMod::alibi, BlockN, tile_scale, f16> {
         n_block_right;  // blocks that the diagonal of some row of the tile goes through: from the one up to before the other
     FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& params) : scale(params.x.scale * kLog2e) {}
     FA_MEMBER void set_scale(float unscaled) { scale = unscaled * kLog2e; }
-    FA_MEMBER void begin_tile(const Sm90Call& call, const WorkTileInfo& t, int tile_row) {
-        slope = log2_slope(call.alibi_slopes[t.batch * call.alibi_batch_stride + t.head]);
-        diagonal = t.row0 + tile_row + t.off - int(threadIdx.x) % 4 * 2;
-        n_block_diagonal = max(t.row0 + t.off + 1, 0) / BlockN;
-        n_block_right = t.n_block_right;
+    FA_MEMBER void begin_tile(const Sm90Call& call, const WorkTileInfo& tile, int tile_row) {
+        slope = log2_slope(call.alibi_slopes[tile.batch * call.alibi_batch_stride + tile.head]);
+        diagonal = tile.row0 + tile_row + tile.off - int(threadIdx.x) % 4 * 2;
+        n_block_diagonal = max(tile.row0 + tile.off + 1, 0) / BlockN;
+        n_block_right = tile.n_block_right;
     }
     FA_MEMBER void prefetch(int) {}
     FA_MEMBER void begin_block(int n_block, const float (&ref_log2)[2]) {
@@ -135,8 +135,8 @@ struct ScoreModOp<ScoreMod::mask, BlockN, tile_scale, f16> {
     uint2 bits;
     FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& params) : mask(params.mask), scale_log2(params.x.scale * kLog2e) {}
     FA_MEMBER void set_scale(float scale) { scale_log2 = scale * kLog2e; }
-    FA_MEMBER void begin_tile(const Sm90Call&, const WorkTileInfo& t, int tile_row) {
-        first = mask.bits + mask.word_index(mask.tile_of(t.batch, t.head, t.row0), tile_row, 0) + threadIdx.x % 32;
+    FA_MEMBER void begin_tile(const Sm90Call&, const WorkTileInfo& tile, int tile_row) {
+        first = mask.bits + mask.word_index(mask.tile_of(tile.batch, tile.head, tile.row0), tile_row, 0) + threadIdx.x % 32;
     }
     FA_MEMBER void prefetch(int n_block) { bits = first[n_block * 32]; }
     FA_MEMBER void begin_block(int, const float (&)[2]) {}
@@ -170,9 +170,9 @@ struct BiasOp {
         return (row + in_eight) * 128 + (lane % 4 / 2 ^ in_eight) * 16 + lane % 2 * 8;
     }
     FA_MEMBER void set_scale(float) {}
-    FA_MEMBER void begin_tile(const Sm90Call&, const WorkTileInfo& t, int) {
+    FA_MEMBER void begin_tile(const Sm90Call&, const WorkTileInfo& tile, int) {
         constexpr float least = 0x1p-100f, most = 0x1p+100f;
-        factor = a.bias.scale ? a.bias.scale[t.head] : 1.f;
+        factor = a.bias.scale ? a.bias.scale[tile.head] : 1.f;
         factor_log2 = factor * kLog2e;
         plain = factor > least && factor < most;
     }
@@ -228,12 +228,12 @@ struct ScoreModOp<ScoreMod::factors, BlockN, tile_scale, f16> {
     float2 of_keys[kGroups];
     FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& params) : factors(params.factors), scale(params.x.scale * kLog2e) {}
     FA_MEMBER void set_scale(float) {}
-    FA_MEMBER void begin_tile(const Sm90Call& call, const WorkTileInfo& t, int tile_row) {
-        first = reinterpret_cast<const float4*>(factors.kv + (int64_t(t.kv_batch) * factors.heads_k + t.kv_head) * factors.groups);
-        const int64_t line = (int64_t(call.sequences.q.packed() ? 0 : t.batch) * factors.heads_q + t.head) * factors.rows;
+    FA_MEMBER void begin_tile(const Sm90Call& call, const WorkTileInfo& tile, int tile_row) {
+        first = reinterpret_cast<const float4*>(factors.kv + (int64_t(tile.kv_batch) * factors.heads_k + tile.kv_head) * factors.groups);
+        const int64_t line = (int64_t(call.sequences.q.packed() ? 0 : tile.batch) * factors.heads_q + tile.head) * factors.rows;
         FA_UNROLL_FOR (int r = 0; r < 2; r++)
-            of_row[r] = scale * factors.q[line + min(t.q_begin + t.row0 + tile_row + 8 * r, factors.rows - 1)];
-        of_v = t.v_descale > 0.f ? __fdividef(1.f, t.v_descale) : 0.f;
+            of_row[r] = scale * factors.q[line + min(tile.q_begin + tile.row0 + tile_row + 8 * r, factors.rows - 1)];
+        of_v = tile.v_descale > 0.f ? __fdividef(1.f, tile.v_descale) : 0.f;
     }
     FA_MEMBER void prefetch(int n_block) {
         FA_UNROLL_FOR (int i = 0; i < kGroups; i += 2) {

@@ -38,26 +38,28 @@ FA_DEVICE KeyRange row_range(const KeyRanges& ranges, const Sequence& seq, int b
 
 // The last block of keys that some of `rows` rows sees. Rows that see none get block 0, all of which is masked.
 template <class Traits, MaskKind mask>
-FA_DEVICE int n_block_max_of(const Window& window, const WorkTileInfo& t, int row0, int rows) {
-    return max((key_range_of<mask>(window, t.last_row(row0, rows), t.off, t.k_len).end + Traits::kBlockN - 1) / Traits::kBlockN, 1) - 1;
+FA_DEVICE int n_block_max_of(const Window& window, const WorkTileInfo& tile, int row0, int rows) {
+    return max((key_range_of<mask>(window, tile.last_row(row0, rows), tile.off, tile.k_len).end + Traits::kBlockN - 1) / Traits::kBlockN,
+               1) -
+           1;
 }
 
 // The factors of q, k and v, of which a sequence and a head have one each. Below kMinScale all P of a row are equal, whatever
 // q and k are; a scale of 0 would meet a row_ref of −∞. An infinite one makes NaN of a row's largest score, as it should.
-FA_DEVICE void find_descale_factors(const Sm90Call& call, WorkTileInfo& t) {
+FA_DEVICE void find_descale_factors(const Sm90Call& call, WorkTileInfo& tile) {
     constexpr float kMinScale = 0x1p-60f;
-    const int kv_index = call.sequences.packed_k() ? t.batch : t.kv_batch;
-    const auto factor_of = [&](const Descale& f) { return f.data ? key_descale(f, KeyLocation{kv_index, 0, true}, t.kv_head) : 1.f; };
+    const int kv_index = call.sequences.packed_k() ? tile.batch : tile.kv_batch;
+    const auto factor_of = [&](const Descale& f) { return f.data ? key_descale(f, KeyLocation{kv_index, 0, true}, tile.kv_head) : 1.f; };
     const float k = factor_of(call.k_descale);  // one after the other, as there are 32 registers
     rt::compiler_fence();
-    t.v_descale = factor_of(call.v_descale);
+    tile.v_descale = factor_of(call.v_descale);
     rt::compiler_fence();
-    const float scale = call.scale * (query_descale(call, Sequence{}, t.batch, 0, t.head) * k);
-    t.scale = fabsf(scale) < kMinScale ? kMinScale : scale;
+    const float scale = call.scale * (query_descale(call, Sequence{}, tile.batch, 0, tile.head) * k);
+    tile.scale = fabsf(scale) < kMinScale ? kMinScale : scale;
 }
 
 template <class Traits, MaskKind mask, bool pair>
-FA_DEVICE void fill_tile_info(const Sm90ForwardParams& params, int index, int rank, WorkTileInfo& t) {
+FA_DEVICE void fill_tile_info(const Sm90ForwardParams& params, int index, int rank, WorkTileInfo& tile) {
     const Sm90Call& call = params.x;
     const bool pair_by_heads = pair && params.pair_by_heads, pair_by_rows = pair && !params.pair_by_heads;
     constexpr bool packs = Traits::template kPacksHeads<mask>;
@@ -74,99 +76,103 @@ FA_DEVICE void fill_tile_info(const Sm90ForwardParams& params, int index, int ra
         m_block = index - head * params.m_blocks;
     }
     if (pair_by_heads) head = 2 * head + rank;
-    t.batch = head / heads_q;
-    t.head = head - t.batch * heads_q;
+    tile.batch = head / heads_q;
+    tile.head = head - tile.batch * heads_q;
     if constexpr (Traits::kBiasSize > 0)
-        if (params.bias.heads_first) t.head = head / int(call.batch), t.batch = head - t.head * int(call.batch);
-    if (packs) t.head *= Traits::kBlockM >> params.head_rows_log2;
-    t.kv_head = t.head / int(call.group);
-    t.row0 = (pair_by_rows ? 2 * m_block + rank : m_block) * rows;
-    const Sequence seq = call.uniform_lengths ? call.uniform_seq : bounded_sequence(call.sequences, t.batch);
-    t.q_begin = int(seq.q_begin);
-    t.q_len = int(seq.q_len);
-    t.o_rows = call.sequences.q.packed() ? t.q_len : int(call.sequences.q.seqlen);
-    t.k_len = int(seq.k_len);
-    t.off = int(clamp(seq.off, -(1 << 30), 1 << 30));
-    t.k_begin = int(seq.k_begin);
-    t.kv_batch = call.sequences.packed_k() ? 0 : call.uniform_lengths ? t.batch : int(seq.kv_index);
-    if constexpr (Traits::kDescale) find_descale_factors(call, t);
+        if (params.bias.heads_first) tile.head = head / int(call.batch), tile.batch = head - tile.head * int(call.batch);
+    if (packs) tile.head *= Traits::kBlockM >> params.head_rows_log2;
+    tile.kv_head = tile.head / int(call.group);
+    tile.row0 = (pair_by_rows ? 2 * m_block + rank : m_block) * rows;
+    const Sequence seq = call.uniform_lengths ? call.uniform_seq : bounded_sequence(call.sequences, tile.batch);
+    tile.q_begin = int(seq.q_begin);
+    tile.q_len = int(seq.q_len);
+    tile.o_rows = call.sequences.q.packed() ? tile.q_len : int(call.sequences.q.seqlen);
+    tile.k_len = int(seq.k_len);
+    tile.off = int(clamp(seq.off, -(1 << 30), 1 << 30));
+    tile.k_begin = int(seq.k_begin);
+    tile.kv_batch = call.sequences.packed_k() ? 0 : call.uniform_lengths ? tile.batch : int(seq.kv_index);
+    if constexpr (Traits::kDescale) find_descale_factors(call, tile);
     if constexpr (mask == MaskKind::list) {
         rt::compiler_fence();  // not sooner, as there may be 32 registers
-        t.table_tile = params.units.tile_of(t.batch, t.head, t.row0);
-        t.n_block_max = params.units.blocks[t.table_tile] - 1;
+        tile.table_tile = params.units.tile_of(tile.batch, tile.head, tile.row0);
+        tile.n_block_max = params.units.blocks[tile.table_tile] - 1;
         return;
     }
-    const auto key_range = [&](int row) { return key_range_of<mask>(params.window, row, t.off, t.k_len); };
-    const auto n_block_max = [&](int row0) { return n_block_max_of<Traits, mask>(params.window, t, row0, rows); };
-    t.n_block_max = n_block_max(t.row0);
-    t.peer_only_blocks = pair_by_rows && mask != MaskKind::none ? n_block_max((2 * m_block + 1) * Traits::kBlockM) - t.n_block_max : 0;
-    t.n_block_min_causal_local_mask = mask == MaskKind::none ? t.n_block_max + 1 : key_range(t.row0).end / Traits::kBlockN;
-    t.n_block_min = mask == MaskKind::band ? min(key_range(t.row0).begin / Traits::kBlockN, t.n_block_max) : 0;
+    const auto key_range = [&](int row) { return key_range_of<mask>(params.window, row, tile.off, tile.k_len); };
+    const auto n_block_max = [&](int row0) { return n_block_max_of<Traits, mask>(params.window, tile, row0, rows); };
+    tile.n_block_max = n_block_max(tile.row0);
+    tile.peer_only_blocks =
+        pair_by_rows && mask != MaskKind::none ? n_block_max((2 * m_block + 1) * Traits::kBlockM) - tile.n_block_max : 0;
+    tile.n_block_min_causal_local_mask = mask == MaskKind::none ? tile.n_block_max + 1 : key_range(tile.row0).end / Traits::kBlockN;
+    tile.n_block_min = mask == MaskKind::band ? min(key_range(tile.row0).begin / Traits::kBlockN, tile.n_block_max) : 0;
     if (mask == MaskKind::band && params.mask.spans) {  // without the blocks at either end in which the mask operand leaves no key
-        const int2 span = params.mask.spans[params.mask.tile_of(t.batch, t.head, t.row0)];
-        t.n_block_max = max(min(t.n_block_max, span.x - 1), t.n_block_min);
-        t.n_block_min = min(max(t.n_block_min, params.mask.n_blocks - span.y), t.n_block_max);
+        const int2 span = params.mask.spans[params.mask.tile_of(tile.batch, tile.head, tile.row0)];
+        tile.n_block_max = max(min(tile.n_block_max, span.x - 1), tile.n_block_min);
+        tile.n_block_min = min(max(tile.n_block_min, params.mask.n_blocks - span.y), tile.n_block_max);
     }
-    t.n_block_min_before_local_mask =
-        mask == MaskKind::band ? (key_range(t.last_row(t.row0, rows)).begin + Traits::kBlockN - 1) / Traits::kBlockN : 0;
-    t.n_block_right = t.n_block_max + t.peer_only_blocks + 1;
+    tile.n_block_min_before_local_mask =
+        mask == MaskKind::band ? (key_range(tile.last_row(tile.row0, rows)).begin + Traits::kBlockN - 1) / Traits::kBlockN : 0;
+    tile.n_block_right = tile.n_block_max + tile.peer_only_blocks + 1;
     // ALiBi's scores fall to both sides of the diagonal; taken from right to left, each block would move row_ref.
     if (mask == MaskKind::band && call.alibi_slopes)
-        t.n_block_right = min(max((max(t.row0 + Traits::kBlockM - 1 + t.off, 0) + Traits::kBlockN - 1) / Traits::kBlockN, t.n_block_min),
-                              t.n_block_right);
+        tile.n_block_right =
+            min(max((max(tile.row0 + Traits::kBlockM - 1 + tile.off, 0) + Traits::kBlockN - 1) / Traits::kBlockN, tile.n_block_min),
+                tile.n_block_right);
 }
 
 template <class Traits, int QStages>
-FA_DEVICE void load_q(const Sm90ForwardParams& params, const WorkTileInfo& t, const PipelineState<QStages>& q) {
+FA_DEVICE void load_q(const Sm90ForwardParams& params, const WorkTileInfo& tile, const PipelineState<QStages>& q) {
     typename Traits::Barriers& barrier = Traits::shared().barrier;
     rt::mbarrier_wait(smem_addr(barrier.q_empty[q.index]), q.phase ^ 1);
     rt::mbarrier_expect_tx(smem_addr(barrier.q_full[q.index]), Traits::kQBytes);
     FA_UNROLL_FOR (int panel = 0; panel < Traits::kQPanels; panel++)
         rt::tma_load(Traits::q_tile(q.index) + panel * Traits::kBlockM * 128, &params.q, smem_addr(barrier.q_full[q.index]), 64 * panel,
-                     t.q_begin + t.row0, t.head, params.x.sequences.q.packed() ? 0 : t.batch, rt::kEvictFirst);
+                     tile.q_begin + tile.row0, tile.head, params.x.sequences.q.packed() ? 0 : tile.batch, rt::kEvictFirst);
 }
 
 // The scheduler thread. With the dynamic schedule the next tile is taken when the k producer has kPrefetchBlocks blocks left to
 // load: taken earlier, CTAs with long tiles would hold tiles that others could begin (docs/lab/hopper_log.md has the numbers).
 template <class Traits, MaskKind mask, bool pair, int QStages>
 FA_DEVICE void schedule_tiles_and_load_q(const Sm90ForwardParams& params) {
-    typename Traits::Shared& s = Traits::shared();
+    typename Traits::Shared& shared = Traits::shared();
     const int rank = pair ? rt::cluster_rank() : 0, stride = int(gridDim.x) * Traits::kTiles / Traits::kClusterSize;
     PipelineState<QStages> q;
-    PipelineState<Traits::kTileStages> tile;
+    PipelineState<Traits::kTileStages> tile_stage;
     PipelineState<1> prefetch_next;
     for (int index = int(blockIdx.x) * Traits::kTiles / Traits::kClusterSize + Traits::kPlace; index < params.num_tiles;) {
-        WorkTileInfo& t = s.tile[tile.index];
-        rt::mbarrier_wait(smem_addr(t.tile_consumed), tile.phase ^ 1);
-        fill_tile_info<Traits, mask, pair>(params, index, rank, t);
+        WorkTileInfo& tile = shared.tile[tile_stage.index];
+        rt::mbarrier_wait(smem_addr(tile.tile_consumed), tile_stage.phase ^ 1);
+        fill_tile_info<Traits, mask, pair>(params, index, rank, tile);
         if constexpr (mask == MaskKind::list) rt::compiler_fence();
-        const bool exists = pair || t.row0 < t.o_rows;
+        const bool exists = pair || tile.row0 < tile.o_rows;
         if (exists) {
-            rt::mbarrier_arrive(smem_addr(t.tile_ready));
-            load_q<Traits>(params, t, q);
+            rt::mbarrier_arrive(smem_addr(tile.tile_ready));
+            load_q<Traits>(params, tile, q);
             q.advance();
         }
         if (!params.tile_counter) {
             index += stride;
         } else {
             if (exists) {
-                rt::mbarrier_wait(smem_addr(s.barrier.prefetch_next), prefetch_next.phase);
+                rt::mbarrier_wait(smem_addr(shared.barrier.prefetch_next), prefetch_next.phase);
                 prefetch_next.advance();
             }
             if (rank == 0) {
                 index = stride + atomicAdd(params.tile_counter, 1);
-                if (pair) rt::st_async(rt::smem_addr(s.next_tile + tile.index), smem_addr(s.barrier.next_tile_full[tile.index]), 1, index);
+                if (pair)
+                    rt::st_async(rt::smem_addr(shared.next_tile + tile_stage.index),
+                                 smem_addr(shared.barrier.next_tile_full[tile_stage.index]), 1, index);
             } else {
-                rt::mbarrier_expect_tx(smem_addr(s.barrier.next_tile_full[tile.index]), 4);
-                rt::mbarrier_wait(smem_addr(s.barrier.next_tile_full[tile.index]), tile.phase);
-                index = *const_cast<volatile int*>(s.next_tile + tile.index);
+                rt::mbarrier_expect_tx(smem_addr(shared.barrier.next_tile_full[tile_stage.index]), 4);
+                rt::mbarrier_wait(smem_addr(shared.barrier.next_tile_full[tile_stage.index]), tile_stage.phase);
+                index = *const_cast<volatile int*>(shared.next_tile + tile_stage.index);
             }
         }
-        if (exists) tile.advance();
+        if (exists) tile_stage.advance();
     }
-    rt::mbarrier_wait(smem_addr(s.tile[tile.index].tile_consumed), tile.phase ^ 1);
-    s.tile[tile.index].n_block_max = -1;
-    rt::mbarrier_arrive(smem_addr(s.tile[tile.index].tile_ready));
+    rt::mbarrier_wait(smem_addr(shared.tile[tile_stage.index].tile_consumed), tile_stage.phase ^ 1);
+    shared.tile[tile_stage.index].n_block_max = -1;
+    rt::mbarrier_arrive(smem_addr(shared.tile[tile_stage.index].tile_ready));
     if (params.tile_counter && rank == 0 && atomicAdd(params.tile_counter + 1, 1) == stride - 1)
         params.tile_counter[0] = params.tile_counter[1] = 0;
 }

@@ -56,23 +56,23 @@ FA_DEVICE void transpose_block(uint32_t from, uint32_t to, int left, HasTail) {
 // The two last warps of the producer's warpgroup.
 template <class Traits>
 FA_DEVICE void transpose_v(const Sm90ForwardParams& params) {
-    typename Traits::Shared& s = Traits::shared();
+    typename Traits::Shared& shared = Traits::shared();
     const int first = rt::warp_uniform(int(threadIdx.x) / 32 % 2 * Traits::kUnitsOfAWarp);
     PipelineState<Traits::kStages> stage;
     PipelineState<Traits::kRawStages> own_raw;
     auto& raw = first_of<Traits::kStages == Traits::kRawStages>(stage, own_raw);  // the ring of v as it comes
-    for (PipelineState<Traits::kTileStages> tile;; tile.advance()) {
-        const WorkTileInfo& t = s.tile[tile.index];
-        rt::mbarrier_wait(smem_addr(t.tile_ready), tile.phase);
-        if (rt::warp_uniform(t.n_block_max) < 0) return;
+    for (PipelineState<Traits::kTileStages> tile_stage;; tile_stage.advance()) {
+        const WorkTileInfo& tile = shared.tile[tile_stage.index];
+        rt::mbarrier_wait(smem_addr(tile.tile_ready), tile_stage.phase);
+        if (rt::warp_uniform(tile.n_block_max) < 0) return;
         // Not later: with its last v the tile's description may be overwritten.
-        const int end = rt::warp_uniform(t.k_len - t.n_block_min * Traits::kBlockN);
-        const int begin = rt::warp_uniform(t.k_len - (t.n_block_max + t.peer_only_blocks) * Traits::kBlockN);
-        rt::mbarrier_arrive(smem_addr(s.tile[tile.index].tile_consumed));
+        const int end = rt::warp_uniform(tile.k_len - tile.n_block_min * Traits::kBlockN);
+        const int begin = rt::warp_uniform(tile.k_len - (tile.n_block_max + tile.peer_only_blocks) * Traits::kBlockN);
+        rt::mbarrier_arrive(smem_addr(shared.tile[tile_stage.index].tile_consumed));
         FA_UNROLL_BY(1)
         for (int keys = begin; keys <= end; keys += Traits::kBlockN) {  // that are left from the block's first on
-            rt::mbarrier_wait(smem_addr(s.barrier.raw_full[raw.index]), raw.phase);
-            rt::mbarrier_wait(smem_addr(s.barrier.v_empty[stage.index]), stage.phase ^ 1);
+            rt::mbarrier_wait(smem_addr(shared.barrier.raw_full[raw.index]), raw.phase);
+            rt::mbarrier_wait(smem_addr(shared.barrier.v_empty[stage.index]), stage.phase ^ 1);
             const int lane = rt::read_laneid(), row = lane % 8;  // here, as there are 32 registers
             const uint32_t raw_v = Traits::raw_v_tile(raw.index) + first / 8 * Traits::kPanelBytes + lane * 128 + ((row ^ first % 8) << 4),
                            v = Traits::v_tile(stage.index) + (Traits::kKeyPanels
@@ -83,10 +83,10 @@ FA_DEVICE void transpose_v(const Sm90ForwardParams& params) {
             rt::fence_proxy_async_shared();
             __syncwarp();
             if (rt::read_laneid() < Traits::kClusterSize) {
-                if (Traits::kPair) rt::mbarrier_arrive_remote(smem_addr(s.barrier.raw_empty[raw.index]), rt::read_laneid());
-                else rt::mbarrier_arrive(smem_addr(s.barrier.raw_empty[raw.index]));
+                if (Traits::kPair) rt::mbarrier_arrive_remote(smem_addr(shared.barrier.raw_empty[raw.index]), rt::read_laneid());
+                else rt::mbarrier_arrive(smem_addr(shared.barrier.raw_empty[raw.index]));
             }
-            if (rt::read_laneid() == 0) rt::mbarrier_arrive(smem_addr(s.barrier.v_full[stage.index]));
+            if (rt::read_laneid() == 0) rt::mbarrier_arrive(smem_addr(shared.barrier.v_full[stage.index]));
             stage.advance();
             if (Traits::kStages != Traits::kRawStages) raw.advance();
         }

@@ -11,25 +11,27 @@ namespace gpu {
 template <class Traits>
 FA_DEVICE void kv_8bit_producer(const Sm90ForwardParams& params) {
     constexpr bool pair = Traits::kPair;
-    typename Traits::Shared& s = Traits::shared();
+    typename Traits::Shared& shared = Traits::shared();
     const int rank = pair ? rt::cluster_rank() : 0;
     PipelineState<Traits::kStages> stage;
     PipelineState<Traits::kRawStages> raw;
-    for (PipelineState<Traits::kTileStages> tile;; tile.advance()) {
-        const WorkTileInfo& t = s.tile[tile.index];
-        rt::mbarrier_wait(smem_addr(t.tile_ready), tile.phase);
-        if (t.n_block_max < 0) return;
-        const int blocks = t.n_block_max + t.peer_only_blocks - t.n_block_min + 1;
-        for (int left = blocks, n_block = t.first_n_block();; left--, n_block = t.next_n_block(n_block)) {
+    for (PipelineState<Traits::kTileStages> tile_stage;; tile_stage.advance()) {
+        const WorkTileInfo& tile = shared.tile[tile_stage.index];
+        rt::mbarrier_wait(smem_addr(tile.tile_ready), tile_stage.phase);
+        if (tile.n_block_max < 0) return;
+        const int blocks = tile.n_block_max + tile.peer_only_blocks - tile.n_block_min + 1;
+        for (int left = blocks, n_block = tile.first_n_block();; left--, n_block = tile.next_n_block(n_block)) {
             if (params.tile_counter && left == min(blocks, Traits::kPrefetchBlocks))
-                rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
-            const int row = t.k_begin + n_block * Traits::kBlockN;
-            rt::mbarrier_wait(smem_addr(s.barrier.k_empty[stage.index]), stage.phase ^ 1);
-            load_kv_block<Traits, pair, Traits::kQPanels>(Traits::k_tile(stage.index), &params.k, smem_addr(s.barrier.k_full[stage.index]),
-                                                          rank, row, t.kv_head, t.kv_batch);
-            rt::mbarrier_wait(smem_addr(s.barrier.raw_empty[raw.index]), raw.phase ^ 1);
+                rt::mbarrier_arrive(smem_addr(shared.barrier.prefetch_next));
+            const int row = tile.k_begin + n_block * Traits::kBlockN;
+            rt::mbarrier_wait(smem_addr(shared.barrier.k_empty[stage.index]), stage.phase ^ 1);
+            load_kv_block<Traits, pair, Traits::kQPanels>(Traits::k_tile(stage.index), &params.k,
+                                                          smem_addr(shared.barrier.k_full[stage.index]), rank, row, tile.kv_head,
+                                                          tile.kv_batch);
+            rt::mbarrier_wait(smem_addr(shared.barrier.raw_empty[raw.index]), raw.phase ^ 1);
             load_kv_block<Traits, pair, Traits::kRawPanels>(Traits::raw_v_tile(raw.index), &params.v,
-                                                            smem_addr(s.barrier.raw_full[raw.index]), rank, row, t.kv_head, t.kv_batch);
+                                                            smem_addr(shared.barrier.raw_full[raw.index]), rank, row, tile.kv_head,
+                                                            tile.kv_batch);
             stage.advance();
             raw.advance();
             if (left == 1) break;  // the scheduler may overwrite the tile's description from here on
@@ -41,36 +43,36 @@ FA_DEVICE void kv_8bit_producer(const Sm90ForwardParams& params) {
 template <class Traits>
 FA_DEVICE void paged_kv_8bit_producer(const Sm90ForwardParams& params) {
     constexpr int panels = Traits::kQPanels;
-    typename Traits::Shared& s = Traits::shared();
+    typename Traits::Shared& shared = Traits::shared();
     const int lane = int(threadIdx.x) % 32, panel = lane % panels, first = lane / panels * params.page_chunk;
     const int place = panel * Traits::kPanelBytes + first * 128;
     PipelineState<Traits::kStages> stage;
     PipelineState<Traits::kRawStages> raw;
-    for (PipelineState<Traits::kTileStages> tile;; tile.advance()) {
-        const WorkTileInfo& t = s.tile[tile.index];
-        rt::mbarrier_wait(smem_addr(t.tile_ready), tile.phase);
-        if (t.n_block_max < 0) return;
-        const auto find = [&](int key) { return key < t.k_len ? find_paged_row(params, t, key) : PagedRow{-1, 0}; };
-        const int blocks = t.n_block_max - t.n_block_min + 1;
-        int n_block = t.first_n_block();
+    for (PipelineState<Traits::kTileStages> tile_stage;; tile_stage.advance()) {
+        const WorkTileInfo& tile = shared.tile[tile_stage.index];
+        rt::mbarrier_wait(smem_addr(tile.tile_ready), tile_stage.phase);
+        if (tile.n_block_max < 0) return;
+        const auto find = [&](int key) { return key < tile.k_len ? find_paged_row(params, tile, key) : PagedRow{-1, 0}; };
+        const int blocks = tile.n_block_max - tile.n_block_min + 1;
+        int n_block = tile.first_n_block();
         PagedRow source = find(n_block * Traits::kBlockN + first);
         FA_UNROLL_BY(1)
         for (int left = blocks; left > 0; left--) {
             if (params.tile_counter && left == min(blocks, Traits::kPrefetchBlocks) && lane == 0)
-                rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
-            const int next_n_block = t.next_n_block(n_block);
+                rt::mbarrier_arrive(smem_addr(shared.barrier.prefetch_next));
+            const int next_n_block = tile.next_n_block(n_block);
             const PagedRow next_source = left > 1 ? find(next_n_block * Traits::kBlockN + first) : source;
-            const bool missing = n_block * Traits::kBlockN + first < t.k_len && !source.exists(params);
-            const uint32_t k_full = smem_addr(s.barrier.k_full[stage.index]), raw_full = smem_addr(s.barrier.raw_full[raw.index]);
-            rt::mbarrier_wait(smem_addr(s.barrier.k_empty[stage.index]), stage.phase ^ 1);
+            const bool missing = n_block * Traits::kBlockN + first < tile.k_len && !source.exists(params);
+            const uint32_t k_full = smem_addr(shared.barrier.k_full[stage.index]), raw_full = smem_addr(shared.barrier.raw_full[raw.index]);
+            rt::mbarrier_wait(smem_addr(shared.barrier.k_empty[stage.index]), stage.phase ^ 1);
             if (lane == 0) rt::mbarrier_expect_tx(k_full, panels * Traits::kPanelBytes);
             if (first < Traits::kBlockN)
                 rt::tma_load(Traits::k_tile(stage.index) + place, missing ? &params.k_missing : &params.k, k_full, 64 * panel, source.row,
-                             t.kv_head, source.page, rt::kEvictLast);
-            rt::mbarrier_wait(smem_addr(s.barrier.raw_empty[raw.index]), raw.phase ^ 1);
+                             tile.kv_head, source.page, rt::kEvictLast);
+            rt::mbarrier_wait(smem_addr(shared.barrier.raw_empty[raw.index]), raw.phase ^ 1);
             if (lane == 0) rt::mbarrier_expect_tx(raw_full, panels * Traits::kPanelBytes);
             if (first < Traits::kBlockN)
-                rt::tma_load(Traits::raw_v_tile(raw.index) + place, &params.v, raw_full, 64 * panel, source.row, t.kv_head, source.page,
+                rt::tma_load(Traits::raw_v_tile(raw.index) + place, &params.v, raw_full, 64 * panel, source.row, tile.kv_head, source.page,
                              rt::kEvictLast);
             stage.advance();
             raw.advance();
@@ -112,21 +114,21 @@ FA_DEVICE void widen_v(const Sm90ForwardParams& params) {
     constexpr int warps = Traits::kWideningWarps, kRows = Traits::kBlockN / warps;
     constexpr int kBatch = Traits::kProducerRegisters < 40 ? 1 : kRows % 32 == 0 ? 4 : kRows % 24 == 0 ? 3 : 2;  // loads in flight
     static_assert(kRows % (8 * kBatch) == 0, "a warp widens eight rows at a time");
-    typename Traits::Shared& s = Traits::shared();
+    typename Traits::Shared& shared = Traits::shared();
     const WideningLane lane(int(threadIdx.x) % 32);
     const int row0 = int(threadIdx.x) / 32 % warps * kRows;
     PipelineState<Traits::kStages> stage;
-    for (PipelineState<Traits::kTileStages> tile;; tile.advance()) {
-        const WorkTileInfo& t = s.tile[tile.index];
-        rt::mbarrier_wait(smem_addr(t.tile_ready), tile.phase);
-        if (t.n_block_max < 0) return;
-        int n_block = t.first_n_block();
+    for (PipelineState<Traits::kTileStages> tile_stage;; tile_stage.advance()) {
+        const WorkTileInfo& tile = shared.tile[tile_stage.index];
+        rt::mbarrier_wait(smem_addr(tile.tile_ready), tile_stage.phase);
+        if (tile.n_block_max < 0) return;
+        int n_block = tile.first_n_block();
         FA_UNROLL_BY(1)
-        for (int left = t.n_block_max + t.peer_only_blocks - t.n_block_min + 1; left > 0; left--) {
-            const int rows_left = t.k_len - n_block * Traits::kBlockN;
-            n_block = t.next_n_block(n_block);  // not later: with its last v the tile's description may be overwritten
-            rt::mbarrier_wait(smem_addr(s.barrier.raw_full[stage.index]), stage.phase);
-            rt::mbarrier_wait(smem_addr(s.barrier.v_empty[stage.index]), stage.phase ^ 1);
+        for (int left = tile.n_block_max + tile.peer_only_blocks - tile.n_block_min + 1; left > 0; left--) {
+            const int rows_left = tile.k_len - n_block * Traits::kBlockN;
+            n_block = tile.next_n_block(n_block);  // not later: with its last v the tile's description may be overwritten
+            rt::mbarrier_wait(smem_addr(shared.barrier.raw_full[stage.index]), stage.phase);
+            rt::mbarrier_wait(smem_addr(shared.barrier.v_empty[stage.index]), stage.phase ^ 1);
             const uint32_t from = Traits::raw_v_tile(stage.index) + row0 * 128, to = Traits::v_tile(stage.index) + row0 * 128;
             FA_UNROLL_BY(1)
             for (int panel = 0; panel < Traits::kVPanels; panel++) {
@@ -143,13 +145,13 @@ FA_DEVICE void widen_v(const Sm90ForwardParams& params) {
             rt::fence_proxy_async_shared();
             __syncwarp();
             if (int(threadIdx.x) % 32 < Traits::kClusterSize) {
-                if (Traits::kPair) rt::mbarrier_arrive_remote(smem_addr(s.barrier.raw_empty[stage.index]), int(threadIdx.x) % 32);
-                else rt::mbarrier_arrive(smem_addr(s.barrier.raw_empty[stage.index]));
+                if (Traits::kPair) rt::mbarrier_arrive_remote(smem_addr(shared.barrier.raw_empty[stage.index]), int(threadIdx.x) % 32);
+                else rt::mbarrier_arrive(smem_addr(shared.barrier.raw_empty[stage.index]));
             }
-            if (int(threadIdx.x) % 32 == 0) rt::mbarrier_arrive(smem_addr(s.barrier.v_full[stage.index]));
+            if (int(threadIdx.x) % 32 == 0) rt::mbarrier_arrive(smem_addr(shared.barrier.v_full[stage.index]));
             stage.advance();
         }
-        rt::mbarrier_arrive(smem_addr(s.tile[tile.index].tile_consumed));
+        rt::mbarrier_arrive(smem_addr(shared.tile[tile_stage.index].tile_consumed));
     }
 }
 

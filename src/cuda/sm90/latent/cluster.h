@@ -27,13 +27,13 @@ struct LatentRowParts {
 };
 
 template <class Traits>
-FA_DEVICE void merge_latent_row(const LatentCall& call, const LatentItem& t, int place, const LatentRowParts& from) {
-    const int lane = rt::read_laneid(), row = t.row + place;
+FA_DEVICE void merge_latent_row(const LatentCall& call, const LatentItem& item, int place, const LatentRowParts& from) {
+    const int lane = rt::read_laneid(), row = item.row + place;
     const Merged merged = merge(from.state[0], from.state[1]);
     const int64_t i = row / int(call.group), head = row % int(call.group);
     const Sequence seq{0, call.sequences.q.seqlen, 0, 0, 0, 0};
-    const float factor = finalize_row(call, seq, t.batch, head, i, merged.state, lane == 0).factor * (Traits::kPUnscale * kHeadroomUnit);
-    const int64_t at = query_index(call.o_strides, seq, t.batch, i, head) + 4 * lane;
+    const float factor = finalize_row(call, seq, item.batch, head, i, merged.state, lane == 0).factor * (Traits::kPUnscale * kHeadroomUnit);
+    const int64_t at = query_index(call.o_strides, seq, item.batch, i, head) + 4 * lane;
     FA_UNROLL_FOR (int j = 0; j < 4; j++) {
         float sum[4];
         FA_UNROLL_FOR (int e = 0; e < 4; e++) {  // where a factor is 0, v may be anything
@@ -49,8 +49,8 @@ template <class Traits>
 FA_DEVICE void merge_latent_pair(LatentConsumer<Traits>& wg, int warpgroup, bool empty) {
     constexpr int kBarrier = 3, kWarps = 8;
     const LatentCall& call = wg.a.x;
-    const LatentItem& t = wg.item;
-    const int c = rt::read_laneid() % 4, place = wg.row_in_tile(), rows = t.row_end - t.row;
+    const LatentItem& item = wg.item;
+    const int c = rt::read_laneid() % 4, place = wg.row_in_tile(), rows = item.row_end - item.row;
     rt::named_barrier_sync(kBarrier, 32 * kWarps);  // q and keys have been used
     FA_UNROLL_FOR (int r = 0; r < 2; r++) {
         float* const to = latent_part(place + 8 * r, warpgroup * (Traits::kHeadDimV / 2) + 2 * c);
@@ -63,13 +63,13 @@ FA_DEVICE void merge_latent_pair(LatentConsumer<Traits>& wg, int warpgroup, bool
     }
     rt::cluster_sync();
     LatentRowParts now, next;
-    int row = t.rank * kWarps + warpgroup * 4 + wg.warp;
+    int row = item.rank * kWarps + warpgroup * 4 + wg.warp;
     if (row < rows) now.read(wg.s.part, row);
     FA_UNROLL_BY(1)
     while (row < rows) {
         const int after = row + 2 * kWarps;
         if (after < rows) next.read(wg.s.part, after);
-        merge_latent_row<Traits>(call, t, row, now);
+        merge_latent_row<Traits>(call, item, row, now);
         row = after, now = next;
     }
     rt::cluster_sync();  // the other may still read here

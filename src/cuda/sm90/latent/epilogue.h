@@ -10,15 +10,15 @@ template <class Traits>
 FA_DEVICE void latent_epilogue(LatentConsumer<Traits>& wg, int warpgroup) {
     const LatentParams& params = wg.a;
     const LatentCall& call = params.x;
-    const LatentItem& t = wg.item;
-    const int c = rt::read_laneid() % 4, place = wg.row_in_tile(), split = t.split;
-    const int64_t batch = t.batch;
+    const LatentItem& item = wg.item;
+    const int c = rt::read_laneid() % 4, place = wg.row_in_tile(), split = item.split;
+    const int64_t batch = item.batch;
     __syncwarp();
     FA_UNROLL_FOR (int r = 0; r < 2; r++) {
-        const int row = t.row + place + 8 * r;
-        const bool there = row < t.row_end, first = warpgroup == 0 && c == 0;
+        const int row = item.row + place + 8 * r;
+        const bool there = row < item.row_end, first = warpgroup == 0 && c == 0;
         const RowState part{wg.row_ref[r], wg.s.exchange.row_sum[1][place + 8 * r] * (Traits::kPUnscale * kHeadroomUnit)};
-        const int64_t i = min(row, t.row_end - 1) / int(call.group), head = min(row, t.row_end - 1) % int(call.group);
+        const int64_t i = min(row, item.row_end - 1) / int(call.group), head = min(row, item.row_end - 1) % int(call.group);
         const Sequence seq{0, call.sequences.q.seqlen, 0, 0, 0, 0};
         float factor = Traits::kPUnscale * kHeadroomUnit;
         float* wide = nullptr;

@@ -40,15 +40,15 @@ FA_KERNEL void FA_BOUNDS((LatentTraits<T, HeadDim, kSource>::kThreads), 1) laten
         }
     } else {
         rt::setmaxnreg_inc<Traits::kConsumerRegisters>();
-        typename Traits::Shared& s = Traits::shared();
+        typename Traits::Shared& shared = Traits::shared();
         const int warpgroup = rt::warp_uniform(int(threadIdx.x) / 128) - 1;
         uint32_t phase = 0, q_phase = 0;
         for (PipelineState<Traits::kItemSlots> slot;; slot.advance()) {
-            LatentItemSlot& now = s.item[slot.index];
+            LatentItemSlot& now = shared.item[slot.index];
             rt::mbarrier_wait(smem_addr(now.ready), slot.phase);
             const int pairs = rt::warp_uniform(now.item.pairs);
             if (pairs == kNoItem) break;
-            rt::mbarrier_wait(smem_addr(s.q_full), q_phase);
+            rt::mbarrier_wait(smem_addr(shared.q_full), q_phase);
             LatentConsumer<Traits> wg(params, now.item, phase);
             if (pairs == 0) wg.release_q();
             else if (warpgroup == 0) wg.right_mainloop(pairs);

@@ -119,15 +119,15 @@ struct LatentTraits {
     FA_MEMBER static uint32_t q_tile() { return rt::smem_addr(rt::shared_memory()); }
     FA_MEMBER static uint32_t k_tile(int w) { return q_tile() + (1 + w) * kMatrixBytes; }
     FA_MEMBER static void init_barriers() {
-        Shared& s = shared();
-        rt::mbarrier_init(smem_addr(s.q_full), 1);
-        rt::mbarrier_init(smem_addr(s.q_empty), 8);
-        for (const LatentItemSlot& slot : s.item)
+        Shared& shared = LatentTraits::shared();
+        rt::mbarrier_init(smem_addr(shared.q_full), 1);
+        rt::mbarrier_init(smem_addr(shared.q_empty), 8);
+        for (const LatentItemSlot& slot : shared.item)
             rt::mbarrier_init(smem_addr(slot.ready), 1), rt::mbarrier_init(smem_addr(slot.consumed), kByAddress ? 8 + 4 : 8 + 1);
         for (int w = 0; w < 2; w++) {
-            for (const uint64_t& full : s.k_full[w]) rt::mbarrier_init(smem_addr(full), kFullArrivals);
-            for (const uint64_t& empty : s.k_empty[w]) rt::mbarrier_init(smem_addr(empty), 4);
-            rt::mbarrier_init(smem_addr(s.p_full[w]), 128);
+            for (const uint64_t& full : shared.k_full[w]) rt::mbarrier_init(smem_addr(full), kFullArrivals);
+            for (const uint64_t& empty : shared.k_empty[w]) rt::mbarrier_init(smem_addr(empty), 4);
+            rt::mbarrier_init(smem_addr(shared.p_full[w]), 128);
         }
         rt::fence_mbarrier_init();
     }

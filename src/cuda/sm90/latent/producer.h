@@ -15,16 +15,16 @@ class LatentBlocks {
     struct Block {
         int outer, row, keys;  // keys: that there are before the item's end
     };
-    FA_MEMBER LatentBlocks(const Pages& pages, const LatentItem& t)
-        : table_(pages.table ? pages.table + t.kv_index * pages.row_stride : nullptr),
+    FA_MEMBER LatentBlocks(const Pages& pages, const LatentItem& item)
+        : table_(pages.table ? pages.table + item.kv_index * pages.row_stride : nullptr),
           size_(pages.table ? int(pages.size) : INT_MAX),
           count_(int(pages.count)),
-          left_(t.end - (t.begin + t.pairs * kPairKeys - 64)),
-          kv_index_(t.kv_index),
+          left_(item.end - (item.begin + item.pairs * kPairKeys - 64)),
+          kv_index_(item.kv_index),
           hidden_zero_(rt::opaque(0)) {
-        const int key = t.begin + t.pairs * kPairKeys - 64;
+        const int key = item.begin + item.pairs * kPairKeys - 64;
         column_ = key / size_;
-        row_ = key - column_ * size_ + (table_ ? 0 : t.k_begin);
+        row_ = key - column_ * size_ + (table_ ? 0 : item.k_begin);
     }
     FA_MEMBER Block ask() {
         Block block{table_ ? -1 : kv_index_, row_, min(max(left_, 0), 64)};
@@ -50,36 +50,36 @@ class LatentBlocks {
 
 // One thread's, once there is room.
 template <class Traits>
-FA_DEVICE void load_latent_q(const LatentParams& params, const LatentPlace& t) {
+FA_DEVICE void load_latent_q(const LatentParams& params, const LatentPlace& place) {
     const uint32_t full = smem_addr(Traits::shared().q_full);
-    const int row = params.rows_of(t.tile).x;
+    const int row = params.rows_of(place.tile).x;
     rt::mbarrier_expect_tx(full, Traits::kPanels * Traits::kPanelBytes);
     for (int i = 0; i < Traits::kPanels; i++)
-        rt::tma_load(Traits::q_tile() + i * Traits::kPanelBytes, &params.q, full, 64 * i, row, 0, t.batch, rt::kEvictFirst);
+        rt::tma_load(Traits::q_tile() + i * Traits::kPanelBytes, &params.q, full, 64 * i, row, 0, place.batch, rt::kEvictFirst);
 }
 
 template <class Traits>
 FA_DEVICE void latent_producer(const LatentParams& params) {
-    typename Traits::Shared& s = Traits::shared();
+    typename Traits::Shared& shared = Traits::shared();
     const bool loads = rt::read_laneid() == 0;
     uint32_t phase = 0, q_phase = 0;
-    const auto load_q = [&](const LatentPlace& t) {
-        rt::mbarrier_wait(smem_addr(s.q_empty), q_phase ^ 1);
+    const auto load_q = [&](const LatentPlace& place) {
+        rt::mbarrier_wait(smem_addr(shared.q_empty), q_phase ^ 1);
         q_phase ^= 1;
-        if (loads) load_latent_q<Traits>(params, t);
+        if (loads) load_latent_q<Traits>(params, place);
     };
     rt::wait_for_predecessor();
     load_q(params.place_of(int(blockIdx.x)));  // while the scheduler reads lengths
     bool loaded = true;
     FA_UNROLL_BY(1)
     for (PipelineState<2> slot;; slot.advance()) {
-        rt::mbarrier_wait(smem_addr(s.item[slot.index].ready), slot.phase);
-        const LatentItem t = s.item[slot.index].item;
-        const int pairs = rt::warp_uniform(t.pairs);
+        rt::mbarrier_wait(smem_addr(shared.item[slot.index].ready), slot.phase);
+        const LatentItem item = shared.item[slot.index].item;
+        const int pairs = rt::warp_uniform(item.pairs);
         if (pairs == kNoItem) return;
         __syncwarp();
-        if (loads) rt::mbarrier_arrive(smem_addr(s.item[slot.index].consumed));
-        LatentBlocks blocks(params.x.pages, t);
+        if (loads) rt::mbarrier_arrive(smem_addr(shared.item[slot.index].consumed));
+        LatentBlocks blocks(params.x.pages, item);
         LatentBlocks::Block next[2];
         FA_UNROLL_FOR (int w = 0; w < 2; w++) next[w] = blocks.ask();
         FA_UNROLL_BY(1)
@@ -90,18 +90,18 @@ FA_DEVICE void latent_producer(const LatentParams& params) {
                 FA_UNROLL_FOR (int w = 0; w < 2; w++) next[w] = blocks.ask();
             FA_UNROLL_FOR (int w = 0; w < 2; w++) {
                 const auto load = [&](int panel) {
-                    const uint32_t barrier = smem_addr(s.k_full[w][panel]);
+                    const uint32_t barrier = smem_addr(shared.k_full[w][panel]);
                     rt::mbarrier_expect_tx(barrier, Traits::kPanelBytes);
                     rt::tma_load(Traits::k_tile(w) + panel * Traits::kPanelBytes, &params.k, barrier, 64 * panel, block[w].row, 0,
                                  block[w].outer, rt::kEvictFirst);
                 };
-                rt::mbarrier_wait(smem_addr(s.k_empty[w][w]), phase ^ 1);
+                rt::mbarrier_wait(smem_addr(shared.k_empty[w][w]), phase ^ 1);
                 if (loads) {
-                    s.keys[w] = block[w].keys;  // read behind k_full
+                    shared.keys[w] = block[w].keys;  // read behind k_full
                     for (int i = 0; i < 4; i++) load(4 * w + i);
                 }
-                if (w == 0 && !loaded) load_q(t), loaded = true;
-                rt::mbarrier_wait(smem_addr(s.k_empty[w][1 - w]), phase ^ 1);
+                if (w == 0 && !loaded) load_q(item), loaded = true;
+                rt::mbarrier_wait(smem_addr(shared.k_empty[w][1 - w]), phase ^ 1);
                 if (loads) {
                     for (int i = 0; i < 4; i++) load(4 - 4 * w + i);
                     if (Traits::kPanels > Traits::kProbPanel) load(Traits::kProbPanel);

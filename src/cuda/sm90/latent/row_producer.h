@@ -47,12 +47,12 @@ class LatentRowProducer {
     FA_MEMBER int key_of(int n, int w) const { return item().begin + (2 * n + 1 - w) * 64 + warp * kRows + rt::read_laneid() % kRows; }
     // What memory says of a lane's key of block w of pair n: an entry or a page, of which nothing is asked yet.
     FA_MEMBER int ask(int n, int w) const {
-        const LatentItem& t = item();
+        const LatentItem& item = this->item();
         const Pages& pages = a.x.pages;
         const int key = key_of(n, w);
-        if (key >= t.end) return -1;
-        if (has_list()) return list_source(a.rows.list, t.batch, 0, t.tile / a.tiles_of_list, 0).entries[key * a.rows.list.stride[3]];
-        return pages.table ? pages.table[t.kv_index * pages.row_stride + (t.k_begin + key) / int(pages.size)] : t.kv_index;
+        if (key >= item.end) return -1;
+        if (has_list()) return list_source(a.rows.list, item.batch, 0, item.tile / a.tiles_of_list, 0).entries[key * a.rows.list.stride[3]];
+        return pages.table ? pages.table[item.kv_index * pages.row_stride + (item.k_begin + key) / int(pages.size)] : item.kv_index;
     }
     FA_MEMBER void find(int asked, int n, int w) {
         const LatentRows& rows = a.rows;

@@ -11,32 +11,32 @@ namespace gpu {
 // known: may memory be read yet?
 FA_DEVICE LatentItem find_latent_item(const LatentParams& params, const SequenceTable& sequences, int index, bool known) {
     const LatentCall& call = params.x;
-    LatentItem t;
-    static_cast<LatentPlace&>(t) = params.place_of(index);
-    const int2 rows = params.rows_of(t.tile);
-    t.row = rows.x, t.row_end = rows.y;
-    const Sequence seq = bounded_sequence(sequences, t.batch);
+    LatentItem item;
+    static_cast<LatentPlace&>(item) = params.place_of(index);
+    const int2 rows = params.rows_of(item.tile);
+    item.row = rows.x, item.row_end = rows.y;
+    const Sequence seq = bounded_sequence(sequences, item.batch);
     const int keys = int(seq.k_len), size = split_size_of(call, keys);
-    t.begin = t.split * size;
-    t.end = min(t.begin + size, keys);
+    item.begin = item.split * size;
+    item.end = min(item.begin + size, keys);
     if (params.tiles_of_list > 0 && params.rows.list.counts[0] && known)
-        t.end = min(t.end, int(list_source(params.rows.list, t.batch, 0, t.tile / params.tiles_of_list, 0).length()));
-    t.off = int(clamp(seq.off, -(int64_t(1) << 30), int64_t(1) << 30));
-    const int group = int(call.group), last_row = (t.row_end - 1) / group;
-    t.diagonal = t.off + t.row / group;
+        item.end = min(item.end, int(list_source(params.rows.list, item.batch, 0, item.tile / params.tiles_of_list, 0).length()));
+    item.off = int(clamp(seq.off, -(int64_t(1) << 30), int64_t(1) << 30));
+    const int group = int(call.group), last_row = (item.row_end - 1) / group;
+    item.diagonal = item.off + item.row / group;
     // Pairs of blocks that no row of the tile sees are left out; a split without any other has one pair, all of it masked.
-    const int seen_end = call.causal ? min(t.end, t.off + last_row + 1) : t.end;
-    t.pairs = max((seen_end - t.begin + kPairKeys - 1) / kPairKeys, 1);
-    if (t.split > 0 && t.begin >= keys) t.pairs = 0;
+    const int seen_end = call.causal ? min(item.end, item.off + last_row + 1) : item.end;
+    item.pairs = max((seen_end - item.begin + kPairKeys - 1) / kPairKeys, 1);
+    if (item.split > 0 && item.begin >= keys) item.pairs = 0;
     if (params.ctas_of_tile > 1) {
-        const int most = (t.pairs + 1) / 2, first = min(t.rank * most, t.pairs);
-        t.begin += first * kPairKeys;
-        t.pairs = min(most, t.pairs - first);
-        t.end = min(t.end, t.begin + t.pairs * kPairKeys);
+        const int most = (item.pairs + 1) / 2, first = min(item.rank * most, item.pairs);
+        item.begin += first * kPairKeys;
+        item.pairs = min(most, item.pairs - first);
+        item.end = min(item.end, item.begin + item.pairs * kPairKeys);
     }
-    t.k_begin = int(seq.k_begin);
-    t.kv_index = int(seq.kv_index);
-    return t;
+    item.k_begin = int(seq.k_begin);
+    item.kv_index = int(seq.kv_index);
+    return item;
 }
 
 // The scheduler, a warp: publishes one item after the other, and what it knows between two lies in shared memory.
@@ -48,15 +48,15 @@ class LatentSchedule {
     Shared& s;
     PipelineState<Traits::kItemSlots> slot;
 
-    FA_MEMBER void publish(const LatentItem& t, bool mine) {
+    FA_MEMBER void publish(const LatentItem& item, bool mine) {
         LatentItemSlot& to = s.item[slot.index];
         rt::mbarrier_wait(smem_addr(to.consumed), slot.phase ^ 1);
-        if (mine) to.item = t, rt::mbarrier_arrive(smem_addr(to.ready));
+        if (mine) to.item = item, rt::mbarrier_arrive(smem_addr(to.ready));
         slot.advance();
     }
-    FA_MEMBER uint32_t cost_of(int index, LatentItem& t) const {
-        t = find_latent_item(a, a.x.sequences, index, true);
-        return t.pairs > 0 ? uint32_t(t.pairs + kBorder) << 8 : 0;
+    FA_MEMBER uint32_t cost_of(int index, LatentItem& item) const {
+        item = find_latent_item(a, a.x.sequences, index, true);
+        return item.pairs > 0 ? uint32_t(item.pairs + kBorder) << 8 : 0;
     }
 
   public:
@@ -65,7 +65,7 @@ class LatentSchedule {
     // The first item.
     FA_MEMBER void begin() {
         const int lane = rt::read_laneid();
-        LatentItem t;
+        LatentItem item;
         FA_UNROLL_BY(1)
         for (int pass = 0; pass < 2; pass++) {  // the first without lengths, to load the code while the kernel before this one ends
             SequenceTable sequences = a.x.sequences;
@@ -73,18 +73,18 @@ class LatentSchedule {
                 sequences.seqused_k = sequences.cu_seqlens_k = sequences.leftpad_k = sequences.kv_batch_idx = sequences.causal_offset =
                     nullptr;
             else rt::wait_for_predecessor();
-            t = find_latent_item(a, sequences, int(blockIdx.x), pass > 0);
-            asm volatile("" ::"r"(t.pairs));
+            item = find_latent_item(a, sequences, int(blockIdx.x), pass > 0);
+            asm volatile("" ::"r"(item.pairs));
         }
         rt::release_successor();  // not before: merge_latent_splits reads lengths before it waits
-        publish(t, lane == 0);
+        publish(item, lane == 0);
         const int ctas = int(gridDim.x);
         LatentSchedulerState& state = s.schedule;
         if (ctas < a.items) {
             FA_UNROLL_BY(1)
             for (int i = 0; i < kMaxLatentCtas / 32; i++) {
                 const int cta = 32 * i + lane;
-                state.taken[i][lane] = cta < ctas ? cost_of(cta, t) | uint32_t(cta) : ~0u;
+                state.taken[i][lane] = cta < ctas ? cost_of(cta, item) | uint32_t(cta) : ~0u;
             }
         }
         if (lane == 0) state.next = ctas;
@@ -94,13 +94,13 @@ class LatentSchedule {
     FA_MEMBER bool next() {
         const int lane = rt::read_laneid();
         LatentSchedulerState& state = s.schedule;
-        LatentItem t;
+        LatentItem item;
         int first = rt::warp_uniform(lane == 0 ? state.next : 0);  // by the lane alone that writes it
         FA_UNROLL_BY(1)
         while (first < a.items) {
             // 32 items, of which those before `first` are done.
             const int group = first - (first - int(gridDim.x)) % 32, index = group + lane;
-            const uint32_t cost = index >= first && index < a.items ? cost_of(index, t) : 0;
+            const uint32_t cost = index >= first && index < a.items ? cost_of(index, item) : 0;
             FA_UNROLL_BY(1)
             for (int i = first - group; i < 32; i++) {
                 const uint32_t more = __shfl_sync(~0u, cost, i);
@@ -111,15 +111,15 @@ class LatentSchedule {
                 const int cta = int(least & 255);
                 if (cta % 32 == lane) state.taken[cta / 32][lane] += more;
                 if (cta != int(blockIdx.x)) continue;
-                publish(t, lane == i);
+                publish(item, lane == i);
                 if (lane == 0) state.next = group + i + 1;
                 __syncwarp();
                 return true;
             }
             first = group + 32;
         }
-        t.pairs = kNoItem;
-        publish(t, lane == 0);
+        item.pairs = kNoItem;
+        publish(item, lane == 0);
         return false;
     }
 };

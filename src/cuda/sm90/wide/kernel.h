@@ -30,12 +30,12 @@ FA_DEVICE bool begin_wide_tile(const WideParams& params) {
         const int left = max(seen(first_of_pair).begin - begin, 0) / block,
                   right = (min(seen(first_of_pair + Traits::kClusterSize * rows - 1).end, end) - begin + block - 1) / block;
         const int first = min(left, blocks - 1), last = max(min(right, blocks), first + 1);
-        typename Traits::Shared& s = Traits::shared();
-        s.tile = tile;
-        s.source = make_int4(int(seq.k_begin), call.sequences.packed_k() ? 0 : int(seq.kv_index), tile.head0 / int(call.group), k_len);
-        s.range = make_int4(begin, end, last - first, begin + (last - 1) * block);
-        s.all_see = make_int2(seen(tile.row0 + rows - 1).begin, seen(tile.row0).end);
-        s.q_begin = int(seq.q_begin), s.q_len = q_len, s.off = off;
+        typename Traits::Shared& shared = Traits::shared();
+        shared.tile = tile;
+        shared.source = make_int4(int(seq.k_begin), call.sequences.packed_k() ? 0 : int(seq.kv_index), tile.head0 / int(call.group), k_len);
+        shared.range = make_int4(begin, end, last - first, begin + (last - 1) * block);
+        shared.all_see = make_int2(seen(tile.row0 + rows - 1).begin, seen(tile.row0).end);
+        shared.q_begin = int(seq.q_begin), shared.q_len = q_len, shared.off = off;
     }
     return true;
 }

@@ -62,16 +62,16 @@ struct WideTraits {
     FA_MEMBER static uint32_t v_tile() { return q_tile() + 2 * kMatrixBytes; }
     FA_MEMBER static uint32_t p_tile(int w) { return q_tile() + 3 * kMatrixBytes + w * kPanelBytes; }
     FA_MEMBER static void init_barriers() {
-        Shared& s = shared();
-        rt::mbarrier_init(smem_addr(s.q_full), 1);
-        rt::mbarrier_init(smem_addr(s.other_half), 256);
+        Shared& shared = WideTraits::shared();
+        rt::mbarrier_init(smem_addr(shared.q_full), 1);
+        rt::mbarrier_init(smem_addr(shared.other_half), 256);
         for (int w = 0; w < 2; w++) {
-            for (const uint64_t& full : s.k_full[w]) rt::mbarrier_init(smem_addr(full), 1);
-            rt::mbarrier_init(smem_addr(s.v_full[w]), 1);
-            rt::mbarrier_init(smem_addr(s.k_empty[w]), 4 * kClusterSize);
-            rt::mbarrier_init(smem_addr(s.v_empty[w]), 4 * kClusterSize);
-            rt::mbarrier_init(smem_addr(s.p_full[w]), 128);
-            rt::mbarrier_init(smem_addr(s.p_empty[w]), 4);
+            for (const uint64_t& full : shared.k_full[w]) rt::mbarrier_init(smem_addr(full), 1);
+            rt::mbarrier_init(smem_addr(shared.v_full[w]), 1);
+            rt::mbarrier_init(smem_addr(shared.k_empty[w]), 4 * kClusterSize);
+            rt::mbarrier_init(smem_addr(shared.v_empty[w]), 4 * kClusterSize);
+            rt::mbarrier_init(smem_addr(shared.p_full[w]), 128);
+            rt::mbarrier_init(smem_addr(shared.p_empty[w]), 4);
         }
         rt::fence_mbarrier_init();
     }

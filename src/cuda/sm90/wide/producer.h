@@ -16,21 +16,21 @@ FA_DEVICE void load_wide_panel(uint32_t to, const CUtensorMap* map, uint32_t ful
 
 template <class Traits>
 FA_DEVICE void wide_q_and_k_producer(const WideParams& params) {
-    typename Traits::Shared& s = Traits::shared();
-    const int4 source = s.source, range = s.range;
-    const WideTile tile = s.tile;
-    rt::mbarrier_expect_tx(smem_addr(s.q_full), Traits::kMatrixBytes);
+    typename Traits::Shared& shared = Traits::shared();
+    const int4 source = shared.source, range = shared.range;
+    const WideTile tile = shared.tile;
+    rt::mbarrier_expect_tx(smem_addr(shared.q_full), Traits::kMatrixBytes);
     for (int i = 0; i < Traits::kPanels; i++)
-        rt::tma_load(Traits::q_tile() + i * Traits::kPanelBytes, &params.q, smem_addr(s.q_full), 64 * i, tile.head0, s.q_begin + tile.row0,
-                     params.x.sequences.q.packed() ? 0 : tile.batch, rt::kEvictFirst);
+        rt::tma_load(Traits::q_tile() + i * Traits::kPanelBytes, &params.q, smem_addr(shared.q_full), 64 * i, tile.head0,
+                     shared.q_begin + tile.row0, params.x.sequences.q.packed() ? 0 : tile.batch, rt::kEvictFirst);
     FA_UNROLL_BY(1)
     for (int t = 0; t < range.z; t++) {
         const KeyBlock block = find_key_block(params, source, range.y, range.w - 64 * t);
         FA_UNROLL_BY(1)
         for (int i = 0; i < Traits::kPanels; i++) {
-            if (i % 4 == 0) rt::mbarrier_wait(smem_addr(s.k_empty[i / 4]), (t & 1) ^ 1);
-            if (i == 0) s.k_keys[t & 1] = block.keys;  // read behind k_full
-            const uint32_t full = smem_addr(s.k_full[t & 1][i]);
+            if (i % 4 == 0) rt::mbarrier_wait(smem_addr(shared.k_empty[i / 4]), (t & 1) ^ 1);
+            if (i == 0) shared.k_keys[t & 1] = block.keys;  // read behind k_full
+            const uint32_t full = smem_addr(shared.k_full[t & 1][i]);
             rt::mbarrier_expect_tx(full, Traits::kPanelBytes);
             load_wide_panel<Traits>(Traits::k_tile() + i * Traits::kPanelBytes, &params.k, full, i, block, source.z);
         }
@@ -39,16 +39,16 @@ FA_DEVICE void wide_q_and_k_producer(const WideParams& params) {
 
 template <class Traits>
 FA_DEVICE void wide_v_producer(const WideParams& params) {
-    typename Traits::Shared& s = Traits::shared();
-    const int4 source = s.source, range = s.range;
+    typename Traits::Shared& shared = Traits::shared();
+    const int4 source = shared.source, range = shared.range;
     FA_UNROLL_BY(1)
     for (int t = 0; t < range.z; t++) {
         const KeyBlock block = find_key_block(params, source, range.y, range.w - 64 * t);
         FA_UNROLL_BY(1)
         for (int half = 0; half < 2; half++) {
-            const uint32_t full = smem_addr(s.v_full[half]);
-            rt::mbarrier_wait(smem_addr(s.v_empty[half]), (t & 1) ^ 1);
-            s.v_keys[half] = block.keys;  // read behind v_full
+            const uint32_t full = smem_addr(shared.v_full[half]);
+            rt::mbarrier_wait(smem_addr(shared.v_empty[half]), (t & 1) ^ 1);
+            shared.v_keys[half] = block.keys;  // read behind v_full
             rt::mbarrier_expect_tx(full, 4 * Traits::kPanelBytes);
             FA_UNROLL_BY(1)
             for (int i = 4 * half; i < 4 * half + 4; i++)

@@ -63,18 +63,20 @@ struct TokenTraits {
         if (rt::read_laneid() == 0) rt::mbarrier_arrive(rt::smem_addr(&barrier));
     }
     FA_MEMBER static void init_barriers() {
-        Shared& s = shared();
-        for (const LatentItemSlot& slot : s.item)
+        Shared& shared = TokenTraits::shared();
+        for (const LatentItemSlot& slot : shared.item)
             rt::mbarrier_init(rt::smem_addr(&slot.ready), 1), rt::mbarrier_init(rt::smem_addr(&slot.consumed), kConsumerWarps + kLoadWarps);
         for (int i = 0; i < kStages; i++)
-            rt::mbarrier_init(rt::smem_addr(&s.full[i]), 33 * kLoadWarps), rt::mbarrier_init(rt::smem_addr(&s.empty[i]), kConsumerWarps);
+            rt::mbarrier_init(rt::smem_addr(&shared.full[i]), 33 * kLoadWarps),
+                rt::mbarrier_init(rt::smem_addr(&shared.empty[i]), kConsumerWarps);
         for (int i = 0; i < 2; i++)
-            rt::mbarrier_init(rt::smem_addr(&s.p_full[i]), 128), rt::mbarrier_init(rt::smem_addr(&s.p_empty[i]), 4 * kColumnGroups);
+            rt::mbarrier_init(rt::smem_addr(&shared.p_full[i]), 128),
+                rt::mbarrier_init(rt::smem_addr(&shared.p_empty[i]), 4 * kColumnGroups);
         rt::fence_mbarrier_init();
     }
     // Tiles of 64 keys of an item.
-    FA_MEMBER static int tiles_of(const LatentItem& t) {
-        return t.pairs <= 0 ? 0 : max(min(2 * t.pairs, (t.end - t.begin + kTokenKeys - 1) / kTokenKeys), 1);
+    FA_MEMBER static int tiles_of(const LatentItem& item) {
+        return item.pairs <= 0 ? 0 : max(min(2 * item.pairs, (item.end - item.begin + kTokenKeys - 1) / kTokenKeys), 1);
     }
 };
 

@@ -22,16 +22,16 @@ class TokenProducer {
 
     FA_MEMBER static int lane() { return rt::read_laneid(); }
     // What memory says of a key: an entry or a page, of which nothing is asked yet.
-    FA_MEMBER int ask(const LatentItem& t, int key) const {
+    FA_MEMBER int ask(const LatentItem& item, int key) const {
         const Pages& pages = a.x.pages;
-        if (key >= t.end) return -1;
+        if (key >= item.end) return -1;
         if (a.tiles_of_list > 0)
-            return list_source(a.rows.list, t.batch, 0, t.tile / a.tiles_of_list, 0).entries[key * a.rows.list.stride[3]];
-        return pages.table ? pages.table[t.kv_index * pages.row_stride + (t.k_begin + key) / int(pages.size)] : t.kv_index;
+            return list_source(a.rows.list, item.batch, 0, item.tile / a.tiles_of_list, 0).entries[key * a.rows.list.stride[3]];
+        return pages.table ? pages.table[item.kv_index * pages.row_stride + (item.k_begin + key) / int(pages.size)] : item.kv_index;
     }
-    FA_MEMBER void find(const LatentItem& t, int key, int asked) {
+    FA_MEMBER void find(const LatentItem& item, int key, int asked) {
         const LatentRows& rows = a.rows;
-        int outer = asked, row = t.k_begin + key;
+        int outer = asked, row = item.k_begin + key;
         bool there = asked >= 0;
         if (a.tiles_of_list > 0) {
             there = uint32_t(asked) < uint32_t(rows.slots);
@@ -93,16 +93,16 @@ class TokenProducer {
         for (PipelineState<Traits::kItemSlots> slot;; slot.advance()) {
             LatentItemSlot& now = s.item[slot.index];
             rt::mbarrier_wait(rt::smem_addr(&now.ready), slot.phase);
-            const LatentItem& t = now.item;
-            const int tiles = rt::warp_uniform(Traits::tiles_of(t));
-            if (rt::warp_uniform(t.pairs) == kNoItem) return;
+            const LatentItem& item = now.item;
+            const int tiles = rt::warp_uniform(Traits::tiles_of(item));
+            if (rt::warp_uniform(item.pairs) == kNoItem) return;
             const int first = warp * kRows + lane() % kRows;
-            int asked = ask(t, t.begin + first);
+            int asked = ask(item, item.begin + first);
             FA_UNROLL_BY(1)
             for (int j = 0; j < tiles; j++, stage.advance()) {
-                const int key = t.begin + j * kTokenKeys + first;
-                find(t, key, asked);
-                if (j + 1 < tiles) asked = ask(t, key + kTokenKeys);
+                const int key = item.begin + j * kTokenKeys + first;
+                find(item, key, asked);
+                if (j + 1 < tiles) asked = ask(item, key + kTokenKeys);
                 rt::mbarrier_wait(rt::smem_addr(&s.empty[stage.index]), stage.phase ^ 1);
                 const uint32_t full = rt::smem_addr(&s.full[stage.index]), to = Traits::stage(stage.index) + warp * (kRows * kPitch);
                 if (lane() == 0) reinterpret_cast<uint16_t*>(&s.present[stage.index])[warp] = uint16_t(present);
