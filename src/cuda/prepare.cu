@@ -50,20 +50,21 @@ void name_of(const void* kernel, char* name, size_t bytes) {
 }
 
 double seconds() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return double(now.tv_sec) + double(now.tv_nsec) * 1e-9;
 }
 
 // Is it compiled from PTX of an older architecture? Machine code says the same of both.
-bool was_compiled(const cudaFuncAttributes& a) { return a.binaryVersion != a.ptxVersion; }
+bool was_compiled(const cudaFuncAttributes& attributes) { return attributes.binaryVersion != attributes.ptxVersion; }
 
-void log_compiled(const void* kernel, const cudaFuncAttributes& a, double took) {
+void log_compiled(const void* kernel, const cudaFuncAttributes& attributes, double took) {
     constexpr double kWorthALine = .05;  // what else its unit has is there already
-    if (!caller.host || !was_compiled(a) || took < kWorthALine) return;
+    if (!caller.host || !was_compiled(attributes) || took < kWorthALine) return;
     char name[64], text[160];
     name_of(kernel, name, sizeof name);
-    snprintf(text, sizeof text, "kernel %s and those of its unit were compiled from PTX for sm_%d, %.1f s", name, a.binaryVersion, took);
+    snprintf(text, sizeof text, "kernel %s and those of its unit were compiled from PTX for sm_%d, %.1f s", name, attributes.binaryVersion,
+             took);
     caller.host->log(caller.host->log_context, FA_LOG_INFO, text);
 }
 
@@ -91,15 +92,16 @@ Status limit_shared(const void* kernel, uint64_t bytes_of_block) {
 
 Status load(const void* kernel) {
     const double began = seconds();
-    cudaFuncAttributes a;
+    cudaFuncAttributes attributes;
     int shared = 0, major = 0;
-    Status s = cudaFuncGetAttributes(&a, kernel);
+    Status s = cudaFuncGetAttributes(&attributes, kernel);
     if (s == kSuccess) s = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, caller.device);
     if (s == kSuccess) s = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, caller.device);
-    if (s == kSuccess) s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared - int(a.sharedSizeBytes));
+    if (s == kSuccess)
+        s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared - int(attributes.sharedSizeBytes));
     if (s == kSuccess && major >= 9) s = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     if (s == kSuccess && caller.host && caller.host->max_shared_bytes > 0) s = limit_shared(kernel, caller.host->max_shared_bytes);
-    if (s == kSuccess) log_compiled(kernel, a, seconds() - began);
+    if (s == kSuccess) log_compiled(kernel, attributes, seconds() - began);
     return s;
 }
 
@@ -124,11 +126,11 @@ Status prepare_kernel(const void* kernel) {
 }
 
 Status find_code() {
-    cudaFuncAttributes a;
-    const Status s = while_captured([&] { return cudaFuncGetAttributes(&a, reinterpret_cast<const void*>(probe)); });
+    cudaFuncAttributes attributes;
+    const Status s = while_captured([&] { return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(probe)); });
     if (s != kSuccess) return s;
-    if (a.ptxVersion < 90) portable_code_waits.store(false, std::memory_order_relaxed);
-    if (was_compiled(a)) portable_code_is_compiled.store(true, std::memory_order_relaxed);
+    if (attributes.ptxVersion < 90) portable_code_waits.store(false, std::memory_order_relaxed);
+    if (was_compiled(attributes)) portable_code_is_compiled.store(true, std::memory_order_relaxed);
     return kSuccess;
 }
 

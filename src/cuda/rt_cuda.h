@@ -45,11 +45,11 @@ FA_DEVICE float shuffle_xor16(float x, int mask) { return __shfl_xor_sync(~0u, x
 FA_DEVICE float shuffle_xor32(float x, int mask) { return __shfl_xor_sync(~0u, x, mask, 32); }
 // Four floats at an address that is a multiple of 16 bytes.
 FA_DEVICE void load4(const float* p, float* to) {
-    const float4 v = *reinterpret_cast<const float4*>(p);
-    to[0] = v.x;
-    to[1] = v.y;
-    to[2] = v.z;
-    to[3] = v.w;
+    const float4 vec = *reinterpret_cast<const float4*>(p);
+    to[0] = vec.x;
+    to[1] = vec.y;
+    to[2] = vec.z;
+    to[3] = vec.w;
 }
 FA_DEVICE void store4(float* p, const float* from) { *reinterpret_cast<float4*>(p) = make_float4(from[0], from[1], from[2], from[3]); }
 // Two floats as a pair of 2-byte ones, rounded to nearest; for mma kernels, from sm_80 on. CUDA's own headers for these types would
@@ -81,10 +81,10 @@ FA_DEVICE uint32_t hidden_zero() {
 // one after the other. This asks for all lines at once. The compiler must neither know the index nor see that nothing depends on
 // the values.
 template <class Params>
-FA_DEVICE void fetch_parameters(const Params& x) {
+FA_DEVICE void fetch_parameters(const Params& params) {
     uint32_t any = 0;
-    const uint32_t* const words = reinterpret_cast<const uint32_t*>(&x) + hidden_zero();
-    FA_UNROLL_FOR (int i = 0; i < int(sizeof x / 4); i += 16) any |= words[i];
+    const uint32_t* const words = reinterpret_cast<const uint32_t*>(&params) + hidden_zero();
+    FA_UNROLL_FOR (int i = 0; i < int(sizeof params / 4); i += 16) any |= words[i];
     if (any == 0xdeadbeefu) __nanosleep(0);
 }
 FA_DEVICE char* shared_memory() {
@@ -124,17 +124,17 @@ static inline fa_status_t no_device(Status s, Message* message) {
 static inline Status device_count(int* n) { return cudaGetDeviceCount(n); }
 static inline Status current_device(int* device) { return cudaGetDevice(device); }
 static inline Status set_device(int device) { return cudaSetDevice(device); }
-static inline Status describe(int device, Device* d) {
-    cudaDeviceProp p;
-    const Status s = cudaGetDeviceProperties(&p, device);
+static inline Status describe(int device, Device* to) {
+    cudaDeviceProp properties;
+    const Status s = cudaGetDeviceProperties(&properties, device);
     if (s != kSuccess) return s;
-    snprintf(d->name, sizeof d->name, "%.127s", p.name);
-    snprintf(d->arch, sizeof d->arch, "sm_%d%d", p.major, p.minor);
-    d->multiprocessors = p.multiProcessorCount;
-    d->memory = p.totalGlobalMem;
-    d->shared_per_block = p.sharedMemPerBlockOptin;
-    d->matrix = p.major >= 8 ? gpu::MatrixUnit::mma_sync : gpu::MatrixUnit::none;
-    d->sm90 = p.major == 9 && p.minor == 0;
+    snprintf(to->name, sizeof to->name, "%.127s", properties.name);
+    snprintf(to->arch, sizeof to->arch, "sm_%d%d", properties.major, properties.minor);
+    to->multiprocessors = properties.multiProcessorCount;
+    to->memory = properties.totalGlobalMem;
+    to->shared_per_block = properties.sharedMemPerBlockOptin;
+    to->matrix = properties.major >= 8 ? gpu::MatrixUnit::mma_sync : gpu::MatrixUnit::none;
+    to->sm90 = properties.major == 9 && properties.minor == 0;
     return kSuccess;
 }
 
@@ -169,11 +169,13 @@ static inline void finish(Event* e) {
 
 // May kernels on `device` read this address? Pageable memory only where the device says so.
 static inline Status accessible(const void* p, int device, bool* yes) {
-    cudaPointerAttributes a;
-    Status s = cudaPointerGetAttributes(&a, p);
+    cudaPointerAttributes attributes;
+    Status s = cudaPointerGetAttributes(&attributes, p);
     int can = 1;
-    if (s == kSuccess && a.type == cudaMemoryTypeDevice && a.device != device) s = cudaDeviceCanAccessPeer(&can, device, a.device);
-    if (s == kSuccess && a.type == cudaMemoryTypeUnregistered) s = cudaDeviceGetAttribute(&can, cudaDevAttrPageableMemoryAccess, device);
+    if (s == kSuccess && attributes.type == cudaMemoryTypeDevice && attributes.device != device)
+        s = cudaDeviceCanAccessPeer(&can, device, attributes.device);
+    if (s == kSuccess && attributes.type == cudaMemoryTypeUnregistered)
+        s = cudaDeviceGetAttribute(&can, cudaDevAttrPageableMemoryAccess, device);
     *yes = can != 0;
     return s;
 }
@@ -238,15 +240,15 @@ static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int th
     config.stream = stream;
     config.attrs = attributes;
     if (portable_code_waits.load(std::memory_order_relaxed)) {
-        cudaLaunchAttribute& a = attributes[config.numAttrs++];
-        a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        a.val.programmaticStreamSerializationAllowed = 1;
+        cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute.val.programmaticStreamSerializationAllowed = 1;
     }
     if (cluster > 1) {
-        cudaLaunchAttribute& a = attributes[config.numAttrs++];
-        a.id = cudaLaunchAttributeClusterDimension;
-        a.val.clusterDim.x = unsigned(cluster);
-        a.val.clusterDim.y = a.val.clusterDim.z = 1;
+        cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+        attribute.id = cudaLaunchAttributeClusterDimension;
+        attribute.val.clusterDim.x = unsigned(cluster);
+        attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
     }
     return cudaLaunchKernelEx(&config, kernel, params);
 }

@@ -16,23 +16,23 @@ struct StreamOwner {
 };
 static inline StreamOwner stream_owner() {
     int devices = 0;
-    StreamOwner o = {};
-    if (cudaGetDeviceCount(&devices) != kSuccess || devices < 2) return o;
-    o.enter = driver_function<PFN_cuCtxPushCurrent_v4000>("cuCtxPushCurrent", 4000);
-    o.leave = driver_function<PFN_cuCtxPopCurrent_v4000>("cuCtxPopCurrent", 4000);
-    if (o.enter && o.leave) o.context_of = driver_function<PFN_cuStreamGetCtx_v9020>("cuStreamGetCtx", 9020);
-    return o;
+    StreamOwner owner = {};
+    if (cudaGetDeviceCount(&devices) != kSuccess || devices < 2) return owner;
+    owner.enter = driver_function<PFN_cuCtxPushCurrent_v4000>("cuCtxPushCurrent", 4000);
+    owner.leave = driver_function<PFN_cuCtxPopCurrent_v4000>("cuCtxPopCurrent", 4000);
+    if (owner.enter && owner.leave) owner.context_of = driver_function<PFN_cuStreamGetCtx_v9020>("cuStreamGetCtx", 9020);
+    return owner;
 }
 // Where nobody says, it is.
-static inline bool owns(StreamOwner* o, int device, Stream s) {
+static inline bool owns(StreamOwner* owner, int device, Stream s) {
     CUcontext context = nullptr;
-    if (!o->context_of || !s || o->context_of(s, &context) != CUDA_SUCCESS || context == o->known) return true;
+    if (!owner->context_of || !s || owner->context_of(s, &context) != CUDA_SUCCESS || context == owner->known) return true;
     int found = device;
-    if (o->enter(context) != CUDA_SUCCESS) return true;
+    if (owner->enter(context) != CUDA_SUCCESS) return true;
     const bool found_device = cudaGetDevice(&found) == kSuccess;
-    o->leave(&context);
+    owner->leave(&context);
     if (found_device && found != device) return false;
-    o->known = context;
+    owner->known = context;
     return true;
 }
 

@@ -83,10 +83,10 @@ static inline const void* code_for(const char* device) {
 }
 
 static inline hipError_t load_code(int device, hipModule_t* module) {
-    DeviceProperties p;
-    const hipError_t s = get_properties(&p, device);
+    DeviceProperties properties;
+    const hipError_t s = get_properties(&properties, device);
     if (s != hipSuccess) return s;
-    const void* code = code_for(p.arch);
+    const void* code = code_for(properties.arch);
     return code ? hipModuleLoadData(module, code) : hipErrorNoBinaryForGpu;
 }
 

@@ -48,8 +48,8 @@ struct alignas(16) Float4 {
     float x[4];
 };
 FA_DEVICE void load4(const float* p, float* to) {
-    const Float4 v = *reinterpret_cast<const Float4*>(p);
-    FA_UNROLL_FOR (int i = 0; i < 4; i++) to[i] = v.x[i];
+    const Float4 vec = *reinterpret_cast<const Float4*>(p);
+    FA_UNROLL_FOR (int i = 0; i < 4; i++) to[i] = vec.x[i];
 }
 FA_DEVICE void store4(float* p, const float* from) { *reinterpret_cast<Float4*>(p) = {{from[0], from[1], from[2], from[3]}}; }
 // Two floats as a pair of 2-byte ones, rounded to nearest.
@@ -94,7 +94,7 @@ static inline gpu::MatrixUnit matrix_unit(const char* arch) {
     return MatrixUnit::none;
 }
 
-static inline int dies(const Device& d) { return d.dies; }
+static inline int dies(const Device& device) { return device.dies; }
 
 // Why devices cannot be counted.
 static inline fa_status_t no_device(Status s, Message* message) {
@@ -111,17 +111,17 @@ static inline Status device_count(int* n) {
 }
 static inline Status current_device(int* device) { return hipGetDevice(device); }
 static inline Status set_device(int device) { return hipSetDevice(device); }
-static inline Status describe(int device, Device* d) {
-    DeviceProperties p;
-    const Status s = get_properties(&p, device);
+static inline Status describe(int device, Device* to) {
+    DeviceProperties properties;
+    const Status s = get_properties(&properties, device);
     if (s != kSuccess) return s;
-    snprintf(d->name, sizeof d->name, "%.127s", p.name);
-    snprintf(d->arch, sizeof d->arch, "%.63s", p.arch);
-    d->multiprocessors = p.multiprocessors;
-    d->memory = p.memory;
-    d->shared_per_block = p.shared_per_block;
-    d->matrix = matrix_unit(p.arch);
-    d->dies = die_count(device);
+    snprintf(to->name, sizeof to->name, "%.127s", properties.name);
+    snprintf(to->arch, sizeof to->arch, "%.63s", properties.arch);
+    to->multiprocessors = properties.multiprocessors;
+    to->memory = properties.memory;
+    to->shared_per_block = properties.shared_per_block;
+    to->matrix = matrix_unit(properties.arch);
+    to->dies = die_count(device);
     return kSuccess;
 }
 
@@ -160,13 +160,15 @@ static inline void finish(Event* e) {
 
 // May kernels on `device` read this address? Pageable memory only where the device says so. ROCm 5 calls such an address invalid.
 static inline Status accessible(const void* p, int device, bool* yes) {
-    PointerAttributes a;
-    Status s = get_attributes(&a, p);
+    PointerAttributes attributes;
+    Status s = get_attributes(&attributes, p);
     int can = 1;
     const bool unknown = s == hipErrorInvalidValue;
     if (unknown) clear_error();
-    if (unknown || (s == kSuccess && is_unregistered(a))) s = hipDeviceGetAttribute(&can, hipDeviceAttributePageableMemoryAccess, device);
-    else if (s == kSuccess && is_device_memory(a) && !a.managed && a.device != device) s = hipDeviceCanAccessPeer(&can, device, a.device);
+    if (unknown || (s == kSuccess && is_unregistered(attributes)))
+        s = hipDeviceGetAttribute(&can, hipDeviceAttributePageableMemoryAccess, device);
+    else if (s == kSuccess && is_device_memory(attributes) && !attributes.managed && attributes.device != device)
+        s = hipDeviceCanAccessPeer(&can, device, attributes.device);
     *yes = can != 0;
     return s;
 }

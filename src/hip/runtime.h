@@ -166,9 +166,9 @@ static inline hipError_t get_attributes(PointerAttributes* to, const void* p) {
     *to = {};
     return hipPointerGetAttributes(to, p);
 }
-static inline bool is_device_memory(const PointerAttributes& a) { return a.type == (runtime.major < 6 ? 1 : 2); }
+static inline bool is_device_memory(const PointerAttributes& attributes) { return attributes.type == (runtime.major < 6 ? 1 : 2); }
 // ROCm 5 gives an error in place of this.
-static inline bool is_unregistered(const PointerAttributes& a) { return runtime.major >= 6 && a.type == 0; }
+static inline bool is_unregistered(const PointerAttributes& attributes) { return runtime.major >= 6 && attributes.type == 0; }
 
 }  // namespace rt
 }  // namespace fa

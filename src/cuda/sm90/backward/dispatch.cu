@@ -101,39 +101,39 @@ struct Schedule {
 Schedule schedule_of(const Sm90BackwardRow& row, const rt::Device& device, const Problem& problem) {
     const Sm90BackwardKernel& kernel = *row.kernel;
     const fa_attention_desc_t& d = problem.d;
-    Schedule o;
-    o.heads = d.batch * d.heads_k;
-    o.key_blocks = ceil_div(d.seqlen_k, row.keys * cluster_size(kernel));
+    Schedule schedule;
+    schedule.heads = d.batch * d.heads_k;
+    schedule.key_blocks = ceil_div(d.seqlen_k, row.keys * cluster_size(kernel));
     const int64_t slots = device.multiprocessors / cluster_size(kernel), steps = ceil_div(d.seqlen_q, row.rows) * problem.group;
     // Where blocks differ in length, the long ones of a section come first, and enough short ones must follow the last section's
     // long ones. Pairs, of which there are half as many at work, gain more by what the cache still holds (docs/lab/bounds.md).
     const bool differ = bounded_right(problem) || (problem.d.flags & FA_WINDOW) || !has_uniform_lengths(problem);
     const int64_t interleaved = kernel.variant == BwdVariant::wide
                                     ? kv_heads_in(16 << 20, problem, kernel.max_dim)
-                                    : max_of(kv_heads_in(32 << 20, problem, kernel.max_dim), slots * 7 / 4 / o.key_blocks);
+                                    : max_of(kv_heads_in(32 << 20, problem, kernel.max_dim), slots * 7 / 4 / schedule.key_blocks);
     // In a fixed order of sums each block of a head falls behind the one before it by an addition. Where the blocks of all heads that
     // are at work together are interleaved, the next heads' begin as far apart as those end, and lose no time by it.
-    const int64_t at_once = deterministic(problem) ? max_of(slots / o.key_blocks, int64_t(1)) : 1;
-    o.sections = max_of(o.heads / (differ ? interleaved : at_once), int64_t(1));
-    o.section = o.heads / o.sections;
+    const int64_t at_once = deterministic(problem) ? max_of(slots / schedule.key_blocks, int64_t(1)) : 1;
+    schedule.sections = max_of(schedule.heads / (differ ? interleaved : at_once), int64_t(1));
+    schedule.section = schedule.heads / schedule.sections;
     // A part of short blocks is longer, so that the next one's rows are ready in time; very short blocks have no time to preprocess
     // any.
     const bool steady = !differ || (!(problem.d.flags & FA_WINDOW) && steps >= 32);
     const bool by_parts = kernel.variant == BwdVariant::plain && d.o_dtype == d.q_dtype && steady;
     const int64_t least = steps >= 32 ? slots : slots + slots / 2;
-    o.part = round_up(max_of(least / o.key_blocks, int64_t(1)), o.section);
-    o.parts = by_parts ? ceil_div(o.sections * o.section, o.part) : 1;
-    if (o.parts == 1) o.part = o.heads;
-    o.split = 0, o.pieces = 1;
+    schedule.part = round_up(max_of(least / schedule.key_blocks, int64_t(1)), schedule.section);
+    schedule.parts = by_parts ? ceil_div(schedule.sections * schedule.section, schedule.part) : 1;
+    if (schedule.parts == 1) schedule.part = schedule.heads;
+    schedule.split = 0, schedule.pieces = 1;
     // Blocks of the same length: those of the last, partial wave are split. A piece's prologue and epilogue take as long as a few
     // steps.
-    const int64_t blocks = o.heads * o.key_blocks, left = blocks % slots, border = 5;
-    if (!kernel.add_split || differ || left == 0 || blocks - left < o.helper_blocks_end()) return o;
+    const int64_t blocks = schedule.heads * schedule.key_blocks, left = blocks % slots, border = 5;
+    if (!kernel.add_split || differ || left == 0 || blocks - left < schedule.helper_blocks_end()) return schedule;
     for (int64_t pieces = 2, best = steps + border; pieces <= 16 && pieces * 8 * problem.group <= steps; pieces++) {
         const int64_t time = ceil_div(left * pieces, slots) * (ceil_div(steps, pieces) + border);
-        if (time < best) best = time, o.split = left, o.pieces = pieces;
+        if (time < best) best = time, schedule.split = left, schedule.pieces = pieces;
     }
-    return o;
+    return schedule;
 }
 
 // The workspace, in words: the parts of dq that are added in order, or counters and partial sums; and what decides the units of dS.
@@ -142,14 +142,14 @@ struct Words {
 };
 Words words_of(const Sm90BackwardRow& row, const Schedule& schedule, const Problem& problem) {
     const Sm90BackwardKernel& kernel = *row.kernel;
-    Words o;
-    o.partials = schedule.counters();
-    o.max_v = deterministic(problem)
-                  ? problem.d.heads_q * padded_rows_of(problem) / row.rows * semaphores_of(kernel)
-                  : schedule.counters() + schedule.split * schedule.pieces * cluster_size(kernel) * 2 * row.keys * kernel.max_dim;
-    o.bound = o.max_v + (kernel.max_v ? schedule.heads * DsRange::kPieces : 0);
-    o.all = o.bound + (kernel.max_v ? schedule.heads : 0);
-    return o;
+    Words words;
+    words.partials = schedule.counters();
+    words.max_v = deterministic(problem)
+                      ? problem.d.heads_q * padded_rows_of(problem) / row.rows * semaphores_of(kernel)
+                      : schedule.counters() + schedule.split * schedule.pieces * cluster_size(kernel) * 2 * row.keys * kernel.max_dim;
+    words.bound = words.max_v + (kernel.max_v ? schedule.heads * DsRange::kPieces : 0);
+    words.all = words.bound + (kernel.max_v ? schedule.heads : 0);
+    return words;
 }
 
 // Where a copy of the bias lies behind these, in bytes.

@@ -18,11 +18,11 @@ namespace gpu {
 struct RowRule {
     int begin, end, chunk, off;
 };
-FA_FN RowRule row_rule(const MaskRule& r) {
+FA_FN RowRule row_rule(const MaskRule& rule) {
     constexpr int64_t most = int64_t(1) << 30, wide = int64_t(1) << 40;  // rows and keys are fewer; windows may be wider than wide
-    const int64_t begin = r.right < 0 ? -most : -(r.off + min_of(r.right, wide));
-    const int64_t end = r.left < 0 ? most : min_of(r.left, wide) - r.off + 1;
-    return {int(clamp(begin, -most, most)), int(clamp(end, -most, most)), int(min_of(r.chunk, most)), int(clamp(r.off, -most, most))};
+    const int64_t begin = rule.right < 0 ? -most : -(rule.off + min_of(rule.right, wide));
+    const int64_t end = rule.left < 0 ? most : min_of(rule.left, wide) - rule.off + 1;
+    return {int(clamp(begin, -most, most)), int(clamp(end, -most, most)), int(min_of(rule.chunk, most)), int(clamp(rule.off, -most, most))};
 }
 // The rows that see any of `count` keys, within [0, rows); none: {0, 0}.
 FA_DEVICE int2 rows_seeing(const RowRule& rule, int key, int count, int rows) {

@@ -10,8 +10,8 @@ namespace gpu {
 // The block or pair that the `index`-th unit of work is about, and, of a split one, which piece of its rows.
 FA_DEVICE Quotient block_and_piece(const Sm90BackwardParams& params, int index) {
     if (index < params.split.first_block) return {index, 0};
-    const Quotient q = divide(index - params.split.first_block, params.split.pieces);
-    return {params.split.first_block + q.number, q.rest};
+    const Quotient quotient = divide(index - params.split.first_block, params.split.pieces);
+    return {params.split.first_block + quotient.number, quotient.rest};
 }
 
 template <class Traits>

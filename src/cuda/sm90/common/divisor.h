@@ -16,9 +16,9 @@ static inline Divisor divisor(int64_t by) {
 struct Quotient {
     int number, rest;
 };
-FA_DEVICE Quotient divide(int n, const Divisor& d) {
-    const uint32_t number = (__umulhi(uint32_t(n), d.factor) + uint32_t(n)) >> d.shift;
-    return {int(number), n - int(number * d.by)};
+FA_DEVICE Quotient divide(int n, const Divisor& divisor) {
+    const uint32_t number = (__umulhi(uint32_t(n), divisor.factor) + uint32_t(n)) >> divisor.shift;
+    return {int(number), n - int(number * divisor.by)};
 }
 
 }  // namespace gpu

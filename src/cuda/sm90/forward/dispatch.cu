@@ -195,15 +195,15 @@ bool can_implement(const rt::Device& device, const Problem& problem, Refusal* re
 // The mask operand as it will be packed. In a call's workspace it lies behind the tile counter: spans, then bits.
 PackedMask packed_mask(const Problem& problem) {
     const int64_t* const stride = problem.d.mask_stride;
-    PackedMask m{};
-    m.sequences = int(stride[0] ? problem.d.batch : 1);
-    m.heads = int(stride[1] ? problem.d.heads_q : 1);
-    m.m_blocks = int(ceil_div(problem.d.seqlen_q, PackedMask::kBlockM));
-    m.n_blocks = int(ceil_div(problem.d.seqlen_k, PackedMask::kBlockN));
-    return m;
+    PackedMask mask{};
+    mask.sequences = int(stride[0] ? problem.d.batch : 1);
+    mask.heads = int(stride[1] ? problem.d.heads_q : 1);
+    mask.m_blocks = int(ceil_div(problem.d.seqlen_q, PackedMask::kBlockM));
+    mask.n_blocks = int(ceil_div(problem.d.seqlen_k, PackedMask::kBlockN));
+    return mask;
 }
-uint64_t span_bytes(const PackedMask& m) { return uint64_t(round_up(m.all_tiles() * int64_t(sizeof(int2)), 256)); }
-uint64_t packed_mask_bytes(const PackedMask& m) { return span_bytes(m) + uint64_t(m.words()) * sizeof(uint2); }
+uint64_t span_bytes(const PackedMask& mask) { return uint64_t(round_up(mask.all_tiles() * int64_t(sizeof(int2)), 256)); }
+uint64_t packed_mask_bytes(const PackedMask& mask) { return span_bytes(mask) + uint64_t(mask.words()) * sizeof(uint2); }
 
 rt::Status pack(const PackedMask& to, const Problem& problem, const uint8_t* from, rt::Stream stream) {
     const int64_t* const t = problem.d.mask_stride;
@@ -518,11 +518,11 @@ rt::Status launch_kernels(const FamilyPlan& plan, const ForwardCall& call) {
         DenseStrides stride;
     } k{args.k, {}}, v{args.v, {}};
     char* copy = memory + plan.workspace - planned.widened;
-    const auto prepare = [&](Tensor* t, const WidenKvParams& widening, int32_t dtype, const int64_t* stride) {
-        memcpy(t->stride.at, stride, sizeof t->stride.at);
+    const auto prepare = [&](Tensor* tensor, const WidenKvParams& widening, int32_t dtype, const int64_t* stride) {
+        memcpy(tensor->stride.at, stride, sizeof tensor->stride.at);
         if (widening.total == 0) return rt::kSuccess;
-        const rt::Status s = widen(widening, problem, args, dtype, t->data, copy, stream);
-        *t = {copy, strides_of_copy(widening)};
+        const rt::Status s = widen(widening, problem, args, dtype, tensor->data, copy, stream);
+        *tensor = {copy, strides_of_copy(widening)};
         copy += round_up(widening.bytes(), 256);
         return s;
     };

@@ -49,7 +49,9 @@ FA_DEVICE int n_block_max_of(const Window& window, const WorkTileInfo& tile, int
 FA_DEVICE void find_descale_factors(const Sm90Call& call, WorkTileInfo& tile) {
     constexpr float kMinScale = 0x1p-60f;
     const int kv_index = call.sequences.packed_k() ? tile.batch : tile.kv_batch;
-    const auto factor_of = [&](const Descale& f) { return f.data ? key_descale(f, KeyLocation{kv_index, 0, true}, tile.kv_head) : 1.f; };
+    const auto factor_of = [&](const Descale& descale) {
+        return descale.data ? key_descale(descale, KeyLocation{kv_index, 0, true}, tile.kv_head) : 1.f;
+    };
     const float k = factor_of(call.k_descale);  // one after the other, as there are 32 registers
     rt::compiler_fence();
     tile.v_descale = factor_of(call.v_descale);

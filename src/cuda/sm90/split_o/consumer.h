@@ -14,8 +14,8 @@ struct Constant {
     __host__ __device__ constexpr operator int() const { return i; }
 };
 template <int from, int to, class F>
-FA_DEVICE void for_constants(const F& f) {
-    if constexpr (from < to) f(Constant<from>{}), for_constants<from + 1, to>(f);
+FA_DEVICE void for_constants(const F& function) {
+    if constexpr (from < to) function(Constant<from>{}), for_constants<from + 1, to>(function);
 }
 
 // A split's keys, as split_keys has them, in 32 bits, which the dispatch has checked to be enough: a division of 64 takes several times as

@@ -48,14 +48,14 @@ KeyUnitParams planned_units(const Problem& problem, int block_n, const Window& w
     params.to.most = round_up(max_of(most, 1), params.per_block);
     return params;
 }
-uint64_t block_count_bytes(const KeyUnitTable& t) { return uint64_t(round_up(t.tiles() * int64_t(sizeof(int32_t)), 256)); }
-uint64_t unit_bytes(const KeyUnitTable& t) { return uint64_t(round_up(t.tiles() * t.most * int64_t(sizeof(int32_t)), 256)); }
+uint64_t block_count_bytes(const KeyUnitTable& table) { return uint64_t(round_up(table.tiles() * int64_t(sizeof(int32_t)), 256)); }
+uint64_t unit_bytes(const KeyUnitTable& table) { return uint64_t(round_up(table.tiles() * table.most * int64_t(sizeof(int32_t)), 256)); }
 bool acts_by_bits(const Problem& problem) {
     return problem.has(FA_OPERAND_MASK) || (problem.has(FA_OPERAND_KEY_RANGES) && problem.d.key_range_max > 1);
 }
-uint64_t table_bytes(const Problem& problem, const KeyUnitTable& t) {
-    const uint64_t bits = acts_by_bits(problem) ? uint64_t(t.tiles() * t.most) * KeyUnitTable::kBits * sizeof(uint32_t) : 0;
-    return block_count_bytes(t) + unit_bytes(t) + bits;
+uint64_t table_bytes(const Problem& problem, const KeyUnitTable& table) {
+    const uint64_t bits = acts_by_bits(problem) ? uint64_t(table.tiles() * table.most) * KeyUnitTable::kBits * sizeof(uint32_t) : 0;
+    return block_count_bytes(table) + unit_bytes(table) + bits;
 }
 
 // Lists whose blocks of rows and of keys are whole ones of the table's, as are pages; and of what no table becomes too large.

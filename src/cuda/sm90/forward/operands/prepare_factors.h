@@ -17,8 +17,8 @@ struct BlockFactorParams {
 constexpr int kBlockFactorThreads = 256;
 
 FA_KERNEL void FA_BOUNDS(kBlockFactorThreads, 1) prepare_block_factors(FA_PARAM BlockFactorParams params) {
-    const auto factor = [](const Factors& f, int64_t outer, int64_t row, int64_t head) {
-        return f.factor ? load_factor(f.factor, factor_index(f, outer, row, head), f.dtype) : 1.f;
+    const auto factor = [](const Factors& factors, int64_t outer, int64_t row, int64_t head) {
+        return factors.factor ? load_factor(factors.factor, factor_index(factors, outer, row, head), factors.dtype) : 1.f;
     };
     const int64_t i = int64_t(blockIdx.x) * kBlockFactorThreads + threadIdx.x;
     if (i < params.kv_total) {
