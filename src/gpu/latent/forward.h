@@ -19,13 +19,13 @@ template <class M>
 struct LatentLoop {
     using Tile = LatentTile<M>;
     // While a tile is multiplied as v, the scores of the next one come about: a barrier for each tile.
-    FA_MEMBER static float run(const MmaForwardParams& x, const WarpPart<M>& w, int begin, int end, float unit, float,
+    FA_MEMBER static float run(const MmaForwardParams& params, const WarpPart<M>& w, int begin, int end, float unit, float,
                                typename M::PerRow& m, typename M::PerRow& l, typename M::Acc (&o)[M::row_tiles][M::kColumnSteps]) {
-        if constexpr (M::score_warps > 0) return LatentRoles<M>::run(x, w, begin, end, unit, m, l, o);
+        if constexpr (M::score_warps > 0) return LatentRoles<M>::run(params, w, begin, end, unit, m, l, o);
         constexpr int keys = M::keys, stages = M::stages, parts = Tile::kParts;
         const typename M::Shared& s = M::shared();
-        FA_UNROLL_FOR (int j = 0; j < stages; j++) Tile::store(x, Tile::find(x, begin + j * keys, end), j, begin + j * keys, end);
-        int64_t location = Tile::find(x, begin + stages * keys, end);  // of tile j + stages
+        FA_UNROLL_FOR (int j = 0; j < stages; j++) Tile::store(params, Tile::find(params, begin + j * keys, end), j, begin + j * keys, end);
+        int64_t location = Tile::find(params, begin + stages * keys, end);  // of tile j + stages
         rt::barrier();
         const typename Tile::Reader from;
         FA_UNROLL_FOR (int j = 0; j < stages - 1; j++) Tile::load(from, j, j, begin + j * keys, end);
@@ -34,17 +34,17 @@ struct LatentLoop {
         float largest[2][parts] = {};  // of tiles j and j + 1
         int64_t column[parts];
         const auto store_factors = [&](int j, float (&to)[parts]) {
-            FA_UNROLL_FOR (int part = 0; part < parts; part++) to[part] = Tile::store_factors(x, w, column[part], part, j, raw[part]);
+            FA_UNROLL_FOR (int part = 0; part < parts; part++) to[part] = Tile::store_factors(params, w, column[part], part, j, raw[part]);
         };
         if constexpr (Tile::kBytes) {
-            FA_UNROLL_FOR (int part = 0; part < parts; part++) column[part] = Tile::factor_column(x, w, part);
+            FA_UNROLL_FOR (int part = 0; part < parts; part++) column[part] = Tile::factor_column(params, w, part);
             FA_UNROLL_FOR (int j = 0; j < 2; j++) {
-                Tile::load_factors(x, column, j, raw);
+                Tile::load_factors(params, column, j, raw);
                 store_factors(j, largest[j]);
             }
         }
         typename Tile::Query q;
-        Tile::load_q(x, w, q);
+        Tile::load_q(params, w, q);
         const auto active = [&](int key) { return key >= w.some_begin && key < w.some_end; };
         rt::cp_async_wait<stages - 2>();
         rt::barrier();
@@ -55,9 +55,9 @@ struct LatentLoop {
             rt::cp_async_wait<stages - 3>();
             rt::barrier();
             Tile::load(from, j + stages - 1, stage ? stage - 1 : stages - 1, key + (stages - 1) * keys, end);
-            if constexpr (Tile::kBytes) Tile::load_factors(x, column, j + 2, raw);
-            Tile::store(x, location, j + stages, key + stages * keys, end);
-            location = Tile::find(x, key + (stages + 1) * keys, end);
+            if constexpr (Tile::kBytes) Tile::load_factors(params, column, j + 2, raw);
+            Tile::store(params, location, j + stages, key + stages * keys, end);
+            location = Tile::find(params, key + (stages + 1) * keys, end);
             if (key + keys < end && active(key + keys)) Tile::multiply_own_dims(w, q, M::stage_tile(next), j + 1);
             if (active(key)) {
                 const bool full = key >= w.full_begin && key < w.full_end;

@@ -48,13 +48,13 @@ struct LatentRoles : LatentTile<M> {
     // ---- factors: a thread has one or two of a tile's
 
     FA_MEMBER static int factor_at(int i) { return rt::thread() / kLanes * (kThreadFactors * kLanes) + kLanes * i + rt::thread() % kLanes; }
-    FA_MEMBER static int64_t factor_column(const MmaForwardParams& x) {
-        const Factors& f = x.k_factors;
+    FA_MEMBER static int64_t factor_column(const MmaForwardParams& params) {
+        const Factors& f = params.k_factors;
         const int dim = rt::warp_uniform(factor_at(0) / keys * kPartDims);
-        return f.factor && dim < x.k_dims ? M::shared().tile.kv_head * f.stride[2] + dim / f.block[1] * f.stride[3] : -1;
+        return f.factor && dim < params.k_dims ? M::shared().tile.kv_head * f.stride[2] + dim / f.block[1] * f.stride[3] : -1;
     }
-    FA_MEMBER static void load_factors(const MmaForwardParams& x, int64_t column, int j, uint32_t (&raw)[kThreadFactors]) {
-        const Factors& f = x.k_factors;
+    FA_MEMBER static void load_factors(const MmaForwardParams& params, int64_t column, int j, uint32_t (&raw)[kThreadFactors]) {
+        const Factors& f = params.k_factors;
         FA_UNROLL_FOR (int i = 0; i < kThreadFactors; i++) {
             raw[i] = 0;
             const int64_t location = M::shared().location[j % M::kLocationTiles][factor_at(i) % keys];
@@ -64,11 +64,11 @@ struct LatentRoles : LatentTile<M> {
             raw[i] = Tile::raw_factor(f, at);
         }
     }
-    FA_MEMBER static void store_factors(const MmaForwardParams& x, int64_t column, int j, const uint32_t (&raw)[kThreadFactors]) {
+    FA_MEMBER static void store_factors(const MmaForwardParams& params, int64_t column, int j, const uint32_t (&raw)[kThreadFactors]) {
         Exchange& e = exchange();
         FA_UNROLL_FOR (int i = 0; i < kThreadFactors; i++) {
             const int at = factor_at(i), part = at / keys, key = at % keys;
-            const float factor = Tile::factor_value(x.k_factors, column, raw[i]), size = fabsf(factor);
+            const float factor = Tile::factor_value(params.k_factors, column, raw[i]), size = fabsf(factor);
             e.factor[j % kFactorTiles][part][key] = factor;
             float largest = size <= kMaxFloat ? size : 0.f;
             FA_UNROLL_FOR (int mask = 1; mask < kLanes; mask *= 2) largest = max_fn(largest, rt::shuffle_xor32(largest, mask));
@@ -95,13 +95,13 @@ struct LatentRoles : LatentTile<M> {
                          kQVecs = kQWords / 4;
     static_assert(kRows * kQPitch * 4 <= M::kStageBytes, "");
     FA_MEMBER static uint32_t* staged_q(int r) { return reinterpret_cast<uint32_t*>(M::stage_tile(stages - 1)) + r * kQPitch; }
-    FA_MEMBER static void stage_q(const MmaForwardParams& x) {
-        const int valid = M::shared().tile.valid, dims = int(x.dim_qk), own_end = min_of(x.k_dims, kOwnDims);
-        if (x.q_width == 16 && own_end == kOwnDims) {
+    FA_MEMBER static void stage_q(const MmaForwardParams& params) {
+        const int valid = M::shared().tile.valid, dims = int(params.dim_qk), own_end = min_of(params.k_dims, kOwnDims);
+        if (params.q_width == 16 && own_end == kOwnDims) {
             FA_UNROLL_BY(1)
             for (int i = rt::thread(); i < kRows * kQVecs; i += threads) {
                 const int r = i / kQVecs, vec = i % kQVecs;
-                rt::cp_async16(rt::smem_addr(staged_q(r) + 4 * vec), M::q_row(x, r < valid ? r : 0) + 16 * vec,
+                rt::cp_async16(rt::smem_addr(staged_q(r) + 4 * vec), M::q_row(params, r < valid ? r : 0) + 16 * vec,
                                r < valid && 8 * vec < dims);
             }
         } else {
@@ -109,9 +109,10 @@ struct LatentRoles : LatentTile<M> {
             for (int i = rt::thread(); i < kRows * kQWords; i += threads) {
                 const int r = i / kQWords, dim = i % kQWords * 2;
                 const bool there = r < valid, in_tail = dim >= kOwnDims;
-                const int64_t index = there ? M::q_index(x, r) : 0;
-                const char* const row = there ? static_cast<const char*>(x.q) + index * int64_t(sizeof(typename Mma::Element)) : nullptr;
-                staged_q(r)[dim / 2] = Tile::q_pair(x, row, index, in_tail ? own_end + dim - kOwnDims : dim, in_tail ? dims : own_end);
+                const int64_t index = there ? M::q_index(params, r) : 0;
+                const char* const row =
+                    there ? static_cast<const char*>(params.q) + index * int64_t(sizeof(typename Mma::Element)) : nullptr;
+                staged_q(r)[dim / 2] = Tile::q_pair(params, row, index, in_tail ? own_end + dim - kOwnDims : dim, in_tail ? dims : own_end);
             }
         }
         rt::cp_async_commit();
@@ -277,11 +278,11 @@ struct LatentRoles : LatentTile<M> {
 
     static constexpr int ahead = stages - 2;  // tiles whose copies are under way beside the tile at hand
     // Until the first tiles are on their way, and the first factors are there, and q, as f16 if so much is true.
-    FA_MEMBER static bool begin_tiles(const MmaForwardParams& x, bool copies, int begin, int end) {
-        stage_q(x);
+    FA_MEMBER static bool begin_tiles(const MmaForwardParams& params, bool copies, int begin, int end) {
+        stage_q(params);
         if (copies) {
             FA_UNROLL_BY(1)
-            for (int j = 0; j <= ahead; j++) Tile::store(x, Tile::find(x, begin + j * keys, end), j, begin + j * keys, end);
+            for (int j = 0; j <= ahead; j++) Tile::store(params, Tile::find(params, begin + j * keys, end), j, begin + j * keys, end);
         }
         rt::cp_async_wait<0>();  // q
         rt::barrier();
@@ -290,12 +291,12 @@ struct LatentRoles : LatentTile<M> {
             FA_UNROLL_BY(1)
             for (int j = 0; j < ahead; j++) Tile::load(from, j, j, begin + j * keys, end);
         }
-        const int64_t column = factor_column(x);
+        const int64_t column = factor_column(params);
         FA_UNROLL_BY(1)
         for (int j = 0; j < ahead; j++) {
             uint32_t raw[kThreadFactors];
-            load_factors(x, column, j, raw);
-            store_factors(x, column, j, raw);
+            load_factors(params, column, j, raw);
+            store_factors(params, column, j, raw);
         }
         measure_q();
         rt::barrier();
@@ -305,11 +306,11 @@ struct LatentRoles : LatentTile<M> {
         return f16;
     }
     template <class Role>
-    FA_MEMBER static void iterate(const MmaForwardParams& x, const WarpPart<M>& w, int begin, int end, Role& role) {
+    FA_MEMBER static void iterate(const MmaForwardParams& params, const WarpPart<M>& w, int begin, int end, Role& role) {
         int64_t location = -1;  // of tile j + ahead + 1
-        if constexpr (Role::kCopies) location = Tile::find(x, begin + (ahead + 1) * keys, end);
+        if constexpr (Role::kCopies) location = Tile::find(params, begin + (ahead + 1) * keys, end);
         const typename Tile::Reader from;
-        const int64_t column = factor_column(x);
+        const int64_t column = factor_column(params);
         uint32_t raw[kThreadFactors];
         const auto active = [&](int key) { return key < end && key >= w.some_begin && key < w.some_end; };
         int stage = 0, before = stages - 1;  // of tiles j and j - 1
@@ -317,15 +318,15 @@ struct LatentRoles : LatentTile<M> {
             const bool now = active(key), previous = j > 0 && active(key - keys);
             if constexpr (Role::kCopies) rt::cp_async_wait<ahead - 1>();
             rt::barrier_of_roles(threads);
-            load_factors(x, column, j + ahead, raw);
+            load_factors(params, column, j + ahead, raw);
             if constexpr (Role::kCopies) {
                 Tile::load(from, j + ahead, before ? before - 1 : stages - 1, key + ahead * keys, end);
-                Tile::store(x, location, j + ahead + 1, key + (ahead + 1) * keys, end);
-                location = Tile::find(x, key + (ahead + 2) * keys, end);
+                Tile::store(params, location, j + ahead + 1, key + (ahead + 1) * keys, end);
+                location = Tile::find(params, key + (ahead + 2) * keys, end);
             }
             role.before_maxima(j, key, now, previous, M::stage_tile(stage), M::stage_tile(before));
             rt::barrier_of_roles(threads);
-            store_factors(x, column, j + ahead, raw);
+            store_factors(params, column, j + ahead, raw);
             role.behind_maxima(j, now, previous, M::stage_tile(before));
             if (key >= end) break;
             before = stage;
@@ -402,18 +403,18 @@ struct LatentRoles : LatentTile<M> {
                     o[c].x[e] = factors[c / Tile::kPartSteps].output_unit(o[c].x[e], is_tail(w, c / Tile::kPartSteps));
         }
     };
-    FA_MEMBER static float run(const MmaForwardParams& x, const WarpPart<M>& w, int begin, int end, float unit, PerRow& m, PerRow& l,
+    FA_MEMBER static float run(const MmaForwardParams& params, const WarpPart<M>& w, int begin, int end, float unit, PerRow& m, PerRow& l,
                                Acc (&o)[M::row_tiles][M::kColumnSteps]) {
         const bool computes_scores = w.column_warp >= kColumnWarps;
-        const bool f16 = begin_tiles(x, !computes_scores, begin, end);
+        const bool f16 = begin_tiles(params, !computes_scores, begin, end);
         if (computes_scores) {
             Scores scores(w, unit, f16);
-            iterate(x, w, begin, end, scores);
+            iterate(params, w, begin, end, scores);
             scores.publish();
             FA_UNROLL_FOR (int c = 0; c < M::kColumnSteps; c++) o[0][c] = Acc{};  // no register keeps them through the loop
         } else {
             Columns columns{w, o[0], {}};
-            iterate(x, w, begin, end, columns);
+            iterate(params, w, begin, end, columns);
             columns.apply_units();
         }
         rt::barrier();

@@ -68,14 +68,15 @@ struct LatentTile {
     // ---- q: a lane's elements, from where q lies
 
     // Dims `dim` and dim + 1 of row r of the tile.
-    FA_MEMBER static uint32_t q_pair(const MmaForwardParams& x, const char* row, int64_t index, int dim, int end) {
+    FA_MEMBER static uint32_t q_pair(const MmaForwardParams& params, const char* row, int64_t index, int dim, int end) {
         if (!row || dim >= end) return 0;
-        if (x.q_width >= 4 && dim % 2 == 0) return *reinterpret_cast<const uint32_t*>(row + dim * int(sizeof(typename Mma::Element)));
+        if (params.q_width >= 4 && dim % 2 == 0) return *reinterpret_cast<const uint32_t*>(row + dim * int(sizeof(typename Mma::Element)));
         uint32_t pair = 0;
         FA_UNROLL_FOR (int e = 0; e < 2; e++) {
             if (dim + e >= end) continue;
             uint32_t bits;
-            if (Mma::kRoundsQ && x.q_width == 0) bits = f32_to_bf16(clamp_to_bf16(load_element(x.q, index + dim + e, x.q_dtype)));
+            if (Mma::kRoundsQ && params.q_width == 0)
+                bits = f32_to_bf16(clamp_to_bf16(load_element(params.q, index + dim + e, params.q_dtype)));
             else bits = reinterpret_cast<const uint16_t*>(row)[dim + e];
             pair |= bits << 16 * e;
         }
@@ -88,25 +89,27 @@ struct LatentTile {
         bool f16;     // beside bytes: own dims are f16, as bytes then are
     };
     // The order of dims within 16 is that in which k's bytes widen.
-    FA_MEMBER static void load_q(const MmaForwardParams& x, const WarpPart<M>& w, Query& query) {
+    FA_MEMBER static void load_q(const MmaForwardParams& params, const WarpPart<M>& w, Query& query) {
         FragmentA(&q)[M::row_tiles][kWarpSteps + 1] = query.r;
-        const int t = rt::thread() % 4, dims = int(x.dim_qk), own_end = kBytes ? min_of(x.k_dims, kLatentDims) : min_of(dims, kLatentDims),
+        const int t = rt::thread() % 4, dims = int(params.dim_qk),
+                  own_end = kBytes ? min_of(params.k_dims, kLatentDims) : min_of(dims, kLatentDims),
                   own = w.column_warp * (kLatentDims / kWarps), tail = own_end + w.column_warp * M::kTile;
         FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++)
             FA_UNROLL_FOR (int half = 0; half < 2; half++) {
                 const int r = w.row0 + M::kTileRows * m + Acc::row(half);
                 const bool there = r < M::shared().tile.valid;
-                const int64_t index = there ? M::q_index(x, r) : 0;
-                const char* const row = there ? static_cast<const char*>(x.q) + index * int64_t(sizeof(typename Mma::Element)) : nullptr;
+                const int64_t index = there ? M::q_index(params, r) : 0;
+                const char* const row =
+                    there ? static_cast<const char*>(params.q) + index * int64_t(sizeof(typename Mma::Element)) : nullptr;
                 FA_UNROLL_FOR (int step = 0; step < kWarpSteps; step++)
                     FA_UNROLL_FOR (int i = 0; i < 2; i++) {
                         const bool as_stored = !kBytes || is_tail(w, step / kPartSteps);
                         q[m][step].r[half + 2 * i] =
-                            q_pair(x, row, index, own + M::kTile * step + (as_stored ? 2 * t + 8 * i : 4 * t + 2 * i),
+                            q_pair(params, row, index, own + M::kTile * step + (as_stored ? 2 * t + 8 * i : 4 * t + 2 * i),
                                    is_tail(w, step / kPartSteps) ? dims : own_end);
                     }
                 FA_UNROLL_FOR (int i = 0; i < 2; i++)
-                    q[m][kWarpSteps].r[half + 2 * i] = kMixed ? 0 : q_pair(x, row, index, tail + 2 * t + 8 * i, dims);
+                    q[m][kWarpSteps].r[half + 2 * i] = kMixed ? 0 : q_pair(params, row, index, tail + 2 * t + 8 * i, dims);
             }
         if constexpr (kBytes) query.f16 = narrow_rows(q[0], is_tail(w, 1) ? kPartSteps : kWarpSteps, query.unit[0]);
     }
@@ -156,22 +159,22 @@ struct LatentTile {
     // ---- tiles
 
     // Where key `first` + thread lies: page or sequence, and row there; -1: nowhere.
-    FA_MEMBER static int64_t find(const MmaForwardParams& x, int first, int end) {
+    FA_MEMBER static int64_t find(const MmaForwardParams& params, int first, int end) {
         const int key = first + rt::thread();
         if (rt::thread() >= keys || key >= end) return -1;
         const Sequence& seq = M::shared().tile.seq;
         const uint32_t slot = uint32_t(seq.k_begin) + uint32_t(key);
-        if (!x.pages.table) return seq.kv_index << 32 | slot;
-        const uint32_t size = uint32_t(min_of(x.pages.size, int64_t(0xffffffff)));
-        const int64_t page = x.pages.table[seq.kv_index * x.pages.row_stride + slot / size];
-        return page >= 0 && page < x.pages.count ? page << 32 | slot % size : -1;
+        if (!params.pages.table) return seq.kv_index << 32 | slot;
+        const uint32_t size = uint32_t(min_of(params.pages.size, int64_t(0xffffffff)));
+        const int64_t page = params.pages.table[seq.kv_index * params.pages.row_stride + slot / size];
+        return page >= 0 && page < params.pages.count ? page << 32 | slot % size : -1;
     }
-    FA_MEMBER static void store(const MmaForwardParams& x, int64_t location, int j, int first, int end) {
+    FA_MEMBER static void store(const MmaForwardParams& params, int64_t location, int j, int first, int end) {
         if (rt::thread() >= keys) return;
         typename M::Shared& s = M::shared();
         const int slot = j % M::kLocationTiles, key = first + rt::thread();
         const auto offset = [&](const Source& from) {
-            return x.pages.table ? (location >> 32) * from.outer + uint32_t(location) * from.row : key * from.row;
+            return params.pages.table ? (location >> 32) * from.outer + uint32_t(location) * from.row : key * from.row;
         };
         exchange().place[slot][rt::thread()] = location < 0 ? Place{-16, -16} : Place{offset(s.tile.k), offset(tail_source())};
         s.location[slot][rt::thread()] = location;
@@ -246,10 +249,10 @@ struct LatentTile {
 
     static constexpr int kLaneKeys = kBytes ? keys / Mma::kLanes : 1;
     // Index of the factor of a warp's part in row 0; -1: it has no bytes, or they have no factors.
-    FA_MEMBER static int64_t factor_column(const MmaForwardParams& x, const WarpPart<M>& w, int part) {
-        const Factors& f = x.k_factors;
+    FA_MEMBER static int64_t factor_column(const MmaForwardParams& params, const WarpPart<M>& w, int part) {
+        const Factors& f = params.k_factors;
         const int dim = (w.column_warp * kParts + part) * (kLatentDims / kWarps / kParts);
-        return f.factor && dim < x.k_dims ? M::shared().tile.kv_head * f.stride[2] + dim / f.block[1] * f.stride[3] : -1;
+        return f.factor && dim < params.k_dims ? M::shared().tile.kv_head * f.stride[2] + dim / f.block[1] * f.stride[3] : -1;
     }
     // The one at `at` as it is stored, so that nobody waits for it yet; and as f32, 1 where there are none.
     FA_MEMBER static uint32_t raw_factor(const Factors& f, int64_t at) {
@@ -260,9 +263,9 @@ struct LatentTile {
     FA_MEMBER static float factor_value(const Factors& f, int64_t column, uint32_t raw) {
         return column < 0 ? 1.f : nan_if_infinite(f.dtype == FA_F32 ? float_of(raw) : load_factor(&raw, 0, f.dtype));
     }
-    FA_MEMBER static void load_factors(const MmaForwardParams& x, const int64_t (&column)[kParts], int j,
+    FA_MEMBER static void load_factors(const MmaForwardParams& params, const int64_t (&column)[kParts], int j,
                                        uint32_t (&raw)[kParts][kLaneKeys]) {
-        const Factors& f = x.k_factors;
+        const Factors& f = params.k_factors;
         FA_UNROLL_FOR (int i = 0; i < kLaneKeys; i++) {
             const int64_t location = M::shared().location[j % M::kLocationTiles][rt::thread() % Mma::kLanes + Mma::kLanes * i];
             const int64_t row = uint32_t(location), block = f.block[0] == 1 ? row : row / f.block[0];
@@ -275,11 +278,11 @@ struct LatentTile {
         }
     }
     // As f32, for tile j; returned is the largest.
-    FA_MEMBER static float store_factors(const MmaForwardParams& x, const WarpPart<M>& w, int64_t column, int part, int j,
+    FA_MEMBER static float store_factors(const MmaForwardParams& params, const WarpPart<M>& w, int64_t column, int part, int j,
                                          const uint32_t (&raw)[kLaneKeys]) {
         float largest = 0.f;
         FA_UNROLL_FOR (int i = 0; i < kLaneKeys; i++) {
-            const float factor = factor_value(x.k_factors, column, raw[i]);
+            const float factor = factor_value(params.k_factors, column, raw[i]);
             exchange().factor[j % 3][row_warp(w)][w.column_warp][part][rt::thread() % Mma::kLanes + Mma::kLanes * i] = factor;
             const float size = fabsf(factor);
             if (size <= kMaxFloat) largest = max_fn(largest, size);

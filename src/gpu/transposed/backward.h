@@ -26,7 +26,7 @@ struct StreamedTile {
     // Opaque in general kernels, as in register_pipe.h.
     FA_MEMBER static int thread_anew() { return M::plain ? rt::thread() : rt::opaque(rt::thread()); }
     FA_MEMBER static bool in_vecs(const typename M::Source& from) { return M::plain || from.width == 16; }
-    FA_MEMBER void fetch(const MmaBackwardParams& x, int head, int tile) {
+    FA_MEMBER void fetch(const MmaBackwardParams& params, int head, int tile) {
         const typename M::Tile& t = M::shared().tile;
         const int thread = thread_anew(), at = thread % M::kRowVecs * 16, row0 = tile * M::stream_rows, first = row0 + thread / M::kRowVecs;
         FA_UNROLL_FOR (int i = 0; i < 2; i++) {
@@ -39,16 +39,16 @@ struct StreamedTile {
                     rt::load_global<4>(base + n * M::kRowsAtOnce * from.row, vec[i][n]);
             }
         }
-        if (kNumberWaits) number = find_number(x, head, row0, thread);
+        if (kNumberWaits) number = find_number(params, head, row0, thread);
     }
     // LSE or delta of a row; wide heads leave it no register to wait in.
     static constexpr bool kNumberWaits = M::columns <= 128;
-    FA_MEMBER static float find_number(const MmaBackwardParams& x, int head, int row0, int thread) {
+    FA_MEMBER static float find_number(const MmaBackwardParams& params, int head, int row0, int thread) {
         if (M::by_rows || thread >= 2 * M::stream_rows) return 0.f;
-        const float* const numbers = thread < M::stream_rows ? x.lse_log2 : x.delta;
-        return numbers[M::shared().tile.row0 + head * x.padded_rows + row0 + thread % M::stream_rows];
+        const float* const numbers = thread < M::stream_rows ? params.lse_log2 : params.delta;
+        return numbers[M::shared().tile.row0 + head * params.padded_rows + row0 + thread % M::stream_rows];
     }
-    FA_MEMBER void store(const MmaBackwardParams& x, int head, int tile) const {
+    FA_MEMBER void store(const MmaBackwardParams& params, int head, int tile) const {
         typename M::Shared& s = M::shared();
         const int thread = thread_anew(), row0 = tile * M::stream_rows;
         FA_UNROLL_FOR (int i = 0; i < 2; i++) {
@@ -66,7 +66,7 @@ struct StreamedTile {
         rt::cp_async_wait<0>();
         if (!M::by_rows && thread < 2 * M::stream_rows)
             (thread < M::stream_rows ? s.lse : s.delta)[0][thread % M::stream_rows] =
-                kNumberWaits ? number : find_number(x, head, row0, thread);
+                kNumberWaits ? number : find_number(params, head, row0, thread);
     }
 };
 
@@ -89,14 +89,14 @@ struct TransposedBackward {
         FragmentA held[2][kOwnTiles][Mma::kHoldsOwned ? M::kSteps : 1];
     };
     // By rows, those without keys become 0, whatever they hold: 0 times an infinity or NaN is not 0.
-    FA_MEMBER static void load_owned(const MmaBackwardParams& x, Owned& owned) {
+    FA_MEMBER static void load_owned(const MmaBackwardParams& params, Owned& owned) {
         const typename M::Shared& s = M::shared();
         const typename G::Warp w;
         FA_UNROLL_FOR (int i = 0; i < 2; i++) {
             const typename M::Source from = s.tile.owned[i];
             FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) {
                 const int r = w.own0 + kTile * m + Acc::row(0);
-                const bool there = r < s.tile.valid && (!M::by_rows || x.lse_log2[s.tile.row0 + s.tile.first + r] != kPosInf);
+                const bool there = r < s.tile.valid && (!M::by_rows || params.lse_log2[s.tile.row0 + s.tile.first + r] != kPosInf);
                 const typename Mma::QRow row{from.base + r * from.row, there ? from.bytes : 0, M::plain ? 16 : from.width};
                 FA_UNROLL_FOR (int step = 0; step < M::kSteps; step++) Mma::load_q(owned.held[i][m][step], row, step);
             }
@@ -166,10 +166,10 @@ struct TransposedBackward {
         return factor;
     }
     // A warp's sums to their gradients. first: the index of the first owned row's first element.
-    FA_MEMBER static void store_columns(const MmaBackwardParams& x, const Columns& acc, float factor, void* base, const RowStrides& strides,
-                                        int64_t dim, int64_t first) {
+    FA_MEMBER static void store_columns(const MmaBackwardParams& params, const Columns& acc, float factor, void* base,
+                                        const RowStrides& strides, int64_t dim, int64_t first) {
         using Element = typename M::Element;
-        const bool in_vecs = !x.accumulate && dim % 4 == 0 && vec4_aligned(base, strides, x.q_dtype);
+        const bool in_vecs = !params.accumulate && dim % 4 == 0 && vec4_aligned(base, strides, params.q_dtype);
         const typename G::Warp w;
         FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) {
             const int r = w.own0 + kTile * m + Acc::row(0);
@@ -186,7 +186,7 @@ struct TransposedBackward {
                     }
                     FA_UNROLL_FOR (int c = 0; c < 4; c++) {
                         if (c >= left) continue;
-                        if (x.accumulate) static_cast<float*>(base)[row + column + c] += value[c];
+                        if (params.accumulate) static_cast<float*>(base)[row + column + c] += value[c];
                         else if constexpr (sizeof(Element) == 4) static_cast<float*>(base)[row + column + c] = value[c];
                         else static_cast<uint16_t*>(base)[row + column + c] = uint16_t(Mma::pack(value + c / 2 * 2) >> c % 2 * 16);
                     }
@@ -196,22 +196,22 @@ struct TransposedBackward {
 };
 
 template <class M>
-FA_DEVICE void run_backward_transposed(const MmaBackwardParams& x) {
+FA_DEVICE void run_backward_transposed(const MmaBackwardParams& params) {
     using G = MmaBackward<M>;
     using T = TransposedBackward<M>;
     using Mma = typename M::Policy;
-    if (!begin_backward_block<M>(x)) return;
+    if (!begin_backward_block<M>(params)) return;
     typename M::Shared& s = M::shared();
     const typename M::Tile& t = s.tile;
     StreamedTile<M> next;
     const bool any = t.begin < t.end;
-    if (any) next.fetch(x, 0, t.begin);
-    if constexpr (!Mma::kHoldsOwned) M::load_owned(x);
-    else if constexpr (M::by_rows) M::load_rows(x, t.row0 + t.first, 0);
+    if (any) next.fetch(params, 0, t.begin);
+    if constexpr (!Mma::kHoldsOwned) M::load_owned(params);
+    else if constexpr (M::by_rows) M::load_rows(params, t.row0 + t.first, 0);
     rt::cp_async_commit();
     rt::cp_async_wait<0>();
     typename T::Owned owned{};
-    if constexpr (Mma::kHoldsOwned) T::load_owned(x, owned);
+    if constexpr (Mma::kHoldsOwned) T::load_owned(params, owned);
     typename G::Columns acc_ds, acc_p;
     G::clear(acc_ds);
     if (!M::by_rows) G::clear(acc_p);
@@ -220,13 +220,13 @@ FA_DEVICE void run_backward_transposed(const MmaBackwardParams& x) {
     for (int head = 0, tile = t.begin; any && head < t.heads;) {
         const typename G::Part part{tile * M::stream_rows, head, 0, tile >= t.full_begin && tile < t.full_end};
         rt::barrier();
-        next.store(x, head, tile);
+        next.store(params, head, tile);
         if (M::by_rows ? tile == t.begin : !part.full) M::init_bands(M::by_rows ? t.first : part.stream0, 0);
         rt::barrier();
         const bool wraps = tile + 1 == t.end;
         tile = wraps ? t.begin : tile + 1;
         head += wraps;
-        if (head < t.heads) next.fetch(x, head, tile);
+        if (head < t.heads) next.fetch(params, head, tile);
         const bool may_be_empty = !M::by_rows || (!Mma::kHoldsOwned && part.stream0 == t.begin * M::stream_rows);
         char* const rows = M::by_rows ? M::owned(0) : M::streamed(0, 0);
         if (may_be_empty && M::zero_empty_rows(0, rows, M::by_rows ? M::owned(1) : M::streamed(0, 1))) rt::barrier();
@@ -234,26 +234,29 @@ FA_DEVICE void run_backward_transposed(const MmaBackwardParams& x) {
         typename T::Scores score, grad;
         T::multiply_rows(owned, 0, score);
         T::multiply_rows(owned, 1, grad);
-        G::softmax_backward(x, part, unit, score, grad);
+        G::softmax_backward(params, part, unit, score, grad);
         const float factor = Mma::kNarrow ? T::rescale_ds(unit, unit_set, grad) : 1.f;
         if constexpr (!M::by_rows) T::template multiply_columns<false>(score, 1, 1.f, acc_p);
         T::template multiply_columns<Mma::kNarrow>(grad, 0, factor, acc_ds);
     }
-    const float factor = x.scale * Mma::kProductUnit / unit;
+    const float factor = params.scale * Mma::kProductUnit / unit;
     if constexpr (M::by_rows) {
-        T::store_columns(x, acc_ds, factor, x.dq, x.dq_strides, x.dim_qk, query_index(x.dq_strides, t.seq, t.batch, t.first, t.head0));
+        T::store_columns(params, acc_ds, factor, params.dq, params.dq_strides, params.dim_qk,
+                         query_index(params.dq_strides, t.seq, t.batch, t.first, t.head0));
     } else {
         const KeyLocation at{t.batch, t.seq.k_begin + t.first, true};
-        if (x.dk) T::store_columns(x, acc_ds, factor, x.dk, x.dk_strides, x.dim_qk, key_index(x.dk_strides, at, t.kv_head));
-        if (x.dv)
-            T::store_columns(x, acc_p, x.dropout_scale * Mma::kProductUnit / Mma::kProbUnit, x.dv, x.dv_strides, x.dim_v,
-                             key_index(x.dv_strides, at, t.kv_head));
+        if (params.dk)
+            T::store_columns(params, acc_ds, factor, params.dk, params.dk_strides, params.dim_qk,
+                             key_index(params.dk_strides, at, t.kv_head));
+        if (params.dv)
+            T::store_columns(params, acc_p, params.dropout_scale * Mma::kProductUnit / Mma::kProbUnit, params.dv, params.dv_strides,
+                             params.dim_v, key_index(params.dv_strides, at, t.kv_head));
     }
 }
 
 template <class M>
-FA_KERNEL void FA_BOUNDS(M::threads, M::resident) backward_transposed(FA_PARAM MmaBackwardParams x) {
-    if constexpr (M::Policy::kAvailable) run_backward_transposed<M>(x);
+FA_KERNEL void FA_BOUNDS(M::threads, M::resident) backward_transposed(FA_PARAM MmaBackwardParams params) {
+    if constexpr (M::Policy::kAvailable) run_backward_transposed<M>(params);
 }
 
 }  // namespace gpu
