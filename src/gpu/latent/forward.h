@@ -19,11 +19,11 @@ template <class M>
 struct LatentLoop {
     using Tile = LatentTile<M>;
     // While a tile is multiplied as v, the scores of the next one come about: a barrier for each tile.
-    FA_MEMBER static float run(const MmaForwardParams& params, const WarpPart<M>& w, int begin, int end, float unit, float,
+    FA_MEMBER static float run(const MmaForwardParams& params, const WarpPart<M>& warp, int begin, int end, float unit, float,
                                typename M::PerRow& m, typename M::PerRow& l, typename M::Acc (&o)[M::row_tiles][M::kColumnSteps]) {
-        if constexpr (M::score_warps > 0) return LatentRoles<M>::run(params, w, begin, end, unit, m, l, o);
+        if constexpr (M::score_warps > 0) return LatentRoles<M>::run(params, warp, begin, end, unit, m, l, o);
         constexpr int keys = M::keys, stages = M::stages, parts = Tile::kParts;
-        const typename M::Shared& s = M::shared();
+        const typename M::Shared& shared = M::shared();
         FA_UNROLL_FOR (int j = 0; j < stages; j++) Tile::store(params, Tile::find(params, begin + j * keys, end), j, begin + j * keys, end);
         int64_t location = Tile::find(params, begin + stages * keys, end);  // of tile j + stages
         rt::barrier();
@@ -34,21 +34,22 @@ struct LatentLoop {
         float largest[2][parts] = {};  // of tiles j and j + 1
         int64_t column[parts];
         const auto store_factors = [&](int j, float (&to)[parts]) {
-            FA_UNROLL_FOR (int part = 0; part < parts; part++) to[part] = Tile::store_factors(params, w, column[part], part, j, raw[part]);
+            FA_UNROLL_FOR (int part = 0; part < parts; part++)
+                to[part] = Tile::store_factors(params, warp, column[part], part, j, raw[part]);
         };
         if constexpr (Tile::kBytes) {
-            FA_UNROLL_FOR (int part = 0; part < parts; part++) column[part] = Tile::factor_column(params, w, part);
+            FA_UNROLL_FOR (int part = 0; part < parts; part++) column[part] = Tile::factor_column(params, warp, part);
             FA_UNROLL_FOR (int j = 0; j < 2; j++) {
                 Tile::load_factors(params, column, j, raw);
                 store_factors(j, largest[j]);
             }
         }
         typename Tile::Query q;
-        Tile::load_q(params, w, q);
-        const auto active = [&](int key) { return key >= w.some_begin && key < w.some_end; };
+        Tile::load_q(params, warp, q);
+        const auto active = [&](int key) { return key >= warp.some_begin && key < warp.some_end; };
         rt::cp_async_wait<stages - 2>();
         rt::barrier();
-        if (begin < end && active(begin)) Tile::multiply_own_dims(w, q, M::stage_tile(0), 0);
+        if (begin < end && active(begin)) Tile::multiply_own_dims(warp, q, M::stage_tile(0), 0);
         int stage = 0;
         for (int key = begin, j = 0; key < end; key += keys, j++) {
             const int next = stage + 1 == stages ? 0 : stage + 1;
@@ -58,14 +59,15 @@ struct LatentLoop {
             if constexpr (Tile::kBytes) Tile::load_factors(params, column, j + 2, raw);
             Tile::store(params, location, j + stages, key + stages * keys, end);
             location = Tile::find(params, key + (stages + 1) * keys, end);
-            if (key + keys < end && active(key + keys)) Tile::multiply_own_dims(w, q, M::stage_tile(next), j + 1);
+            if (key + keys < end && active(key + keys)) Tile::multiply_own_dims(warp, q, M::stage_tile(next), j + 1);
             if (active(key)) {
-                const bool full = key >= w.full_begin && key < w.full_end;
+                const bool full = key >= warp.full_begin && key < warp.full_end;
                 typename Tile::Scores score;
-                Tile::add_up(w, j, score);
-                const bool has_missing = s.missing[j % M::kLocationTiles] == j;
-                if (!full || has_missing) M::mask_scores(w.row0, key, has_missing ? s.location[j % M::kLocationTiles] : nullptr, score);
-                Tile::softmax_and_pv(w, unit, score, M::stage_tile(stage), j, largest[0], factors, m, l, o);
+                Tile::add_up(warp, j, score);
+                const bool has_missing = shared.missing[j % M::kLocationTiles] == j;
+                if (!full || has_missing)
+                    M::mask_scores(warp.row0, key, has_missing ? shared.location[j % M::kLocationTiles] : nullptr, score);
+                Tile::softmax_and_pv(warp, unit, score, M::stage_tile(stage), j, largest[0], factors, m, l, o);
             }
             FA_UNROLL_FOR (int part = 0; part < parts; part++) largest[0][part] = largest[1][part];
             if constexpr (Tile::kBytes) store_factors(j + 2, largest[1]);
@@ -77,7 +79,7 @@ struct LatentLoop {
                 FA_UNROLL_FOR (int c = 0; c < M::kColumnSteps; c++)
                     FA_UNROLL_FOR (int e = 0; e < M::Acc::kElements; e++) {
                         const int part = c / Tile::kPartSteps;
-                        o[i][c].x[e] = factors[part].output_unit(o[i][c].x[e], Tile::is_tail(w, part));
+                        o[i][c].x[e] = factors[part].output_unit(o[i][c].x[e], Tile::is_tail(warp, part));
                     }
         }
         return unit;

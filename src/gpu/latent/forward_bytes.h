@@ -49,32 +49,34 @@ struct LatentRoles : LatentTile<M> {
 
     FA_MEMBER static int factor_at(int i) { return rt::thread() / kLanes * (kThreadFactors * kLanes) + kLanes * i + rt::thread() % kLanes; }
     FA_MEMBER static int64_t factor_column(const MmaForwardParams& params) {
-        const Factors& f = params.k_factors;
+        const Factors& factors = params.k_factors;
         const int dim = rt::warp_uniform(factor_at(0) / keys * kPartDims);
-        return f.factor && dim < params.k_dims ? M::shared().tile.kv_head * f.stride[2] + dim / f.block[1] * f.stride[3] : -1;
+        return factors.factor && dim < params.k_dims
+                   ? M::shared().tile.kv_head * factors.stride[2] + dim / factors.block[1] * factors.stride[3]
+                   : -1;
     }
     FA_MEMBER static void load_factors(const MmaForwardParams& params, int64_t column, int j, uint32_t (&raw)[kThreadFactors]) {
-        const Factors& f = params.k_factors;
+        const Factors& factors = params.k_factors;
         FA_UNROLL_FOR (int i = 0; i < kThreadFactors; i++) {
             raw[i] = 0;
             const int64_t location = M::shared().location[j % M::kLocationTiles][factor_at(i) % keys];
             if (location < 0 || column < 0) continue;
-            const int64_t row = uint32_t(location), block = f.block[0] == 1 ? row : row / f.block[0];
-            const int64_t at = (location >> 32) * f.stride[0] + block * f.stride[1] + column;
-            raw[i] = Tile::raw_factor(f, at);
+            const int64_t row = uint32_t(location), block = factors.block[0] == 1 ? row : row / factors.block[0];
+            const int64_t at = (location >> 32) * factors.stride[0] + block * factors.stride[1] + column;
+            raw[i] = Tile::raw_factor(factors, at);
         }
     }
     FA_MEMBER static void store_factors(const MmaForwardParams& params, int64_t column, int j, const uint32_t (&raw)[kThreadFactors]) {
-        Exchange& e = exchange();
+        Exchange& to = exchange();
         FA_UNROLL_FOR (int i = 0; i < kThreadFactors; i++) {
             const int at = factor_at(i), part = at / keys, key = at % keys;
             const float factor = Tile::factor_value(params.k_factors, column, raw[i]), size = fabsf(factor);
-            e.factor[j % kFactorTiles][part][key] = factor;
+            to.factor[j % kFactorTiles][part][key] = factor;
             float largest = size <= kMaxFloat ? size : 0.f;
             FA_UNROLL_FOR (int mask = 1; mask < kLanes; mask *= 2) largest = max_fn(largest, rt::shuffle_xor32(largest, mask));
             if (rt::thread() % kLanes == 0)
-                e.largest[j % kFactorTiles][part][key / kLanes] =
-                    j == 0 ? largest : max_fn(largest, e.largest[(j - 1) % kFactorTiles][part][key / kLanes]);
+                to.largest[j % kFactorTiles][part][key / kLanes] =
+                    j == 0 ? largest : max_fn(largest, to.largest[(j - 1) % kFactorTiles][part][key / kLanes]);
         }
     }
     FA_MEMBER static float largest_factor(int j, int part) {
@@ -211,7 +213,7 @@ struct LatentRoles : LatentTile<M> {
     }
     // Probabilities to the column warps, times each part's factors, and rounded.
     FA_MEMBER static void store_probs(int warp, int key0, int j, const Acc& p) {
-        Exchange& e = exchange();
+        Exchange& to = exchange();
         FA_UNROLL_BY(4)
         for (int part = 0; part < kAllParts; part++) {
             LatentFactors factors;
@@ -225,22 +227,22 @@ struct LatentRoles : LatentTile<M> {
             float pair[4];
             FA_UNROLL_FOR (int i = 0; i < 4; i++)
                 pair[i] = float_of(rt::pack_bf16(p.x[2 * i] * f[factor_of(2 * i)], p.x[2 * i + 1] * f[factor_of(2 * i + 1)]));
-            rt::store4(e.probs[j % 2][part][warp][rt::thread() % kLanes], pair);
+            rt::store4(to.probs[j % 2][part][warp][rt::thread() % kLanes], pair);
         }
     }
 
     // ---- column warps
 
     // Key tiles [first, last) of tile j.
-    FA_MEMBER static void multiply_v(const WarpPart<M>& w, const char* tile, int j, int first, int last, Acc (&o)[M::kColumnSteps]) {
-        const SwizzledPtr ptr = Mma::template v_ptr<kRowBytes, keys>(tile + w.column_warp * Tile::kWarpBytes, 0);
+    FA_MEMBER static void multiply_v(const WarpPart<M>& warp, const char* tile, int j, int first, int last, Acc (&o)[M::kColumnSteps]) {
+        const SwizzledPtr ptr = Mma::template v_ptr<kRowBytes, keys>(tile + warp.column_warp * Tile::kWarpBytes, 0);
         FA_UNROLL_BY(1)
         for (int n = first; n < last; n++)
             FA_UNROLL_FOR (int part = 0; part < kParts; part++) {
                 float pair[4];
-                rt::load4(exchange().probs[j % 2][w.column_warp * kParts + part][n][rt::thread() % kLanes], pair);
+                rt::load4(exchange().probs[j % 2][warp.column_warp * kParts + part][n][rt::thread() % kLanes], pair);
                 const FragmentA left{{bits_of(pair[0]), bits_of(pair[1]), bits_of(pair[2]), bits_of(pair[3])}};
-                if (is_tail(w, part)) {
+                if (is_tail(warp, part)) {
                     const SwizzledPtr tail_ptr = TailMma::template v_ptr<kTailRowBytes, keys>(tail_tile(tile), 0);
                     FA_UNROLL_FOR (int step = 0; step < Tile::kPartSteps; step++) {
                         FragmentB right;
@@ -258,7 +260,7 @@ struct LatentRoles : LatentTile<M> {
             }
     }
     // To the maxima and the largest factors of tile j.
-    FA_MEMBER static void rescale(const WarpPart<M>& w, int j, LatentFactors (&factors)[kParts], Acc (&o)[M::kColumnSteps]) {
+    FA_MEMBER static void rescale(const WarpPart<M>& warp, int j, LatentFactors (&factors)[kParts], Acc (&o)[M::kColumnSteps]) {
         float row[2], raised[kParts];
         bool moved = false;
         FA_UNROLL_FOR (int r = 0; r < 2; r++) {
@@ -266,7 +268,7 @@ struct LatentRoles : LatentTile<M> {
             moved |= row[r] != 1.f;
         }
         FA_UNROLL_FOR (int part = 0; part < kParts; part++) {
-            raised[part] = factors[part].raise(largest_factor(j, w.column_warp * kParts + part));
+            raised[part] = factors[part].raise(largest_factor(j, warp.column_warp * kParts + part));
             moved |= raised[part] != 1.f;
         }
         if (!rt::warp_any(moved)) return;
@@ -306,13 +308,13 @@ struct LatentRoles : LatentTile<M> {
         return f16;
     }
     template <class Role>
-    FA_MEMBER static void iterate(const MmaForwardParams& params, const WarpPart<M>& w, int begin, int end, Role& role) {
+    FA_MEMBER static void iterate(const MmaForwardParams& params, const WarpPart<M>& warp, int begin, int end, Role& role) {
         int64_t location = -1;  // of tile j + ahead + 1
         if constexpr (Role::kCopies) location = Tile::find(params, begin + (ahead + 1) * keys, end);
         const typename Tile::Reader from;
         const int64_t column = factor_column(params);
         uint32_t raw[kThreadFactors];
-        const auto active = [&](int key) { return key < end && key >= w.some_begin && key < w.some_end; };
+        const auto active = [&](int key) { return key < end && key >= warp.some_begin && key < warp.some_end; };
         int stage = 0, before = stages - 1;  // of tiles j and j - 1
         for (int key = begin, j = 0;; key += keys, j++) {
             const bool now = active(key), previous = j > 0 && active(key - keys);
@@ -349,11 +351,11 @@ struct LatentRoles : LatentTile<M> {
         }
         FA_MEMBER void before_maxima(int j, int key, bool now, bool, const char* tile, const char*) {
             if (!now) return;
-            const typename M::Shared& s = M::shared();
+            const typename M::Shared& shared = M::shared();
             multiply_q(q, tile, key0, j, score[0][0]);
-            const bool full = key >= w.full_begin && key < w.full_end, has_missing = s.missing[j % M::kLocationTiles] == j;
+            const bool full = key >= w.full_begin && key < w.full_end, has_missing = shared.missing[j % M::kLocationTiles] == j;
             if (!full || has_missing)
-                M::mask_scores(w.row0, key + key0, has_missing ? s.location[j % M::kLocationTiles] + key0 : nullptr, score);
+                M::mask_scores(w.row0, key + key0, has_missing ? shared.location[j % M::kLocationTiles] + key0 : nullptr, score);
             PerRow row_max;
             M::max_of_scores(score, m, row_max);
             if (Acc::first_of_row())
@@ -403,18 +405,18 @@ struct LatentRoles : LatentTile<M> {
                     o[c].x[e] = factors[c / Tile::kPartSteps].output_unit(o[c].x[e], is_tail(w, c / Tile::kPartSteps));
         }
     };
-    FA_MEMBER static float run(const MmaForwardParams& params, const WarpPart<M>& w, int begin, int end, float unit, PerRow& m, PerRow& l,
-                               Acc (&o)[M::row_tiles][M::kColumnSteps]) {
-        const bool computes_scores = w.column_warp >= kColumnWarps;
+    FA_MEMBER static float run(const MmaForwardParams& params, const WarpPart<M>& warp, int begin, int end, float unit, PerRow& m,
+                               PerRow& l, Acc (&o)[M::row_tiles][M::kColumnSteps]) {
+        const bool computes_scores = warp.column_warp >= kColumnWarps;
         const bool f16 = begin_tiles(params, !computes_scores, begin, end);
         if (computes_scores) {
-            Scores scores(w, unit, f16);
-            iterate(params, w, begin, end, scores);
+            Scores scores(warp, unit, f16);
+            iterate(params, warp, begin, end, scores);
             scores.publish();
             FA_UNROLL_FOR (int c = 0; c < M::kColumnSteps; c++) o[0][c] = Acc{};  // no register keeps them through the loop
         } else {
-            Columns columns{w, o[0], {}};
-            iterate(params, w, begin, end, columns);
+            Columns columns{warp, o[0], {}};
+            iterate(params, warp, begin, end, columns);
             columns.apply_units();
         }
         rt::barrier();

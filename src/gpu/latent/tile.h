@@ -62,8 +62,8 @@ struct LatentTile {
     FA_MEMBER static Exchange& exchange() { return *reinterpret_cast<Exchange*>(M::stage_tile(stages)); }
     FA_MEMBER static const Source& tail_source() { return kBytes ? M::shared().tile.v : M::shared().tile.k; }
     // Where v has the tail, the last warp's second part is that.
-    FA_MEMBER static bool is_tail(const WarpPart<M>& w, int part) { return kMixed && part == 1 && w.column_warp == kWarps - 1; }
-    FA_MEMBER static int row_warp(const WarpPart<M>& w) { return w.row0 / (M::kTileRows * M::row_tiles); }
+    FA_MEMBER static bool is_tail(const WarpPart<M>& warp, int part) { return kMixed && part == 1 && warp.column_warp == kWarps - 1; }
+    FA_MEMBER static int row_warp(const WarpPart<M>& warp) { return warp.row0 / (M::kTileRows * M::row_tiles); }
 
     // ---- q: a lane's elements, from where q lies
 
@@ -89,29 +89,29 @@ struct LatentTile {
         bool f16;     // beside bytes: own dims are f16, as bytes then are
     };
     // The order of dims within 16 is that in which k's bytes widen.
-    FA_MEMBER static void load_q(const MmaForwardParams& params, const WarpPart<M>& w, Query& query) {
+    FA_MEMBER static void load_q(const MmaForwardParams& params, const WarpPart<M>& warp, Query& query) {
         FragmentA(&q)[M::row_tiles][kWarpSteps + 1] = query.r;
         const int t = rt::thread() % 4, dims = int(params.dim_qk),
                   own_end = kBytes ? min_of(params.k_dims, kLatentDims) : min_of(dims, kLatentDims),
-                  own = w.column_warp * (kLatentDims / kWarps), tail = own_end + w.column_warp * M::kTile;
+                  own = warp.column_warp * (kLatentDims / kWarps), tail = own_end + warp.column_warp * M::kTile;
         FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++)
             FA_UNROLL_FOR (int half = 0; half < 2; half++) {
-                const int r = w.row0 + M::kTileRows * m + Acc::row(half);
+                const int r = warp.row0 + M::kTileRows * m + Acc::row(half);
                 const bool there = r < M::shared().tile.valid;
                 const int64_t index = there ? M::q_index(params, r) : 0;
                 const char* const row =
                     there ? static_cast<const char*>(params.q) + index * int64_t(sizeof(typename Mma::Element)) : nullptr;
                 FA_UNROLL_FOR (int step = 0; step < kWarpSteps; step++)
                     FA_UNROLL_FOR (int i = 0; i < 2; i++) {
-                        const bool as_stored = !kBytes || is_tail(w, step / kPartSteps);
+                        const bool as_stored = !kBytes || is_tail(warp, step / kPartSteps);
                         q[m][step].r[half + 2 * i] =
                             q_pair(params, row, index, own + M::kTile * step + (as_stored ? 2 * t + 8 * i : 4 * t + 2 * i),
-                                   is_tail(w, step / kPartSteps) ? dims : own_end);
+                                   is_tail(warp, step / kPartSteps) ? dims : own_end);
                     }
                 FA_UNROLL_FOR (int i = 0; i < 2; i++)
                     q[m][kWarpSteps].r[half + 2 * i] = kMixed ? 0 : q_pair(params, row, index, tail + 2 * t + 8 * i, dims);
             }
-        if constexpr (kBytes) query.f16 = narrow_rows(q[0], is_tail(w, 1) ? kPartSteps : kWarpSteps, query.unit[0]);
+        if constexpr (kBytes) query.f16 = narrow_rows(q[0], is_tail(warp, 1) ? kPartSteps : kWarpSteps, query.unit[0]);
     }
     // Rows of q as f16, times a power of two for each row, where none of a row's dims is 2^28 times smaller than its largest, so that f16
     // has each exactly: of bytes it makes two numbers at once, of bf16 it takes four times the instructions. The largest becomes 2^14;
@@ -171,14 +171,14 @@ struct LatentTile {
     }
     FA_MEMBER static void store(const MmaForwardParams& params, int64_t location, int j, int first, int end) {
         if (rt::thread() >= keys) return;
-        typename M::Shared& s = M::shared();
+        typename M::Shared& shared = M::shared();
         const int slot = j % M::kLocationTiles, key = first + rt::thread();
         const auto offset = [&](const Source& from) {
             return params.pages.table ? (location >> 32) * from.outer + uint32_t(location) * from.row : key * from.row;
         };
-        exchange().place[slot][rt::thread()] = location < 0 ? Place{-16, -16} : Place{offset(s.tile.k), offset(tail_source())};
-        s.location[slot][rt::thread()] = location;
-        if (location < 0 && key < end) s.missing[slot] = j;
+        exchange().place[slot][rt::thread()] = location < 0 ? Place{-16, -16} : Place{offset(shared.tile.k), offset(tail_source())};
+        shared.location[slot][rt::thread()] = location;
+        if (location < 0 && key < end) shared.missing[slot] = j;
     }
 
     // What a thread copies of a tile's rows: where its vectors of the first one lie, and whether rows reach so far.
@@ -249,41 +249,43 @@ struct LatentTile {
 
     static constexpr int kLaneKeys = kBytes ? keys / Mma::kLanes : 1;
     // Index of the factor of a warp's part in row 0; -1: it has no bytes, or they have no factors.
-    FA_MEMBER static int64_t factor_column(const MmaForwardParams& params, const WarpPart<M>& w, int part) {
-        const Factors& f = params.k_factors;
-        const int dim = (w.column_warp * kParts + part) * (kLatentDims / kWarps / kParts);
-        return f.factor && dim < params.k_dims ? M::shared().tile.kv_head * f.stride[2] + dim / f.block[1] * f.stride[3] : -1;
+    FA_MEMBER static int64_t factor_column(const MmaForwardParams& params, const WarpPart<M>& warp, int part) {
+        const Factors& factors = params.k_factors;
+        const int dim = (warp.column_warp * kParts + part) * (kLatentDims / kWarps / kParts);
+        return factors.factor && dim < params.k_dims
+                   ? M::shared().tile.kv_head * factors.stride[2] + dim / factors.block[1] * factors.stride[3]
+                   : -1;
     }
     // The one at `at` as it is stored, so that nobody waits for it yet; and as f32, 1 where there are none.
-    FA_MEMBER static uint32_t raw_factor(const Factors& f, int64_t at) {
-        return f.dtype == FA_F32                          ? static_cast<const uint32_t*>(f.factor)[at]
-               : f.dtype == FA_E8M0 || f.dtype == FA_E4M3 ? static_cast<const uint8_t*>(f.factor)[at]
-                                                          : static_cast<const uint16_t*>(f.factor)[at];
+    FA_MEMBER static uint32_t raw_factor(const Factors& factors, int64_t at) {
+        return factors.dtype == FA_F32                                ? static_cast<const uint32_t*>(factors.factor)[at]
+               : factors.dtype == FA_E8M0 || factors.dtype == FA_E4M3 ? static_cast<const uint8_t*>(factors.factor)[at]
+                                                                      : static_cast<const uint16_t*>(factors.factor)[at];
     }
-    FA_MEMBER static float factor_value(const Factors& f, int64_t column, uint32_t raw) {
-        return column < 0 ? 1.f : nan_if_infinite(f.dtype == FA_F32 ? float_of(raw) : load_factor(&raw, 0, f.dtype));
+    FA_MEMBER static float factor_value(const Factors& factors, int64_t column, uint32_t raw) {
+        return column < 0 ? 1.f : nan_if_infinite(factors.dtype == FA_F32 ? float_of(raw) : load_factor(&raw, 0, factors.dtype));
     }
     FA_MEMBER static void load_factors(const MmaForwardParams& params, const int64_t (&column)[kParts], int j,
                                        uint32_t (&raw)[kParts][kLaneKeys]) {
-        const Factors& f = params.k_factors;
+        const Factors& factors = params.k_factors;
         FA_UNROLL_FOR (int i = 0; i < kLaneKeys; i++) {
             const int64_t location = M::shared().location[j % M::kLocationTiles][rt::thread() % Mma::kLanes + Mma::kLanes * i];
-            const int64_t row = uint32_t(location), block = f.block[0] == 1 ? row : row / f.block[0];
-            const int64_t of_row = (location >> 32) * f.stride[0] + block * f.stride[1];
+            const int64_t row = uint32_t(location), block = factors.block[0] == 1 ? row : row / factors.block[0];
+            const int64_t of_row = (location >> 32) * factors.stride[0] + block * factors.stride[1];
             FA_UNROLL_FOR (int part = 0; part < kParts; part++) {
                 const int64_t at = of_row + column[part];
                 raw[part][i] = 0;
-                if (location >= 0 && column[part] >= 0) raw[part][i] = raw_factor(f, at);
+                if (location >= 0 && column[part] >= 0) raw[part][i] = raw_factor(factors, at);
             }
         }
     }
     // As f32, for tile j; returned is the largest.
-    FA_MEMBER static float store_factors(const MmaForwardParams& params, const WarpPart<M>& w, int64_t column, int part, int j,
+    FA_MEMBER static float store_factors(const MmaForwardParams& params, const WarpPart<M>& warp, int64_t column, int part, int j,
                                          const uint32_t (&raw)[kLaneKeys]) {
         float largest = 0.f;
         FA_UNROLL_FOR (int i = 0; i < kLaneKeys; i++) {
             const float factor = factor_value(params.k_factors, column, raw[i]);
-            exchange().factor[j % 3][row_warp(w)][w.column_warp][part][rt::thread() % Mma::kLanes + Mma::kLanes * i] = factor;
+            exchange().factor[j % 3][row_warp(warp)][warp.column_warp][part][rt::thread() % Mma::kLanes + Mma::kLanes * i] = factor;
             const float size = fabsf(factor);
             if (size <= kMaxFloat) largest = max_fn(largest, size);
         }
@@ -291,8 +293,8 @@ struct LatentTile {
         return largest;
     }
     // Of the four keys of key tile n whose scores and probabilities a lane has.
-    FA_MEMBER static void read_factors(const WarpPart<M>& w, int part, int j, int n, float (&factor)[4]) {
-        const float* const from = exchange().factor[j % 3][row_warp(w)][w.column_warp][part] + M::kTile * n + rt::thread() % 4 * 2;
+    FA_MEMBER static void read_factors(const WarpPart<M>& warp, int part, int j, int n, float (&factor)[4]) {
+        const float* const from = exchange().factor[j % 3][row_warp(warp)][warp.column_warp][part] + M::kTile * n + rt::thread() % 4 * 2;
         FA_UNROLL_FOR (int i = 0; i < 4; i++) factor[i] = from[i / 2 * 8 + i % 2];
     }
     FA_MEMBER static constexpr int factor_of(int e) { return e / 4 * 2 + e % 2; }
@@ -341,10 +343,10 @@ struct LatentTile {
         TailMma::template load_k<kTailRowBytes>(b, ptr, M::kTile * n * kTailRowBytes, i);
     }
     // Sums over a warp's dims, with their factors, to the other warps.
-    FA_MEMBER static void multiply_own_dims(const WarpPart<M>& w, const Query& q, const char* tile, int j) {
+    FA_MEMBER static void multiply_own_dims(const WarpPart<M>& warp, const Query& q, const char* tile, int j) {
         Scores total{};
-        const SwizzledPtr ptr = Mma::template k_ptr<kRowBytes>(tile + w.column_warp * kWarpBytes, 0);
-        const SwizzledPtr tail_ptr = TailMma::template k_ptr<kTailRowBytes>(tail_tile(tile), 0).advance(kMixed ? 0 : w.column_warp);
+        const SwizzledPtr ptr = Mma::template k_ptr<kRowBytes>(tile + warp.column_warp * kWarpBytes, 0);
+        const SwizzledPtr tail_ptr = TailMma::template k_ptr<kTailRowBytes>(tail_tile(tile), 0).advance(kMixed ? 0 : warp.column_warp);
         if constexpr (!kMixed) {
             FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                 FragmentB right;
@@ -354,7 +356,7 @@ struct LatentTile {
         }
         FA_UNROLL_FOR (int part = 0; part < kParts; part++) {
             Scores sum{};
-            if (is_tail(w, part)) {
+            if (is_tail(warp, part)) {
                 FA_UNROLL_FOR (int step = 0; step < kPartSteps; step++)
                     FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                         FragmentB right;
@@ -370,10 +372,10 @@ struct LatentTile {
             if constexpr (kBytes) {
                 FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                     float factor[4];
-                    read_factors(w, part, j, n, factor);
+                    read_factors(warp, part, j, n, factor);
                     FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++)
                         FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) {
-                            const float value = is_tail(w, part) ? sum[m][n].x[e] : sum[m][n].x[e] * q.unit[m][Acc::lane_row(e)];
+                            const float value = is_tail(warp, part) ? sum[m][n].x[e] : sum[m][n].x[e] * q.unit[m][Acc::lane_row(e)];
                             total[m][n].x[e] = fmaf(value, factor[factor_of(e)], total[m][n].x[e]);
                         }
                 }
@@ -382,29 +384,29 @@ struct LatentTile {
         FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++)
             FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++)
                 FA_UNROLL_FOR (int half = 0; half < 2; half++)
-                    rt::store4(exchange().sum[j % 2][row_warp(w)][w.column_warp][m][n][half][rt::thread() % Mma::kLanes],
+                    rt::store4(exchange().sum[j % 2][row_warp(warp)][warp.column_warp][m][n][half][rt::thread() % Mma::kLanes],
                                total[m][n].x + 4 * half);
     }
     // The scores, of all dims: in one order, so that the warps that share them have the same.
-    FA_MEMBER static void add_up(const WarpPart<M>& w, int j, Scores score) {
+    FA_MEMBER static void add_up(const WarpPart<M>& warp, int j, Scores score) {
         FA_UNROLL_FOR (int m = 0; m < M::row_tiles; m++)
             FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++)
                 FA_UNROLL_FOR (int half = 0; half < 2; half++) {
                     float part[kWarps][4];
                     FA_UNROLL_FOR (int i = 0; i < kWarps; i++)
-                        rt::load4(exchange().sum[j % 2][row_warp(w)][i][m][n][half][rt::thread() % Mma::kLanes], part[i]);
+                        rt::load4(exchange().sum[j % 2][row_warp(warp)][i][m][n][half][rt::thread() % Mma::kLanes], part[i]);
                     FA_UNROLL_FOR (int e = 0; e < 4; e++)
                         score[m][n].x[4 * half + e] = (part[0][e] + part[1][e]) + (part[2][e] + part[3][e]);
                 }
     }
     // Probabilities of key tile n, times the factors of a part, as they are multiplied with it.
-    FA_MEMBER static void round_probs(const WarpPart<M>& w, int part, int j, int n, float p_scale, const Scores score,
+    FA_MEMBER static void round_probs(const WarpPart<M>& warp, int part, int j, int n, float p_scale, const Scores score,
                                       FragmentA (&left)[M::row_tiles]) {
         if constexpr (kBytes) {
             float f[4];
-            read_factors(w, part, j, n, f);
+            read_factors(warp, part, j, n, f);
             FA_UNROLL_FOR (int i = 0; i < 4; i++) f[i] *= p_scale;
-            if (!is_tail(w, part)) {
+            if (!is_tail(warp, part)) {
                 FA_UNROLL_FOR (int i = 0; i < 4; i++) f[i] *= LatentFactors::power(Mma::kValueLog2 - LatentFactors::kPScaleLog2);
             }
             FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++)
@@ -416,7 +418,7 @@ struct LatentTile {
         }
     }
     // Online softmax of a tile's scores, and its product with the warp's dims. `largest`: of each part's factors.
-    FA_MEMBER static void softmax_and_pv(const WarpPart<M>& w, float unit, Scores score, const char* tile, int j,
+    FA_MEMBER static void softmax_and_pv(const WarpPart<M>& warp, float unit, Scores score, const char* tile, int j,
                                          const float (&largest)[kParts], LatentFactors (&factors)[kParts], PerRow& m, PerRow& l,
                                          Acc (&o)[M::row_tiles][M::kColumnSteps]) {
         PerRow factor, exp2_offset;
@@ -437,14 +439,14 @@ struct LatentTile {
                 FA_UNROLL_FOR (int c = 0; c < M::kColumnSteps; c++)
                     FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)] * raised[c / kPartSteps];
         FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) M::apply_exp2(n, unit, exp2_offset, score, l);
-        const SwizzledPtr ptr = Mma::template v_ptr<kRowBytes, keys>(tile + w.column_warp * kWarpBytes, 0);
+        const SwizzledPtr ptr = Mma::template v_ptr<kRowBytes, keys>(tile + warp.column_warp * kWarpBytes, 0);
         FA_UNROLL_FOR (int part = 0; part < kParts; part++) {
             const float p_scale = factors[part].p_scale();
-            if (is_tail(w, part)) {
+            if (is_tail(warp, part)) {
                 const SwizzledPtr tail_ptr = TailMma::template v_ptr<kTailRowBytes, keys>(tail_tile(tile), 0);
                 FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                     FragmentA left[M::row_tiles];
-                    round_probs(w, part, j, n, p_scale, score, left);
+                    round_probs(warp, part, j, n, p_scale, score, left);
                     FA_UNROLL_FOR (int step = 0; step < kPartSteps; step++) {
                         FragmentB right;
                         TailMma::template load_v<kTailRowBytes, keys>(right, tail_ptr, n, step);
@@ -455,7 +457,7 @@ struct LatentTile {
             }
             FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                 FragmentA left[M::row_tiles];
-                round_probs(w, part, j, n, p_scale, score, left);
+                round_probs(warp, part, j, n, p_scale, score, left);
                 FA_UNROLL_FOR (int piece = 0; piece < kPieces; piece++) {
                     FragmentB right[kPieceSteps];
                     load_v(right, ptr, n, part * kPieces + piece);

@@ -26,16 +26,17 @@ struct StreamedTile {
     // Opaque in general kernels, as in register_pipe.h.
     FA_MEMBER static int thread_anew() { return M::plain ? rt::thread() : rt::opaque(rt::thread()); }
     FA_MEMBER static bool in_vecs(const typename M::Source& from) { return M::plain || from.width == 16; }
-    FA_MEMBER void fetch(const MmaBackwardParams& params, int head, int tile) {
-        const typename M::Tile& t = M::shared().tile;
-        const int thread = thread_anew(), at = thread % M::kRowVecs * 16, row0 = tile * M::stream_rows, first = row0 + thread / M::kRowVecs;
+    FA_MEMBER void fetch(const MmaBackwardParams& params, int head, int tile_index) {
+        const typename M::Tile& tile = M::shared().tile;
+        const int thread = thread_anew(), at = thread % M::kRowVecs * 16, row0 = tile_index * M::stream_rows,
+                  first = row0 + thread / M::kRowVecs;
         FA_UNROLL_FOR (int i = 0; i < 2; i++) {
-            const typename M::Source& from = t.streamed[i];
+            const typename M::Source& from = tile.streamed[i];
             if (!in_vecs(from)) continue;
             const char* const base = from.base + head * from.head + first * from.row + at;
             FA_UNROLL_FOR (int n = 0; n < kVecs; n++) {
                 FA_UNROLL_FOR (int w = 0; w < 4; w++) vec[i][n][w] = 0;
-                if (at < from.bytes && first + n * M::kRowsAtOnce < t.count)
+                if (at < from.bytes && first + n * M::kRowsAtOnce < tile.count)
                     rt::load_global<4>(base + n * M::kRowsAtOnce * from.row, vec[i][n]);
             }
         }
@@ -48,24 +49,24 @@ struct StreamedTile {
         const float* const numbers = thread < M::stream_rows ? params.lse_log2 : params.delta;
         return numbers[M::shared().tile.row0 + head * params.padded_rows + row0 + thread % M::stream_rows];
     }
-    FA_MEMBER void store(const MmaBackwardParams& params, int head, int tile) const {
-        typename M::Shared& s = M::shared();
-        const int thread = thread_anew(), row0 = tile * M::stream_rows;
+    FA_MEMBER void store(const MmaBackwardParams& params, int head, int tile_index) const {
+        typename M::Shared& shared = M::shared();
+        const int thread = thread_anew(), row0 = tile_index * M::stream_rows;
         FA_UNROLL_FOR (int i = 0; i < 2; i++) {
             char* const to = M::streamed(0, i);
-            const typename M::Source& from = s.tile.streamed[i];
+            const typename M::Source& from = shared.tile.streamed[i];
             if (in_vecs(from)) {
                 FA_UNROLL_FOR (int n = 0; n < kVecs; n++)
                     rt::store_shared<4>(to + swizzle_offset<M::kRowBytes>(thread / M::kRowVecs + n * M::kRowsAtOnce, thread % M::kRowVecs),
                                         vec[i][n]);
             } else {
-                M::template load_tile<M::stream_rows>(from, head, row0, s.tile.count - row0, to);
+                M::template load_tile<M::stream_rows>(from, head, row0, shared.tile.count - row0, to);
             }
         }
         rt::cp_async_commit();
         rt::cp_async_wait<0>();
         if (!M::by_rows && thread < 2 * M::stream_rows)
-            (thread < M::stream_rows ? s.lse : s.delta)[0][thread % M::stream_rows] =
+            (thread < M::stream_rows ? shared.lse : shared.delta)[0][thread % M::stream_rows] =
                 kNumberWaits ? number : find_number(params, head, row0, thread);
     }
 };
@@ -90,13 +91,14 @@ struct TransposedBackward {
     };
     // By rows, those without keys become 0, whatever they hold: 0 times an infinity or NaN is not 0.
     FA_MEMBER static void load_owned(const MmaBackwardParams& params, Owned& owned) {
-        const typename M::Shared& s = M::shared();
-        const typename G::Warp w;
+        const typename M::Shared& shared = M::shared();
+        const typename G::Warp warp;
         FA_UNROLL_FOR (int i = 0; i < 2; i++) {
-            const typename M::Source from = s.tile.owned[i];
+            const typename M::Source from = shared.tile.owned[i];
             FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) {
-                const int r = w.own0 + kTile * m + Acc::row(0);
-                const bool there = r < s.tile.valid && (!M::by_rows || params.lse_log2[s.tile.row0 + s.tile.first + r] != kPosInf);
+                const int r = warp.own0 + kTile * m + Acc::row(0);
+                const bool there =
+                    r < shared.tile.valid && (!M::by_rows || params.lse_log2[shared.tile.row0 + shared.tile.first + r] != kPosInf);
                 const typename Mma::QRow row{from.base + r * from.row, there ? from.bytes : 0, M::plain ? 16 : from.width};
                 FA_UNROLL_FOR (int step = 0; step < M::kSteps; step++) Mma::load_q(owned.held[i][m][step], row, step);
             }
@@ -170,9 +172,9 @@ struct TransposedBackward {
                                         const RowStrides& strides, int64_t dim, int64_t first) {
         using Element = typename M::Element;
         const bool in_vecs = !params.accumulate && dim % 4 == 0 && vec4_aligned(base, strides, params.q_dtype);
-        const typename G::Warp w;
+        const typename G::Warp warp;
         FA_UNROLL_FOR (int m = 0; m < kOwnTiles; m++) {
-            const int r = w.own0 + kTile * m + Acc::row(0);
+            const int r = warp.own0 + kTile * m + Acc::row(0);
             const int64_t row = first + r * strides.row;
             FA_UNROLL_FOR (int group = 0; group < kGroups; group++)
                 FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) {
@@ -201,13 +203,13 @@ FA_DEVICE void run_backward_transposed(const MmaBackwardParams& params) {
     using T = TransposedBackward<M>;
     using Mma = typename M::Policy;
     if (!begin_backward_block<M>(params)) return;
-    typename M::Shared& s = M::shared();
-    const typename M::Tile& t = s.tile;
+    typename M::Shared& shared = M::shared();
+    const typename M::Tile& tile = shared.tile;
     StreamedTile<M> next;
-    const bool any = t.begin < t.end;
-    if (any) next.fetch(params, 0, t.begin);
+    const bool any = tile.begin < tile.end;
+    if (any) next.fetch(params, 0, tile.begin);
     if constexpr (!Mma::kHoldsOwned) M::load_owned(params);
-    else if constexpr (M::by_rows) M::load_rows(params, t.row0 + t.first, 0);
+    else if constexpr (M::by_rows) M::load_rows(params, tile.row0 + tile.first, 0);
     rt::cp_async_commit();
     rt::cp_async_wait<0>();
     typename T::Owned owned{};
@@ -217,17 +219,17 @@ FA_DEVICE void run_backward_transposed(const MmaBackwardParams& params) {
     if (!M::by_rows) G::clear(acc_p);
     float unit = 1.f;
     bool unit_set = false;
-    for (int head = 0, tile = t.begin; any && head < t.heads;) {
-        const typename G::Part part{tile * M::stream_rows, head, 0, tile >= t.full_begin && tile < t.full_end};
+    for (int head = 0, tile_index = tile.begin; any && head < tile.heads;) {
+        const typename G::Part part{tile_index * M::stream_rows, head, 0, tile_index >= tile.full_begin && tile_index < tile.full_end};
         rt::barrier();
-        next.store(params, head, tile);
-        if (M::by_rows ? tile == t.begin : !part.full) M::init_bands(M::by_rows ? t.first : part.stream0, 0);
+        next.store(params, head, tile_index);
+        if (M::by_rows ? tile_index == tile.begin : !part.full) M::init_bands(M::by_rows ? tile.first : part.stream0, 0);
         rt::barrier();
-        const bool wraps = tile + 1 == t.end;
-        tile = wraps ? t.begin : tile + 1;
+        const bool wraps = tile_index + 1 == tile.end;
+        tile_index = wraps ? tile.begin : tile_index + 1;
         head += wraps;
-        if (head < t.heads) next.fetch(params, head, tile);
-        const bool may_be_empty = !M::by_rows || (!Mma::kHoldsOwned && part.stream0 == t.begin * M::stream_rows);
+        if (head < tile.heads) next.fetch(params, head, tile_index);
+        const bool may_be_empty = !M::by_rows || (!Mma::kHoldsOwned && part.stream0 == tile.begin * M::stream_rows);
         char* const rows = M::by_rows ? M::owned(0) : M::streamed(0, 0);
         if (may_be_empty && M::zero_empty_rows(0, rows, M::by_rows ? M::owned(1) : M::streamed(0, 1))) rt::barrier();
 
@@ -242,15 +244,15 @@ FA_DEVICE void run_backward_transposed(const MmaBackwardParams& params) {
     const float factor = params.scale * Mma::kProductUnit / unit;
     if constexpr (M::by_rows) {
         T::store_columns(params, acc_ds, factor, params.dq, params.dq_strides, params.dim_qk,
-                         query_index(params.dq_strides, t.seq, t.batch, t.first, t.head0));
+                         query_index(params.dq_strides, tile.seq, tile.batch, tile.first, tile.head0));
     } else {
-        const KeyLocation at{t.batch, t.seq.k_begin + t.first, true};
+        const KeyLocation at{tile.batch, tile.seq.k_begin + tile.first, true};
         if (params.dk)
             T::store_columns(params, acc_ds, factor, params.dk, params.dk_strides, params.dim_qk,
-                             key_index(params.dk_strides, at, t.kv_head));
+                             key_index(params.dk_strides, at, tile.kv_head));
         if (params.dv)
             T::store_columns(params, acc_p, params.dropout_scale * Mma::kProductUnit / Mma::kProbUnit, params.dv, params.dv_strides,
-                             params.dim_v, key_index(params.dv_strides, at, t.kv_head));
+                             params.dim_v, key_index(params.dv_strides, at, tile.kv_head));
     }
 }
 
