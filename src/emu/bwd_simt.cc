@@ -1,4 +1,4 @@
 // The SIMT backward kernels on the emulator, in a unit of their own as in src/cuda. backward/instances_simt.h compiles and lists them,
-// from the sizes in kernels.def.
+// from their rows.
 #include "emu/rt_emu.h"
 #include "gpu/backward/instances_simt.h"

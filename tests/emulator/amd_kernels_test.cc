@@ -7,6 +7,8 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include "gpu/simt/kernel_rows.h"
+#include "gpu/transposed/rows.h"
 #include "support/backward_case.h"
 #include "support/shaped.h"
 
@@ -15,53 +17,43 @@ namespace {
 
 enum class Work { plain, score_mods, unaligned, pages };
 
+using fa::gpu::TransposedBackwardRow;
+using fa::gpu::TransposedRow;
+bool has_mfma(const std::string& matrix) { return matrix.rfind("mfma", 0) == 0; }
+bool has_wmma(const std::string& matrix) { return matrix == "wmma_gfx11" || matrix == "wmma_gfx12"; }
+
 // With queries of a type and heads of a width, and with k and v of q's type, or of 8 bits: those of wide heads have no queries of f16 then.
 std::set<std::string> listed_kernels(const std::string& matrix, int32_t dtype, int64_t width, bool bytes) {
     std::set<std::string> names;
-    constexpr int Mfma32 = 32, Mfma16 = 16, Mfma32x2 = 32, Mfma16x4 = 16;  // rows of an instruction's tile
-    const bool f32 = dtype == FA_F32;
-    const auto add = [&](bool of_f32, bool of_bytes, const char* instruction, int tile, int columns, int row_warps) {
-        if (f32 != of_f32 || bytes != of_bytes || columns != width || (bytes && width > 128 && dtype == FA_F16)) return;
-        names.insert(std::string("fwd_") + instruction + (bytes ? "_byte_" : "_") + std::to_string(tile * row_warps) + "x" +
-                     std::to_string(columns));
+    const auto insert = [&](const char* family, const auto& rows) {
+        for (const TransposedRow& row : rows)
+            if (row.dims == width) names.insert(family + std::to_string(row.tile_rows * row.row_warps) + "x" + std::to_string(row.dims));
     };
-    const bool mfma = matrix.rfind("mfma", 0) == 0, wmma = matrix == "wmma_gfx11" || matrix == "wmma_gfx12";
-#define FA_MFMA(tile, columns, row_warps, key_warps, keys) \
-    if (mfma) add(false, false, "mfma", tile, columns, row_warps);
-#define FA_MFMA_32BIT(tile, columns, row_warps, key_warps, keys) \
-    if (mfma) add(true, false, "mfma", tile, columns, row_warps);
-#define FA_WMMA(columns, row_warps, key_warps, keys) \
-    if (wmma) add(false, false, "wmma", 16, columns, row_warps);
-#define FA_MFMA_8BIT(tile, columns, row_warps, key_warps, keys) \
-    if (mfma) add(false, true, "mfma", tile, columns, row_warps);
-#define FA_WMMA_8BIT(columns, row_warps, key_warps, keys) \
-    if (wmma) add(false, true, "wmma", 16, columns, row_warps);
-#include "gpu/kernels.def"
-#undef FA_MFMA
-#undef FA_MFMA_32BIT
-#undef FA_WMMA
-#undef FA_MFMA_8BIT
-#undef FA_WMMA_8BIT
+    if (bytes && (dtype == FA_F32 || (width > 128 && dtype == FA_F16))) return names;
+    if (has_mfma(matrix)) {
+        if (bytes) insert("fwd_mfma_byte_", fa::gpu::kMfmaByteRows);
+        else if (dtype == FA_F32) insert("fwd_mfma_", fa::gpu::kMfmaF32Rows);
+        else insert("fwd_mfma_", fa::gpu::kMfmaRows);
+    } else if (has_wmma(matrix)) {
+        if (bytes) insert("fwd_wmma_byte_", fa::gpu::kWmmaByteRows);
+        else if (dtype != FA_F32) insert("fwd_wmma_", fa::gpu::kWmmaRows);
+    }
     return names;
 }
 
 std::set<std::string> listed_backward_kernels(const std::string& matrix, int32_t dtype, int64_t width, bool) {
     std::set<std::string> names;
-    const bool f32 = dtype == FA_F32, mfma = matrix.rfind("mfma", 0) == 0, wmma = matrix == "wmma_gfx11" || matrix == "wmma_gfx12";
-    const auto add = [&](const std::string& family, int columns) {
-        if (columns != width) return;
-        for (const char* kind : {"_", "_plain_"}) names.insert(family + kind + std::to_string(columns));
+    const auto insert = [&](const char* family, const auto& rows) {
+        for (const TransposedBackwardRow& row : rows)
+            if (row.dims == width)
+                for (const char* kind : {"_", "_plain_"}) names.insert(std::string(family) + kind + std::to_string(row.dims));
     };
-#define FA_MFMA_BACKWARD(instruction, columns, warps, tiles, rows) \
-    if (mfma && !f32) add("bwd_mfma", columns);
-#define FA_MFMA_BACKWARD_32BIT(instruction, columns, warps, tiles, rows) \
-    if (mfma && f32) add("bwd_mfma", columns);
-#define FA_WMMA_BACKWARD(columns, warps, tiles, rows) \
-    if (wmma && !f32) add("bwd_wmma", columns);
-#include "gpu/kernels.def"
-#undef FA_MFMA_BACKWARD
-#undef FA_MFMA_BACKWARD_32BIT
-#undef FA_WMMA_BACKWARD
+    if (has_mfma(matrix)) {
+        if (dtype == FA_F32) insert("bwd_mfma", fa::gpu::kMfmaF32BackwardRows);
+        else insert("bwd_mfma", fa::gpu::kMfmaBackwardRows);
+    } else if (has_wmma(matrix) && dtype != FA_F32) {
+        insert("bwd_wmma", fa::gpu::kWmmaBackwardRows);
+    }
     return names;
 }
 
@@ -197,10 +189,6 @@ INSTANTIATE_TEST_SUITE_P(Types, AmdKernels, testing::Combine(testing::Values(FA_
                              return oracle::name_of(std::get<0>(info.param)) + ("_" + std::to_string(std::get<1>(info.param)));
                          });
 
-namespace rt {
-constexpr int kWideRows = 32;  // as in rt_hip.h
-}
-
 // What no matrix kernel takes: f32 beside keys and values of other types, by the width of heads. Among these calls are probabilities as
 // outputs, splits of the keys and gradients of sinks, which have small kernels of their own.
 class SimtKernels : public testing::TestWithParam<int64_t> {};
@@ -209,10 +197,8 @@ TEST_P(SimtKernels, AreAllChosenAndRight) {
     const Handle handle = make_handle();
     const int64_t width = GetParam();
     std::set<std::string> listed, met;
-#define FA_SIMT(rows, columns) \
-    if (columns == width) listed.insert("fwd_simt_" + std::to_string(rows) + "x" + std::to_string(columns));
-#include "gpu/kernels.def"
-#undef FA_SIMT
+    for (const fa::gpu::SimtRow& row : fa::gpu::kSimtRows<32>)  // 32: rt::kWideRows of rt_hip.h
+        if (row.columns == width) listed.insert("fwd_simt_" + std::to_string(row.rows) + "x" + std::to_string(row.columns));
     Rng rng{derive(254, uint64_t(width))};
     for (const int64_t rows : {5, 40}) {
         Case c = shaped({1, 2, 1, rows, 90, width, width});

@@ -1,9 +1,11 @@
 // Every listed backward kernel: found through fa_explain, compared with the oracle, both free and with the same bits every time, and asked
 // for these a thousand times. Small enough for the compute sanitizer.
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include "gpu/gpu.h"
+#include "gpu/simt/kernel_rows.h"
 #include "support/random_case.h"
 
 namespace test::gpu {
@@ -17,11 +19,8 @@ std::set<std::string> listed_kernels() {
     const auto add = [&](const std::string& name) {
         for (const char* bits : {"", ", same bits"}) names.insert(name + bits);
     };
-    std::string widest;
-#define FA_SIMT_BACKWARD(columns) widest = "bwd_simt_" #columns;
-#include "gpu/kernels.def"
-#undef FA_SIMT_BACKWARD
-    add(widest);  // heads that a narrower one spans have matrix kernels
+    const int widest = std::end(fa::gpu::kSimtBackwardRows)[-1].columns;  // heads that a narrower one spans have matrix kernels
+    add("bwd_simt_" + std::to_string(widest));
     for (const char* dtype : {" f16", " bf16", " f32"}) {
         for (const char* columns : {"64", "128"})
             add(std::string("bwd_mma_") + columns + dtype), add(std::string("bwd_mma_plain_") + columns + dtype);

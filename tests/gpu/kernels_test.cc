@@ -11,15 +11,13 @@
 #include "gpu/latent_cases.h"
 #include "gpu/list_cases.h"
 #include "gpu/mma/rows.h"
+#include "gpu/simt/kernel_rows.h"
 #include "support/random_case.h"
 
 namespace test::gpu {
 namespace {
 
 class EveryKernel : public Gpu {};
-namespace rt {
-constexpr int kWideRows = 64;
-}  // namespace rt
 
 // A matrix kernel's name with the type that it is compiled for.
 std::string matrix_name(const char* family, int columns, int row_warps, int row_tiles, const char* dtype, int rows_of_tile = 16) {
@@ -80,9 +78,8 @@ std::set<std::string> listed_kernels() {
     insert("fwd_mma_fp8", fa::gpu::kMmaFp8Rows, "f16", 256);
     insert("fwd_mma_byte_latent", fa::gpu::kMmaLatentByteRows, "bf16", 576);
     insert("fwd_mma_byte_latent", fa::gpu::kMmaLatentMixedRows, "bf16", 576);
-#define FA_SIMT(rows, columns) names.insert("fwd_simt_" + std::to_string(rows) + "x" #columns);
-#include "gpu/kernels.def"
-#undef FA_SIMT
+    for (const fa::gpu::SimtRow& row : fa::gpu::kSimtRows<64>)  // 64: rt::kWideRows of rt_cuda.h
+        names.insert("fwd_simt_" + std::to_string(row.rows) + "x" + std::to_string(row.columns));
     if (has_hopper_kernels()) {
         names.insert("merge_in_cluster");
         for (const std::string& name : listed_hopper_kernels()) names.insert(name);

@@ -1,6 +1,6 @@
 // What the host knows of the compiled kernels (shape, threads, shared memory, entry points), and the functions that return the
-// lists of them, by policy and width. Each list is defined in the translation unit that compiles its kernels; the rows
-// of mma/rows.h and kernels.def name them all once.
+// lists of them, by policy and width. Each list is defined in the translation unit that compiles its kernels; rows (mma/rows.h,
+// simt/kernel_rows.h, transposed/rows.h) name them all once.
 #pragma once
 #include "gpu/common/backward_params.h"
 #include "gpu/common/mma_params.h"
@@ -55,13 +55,36 @@ struct BackwardInstances {
     const BackwardInstance* list;
     int count;
 };
+
+// The kernels of some lists, in their order. A list has rows (kRows), those that it takes (has) and the kernel of one (kernel<row>()).
+template <class Entry, int most>
+struct KernelArray {
+    Entry at[most];
+    int used;
+};
+template <class List>
+constexpr int kRowCount = int(sizeof List::kRows / sizeof *List::kRows);
+template <class List, int row = 0, class Kernels>
+constexpr void add_kernels(Kernels& kernels) {
+    if constexpr (row < kRowCount<List>) {
+        if constexpr (List::has(List::kRows[row])) kernels.at[kernels.used++] = List::template kernel<row>();
+        add_kernels<List, row + 1>(kernels);
+    }
+}
+template <class Entry, class... Lists>
+constexpr auto list_kernels() {
+    KernelArray<Entry, (kRowCount<Lists> + ...)> kernels{};
+    (add_kernels<Lists>(kernels), ...);
+    return kernels;
+}
+
 // By columns; the last one's serve any wider head in parts.
 BackwardInstances simt_backward_instances();
 
 // The SIMT kernel's, by columns, then by rows, tall ones first.
 Instances simt_instances();
 
-// The compiled kernels of a policy, for the types of q and of k and v, and of one width, tall ones first; some entries are empty.
+// The compiled kernels of a policy, for the types of q and of k and v, and of one width, tall ones first.
 // Each list comes from a translation unit of its own.
 template <class T>
 struct MmaSync;  // f16 or bf16; mma/rows.h has policies of other caches

@@ -47,31 +47,19 @@ constexpr Instance make_instance() {
 }
 
 // Kernels of a policy and those beside it, of one width.
-template <int count>
-struct InstanceArray {
-    Instance at[count];
-    int used;
-};
-template <class Mma>
-constexpr int row_count() {
-    return int(sizeof Mma::kRows / sizeof *Mma::kRows);
-}
-template <class Mma, int width, int i, int count>
-constexpr void add_instances(InstanceArray<count>& all) {
-    if constexpr (i < row_count<Mma>()) {
-        constexpr MmaRow row = Mma::kRows[i];
-        if constexpr (row.dims == width && Mma::takes(row))
-            all.at[all.used++] =
-                make_instance<Instantiate<Mma, width, row.row_warps, row.row_tiles, row.key_warps, row.keys, row.stages, row.resident>>();
-        add_instances<Mma, width, i + 1>(all);
+template <class Mma, int width>
+struct MmaList {
+    static constexpr auto& kRows = Mma::kRows;
+    static constexpr bool has(const MmaRow& row) { return row.dims == width && Mma::takes(row); }
+    template <int i>
+    static constexpr Instance kernel() {
+        constexpr MmaRow row = kRows[i];
+        return make_instance<Instantiate<Mma, width, row.row_warps, row.row_tiles, row.key_warps, row.keys, row.stages, row.resident>>();
     }
-}
+};
 template <class Mma, int width, class... Beside>
 constexpr auto make_list(PolicyList<Beside...>) {
-    InstanceArray<(row_count<Mma>() + ... + row_count<Beside>())> all{};
-    add_instances<Mma, width, 0>(all);
-    (add_instances<Beside, width, 0>(all), ...);
-    return all;
+    return list_kernels<Instance, MmaList<Mma, width>, MmaList<Beside, width>...>();
 }
 template <class Mma, int width>
 constexpr auto kList = make_list<Mma, width>(typename Mma::Beside{});
