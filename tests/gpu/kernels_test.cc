@@ -20,8 +20,9 @@ namespace {
 class EveryKernel : public Gpu {};
 
 // A matrix kernel's name with the type that it is compiled for.
-std::string matrix_name(const char* family, int columns, int row_warps, int row_tiles, const char* dtype, int rows_of_tile = 16) {
-    return std::string(family) + "_" + std::to_string(rows_of_tile * row_tiles * row_warps) + "x" + std::to_string(columns) + " " + dtype;
+std::string mma_name(const fa::gpu::MmaKernels& kernels, const fa::gpu::MmaRow& row) {
+    const int rows = kernels.tile_rows * row.row_tiles * row.row_warps;
+    return std::string(kernels.family) + "_" + std::to_string(rows) + "x" + std::to_string(row.dims) + " " + kernels.type;
 }
 
 // Is a row of sm90/forward/kernels.def with those types compiled for f16 and bf16?
@@ -59,25 +60,9 @@ std::set<std::string> listed_hopper_kernels() {
 
 std::set<std::string> listed_kernels() {
     std::set<std::string> names = {"merge_splits", "merge_split_rows", "merge_split_states", "write_scores"};
-    const auto insert = [&](const char* family, const auto& rows, const char* type, int widest, int rows_of_tile = 16) {
-        for (const fa::gpu::MmaRow& row : rows)
-            if (row.dims <= widest) names.insert(matrix_name(family, row.dims, row.row_warps, row.row_tiles, type, rows_of_tile));
-    };
-    for (const bool f16 : {true, false}) {
-        const char* const type = f16 ? "f16" : "bf16";
-        const int widest = f16 ? 128 : 256;  // wide heads under f16 are not worth their code
-        insert("fwd_mma", fa::gpu::kMmaRows, type, 576);
-        insert("fwd_mma_latent", fa::gpu::kMmaLatentRows, type, 576);
-        insert("fwd_mma_byte", fa::gpu::kMmaByteRows, type, widest);
-        insert("fwd_mma_blocks", fa::gpu::kMmaBlockRows, type, widest);
-        insert("fwd_mma_blocks", fa::gpu::kMmaBlockDecodeRows, type, widest, 8);
-        insert("fwd_mma_scaled", fa::gpu::kMmaScaledRows, type, widest);
-        insert("fwd_mma_stored", fa::gpu::kMmaScaledDecodeRows, type, widest, 8);
-    }
-    insert("fwd_mma", fa::gpu::kMmaTf32Rows, "f32", 256);
-    insert("fwd_mma_fp8", fa::gpu::kMmaFp8Rows, "f16", 256);
-    insert("fwd_mma_byte_latent", fa::gpu::kMmaLatentByteRows, "bf16", 576);
-    insert("fwd_mma_byte_latent", fa::gpu::kMmaLatentMixedRows, "bf16", 576);
+    for (const fa::gpu::MmaKernels& kernels : fa::gpu::kMmaKernels)
+        for (const fa::gpu::MmaRow* row = kernels.rows; row < kernels.rows + kernels.count; row++)
+            if (row->dims <= kernels.widest) names.insert(mma_name(kernels, *row));
     for (const fa::gpu::SimtRow& row : fa::gpu::kSimtRows<64>)  // 64: rt::kWideRows of rt_cuda.h
         names.insert("fwd_simt_" + std::to_string(row.rows) + "x" + std::to_string(row.columns));
     if (has_hopper_kernels()) {

@@ -55,5 +55,36 @@ constexpr MmaRow kMmaLatentRows[] = {{576, 2, 1, 1, 32, 3, 1}, {576, 1, 1, 1, 16
 constexpr MmaRow kMmaLatentByteRows[] = {{576, 2, 1, 1, 32, 3, 1}, {576, 1, 1, 1, 32, 3, 2}, {576, 1, 1, 1, 64, 3, 1}};
 constexpr MmaRow kMmaLatentMixedRows[] = {{512, 2, 1, 1, 32, 3, 1}, {512, 1, 1, 1, 32, 3, 2}, {512, 1, 1, 1, 32, 4, 2}};
 
+// What is compiled of these rows, by the type of products: the family, as fa_explain names it, the widest heads, as takes() of a policy
+// says, and the rows of an instruction's tile. Tests look for each of them.
+struct MmaKernels {
+    const char *family, *type;
+    const MmaRow* rows;
+    int count, widest, tile_rows;
+    template <int n>
+    constexpr MmaKernels(const char* family_name, const char* product_type, const MmaRow (&list)[n], int widest_dims = 576, int tile = 16)
+        : family(family_name), type(product_type), rows(list), count(n), widest(widest_dims), tile_rows(tile) {}
+};
+constexpr MmaKernels kMmaKernels[] = {
+    {"fwd_mma", "f16", kMmaRows},
+    {"fwd_mma", "bf16", kMmaRows},
+    {"fwd_mma", "f32", kMmaTf32Rows},
+    {"fwd_mma_byte", "f16", kMmaByteRows, 128},
+    {"fwd_mma_byte", "bf16", kMmaByteRows},
+    {"fwd_mma_fp8", "f16", kMmaFp8Rows},
+    {"fwd_mma_blocks", "f16", kMmaBlockRows, 128},
+    {"fwd_mma_blocks", "bf16", kMmaBlockRows},
+    {"fwd_mma_blocks", "f16", kMmaBlockDecodeRows, 128, 8},
+    {"fwd_mma_blocks", "bf16", kMmaBlockDecodeRows, 256, 8},
+    {"fwd_mma_scaled", "f16", kMmaScaledRows, 128},
+    {"fwd_mma_scaled", "bf16", kMmaScaledRows},
+    {"fwd_mma_stored", "f16", kMmaScaledDecodeRows, 128, 8},
+    {"fwd_mma_stored", "bf16", kMmaScaledDecodeRows, 256, 8},
+    {"fwd_mma_latent", "f16", kMmaLatentRows},
+    {"fwd_mma_latent", "bf16", kMmaLatentRows},
+    {"fwd_mma_byte_latent", "bf16", kMmaLatentByteRows},
+    {"fwd_mma_byte_latent", "bf16", kMmaLatentMixedRows},
+};
+
 }  // namespace gpu
 }  // namespace fa
