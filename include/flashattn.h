@@ -191,8 +191,8 @@ FA_API fa_status_t fa_create_info_init(fa_create_info_t* info, uint32_t struct_s
  *   FLASHATTN_LOG_FILE     the path of a regular file to which lines are appended if info.log is NULL. If it does not exist, it is
  *                          created for its user only. A link is not followed. If it cannot be opened, lines are lost, and no call fails
  *   FLASHATTN_MAX_ISA      the highest instruction set of the CPU backend, as FA_PARAM_MAX_ISA sets it
- *   FLASHATTN_MAX_SHARED   for tests and measurements: the KB of shared memory that a block may have on a GPU, as on one with less.
- *                          64 or more. Below 227, Hopper's own kernels are not used
+ *   FLASHATTN_MAX_SHARED   for tests and measurements: limits the shared memory of a block on a GPU to this many KB, 64 or more. Kernels
+ *                          are chosen as on a GPU that has no more. Below 227, Hopper's own kernels are not used
  *   OMP_STACKSIZE          and GOMP_STACKSIZE, KMP_STACKSIZE: the stack size of OpenMP's threads. With FA_POOL_OPENMP, the library
  *                          first tests how many threads with this stack the system grants
  * Errors: FA_INVALID_ARGUMENT (also for a FLASHATTN_MAX_ISA that names no level, and a FLASHATTN_MAX_SHARED that is no such number),

@@ -938,9 +938,9 @@ extern "C" {
     ///                          created for its user only. A link is not followed. If it cannot be opened, lines are lost, and no call fails
     /// ```
     ///   FLASHATTN_MAX_ISA      the highest instruction set of the CPU backend, as FA_PARAM_MAX_ISA sets it
-    ///   FLASHATTN_MAX_SHARED   for tests and measurements: the KB of shared memory that a block may have on a GPU, as on one with less.
+    ///   FLASHATTN_MAX_SHARED   for tests and measurements: limits the shared memory of a block on a GPU to this many KB, 64 or more. Kernels
     /// ```text
-    ///                          64 or more. Below 227, Hopper's own kernels are not used
+    ///                          are chosen as on a GPU that has no more. Below 227, Hopper's own kernels are not used
     /// ```
     ///   OMP_STACKSIZE          and GOMP_STACKSIZE, KMP_STACKSIZE: the stack size of OpenMP's threads. With FA_POOL_OPENMP, the library
     /// ```text
