@@ -146,33 +146,33 @@ struct MmaBlock {
         }
     }
 
-    FA_MEMBER static int64_t q_index(const MmaForwardParams& x, int r) {
+    FA_MEMBER static int64_t q_index(const MmaForwardParams& params, int r) {
         const Tile& t = shared().tile;
         const Row row = shared().row[r];
-        return query_index(x.q_strides, t.seq, t.batch, row.position, row.head);
+        return query_index(params.q_strides, t.seq, t.batch, row.position, row.head);
     }
-    FA_MEMBER static const char* q_row(const MmaForwardParams& x, int r) {
-        return static_cast<const char*>(x.q) + q_index(x, r) * int64_t(sizeof(Element));
+    FA_MEMBER static const char* q_row(const MmaForwardParams& params, int r) {
+        return static_cast<const char*>(params.q) + q_index(params, r) * int64_t(sizeof(Element));
     }
-    FA_COLD_MEMBER static void load_q_narrow(const MmaForwardParams& x) {
+    FA_COLD_MEMBER static void load_q_narrow(const MmaForwardParams& params) {
         const auto permute = [](int at) { return Mma::permuted_q_byte(at); };
         if constexpr (Mma::kRoundsQ)
-            if (x.q_width == 0) {
+            if (params.q_width == 0) {
                 narrow_units<rows, kQRowBytes, int(sizeof(Element))>([&](int r, int at) {
                     const int c = at / int(sizeof(Element)), to = permute(at);
-                    const bool there = r < shared().tile.valid && c < x.dim_qk;
-                    const float value = there ? load_element(x.q, q_index(x, r) + c, x.q_dtype) : 0.f;
+                    const bool there = r < shared().tile.valid && c < params.dim_qk;
+                    const float value = there ? load_element(params.q, q_index(params, r) + c, params.q_dtype) : 0.f;
                     const Element bits = {f32_to_bf16(clamp_to_bf16(value))};
                     reinterpret_cast<Element*>(q_tile() + swizzle_offset<kQRowBytes>(r, to / 16))[to % 16 / int(sizeof(Element))] = bits;
                 });
                 return;
             }
         load_narrow<Element, rows>(
-            q_tile(), int(x.dim_qk) * int(sizeof(Element)), x.q_width == 16 ? 4 : x.q_width,
-            [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; }, permute);
+            q_tile(), int(params.dim_qk) * int(sizeof(Element)), params.q_width == 16 ? 4 : params.q_width,
+            [&](int r) { return r < shared().tile.valid ? q_row(params, r) : nullptr; }, permute);
     }
     // Where a lane reads q's tiles of rows from `row0` on, and tile m, step i of the dims: from shared memory, or from q itself.
-    FA_MEMBER static auto q_ptr(const MmaForwardParams& x, int row0, int lane) {
+    FA_MEMBER static auto q_ptr(const MmaForwardParams& params, int row0, int lane) {
         if constexpr (Mma::kQInShared) {
             return Mma::template q_ptr<kQRowBytes>(q_tile(), row0, lane);
         } else {
@@ -181,7 +181,7 @@ struct MmaBlock {
             } rows;
             FA_UNROLL_FOR (int m = 0; m < RowTiles; m++) {
                 const int r = row0 + kTileRows * m + Acc::row(0);
-                rows.tile[m] = {q_row(x, r), r < shared().tile.valid ? int(x.dim_qk) * int(sizeof(Element)) : 0, x.q_width};
+                rows.tile[m] = {q_row(params, r), r < shared().tile.valid ? int(params.dim_qk) * int(sizeof(Element)) : 0, params.q_width};
             }
             return rows;
         }
@@ -192,21 +192,21 @@ struct MmaBlock {
         else Mma::load_q(a, ptr.tile[m], i);
     }
     // Rows of q of whole, aligned vectors.
-    FA_MEMBER static void load_q_vectors(const MmaForwardParams& x) {
+    FA_MEMBER static void load_q_vectors(const MmaForwardParams& params) {
         const int vec = rt::thread() % kQRowVecs;
-        const bool in_row = 16 * vec < x.dim_qk * int64_t(sizeof(Element));
+        const bool in_row = 16 * vec < params.dim_qk * int64_t(sizeof(Element));
         if (threads % kQRowVecs != 0 && rt::thread() >= threads / kQRowVecs * kQRowVecs) return;
         for (int r = rt::thread() / kQRowVecs; r < rows; r += threads / kQRowVecs)
-            rt::cp_async16(rt::smem_addr(q_tile()) + uint32_t(swizzle_offset<kQRowBytes>(r, vec)), q_row(x, r) + 16 * vec,
+            rt::cp_async16(rt::smem_addr(q_tile()) + uint32_t(swizzle_offset<kQRowBytes>(r, vec)), q_row(params, r) + 16 * vec,
                            in_row && r < shared().tile.valid);
     }
 
     // Where the keys of tile j lie. Thread i has key i: find_location reads the page table, store_location stores the result in
     // shared memory, later.
-    FA_MEMBER static int64_t find_location(const MmaForwardParams& x, int key, int end) {
+    FA_MEMBER static int64_t find_location(const MmaForwardParams& params, int key, int end) {
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
-        if (kGathers && x.gathered.any()) return GatheredKeys<MmaBlock>::location(x, key);
-        const KeyLocation found = locate_key(x.pages, shared().tile.seq, key + rt::thread());
+        if (kGathers && params.gathered.any()) return GatheredKeys<MmaBlock>::location(params, key);
+        const KeyLocation found = locate_key(params.pages, shared().tile.seq, key + rt::thread());
         return found.valid ? found.outer << 32 | found.row : -1;
     }
     FA_MEMBER static void store_location(int64_t location, int j, int key, int end) {
@@ -216,13 +216,13 @@ struct MmaBlock {
     }
 
     // For paged calls: how many vectors a key's rows of v, times 2^32, and of k lie behind the bases.
-    FA_MEMBER static int64_t find_vec_offsets(const MmaForwardParams& x, int key, int end) {
+    FA_MEMBER static int64_t find_vec_offsets(const MmaForwardParams& params, int key, int end) {
         const Tile& t = shared().tile;
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
-        if (kGathers && x.gathered.any()) return GatheredKeys<MmaBlock>::vec_offsets(x, key);
-        const uint32_t row = uint32_t(t.seq.k_begin) + uint32_t(key + rt::thread()), size = uint32_t(x.pages.size);
-        const int64_t page = x.pages.table[t.seq.kv_index * x.pages.row_stride + row / size];
-        if (page < 0 || page >= x.pages.count) return -1;
+        if (kGathers && params.gathered.any()) return GatheredKeys<MmaBlock>::vec_offsets(params, key);
+        const uint32_t row = uint32_t(t.seq.k_begin) + uint32_t(key + rt::thread()), size = uint32_t(params.pages.size);
+        const int64_t page = params.pages.table[t.seq.kv_index * params.pages.row_stride + row / size];
+        if (page < 0 || page >= params.pages.count) return -1;
         const auto vecs = [&](const Source& from) { return (page * from.outer + row % size * from.row) / kVecBytes; };
         return vecs(t.v) << 32 | vecs(t.k);
     }
@@ -253,32 +253,32 @@ struct MmaBlock {
             }
         }
     }
-    FA_MEMBER static void load_keys_narrow(const MmaForwardParams& x, const Source& from, int j, int key, int count, char* to) {
-        if (from.width == 4 && !x.by_location) return load_words(from, from.base + int64_t(key) * from.row, count, to);
+    FA_MEMBER static void load_keys_narrow(const MmaForwardParams& params, const Source& from, int j, int key, int count, char* to) {
+        if (from.width == 4 && !params.by_location) return load_words(from, from.base + int64_t(key) * from.row, count, to);
         const auto row = [&](int r) -> const char* {
             if (r >= count) return nullptr;
-            if (!x.by_location) return from.base + int64_t(key + r) * from.row;
+            if (!params.by_location) return from.base + int64_t(key + r) * from.row;
             const int64_t location = shared().location[j % kLocationTiles][r];
             return location < 0 ? nullptr : row_address(from, location);
         };
         load_narrow<Key, Keys>(to, from.bytes, from.width, row, [](int at) { return at; });
     }
-    FA_MEMBER static void load_keys(const MmaForwardParams& x, const Source& source, int j, int key, int count, char* to) {
+    FA_MEMBER static void load_keys(const MmaForwardParams& params, const Source& source, int j, int key, int count, char* to) {
         const Source from = source;
-        if (from.width != 16) return load_keys_narrow(x, source, j, key, count, to);
+        if (from.width != 16) return load_keys_narrow(params, source, j, key, count, to);
         const int vec = rt::thread() % kRowVecs, first = rt::thread() / kRowVecs;
         const bool in_row = 16 * vec < from.bytes;
         const uint32_t at = rt::smem_addr(to);
         const int64_t* location = shared().location[j % kLocationTiles] + first;
         FA_UNROLL_FOR (int n = 0; n < Keys / kRowsAtOnce; n++) {
-            const int64_t p = x.by_location                     ? location[n * kRowsAtOnce]
+            const int64_t p = params.by_location                ? location[n * kRowsAtOnce]
                               : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce
                                                                 : -1;
             rt::cp_async16(at + uint32_t(swizzle_offset<kRowBytes>(first + n * kRowsAtOnce, vec)), row_address(from, p) + 16 * vec,
                            in_row && p >= 0);
         }
         load_tail(source, to, [&](int r) {
-            const int64_t p = x.by_location ? shared().location[j % kLocationTiles][r] : r < count ? key + r : -1;
+            const int64_t p = params.by_location ? shared().location[j % kLocationTiles][r] : r < count ? key + r : -1;
             return p < 0 ? nullptr : row_address(from, p);
         });
     }
@@ -299,9 +299,9 @@ struct MmaBlock {
     }
 
     // Tile j of k or v into stage i of the ring: always a group of copies, were it empty.
-    FA_COLD_MEMBER static void load_stage(const MmaForwardParams& x, const Source& from, int j, int i, int begin, int end) {
+    FA_COLD_MEMBER static void load_stage(const MmaForwardParams& params, const Source& from, int j, int i, int begin, int end) {
         const int key = begin + j * Keys;
-        if (key < end) load_keys(x, from, j, key, end - key, stage_tile(i));
+        if (key < end) load_keys(params, from, j, key, end - key, stage_tile(i));
         rt::cp_async_commit();
     }
 
@@ -363,68 +363,69 @@ struct MmaBlock {
     }
 
     // And all rows of q, where their factors are the same.
-    FA_MEMBER static float common_q_factor(const MmaForwardParams& x) {
-        return Mma::kWidensQ && !x.q_factors_differ ? shared().q_factor[0] : 1.f;
+    FA_MEMBER static float common_q_factor(const MmaForwardParams& params) {
+        return Mma::kWidensQ && !params.q_factors_differ ? shared().q_factor[0] : 1.f;
     }
 
     // Code that runs once costs the fetch of its instructions: the host has computed what it can.
-    FA_MEMBER static void init_block(const MmaForwardParams& x, int64_t kv_head, int64_t batch, int block) {
+    FA_MEMBER static void init_block(const MmaForwardParams& params, int64_t kv_head, int64_t batch, int block) {
         Tile& t = shared().tile;
         t.kv_head = kv_head;
         t.batch = batch;
         t.first = block * rows;
-        if (x.uniform_lengths) {
-            t.seq = x.uniform_seq;
+        if (params.uniform_lengths) {
+            t.seq = params.uniform_seq;
             t.seq.kv_index = batch;
-            t.rule = x.rule;
-            t.valid = int(min_of(x.rows - t.first, rows));
+            t.rule = params.rule;
+            t.valid = int(min_of(params.rows - t.first, rows));
         } else if constexpr (KeyWarps > 1) {
-            init_sequence(x, batch);
+            init_sequence(params, batch);
         } else {
-            init_sequence_cold(x, batch);
+            init_sequence_cold(params, batch);
         }
-        t.features = x.features;
+        t.features = params.features;
         t.infinite = 0;
         if constexpr (kGathers)
-            if (x.gathered.any()) GatheredKeys<MmaBlock>::init_tile(x, block);
+            if (params.gathered.any()) GatheredKeys<MmaBlock>::init_tile(params, block);
         const auto source = [&](const RowSource& from) {
             const ByteStrides& bytes = from.bytes;
-            const int64_t at = (x.by_location ? 0 : t.seq.kv_index * bytes.outer + t.seq.k_begin * bytes.row) + kv_head * bytes.head;
-            return Source{static_cast<const char*>(from.base) + at, x.by_location ? bytes.outer : 0, bytes.row, bytes.row_bytes,
+            const int64_t at = (params.by_location ? 0 : t.seq.kv_index * bytes.outer + t.seq.k_begin * bytes.row) + kv_head * bytes.head;
+            return Source{static_cast<const char*>(from.base) + at, params.by_location ? bytes.outer : 0, bytes.row, bytes.row_bytes,
                           from.width};
         };
-        t.k = source(x.k);
-        t.v = source(x.v);
+        t.k = source(params.k);
+        t.v = source(params.v);
         for (int i = 0; i < kLocationTiles; i++) shared().missing[i] = -1;
-        if (x.dropout_p > 0) t.dropout = dropout_of(x, batch);
+        if (params.dropout_p > 0) t.dropout = dropout_of(params, batch);
     }
-    FA_MEMBER static void init_sequence(const MmaForwardParams& x, int64_t batch) {
+    FA_MEMBER static void init_sequence(const MmaForwardParams& params, int64_t batch) {
         Tile& t = shared().tile;
-        t.seq = bounded_sequence(x.sequences, batch);
-        t.rule = mask_rule(x.rule, t.seq);
-        t.valid = int(min_of(t.seq.q_len * x.group - t.first, rows));
+        t.seq = bounded_sequence(params.sequences, batch);
+        t.rule = mask_rule(params.rule, t.seq);
+        t.valid = int(min_of(t.seq.q_len * params.group - t.first, rows));
     }
-    FA_COLD_MEMBER static void init_sequence_cold(const MmaForwardParams& x, int64_t batch) { init_sequence(x, batch); }
+    FA_COLD_MEMBER static void init_sequence_cold(const MmaForwardParams& params, int64_t batch) { init_sequence(params, batch); }
     // Rows and their bands, within the keys [begin, end) of the split.
-    FA_MEMBER static void init_rows(const MmaForwardParams& x, int64_t begin, int64_t end) {
+    FA_MEMBER static void init_rows(const MmaForwardParams& params, int64_t begin, int64_t end) {
         Shared& s = shared();
         const Tile& t = s.tile;
-        const int group = int(x.group);
+        const int group = int(params.group);
         for (int r = rt::thread(); r < rows; r += threads) {
             const int row = t.first + int(min_of(r, t.valid - 1)), position = row / group;
             const KeyBand band = key_band(t.rule, position, t.seq.k_len);
             const int head = int(t.kv_head) * group + row % group;
             s.row[r] = {position, head, int(clamp(band.begin, begin, end)), int(clamp(band.end, begin, end)), 0.f};
             if constexpr (Mma::kWidensQ)
-                s.q_factor[r] = x.q_descale.data ? nan_if_infinite(x.q_descale.data[x.q_descale.strides.index(t.batch, 0, head)]) : 1.f;
-            if (!x.alibi_slopes) continue;
-            const float slope = log2_slope(x.alibi_slopes[t.batch * x.alibi_batch_stride + head]);
+                s.q_factor[r] =
+                    params.q_descale.data ? nan_if_infinite(params.q_descale.data[params.q_descale.strides.index(t.batch, 0, head)]) : 1.f;
+            if (!params.alibi_slopes) continue;
+            const float slope = log2_slope(params.alibi_slopes[t.batch * params.alibi_batch_stride + head]);
             s.row[r].slope = slope;
-            if (!(fabsf(slope) < kSteepSlope)) s.tile.features = x.features | kBaseE;  // like other threads
+            if (!(fabsf(slope) < kSteepSlope)) s.tile.features = params.features | kBaseE;  // like other threads
         }
     }
 
-    FA_COLD_MEMBER static void init_rows_cold(const MmaForwardParams& x, int64_t begin, int64_t end) { init_rows(x, begin, end); }
+    FA_COLD_MEMBER static void init_rows_cold(const MmaForwardParams& params, int64_t begin, int64_t end) { init_rows(params, begin, end); }
 };
 
 }  // namespace gpu

@@ -25,12 +25,13 @@ struct ClusterMerge {
     }
     // Each block of a cluster of splits merges some of its rows' columns: a team of 16 lanes for four columns, a lane for each
     // split.
-    FA_MEMBER static void merge(const MmaForwardParams& x, int rank) {
+    FA_MEMBER static void merge(const MmaForwardParams& params, int rank) {
         rt::cluster_sync();
         const typename M::Shared& s = M::shared();
         const typename M::Tile& t = s.tile;
         constexpr int teams = M::threads / kMaxClusterSplits;
-        const int lane = rt::thread() % kMaxClusterSplits, splits = int(x.splits), items = t.valid * kAcross, group = int(x.group);
+        const int lane = rt::thread() % kMaxClusterSplits, splits = int(params.splits), items = t.valid * kAcross,
+                  group = int(params.group);
         for (int first = rank * teams; first < items; first += splits * teams) {
             const int item = first + rt::thread() / kMaxClusterSplits, i = min_of(item, items - 1), r = i / kAcross,
                       column = i % kAcross * 4;
@@ -49,14 +50,14 @@ struct ClusterMerge {
             }
             const int row = (t.first + r) / group, head = int(t.kv_head) * group + (t.first + r) % group;
             const bool writes = lane == 0 && item < items;
-            const RowOutput f = finalize_row(x, t.seq, t.batch, head, row, state, writes && column == 0);
-            if (!writes || column >= x.dim_v) continue;
-            const int64_t at = query_index(x.o_strides, t.seq, t.batch, row, head) + column;
-            if (x.o_plain) {
+            const RowOutput f = finalize_row(params, t.seq, t.batch, head, row, state, writes && column == 0);
+            if (!writes || column >= params.dim_v) continue;
+            const int64_t at = query_index(params.o_strides, t.seq, t.batch, row, head) + column;
+            if (params.o_plain) {
                 FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], f.factor);
-                M::Policy::store4(static_cast<typename M::Element*>(x.o) + at, sum);
+                M::Policy::store4(static_cast<typename M::Element*>(params.o) + at, sum);
             } else {
-                for (int e = 0; e < 4 && column + e < x.dim_v; e++) store_output(x, at + e, sum[e], f.factor);
+                for (int e = 0; e < 4 && column + e < params.dim_v; e++) store_output(params, at + e, sum[e], f.factor);
             }
         }
         rt::cluster_sync();  // others may still read here

@@ -31,12 +31,12 @@ struct MmaForward : MmaRowMax<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
 
     // `type`: that of k and v, as Products::by_type() has it.
     template <Kind kind, class Type>
-    FA_MEMBER static void compute_qk(const MmaForwardParams& x, Type type, const typename Products::Held& held, const char* k, int row0,
-                                     int key0, Score& score) {
+    FA_MEMBER static void compute_qk(const MmaForwardParams& params, Type type, const typename Products::Held& held, const char* k,
+                                     int row0, int key0, Score& score) {
         FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
             FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++)
                 FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) score[m][n].x[e] = 0.f;
-        Products::template add_scores<kind>(x, type, held, k, row0, key0, score);
+        Products::template add_scores<kind>(params, type, held, k, row0, key0, score);
     }
 
     // Online softmax of one tile's scores, and its product with `v`: updates (m, l, o); `drop`: are there bits of kept_scores? The
@@ -74,14 +74,15 @@ struct ClusterMerge;
 // The mainloop over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what takes m
 // there.
 template <class M, Kind kind, class Type>
-FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit, float k_factor,
-                                 typename M::PerRow& m, typename M::PerRow& l, typename M::Acc (&o)[M::row_tiles][M::kAccs]) {
+FA_DEVICE float forward_mainloop(const MmaForwardParams& params, Type type, const WarpPart<M>& w, int begin, int end, float unit,
+                                 float k_factor, typename M::PerRow& m, typename M::PerRow& l,
+                                 typename M::Acc (&o)[M::row_tiles][M::kAccs]) {
     using Mma = typename M::Policy;
     constexpr bool general = kind == Kind::general;
     const typename M::Shared& s = M::shared();
-    KvPipe<M, kind, Type> pipe(x, type, begin, end);
+    KvPipe<M, kind, Type> pipe(params, type, begin, end);
     constexpr bool either = general || M::Products::kReadsPages;  // with pages and without
-    const auto find = [&](int key) { return either ? M::find_location(x, key, end) : M::find_vec_offsets(x, key, end); };
+    const auto find = [&](int key) { return either ? M::find_location(params, key, end) : M::find_vec_offsets(params, key, end); };
     int64_t location = 0;  // of tile j + stages / 2, loaded one tile before it is needed
     const auto listed = [&] { return general && M::kGathers && s.tile.features & kListed; };
     // The first key of tile j, which is `key` but for lists of blocks: those where masks do not act are less than 0.
@@ -92,7 +93,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         FA_UNROLL_FOR (int j = 0; j < M::stages / 2; j++) M::store_location(first[j], j, begin + j * M::keys, end);
         location = find(begin + M::stages / 2 * M::keys);
         if (listed())
-            for (int j = 0; j < M::stages / 2; j++) GatheredKeys<M>::store_first(x, begin + j * M::keys, j);
+            for (int j = 0; j < M::stages / 2; j++) GatheredKeys<M>::store_first(params, begin + j * M::keys, j);
         rt::barrier();
     }
     FA_UNROLL_FOR (int i = 0; i < M::stages - !M::kFillAllStages; i++) pipe.load(i % 2, i / 2, i);
@@ -117,7 +118,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         const int next_key = key + M::stages / 2 * M::keys;
         const bool paged = kind == Kind::paged || (either && s.tile.features & kPaged);
         if constexpr (M::kHoldQ)
-            if (key == begin) M::Products::hold_q(x, w.row0, q);
+            if (key == begin) M::Products::hold_q(params, w.row0, q);
         const int first = first_key(j, key);
         const bool unmasked = listed() && first < 0;
         const auto is_active = [&](int at) { return unmasked ? w.row0 < s.tile.valid : at >= w.some_begin && at < w.some_end; };
@@ -125,19 +126,19 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         typename M::Acc score[M::row_tiles][M::kKeyTiles];
         if (active) {
             typename M::MaskRows mask[M::row_tiles];
-            const bool masked = general && s.tile.features & kMask, by_vecs = masked && M::mask_in_vecs(x, key + w.key0);
+            const bool masked = general && s.tile.features & kMask, by_vecs = masked && M::mask_in_vecs(params, key + w.key0);
             if constexpr (general)
                 if (by_vecs)
-                    FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + M::kTileRows * i, key + w.key0, mask[i]);
-            M::template compute_qk<kind>(x, type, q, k, w.row0, w.key0, score);
-            M::apply_factors(x, w.row0, before, score);
+                    FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) M::load_mask(params, w.row0 + M::kTileRows * i, key + w.key0, mask[i]);
+            M::template compute_qk<kind>(params, type, q, k, w.row0, w.key0, score);
+            M::apply_factors(params, w.row0, before, score);
             if constexpr (general)
                 if (s.tile.features & kScoreMod)
                     FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) {
-                        M::apply_score_mods(x, w.row0 + M::kTileRows * i, key + w.key0, unit, score[i]);
+                        M::apply_score_mods(params, w.row0 + M::kTileRows * i, key + w.key0, unit, score[i]);
                         if (!masked) continue;
                         const uint32_t kept =
-                            by_vecs ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + M::kTileRows * i, key + w.key0);
+                            by_vecs ? M::unmasked_scores(mask[i]) : M::unmasked_scores(params, w.row0 + M::kTileRows * i, key + w.key0);
                         FA_UNROLL_FOR (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
                     }
             const bool has_missing = paged && s.missing[j % M::kLocationTiles] == j;
@@ -150,7 +151,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
         if (paged) {
             M::store_location(location, j + M::stages / 2, next_key, end);
             location = find(next_key + M::keys);
-            if (listed()) GatheredKeys<M>::store_first(x, next_key, j + M::stages / 2);
+            if (listed()) GatheredKeys<M>::store_first(params, next_key, j + M::stages / 2);
         }
         pipe.template wait<M::stages - 2>();
         rt::barrier();
@@ -171,63 +172,64 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
 
 template <class M, Kind kind>
 struct ForwardLoop {
-    FA_MEMBER static float run(const MmaForwardParams& x, const WarpPart<M>& w, int begin, int end, float unit, float k_factor,
+    FA_MEMBER static float run(const MmaForwardParams& params, const WarpPart<M>& w, int begin, int end, float unit, float k_factor,
                                typename M::PerRow& m, typename M::PerRow& l, typename M::Acc (&o)[M::row_tiles][M::kAccs]) {
         return M::Products::template by_type<kind>(
-            x.k_dtype, [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, unit, k_factor, m, l, o); });
+            params.k_dtype, [&](auto type) { return forward_mainloop<M, kind>(params, type, w, begin, end, unit, k_factor, m, l, o); });
     }
 };
 
 // One tile of rows, one split. Blocks are numbered so that with a causal mask the longest tiles of as many heads as the cache holds
 // come first.
 template <class M, Kind kind>
-FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
+FA_DEVICE void run_forward_mma(const MmaForwardParams& params) {
     using Acc = typename M::Acc;
     using Mma = typename M::Policy;
-    rt::fetch_parameters(x);
-    const uint32_t splits = uint32_t(x.splits), blocks = uint32_t(x.blocks), heads = uint32_t(x.batch * x.kv_heads);
+    rt::fetch_parameters(params);
+    const uint32_t splits = uint32_t(params.splits), blocks = uint32_t(params.blocks), heads = uint32_t(params.batch * params.kv_heads);
     uint32_t item = uint32_t(rt::block());
     const uint32_t split = item % splits;
     item /= splits;
     uint32_t block = item % blocks, head = item / blocks;
-    if (x.section) {
-        const uint32_t section = uint32_t(x.section), first = item / (section * blocks) * section;
+    if (params.section) {
+        const uint32_t section = uint32_t(params.section), first = item / (section * blocks) * section;
         const uint32_t within = item - first * blocks, width = heads - first < section ? heads - first : section;
         block = blocks - 1 - within / width;
         head = first + within % width;
     }
     typename M::Shared& s = M::shared();
     // Until the kernel before this one in the stream has ended, only parameters may be read.
-    const bool known = kind == Kind::plain && x.uniform_lengths;
+    const bool known = kind == Kind::plain && params.uniform_lengths;
     if (!known) rt::wait_for_predecessor();
-    if (rt::thread() == 0) M::init_block(x, head % uint32_t(x.kv_heads), head / uint32_t(x.kv_heads), int(block));
+    if (rt::thread() == 0) M::init_block(params, head % uint32_t(params.kv_heads), head / uint32_t(params.kv_heads), int(block));
     rt::barrier();
     const typename M::Tile& t = s.tile;
     // Of lists that are gathered all have the splits of the longest: what merges them does not know others.
-    const bool gathered = M::kGathers && kind != Kind::plain && x.gathered.any();
-    const bool listed = gathered && x.gathered.blocks();
-    const int64_t size = x.uniform_lengths || gathered ? x.uniform_split_keys : split_keys(t.seq.k_len, x.num_splits, x.split_size),
+    const bool gathered = M::kGathers && kind != Kind::plain && params.gathered.any();
+    const bool listed = gathered && params.gathered.blocks();
+    const int64_t size = params.uniform_lengths || gathered ? params.uniform_split_keys
+                                                            : split_keys(t.seq.k_len, params.num_splits, params.split_size),
                   split_begin = split * size,
                   split_end = max_of(min_of(split_begin + size, gathered ? t.entries : t.seq.k_len), gathered ? split_begin : 0),
                   first_key = listed ? 0 : split_begin, last_key = listed ? t.keys : split_end;
     const bool idle = t.valid <= 0 || (split > 0 && split_begin >= t.seq.k_len && !gathered);
     if constexpr (M::key_warps > 1) {
-        if (!idle) M::init_rows(x, first_key, last_key);
+        if (!idle) M::init_rows(params, first_key, last_key);
     } else {
-        if (!idle) M::init_rows_cold(x, first_key, last_key);
+        if (!idle) M::init_rows_cold(params, first_key, last_key);
     }
     rt::barrier();
     if (known) rt::release_successor();
     rt::wait_for_predecessor();
     if (!known) {
         rt::release_successor();  // not before: merge_splits reads lengths before it waits
-        const int64_t rows = gathered ? tile_end(x.tiles, int64_t(block)) - t.first : M::rows;
-        if (t.valid < rows && split == 0) write_padding(x, t.seq, t.batch, t.kv_head, t.first, rows, 0, x.dim_v);
+        const int64_t rows = gathered ? tile_end(params.tiles, int64_t(block)) - t.first : M::rows;
+        if (t.valid < rows && split == 0) write_padding(params, t.seq, t.batch, t.kv_head, t.first, rows, 0, params.dim_v);
     }
     constexpr bool merges_in_cluster = Mma::kClusters && M::key_warps > 1 && M::column_warps == 1 && kind != Kind::general;
     if (idle) {
         if constexpr (merges_in_cluster)
-            if (__builtin_expect(x.cluster_merge, 0)) ClusterMerge<M>::stage_empty(), ClusterMerge<M>::merge(x, int(split));
+            if (__builtin_expect(params.cluster_merge, 0)) ClusterMerge<M>::stage_empty(), ClusterMerge<M>::merge(params, int(split));
         return;
     }
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
@@ -235,14 +237,14 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
         listed ? int(split_begin) : rt::warp_uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
     const int end = rt::warp_uniform(listed ? int(split_end) : s.row[t.valid - 1].end);
     const WarpPart<M> w;
-    if constexpr (Mma::kQInShared) M::Products::load_q(x);
+    if constexpr (Mma::kQInShared) M::Products::load_q(params);
 
     typename M::PerRow m, l;
     Acc o[M::row_tiles][M::kAccs];
-    const float k_factor = begin < end ? nan_if_infinite(M::descale(x.k_descale)) * M::common_q_factor(x) : 1.f;
+    const float k_factor = begin < end ? nan_if_infinite(M::descale(params.k_descale)) * M::common_q_factor(params) : 1.f;
     constexpr bool late = Mma::kWidensQ && M::key_warps == 1;  // prefill has no register for it through the loop
-    float v_factor = late ? 1.f : M::Products::v_factor(x, begin < end);
-    const float product = kind == Kind::general && t.features & kBaseE ? 1.f : x.scale * kLog2e * Mma::kScoreUnit;
+    float v_factor = late ? 1.f : M::Products::v_factor(params, begin < end);
+    const float product = kind == Kind::general && t.features & kBaseE ? 1.f : params.scale * kLog2e * Mma::kScoreUnit;
     float unit;
     for (bool again = false;; again = true) {
         FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) {
@@ -253,33 +255,33 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
             FA_UNROLL_FOR (int c = 0; c < M::kAccs; c++)
                 FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
         }
-        unit = Mma::template Mainloop<M, kind>::run(x, w, begin, end, product, k_factor, m, l, o);
+        unit = Mma::template Mainloop<M, kind>::run(params, w, begin, end, product, k_factor, m, l, o);
         if (again || !M::Products::begins_again()) break;
     }
-    if constexpr (late) v_factor = M::Products::v_factor(x, begin < end);
+    if constexpr (late) v_factor = M::Products::v_factor(params, begin < end);
     M::Products::finish_outputs(o);
     rt::barrier();
     FA_UNROLL_FOR (int pass = 0; pass < M::kOutputPasses; pass++) {
         M::stage_output(w.row0, w.key_warp, w.column_warp, pass, unit, v_factor, m, l, o);
         rt::barrier();
         if constexpr (merges_in_cluster)
-            if (__builtin_expect(x.cluster_merge, 0)) {  // unlikely: kept out of the other calls' instruction stream
+            if (__builtin_expect(params.cluster_merge, 0)) {  // unlikely: kept out of the other calls' instruction stream
                 ClusterMerge<M>::stage_merged();
-                return ClusterMerge<M>::merge(x, int(split));
+                return ClusterMerge<M>::merge(params, int(split));
             }
         if (pass == 0) {
-            if constexpr (M::key_warps > 1) M::finalize_rows(x);
-            else M::finalize_rows_cold(x);
+            if constexpr (M::key_warps > 1) M::finalize_rows(params);
+            else M::finalize_rows_cold(params);
             rt::barrier();
         }
-        M::write_rows(x, pass * M::kOutputColumns);
+        M::write_rows(params, pass * M::kOutputColumns);
         if (pass + 1 < M::kOutputPasses) rt::barrier();
     }
 }
 
 template <class M, Kind kind>
-FA_KERNEL void FA_BOUNDS(M::threads, (M::Policy::blocks_held(kind, M::resident))) forward_mma(FA_PARAM MmaForwardParams x) {
-    if constexpr (M::Policy::kAvailable) run_forward_mma<M, kind>(x);
+FA_KERNEL void FA_BOUNDS(M::threads, (M::Policy::blocks_held(kind, M::resident))) forward_mma(FA_PARAM MmaForwardParams params) {
+    if constexpr (M::Policy::kAvailable) run_forward_mma<M, kind>(params);
 }
 
 }  // namespace gpu

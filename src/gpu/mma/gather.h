@@ -10,18 +10,18 @@ namespace gpu {
 template <class M>
 struct GatheredKeys {
     // For a thread that has begun with init_block().
-    FA_COLD_MEMBER static void init_tile(const MmaForwardParams& x, int block) {
+    FA_COLD_MEMBER static void init_tile(const MmaForwardParams& params, int block) {
         typename M::Tile& t = M::shared().tile;
-        t.first = int(tile_begin(x.tiles, block));
-        t.valid = int(min_of(t.seq.q_len * x.group, tile_end(x.tiles, block)) - t.first);
+        t.first = int(tile_begin(params.tiles, block));
+        t.valid = int(min_of(t.seq.q_len * params.group, tile_end(params.tiles, block)) - t.first);
         if (t.valid <= 0) return;
-        const int64_t head = t.kv_head * x.group, row = t.first / x.group;
-        t.list = slots_of(x.gathered.lists, t.seq, t.batch, head, row);
+        const int64_t head = t.kv_head * params.group, row = t.first / params.group;
+        t.list = slots_of(params.gathered.lists, t.seq, t.batch, head, row);
         t.keys = t.seq.k_len;
-        if (x.gathered.blocks()) {
-            t.full = full_blocks_of(x.gathered.lists, t.seq, t.batch, head, row);
+        if (params.gathered.blocks()) {
+            t.full = full_blocks_of(params.gathered.lists, t.seq, t.batch, head, row);
             t.full_blocks = t.full.length();
-            t.entries = (t.full_blocks + t.list.length()) * x.gathered.block;
+            t.entries = (t.full_blocks + t.list.length()) * params.gathered.block;
             t.features |= kListed;
         } else {
             t.entries = t.seq.k_len = t.list.length();
@@ -30,33 +30,33 @@ struct GatheredKeys {
 
     // Entry `at` of blocks, which count as their keys: the key, or −1 − it where masks do not act; kNoKey: none.
     static constexpr int kNoKey = INT32_MAX;
-    FA_MEMBER static int listed_key(const MmaForwardParams& x, int at) {
+    FA_MEMBER static int listed_key(const MmaForwardParams& params, int at) {
         const typename M::Tile& t = M::shared().tile;
         if (at >= t.entries) return kNoKey;
-        const uint32_t size = uint32_t(x.gathered.block), block = uint32_t(at) / size, full = uint32_t(t.full_blocks);
+        const uint32_t size = uint32_t(params.gathered.block), block = uint32_t(at) / size, full = uint32_t(t.full_blocks);
         const ListSource& list = block < full ? t.full : t.list;
         const int64_t entry = list.entries[int64_t(block < full ? block : block - full) * list.step],
                       key = entry * size + uint32_t(at) % size;
         return entry < 0 || key >= t.keys ? kNoKey : block < full ? ~int(key) : int(key);
     }
     // Of the tile that begins with entry `at`.
-    FA_COLD_MEMBER static void store_first(const MmaForwardParams& x, int at, int j) {
-        if (rt::thread() == 0) M::shared().listed[j % M::kLocationTiles] = listed_key(x, at);
+    FA_COLD_MEMBER static void store_first(const MmaForwardParams& params, int at, int j) {
+        if (rt::thread() == 0) M::shared().listed[j % M::kLocationTiles] = listed_key(params, at);
     }
 
-    FA_MEMBER static KeyLocation locate(const MmaForwardParams& x, int at) {
+    FA_MEMBER static KeyLocation locate(const MmaForwardParams& params, int at) {
         const typename M::Tile& t = M::shared().tile;
-        if (!x.gathered.blocks()) return locate_entry(x.gathered, x.pages, t.seq, t.keys, t.list.entries[at * t.list.step]);
-        const int key = listed_key(x, at);
-        return key == kNoKey ? KeyLocation{0, 0, false} : locate_key(x.pages, t.seq, key < 0 ? ~key : key);
+        if (!params.gathered.blocks()) return locate_entry(params.gathered, params.pages, t.seq, t.keys, t.list.entries[at * t.list.step]);
+        const int key = listed_key(params, at);
+        return key == kNoKey ? KeyLocation{0, 0, false} : locate_key(params.pages, t.seq, key < 0 ? ~key : key);
     }
     // As find_location() and find_vec_offsets() of mma/block.h.
-    FA_COLD_MEMBER static int64_t location(const MmaForwardParams& x, int at) {
-        const KeyLocation found = locate(x, at + rt::thread());
+    FA_COLD_MEMBER static int64_t location(const MmaForwardParams& params, int at) {
+        const KeyLocation found = locate(params, at + rt::thread());
         return found.valid ? found.outer << 32 | found.row : -1;
     }
-    FA_COLD_MEMBER static int64_t vec_offsets(const MmaForwardParams& x, int at) {
-        const KeyLocation found = locate(x, at + rt::thread());
+    FA_COLD_MEMBER static int64_t vec_offsets(const MmaForwardParams& params, int at) {
+        const KeyLocation found = locate(params, at + rt::thread());
         const auto vecs = [&](const typename M::Source& from) { return (found.outer * from.outer + found.row * from.row) / M::kVecBytes; };
         return found.valid ? vecs(M::shared().tile.v) << 32 | vecs(M::shared().tile.k) : -1;
     }

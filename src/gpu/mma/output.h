@@ -67,26 +67,26 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         return state;
     }
     // The same, LSE, and what a row's sums are to be multiplied by.
-    FA_MEMBER static void finalize_rows(const MmaForwardParams& x) {
+    FA_MEMBER static void finalize_rows(const MmaForwardParams& params) {
         Shared& s = shared();
         const Tile& t = s.tile;
-        const int64_t heads = x.kv_heads, split = uint32_t(rt::block()) % uint32_t(x.splits);
-        const int64_t all = x.batch * heads * x.rows, index0 = (t.batch * heads + t.kv_head) * x.rows + t.first;
+        const int64_t heads = params.kv_heads, split = uint32_t(rt::block()) % uint32_t(params.splits);
+        const int64_t all = params.batch * heads * params.rows, index0 = (t.batch * heads + t.kv_head) * params.rows + t.first;
         for (int r = rt::thread(); r < t.valid; r += threads) {
             const RowState state = merge_warps(r);
-            if (x.partial_o) {
-                x.state[split * all + index0 + r] = state;
-                s.output[r] = (split * all + index0 + r) * x.dim_v;
+            if (params.partial_o) {
+                params.state[split * all + index0 + r] = state;
+                s.output[r] = (split * all + index0 + r) * params.dim_v;
                 continue;
             }
-            s.output[r] = query_index(x.o_strides, t.seq, t.batch, s.row[r].position, s.row[r].head);
-            const RowOutput f = finalize_row(x, t.seq, t.batch, s.row[r].head, s.row[r].position, state, true);
-            if (x.state) x.state[index0 + r] = f.state;
+            s.output[r] = query_index(params.o_strides, t.seq, t.batch, s.row[r].position, s.row[r].head);
+            const RowOutput f = finalize_row(params, t.seq, t.batch, s.row[r].head, s.row[r].position, state, true);
+            if (params.state) params.state[index0 + r] = f.state;
             s.state[0][r].l = f.factor;
         }
     }
     // The same for kernels without registers for it.
-    FA_COLD_MEMBER static void finalize_rows_cold(const MmaForwardParams& x) { finalize_rows(x); }
+    FA_COLD_MEMBER static void finalize_rows_cold(const MmaForwardParams& params) { finalize_rows(params); }
     FA_MEMBER static void merge_key_warps(int r, int column, float sum[4]) {
         rt::load4(output_at(0, r, column), sum);
         if constexpr (KeyWarps > 1) {
@@ -99,18 +99,18 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         }
     }
     // The columns from `column0` on that were staged.
-    FA_MEMBER static void write_rows(const MmaForwardParams& x, int column0) {
+    FA_MEMBER static void write_rows(const MmaForwardParams& params, int column0) {
         constexpr int across = kOutputColumns / 4;
         const Shared& s = shared();
-        const int dim = int(x.dim_v) - column0, items = s.tile.valid * across;
-        if (x.o_plain && !x.partial_o) {  // what most calls write: nothing to decide for each element
+        const int dim = int(params.dim_v) - column0, items = s.tile.valid * across;
+        if (params.o_plain && !params.partial_o) {  // what most calls write: nothing to decide for each element
             FA_UNROLL_BY(4)
             for (int i = rt::thread(); i < items; i += threads) {
                 const int r = i / across, column = i % across * 4;
                 float sum[4];
                 merge_key_warps(r, column, sum);
                 FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], s.state[0][r].l);
-                if (column < dim) Mma::store4(static_cast<Element*>(x.o) + s.output[r] + column0 + column, sum);
+                if (column < dim) Mma::store4(static_cast<Element*>(params.o) + s.output[r] + column0 + column, sum);
             }
             return;
         }
@@ -120,11 +120,11 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
             float sum[4];
             if (column >= dim) continue;
             merge_key_warps(r, column, sum);
-            if (x.partial_o && dim % 4 == 0) rt::store4(x.partial_o + at, sum);
+            if (params.partial_o && dim % 4 == 0) rt::store4(params.partial_o + at, sum);
             else
                 for (int e = 0; e < 4 && column + e < dim; e++) {
-                    if (x.partial_o) x.partial_o[at + e] = sum[e];
-                    else store_output(x, at + e, sum[e], s.state[0][r].l);
+                    if (params.partial_o) params.partial_o[at + e] = sum[e];
+                    else store_output(params, at + e, sum[e], s.state[0][r].l);
                 }
         }
     }

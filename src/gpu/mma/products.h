@@ -18,20 +18,20 @@ struct MmaProducts {
     using Output = Acc[M::row_tiles][M::kAccs];
 
     // q's tile into shared memory, by all threads.
-    FA_MEMBER static void load_q(const MmaForwardParams& x) {
-        if (x.q_width != 16) return M::load_q_narrow(x);
-        M::load_q_vectors(x);
+    FA_MEMBER static void load_q(const MmaForwardParams& params) {
+        if (params.q_width != 16) return M::load_q_narrow(params);
+        M::load_q_vectors(params);
     }
     // A warp's rows of it, where they stay in registers.
-    FA_MEMBER static void hold_q(const MmaForwardParams& x, int row0, Held& q) {
-        const auto ptr = M::q_ptr(x, row0, rt::thread() % Mma::kLanes);
+    FA_MEMBER static void hold_q(const MmaForwardParams& params, int row0, Held& q) {
+        const auto ptr = M::q_ptr(params, row0, rt::thread() % Mma::kLanes);
         FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++)
             FA_UNROLL_FOR (int step = 0; step < M::kSteps; step++) M::load_q_tile(q[i][step], ptr, i, step);
     }
     // Where a lane reads q's tiles that no register holds.
-    FA_MEMBER static auto q_ptr(const MmaForwardParams& x, int row0, int lane) {
+    FA_MEMBER static auto q_ptr(const MmaForwardParams& params, int row0, int lane) {
         if constexpr (M::kHoldQ) return 0;
-        else return M::q_ptr(x, row0, lane);
+        else return M::q_ptr(params, row0, lane);
     }
     // loop(type): over the keys, with the type of k and v as a C++ type or, to keep one loop for all of them, as a number.
     template <Kind kind, class Loop>
@@ -41,7 +41,7 @@ struct MmaProducts {
     // Does a loop read pages and rows alike?
     static constexpr bool kReadsPages = false;
     // What the outputs are to be multiplied by; `any`: are there keys?
-    FA_MEMBER static float v_factor(const MmaForwardParams& x, bool any) { return any ? M::descale(x.v_descale) : 1.f; }
+    FA_MEMBER static float v_factor(const MmaForwardParams& params, bool any) { return any ? M::descale(params.v_descale) : 1.f; }
 
     // Before a tile of k is read.
     template <class Type>
@@ -51,9 +51,10 @@ struct MmaProducts {
 
     // Scores of a tile of keys, added to zeros.
     template <Kind kind, class Type>
-    FA_MEMBER static void add_scores(const MmaForwardParams& x, Type, const Held& held, const char* k, int row0, int key0, Score& score) {
+    FA_MEMBER static void add_scores(const MmaForwardParams& params, Type, const Held& held, const char* k, int row0, int key0,
+                                     Score& score) {
         constexpr int all = M::kSteps * M::kKeyTiles, ahead = M::kPrefetch;
-        const auto q_ptr = MmaProducts::q_ptr(x, row0, rt::thread() % Mma::kLanes);
+        const auto q_ptr = MmaProducts::q_ptr(params, row0, rt::thread() % Mma::kLanes);
         const auto k_ptr = Mma::template k_ptr<M::kRowBytes>(k, key0);
         FragmentA q[2][M::row_tiles];
         FragmentB right[ahead + 1];

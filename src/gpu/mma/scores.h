@@ -53,19 +53,20 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
         const uint16_t bits = *reinterpret_cast<const uint16_t*>(p);
         return dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
-    FA_MEMBER static void add_bias_by_branches(const MmaForwardParams& x, int row0, int64_t key, Acc score[kKeyTiles]) {
+    FA_MEMBER static void add_bias_by_branches(const MmaForwardParams& params, int row0, int64_t key, Acc score[kKeyTiles]) {
         const Tile& t = shared().tile;
-        const int64_t bytes = type_bytes(x.bias_dtype), left = t.seq.k_len - key;
-        const int64_t batch = t.batch * x.bias_stride[0] * bytes, head = x.bias_stride[1] * bytes, row = x.bias_stride[2] * bytes;
-        const int64_t step = x.bias_stride[3] * bytes;
+        const int64_t bytes = type_bytes(params.bias_dtype), left = t.seq.k_len - key;
+        const int64_t batch = t.batch * params.bias_stride[0] * bytes, head = params.bias_stride[1] * bytes,
+                      row = params.bias_stride[2] * bytes;
+        const int64_t step = params.bias_stride[3] * bytes;
         FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
             const Row& at = shared().row[row0 + Acc::row(r)];
-            const char* bias = static_cast<const char*>(x.bias) + batch + at.head * head + at.position * row + key * step;
+            const char* bias = static_cast<const char*>(params.bias) + batch + at.head * head + at.position * row + key * step;
             FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                 FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) {
                     const int j = kTile * n + Acc::column(e);
                     if (Acc::lane_row(e) != r || j >= left) continue;
-                    const float b = load_bias(bias + j * step, x.bias_dtype);
+                    const float b = load_bias(bias + j * step, params.bias_dtype);
                     score[n].x[e] = b == kNegInf ? kNegInf : score[n].x[e] + b;
                 }
                 rt::compiler_fence();
@@ -75,15 +76,15 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     // Stored: float, or what holds 16 bits of either type. Scores of keys behind the last one are removed later: without a branch for each
     // score, several loads are under way at once.
     template <class Stored>
-    FA_MEMBER static void add_bias_of(const MmaForwardParams& x, int row0, int64_t key, Acc score[kKeyTiles]) {
+    FA_MEMBER static void add_bias_of(const MmaForwardParams& params, int row0, int64_t key, Acc score[kKeyTiles]) {
         const Tile& t = shared().tile;
-        const int64_t* const stride = x.bias_stride;
-        const bool f16 = x.bias_dtype == FA_F16;
+        const int64_t* const stride = params.bias_stride;
+        const bool f16 = params.bias_dtype == FA_F16;
         const int last = int(min_of(t.seq.k_len - 1 - key, kTile * kKeyTiles));
         FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
             const Row& at = shared().row[row0 + Acc::row(r)];
-            const Stored* const bias =
-                static_cast<const Stored*>(x.bias) + t.batch * stride[0] + at.head * stride[1] + at.position * stride[2] + key * stride[3];
+            const Stored* const bias = static_cast<const Stored*>(params.bias) + t.batch * stride[0] + at.head * stride[1] +
+                                       at.position * stride[2] + key * stride[3];
             FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                 FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) {
                     const int j = kTile * n + Acc::column(e);
@@ -100,10 +101,10 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     }
     // With two row tiles there are no registers for the addresses of several loads.
     static constexpr bool kModsAtOnce = Mma::kModsAtOnce && RowTiles == 1;
-    FA_MEMBER static void add_bias(const MmaForwardParams& x, int row0, int64_t key, Acc score[kKeyTiles]) {
-        if constexpr (!kModsAtOnce) add_bias_by_branches(x, row0, key, score);
-        else if (x.bias_dtype == FA_F32) add_bias_of<float>(x, row0, key, score);
-        else add_bias_of<uint16_t>(x, row0, key, score);
+    FA_MEMBER static void add_bias(const MmaForwardParams& params, int row0, int64_t key, Acc score[kKeyTiles]) {
+        if constexpr (!kModsAtOnce) add_bias_by_branches(params, row0, key, score);
+        else if (params.bias_dtype == FA_F32) add_bias_of<float>(params, row0, key, score);
+        else add_bias_of<uint16_t>(params, row0, key, score);
     }
     template <int tiles>
     FA_MEMBER static void scale_scores(Acc (*score)[tiles], float factor) {
@@ -112,10 +113,10 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
                 FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) score[i][n].x[e] *= factor;
     }
     // By what is not in the unit: `before`, and each row's factor of q where they differ.
-    FA_MEMBER static void apply_factors(const MmaForwardParams& x, int row0, float before, Acc score[RowTiles][kKeyTiles]) {
+    FA_MEMBER static void apply_factors(const MmaForwardParams& params, int row0, float before, Acc score[RowTiles][kKeyTiles]) {
         if (Mma::kKv8bit && before != 1.f) scale_scores(score, before);
         if constexpr (Mma::kWidensQ)
-            if (x.q_factors_differ)
+            if (params.q_factors_differ)
                 FA_UNROLL_FOR (int i = 0; i < RowTiles; i++)
                     FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
                         const float factor = shared().q_factor[row0 + kTileRows * i + Acc::row(r)];
@@ -126,16 +127,17 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     }
     // From products to scores in units that `unit` takes to log2: those of the products, or, for options that need them in natural
     // units on the way, log2 itself.
-    FA_MEMBER static void apply_score_mods(const MmaForwardParams& x, int row0, int64_t key, float unit, Acc score[kKeyTiles]) {
+    FA_MEMBER static void apply_score_mods(const MmaForwardParams& params, int row0, int64_t key, float unit, Acc score[kKeyTiles]) {
         const Tile& t = shared().tile;
         if (t.features & kBaseE) {
-            for_each_score(row0, score, [&](float s, const Row&, int) { return s * (x.scale * Mma::kScoreUnit); });
+            for_each_score(row0, score, [&](float s, const Row&, int) { return s * (params.scale * Mma::kScoreUnit); });
             if (t.features & kSoftcap) {
-                const float inverse = kModsAtOnce ? reciprocal_of_softcap(x) : 0.f;
-                for_each_score(row0, score,
-                               [&](float s, const Row&, int) { return x.softcap * Mma::tanh(kModsAtOnce ? s * inverse : s / x.softcap); });
+                const float inverse = kModsAtOnce ? reciprocal_of_softcap(params) : 0.f;
+                for_each_score(row0, score, [&](float s, const Row&, int) {
+                    return params.softcap * Mma::tanh(kModsAtOnce ? s * inverse : s / params.softcap);
+                });
             }
-            if (t.features & kBias) add_bias(x, row0, key, score);
+            if (t.features & kBias) add_bias(params, row0, key, score);
             for_each_score(row0, score, [&](float s, const Row&, int) { return s * kLog2e; });
         }
         if (t.features & kAlibi) {
@@ -153,17 +155,17 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     struct MaskRows {
         uint32_t word[Acc::kRows][kKeyTiles];
     };
-    FA_MEMBER static const uint8_t* mask_row(const MmaForwardParams& x, int row0, int lane_row, int64_t key) {
-        const int64_t* stride = x.mask_stride;
+    FA_MEMBER static const uint8_t* mask_row(const MmaForwardParams& params, int row0, int lane_row, int64_t key) {
+        const int64_t* stride = params.mask_stride;
         const Row& row = shared().row[row0 + Acc::row(lane_row)];
-        return x.mask + shared().tile.batch * stride[0] + row.head * stride[1] + row.position * stride[2] + key * stride[3];
+        return params.mask + shared().tile.batch * stride[0] + row.head * stride[1] + row.position * stride[2] + key * stride[3];
     }
-    FA_MEMBER static bool mask_in_vecs(const MmaForwardParams& x, int64_t key) {
-        return Acc::kMaskVecs && kKeyTiles > 1 && x.mask_vec16 && key + kTile * kKeyTiles <= x.sequences.seqlen_k;
+    FA_MEMBER static bool mask_in_vecs(const MmaForwardParams& params, int64_t key) {
+        return Acc::kMaskVecs && kKeyTiles > 1 && params.mask_vec16 && key + kTile * kKeyTiles <= params.sequences.seqlen_k;
     }
-    FA_MEMBER static void load_mask(const MmaForwardParams& x, int row0, int64_t key, MaskRows& rows) {
+    FA_MEMBER static void load_mask(const MmaForwardParams& params, int row0, int64_t key, MaskRows& rows) {
         FA_UNROLL_FOR (int lane_row = 0; lane_row < Acc::kRows; lane_row++)
-            Acc::template load_mask<kKeyTiles>(mask_row(x, row0, lane_row, key), rows.word[lane_row]);
+            Acc::template load_mask<kKeyTiles>(mask_row(params, row0, lane_row, key), rows.word[lane_row]);
     }
     // A bit for each score of the row tile, in their order: set where the mask keeps it. Without the scores, which leave few
     // registers.
@@ -173,13 +175,13 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
         return kept;
     }
     // The same for any mask, byte by byte.
-    FA_MEMBER static uint32_t unmasked_scores(const MmaForwardParams& x, int row0, int64_t key) {
+    FA_MEMBER static uint32_t unmasked_scores(const MmaForwardParams& params, int row0, int64_t key) {
         uint32_t kept = 0;
         FA_UNROLL_BY(4)
         for (int i = 0; i < kKeyTiles * Acc::kElements; i++) {
             const int e = i % Acc::kElements, j = i / Acc::kElements * kTile + Acc::column(e);
-            const bool there = key + j < x.sequences.seqlen_k;
-            kept |= uint32_t(there && mask_row(x, row0, Acc::lane_row(e), key)[there ? j * x.mask_stride[3] : 0] != 0) << i;
+            const bool there = key + j < params.sequences.seqlen_k;
+            kept |= uint32_t(there && mask_row(params, row0, Acc::lane_row(e), key)[there ? j * params.mask_stride[3] : 0] != 0) << i;
         }
         return kept;
     }

@@ -12,11 +12,11 @@ struct SplitProducts : MmaProducts<M> {
         typename Base::Output, typename Base::Score;
 
     template <Kind kind, class Type>
-    FA_MEMBER static void add_scores(const MmaForwardParams& x, Type, const Held&, const char* k, int row0, int key0, Score& score) {
+    FA_MEMBER static void add_scores(const MmaForwardParams& params, Type, const Held&, const char* k, int row0, int key0, Score& score) {
         constexpr int chain = 2;  // of steps
         // Registers are too few to keep where q is read from tile to tile.
         const int lane = (M::dims == 64 ? rt::opaque(rt::thread()) : rt::thread()) % Mma::kLanes;
-        const auto q_ptr = Base::q_ptr(x, row0, lane);
+        const auto q_ptr = Base::q_ptr(params, row0, lane);
         const auto k_ptr = Mma::template k_ptr<M::kRowBytes>(k, key0);
         for (int step = 0; step < M::kSteps; step += chain) {
             FragmentA q[M::row_tiles][chain];

@@ -250,9 +250,9 @@ struct BlockProducts : WidenedProducts<M> {
     }
 
     template <Kind kind, class Type>
-    FA_MEMBER static void add_scores(const MmaForwardParams& x, Type type, const Held& held, const char* k, int row0, int key0,
+    FA_MEMBER static void add_scores(const MmaForwardParams& params, Type type, const Held& held, const char* k, int row0, int key0,
                                      Score& score) {
-        const auto q_ptr = Base::q_ptr(x, row0, rt::thread() % Mma::kLanes);
+        const auto q_ptr = Base::q_ptr(params, row0, rt::thread() % Mma::kLanes);
         const auto k_ptr = Mma::template k_ptr<M::kRowBytes>(k, key0);
         const char* const factors = Mma::template factor_ptr<M::kRowBytes>(k, key0);
         QBlock q(held, q_ptr);

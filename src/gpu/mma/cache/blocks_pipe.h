@@ -106,15 +106,15 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
         rt::cp_async_wait<n>();
     }
 
-    FA_COLD_MEMBER static void load_cold(const MmaForwardParams& x, Type type, bool value, int j, int i, int key, int end) {
-        load_tile(x, type, value, j, i, key, end);
+    FA_COLD_MEMBER static void load_cold(const MmaForwardParams& params, Type type, bool value, int j, int i, int key, int end) {
+        load_tile(params, type, value, j, i, key, end);
     }
-    FA_MEMBER static void load_tile(const MmaForwardParams& x, Type type, bool value, int j, int i, int key, int end) {
+    FA_MEMBER static void load_tile(const MmaForwardParams& params, Type type, bool value, int j, int i, int key, int end) {
         if (key >= end) return;
         const typename M::Source& from = value ? M::shared().tile.v : M::shared().tile.k;
         M::Policy::in_loop(type, [&](auto known) {
-            if (general && from.width != 16) copy_narrow<decltype(known)>(x, from, value, j, i, key, end);
-            else copy_rows<decltype(known)>(x, from, value, j, i, key, end);
+            if (general && from.width != 16) copy_narrow<decltype(known)>(params, from, value, j, i, key, end);
+            else copy_rows<decltype(known)>(params, from, value, j, i, key, end);
         });
     }
 
@@ -129,11 +129,11 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
         int64_t outer, row;
         int left;
         bool paged, value;
-        FA_MEMBER Rows(const MmaForwardParams& x, const typename M::Source& from, bool is_value, int j, int key, int end, int first)
+        FA_MEMBER Rows(const MmaForwardParams& params, const typename M::Source& from, bool is_value, int j, int key, int end, int first)
             : outer(from.outer),
               row(from.row),
               left(end - key - first),
-              paged(kind == Kind::paged || (general && x.by_location)),
+              paged(kind == Kind::paged || (general && params.by_location)),
               value(is_value) {
             base = paged ? from.base : from.base + int64_t(key + first) * from.row;
             location = M::shared().location[j % M::kLocationTiles] + first;
@@ -150,7 +150,8 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
     };
     // Pieces across a row are those that a power of two of threads copy, and what is left, of which a thread has a row.
     template <class Known>
-    FA_MEMBER static void copy_rows(const MmaForwardParams& x, const typename M::Source& from, bool value, int j, int i, int key, int end) {
+    FA_MEMBER static void copy_rows(const MmaForwardParams& params, const typename M::Source& from, bool value, int j, int i, int key,
+                                    int end) {
         constexpr int pieces = Known::kBytes / 2, across = KvPipe::across<Known>(), down = M::threads / across, size = M::kVecBytes;
         static_assert(M::keys % down == 0 && M::keys <= M::threads, "a row for each thread that has one");
         const uint32_t tile = rt::smem_addr(M::stage_tile(i));
@@ -158,7 +159,7 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
             rt::cp_async<size>(to + uint32_t(c * size), at.row + c * size, at.there);
         };
         const int thread = rt::thread(), first = thread / across, column = thread % across;
-        const Rows rows(x, from, value, j, key, end, first), rest(x, from, value, j, key, end, thread);
+        const Rows rows(params, from, value, j, key, end, first), rest(params, from, value, j, key, end, thread);
         const uint32_t to = tile + uint32_t(first * M::kRowBytes);
         FA_UNROLL_FOR (int r = 0; r < M::keys; r += down) copy(rows[r], to + uint32_t(r * M::kRowBytes), column);
         if (M::keys < M::threads && thread >= M::keys) return;
@@ -176,9 +177,9 @@ struct KvPipe<M, kind, Type, Copies::blocks> {
         }
     }
     template <class Known>
-    FA_MEMBER static void copy_narrow(const MmaForwardParams& x, const typename M::Source& from, bool value, int j, int i, int key,
+    FA_MEMBER static void copy_narrow(const MmaForwardParams& params, const typename M::Source& from, bool value, int j, int i, int key,
                                       int end) {
-        const Rows rows(x, from, value, j, key, end, 0);
+        const Rows rows(params, from, value, j, key, end, 0);
         const int width = from.width, row_bytes = from.bytes;
         if (width == 4) {
             copy_units<Known, 4>(rows, row_bytes, M::stage_tile(i),

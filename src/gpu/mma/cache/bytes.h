@@ -126,17 +126,17 @@ struct WidenedProducts : MmaProducts<M> {
     static constexpr int kWidened = M::row_tiles * M::dims <= 128 ? 2 : 1, kTogether = 2 * kWidened;  // fragments at a time; steps of these
 
     // Decoding reads q's words, each to its permuted place; prefill has no time for more than the narrow way.
-    FA_MEMBER static void load_q(const MmaForwardParams& x) {
+    FA_MEMBER static void load_q(const MmaForwardParams& params) {
         if constexpr (M::key_warps > 1)
-            if (x.q_width == 16) return load_q_words(x);
-        M::load_q_narrow(x);
+            if (params.q_width == 16) return load_q_words(params);
+        M::load_q_narrow(params);
     }
-    FA_MEMBER static void load_q_words(const MmaForwardParams& x) {
+    FA_MEMBER static void load_q_words(const MmaForwardParams& params) {
         constexpr int words = M::kQRowBytes / 4;
-        const int bytes = int(x.dim_qk) * int(sizeof(typename M::Element)), valid = M::shared().tile.valid;
+        const int bytes = int(params.dim_qk) * int(sizeof(typename M::Element)), valid = M::shared().tile.valid;
         for (int i = rt::thread(); i < M::rows * words; i += M::threads) {
             const int r = i / words, at = i % words * 4, to_byte = Mma::permuted_q_byte(at);
-            const char* const from = M::q_row(x, r < valid ? r : 0);
+            const char* const from = M::q_row(params, r < valid ? r : 0);
             rt::cp_async4(rt::smem_addr(M::q_tile()) + uint32_t(swizzle_offset<M::kQRowBytes>(r, to_byte / 16) + to_byte % 16), from + at,
                           r < valid && at < bytes);
         }
@@ -147,15 +147,15 @@ struct WidenedProducts : MmaProducts<M> {
         else return Mma::by_type(dtype, loop);
     }
     template <Kind kind, class Type>
-    FA_MEMBER static void add_scores(const MmaForwardParams& x, Type type, const Held& held, const char* k, int row0, int key0,
+    FA_MEMBER static void add_scores(const MmaForwardParams& params, Type type, const Held& held, const char* k, int row0, int key0,
                                      Score& score) {
-        add_scores_of(x, type, held, k, row0, rt::thread() % Mma::kLanes, key0, score);
+        add_scores_of(params, type, held, k, row0, rt::thread() % Mma::kLanes, key0, score);
     }
     template <class Type>
-    FA_MEMBER static void add_scores_of(const MmaForwardParams& x, Type type, const Held& held, const char* k, int row0, int lane, int key0,
-                                        Score& score) {
+    FA_MEMBER static void add_scores_of(const MmaForwardParams& params, Type type, const Held& held, const char* k, int row0, int lane,
+                                        int key0, Score& score) {
         constexpr int all = M::kSteps / kTogether * M::kKeyTiles;
-        const auto q_ptr = Base::q_ptr(x, row0, lane);
+        const auto q_ptr = Base::q_ptr(params, row0, lane);
         const auto k_ptr = Mma::template k_ptr<M::kRowBytes>(k, key0);
         FragmentA q[M::row_tiles][M::kHoldQ ? 1 : kTogether];
         PackedB packed[2][kWidened];

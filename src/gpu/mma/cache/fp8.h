@@ -45,27 +45,27 @@ struct Fp8Products : WidenedProducts<M> {
     using typename Base::Held, typename Base::Mma, typename Base::Score;
 
     // Four at a time, each row's as its address allows.
-    FA_MEMBER static void load_q(const MmaForwardParams& x) {
+    FA_MEMBER static void load_q(const MmaForwardParams& params) {
         constexpr int words = M::dims / 4;
-        const int dims = int(x.dim_qk), valid = M::shared().tile.valid;
+        const int dims = int(params.dim_qk), valid = M::shared().tile.valid;
         FA_UNROLL_BY(4)
         for (int i = rt::thread(); i < M::rows * words; i += M::threads) {
             const int r = i / words, first = i % words * 4, count = r < valid ? dims - first : 0;
-            const uint8_t* const from = static_cast<const uint8_t*>(x.q) + M::q_index(x, r < valid ? r : 0) + first;
+            const uint8_t* const from = static_cast<const uint8_t*>(params.q) + M::q_index(params, r < valid ? r : 0) + first;
             uint32_t bytes = 0;
             if (count >= 4 && reinterpret_cast<uintptr_t>(from) % 4 == 0) rt::load_words<1>(from, &bytes);
             else
                 for (int e = 0; e < 4 && e < count; e++) bytes |= uint32_t(from[e]) << 8 * e;
-            Mma::template store_q<M::kQRowBytes>(M::q_tile(), r, first / 4, bytes, x.q_dtype);
+            Mma::template store_q<M::kQRowBytes>(M::q_tile(), r, first / 4, bytes, params.q_dtype);
         }
     }
     template <Kind kind, class Type>
-    FA_MEMBER static void add_scores(const MmaForwardParams& x, Type type, const Held& held, const char* k, int row0, int key0,
+    FA_MEMBER static void add_scores(const MmaForwardParams& params, Type type, const Held& held, const char* k, int row0, int key0,
                                      Score& score) {
         // Registers are too few to keep where q is read from tile to tile.
         constexpr bool registers_lack = !M::kHoldQ && kind == Kind::plain;
         const int lane = (registers_lack ? rt::opaque(rt::thread()) : rt::thread()) % Mma::kLanes;
-        Base::add_scores_of(x, type, held, k, row0, lane, key0, score);
+        Base::add_scores_of(params, type, held, k, row0, lane, key0, score);
     }
 };
 

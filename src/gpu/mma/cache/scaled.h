@@ -121,11 +121,12 @@ struct ScaledProducts : BlockProducts<M, false> {
         typename Base::Output, typename Base::Score;
     using Factors = float[Mma::kFactors];
 
-    FA_MEMBER static float v_factor(const MmaForwardParams& x, bool) { return 1.f / x.v_unit; }
+    FA_MEMBER static float v_factor(const MmaForwardParams& params, bool) { return 1.f / params.v_unit; }
 
     template <Kind kind, class Type>
-    FA_MEMBER static void add_scores(const MmaForwardParams& x, Type, const Held& held, const char* k, int row0, int key0, Score& score) {
-        const auto q_ptr = Base::q_ptr(x, row0, rt::thread() % Mma::kLanes);
+    FA_MEMBER static void add_scores(const MmaForwardParams& params, Type, const Held& held, const char* k, int row0, int key0,
+                                     Score& score) {
+        const auto q_ptr = Base::q_ptr(params, row0, rt::thread() % Mma::kLanes);
         const auto k_ptr = Mma::template k_ptr<M::kRowBytes>(k, key0);
         const char* const factors = Mma::template factor_ptr<M::kRowBytes>(k, key0);
         typename Base::template QBlock<decltype(q_ptr)> q(held, q_ptr);

@@ -342,7 +342,7 @@ struct StoredProducts : BlockProducts<M, false> {
     using Type = typename Mma::Type;
     static constexpr bool kReadsPages = true;
 
-    FA_MEMBER static float v_factor(const MmaForwardParams& x, bool) { return 1.f / x.v_unit; }
+    FA_MEMBER static float v_factor(const MmaForwardParams& params, bool) { return 1.f / params.v_unit; }
     FA_MEMBER static void hold_q(const MmaForwardParams&, int, Held& q) { Mma::template load_held<M::kQRowBytes>(q, M::q_tile()); }
     template <Kind kind, class Loop>
     FA_MEMBER static float by_type(int32_t dtype, Loop loop) {

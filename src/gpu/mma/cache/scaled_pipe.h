@@ -131,17 +131,18 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
     // ---- from memory to a stage
 
     using Rows = StoredRows<M, kPitch>;
-    FA_COLD_MEMBER static void load_tile(const MmaForwardParams& x, bool value, int j, int i, int key, int end) {
-        const Rows rows(x, value, j, key, end);
+    FA_COLD_MEMBER static void load_tile(const MmaForwardParams& params, bool value, int j, int i, int key, int end) {
+        const Rows rows(params, value, j, key, end);
         char* const stage = M::stage_tile(i);
         rows.copy(stage);
-        const Factors f = value ? x.v_factors : x.k_factors;  // a copy: what is stored might be parameters, for all that the compiler knows
+        const Factors f =
+            value ? params.v_factors : params.k_factors;  // a copy: what is stored might be parameters, for all that the compiler knows
         const int c = rt::thread() % kBlocks;
-        if (!f.factor || c * kBlockDims >= int(value ? x.dim_v : x.dim_qk)) return;
+        if (!f.factor || c * kBlockDims >= int(value ? params.dim_v : params.dim_qk)) return;
         const int64_t in_row = M::shared().tile.kv_head * f.stride[2] + int64_t(c * kBlockDims / int(f.block[1])) * f.stride[3];
         const void* const second = f.shift ? f.shift : f.block[1] == kBlockDims / 2 ? f.factor : nullptr;
         const int64_t to_second = f.shift ? 0 : f.stride[3];
-        const bool words = lie_in_words(f, int(value ? x.dim_v : x.dim_qk));
+        const bool words = lie_in_words(f, int(value ? params.dim_v : params.dim_qk));
         const bool by_rows = !rows.location && f.block[0] == 1;  // the next index is a step away
         int r = rt::thread() / kBlocks;
         int64_t index = rows.factor_row(f, r) + in_row;
@@ -176,9 +177,9 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
 
     // ---- from a stage to numbers
 
-    FA_COLD_MEMBER static void widen_tile(const MmaForwardParams& x, bool value, int i) {
-        if (value) widen_type<Bf16>(x.v_dtype, x.v_factors, int(x.dim_v), x.v_unit, i);
-        else widen_type<typename M::Element>(x.k_dtype, x.k_factors, int(x.dim_qk), 1.f, i);
+    FA_COLD_MEMBER static void widen_tile(const MmaForwardParams& params, bool value, int i) {
+        if (value) widen_type<Bf16>(params.v_dtype, params.v_factors, int(params.dim_v), params.v_unit, i);
+        else widen_type<typename M::Element>(params.k_dtype, params.k_factors, int(params.dim_qk), 1.f, i);
     }
     template <class E>
     FA_MEMBER static void widen_type(int32_t dtype, const Factors f, int dim, float unit, int i) {

@@ -25,8 +25,8 @@ struct KvPipe<M, kind, Type, Copies::stored> {
     FA_MEMBER KvPipe(const MmaForwardParams& params, Type, int first, int last) : x(params), begin(first), end(last) {
         if (x.dim_qk < M::dims) clear_rest(x);
     }
-    FA_COLD_MEMBER static void clear_rest(const MmaForwardParams& x) {
-        const int bytes = M::shared().tile.k.bytes, factors = Type::kInBlocks ? 0 : x.k_pieces.bytes;
+    FA_COLD_MEMBER static void clear_rest(const MmaForwardParams& params) {
+        const int bytes = M::shared().tile.k.bytes, factors = Type::kInBlocks ? 0 : params.k_pieces.bytes;
         for (int i = 0; i < M::stages; i += 2) {
             char* const row = M::stage_tile(i) + rt::thread() * kPitch;
             for (int b = bytes; b < kPitch; b++) {
@@ -46,8 +46,8 @@ struct KvPipe<M, kind, Type, Copies::stored> {
         }
         rt::cp_async_commit();
     }
-    FA_COLD_MEMBER static void copy_narrow(const MmaForwardParams& x, bool value, int j, int key, int end, char* stage) {
-        Rows(x, value, j, key, end).copy(stage);
+    FA_COLD_MEMBER static void copy_narrow(const MmaForwardParams& params, bool value, int j, int key, int end, char* stage) {
+        Rows(params, value, j, key, end).copy(stage);
     }
     template <int n>
     FA_MEMBER void wait() {

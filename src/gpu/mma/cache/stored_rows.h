@@ -14,9 +14,9 @@ struct StoredRows {
     int64_t outer, first;
     int left;
     const char* base;
-    FA_MEMBER StoredRows(const MmaForwardParams& x, bool value, int j, int key, int end)
+    FA_MEMBER StoredRows(const MmaForwardParams& params, bool value, int j, int key, int end)
         : from(value ? M::shared().tile.v : M::shared().tile.k),
-          location(x.by_location ? M::shared().location[j % M::kLocationTiles] : nullptr),
+          location(params.by_location ? M::shared().location[j % M::kLocationTiles] : nullptr),
           outer(M::shared().tile.seq.kv_index),
           first(M::shared().tile.seq.k_begin + key),
           left(end - key) {
