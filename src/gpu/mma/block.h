@@ -147,9 +147,9 @@ struct MmaBlock {
     }
 
     FA_MEMBER static int64_t q_index(const MmaForwardParams& params, int r) {
-        const Tile& t = shared().tile;
+        const Tile& tile = shared().tile;
         const Row row = shared().row[r];
-        return query_index(params.q_strides, t.seq, t.batch, row.position, row.head);
+        return query_index(params.q_strides, tile.seq, tile.batch, row.position, row.head);
     }
     FA_MEMBER static const char* q_row(const MmaForwardParams& params, int r) {
         return static_cast<const char*>(params.q) + q_index(params, r) * int64_t(sizeof(Element));
@@ -210,21 +210,21 @@ struct MmaBlock {
         return found.valid ? found.outer << 32 | found.row : -1;
     }
     FA_MEMBER static void store_location(int64_t location, int j, int key, int end) {
-        Shared& s = shared();
-        if (rt::thread() < Keys) s.location[j % kLocationTiles][rt::thread()] = location;
-        if (rt::thread() < Keys && location < 0 && key + rt::thread() < end) s.missing[j % kLocationTiles] = j;
+        Shared& shared = MmaBlock::shared();
+        if (rt::thread() < Keys) shared.location[j % kLocationTiles][rt::thread()] = location;
+        if (rt::thread() < Keys && location < 0 && key + rt::thread() < end) shared.missing[j % kLocationTiles] = j;
     }
 
     // For paged calls: how many vectors a key's rows of v, times 2^32, and of k lie behind the bases.
     FA_MEMBER static int64_t find_vec_offsets(const MmaForwardParams& params, int key, int end) {
-        const Tile& t = shared().tile;
+        const Tile& tile = shared().tile;
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
         if (kGathers && params.gathered.any()) return GatheredKeys<MmaBlock>::vec_offsets(params, key);
-        const uint32_t row = uint32_t(t.seq.k_begin) + uint32_t(key + rt::thread()), size = uint32_t(params.pages.size);
-        const int64_t page = params.pages.table[t.seq.kv_index * params.pages.row_stride + row / size];
+        const uint32_t row = uint32_t(tile.seq.k_begin) + uint32_t(key + rt::thread()), size = uint32_t(params.pages.size);
+        const int64_t page = params.pages.table[tile.seq.kv_index * params.pages.row_stride + row / size];
         if (page < 0 || page >= params.pages.count) return -1;
         const auto vecs = [&](const Source& from) { return (page * from.outer + row % size * from.row) / kVecBytes; };
-        return vecs(t.v) << 32 | vecs(t.k);
+        return vecs(tile.v) << 32 | vecs(tile.k);
     }
 
     // Tile j of k or v, `count` keys from `key` on, into its stage.
@@ -358,8 +358,8 @@ struct MmaBlock {
 
     // What all stored keys or values of the block's sequence and kv head are to be multiplied by.
     FA_MEMBER static float descale(const Descale& f) {
-        const Tile& t = shared().tile;
-        return Mma::kKv8bit && f.data ? f.data[f.strides.index(t.seq.kv_index, 0, t.kv_head)] : 1.f;
+        const Tile& tile = shared().tile;
+        return Mma::kKv8bit && f.data ? f.data[f.strides.index(tile.seq.kv_index, 0, tile.kv_head)] : 1.f;
     }
 
     // And all rows of q, where their factors are the same.
@@ -369,59 +369,61 @@ struct MmaBlock {
 
     // Code that runs once costs the fetch of its instructions: the host has computed what it can.
     FA_MEMBER static void init_block(const MmaForwardParams& params, int64_t kv_head, int64_t batch, int block) {
-        Tile& t = shared().tile;
-        t.kv_head = kv_head;
-        t.batch = batch;
-        t.first = block * rows;
+        Tile& tile = shared().tile;
+        tile.kv_head = kv_head;
+        tile.batch = batch;
+        tile.first = block * rows;
         if (params.uniform_lengths) {
-            t.seq = params.uniform_seq;
-            t.seq.kv_index = batch;
-            t.rule = params.rule;
-            t.valid = int(min_of(params.rows - t.first, rows));
+            tile.seq = params.uniform_seq;
+            tile.seq.kv_index = batch;
+            tile.rule = params.rule;
+            tile.valid = int(min_of(params.rows - tile.first, rows));
         } else if constexpr (KeyWarps > 1) {
             init_sequence(params, batch);
         } else {
             init_sequence_cold(params, batch);
         }
-        t.features = params.features;
-        t.infinite = 0;
+        tile.features = params.features;
+        tile.infinite = 0;
         if constexpr (kGathers)
             if (params.gathered.any()) GatheredKeys<MmaBlock>::init_tile(params, block);
         const auto source = [&](const RowSource& from) {
             const ByteStrides& bytes = from.bytes;
-            const int64_t at = (params.by_location ? 0 : t.seq.kv_index * bytes.outer + t.seq.k_begin * bytes.row) + kv_head * bytes.head;
+            const int64_t at =
+                (params.by_location ? 0 : tile.seq.kv_index * bytes.outer + tile.seq.k_begin * bytes.row) + kv_head * bytes.head;
             return Source{static_cast<const char*>(from.base) + at, params.by_location ? bytes.outer : 0, bytes.row, bytes.row_bytes,
                           from.width};
         };
-        t.k = source(params.k);
-        t.v = source(params.v);
+        tile.k = source(params.k);
+        tile.v = source(params.v);
         for (int i = 0; i < kLocationTiles; i++) shared().missing[i] = -1;
-        if (params.dropout_p > 0) t.dropout = dropout_of(params, batch);
+        if (params.dropout_p > 0) tile.dropout = dropout_of(params, batch);
     }
     FA_MEMBER static void init_sequence(const MmaForwardParams& params, int64_t batch) {
-        Tile& t = shared().tile;
-        t.seq = bounded_sequence(params.sequences, batch);
-        t.rule = mask_rule(params.rule, t.seq);
-        t.valid = int(min_of(t.seq.q_len * params.group - t.first, rows));
+        Tile& tile = shared().tile;
+        tile.seq = bounded_sequence(params.sequences, batch);
+        tile.rule = mask_rule(params.rule, tile.seq);
+        tile.valid = int(min_of(tile.seq.q_len * params.group - tile.first, rows));
     }
     FA_COLD_MEMBER static void init_sequence_cold(const MmaForwardParams& params, int64_t batch) { init_sequence(params, batch); }
     // Rows and their bands, within the keys [begin, end) of the split.
     FA_MEMBER static void init_rows(const MmaForwardParams& params, int64_t begin, int64_t end) {
-        Shared& s = shared();
-        const Tile& t = s.tile;
+        Shared& shared = MmaBlock::shared();
+        const Tile& tile = shared.tile;
         const int group = int(params.group);
         for (int r = rt::thread(); r < rows; r += threads) {
-            const int row = t.first + int(min_of(r, t.valid - 1)), position = row / group;
-            const KeyBand band = key_band(t.rule, position, t.seq.k_len);
-            const int head = int(t.kv_head) * group + row % group;
-            s.row[r] = {position, head, int(clamp(band.begin, begin, end)), int(clamp(band.end, begin, end)), 0.f};
+            const int row = tile.first + int(min_of(r, tile.valid - 1)), position = row / group;
+            const KeyBand band = key_band(tile.rule, position, tile.seq.k_len);
+            const int head = int(tile.kv_head) * group + row % group;
+            shared.row[r] = {position, head, int(clamp(band.begin, begin, end)), int(clamp(band.end, begin, end)), 0.f};
             if constexpr (Mma::kWidensQ)
-                s.q_factor[r] =
-                    params.q_descale.data ? nan_if_infinite(params.q_descale.data[params.q_descale.strides.index(t.batch, 0, head)]) : 1.f;
+                shared.q_factor[r] = params.q_descale.data
+                                         ? nan_if_infinite(params.q_descale.data[params.q_descale.strides.index(tile.batch, 0, head)])
+                                         : 1.f;
             if (!params.alibi_slopes) continue;
-            const float slope = log2_slope(params.alibi_slopes[t.batch * params.alibi_batch_stride + head]);
-            s.row[r].slope = slope;
-            if (!(fabsf(slope) < kSteepSlope)) s.tile.features = params.features | kBaseE;  // like other threads
+            const float slope = log2_slope(params.alibi_slopes[tile.batch * params.alibi_batch_stride + head]);
+            shared.row[r].slope = slope;
+            if (!(fabsf(slope) < kSteepSlope)) shared.tile.features = params.features | kBaseE;  // like other threads
         }
     }
 

@@ -14,10 +14,10 @@ struct ClusterMerge {
     }
     // Sums and states over all key warps, to be read by the cluster.
     FA_MEMBER static void stage_merged() {
-        typename M::Shared& s = M::shared();
-        for (int r = rt::thread(); r < s.tile.valid; r += M::threads) s.state[0][r] = M::merge_warps(r);
+        typename M::Shared& shared = M::shared();
+        for (int r = rt::thread(); r < shared.tile.valid; r += M::threads) shared.state[0][r] = M::merge_warps(r);
         rt::barrier();
-        for (int i = rt::thread(); i < s.tile.valid * kAcross; i += M::threads) {
+        for (int i = rt::thread(); i < shared.tile.valid * kAcross; i += M::threads) {
             float sum[4];
             M::merge_key_warps(i / kAcross, i % kAcross * 4, sum);
             rt::store4(M::output_at(0, i / kAcross, i % kAcross * 4), sum);
@@ -27,17 +27,17 @@ struct ClusterMerge {
     // split.
     FA_MEMBER static void merge(const MmaForwardParams& params, int rank) {
         rt::cluster_sync();
-        const typename M::Shared& s = M::shared();
-        const typename M::Tile& t = s.tile;
+        const typename M::Shared& shared = M::shared();
+        const typename M::Tile& tile = shared.tile;
         constexpr int teams = M::threads / kMaxClusterSplits;
-        const int lane = rt::thread() % kMaxClusterSplits, splits = int(params.splits), items = t.valid * kAcross,
+        const int lane = rt::thread() % kMaxClusterSplits, splits = int(params.splits), items = tile.valid * kAcross,
                   group = int(params.group);
         for (int first = rank * teams; first < items; first += splits * teams) {
             const int item = first + rt::thread() / kMaxClusterSplits, i = min_of(item, items - 1), r = i / kAcross,
                       column = i % kAcross * 4;
             RowState state = empty_row();
             float sum[4] = {};
-            if (lane < splits) rt::ld_cluster2(&s.state[0][r].m, lane, &state.m, &state.l);
+            if (lane < splits) rt::ld_cluster2(&shared.state[0][r].m, lane, &state.m, &state.l);
             if (state.l != 0.f) rt::ld_cluster4(M::output_at(0, r, column), lane, sum);
             float m = state.m;
             FA_UNROLL_FOR (int mask = 1; mask < kMaxClusterSplits; mask *= 2) m = max_fn(m, rt::shuffle_xor16(m, mask));
@@ -48,11 +48,11 @@ struct ClusterMerge {
                 sum[e] *= factor;
                 FA_UNROLL_FOR (int mask = 1; mask < kMaxClusterSplits; mask *= 2) sum[e] += rt::shuffle_xor16(sum[e], mask);
             }
-            const int row = (t.first + r) / group, head = int(t.kv_head) * group + (t.first + r) % group;
+            const int row = (tile.first + r) / group, head = int(tile.kv_head) * group + (tile.first + r) % group;
             const bool writes = lane == 0 && item < items;
-            const RowOutput f = finalize_row(params, t.seq, t.batch, head, row, state, writes && column == 0);
+            const RowOutput f = finalize_row(params, tile.seq, tile.batch, head, row, state, writes && column == 0);
             if (!writes || column >= params.dim_v) continue;
-            const int64_t at = query_index(params.o_strides, t.seq, t.batch, row, head) + column;
+            const int64_t at = query_index(params.o_strides, tile.seq, tile.batch, row, head) + column;
             if (params.o_plain) {
                 FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], f.factor);
                 M::Policy::store4(static_cast<typename M::Element*>(params.o) + at, sum);

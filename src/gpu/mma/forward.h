@@ -74,20 +74,20 @@ struct ClusterMerge;
 // The mainloop over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what takes m
 // there.
 template <class M, Kind kind, class Type>
-FA_DEVICE float forward_mainloop(const MmaForwardParams& params, Type type, const WarpPart<M>& w, int begin, int end, float unit,
+FA_DEVICE float forward_mainloop(const MmaForwardParams& params, Type type, const WarpPart<M>& warp, int begin, int end, float unit,
                                  float k_factor, typename M::PerRow& m, typename M::PerRow& l,
                                  typename M::Acc (&o)[M::row_tiles][M::kAccs]) {
     using Mma = typename M::Policy;
     constexpr bool general = kind == Kind::general;
-    const typename M::Shared& s = M::shared();
+    const typename M::Shared& shared = M::shared();
     KvPipe<M, kind, Type> pipe(params, type, begin, end);
     constexpr bool either = general || M::Products::kReadsPages;  // with pages and without
     const auto find = [&](int key) { return either ? M::find_location(params, key, end) : M::find_vec_offsets(params, key, end); };
     int64_t location = 0;  // of tile j + stages / 2, loaded one tile before it is needed
-    const auto listed = [&] { return general && M::kGathers && s.tile.features & kListed; };
+    const auto listed = [&] { return general && M::kGathers && shared.tile.features & kListed; };
     // The first key of tile j, which is `key` but for lists of blocks: those where masks do not act are less than 0.
-    const auto first_key = [&](int j, int key) { return listed() ? s.listed[j % M::kLocationTiles] : key; };
-    if (kind == Kind::paged || (either && s.tile.features & kPaged)) {
+    const auto first_key = [&](int j, int key) { return listed() ? shared.listed[j % M::kLocationTiles] : key; };
+    if (kind == Kind::paged || (either && shared.tile.features & kPaged)) {
         int64_t first[M::stages / 2];
         FA_UNROLL_FOR (int j = 0; j < M::stages / 2; j++) first[j] = find(begin + j * M::keys);
         FA_UNROLL_FOR (int j = 0; j < M::stages / 2; j++) M::store_location(first[j], j, begin + j * M::keys, end);
@@ -101,7 +101,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& params, Type type, cons
     // mods, or where the factor, which only device memory has, is not positive or leaves f32's range.
     float before = 1.f;
     if constexpr (Mma::kKv8bit) {
-        const bool base_e = general && s.tile.features & kBaseE, mergeable = unit * k_factor > 0 && unit * k_factor < kPosInf;
+        const bool base_e = general && shared.tile.features & kBaseE, mergeable = unit * k_factor > 0 && unit * k_factor < kPosInf;
         if (mergeable && !base_e) unit *= k_factor;
         else before = k_factor;
     }
@@ -116,35 +116,38 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& params, Type type, cons
         const char* const k = pipe.tile(false, stage);
         M::Products::prepare_keys(type, M::stage_tile(stage));
         const int next_key = key + M::stages / 2 * M::keys;
-        const bool paged = kind == Kind::paged || (either && s.tile.features & kPaged);
+        const bool paged = kind == Kind::paged || (either && shared.tile.features & kPaged);
         if constexpr (M::kHoldQ)
-            if (key == begin) M::Products::hold_q(params, w.row0, q);
+            if (key == begin) M::Products::hold_q(params, warp.row0, q);
         const int first = first_key(j, key);
         const bool unmasked = listed() && first < 0;
-        const auto is_active = [&](int at) { return unmasked ? w.row0 < s.tile.valid : at >= w.some_begin && at < w.some_end; };
-        const bool active = is_active(first), full = unmasked || (first >= w.full_begin && first < w.full_end);
+        const auto is_active = [&](int at) {
+            return unmasked ? warp.row0 < shared.tile.valid : at >= warp.some_begin && at < warp.some_end;
+        };
+        const bool active = is_active(first), full = unmasked || (first >= warp.full_begin && first < warp.full_end);
         typename M::Acc score[M::row_tiles][M::kKeyTiles];
         if (active) {
             typename M::MaskRows mask[M::row_tiles];
-            const bool masked = general && s.tile.features & kMask, by_vecs = masked && M::mask_in_vecs(params, key + w.key0);
+            const bool masked = general && shared.tile.features & kMask, by_vecs = masked && M::mask_in_vecs(params, key + warp.key0);
             if constexpr (general)
                 if (by_vecs)
-                    FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) M::load_mask(params, w.row0 + M::kTileRows * i, key + w.key0, mask[i]);
-            M::template compute_qk<kind>(params, type, q, k, w.row0, w.key0, score);
-            M::apply_factors(params, w.row0, before, score);
+                    FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++)
+                        M::load_mask(params, warp.row0 + M::kTileRows * i, key + warp.key0, mask[i]);
+            M::template compute_qk<kind>(params, type, q, k, warp.row0, warp.key0, score);
+            M::apply_factors(params, warp.row0, before, score);
             if constexpr (general)
-                if (s.tile.features & kScoreMod)
+                if (shared.tile.features & kScoreMod)
                     FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) {
-                        M::apply_score_mods(params, w.row0 + M::kTileRows * i, key + w.key0, unit, score[i]);
+                        M::apply_score_mods(params, warp.row0 + M::kTileRows * i, key + warp.key0, unit, score[i]);
                         if (!masked) continue;
-                        const uint32_t kept =
-                            by_vecs ? M::unmasked_scores(mask[i]) : M::unmasked_scores(params, w.row0 + M::kTileRows * i, key + w.key0);
+                        const uint32_t kept = by_vecs ? M::unmasked_scores(mask[i])
+                                                      : M::unmasked_scores(params, warp.row0 + M::kTileRows * i, key + warp.key0);
                         FA_UNROLL_FOR (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
                     }
-            const bool has_missing = paged && s.missing[j % M::kLocationTiles] == j;
+            const bool has_missing = paged && shared.missing[j % M::kLocationTiles] == j;
             if (!full || has_missing) {
                 const int at = first_key(j, key);
-                M::mask_scores(w.row0, at + w.key0, has_missing ? s.location[j % M::kLocationTiles] + w.key0 : nullptr, score,
+                M::mask_scores(warp.row0, at + warp.key0, has_missing ? shared.location[j % M::kLocationTiles] + warp.key0 : nullptr, score,
                                !listed() || at >= 0);
             }
         }
@@ -159,10 +162,11 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& params, Type type, cons
         const char* const v = pipe.tile(true, stage + 1);
         if (rt::kScarceRegisters ? active : is_active(rt::opaque_uniform(first))) {
             uint32_t kept[M::row_tiles] = {};
-            const bool drop = general && sizeof(typename M::Element) < 4 && s.tile.features & kDropout;  // in f32 other kernels have it
+            const bool drop =
+                general && sizeof(typename M::Element) < 4 && shared.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
-                FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(w.row0 + M::kTileRows * i, key + w.key0);
-            M::softmax_and_pv(type, lag, unit, score, drop, kept, v, w.key0, w.column_warp, m, l, o);
+                FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(warp.row0 + M::kTileRows * i, key + warp.key0);
+            M::softmax_and_pv(type, lag, unit, score, drop, kept, v, warp.key0, warp.column_warp, m, l, o);
         }
         stage = stage + 2 == M::stages ? 0 : stage + 2;
     }
@@ -172,10 +176,10 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& params, Type type, cons
 
 template <class M, Kind kind>
 struct ForwardLoop {
-    FA_MEMBER static float run(const MmaForwardParams& params, const WarpPart<M>& w, int begin, int end, float unit, float k_factor,
+    FA_MEMBER static float run(const MmaForwardParams& params, const WarpPart<M>& warp, int begin, int end, float unit, float k_factor,
                                typename M::PerRow& m, typename M::PerRow& l, typename M::Acc (&o)[M::row_tiles][M::kAccs]) {
         return M::Products::template by_type<kind>(
-            params.k_dtype, [&](auto type) { return forward_mainloop<M, kind>(params, type, w, begin, end, unit, k_factor, m, l, o); });
+            params.k_dtype, [&](auto type) { return forward_mainloop<M, kind>(params, type, warp, begin, end, unit, k_factor, m, l, o); });
     }
 };
 
@@ -197,22 +201,22 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& params) {
         block = blocks - 1 - within / width;
         head = first + within % width;
     }
-    typename M::Shared& s = M::shared();
+    typename M::Shared& shared = M::shared();
     // Until the kernel before this one in the stream has ended, only parameters may be read.
     const bool known = kind == Kind::plain && params.uniform_lengths;
     if (!known) rt::wait_for_predecessor();
     if (rt::thread() == 0) M::init_block(params, head % uint32_t(params.kv_heads), head / uint32_t(params.kv_heads), int(block));
     rt::barrier();
-    const typename M::Tile& t = s.tile;
+    const typename M::Tile& tile = shared.tile;
     // Of lists that are gathered all have the splits of the longest: what merges them does not know others.
     const bool gathered = M::kGathers && kind != Kind::plain && params.gathered.any();
     const bool listed = gathered && params.gathered.blocks();
     const int64_t size = params.uniform_lengths || gathered ? params.uniform_split_keys
-                                                            : split_keys(t.seq.k_len, params.num_splits, params.split_size),
+                                                            : split_keys(tile.seq.k_len, params.num_splits, params.split_size),
                   split_begin = split * size,
-                  split_end = max_of(min_of(split_begin + size, gathered ? t.entries : t.seq.k_len), gathered ? split_begin : 0),
-                  first_key = listed ? 0 : split_begin, last_key = listed ? t.keys : split_end;
-    const bool idle = t.valid <= 0 || (split > 0 && split_begin >= t.seq.k_len && !gathered);
+                  split_end = max_of(min_of(split_begin + size, gathered ? tile.entries : tile.seq.k_len), gathered ? split_begin : 0),
+                  first_key = listed ? 0 : split_begin, last_key = listed ? tile.keys : split_end;
+    const bool idle = tile.valid <= 0 || (split > 0 && split_begin >= tile.seq.k_len && !gathered);
     if constexpr (M::key_warps > 1) {
         if (!idle) M::init_rows(params, first_key, last_key);
     } else {
@@ -223,8 +227,8 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& params) {
     rt::wait_for_predecessor();
     if (!known) {
         rt::release_successor();  // not before: merge_splits reads lengths before it waits
-        const int64_t rows = gathered ? tile_end(params.tiles, int64_t(block)) - t.first : M::rows;
-        if (t.valid < rows && split == 0) write_padding(params, t.seq, t.batch, t.kv_head, t.first, rows, 0, params.dim_v);
+        const int64_t rows = gathered ? tile_end(params.tiles, int64_t(block)) - tile.first : M::rows;
+        if (tile.valid < rows && split == 0) write_padding(params, tile.seq, tile.batch, tile.kv_head, tile.first, rows, 0, params.dim_v);
     }
     constexpr bool merges_in_cluster = Mma::kClusters && M::key_warps > 1 && M::column_warps == 1 && kind != Kind::general;
     if (idle) {
@@ -234,9 +238,9 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& params) {
     }
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
     const int begin =
-        listed ? int(split_begin) : rt::warp_uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
-    const int end = rt::warp_uniform(listed ? int(split_end) : s.row[t.valid - 1].end);
-    const WarpPart<M> w;
+        listed ? int(split_begin) : rt::warp_uniform(int(split_begin) + (shared.row[0].begin - int(split_begin)) / M::keys * M::keys);
+    const int end = rt::warp_uniform(listed ? int(split_end) : shared.row[tile.valid - 1].end);
+    const WarpPart<M> warp;
     if constexpr (Mma::kQInShared) M::Products::load_q(params);
 
     typename M::PerRow m, l;
@@ -244,7 +248,7 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& params) {
     const float k_factor = begin < end ? nan_if_infinite(M::descale(params.k_descale)) * M::common_q_factor(params) : 1.f;
     constexpr bool late = Mma::kWidensQ && M::key_warps == 1;  // prefill has no register for it through the loop
     float v_factor = late ? 1.f : M::Products::v_factor(params, begin < end);
-    const float product = kind == Kind::general && t.features & kBaseE ? 1.f : params.scale * kLog2e * Mma::kScoreUnit;
+    const float product = kind == Kind::general && tile.features & kBaseE ? 1.f : params.scale * kLog2e * Mma::kScoreUnit;
     float unit;
     for (bool again = false;; again = true) {
         FA_UNROLL_FOR (int i = 0; i < M::row_tiles; i++) {
@@ -255,14 +259,14 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& params) {
             FA_UNROLL_FOR (int c = 0; c < M::kAccs; c++)
                 FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
         }
-        unit = Mma::template Mainloop<M, kind>::run(params, w, begin, end, product, k_factor, m, l, o);
+        unit = Mma::template Mainloop<M, kind>::run(params, warp, begin, end, product, k_factor, m, l, o);
         if (again || !M::Products::begins_again()) break;
     }
     if constexpr (late) v_factor = M::Products::v_factor(params, begin < end);
     M::Products::finish_outputs(o);
     rt::barrier();
     FA_UNROLL_FOR (int pass = 0; pass < M::kOutputPasses; pass++) {
-        M::stage_output(w.row0, w.key_warp, w.column_warp, pass, unit, v_factor, m, l, o);
+        M::stage_output(warp.row0, warp.key_warp, warp.column_warp, pass, unit, v_factor, m, l, o);
         rt::barrier();
         if constexpr (merges_in_cluster)
             if (__builtin_expect(params.cluster_merge, 0)) {  // unlikely: kept out of the other calls' instruction stream

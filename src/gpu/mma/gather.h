@@ -11,33 +11,33 @@ template <class M>
 struct GatheredKeys {
     // For a thread that has begun with init_block().
     FA_COLD_MEMBER static void init_tile(const MmaForwardParams& params, int block) {
-        typename M::Tile& t = M::shared().tile;
-        t.first = int(tile_begin(params.tiles, block));
-        t.valid = int(min_of(t.seq.q_len * params.group, tile_end(params.tiles, block)) - t.first);
-        if (t.valid <= 0) return;
-        const int64_t head = t.kv_head * params.group, row = t.first / params.group;
-        t.list = slots_of(params.gathered.lists, t.seq, t.batch, head, row);
-        t.keys = t.seq.k_len;
+        typename M::Tile& tile = M::shared().tile;
+        tile.first = int(tile_begin(params.tiles, block));
+        tile.valid = int(min_of(tile.seq.q_len * params.group, tile_end(params.tiles, block)) - tile.first);
+        if (tile.valid <= 0) return;
+        const int64_t head = tile.kv_head * params.group, row = tile.first / params.group;
+        tile.list = slots_of(params.gathered.lists, tile.seq, tile.batch, head, row);
+        tile.keys = tile.seq.k_len;
         if (params.gathered.blocks()) {
-            t.full = full_blocks_of(params.gathered.lists, t.seq, t.batch, head, row);
-            t.full_blocks = t.full.length();
-            t.entries = (t.full_blocks + t.list.length()) * params.gathered.block;
-            t.features |= kListed;
+            tile.full = full_blocks_of(params.gathered.lists, tile.seq, tile.batch, head, row);
+            tile.full_blocks = tile.full.length();
+            tile.entries = (tile.full_blocks + tile.list.length()) * params.gathered.block;
+            tile.features |= kListed;
         } else {
-            t.entries = t.seq.k_len = t.list.length();
+            tile.entries = tile.seq.k_len = tile.list.length();
         }
     }
 
     // Entry `at` of blocks, which count as their keys: the key, or −1 − it where masks do not act; kNoKey: none.
     static constexpr int kNoKey = INT32_MAX;
     FA_MEMBER static int listed_key(const MmaForwardParams& params, int at) {
-        const typename M::Tile& t = M::shared().tile;
-        if (at >= t.entries) return kNoKey;
-        const uint32_t size = uint32_t(params.gathered.block), block = uint32_t(at) / size, full = uint32_t(t.full_blocks);
-        const ListSource& list = block < full ? t.full : t.list;
+        const typename M::Tile& tile = M::shared().tile;
+        if (at >= tile.entries) return kNoKey;
+        const uint32_t size = uint32_t(params.gathered.block), block = uint32_t(at) / size, full = uint32_t(tile.full_blocks);
+        const ListSource& list = block < full ? tile.full : tile.list;
         const int64_t entry = list.entries[int64_t(block < full ? block : block - full) * list.step],
                       key = entry * size + uint32_t(at) % size;
-        return entry < 0 || key >= t.keys ? kNoKey : block < full ? ~int(key) : int(key);
+        return entry < 0 || key >= tile.keys ? kNoKey : block < full ? ~int(key) : int(key);
     }
     // Of the tile that begins with entry `at`.
     FA_COLD_MEMBER static void store_first(const MmaForwardParams& params, int at, int j) {
@@ -45,10 +45,11 @@ struct GatheredKeys {
     }
 
     FA_MEMBER static KeyLocation locate(const MmaForwardParams& params, int at) {
-        const typename M::Tile& t = M::shared().tile;
-        if (!params.gathered.blocks()) return locate_entry(params.gathered, params.pages, t.seq, t.keys, t.list.entries[at * t.list.step]);
+        const typename M::Tile& tile = M::shared().tile;
+        if (!params.gathered.blocks())
+            return locate_entry(params.gathered, params.pages, tile.seq, tile.keys, tile.list.entries[at * tile.list.step]);
         const int key = listed_key(params, at);
-        return key == kNoKey ? KeyLocation{0, 0, false} : locate_key(params.pages, t.seq, key < 0 ? ~key : key);
+        return key == kNoKey ? KeyLocation{0, 0, false} : locate_key(params.pages, tile.seq, key < 0 ? ~key : key);
     }
     // As find_location() and find_vec_offsets() of mma/block.h.
     FA_COLD_MEMBER static int64_t location(const MmaForwardParams& params, int at) {

@@ -54,35 +54,35 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     }
     // A row's state over all key warps, and what their sums are to be multiplied by.
     FA_MEMBER static RowState merge_warps(int r) {
-        Shared& s = shared();
-        RowState state = s.state[0][r];
-        if constexpr (KeyWarps > 1) s.factor[0][r] = 1.f;
+        Shared& shared = Block::shared();
+        RowState state = shared.state[0][r];
+        if constexpr (KeyWarps > 1) shared.factor[0][r] = 1.f;
         FA_UNROLL_BY(1)
         for (int w = 1; w < KeyWarps; w++) {
-            const Merged f = fa::merge(state, s.state[w][r]);
-            for (int before = 0; before < w; before++) s.factor[before][r] *= f.scale_a;
-            s.factor[w][r] = f.scale_b;
+            const Merged f = fa::merge(state, shared.state[w][r]);
+            for (int before = 0; before < w; before++) shared.factor[before][r] *= f.scale_a;
+            shared.factor[w][r] = f.scale_b;
             state = f.state;
         }
         return state;
     }
     // The same, LSE, and what a row's sums are to be multiplied by.
     FA_MEMBER static void finalize_rows(const MmaForwardParams& params) {
-        Shared& s = shared();
-        const Tile& t = s.tile;
+        Shared& shared = Block::shared();
+        const Tile& tile = shared.tile;
         const int64_t heads = params.kv_heads, split = uint32_t(rt::block()) % uint32_t(params.splits);
-        const int64_t all = params.batch * heads * params.rows, index0 = (t.batch * heads + t.kv_head) * params.rows + t.first;
-        for (int r = rt::thread(); r < t.valid; r += threads) {
+        const int64_t all = params.batch * heads * params.rows, index0 = (tile.batch * heads + tile.kv_head) * params.rows + tile.first;
+        for (int r = rt::thread(); r < tile.valid; r += threads) {
             const RowState state = merge_warps(r);
             if (params.partial_o) {
                 params.state[split * all + index0 + r] = state;
-                s.output[r] = (split * all + index0 + r) * params.dim_v;
+                shared.output[r] = (split * all + index0 + r) * params.dim_v;
                 continue;
             }
-            s.output[r] = query_index(params.o_strides, t.seq, t.batch, s.row[r].position, s.row[r].head);
-            const RowOutput f = finalize_row(params, t.seq, t.batch, s.row[r].head, s.row[r].position, state, true);
+            shared.output[r] = query_index(params.o_strides, tile.seq, tile.batch, shared.row[r].position, shared.row[r].head);
+            const RowOutput f = finalize_row(params, tile.seq, tile.batch, shared.row[r].head, shared.row[r].position, state, true);
             if (params.state) params.state[index0 + r] = f.state;
-            s.state[0][r].l = f.factor;
+            shared.state[0][r].l = f.factor;
         }
     }
     // The same for kernels without registers for it.
@@ -101,22 +101,22 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     // The columns from `column0` on that were staged.
     FA_MEMBER static void write_rows(const MmaForwardParams& params, int column0) {
         constexpr int across = kOutputColumns / 4;
-        const Shared& s = shared();
-        const int dim = int(params.dim_v) - column0, items = s.tile.valid * across;
+        const Shared& shared = Block::shared();
+        const int dim = int(params.dim_v) - column0, items = shared.tile.valid * across;
         if (params.o_plain && !params.partial_o) {  // what most calls write: nothing to decide for each element
             FA_UNROLL_BY(4)
             for (int i = rt::thread(); i < items; i += threads) {
                 const int r = i / across, column = i % across * 4;
                 float sum[4];
                 merge_key_warps(r, column, sum);
-                FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], s.state[0][r].l);
-                if (column < dim) Mma::store4(static_cast<Element*>(params.o) + s.output[r] + column0 + column, sum);
+                FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], shared.state[0][r].l);
+                if (column < dim) Mma::store4(static_cast<Element*>(params.o) + shared.output[r] + column0 + column, sum);
             }
             return;
         }
         for (int i = rt::thread(); i < items; i += threads) {
             const int r = i / across, column = i % across * 4;
-            const int64_t at = s.output[r] + column0 + column;
+            const int64_t at = shared.output[r] + column0 + column;
             float sum[4];
             if (column >= dim) continue;
             merge_key_warps(r, column, sum);
@@ -124,7 +124,7 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
             else
                 for (int e = 0; e < 4 && column + e < dim; e++) {
                     if (params.partial_o) params.partial_o[at + e] = sum[e];
-                    else store_output(params, at + e, sum[e], s.state[0][r].l);
+                    else store_output(params, at + e, sum[e], shared.state[0][r].l);
                 }
         }
     }

@@ -57,21 +57,21 @@ struct KvPipe<M, kind, Type, Copies::registers> {
     FA_MEMBER static int thread() { return general || Mma::kQInShared ? rt::opaque(rt::thread()) : rt::thread(); }
 
     FA_MEMBER void load(bool value, int j, int) {
-        const typename M::Tile& t = M::shared().tile;
+        const typename M::Tile& tile = M::shared().tile;
         const int key = begin + j * M::keys;
         is_v = value;
         pending = key < end;
         if (!pending) return;
-        if (general && t.features & kUnalignedRows) {
+        if (general && tile.features & kUnalignedRows) {
             pending = false;
-            if (!value || kRowsOfV) copy_rows(value ? t.v : t.k, value, j, key);
+            if (!value || kRowsOfV) copy_rows(value ? tile.v : tile.k, value, j, key);
             else copy_v(j, key);
         } else if (!value) {
-            load_rows(t.k, k_rows, key);
+            load_rows(tile.k, k_rows, key);
         } else if constexpr (kRowsOfV) {
-            load_rows(t.v, v_rows, key);
+            load_rows(tile.v, v_rows, key);
         } else {
-            fetch_v(t.v, key);
+            fetch_v(tile.v, key);
         }
     }
     FA_MEMBER static const char* tile(bool, int i) { return M::stage_tile(i); }

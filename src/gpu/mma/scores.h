@@ -24,10 +24,10 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     // −inf for keys outside their row's band, or that are not there.
     template <int tiles>
     FA_MEMBER static void mask_scores(int row0, int key, const int64_t* location, Acc (*score)[tiles], bool bands = true) {
-        const Shared& s = shared();
+        const Shared& shared = Block::shared();
         FA_UNROLL_FOR (int m = 0; m < RowTiles; m++)
             FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
-                const Row row = s.row[row0 + kTileRows * m + Acc::row(r)];
+                const Row row = shared.row[row0 + kTileRows * m + Acc::row(r)];
                 const int begin = bands ? row.begin - key : 0, end = bands ? row.end - key : INT32_MAX;
                 FA_UNROLL_FOR (int n = 0; n < tiles; n++)
                     FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) {
@@ -54,9 +54,9 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
         return dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
     FA_MEMBER static void add_bias_by_branches(const MmaForwardParams& params, int row0, int64_t key, Acc score[kKeyTiles]) {
-        const Tile& t = shared().tile;
-        const int64_t bytes = type_bytes(params.bias_dtype), left = t.seq.k_len - key;
-        const int64_t batch = t.batch * params.bias_stride[0] * bytes, head = params.bias_stride[1] * bytes,
+        const Tile& tile = shared().tile;
+        const int64_t bytes = type_bytes(params.bias_dtype), left = tile.seq.k_len - key;
+        const int64_t batch = tile.batch * params.bias_stride[0] * bytes, head = params.bias_stride[1] * bytes,
                       row = params.bias_stride[2] * bytes;
         const int64_t step = params.bias_stride[3] * bytes;
         FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
@@ -77,13 +77,13 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     // score, several loads are under way at once.
     template <class Stored>
     FA_MEMBER static void add_bias_of(const MmaForwardParams& params, int row0, int64_t key, Acc score[kKeyTiles]) {
-        const Tile& t = shared().tile;
+        const Tile& tile = shared().tile;
         const int64_t* const stride = params.bias_stride;
         const bool f16 = params.bias_dtype == FA_F16;
-        const int last = int(min_of(t.seq.k_len - 1 - key, kTile * kKeyTiles));
+        const int last = int(min_of(tile.seq.k_len - 1 - key, kTile * kKeyTiles));
         FA_UNROLL_FOR (int r = 0; r < Acc::kRows; r++) {
             const Row& at = shared().row[row0 + Acc::row(r)];
-            const Stored* const bias = static_cast<const Stored*>(params.bias) + t.batch * stride[0] + at.head * stride[1] +
+            const Stored* const bias = static_cast<const Stored*>(params.bias) + tile.batch * stride[0] + at.head * stride[1] +
                                        at.position * stride[2] + key * stride[3];
             FA_UNROLL_FOR (int n = 0; n < kKeyTiles; n++) {
                 FA_UNROLL_FOR (int e = 0; e < Acc::kElements; e++) {
@@ -128,23 +128,23 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     // From products to scores in units that `unit` takes to log2: those of the products, or, for options that need them in natural
     // units on the way, log2 itself.
     FA_MEMBER static void apply_score_mods(const MmaForwardParams& params, int row0, int64_t key, float unit, Acc score[kKeyTiles]) {
-        const Tile& t = shared().tile;
-        if (t.features & kBaseE) {
+        const Tile& tile = shared().tile;
+        if (tile.features & kBaseE) {
             for_each_score(row0, score, [&](float s, const Row&, int) { return s * (params.scale * Mma::kScoreUnit); });
-            if (t.features & kSoftcap) {
+            if (tile.features & kSoftcap) {
                 const float inverse = kModsAtOnce ? reciprocal_of_softcap(params) : 0.f;
                 for_each_score(row0, score, [&](float s, const Row&, int) {
                     return params.softcap * Mma::tanh(kModsAtOnce ? s * inverse : s / params.softcap);
                 });
             }
-            if (t.features & kBias) add_bias(params, row0, key, score);
+            if (tile.features & kBias) add_bias(params, row0, key, score);
             for_each_score(row0, score, [&](float s, const Row&, int) { return s * kLog2e; });
         }
-        if (t.features & kAlibi) {
+        if (tile.features & kAlibi) {
             const float inverse = 1.f / unit;
             const int first = Mma::kSplitTf32 ? 0 : Acc::column(0);  // other columns are a constant away; with f32 this would spill
             for_each_score(row0, score, [&](float s, const Row& row, int j) {
-                const float start = float(row.position + t.rule.off - key - first);
+                const float start = float(row.position + tile.rule.off - key - first);
                 return fmaf(-row.slope * inverse, fabsf(start - float(j - first)), s);
             });
         }
@@ -195,13 +195,13 @@ struct MmaScores : MmaOutput<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     // scores: they leave it few registers.
     FA_MEMBER static uint32_t kept_scores(int row0, int64_t key) {
         static_assert(kKeyTiles * Acc::kElements <= 32, "a bit for each");
-        const Tile& t = shared().tile;
+        const Tile& tile = shared().tile;
         uint32_t kept = 0;
         FA_UNROLL_BY(1)
         for (int i = 0; i < kKeyTiles * Acc::kElements; i++) {
             const int n = i / Acc::kElements, e = i % Acc::kElements;
             const Row& row = shared().row[row0 + Acc::row(Acc::lane_row(e))];
-            kept |= uint32_t(keeps(t.dropout, row.head, row.position, key + kTile * n + Acc::column(e))) << i;
+            kept |= uint32_t(keeps(tile.dropout, row.head, row.position, key + kTile * n + Acc::column(e))) << i;
         }
         return kept;
     }

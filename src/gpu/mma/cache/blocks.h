@@ -220,11 +220,11 @@ struct BlockProducts : WidenedProducts<M> {
     }
     FA_MEMBER static bool begins_again() {
         if constexpr (!watches) return false;
-        typename M::Tile& t = M::shared().tile;
+        typename M::Tile& tile = M::shared().tile;
         rt::barrier();
-        if (__builtin_expect(!t.infinite, 1)) return false;
+        if (__builtin_expect(!tile.infinite, 1)) return false;
         rt::barrier();
-        if (rt::thread() == 0) t.features |= kInfiniteFactors;
+        if (rt::thread() == 0) tile.features |= kInfiniteFactors;
         rt::barrier();
         return true;
     }
