@@ -322,29 +322,29 @@ struct MmaBlock {
     };
     // copy(r, to) for the thread's rows r of a tile, counted from its first.
     template <class Copy>
-    FA_MEMBER static void each_row(const KvReader& s, int i, Copy copy) {
-        const uint32_t to = s.to + uint32_t(i * kStageBytes);
+    FA_MEMBER static void each_row(const KvReader& reader, int i, Copy copy) {
+        const uint32_t to = reader.to + uint32_t(i * kStageBytes);
         FA_UNROLL_FOR (int n = 0; n < Keys / kRowsAtOnce; n++) {
             const int r = n * kRowsAtOnce;
             copy(r, (to ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes));  // the swizzle of these rows
         }
     }
-    FA_MEMBER static void load_stage_plain(const KvReader& s, const Source& source, int i, int key, int end) {
+    FA_MEMBER static void load_stage_plain(const KvReader& reader, const Source& source, int i, int key, int end) {
         if (key < end) {
-            const char* from = s.base + int64_t(key) * s.row;
-            const int left = s.in_row ? end - key - rt::thread() / kRowVecs : 0;
-            each_row(s, i, [&](int r, uint32_t to) { rt::cp_async16(to, from + int64_t(r) * s.row, r < left); });
-            load_tail(source, stage_tile(i), [&](int r) { return r < end - key ? source.base + int64_t(key + r) * s.row : nullptr; });
+            const char* from = reader.base + int64_t(key) * reader.row;
+            const int left = reader.in_row ? end - key - rt::thread() / kRowVecs : 0;
+            each_row(reader, i, [&](int r, uint32_t to) { rt::cp_async16(to, from + int64_t(r) * reader.row, r < left); });
+            load_tail(source, stage_tile(i), [&](int r) { return r < end - key ? source.base + int64_t(key + r) * reader.row : nullptr; });
         }
         rt::cp_async_commit();
     }
     // value: v's half of a location.
-    FA_MEMBER static void load_stage_paged(const KvReader& s, const Source& source, int value, int j, int i, int key, int end) {
+    FA_MEMBER static void load_stage_paged(const KvReader& reader, const Source& source, int value, int j, int i, int key, int end) {
         if (key < end) {
             const uint32_t* location =
                 reinterpret_cast<const uint32_t*>(shared().location[j % kLocationTiles] + rt::thread() / kRowVecs) + value;
-            each_row(s, i, [&](int r, uint32_t to) {
-                rt::cp_async16(to, s.base + int64_t(location[2 * r]) * 16, s.in_row && location[2 * r] != ~0u);
+            each_row(reader, i, [&](int r, uint32_t to) {
+                rt::cp_async16(to, reader.base + int64_t(location[2 * r]) * 16, reader.in_row && location[2 * r] != ~0u);
             });
             load_tail(source, stage_tile(i), [&](int r) {
                 const uint32_t at = reinterpret_cast<const uint32_t*>(shared().location[j % kLocationTiles] + r)[value];
@@ -357,9 +357,9 @@ struct MmaBlock {
     // ---- a block's beginning and end
 
     // What all stored keys or values of the block's sequence and kv head are to be multiplied by.
-    FA_MEMBER static float descale(const Descale& f) {
+    FA_MEMBER static float descale(const Descale& descale) {
         const Tile& tile = shared().tile;
-        return Mma::kKv8bit && f.data ? f.data[f.strides.index(tile.seq.kv_index, 0, tile.kv_head)] : 1.f;
+        return Mma::kKv8bit && descale.data ? descale.data[descale.strides.index(tile.seq.kv_index, 0, tile.kv_head)] : 1.f;
     }
 
     // And all rows of q, where their factors are the same.

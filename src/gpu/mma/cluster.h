@@ -50,14 +50,14 @@ struct ClusterMerge {
             }
             const int row = (tile.first + r) / group, head = int(tile.kv_head) * group + (tile.first + r) % group;
             const bool writes = lane == 0 && item < items;
-            const RowOutput f = finalize_row(params, tile.seq, tile.batch, head, row, state, writes && column == 0);
+            const RowOutput output = finalize_row(params, tile.seq, tile.batch, head, row, state, writes && column == 0);
             if (!writes || column >= params.dim_v) continue;
             const int64_t at = query_index(params.o_strides, tile.seq, tile.batch, row, head) + column;
             if (params.o_plain) {
-                FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], f.factor);
+                FA_UNROLL_FOR (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], output.factor);
                 M::Policy::store4(static_cast<typename M::Element*>(params.o) + at, sum);
             } else {
-                for (int e = 0; e < 4 && column + e < params.dim_v; e++) store_output(params, at + e, sum[e], f.factor);
+                for (int e = 0; e < 4 && column + e < params.dim_v; e++) store_output(params, at + e, sum[e], output.factor);
             }
         }
         rt::cluster_sync();  // others may still read here

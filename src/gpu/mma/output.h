@@ -59,10 +59,10 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         if constexpr (KeyWarps > 1) shared.factor[0][r] = 1.f;
         FA_UNROLL_BY(1)
         for (int w = 1; w < KeyWarps; w++) {
-            const Merged f = fa::merge(state, shared.state[w][r]);
-            for (int before = 0; before < w; before++) shared.factor[before][r] *= f.scale_a;
-            shared.factor[w][r] = f.scale_b;
-            state = f.state;
+            const Merged merged = fa::merge(state, shared.state[w][r]);
+            for (int before = 0; before < w; before++) shared.factor[before][r] *= merged.scale_a;
+            shared.factor[w][r] = merged.scale_b;
+            state = merged.state;
         }
         return state;
     }
@@ -80,9 +80,9 @@ struct MmaOutput : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
                 continue;
             }
             shared.output[r] = query_index(params.o_strides, tile.seq, tile.batch, shared.row[r].position, shared.row[r].head);
-            const RowOutput f = finalize_row(params, tile.seq, tile.batch, shared.row[r].head, shared.row[r].position, state, true);
-            if (params.state) params.state[index0 + r] = f.state;
-            shared.state[0][r].l = f.factor;
+            const RowOutput output = finalize_row(params, tile.seq, tile.batch, shared.row[r].head, shared.row[r].position, state, true);
+            if (params.state) params.state[index0 + r] = output.state;
+            shared.state[0][r].l = output.factor;
         }
     }
     // The same for kernels without registers for it.

@@ -135,34 +135,37 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
         const Rows rows(params, value, j, key, end);
         char* const stage = M::stage_tile(i);
         rows.copy(stage);
-        const Factors f =
+        const Factors factors =
             value ? params.v_factors : params.k_factors;  // a copy: what is stored might be parameters, for all that the compiler knows
         const int c = rt::thread() % kBlocks;
-        if (!f.factor || c * kBlockDims >= int(value ? params.dim_v : params.dim_qk)) return;
-        const int64_t in_row = M::shared().tile.kv_head * f.stride[2] + int64_t(c * kBlockDims / int(f.block[1])) * f.stride[3];
-        const void* const second = f.shift ? f.shift : f.block[1] == kBlockDims / 2 ? f.factor : nullptr;
-        const int64_t to_second = f.shift ? 0 : f.stride[3];
-        const bool words = lie_in_words(f, int(value ? params.dim_v : params.dim_qk));
-        const bool by_rows = !rows.location && f.block[0] == 1;  // the next index is a step away
+        if (!factors.factor || c * kBlockDims >= int(value ? params.dim_v : params.dim_qk)) return;
+        const int64_t in_row =
+            M::shared().tile.kv_head * factors.stride[2] + int64_t(c * kBlockDims / int(factors.block[1])) * factors.stride[3];
+        const void* const second = factors.shift ? factors.shift : factors.block[1] == kBlockDims / 2 ? factors.factor : nullptr;
+        const int64_t to_second = factors.shift ? 0 : factors.stride[3];
+        const bool words = lie_in_words(factors, int(value ? params.dim_v : params.dim_qk));
+        const bool by_rows = !rows.location && factors.block[0] == 1;  // the next index is a step away
         int r = rt::thread() / kBlocks;
-        int64_t index = rows.factor_row(f, r) + in_row;
+        int64_t index = rows.factor_row(factors, r) + in_row;
         FA_UNROLL_BY(2)
         for (; r < M::keys; r += kDown) {
-            if (!by_rows) index = rows.factor_row(f, r) + in_row;
+            if (!by_rows) index = rows.factor_row(factors, r) + in_row;
             char* const row = stage + r * kPitch;
-            const int place = copy_factor(row + kFactorAt + 4 * c, f.factor, index, f.dtype, words, rows.there(r));
-            const int other = second ? copy_factor(row + kShiftAt + 4 * c, second, index + to_second, f.dtype, words, rows.there(r)) : 0;
-            if (f.dtype != FA_F32) row[kPlaceAt + c] = char(place | other << 2);
-            index += kDown * f.stride[1];
+            const int place = copy_factor(row + kFactorAt + 4 * c, factors.factor, index, factors.dtype, words, rows.there(r));
+            const int other =
+                second ? copy_factor(row + kShiftAt + 4 * c, second, index + to_second, factors.dtype, words, rows.there(r)) : 0;
+            if (factors.dtype != FA_F32) row[kPlaceAt + c] = char(place | other << 2);
+            index += kDown * factors.stride[1];
         }
     }
     // Do the factors of a row and head fill whole words, so that a word that holds one of them holds nothing else?
-    FA_MEMBER static bool lie_in_words(const Factors& f, int dim) {
-        const int64_t size = type_bytes(f.dtype), in_row = (dim + f.block[1] - 1) / f.block[1];
-        const int64_t strides = f.stride[0] | f.stride[1] | f.stride[2] | in_row;
+    FA_MEMBER static bool lie_in_words(const Factors& factors, int dim) {
+        const int64_t size = type_bytes(factors.dtype), in_row = (dim + factors.block[1] - 1) / factors.block[1];
+        const int64_t strides = factors.stride[0] | factors.stride[1] | factors.stride[2] | in_row;
         return size == 4 ||
-               ((reinterpret_cast<uintptr_t>(f.factor) | reinterpret_cast<uintptr_t>(f.shift) | uint64_t(strides * size)) % 4 == 0 &&
-                f.stride[3] == 1);
+               ((reinterpret_cast<uintptr_t>(factors.factor) | reinterpret_cast<uintptr_t>(factors.shift) | uint64_t(strides * size)) % 4 ==
+                    0 &&
+                factors.stride[3] == 1);
     }
     // A factor to where it lies in its word, with the rest of that if it is a word of factors; returns where in it that is.
     FA_MEMBER static int copy_factor(char* to, const void* factors, int64_t index, int32_t dtype, bool words, bool there) {
@@ -182,23 +185,23 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
         else widen_type<typename M::Element>(params.k_dtype, params.k_factors, int(params.dim_qk), 1.f, i);
     }
     template <class E>
-    FA_MEMBER static void widen_type(int32_t dtype, const Factors f, int dim, float unit, int i) {
+    FA_MEMBER static void widen_type(int32_t dtype, const Factors factors, int dim, float unit, int i) {
         switch (dtype) {
-            case FA_E4M3: return widen_rows<E, FA_E4M3>(f, dim, unit, i);
-            case FA_E5M2: return widen_rows<E, FA_E5M2>(f, dim, unit, i);
-            case FA_I8: return widen_rows<E, FA_I8>(f, dim, unit, i);
-            case FA_E2M1: return widen_rows<E, FA_E2M1>(f, dim, unit, i);
-            case FA_I4: return widen_rows<E, FA_I4>(f, dim, unit, i);
-            case FA_U4: return widen_rows<E, FA_U4>(f, dim, unit, i);
-            case FA_Q4_0: return widen_rows<E, FA_Q4_0>(f, dim, unit, i);
-            case FA_Q4_1: return widen_rows<E, FA_Q4_1>(f, dim, unit, i);
-            case FA_Q5_0: return widen_rows<E, FA_Q5_0>(f, dim, unit, i);
-            case FA_Q5_1: return widen_rows<E, FA_Q5_1>(f, dim, unit, i);
-            default: return widen_rows<E, FA_Q8_0>(f, dim, unit, i);
+            case FA_E4M3: return widen_rows<E, FA_E4M3>(factors, dim, unit, i);
+            case FA_E5M2: return widen_rows<E, FA_E5M2>(factors, dim, unit, i);
+            case FA_I8: return widen_rows<E, FA_I8>(factors, dim, unit, i);
+            case FA_E2M1: return widen_rows<E, FA_E2M1>(factors, dim, unit, i);
+            case FA_I4: return widen_rows<E, FA_I4>(factors, dim, unit, i);
+            case FA_U4: return widen_rows<E, FA_U4>(factors, dim, unit, i);
+            case FA_Q4_0: return widen_rows<E, FA_Q4_0>(factors, dim, unit, i);
+            case FA_Q4_1: return widen_rows<E, FA_Q4_1>(factors, dim, unit, i);
+            case FA_Q5_0: return widen_rows<E, FA_Q5_0>(factors, dim, unit, i);
+            case FA_Q5_1: return widen_rows<E, FA_Q5_1>(factors, dim, unit, i);
+            default: return widen_rows<E, FA_Q8_0>(factors, dim, unit, i);
         }
     }
     template <class E, int32_t dtype>
-    FA_MEMBER static void widen_rows(const Factors f, int dim, float unit, int i) {
+    FA_MEMBER static void widen_rows(const Factors factors, int dim, float unit, int i) {
         const int c = rt::thread() % kBlocks, first = rt::thread() / kBlocks;
         const char* const from = M::stage_tile(i) + first * kPitch;
         char* const to = M::stage_tile(M::stages) + first * M::kRowBytes;
@@ -209,7 +212,7 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
             char* const numbers = to + n * kDown * M::kRowBytes;
             StoredBlock<dtype> block{};
             Scaling32 scaling = {0.f, 0.f};
-            if (there) block.load_row(row, c), scaling = load_scaling<dtype>(row, c, f, unit);
+            if (there) block.load_row(row, c), scaling = load_scaling<dtype>(row, c, factors, unit);
             *reinterpret_cast<Scaling32*>(numbers + 2 * M::dims + int(sizeof(Scaling32)) * c) = scaling;
             FA_UNROLL_FOR (int w = 0; w < 8; w += 2) {
                 float words[4];
@@ -220,7 +223,7 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
     }
     // Infinite ones count as NaN: see nan_if_infinite().
     template <int32_t dtype>
-    FA_MEMBER static Scaling32 load_scaling(const char* row, int c, const Factors& f, float unit) {
+    FA_MEMBER static Scaling32 load_scaling(const char* row, int c, const Factors& factors, float unit) {
         using Stored = StoredBlock<dtype>;
         if constexpr (Stored::kBlock) {
             const char* const head = row + c * Stored::kBytes;
@@ -229,11 +232,11 @@ struct KvPipe<M, kind, Type, Copies::scaled> {
                 return {d * unit, fmaf(d, float(Stored::kMiddle), nan_if_infinite(rt::load_f16(head + 2))) * unit};
             else return {d * unit, 0.f};
         } else {
-            const bool halves = f.factor && f.block[1] == kBlockDims / 2;
-            const int place = f.dtype == FA_F32 ? 0 : row[kPlaceAt + c];
-            const auto load = [&](const char* at) { return nan_if_infinite(load_factor(at, 0, f.dtype)); };
-            const float factor = f.factor ? load(row + kFactorAt + 4 * c + (place & 3)) : 1.f,
-                        second = f.shift || halves ? load(row + kShiftAt + 4 * c + (place >> 2)) : 0.f;
+            const bool halves = factors.factor && factors.block[1] == kBlockDims / 2;
+            const int place = factors.dtype == FA_F32 ? 0 : row[kPlaceAt + c];
+            const auto load = [&](const char* at) { return nan_if_infinite(load_factor(at, 0, factors.dtype)); };
+            const float factor = factors.factor ? load(row + kFactorAt + 4 * c + (place & 3)) : 1.f,
+                        second = factors.shift || halves ? load(row + kShiftAt + 4 * c + (place >> 2)) : 0.f;
             const float of_numbers = dtype == FA_E2M1 ? 0.5f * unit : unit;
             if (halves) return {factor * of_numbers, second * of_numbers};
             return {factor * of_numbers, second * unit};

@@ -64,16 +64,16 @@ struct KvPipe<M, kind, Type, Copies::stored> {
 
     // A thread has a key, whose factors are `bytes` bytes in pieces of `width`.
     FA_MEMBER void load_factors(bool value, const Rows& rows, char* stage) const {
-        const Factors& f = value ? x.v_factors : x.k_factors;
-        if (!f.factor) return;
+        const Factors& factors = value ? x.v_factors : x.k_factors;
+        if (!factors.factor) return;
         const FactorPieces& pieces = value ? x.v_pieces : x.k_pieces;
         const int r = rt::thread();
         char* const row = stage + r * kPitch;
-        const int64_t at = (rows.factor_row(f, r) + M::shared().tile.kv_head * f.stride[2]) * pieces.size;
-        const char* const factor = static_cast<const char*>(f.factor) + at;
+        const int64_t at = (rows.factor_row(factors, r) + M::shared().tile.kv_head * factors.stride[2]) * pieces.size;
+        const char* const factor = static_cast<const char*>(factors.factor) + at;
         copy_pieces(row + kFactorAt, factor, pieces, rows.there(r));
         if constexpr (Type::kOffsets) {
-            if (f.shift) copy_pieces(row + kShiftAt, static_cast<const char*>(f.shift) + at, pieces, rows.there(r));
+            if (factors.shift) copy_pieces(row + kShiftAt, static_cast<const char*>(factors.shift) + at, pieces, rows.there(r));
         }
     }
     FA_MEMBER static void copy_pieces(char* to, const char* from, const FactorPieces& pieces, bool there) {
@@ -91,18 +91,19 @@ struct KvPipe<M, kind, Type, Copies::stored> {
     }
 
     template <bool value>
-    FA_MEMBER void convert_factors(const Factors& f, float unit, const char* stage) const {
+    FA_MEMBER void convert_factors(const Factors& factors, float unit, const char* stage) const {
         const int key = rt::thread();
         const char* const row = stage + key * kPitch;
         char* const to = M::stage_tile(M::stages);
         if constexpr (Type::kHalves) return convert_halves<value>(row + kFactorAt, key, to);
         else {
             float factor[kBlocks], offset[kBlocks];
-            const int shared = f.block[1] >= M::dims ? kBlocks : int(f.block[1]) / kBlockDims;  // blocks that share one
+            const int shared = factors.block[1] >= M::dims ? kBlocks : int(factors.block[1]) / kBlockDims;  // blocks that share one
             [[maybe_unused]] float watched = 0.f;
             FA_UNROLL_FOR (int c = 0; c < kBlocks; c++) {
-                factor[c] = f.factor ? load_factor(row + kFactorAt, c / shared, f.dtype) * unit : unit;
-                if constexpr (Type::kOffsets) offset[c] = f.shift ? load_factor(row + kShiftAt, c / shared, f.dtype) * unit : 0.f;
+                factor[c] = factors.factor ? load_factor(row + kFactorAt, c / shared, factors.dtype) * unit : unit;
+                if constexpr (Type::kOffsets)
+                    offset[c] = factors.shift ? load_factor(row + kShiftAt, c / shared, factors.dtype) * unit : 0.f;
             }
             // Of k, NaN in place of infinite ones (nan_if_infinite()).
             if constexpr (!value) {

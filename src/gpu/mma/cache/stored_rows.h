@@ -33,10 +33,10 @@ struct StoredRows {
     }
     FA_MEMBER bool there(int r) const { return location ? location[r] >= 0 : r < left; }
     // Its first factor, but for the head's.
-    FA_MEMBER int64_t factor_row(const Factors& f, int r) const {
+    FA_MEMBER int64_t factor_row(const Factors& factors, int r) const {
         const KeyLocation at = locate(r);
-        const int64_t row = f.block[0] == 1 ? at.row : int64_t(uint32_t(at.row) / uint32_t(f.block[0]));
-        return at.outer * f.stride[0] + row * f.stride[1];
+        const int64_t row = factors.block[0] == 1 ? at.row : int64_t(uint32_t(at.row) / uint32_t(factors.block[0]));
+        return at.outer * factors.stride[0] + row * factors.stride[1];
     }
 
     // `size` bytes; what is not there becomes 0.
