@@ -7,15 +7,15 @@ import math
 # name: what a row of it compares
 SUITES = {
     "forward": "f16 and bf16 forward, 16 k tokens, against cuDNN",
-    "forward-mma": "bf16 forward by the kernels of every GPU from sm_80 on, 16 k tokens, against FLASH, of heads of 512 EFFICIENT",
+    "forward-mma": "bf16 forward by mma.sync, 16 k tokens, against FLASH, heads of 512 against EFFICIENT",
     "forward-e4m3": "e4m3 forward, 16 k tokens, o bf16, against cuDNN (whose o is e4m3) and FlashAttention-3",
     "forward-e4m3-native": "e4m3 forward under native precision, which permits P in e4m3, as cuDNN and FlashAttention-3 have it",
     "wide": "bf16 forward with heads of 512, 16 k tokens, against EFFICIENT",
     "f32": "f32 forward against EFFICIENT",
     "odd": "f32 with odd head dimensions against this library's rate at the next multiple of 32",
     "decode": "one query row, against cuDNN, both in CUDA graphs over rotating K and V",
-    "decode-mma": "decoding from K and V of 8 and fewer bits by the kernels of every GPU from sm_80 on, under native precision, against this "
-                  "library's bf16 decoding, and that against FLASH",
+    "decode-mma": "decoding from K and V of 8 and fewer bits by mma.sync, under native precision, against this library's bf16 decoding, and "
+                  "that against FLASH",
     "decode-latency": "one sequence, K and V from memory, in a CUDA graph",
     "speculative": "decoding 2 to 8 rows against this library's time for one",
     "low": "9 to 127 rows against this library's time for 128",
@@ -25,8 +25,8 @@ SUITES = {
     "latent": "latent attention, one kv head of 576 dims of which 512 are v, over pages of 64, against FlashAttention-3, both in CUDA graphs, "
               "and a cache of 8 bits against the library's own of bf16",
     "prefill-8bit": "4 k rows over K and V of 8 bits, and in blocks, against this library's bf16 rate",
-    "prefill-mma": "4 k rows over K and V of 8 and fewer bits by the kernels of every GPU from sm_80 on, under native precision, against this "
-                   "library's bf16 rate, and that against FLASH",
+    "prefill-mma": "4 k rows over K and V of 8 and fewer bits by mma.sync, under native precision, against this library's bf16 rate, and that "
+                   "against FLASH",
     "chunked": "a chunk of prefill over a shuffled paged cache against this library's contiguous rate",
     "small": "small shapes in CUDA graphs, against FLASH (f16), EFFICIENT (f32) and cuDNN (bf16)",
     "varlen": "packed sequences, grouped heads and windows against this library's dense and causal rates",
@@ -34,7 +34,7 @@ SUITES = {
     "lists": "block lists, and key ranges that say what causal says, against this library's rate without them",
     "backward": "bf16 backward, 16 k tokens, against cuDNN and FLASH",
     "backward-f32": "f32 backward against EFFICIENT",
-    "backward-mma": "bf16 backward by the kernels of every GPU from sm_80 on, 16 k tokens, against FLASH, of heads of 512 EFFICIENT",
+    "backward-mma": "bf16 backward by mma.sync, 16 k tokens, against FLASH, heads of 512 against EFFICIENT",
     "backward-wide": "bf16 backward with heads of 512, 16 k tokens, against EFFICIENT",
     "backward-same": "the deterministic backward against this library's free one",
     "backward-varlen": "backward of packed sequences and grouped heads against this library's causal rates",
@@ -60,8 +60,9 @@ def parse_suites(text: str, known: dict[str, str] = SUITES) -> list[str]:
 
 
 def jobs_of(suites: list[str]) -> list[str]:
-    """What workers do: suites, those of BY_SHARED for each size, as in 'forward-mma, 99 KB'."""
-    return [job for suite in suites for job in ([f"{suite}, {kb} KB" for kb in SHARED_KB] if suite in BY_SHARED else [suite])]
+    """What workers do: suites, then those of BY_SHARED for each size, as in 'forward-mma, 99 KB'. A worker starts anew for each size."""
+    return [*(suite for suite in suites if suite not in BY_SHARED),
+            *(f"{suite}, {kb} KB" for kb in SHARED_KB for suite in suites if suite in BY_SHARED)]
 
 
 def parse_job(job: str) -> tuple[str, int | None]:

@@ -104,11 +104,10 @@ class Work(unittest.TestCase):
 
     def test_kernels_of_every_gpu_run_with_each_size_of_shared_memory(self):
         jobs = jobs_of(list(SUITES))
-        self.assertEqual([job for job in jobs if "-mma" in job],
-                         [f"{suite}-mma, {kb} KB" for suite in ("forward", "decode", "prefill", "backward") for kb in (163, 99)])
-        self.assertEqual(jobs_of(["f32", "forward-mma"]), ["f32", "forward-mma, 163 KB", "forward-mma, 99 KB"])
-        self.assertEqual([parse_job(job) for job in jobs[:3]], [("forward", None), ("forward-mma", 163), ("forward-mma", 99)])
-        self.assertEqual(list(dict.fromkeys(parse_job(job)[0] for job in jobs)), list(SUITES))
+        self.assertEqual(jobs[-8:], [f"{suite}-mma, {kb} KB" for kb in (163, 99) for suite in ("forward", "decode", "prefill", "backward")])
+        self.assertEqual(jobs_of(["forward-mma", "f32"]), ["f32", "forward-mma, 163 KB", "forward-mma, 99 KB"])
+        self.assertEqual([parse_job(job) for job in ("forward", "forward-mma, 99 KB")], [("forward", None), ("forward-mma", 99)])
+        self.assertEqual({parse_job(job)[0] for job in jobs}, set(SUITES))
 
     def test_smaller_tiles_have_easier_bounds(self):
         bounds = targets.FORWARD_MMA[128, True][4096]

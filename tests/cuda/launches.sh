@@ -48,7 +48,7 @@ expect "$(FAKE_FAULT=load said "$1" append)" "FA_OUT_OF_MEMORY: append_rows: out
 [ -z "$(grep '^carveout' <<<"$launched")" ] || { echo "FAILED: a carveout without FLASHATTN_MAX_SHARED" >&2; exit 1; }
 for limit in 99:43 163:71; do
     limited=$(FLASHATTN_MAX_SHARED=${limit%:*} said "$1" gradients)
-    loads=$(grep -c '^load .*backward' <<<"$limited") carveouts=$(grep -cx "carveout ${limit#*:}" <<<"$limited")
+    loads=$(grep -c '^load .*backward' <<<"$limited" || true) carveouts=$(grep -cx "carveout ${limit#*:}" <<<"$limited" || true)
     [ "$loads" -gt 0 ] && [ "$carveouts" -ge "$loads" ] || { printf 'FAILED: with %s:\n%s\n' "$limit" "$limited" >&2; exit 1; }
 done
 
