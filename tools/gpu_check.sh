@@ -129,7 +129,12 @@ compare() {
         python3 -W ignore bench/compare_gpu.py --suite "$3" "${effort[@]}" --json "$logs/$4.json"
 }
 has_torch() { python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; }
-suites() { PYTHONPATH=bench python3 -c 'from compare.work import SUITES; print(*SUITES, sep="\n")' | grep "$@" | paste -sd,; }
+# The suites of kernels that a Hopper does without are for a build that leaves its own out, and no others are.
+of_build=(-v -e -mma$)
+! grep -q '^FA_CUDA_SM90:BOOL=OFF$' "$build/CMakeCache.txt" || of_build=(-e -mma$)
+suites() {
+    PYTHONPATH=bench python3 -c 'from compare.work import SUITES; print(*SUITES, sep="\n")' | grep "${of_build[@]}" | grep "$@" | paste -sd,
+}
 compare_forward() { compare "$1" "comparison with torch" "$(suites -v '^backward')" comparison; }
 compare_backward() { compare "$1" "comparison of gradients" "$(suites '^backward')" gradients "${2-}"; }
 
