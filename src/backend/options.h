@@ -12,6 +12,11 @@ namespace fa {
 constexpr float kSmallScale = 0x1p-20f;
 FA_FN bool mild_scale(float scale) { return scale == 0.f || (fabsf(scale) >= kSmallScale && fabsf(scale) <= 1.f / kSmallScale); }
 
+constexpr uint32_t kAllFlags = 0
+#define FA_FLAG(name) | FA_##name
+#include "backend/flags.def"
+    ;
+
 // One bit for each: a flag of the descriptor is its own (FA_CAUSAL …), a field that is an option has one of those above.
 namespace option {
 enum Index {

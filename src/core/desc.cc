@@ -34,7 +34,7 @@ static uint64_t operands_read(int32_t op) {
 }
 
 static fa_status_t check_known(const fa_attention_desc_t& desc, Message* message) {
-    FA_TRY(known_bits(message, "flags", desc.flags, FA_CAUSAL | FA_WINDOW | FA_SCALE_EXPLICIT | FA_DETERMINISTIC | FA_V_IN_K));
+    FA_TRY(known_bits(message, "flags", desc.flags, kAllFlags));
     FA_TRY(known_bits(message, "operands", desc.operands, kAllOperands));
     FA_TRY(known_bits(message, "strided", desc.strided,
                       FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE | FA_STRIDED_Q_TAIL | FA_STRIDED_K_TAIL));

@@ -1,6 +1,8 @@
 // Every field of the descriptor, spoiled, as a forward sees it.
 #include <climits>
 #include <cmath>
+#include <cstdio>
+#include "backend/options.h"
 #include "rules.h"
 
 std::vector<Rule<Forward>> scaled_rows();  // scaled_rows_test.cc
@@ -14,7 +16,7 @@ const float kNan = std::nanf(""), kInf = INFINITY;
 
 using Spoil = void (*)(fa_attention_desc_t&);
 
-Rule<Forward> row(void (*good)(Forward*), fa_status_t status, const char* says, Spoil spoil) {
+Rule<Forward> row(void (*good)(Forward*), fa_status_t status, const std::string& says, Spoil spoil) {
     return {good, [spoil](Forward& call) { spoil(call.d); }, status, says, "", true};
 }
 
@@ -25,9 +27,15 @@ void set4(int64_t* stride, int64_t a, int64_t b, int64_t c, int64_t d) {
 
 using D = fa_attention_desc_t&;
 
+std::string first_unknown_flag() {
+    char text[32];
+    snprintf(text, sizeof text, "flags is 0x%x:", fa::kAllFlags + 1);
+    return text;
+}
+
 std::vector<Rule<Forward>> known() {
     return {
-        row(plain, F, "flags is 0x20:", [](D d) { d.flags = 1 << 5; }),
+        row(plain, F, first_unknown_flag(), [](D d) { d.flags = fa::kAllFlags + 1; }),
         row(plain, F, "flags is 0x80000000:", [](D d) { d.flags = 1u << 31; }),
         row(plain, F, "operands is 0x40000000: bits 0x40000000 are unknown", [](D d) { d.operands = 1 << 30; }),
         row(plain, F, "operands is 0x8000000000000000:", [](D d) { d.operands = 1ull << 63; }),

@@ -58,7 +58,7 @@ TEST(RandomBackwardCase, ReachesEveryOption) {
                           FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_SCORES | FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL |
                           FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
     EXPECT_EQ(operands, every_operand() & ~none);
-    EXPECT_EQ(flags, (FA_DETERMINISTIC << 1) - 1u);
+    EXPECT_EQ(flags, fa::kAllFlags & ~uint32_t(FA_V_IN_K));
     EXPECT_EQ(strided, (FA_STRIDED_LSE << 1) - 1u);
     EXPECT_EQ(types, 0xeu | 0xf << 8 | 0xf << 16);
     EXPECT_EQ(asked, 0x3fffu);

@@ -3,6 +3,7 @@
 #pragma once
 #include <gtest/gtest.h>
 #include <cstdlib>
+#include "backend/options.h"
 #include "core/belongings.h"
 #include "core/operands.h"
 #include "support/handle.h"

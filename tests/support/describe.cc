@@ -49,9 +49,9 @@ const char* const kOperands[] = {
 
 std::string describe(const fa_attention_desc_t& d) {
     std::string text;
-    const char* const flags[] = {"causal ", "window ", "scale ", "deterministic ", "v_in_k "};
-    for (int bit = 0; bit < 5; bit++)
-        if (d.flags >> bit & 1) text += flags[bit];
+#define FA_FLAG(name) \
+    if (d.flags & FA_##name) text += #name " ";
+#include "backend/flags.def"
     for (size_t bit = 0; bit < sizeof kOperands / sizeof *kOperands; bit++)
         if (d.operands >> bit & 1) text += std::string("+") + kOperands[bit] + " ";
 #define FA_FIELD(field) add(text, #field, d.field);

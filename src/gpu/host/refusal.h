@@ -65,12 +65,9 @@ static inline bool implements(const Problem& problem, const Implements& list, Re
 #define FA_OPERAND(name, field) \
     if (operands & FA_OPERAND_##name) return refuse(refusal, "operands has FA_OPERAND_" #name ", which it does not implement");
 #include "backend/operands.def"
-    const struct {
-        uint64_t bit;
-        const char* name;
-    } flags[] = {{FA_CAUSAL, "FA_CAUSAL"}, {FA_WINDOW, "FA_WINDOW"}, {FA_DETERMINISTIC, "FA_DETERMINISTIC"}, {FA_V_IN_K, "FA_V_IN_K"}};
-    for (const auto& flag : flags)
-        if (options & flag.bit) return refuse(refusal, "flags has %s, which it does not implement", flag.name);
+#define FA_FLAG(name) \
+    if (options & FA_##name) return refuse(refusal, "flags has FA_" #name ", which it does not implement");
+#include "backend/flags.def"
 #define FA_FIELD(field)
 #define FA_OPTION(field, used) \
     if (options & option::field) return refusal::unlisted(refusal, #field, d.field);
