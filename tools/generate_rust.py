@@ -58,6 +58,11 @@ def group_of(abi, constant):
     return next(group for group in abi.constants if any(c.name == constant for c in group))
 
 
+def plain_flags(abi):
+    """The flags of the descriptor that stand alone. The others come with a field: their setters are written by hand."""
+    return [c.name for c in group_of(abi, "FA_CAUSAL") if c.name not in ("FA_CAUSAL", "FA_WINDOW", "FA_SCALE_EXPLICIT")]
+
+
 # ---------------------------------------------------------------------------------------------------------------------- sys
 
 
@@ -106,7 +111,7 @@ def types(abi, docs):
 
 
 def setters(abi, docs):
-    """A method for each field of the descriptor."""
+    """A method for each field of the descriptor, and for each flag that stands alone."""
     strides = {c.name for c in group_of(abi, "FA_STRIDED_Q")}
     out = []
     for name, kind in settable(abi):
@@ -121,6 +126,8 @@ def setters(abi, docs):
         else:
             how = {"float": "real", "int32_t": "small", "int64_t": "size"}[kind]
         out.append(f"{text}    {how} {name};\n")
+    for flag in plain_flags(abi):
+        out.append(f"{doc(docs[flag], '    ')}    flag {flag.removeprefix('FA_').lower()} {flag};\n")
     return HEAD + "of_attention! {\n" + "".join(out) + "}\n"
 
 

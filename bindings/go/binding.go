@@ -114,12 +114,6 @@ func (a *Attention) descriptor() C.fa_attention_desc_t {
 		desc.flags |= C.FA_SCALE_EXPLICIT
 		desc.scale = C.float(*a.Scale)
 	}
-	if a.Deterministic {
-		desc.flags |= C.FA_DETERMINISTIC
-	}
-	if a.VInK {
-		desc.flags |= C.FA_V_IN_K
-	}
 	return desc
 }
 

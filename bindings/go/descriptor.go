@@ -18,10 +18,6 @@ type Attention struct {
 	Alignment Alignment
 	// Scale: nil: 1 / sqrt(DimQK)
 	Scale *float32
-	// Deterministic: the same bits every time; a forward always has them
-	Deterministic bool
-	// VInK: v is the dims [0, DimV) of k, with its scales; V and VNew are not given
-	VInK bool
 	// Operands: the optional operands of a call, for Supports, Explain and the like; a call itself sets the bits of those that it gives
 	Operands uint64
 
@@ -167,6 +163,11 @@ type Attention struct {
 	ListCountStride [3]int64
 	// AlibiBatchStride: slopes[b · stride + head]; 0: one slope per head for all sequences
 	AlibiBatchStride int64
+	// Deterministic: same bits every time; a forward always has them
+	Deterministic bool
+	// VInK: v is the dims [0, dim_v) of k, with its scales: v and v_new are NULL, and all v fields except
+	// dim_v are 0. Forward only
+	VInK bool
 }
 
 func (a *Attention) setFields(desc *C.fa_attention_desc_t) {
@@ -255,4 +256,10 @@ func (a *Attention) setFields(desc *C.fa_attention_desc_t) {
 	desc.list_stride = strides4(a.ListStride)
 	desc.list_count_stride = strides3(a.ListCountStride)
 	desc.alibi_batch_stride = C.int64_t(a.AlibiBatchStride)
+	if a.Deterministic {
+		desc.flags |= C.FA_DETERMINISTIC
+	}
+	if a.VInK {
+		desc.flags |= C.FA_V_IN_K
+	}
 }

@@ -67,6 +67,14 @@ macro_rules! setters {
         }
         setters! { $($rest)* }
     };
+    ($(#[$doc:meta])* flag $name:ident $bit:ident; $($rest:tt)*) => {
+        $(#[$doc])*
+        pub fn $name(mut self) -> Self {
+            self.desc.flags |= sys::$bit;
+            self
+        }
+        setters! { $($rest)* }
+    };
     ($(#[$doc:meta])* array $n:literal $field:ident; $($rest:tt)*) => {
         $(#[$doc])*
         pub fn $field(mut self, values: [usize; $n]) -> Self {
@@ -136,18 +144,6 @@ impl Attention {
     pub fn scale(mut self, scale: f32) -> Self {
         self.desc.flags |= sys::FA_SCALE_EXPLICIT;
         self.desc.scale = scale;
-        self
-    }
-
-    /// The same bits every time. A forward always has them.
-    pub fn deterministic(mut self) -> Self {
-        self.desc.flags |= sys::FA_DETERMINISTIC;
-        self
-    }
-
-    /// v is the dims [0, dim_v) of k, with its scales. `v` and `v_new` are not given.
-    pub fn v_in_k(mut self) -> Self {
-        self.desc.flags |= sys::FA_V_IN_K;
         self
     }
 

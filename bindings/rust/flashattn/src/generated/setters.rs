@@ -142,4 +142,9 @@ of_attention! {
     array 3 list_count_stride;
     /// slopes[b · stride + head]; 0: one slope per head for all sequences
     size alibi_batch_stride;
+    /// same bits every time; a forward always has them
+    flag deterministic FA_DETERMINISTIC;
+    /// v is the dims [0, dim_v) of k, with its scales: v and v_new are NULL, and all v fields except
+    /// dim_v are 0. Forward only
+    flag v_in_k FA_V_IN_K;
 }
