@@ -160,6 +160,10 @@ sanitizers=(racecheck memcheck synccheck initcheck)  # what takes longest begins
 for tool in "${sanitizers[@]}"; do sanitize "$tool"; done
 beside "every kernel" 24 "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*:*EveryHopperKernel*-*Times*'
 beside "every backward kernel" 9 "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel*-*Times*'
+for kb in 163 99; do  # what a block has on sm_80, and on sm_86, sm_89 and sm_120
+    beside "kernels with $kb KB of shared memory a block" 2 env FLASHATTN_MAX_SHARED="$kb" "$gpu" --gtest_brief=1 \
+        --gtest_filter='Every*Kernel.AgreesWithTheOracle'
+done
 beside "the same bits a thousand times" 6 "$gpu" --gtest_brief=1 --gtest_filter='*EveryKernel*Times*'
 beside "the same gradients a thousand times" 1 "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*Times*'
 CUDA_VISIBLE_DEVICES=$all beside "streams, threads, devices" 1 "$gpu" --gtest_brief=1 --gtest_filter='Streams.*'

@@ -1,6 +1,7 @@
 // Every listed backward kernel: found through fa_explain, compared with the oracle, both free and with the same bits every time, and asked
 // for these a thousand times. Small enough for the compute sanitizer.
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <set>
@@ -24,8 +25,9 @@ std::set<std::string> listed_kernels() {
     for (const char* dtype : {" f16", " bf16", " f32"}) {
         for (const char* columns : {"64", "128"})
             add(std::string("bwd_mma_") + columns + dtype), add(std::string("bwd_mma_plain_") + columns + dtype);
-        for (const char* columns : {"256", "512"})
-            if (std::string(dtype) != " f32") add(std::string("bwd_mma_") + columns + dtype);
+        if (std::string(dtype) == " f32") continue;
+        add(std::string("bwd_mma_plain_256") + dtype);
+        for (const char* columns : {"256", "512"}) add(std::string("bwd_mma_") + columns + dtype);
     }
     for (const char* dtype : {" f16", " bf16"}) {
         if (!has_hopper_kernels()) continue;
@@ -68,13 +70,15 @@ std::vector<Case> plain_cases(const Handle& handle) {
         for (const auto& [dim_qk, dim_v] :
              {std::pair{64, 64}, {56, 40}, {128, 128}, {192, 128}, {256, 256}, {300, 300}, {512, 512}, {600, 600}})
             for (const Size& size : {Size{1, 2, 70, 90}, {2, 4, 200, 330}, {1, 1, 130, 4200}})
-                for (int form = 0; form < 32; form++) {
-                    const bool masked = form & 1, ragged = form & 2, same_bits = form & 4, capped = form & 8, biased = form & 16;
+                for (int form = 0; form < 64; form++) {
+                    const bool masked = form & 1, ragged = form & 2, same_bits = form & 4, capped = form & 8, biased = form & 16,
+                               negated = form & 32;
                     Case c =
                         shaped({size.batch, size.heads, std::max<int64_t>(size.heads / 2, 1), size.rows, size.keys, dim_qk, dim_v}, dtype);
                     if (masked) causal(c, FA_ALIGN_BOTTOM_RIGHT);
                     if (same_bits) c.d.flags |= FA_DETERMINISTIC;
                     if (capped) c.d.softcap = 20;
+                    if (negated) c.d.scale = -1 / std::sqrt(float(dim_qk));  // which Hopper's own kernels leave to others
                     if (biased) add_bias(c);
                     if (ragged) {
                         c.d.operands |= FA_OPERAND_SEQUSED_K | FA_OPERAND_SEQUSED_Q;
@@ -136,7 +140,7 @@ TEST_F(EveryBackwardKernel, AgreesWithTheOracle) {
     }
     for (const auto& [name, count] : met) {
         printf("%-24s %d calls\n", name.c_str(), count);
-        EXPECT_GT(count, 0) << name << " was never chosen";
+        EXPECT_TRUE(count > 0 || has_less_shared_memory()) << name << " was never chosen";
     }
 }
 

@@ -37,6 +37,8 @@ void Gpu::SetUp() {
     cuda(cudaSetDevice(0));
 }
 
+bool has_less_shared_memory() { return getenv("FLASHATTN_MAX_SHARED") != nullptr; }
+
 bool has_hopper_kernels() {
     const Handle handle = make_handle();
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;

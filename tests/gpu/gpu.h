@@ -93,7 +93,8 @@ class Gpu : public testing::Test {
     void SetUp() override;
 };
 
-bool has_hopper_kernels();  // those that a Hopper alone has, if the module was built with them
+bool has_less_shared_memory();  // than the device: FLASHATTN_MAX_SHARED is set, and not all kernels fit
+bool has_hopper_kernels();      // those that a Hopper alone has, if the module was built with them
 // How many calls of each kernel a test has at most: under the sanitizers FA_CASES=n leaves it n, if it would have more.
 int most_cases(int otherwise = 1 << 30);
 Handle make_handle(int32_t memory = FA_MEMORY_DEVICE, int device = 0, cudaStream_t stream = nullptr);

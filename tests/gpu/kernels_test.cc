@@ -303,7 +303,7 @@ struct Met {
     ~Met() {
         for (const auto& [name, calls] : count) {
             printf("%-24s %d calls\n", name.c_str(), calls);
-            EXPECT_GT(calls, 0) << name << " was never chosen";
+            EXPECT_TRUE(calls > 0 || has_less_shared_memory()) << name << " was never chosen";
         }
     }
     void add(const std::vector<std::string>& names) {

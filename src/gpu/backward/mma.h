@@ -8,7 +8,8 @@
 //
 // Either way the tiles P and dS, [owned][streamed], go through shared memory, because the products that follow distribute them over
 // the warps differently: a warp first has its owned rows times its share of the streamed ones, then the same rows times its share of
-// the columns. With two stages, the next streamed tile is copied while this one is worked on.
+// the columns. With two stages, the next streamed tile is copied while this one is worked on. With one, each of its operands is copied
+// when the last product of the present one's is done, and arrives during the products that follow.
 #pragma once
 #include "gpu/backward/mma_block.h"
 
@@ -300,11 +301,12 @@ struct MmaBackward {
     }
 };
 
-// One streamed tile, number i: its part of dk and dv of the block, or of dq. prev: the tile before.
-template <class M>
+// One streamed tile, number i: its part of dk and dv of the block, or of dq. prev: the tile before. reload(n), with one stage: copies the
+// next tile's operand n over this one's, which no warp reads any more.
+template <class M, class Reload>
 FA_DEVICE void process_tile(const MmaBackwardParams& params, const typename MmaBackward<M>::Part& prev,
                             const typename MmaBackward<M>::Part& part, int i, typename MmaBackward<M>::Columns& acc_ds,
-                            typename MmaBackward<M>::Columns& acc_p) {
+                            typename MmaBackward<M>::Columns& acc_p, Reload reload) {
     using G = MmaBackward<M>;
     using Mma = typename M::Policy;
     typename M::Shared& shared = M::shared();
@@ -343,15 +345,26 @@ FA_DEVICE void process_tile(const MmaBackwardParams& params, const typename MmaB
             rt::barrier();
         }
     }
+    constexpr bool reloads = M::stages == 1;
+    const auto add_own = [&] {
+        if (!M::by_rows && !M::kLate && params.dq_acc) G::add_dq(params, part, buffer, Mma::kProductUnit * G::inv_unit());
+    };
     if constexpr (!M::by_rows) {
         G::gemm_columns(M::p_tile(), stream1, warp, acc_p);
-        if (!M::kLate && params.dq_acc) G::add_dq(params, part, buffer, Mma::kProductUnit * G::inv_unit());
+        if constexpr (reloads) rt::barrier();
     }
+    if constexpr (reloads) reload(1);
+    else add_own();
     G::gemm_columns(M::ds_tile(buffer), stream0, warp, acc_ds);
+    if constexpr (reloads) {
+        rt::barrier();
+        reload(0);
+        add_own();
+    }
     if (M::kLate && !first_half) add_prev();
 }
 
-// The mainloop over the streamed tiles. With two stages a tile is loaded while the one before it is processed.
+// The mainloop over the streamed tiles. A tile is loaded while the one before it is processed.
 template <class M>
 FA_DEVICE void backward_mainloop(const MmaBackwardParams& params, typename MmaBackward<M>::Columns& acc_ds,
                                  typename MmaBackward<M>::Columns& acc_p) {
@@ -370,26 +383,24 @@ FA_DEVICE void backward_mainloop(const MmaBackwardParams& params, typename MmaBa
         tile_index = wraps ? tile.begin : tile_index + 1;
         head += wraps;
     };
-    int head = prefetches ? -1 : 0, tile_index = prefetches ? tile.end - 1 : tile.begin, i = head;
+    int head = -1, tile_index = tile.end - 1, i = -1;
     for (; tile.begin < tile.end && head < tile.heads; i++) {
         const int stage = prefetches ? i & 1 : 0;
         const Part part = part_of(head, tile_index, stage);
-        if constexpr (!prefetches) {
-            rt::barrier();
-            M::load_streamed(params, head, tile_index, 0);
-        }
         if (i >= 0) {
             if (M::by_rows ? i == 0 : !part.full) M::init_bands(M::by_rows ? tile.first : part.stream0, part.stage);
             rt::cp_async_wait<0>();
             rt::barrier();
         }
-        if constexpr (prefetches) {
-            int next_head = head, next_tile = tile_index;
-            next(next_head, next_tile);
-            if (next_head < tile.heads) M::load_streamed(params, next_head, next_tile, stage ^ 1);
-        }
-        if (i >= 0) process_tile<M>(params, prev_of(head, tile_index), part, i, acc_ds, acc_p);
-        next(head, tile_index);
+        int next_head = head, next_tile = tile_index;
+        next(next_head, next_tile);
+        const auto load_next = [&](int operand) {
+            if (next_head < tile.heads) M::load_streamed(params, next_head, next_tile, prefetches ? stage ^ 1 : 0, operand);
+        };
+        if (prefetches || i < 0) load_next(0), load_next(1);
+        if (i >= 0) process_tile<M>(params, prev_of(head, tile_index), part, i, acc_ds, acc_p, load_next);
+        head = next_head;
+        tile_index = next_tile;
     }
     if constexpr (M::kLate) {
         rt::barrier();

@@ -141,13 +141,12 @@ struct MmaBackwardBlock {
         load_tile<own>(tile.owned[1], 0, 0, tile.valid, owned(1));
         if constexpr (ByRows) load_rows(params, tile.row0 + tile.first, 0);
     }
-    // Tile `tile_index` of streamed head `head`, counted from the first: always a group of copies.
-    FA_MEMBER static void load_streamed(const MmaBackwardParams& params, int head, int tile_index, int stage) {
+    // An operand of tile `tile_index` of streamed head `head`, counted from the first; with the first one what there is of rows.
+    FA_MEMBER static void load_streamed(const MmaBackwardParams& params, int head, int tile_index, int stage, int operand) {
         const Tile& tile = shared().tile;
         const int row = tile_index * StreamRows;
-        load_tile<StreamRows>(tile.streamed[0], head, row, tile.count - row, streamed(stage, 0));
-        load_tile<StreamRows>(tile.streamed[1], head, row, tile.count - row, streamed(stage, 1));
-        if constexpr (!ByRows) load_rows(params, tile.row0 + head * params.padded_rows + row, stage);
+        load_tile<StreamRows>(tile.streamed[operand], head, row, tile.count - row, streamed(stage, operand));
+        if (!ByRows && operand == 0) load_rows(params, tile.row0 + head * params.padded_rows + row, stage);
         rt::cp_async_commit();
     }
     // Zeros q and dout of rows without keys, whatever they hold: 0 times an infinity or NaN is not 0.
