@@ -3,8 +3,6 @@
 #include "hip/rt_hip.h"
 #include "gpu/host/backend.h"
 #include "gpu/backward/instances_simt.h"
-#include "gpu/rows/append.h"
-#include "gpu/rows/convert.h"
 #include "gpu/rows/merge_splits.h"
 #include "gpu/simt/instances.h"
 #include "gpu/simt/study.h"

@@ -1,14 +1,16 @@
 // fa_convert and fa_copy_async on a stream.
 #pragma once
 #include "gpu/host/context.h"
-#include "gpu/rows/launch.h"
+#include "gpu/rows/convert.h"
 
 namespace fa {
 namespace gpu {
 namespace {
 
-fa_status_t launch(const ConvertParams& params, rt::Stream stream, Message* message) {
-    return launched(message, launch_convert(params, stream), "convert_tensors");
+fa_status_t launch_convert(const ConvertParams& params, rt::Stream stream, Message* message) {
+    if (params.count == 0) return FA_OK;
+    return launched(message, rt::launch(convert_tensors, params.end[params.count - 1], kConvertThreads, 0, stream, params),
+                    "convert_tensors");
 }
 
 fa_status_t convert(Context* context, const fa_conversion_t* list, int64_t count, uint32_t flags, void* named, Message* message) {
@@ -28,13 +30,13 @@ fa_status_t convert(Context* context, const fa_conversion_t* list, int64_t count
         if (move.words == 0) continue;
         const int64_t blocks = ceil_div(move.words, kConvertBlock), before = params.count > 0 ? params.end[params.count - 1] : 0;
         if (params.count == kConvertMoves || before + blocks >= kMaxBlocks) {
-            status = launch(params, stream, message);
+            status = launch_convert(params, stream, message);
             params.count = 0;
         }
         params.end[params.count] = (params.count > 0 ? before : 0) + blocks;
         params.move[params.count++] = move;
     }
-    return status == FA_OK ? launch(params, stream, message) : status;
+    return status == FA_OK ? launch_convert(params, stream, message) : status;
 }
 
 fa_status_t copy_async(Context* context, void* to, const void* from, uint64_t bytes, uint32_t flags, void* named, Message* message) {

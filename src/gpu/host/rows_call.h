@@ -1,7 +1,9 @@
 // The calls that take rows one by one: fa_merge, fa_append_kv and fa_rotary.
 #pragma once
+#include "gpu/rows/append.h"
 #include "gpu/host/context.h"
-#include "gpu/rows/launch.h"
+#include "gpu/rows/merge_partials.h"
+#include "gpu/rows/rotary.h"
 
 namespace fa {
 namespace gpu {
@@ -32,20 +34,22 @@ void explain_rows(const Context& context, const RowsPlan& plan, char* text, uint
     snprintf(text, n, "kernel %s on %s (%s)", rows_kernel_name(plan.op), context.properties.name, context.properties.arch);
 }
 
-// On the stream that the call names: launch(problem, args, rows, stream).
-template <class Args>
-fa_status_t launch_rows(Context* context, const Plan& plan, const Args& args, int64_t rows,
-                        rt::Status (*launch)(const Problem&, const Args&, int64_t, rt::Stream), Message* message) {
+// On the stream that the call names, for kernels whose grid covers rows.
+template <class Args, class Params>
+fa_status_t launch_rows(Context* context, const Plan& plan, const Args& args, void (*kernel)(Params), int64_t rows, int rows_per_block,
+                        int threads, const Params& params, Message* message) {
     OnDevice on(*context);
     rt::Stream stream;
     const fa_status_t status = stream_of(context, args.flags, args.stream, &stream, message);
     if (status != FA_OK || rows == 0) return status;
-    return launched(message, launch(plan.problem, args, rows, stream), rows_kernel_name(plan.op));
+    return launched(message, rt::launch_after(kernel, ceil_div(rows, rows_per_block), threads, 0, stream, params),
+                    rows_kernel_name(plan.op));
 }
 
 fa_status_t merge(Context* context, const Plan* plan, const fa_merge_args_t* args, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_merge");
-    return launch_rows(context, *plan, *args, static_cast<const RowsPlan*>(plan)->rows, launch_partial_merge, message);
+    const int64_t rows = static_cast<const RowsPlan*>(plan)->rows;
+    return launch_rows(context, *plan, *args, merge_rows, rows, 1, kRowThreads, merge_params(plan->problem, *args), message);
 }
 
 fa_status_t append_kv(Context* context, const Plan* plan, const fa_append_kv_args_t* args, Message* message) {
@@ -55,12 +59,15 @@ fa_status_t append_kv(Context* context, const Plan* plan, const fa_append_kv_arg
     fa_status_t status = check_rows(rows, kTeams / 2, rows_kernel_name(plan->op), message);
     OnDevice on(*context);
     if (status == FA_OK) status = launch_checks(context, problem, *args, args->flags, args->stream, message);
-    return status == FA_OK ? launch_rows(context, *plan, *args, rows, launch_append, message) : status;
+    return status != FA_OK
+               ? status
+               : launch_rows(context, *plan, *args, append_rows, rows, kTeams / 2, kMoveThreads, append_params(problem, *args), message);
 }
 
 fa_status_t rotary(Context* context, const Plan* plan, const fa_rotary_args_t* args, Message* message) {
     [[maybe_unused]] const rt::Range range("fa_rotary");
-    return launch_rows(context, *plan, *args, static_cast<const RowsPlan*>(plan)->rows, launch_rotary, message);
+    const int64_t rows = static_cast<const RowsPlan*>(plan)->rows;
+    return launch_rows(context, *plan, *args, rotate_rows, rows, kTeams, kMoveThreads, rotary_params(plan->problem, *args), message);
 }
 
 }  // namespace

@@ -379,9 +379,5 @@ FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) append_rows(FA_PARAM AppendParams para
     else convert_row(params, row);
 }
 
-rt::Status launch_append(const Problem& problem, const fa_append_kv_args_t& args, int64_t rows, rt::Stream stream) {
-    return rt::launch_after(append_rows, ceil_div(2 * rows, kTeams), kMoveThreads, 0, stream, append_params(problem, args));
-}
-
 }  // namespace gpu
 }  // namespace fa

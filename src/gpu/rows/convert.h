@@ -1,9 +1,21 @@
 // fa_convert: one kernel that moves the words of many conversions, a word for each thread at a time. A block belongs to one of them.
 #pragma once
-#include "gpu/rows/launch.h"
+#include "backend/move.h"
+#include "gpu/common/memory.h"
 
 namespace fa {
 namespace gpu {
+
+constexpr int kConvertThreads = 256, kConvertWords = 4;  // of a thread: as many reads are under way at once
+constexpr int64_t kConvertBlock = int64_t(kConvertThreads) * kConvertWords;
+constexpr int kConvertMoves = 24;  // of one launch, whose parameters have 4,096 bytes
+
+struct ConvertParams {
+    Move move[kConvertMoves];
+    int64_t end[kConvertMoves];  // the first block that is not the move's
+    int64_t count;
+};
+static_assert(sizeof(ConvertParams) <= 4096, "what a launch takes");
 
 // Where a word lies on either side. Index: 32 bits where they count all words, for a division of 64 takes ten times as long.
 template <class Index>
@@ -111,11 +123,6 @@ FA_KERNEL void FA_BOUNDS(kConvertThreads, 1) convert_tensors(FA_PARAM ConvertPar
     else if (move.copy_bytes == 1) copy_words<uint8_t>(move, first);
     else if (move.elements == 4) convert_words<4>(move, first);
     else convert_words<1>(move, first);
-}
-
-rt::Status launch_convert(const ConvertParams& params, rt::Stream stream) {
-    if (params.count == 0) return rt::kSuccess;
-    return rt::launch(convert_tensors, params.end[params.count - 1], kConvertThreads, 0, stream, params);
 }
 
 }  // namespace gpu

@@ -1,11 +1,13 @@
 // fa_merge: one kernel, a block for each row and head, which merges the caller's partial results (o, LSE) by spec/online_softmax.h.
 #pragma once
 #include <float.h>
-#include "gpu/rows/launch.h"
+#include "gpu/common/memory.h"
 #include "spec/online_softmax.h"
 
 namespace fa {
 namespace gpu {
+
+constexpr int kRowThreads = 128;
 
 // What merge_rows reads. Partial results are o_parts[part · o_part + …] and lse_parts[part · lse_part + …].
 struct MergeParams {
@@ -83,10 +85,6 @@ FA_KERNEL void FA_BOUNDS(kRowThreads, 1) merge_rows(FA_PARAM MergeParams params)
         store_element(params.o, o_at + c, params.o_dtype, average);
         if (c == 0 && lse) *lse = log_sum_exp(state);
     }
-}
-
-rt::Status launch_partial_merge(const Problem& problem, const fa_merge_args_t& args, int64_t rows, rt::Stream stream) {
-    return rt::launch_after(merge_rows, rows, kRowThreads, 0, stream, merge_params(problem, args));
 }
 
 }  // namespace gpu

@@ -7,7 +7,7 @@
 namespace fa {
 namespace gpu {
 
-constexpr int kVec8 = 8;
+constexpr int kTeam = 16, kVec8 = 8, kMoveThreads = 128, kTeams = kMoveThreads / kTeam;
 
 // Up to eight elements of q's type as they lie in memory: one a word, or two of 16 bits in each of the first four.
 struct Vec8 {
@@ -203,10 +203,6 @@ FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) rotate_rows(FA_PARAM RotaryParams para
         store_vec8(params.out, to + step.at, params.dtype, step.n, own);
         if (step.partner) store_vec8(params.out, to + step.partner, params.dtype, step.n, partner);
     }
-}
-
-rt::Status launch_rotary(const Problem& problem, const fa_rotary_args_t& args, int64_t rows, rt::Stream stream) {
-    return rt::launch_after(rotate_rows, ceil_div(rows, kTeams), kMoveThreads, 0, stream, rotary_params(problem, args));
 }
 
 }  // namespace gpu
