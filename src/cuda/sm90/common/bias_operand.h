@@ -11,7 +11,7 @@ namespace fa {
 namespace gpu {
 
 // Is the bias read as f32: of that type, or of one of 16 bits that q has not?
-inline bool reads_f32_bias(const fa_attention_desc_t& desc) { return desc.bias_dtype != desc.q_dtype; }
+inline bool reads_f32_bias(const fa_attention_desc_t& d) { return d.bias_dtype != d.q_dtype; }
 
 // How the bias is read, without its pointers.
 inline Sm90Bias planned_bias(const Problem& problem) {
@@ -24,7 +24,7 @@ inline Sm90Bias planned_bias(const Problem& problem) {
     bias.keep = bias.sequences == d.batch && bias.heads == d.heads_q ? rt::kEvictFirst : rt::kEvictLast;
     return bias;
 }
-inline int32_t type_of_read_bias(const fa_attention_desc_t& desc) { return reads_f32_bias(desc) ? int32_t(FA_F32) : desc.q_dtype; }
+inline int32_t type_of_read_bias(const fa_attention_desc_t& d) { return reads_f32_bias(d) ? int32_t(FA_F32) : d.q_dtype; }
 inline bool tma_reads_bias(const Problem& problem, const Sm90Bias& bias) {
     const fa_attention_desc_t& d = problem.d;
     const int64_t stride[] = {d.bias_stride[0], d.bias_stride[2], d.bias_stride[1], 1};

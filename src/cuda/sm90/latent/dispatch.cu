@@ -66,10 +66,8 @@ int64_t rows_of(const Problem& problem) { return problem.d.seqlen_q * problem.d.
 int64_t tiles_of(const Problem& problem, int64_t rows) { return tile_count(row_tiles(problem, rows), rows_of(problem)); }
 
 // q as a matrix of (row, head) pairs for each sequence.
-bool rows_are_even(const fa_attention_desc_t& desc) {
-    return desc.seqlen_q == 1 || desc.heads_q == 1 || desc.q_stride[1] == desc.heads_q * desc.q_stride[2];
-}
-int64_t q_row_stride(const fa_attention_desc_t& desc) { return desc.heads_q > 1 ? desc.q_stride[2] : desc.q_stride[1]; }
+bool rows_are_even(const fa_attention_desc_t& d) { return d.seqlen_q == 1 || d.heads_q == 1 || d.q_stride[1] == d.heads_q * d.q_stride[2]; }
+int64_t q_row_stride(const fa_attention_desc_t& d) { return d.heads_q > 1 ? d.q_stride[2] : d.q_stride[1]; }
 
 constexpr int64_t kTail = 64;  // dims of 16 bits behind those of 8
 
