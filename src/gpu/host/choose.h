@@ -61,8 +61,7 @@ StoredFormat stored_format(const Problem& problem) {
     switch (d.k_dtype) {
         case FA_Q4_1: return StoredFormat::q4_1;
         case FA_Q5_0: return StoredFormat::q5_0;
-        // Its integers begin at 0 there, beside a smallest value of the other sign: more is lost between both than f16 queries may lose.
-        case FA_Q5_1: return d.q_dtype == FA_F16 ? StoredFormat::none : StoredFormat::q5_1;
+        case FA_Q5_1: return StoredFormat::q5_1;
         case FA_I8: return StoredFormat::i8;
         case FA_E4M3: return StoredFormat::e4m3;
         case FA_E2M1: return halves ? StoredFormat::e2m1_halves : StoredFormat::e2m1;

@@ -21,7 +21,7 @@ struct BlockType {
                                                                                    : 4,
                                             dtype == FA_Q4_1 || dtype == FA_Q5_1};
     static constexpr int kBits = kFormat.bits, kBytes = block_bytes(kFormat), kFirst = (kFormat.has_min ? 4 : 2) + (kBits == 5 ? 4 : 0);
-    static constexpr uint32_t kMiddle = kFormat.has_min || kBits == 8 ? 0 : 1u << (kBits - 1);  // the integer that stands for 0
+    static constexpr uint32_t kMiddle = 1u << (kBits - 1);  // of integers without a sign: the one that stands for 0
     static_assert(kBytes % 4 == kFirst % 4 && kFirst % 2 == 0, "integers begin with a word or between two, in even blocks and in odd ones");
 };
 

@@ -73,6 +73,14 @@ struct StoredInt4 {
     }
 };
 
+// What a storage type's integers are distances from: the middle, or 0, where a block's offset is its smallest value as it is.
+template <class S, bool from_zero>
+struct NumbersOf : S {};
+template <class S>
+struct NumbersOf<S, true> : S {
+    static constexpr uint32_t kMiddle = 0;
+};
+
 template <class M>
 struct StoredProducts;
 
@@ -81,6 +89,9 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
     template <class M>
     using Products = StoredProducts<M>;
     using Type = S;
+    // From 0 takes fewer instructions. But number times factor and offset may then be twice as large, with opposite signs, and the sum
+    // loses as much more: too much for f16.
+    using Numbers = NumbersOf<S, S::kInBlocks && S::kOffsets && !kIsF16<T>>;
     using Usual = MmaQuantisedDecode<T>;
     using typename Usual::Acc;
     using typename Usual::FragmentA;
@@ -152,8 +163,8 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
         if constexpr (Type::kInBlocks) {
             FA_UNROLL_FOR (int block = 0; block < 2; block++) {
                 FragmentB own[2];
-                if constexpr (value) Usual::template load_v<Type, pitch>(own, Usual::template v_ptr<pitch, 0>(tile, key), pair + block);
-                else Usual::template load_k<Type, pitch>(own, Usual::template k_ptr<pitch>(tile, key), pair + block);
+                if constexpr (value) Usual::template load_v<Numbers, pitch>(own, Usual::template v_ptr<pitch, 0>(tile, key), pair + block);
+                else Usual::template load_k<Numbers, pitch>(own, Usual::template k_ptr<pitch>(tile, key), pair + block);
                 b[2 * block] = own[0], b[2 * block + 1] = own[1];
             }
         } else if constexpr (Type::kNibbles) {
@@ -187,6 +198,8 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
                     const char* const head = tile + (key + 8 * i) * pitch + block * Type::kBytes;
                     if constexpr (Type::kOffsets) {
                         rt::f16x2_to_f32(*reinterpret_cast<const uint32_t*>(head), factor[i][block], offset[i][block]);
+                        if constexpr (Numbers::kMiddle > 0)
+                            offset[i][block] = fmaf(factor[i][block], float(Numbers::kMiddle), offset[i][block]);
                     } else {
                         factor[i][block] = rt::load_f16(head);
                     }
@@ -231,12 +244,13 @@ struct MmaScaledDecode : MmaQuantisedDecode<T> {
             uint32_t multiplier[2][kBlocks];
             if constexpr (Type::kHalves) load_multipliers(multiplier, factors + (key + lane / 4) * 32 + lane % 4 / 2 * 16, 8 * 32);
             else load_factors<pitch, keys>(factor, offset, k, factors, key + lane / 4);
-            // NaN of an infinite factor or offset (nan_if_infinite()). What is not in blocks was converted so.
+            // NaN of an infinite factor or offset (nan_if_infinite()). Offsets from a middle have factors in them; what is not in blocks
+            // was converted so.
             if constexpr (Type::kInBlocks) {
                 FA_UNROLL_FOR (int i = 0; i < 2; i++)
                     FA_UNROLL_FOR (int block = 0; block < kBlocks; block++) {
                         float& x = Type::kOffsets ? offset[i][block] : factor[i][block];
-                        if constexpr (Type::kOffsets) x = fmaf(0.f, factor[i][block], x);
+                        if constexpr (Type::kOffsets && Numbers::kMiddle == 0) x = fmaf(0.f, factor[i][block], x);
                         x = fmaf(0.f, x, x);
                     }
             }
