@@ -40,13 +40,16 @@ void Gpu::SetUp() {
 bool has_less_shared_memory() { return getenv("FLASHATTN_MAX_SHARED") != nullptr; }
 
 bool has_hopper_kernels() {
-    const Handle handle = make_handle();
-    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
-    d.q_dtype = FA_BF16;
-    d.batch = 1, d.heads_q = d.heads_k = 16, d.seqlen_q = d.seqlen_k = 4096, d.dim_qk = d.dim_v = 128;
-    char text[FA_TEXT_MAX];
-    if (fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) != FA_OK) throw std::runtime_error(fa_last_error(handle));
-    return std::string(text).find("kernel fwd_sm90") != std::string::npos;
+    static const bool has = [] {
+        const Handle handle = make_handle();
+        fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+        d.q_dtype = FA_BF16;
+        d.batch = 1, d.heads_q = d.heads_k = 16, d.seqlen_q = d.seqlen_k = 4096, d.dim_qk = d.dim_v = 128;
+        char text[FA_TEXT_MAX];
+        if (fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) != FA_OK) throw std::runtime_error(fa_last_error(handle));
+        return std::string(text).find("kernel fwd_sm90") != std::string::npos;
+    }();
+    return has;
 }
 
 int most_cases(int otherwise) {
