@@ -14,8 +14,8 @@ SUITES = {
     "f32": "f32 forward against EFFICIENT",
     "odd": "f32 with odd head dimensions against this library's rate at the next multiple of 32",
     "decode": "one query row, against cuDNN, both in CUDA graphs over rotating K and V",
-    "decode-mma": "decoding from K and V of 8 and fewer bits by mma.sync, under native precision, against this library's bf16 decoding, and "
-                  "that against FLASH",
+    "decode-mma": "decoding from K and V of 8 and fewer bits by mma.sync, under native precision, against this library's bf16 decoding, "
+                  "and that against FLASH",
     "decode-latency": "one sequence, K and V from memory, in a CUDA graph",
     "speculative": "decoding 2 to 8 rows against this library's time for one",
     "low": "9 to 127 rows against this library's time for 128",
@@ -25,8 +25,8 @@ SUITES = {
     "latent": "latent attention, one kv head of 576 dims of which 512 are v, over pages of 64, against FlashAttention-3, both in CUDA graphs, "
               "and a cache of 8 bits against the library's own of bf16",
     "prefill-8bit": "4 k rows over K and V of 8 bits, and in blocks, against this library's bf16 rate",
-    "prefill-mma": "4 k rows over K and V of 8 and fewer bits by mma.sync, under native precision, against this library's bf16 rate, and that "
-                   "against FLASH",
+    "prefill-mma": "4 k rows over K and V of 8 and fewer bits by mma.sync, under native precision, against this library's bf16 rate, "
+                   "and that against FLASH",
     "chunked": "a chunk of prefill over a shuffled paged cache against this library's contiguous rate",
     "small": "small shapes in CUDA graphs, against FLASH (f16), EFFICIENT (f32) and cuDNN (bf16)",
     "varlen": "packed sequences, grouped heads and windows against this library's dense and causal rates",

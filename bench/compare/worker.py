@@ -22,14 +22,14 @@ from .judge import Effort, Group, row_of, take_turns
 from .sensors import Sensors
 from .work import parse_job
 
-MAKERS = {"forward": prefill.forward, "forward-mma": prefill.mma, "forward-e4m3": prefill.e4m3, "forward-e4m3-native": prefill.e4m3_native,
-          "wide": prefill.wide, "f32": prefill.f32, "odd": prefill.odd, "decode": decode.decode,
-          "decode-mma": decode.mma, "decode-latency": decode.decode_latency, "speculative": decode.speculative, "low": decode.low, "ragged": decode.ragged,
-          "paged": decode.paged, "quantised": decode.quantised, "latent": decode.latent, "prefill-8bit": prefill.over_8bit, "prefill-mma": prefill.over_8bit_by_mma,
-          "chunked": decode.chunked, "small": prefill.small, "varlen": prefill.varlen, "options": prefill.options,
-          "lists": prefill.lists, "backward": backward.against_cudnn, "backward-f32": backward.f32, "backward-mma": backward.mma,
-          "backward-wide": backward.wide, "backward-same": backward.same, "backward-varlen": backward.varlen,
-          "enqueue": decode.enqueue}
+MAKERS = {"forward": prefill.forward, "forward-mma": prefill.mma, "forward-e4m3": prefill.e4m3,
+          "forward-e4m3-native": prefill.e4m3_native, "wide": prefill.wide, "f32": prefill.f32, "odd": prefill.odd,
+          "decode": decode.decode, "decode-mma": decode.mma, "decode-latency": decode.decode_latency, "speculative": decode.speculative,
+          "low": decode.low, "ragged": decode.ragged, "paged": decode.paged, "quantised": decode.quantised, "latent": decode.latent,
+          "prefill-8bit": prefill.over_8bit, "prefill-mma": prefill.over_8bit_by_mma, "chunked": decode.chunked, "small": prefill.small,
+          "varlen": prefill.varlen, "options": prefill.options, "lists": prefill.lists, "backward": backward.against_cudnn,
+          "backward-f32": backward.f32, "backward-mma": backward.mma, "backward-wide": backward.wide, "backward-same": backward.same,
+          "backward-varlen": backward.varlen, "enqueue": decode.enqueue}
 # Against itself, in graphs, or limited by memory: less at the mercy of power than forwards that fill the device, whose power is told.
 LIGHT = {"odd", "decode-mma", "decode-latency", "speculative", "low", "ragged", "paged", "quantised", "prefill-8bit", "chunked", "small",
          "varlen", "options", "lists", "enqueue"}
