@@ -52,8 +52,8 @@ def attention(
     q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q and cu_seqlens_k; k, v: the same with heads_k
         heads, a divisor of heads. The keywords are those of flashattn.attention. bias and mask broadcast to (batch, heads, rows, keys);
         a bias has float32, float16 or bfloat16. A gradient of bias_scale takes memory for a float32 bias of all heads. A
-        gradient of alibi_slopes takes twice that of (heads, rows, keys), for each sequence if sequences have different
-        slopes, biases or diagonals. scale, softcap and dropout_p are numbers. A gradient of them is refused. key_ranges,
+        gradient of alibi_slopes takes memory for two float32 tensors of (heads, rows, keys), or of (batch, heads, rows, keys)
+        if sequences have different slopes, biases or diagonals. scale, softcap and dropout_p are numbers. A gradient of them is refused. key_ranges,
         key_list, full_list and their counts are those of flashattn.attention: a document mask, or the tensors of
         FlexAttention's BlockMask (kv_indices, kv_num_blocks, full_kv_indices, full_kv_num_blocks) with its block size as
         list_rows and list_keys.

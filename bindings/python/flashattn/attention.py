@@ -122,8 +122,8 @@ def attention(
             empty.
         key_list, full_list: integers (batch, list heads, blocks of list_rows rows, entries), packed without the batch: the
             blocks of list_keys keys that rows see, in any order; −1: unused. In blocks of full_list, only the bias
-            applies. List heads divide heads. They are the indices of FlexAttention's BlockMask, with its block size, or
-            with 1 and 1 the keys of each row.
+            applies. List heads divide heads. With the block size of FlexAttention's BlockMask as list_rows and
+            list_keys, entries are the BlockMask's indices. If both are 1, entries are the keys of each row.
         list_space: "slots": key_list holds places of a cache, page · page_size + row in the page, and k and v are
             (num_pages, page_size, heads_k, dim). Keys then have no position, so no other mask is allowed.
         key_list_count, full_list_count: (batch, list heads, blocks of rows): number of valid entries; None: all.
@@ -141,8 +141,8 @@ def attention(
             (page, slot, head); for packed tensors row is the packed row. q's heads are query heads. float32, float16,
             bfloat16, float8_e4m3fn, float8_e8m0fnu; others are converted to float32.
         q_descale_block, k_descale_block, v_descale_block: (rows, dims) that share a scale (0: one row, all dims). Scales
-            then broadcast to (sequence or page, block of rows, head, block of dims). MXFP8 and, with two in a byte, MXFP4
-            have (0, 32).
+            then broadcast to (sequence or page, block of rows, head, block of dims). MXFP8 and
+            MXFP4 (block_dtype("e2m1")) have (0, 32).
         k_shift, v_shift: added to stored · scale; of the scales' shape and type.
         o_scale: multiplies the output before it is rounded; 8-bit outputs saturate.
         dropout_p: probability of dropping in [0, 1), by (dropout_seed, dropout_offset); see flashattn.dropout_mask.
@@ -161,8 +161,8 @@ def attention(
             dims.
         device_status: (1,) uint32, written: a GPU checks lengths, pages, indices and lists first, and or-s into it 1 for a
             bad length, 2 for a page, 4 for an index. A bad value is clamped or counts as absent. A CPU refuses it.
-        precision: "native" permits a kernel to round q to the type of k, P to that of v, and q, P and the values of blocks to
-            bfloat16.
+        precision: "native" permits a kernel to round q to the type of k or to bfloat16, P to the type of v or to bfloat16, and
+            the values of blocks to bfloat16.
         algorithm: "flash", or for study in float32 "standard" (all scores stored) or "flash1" (keys in the outer loop).
         backend: None or "auto", "cpu", "cuda", "hip", or a Handle.
 
@@ -171,8 +171,8 @@ def attention(
         JAX arrays), which are read in place, too. If q is such an object, results are of its kind, in new memory. The same holds
         for the first argument of every function here. For gradients use flashattn.torch and flashattn.jax.
         On a GPU, attention, attention_backward, append_kv and convert take arrays of a library with DLPack, such as CuPy. All are
-        on one device, and dense except tensors of heads, bias and mask. Integers are int32, lengths are bounded by max_seqlen_q
-        and max_seqlen_k, and k_shift and v_shift are not allowed. The call goes into the library's current stream. If
+        on one device. q, k, v, the other tensors of their layout, bias and mask may have strides; all others are dense. Integers
+        are int32, lengths are bounded by max_seqlen_q and max_seqlen_k, and k_shift and v_shift are not allowed. The call goes into the library's current stream. If
         __cuda_array_interface__ names that stream, the call does not wait; otherwise it does. Results are arrays of that library.
         For torch tensors and JAX arrays on a GPU use flashattn.torch and flashattn.jax.
 

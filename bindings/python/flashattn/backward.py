@@ -49,7 +49,7 @@ def attention_backward(
     q, k, v: as the forward had them, in float32, float16 or bfloat16, dense or packed. Pages, cache indices and 8-bit types have
         no gradient: UnsupportedError.
     out, lse: the forward's results. If keys are in several parts, use out and lse of the whole, and sum dq over the parts.
-        out_dtype="float32" in the forward keeps dq exact if 16-bit inputs are nearly uniform.
+        If probabilities are nearly uniform, a 16-bit out makes dq inaccurate: use out_dtype="float32" in the forward.
     options: all keywords of the forward but return_lse and return_scores. Dropout is drawn again from dropout_seed and dropout_offset.
     dlse: gradient with respect to lse, its shape in float32; None: 0.
     deterministic: the same bits every time on a GPU, too; on the CPU always.

@@ -94,7 +94,8 @@ def attention(
         rows, keys); a bias has float32, float16 or bfloat16. key_ranges, key_list, full_list and their counts are those of
         flashattn.attention: a document mask, or the arrays of a block mask with list_rows and list_keys. They have no
         gradient. A gradient of bias_scale takes memory for a float32 bias of all heads. A gradient of alibi_slopes takes
-        twice that of (heads, rows, keys), for each sequence if sequences have different slopes, biases or diagonals.
+        memory for two float32 arrays of (heads, rows, keys), or of (batch, heads, rows, keys) if sequences have different
+        slopes, biases or diagonals.
     layout: "bhsd" for q, k, v and out of (batch, heads, rows, dim); nothing is transposed.
     max_seqlen_q, max_seqlen_k: bounds of packed lengths; None: the totals, which are always enough. Lengths beyond them, or that
         decrease, are refused when the call runs, or on a GPU leave rows undefined.

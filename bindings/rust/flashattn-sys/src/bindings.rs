@@ -355,8 +355,8 @@ pub struct fa_device_info_t {
 ///     p = p · keep / (1 − dropout_p)           LSE is not affected
 ///     o = Σ_j p · v_j,   LSE = ln(Σ_j exp(s) + exp(sink))
 /// ```
-/// A row with no key left has o = 0 and LSE = −inf (with a sink: o = 0, LSE = sink). Products accumulate in f32, before the scale
-/// and the scales of whole rows are applied. A score or sink below −2.35e38 counts as −inf (the key is removed, or there is no
+/// A row with no key left has o = 0 and LSE = −inf (with a sink: o = 0, LSE = sink). Products accumulate in f32. Then `scale`
+/// and the scales of whole rows are applied to the sums. A score or sink below −2.35e38 counts as −inf (the key is removed, or there is no
 /// sink). One above 2.35e38 counts as +inf (its row is NaN). Bytes outside the valid lengths are never used.
 ///
 /// NaN and infinity. NaN in q or in an attended k gives NaN in the row's o and LSE. NaN in an attended v gives NaN in its column of
@@ -386,7 +386,8 @@ pub struct fa_device_info_t {
 /// ```
 /// Example, MXFP8 cache:                   d.k_dtype = FA_E4M3; d.k_descale_dtype = d.v_descale_dtype = FA_E8M0;
 /// ```text
-///                                         d.k_descale_block[1] = d.v_descale_block[1] = 32; and strides of four
+///                                         d.k_descale_block[1] = d.v_descale_block[1] = 32; and all four numbers of
+///                                         d.k_descale_stride and d.v_descale_stride
 /// ```
 /// Example, causal, over a q8_0 cache:     d.q_dtype = FA_F32; d.k_dtype = FA_Q8_0; d.batch = 2; d.heads_q = 32; d.heads_k = 8;
 /// ```text
@@ -838,7 +839,7 @@ pub struct fa_rotary_args_t {
 /// not finite. Other types store round((x − shift) / descale) with the given scales (none: 1) and shifts (none: 0), saturated in 8
 /// and 4 bits.
 /// Dynamic scales. Under FA_APPEND_DYNAMIC_SCALE, caches of 8 and 4 bits (not blocks; k, v or both) get computed scales, which are
-/// written into k_descale and v_descale. These need distinct entries for each slot, head and block of dims, and blocks of one row.
+/// written into k_descale and v_descale. These need distinct entries for each slot, head and block of dims. A block has one row.
 /// descale = largest magnitude in the block / largest value of the type (E4M3 448, E5M2 57344, E2M1 6, I8 127, I4 7, U4 15), at
 /// least 2^-126 and finite. An e8m0 scale is rounded up to a power of two, others are rounded to nearest. FA_U4 with shifts: shift =
 /// smallest value, descale = (largest − smallest) / 15. A block of zeros has scale 1. If a 4-bit block has a non-finite value, its
