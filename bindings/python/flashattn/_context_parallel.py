@@ -184,7 +184,7 @@ class context_parallel:
         return [n if cu is None else cu.tolist() for n, cu in ((rows, cu_q), (keys, cu_k))]
 
     def run(self, make: Callable[[], Call], lengths: Sequence[int | list[int]], *, backward: bool = False) -> Call:
-        """Makes a call of this process's tensors and runs it over all processes. If this one refuses it, the others, which wait, get an error."""
+        """Makes a call of this process's tensors and runs it over all processes. If this one refuses it, the others get an error."""
         try:
             call = make()
             self._check(call, lengths)

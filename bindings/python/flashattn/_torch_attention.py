@@ -50,13 +50,13 @@ def attention(
     """softmax(scale · q kᵀ, masked) v with gradients for q, k, v, bias, sinks, bias_scale and alibi_slopes, and through out and lse.
 
     q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q and cu_seqlens_k; k, v: the same with heads_k
-        heads, a divisor of heads. The keywords are those of flashattn.attention. bias and mask broadcast to (batch, heads, rows, keys);
-        a bias has float32, float16 or bfloat16. A gradient of bias_scale takes memory for a float32 bias of all heads. A
-        gradient of alibi_slopes takes memory for two float32 tensors of (heads, rows, keys), or of (batch, heads, rows, keys)
-        if sequences have different slopes, biases or diagonals. scale, softcap and dropout_p are numbers. A gradient of them is refused. key_ranges,
-        key_list, full_list and their counts are those of flashattn.attention: a document mask, or the tensors of
-        FlexAttention's BlockMask (kv_indices, kv_num_blocks, full_kv_indices, full_kv_num_blocks) with its block size as
-        list_rows and list_keys.
+        heads, a divisor of heads. The keywords are those of flashattn.attention. bias and mask broadcast to (batch, heads,
+        rows, keys); a bias has float32, float16 or bfloat16. A gradient of bias_scale takes memory for a float32 bias of all
+        heads. A gradient of alibi_slopes takes memory for two float32 tensors of (heads, rows, keys), or of (batch, heads,
+        rows, keys) if sequences have different slopes, biases or diagonals. scale, softcap and dropout_p are numbers. A
+        gradient of them is refused. key_ranges, key_list, full_list and their counts are those of flashattn.attention: a
+        document mask, or the tensors of FlexAttention's BlockMask (kv_indices, kv_num_blocks, full_kv_indices,
+        full_kv_num_blocks) with its block size as list_rows and list_keys.
     layout: "bhsd" for q, k, v and out of (batch, heads, rows, dim), as in scaled_dot_product_attention. A wrong
     layout is not detected: rows and heads are then swapped.
     max_seqlen_q, max_seqlen_k: bounds of packed lengths; None: the longest of cu_seqlens. Reading it makes

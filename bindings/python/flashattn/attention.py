@@ -172,9 +172,9 @@ def attention(
         for the first argument of every function here. For gradients use flashattn.torch and flashattn.jax.
         On a GPU, attention, attention_backward, append_kv and convert take arrays of a library with DLPack, such as CuPy. All are
         on one device. q, k, v, the other tensors of their layout, bias and mask may have strides; all others are dense. Integers
-        are int32, lengths are bounded by max_seqlen_q and max_seqlen_k, and k_shift and v_shift are not allowed. The call goes into the library's current stream. If
-        __cuda_array_interface__ names that stream, the call does not wait; otherwise it does. Results are arrays of that library.
-        For torch tensors and JAX arrays on a GPU use flashattn.torch and flashattn.jax.
+        are int32, lengths are bounded by max_seqlen_q and max_seqlen_k, and k_shift and v_shift are not allowed. The call goes into
+        the library's current stream. If __cuda_array_interface__ names that stream, the call does not wait; otherwise it does.
+        Results are arrays of that library. For torch tensors and JAX arrays on a GPU use flashattn.torch and flashattn.jax.
 
     Returns out, or a tuple of out, lse (with return_lse) and scores (with return_scores), in this order.
         out: q's shape with v's head dimension, in out_dtype (default q's; bfloat16 for 8-bit q). A row without a key is 0.

@@ -118,9 +118,9 @@ def append_kv(
         left padding. The caller adds the new tokens to it afterwards.
     positions: (batch, tokens), packed (total,): the slot of each token instead, −1 skips it. Slots count left padding.
     k_descale, v_descale, k_shift, v_shift: an 8-bit or 4-bit cache stores saturate(round((x − shift) / descale)); their
-        shapes, and k_descale_block and v_descale_block, are those of `attention`. With dynamic_scale, scales of 8-bit and 4-bit caches are computed and written:
-        (sequence or page, slot, heads_k), or with a block (0, dims) (sequence or page, slot, heads_k, block of dims), with
-        distinct entries. Only "u4" has shifts then.
+        shapes, and k_descale_block and v_descale_block, are those of `attention`. With dynamic_scale, scales of 8-bit and
+        4-bit caches are computed and written: (sequence or page, slot, heads_k), or with a block (0, dims) (sequence or
+        page, slot, heads_k, block of dims), with distinct entries. Only "u4" has shifts then.
     k_tail: the cache of the last dims of k, (batch, slots, heads_k, dim) or in pages; k_new has all dims.
     cos, sin: (max_position, rotary_dim / 2): k_new is rotated first, position = slot − left padding. interleaved and
         rotary_begin as in `rotary`.

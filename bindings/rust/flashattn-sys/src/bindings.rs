@@ -355,9 +355,9 @@ pub struct fa_device_info_t {
 ///     p = p · keep / (1 − dropout_p)           LSE is not affected
 ///     o = Σ_j p · v_j,   LSE = ln(Σ_j exp(s) + exp(sink))
 /// ```
-/// A row with no key left has o = 0 and LSE = −inf (with a sink: o = 0, LSE = sink). Products accumulate in f32. Then `scale`
-/// and the scales of whole rows are applied to the sums. A score or sink below −2.35e38 counts as −inf (the key is removed, or there is no
-/// sink). One above 2.35e38 counts as +inf (its row is NaN). Bytes outside the valid lengths are never used.
+/// A row with no key left has o = 0 and LSE = −inf (with a sink: o = 0, LSE = sink). Products accumulate in f32. Then `scale` and
+/// the scales of whole rows are applied to the sums. A score or sink below −2.35e38 counts as −inf (the key is removed, or there is
+/// no sink). One above 2.35e38 counts as +inf (its row is NaN). Bytes outside the valid lengths are never used.
 ///
 /// NaN and infinity. NaN in q or in an attended k gives NaN in the row's o and LSE. NaN in an attended v gives NaN in its column of
 /// o. Infinity in v, also by a scale, gives ±inf or NaN there. A removed key never shows through k, bias or mask.
