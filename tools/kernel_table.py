@@ -56,8 +56,8 @@ of its tile, in bytes. A spill is a register's value that had to go to memory, i
 UNITS_HEAD = f"""
 {UNITS}
 
-Hashes of each unit's source, without comments and spaces, and of its PTX. Where either is the same, so are the registers above: continuous
-integration assembles few units.
+Hashes of each unit's source, without comments and spaces, and of its PTX. If one of the two has not changed,
+the registers above have not changed either. Continuous integration therefore assembles few units.
 
 """
 
