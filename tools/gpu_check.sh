@@ -192,7 +192,7 @@ run "the cost of a call" 1 "$build/bench/fa_bench_calls" "$logs/calls.json"
 cat "$logs/the_cost_of_a_call.0"
 if has_torch; then
     run "flashattn.torch" 1 env PYTHONPATH="$PWD/bindings/python:$PWD/tests/ffi/python" \
-        python3 -W ignore -m unittest -v tests/ffi/python/test_torch.py tests/ffi/python/test_torch_operands.py
+        python3 -W ignore -m unittest -v tests/ffi/python/test_torch.py tests/ffi/python/test_torch_cache.py tests/ffi/python/test_torch_operands.py
     # FA_XLA of the build decides whether JAX's handlers are there.
     [ ! -e "$build/src/libflashattn-xla.so" ] || run "flashattn.jax, and CuPy's arrays" 1 env PYTHONPATH="$PWD/bindings/python:$PWD/tests/ffi/python" \
         python3 -W ignore -m unittest -v tests/ffi/python/test_gpu.py

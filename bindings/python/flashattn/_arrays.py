@@ -42,6 +42,12 @@ _PAIRS = {
     "u4": (_abi.FA_U4, np.dtype([("u4", "u1")])),
 }
 _UNITS = {**_BLOCKS, **_PAIRS}
+# What describes an array of a type that NumPy lacks, where its elements are never looked at.
+_BARE = {
+    name: (_CODES[name], np.dtype([(name, f"u{size}")]))
+    for name, size in (("bfloat16", 2), ("float8_e4m3fn", 1), ("float8_e5m2", 1), ("float8_e8m0fnu", 1))
+}
+_STRUCTURES = {**_UNITS, **_BARE}
 _FROM_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 FLOATS = ("float32", "float16", "bfloat16")
 QUERIES = (*FLOATS, "float8_e4m3fn", "float8_e5m2")
@@ -102,16 +108,31 @@ def block_dtype(name: str) -> np.dtype[Any]:
 
 def dim_of(array: Array) -> int:
     """The head dimension of an array of elements, of blocks or of pairs."""
-    last: int = array.shape[-1]
-    names = array.dtype.names
-    return last * (1 if not names else 2 if names[0] in _PAIRS else _BLOCK_DIMS)
+    return int(array.shape[-1]) * dims_in(array.dtype)
+
+
+def dims_in(dtype: np.dtype[Any]) -> int:
+    """Dims in an element of an array's last axis."""
+    name = type_name(dtype)
+    return 2 if name in _PAIRS else _BLOCK_DIMS if name in _BLOCKS else 1
+
+
+@functools.lru_cache(maxsize=256)
+def type_name(dtype: np.dtype[Any]) -> str:
+    """What the library calls it."""
+    return next((name for name, (_, layout) in _STRUCTURES.items() if dtype == layout), dtype.name)
+
+
+def bare_dtype(name: str) -> np.dtype[Any]:
+    """A dtype for the description of an array that another library has of this type, of which NumPy need not know."""
+    return _BARE[name][1] if name in _BARE else np.dtype(name)
 
 
 @functools.lru_cache(maxsize=256)
 def dtype_code(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> int:
     """The library's number for an element type."""
-    for block, (code, layout) in _UNITS.items():
-        if dtype == layout and block in allowed:
+    for known, (code, layout) in _STRUCTURES.items():
+        if dtype == layout and known in allowed:
             return code
     if dtype.name not in allowed or not dtype.isnative:
         raise TypeError(
@@ -281,7 +302,7 @@ def status_word(array: Any) -> Array:
 def factor_array(name: str, value: ArrayLike) -> Array:
     """Factors as they are, in a type that the library has for them, or as float32."""
     array = as_array(name, value)
-    return array if array.dtype.name in FACTORS and array.dtype.isnative else real(name, value, factors=True)
+    return array if type_name(array.dtype) in FACTORS and array.dtype.isnative else real(name, value, factors=True)
 
 
 def block_of(name: str, value: Any) -> tuple[int, int]:

@@ -173,7 +173,7 @@ def _applied(function: Any) -> Any:
     return kernel
 
 
-def _each(operator: Any) -> Any:
+def each(operator: Any) -> Any:
     """torch.vmap's rule: the operator once for each item."""
 
     def rule(info: Any, in_dims: tuple[Any, ...], *values: Any) -> Any:
@@ -227,4 +227,4 @@ for _type in ("cpu", "cuda"):
 forward = torch.ops.flashattn.forward.default
 backward = torch.ops.flashattn.backward.default
 for _name, _operator in (("forward", forward), ("backward", backward)):
-    torch.library.register_vmap(f"flashattn::{_name}", _each(_operator), lib=_LIBRARY)
+    torch.library.register_vmap(f"flashattn::{_name}", each(_operator), lib=_LIBRARY)

@@ -64,18 +64,31 @@ APPEND = {
 CONVERT = {"out": _TENSOR, "x": _TENSOR}
 
 
-class Host:
+class Place:
+    """Where a call's arrays lie, given as a function's `backend`."""
+
+    def room(self, shape: tuple[int, ...], dtype: Any, value: float | None) -> Array:
+        """An array for a result: all of the value, or, with None, as it comes."""
+        raise NotImplementedError
+
+    def run(self, request: Request | Conversion) -> None:
+        raise NotImplementedError
+
+
+class Host(Place):
     """Ordinary memory, with any backend."""
 
     def __init__(self, backend: BackendName | Handle | None) -> None:
         self._backend = backend
-        self.room = room
+
+    def room(self, shape: tuple[int, ...], dtype: Any, value: float | None) -> Array:
+        return room(shape, dtype, value)
 
     def run(self, request: Request | Conversion) -> None:
         request.call(handle_of(self._backend))
 
 
-class Gpu:
+class Gpu(Place):
     """A GPU, for one call: that of `like`, an array of the library that results are of."""
 
     def __init__(self, like: Any, backend: Any, operands: Mapping[str, Operand]) -> None:
@@ -175,9 +188,9 @@ class Gpu:
         return next((made for view, made in self._made if view is result), None)
 
 
-def place_of(backend: Any) -> Host | Gpu:
+def place_of(backend: Any) -> Place:
     """Of a function's `backend`."""
-    return backend if isinstance(backend, Gpu) else Host(backend)
+    return backend if isinstance(backend, Place) else Host(backend)
 
 
 def also_on_gpu(operands: Mapping[str, Operand]) -> Callable[[Function], Function]:

@@ -8,15 +8,19 @@ import ctypes
 import functools
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any, Callable, TypeVar, cast
+from typing import Any, Callable, NamedTuple, TypeVar, cast
 
 import torch
 from torch.autograd import forward_ad, profiler
+from torch.autograd.graph import increment_version
 
 from . import _abi
+from ._cache_operators import ATTEND, attend_arguments, of_cache
 from ._operators import arguments, call_of
 from ._prepared import INTEGERS, LENGTHS, TENSORS, Cache, Given, defaults_of, plain
+from ._request import Request
 from ._tensors import integers, longest
+from ._torch_described import described_append, described_attention, written_by_append
 from .handle import Handle, handle_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -24,6 +28,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _BACKENDS = (Handle, type(None))
 _OUTPUTS = ("o", "lse")
+_INTEGERS = INTEGERS | {"positions", "cu_seqlens_new", "seqused_new"}
 _OTHER_INTEGERS = frozenset((torch.int64, torch.int16, torch.int8, torch.uint8))
 _CPU = torch.device("cpu")
 
@@ -73,7 +78,7 @@ def signature_of(given: Mapping[str, Any]) -> tuple[Any, dict[str, torch.Tensor]
         if type(value) in _PLAIN:
             if (has_gradients and value.requires_grad) or torch._C._dispatch_keys(value).raw_repr() not in _KEYS:
                 return None, tensors
-            if name in INTEGERS and value.dtype in _OTHER_INTEGERS:
+            if name in _INTEGERS and value.dtype in _OTHER_INTEGERS:
                 value = integers(name, value)
             signature.append((name, value.shape, value.stride(), value.dtype))
             tensors[name] = value
@@ -87,80 +92,130 @@ def signature_of(given: Mapping[str, Any]) -> tuple[Any, dict[str, torch.Tensor]
 
 def settled(given: Given) -> Given:
     """With what the call would ask of its arrays' contents, as that of NumPy arrays, and of torch."""
-    for lengths, bound in LENGTHS.items():
-        value: Any = given.get(lengths)
-        if type(value) in _PLAIN and value.ndim == 1 and value.device == _CPU and given.get(bound) is None:
-            if value.dtype == torch.int32 or value.dtype in _OTHER_INTEGERS:
-                given[bound] = longest({lengths: value, bound: None}, lengths[-1])
+    _bound(given, LENGTHS)
     if given.get("deterministic") is None:
         given["deterministic"] = torch.are_deterministic_algorithms_enabled()
     return given
 
 
+def _bound(given: Given, lengths: Mapping[str, str]) -> Given:
+    for name, bound in lengths.items():
+        value: Any = given.get(name)
+        if type(value) in _PLAIN and value.ndim == 1 and value.device == _CPU and given.get(bound) is None:
+            if value.dtype == torch.int32 or value.dtype in _OTHER_INTEGERS:
+                given[bound] = longest({name: value, bound: None}, name.rpartition("_")[2])
+    return given
+
+
+class Made(NamedTuple):
+    """A call as it is described once."""
+
+    request: Request
+    outputs: list[torch.Tensor]
+    packed: bool = False  # may they have gaps?
+    written: frozenset[str] = frozenset()  # tensors that it changes
+
+
+def attention_made(given: Given) -> Made:
+    """given: all keywords of `attention`."""
+    if of_cache(given):
+        if given["dropout_p"]:
+            raise NotImplementedError
+        described = described_attention(dict(zip(ATTEND, attend_arguments(given))))
+        request, outputs = described.request, described.results
+    else:
+        call, *outputs = call_of(arguments(given))
+        request = call.request
+        if given["layout"] == "bhsd" and outputs[0].ndim == 4:
+            outputs[0] = outputs[0].transpose(1, 2)
+    if not given["return_lse"]:
+        request.desc.operands &= ~_abi.FA_OPERAND_LSE
+        request.args.lse = None
+        outputs.pop()
+    return Made(request, outputs, bool(request.desc.operands & _abi.FA_OPERAND_CU_SEQLENS_Q))
+
+
+def _append_made(given: Given) -> Made:
+    return Made(described_append(given).request, [], written=written_by_append(given))
+
+
 class Prepared:
     """A call that lacks its tensors' addresses. It never changes, so threads share it."""
 
-    def __init__(self, given: Given, tensors: Mapping[str, torch.Tensor]) -> None:
-        """given: all keywords of `attention`. tensors: those among them."""
-        call, *outputs = call_of(arguments(given))
-        request = call.request
+    def __init__(self, made: Made, tensors: Mapping[str, torch.Tensor]) -> None:
+        """tensors: those that it was made of, by their names."""
+        request, outputs = made.request, made.outputs
         self._fields = tuple(tensors)
         self.copied = next((name for name, x in tensors.items() if (getattr(request.args, name, None) or 0) != x.data_ptr()), None)
         if self.copied is not None:
             return
         request.check_rooms()
-        if not given["return_lse"]:
-            request.desc.operands &= ~_abi.FA_OPERAND_LSE
-            outputs.pop()
-        if given["layout"] == "bhsd" and outputs[0].ndim == 4:
-            outputs[0] = outputs[0].transpose(1, 2)
-        values = (0.0, float("-inf")) if call.packed("q") else (None, None)
+        values = (0.0, float("-inf")) if made.packed else (None, None)
         self._outputs = tuple((name, x.shape, x.stride(), x.dtype, value) for name, x, value in zip(_OUTPUTS, outputs, values))
-        for name in (*self._fields, *_OUTPUTS):
+        self._written = made.written
+        self._returns = len(outputs)
+        for name in (*self._fields, *(name for name, *_ in self._outputs)):
             setattr(request.args, name, None)
-        self._desc, self._template = request.desc, bytes(request.args)
+        self._desc, self._function = request.desc, request.function
+        self._kind, self._template = type(request.args), bytes(request.args)
 
     def __call__(self, tensors: Iterable[torch.Tensor], handle: Handle) -> Any:
-        args = _abi.ForwardArgs.from_buffer_copy(self._template)
+        args = self._kind.from_buffer_copy(self._template)
         for name, x in zip(self._fields, tensors):
             setattr(args, name, x.data_ptr())
+        if self._written:
+            increment_version([x for name, x in zip(self._fields, tensors) if name in self._written])
         outputs = []
         for name, shape, strides, dtype, value in self._outputs:
             x = torch.empty_strided(shape, strides, dtype=dtype, device=_CPU)
             outputs.append(x if value is None else x.fill_(value))
             setattr(args, name, x.data_ptr())
         handle.check_host()
-        handle.call("fa_forward_ex", ctypes.byref(self._desc), ctypes.byref(args))
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        handle.call(self._function, ctypes.byref(self._desc), ctypes.byref(args))
+        return outputs[0] if self._returns == 1 else tuple(outputs) if outputs else None
 
 
+class Kind(NamedTuple):
+    """A function whose calls are prepared."""
+
+    tensors: tuple[str, ...]  # its first arguments
+    settled: Callable[[Given], Given]
+    made: Callable[[Given], Made]
+
+
+ATTENTION = Kind(TENSORS, settled, attention_made)
+APPEND = Kind(("k_new", "v_new", "k", "v"), lambda given: _bound(given, {"cu_seqlens_new": "max_seqlen_new"}), _append_made)
 CACHE: Cache[Prepared] = Cache()
 
 
-def prepared(function: Function) -> Function:
-    """`attention`, where a call that looks like an earlier one, and that torch need not see, is that one's."""
-    defaults = defaults_of(function)
+def prepared(kind: Kind) -> Callable[[Function], Function]:
+    """The function, where a call that looks like an earlier one, and that torch need not see, is that one's."""
 
-    @functools.wraps(function)
-    def quickly(*tensors: Any, **options: Any) -> Any:
-        if not unseen():
-            return function(*tensors, **options)
-        given = {**dict(zip(TENSORS, tensors)), **options}
-        twice, backend = len(given) < len(tensors) + len(options), given.pop("backend", None)
-        if twice or given.get("dropout_p") or not isinstance(backend, _BACKENDS):
-            return function(*tensors, **options)
-        signature, held = signature_of(settled(given))
-        call = CACHE.get(signature)
-        if call is None:
-            if signature is None or not set(TENSORS) <= given.keys() <= defaults.keys():
-                return function(*tensors, **options)
-            try:
-                call = Prepared({**defaults, **given, **held}, held)
-            except Exception:  # what is wrong the operator says
-                return function(*tensors, **options)
-            CACHE.put(signature, call)
-        if call.copied is not None:
-            return function(*tensors, **options)
-        return call(held.values(), handle_of("cpu" if backend is None else backend))
+    def decorate(function: Function) -> Function:
+        defaults = defaults_of(function)
 
-    return cast(Function, quickly)
+        @functools.wraps(function)
+        def quickly(*tensors: Any, **options: Any) -> Any:
+            if not unseen():
+                return function(*tensors, **options)
+            given = {**dict(zip(kind.tensors, tensors)), **options}
+            twice, backend = len(given) < len(tensors) + len(options), given.pop("backend", None)
+            if twice or given.get("dropout_p") or not isinstance(backend, _BACKENDS):
+                return function(*tensors, **options)
+            signature, held = signature_of(kind.settled(given))
+            call = CACHE.get(signature)
+            if call is None:
+                if signature is None or not set(kind.tensors) <= given.keys() <= defaults.keys():
+                    return function(*tensors, **options)
+                try:
+                    call = Prepared(kind.made({**defaults, **given, **held}), held)
+                except Exception:  # what is wrong the operator says
+                    return function(*tensors, **options)
+                CACHE.put(signature, call)
+            if call.copied is not None:
+                return function(*tensors, **options)
+            return call(held.values(), handle_of("cpu" if backend is None else backend))
+
+        return cast(Function, quickly)
+
+    return decorate

@@ -45,8 +45,8 @@ SETTINGS = {  # and their types in the operators' schema
     **dict.fromkeys(FLAGS, "bool"),
     "handle": "int",  # the pointer of a Handle of the caller's own; 0: the thread's
 }
-_INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
-_CODES = {torch.float32: _abi.FA_F32, torch.float16: _abi.FA_F16, torch.bfloat16: _abi.FA_BF16}
+INTEGER_TYPES = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
+CODES = {torch.float32: _abi.FA_F32, torch.float16: _abi.FA_F16, torch.bfloat16: _abi.FA_BF16}
 _WORKSPACE_ALIGNMENT = 256
 
 
@@ -54,7 +54,7 @@ def check(given: Mapping[str, Any]) -> None:
     """Types, devices and shapes of q, k, v and the lengths: what can be told without memory, of fake tensors too."""
     q, k, v = given["q"], given["k"], given["v"]
     for name in ("q", "k", "v"):
-        if given[name].dtype not in _CODES or given[name].dtype != q.dtype:
+        if given[name].dtype not in CODES or given[name].dtype != q.dtype:
             raise TypeError(
                 f"{name} has dtype {given[name].dtype}: expected float32, float16 or bfloat16, the same for q, k and v"
             )
@@ -78,7 +78,7 @@ def check(given: Mapping[str, Any]) -> None:
                 raise ValueError(f"{name} has {x.shape[0]} sequences: expected {batch}")
             if given[f"max_seqlen_{name}"] is not None:
                 raise ValueError(f"max_seqlen_{name} is {given[f'max_seqlen_{name}']}: it belongs with cu_seqlens_{name}")
-        elif cu.shape != (batch + 1,) or cu.dtype not in _INTEGERS:
+        elif cu.shape != (batch + 1,) or cu.dtype not in INTEGER_TYPES:
             raise ValueError(
                 f"cu_seqlens_{name} has shape {tuple(cu.shape)} and dtype {cu.dtype}: expected integers, (batch + 1,) = "
                 f"({batch + 1},)"
@@ -92,7 +92,7 @@ def batch_of(given: Mapping[str, Any]) -> int:
 
 
 def longest(given: Mapping[str, Any], name: str) -> int:
-    """Rows (q) or keys (k) of the longest sequence, or the bound that is given."""
+    """Rows (q), keys (k) or new tokens (new) of the longest sequence, or the bound that is given."""
     cu, bound = given[f"cu_seqlens_{name}"], given[f"max_seqlen_{name}"]
     if cu is None:
         return int(given[name].shape[1])
@@ -134,7 +134,7 @@ class Call:
         self._inputs = Request(_abi.ForwardArgs())
         self.request = Request(_abi.BackwardArgs(), self._inputs) if backward else self._inputs
         desc, args = self.request.desc, self._inputs.args
-        desc.q_dtype = desc.k_dtype = desc.v_dtype = desc.o_dtype = _CODES[q.dtype]
+        desc.q_dtype = desc.k_dtype = desc.v_dtype = desc.o_dtype = CODES[q.dtype]
         desc.operands = _abi.FA_OPERAND_LSE
         self._sizes(given)
         for name in ("q", "k", "v"):
@@ -180,8 +180,8 @@ class Call:
             if name == "mask":
                 pairs = mask_columns(self._inputs, pairs, given["mask_keys"], given["mask_bits"], x.shape, x.dtype == torch.uint8)
                 x = x.view(torch.uint8)  # the library reads the bytes of a bool
-            elif x.dtype in _CODES:
-                desc.bias_dtype = _CODES[x.dtype]
+            elif x.dtype in CODES:
+                desc.bias_dtype = CODES[x.dtype]
             else:
                 raise TypeError(f"bias has dtype {x.dtype}: expected float32, float16 or bfloat16")
             try:
@@ -198,14 +198,10 @@ class Call:
                 continue
             if x.shape != (desc.heads_q,) and (name != "alibi_slopes" or x.shape != (desc.batch, desc.heads_q)):
                 raise ValueError(f"{name} has shape {tuple(x.shape)}: expected ({desc.heads_q},)")
-            if not x.is_floating_point() and x.dtype not in _INTEGERS:
-                raise TypeError(f"{name} has dtype {x.dtype}: expected real numbers")
-            if x.dtype == torch.float64 and x.device.type == "cpu":  # a GPU would have to be waited for
-                narrow(name, x.detach().numpy(), factors=name != "sinks")
             desc.operands |= bit
             if x.ndim == 2:
                 desc.alibi_batch_stride = desc.heads_q
-            self.point(name, x.detach().to(torch.float32).contiguous())
+            self.point(name, reals(name, x).contiguous())
         if given["key_ranges"] is not None:
             shape, axes = ranges_shape(desc, given["key_ranges"].shape)
             ranges = integers("key_ranges", given["key_ranges"])
@@ -213,8 +209,7 @@ class Call:
                 ranges = ranges.broadcast_to(shape)
             except RuntimeError:
                 raise ValueError(f"key_ranges has shape {tuple(ranges.shape)}: expected one that broadcasts to {axes} = {shape}") from None
-            if ranges.stride(-1) != 1 or any(step % 2 for step in ranges.stride()[:-1]):  # of pairs
-                ranges = _core(ranges, whole=1).contiguous().expand(shape)
+            ranges = in_pairs(ranges)
             desc.operands |= _abi.FA_OPERAND_KEY_RANGES
             set_ranges(desc, shape, ranges.stride())
             self.point("key_ranges", ranges)
@@ -223,7 +218,7 @@ class Call:
     def _list(self, bit: int, name: str, x: torch.Tensor, shape: tuple[int, ...], _: str, dense: bool) -> tuple[int, ...]:
         self.request.desc.operands |= bit
         x = integers(name, x).expand(shape)
-        x, strides = _side_by_side(x.contiguous() if dense else x)
+        x, strides = side_by_side(x.contiguous() if dense else x)
         self.point(name, x)
         return tuple(0 if length == 1 else step for length, step in zip(shape, strides))
 
@@ -269,35 +264,36 @@ class Call:
         return x
 
     def run(self) -> None:
-        handle = self._handle(self._backend)
-        if self.device.type == "cuda":
-            self._enqueue_on(handle)
-        self.request.run(handle)
+        run_on(self.device, self.request, self._backend)
 
-    def _handle(self, backend: Handle | None) -> Handle:
-        if self.device.type == "cpu":
-            handle = handle_of("cpu" if backend is None else backend)
-            handle.check_host()
-            return handle
-        if backend is None:
-            return handle_of(gpu_backend(), self.device.index, "device")
-        if (backend.backend, backend.device, backend.memory) != (gpu_backend(), self.device.index, "device"):
-            raise ValueError(
-                f"backend is a handle of {backend.backend}, device {backend.device}, {backend.memory} memory: expected "
-                f'Handle("{gpu_backend()}", device={self.device.index}, memory="device"), or None'
-            )
-        return backend
 
-    def _enqueue_on(self, handle: Handle) -> None:
-        """In torch's stream of the device, with a workspace of torch's. It is given back at once: what gets it next comes later."""
-        args = self.request.args
-        args.flags |= _abi.FA_ARGS_STREAM
-        args.stream = torch.cuda.current_stream(self.device).cuda_stream
-        size = handle.workspace_size(self.request.desc, self.request.op)
-        if size:
-            self._workspace = torch.empty(size + _WORKSPACE_ALIGNMENT - 1, dtype=torch.uint8, device=self.device)
-            args.workspace = -(-self._workspace.data_ptr() // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
-            args.workspace_size = size
+def run_on(device: torch.device, request: Request, backend: Handle | None) -> None:
+    """The call, on tensors of that device; on a GPU in torch's stream of it, with a workspace of torch's. backend: None: the thread's own
+    handle."""
+    if device.type == "cpu":
+        handle = handle_of("cpu" if backend is None else backend)
+        handle.check_host()
+        return request.run(handle)
+    handle, args = _gpu_handle(device, backend), request.args
+    args.flags |= _abi.FA_ARGS_STREAM
+    args.stream = torch.cuda.current_stream(device).cuda_stream
+    size = handle.workspace_size(request.desc, request.op)
+    if size:  # given back when the call returns: what gets it next comes later in the stream
+        workspace = torch.empty(size + _WORKSPACE_ALIGNMENT - 1, dtype=torch.uint8, device=device)
+        args.workspace = -(-workspace.data_ptr() // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
+        args.workspace_size = size
+    return request.run(handle)
+
+
+def _gpu_handle(device: torch.device, backend: Handle | None) -> Handle:
+    if backend is None:
+        return handle_of(gpu_backend(), device.index, "device")
+    if (backend.backend, backend.device, backend.memory) != (gpu_backend(), device.index, "device"):
+        raise ValueError(
+            f"backend is a handle of {backend.backend}, device {backend.device}, {backend.memory} memory: expected "
+            f'Handle("{gpu_backend()}", device={device.index}, memory="device"), or None'
+        )
+    return backend
 
 
 def gpu_backend() -> BackendName:
@@ -306,7 +302,7 @@ def gpu_backend() -> BackendName:
 
 def integers(name: str, x: torch.Tensor) -> torch.Tensor:
     """As int32, none of which becomes another one; a GPU would have to be waited for, and what is beyond 32 bits is beyond all keys."""
-    if x.dtype not in _INTEGERS:
+    if x.dtype not in INTEGER_TYPES:
         raise TypeError(f"{name} has dtype {x.dtype}: expected integers")
     if x.dtype == torch.int32:
         return x
@@ -319,13 +315,29 @@ def integers(name: str, x: torch.Tensor) -> torch.Tensor:
     return held.to(torch.int32).expand(x.shape)
 
 
+def reals(name: str, x: torch.Tensor) -> torch.Tensor:
+    """As float32, in which no number becomes infinite; nor, but of sinks, 0."""
+    if not x.is_floating_point() and x.dtype not in INTEGER_TYPES:
+        raise TypeError(f"{name} has dtype {x.dtype}: expected real numbers")
+    if x.dtype == torch.float64 and x.device.type == "cpu":  # a GPU would have to be waited for
+        narrow(name, x.detach().numpy(), factors=name != "sinks")
+    return x.detach().to(torch.float32)
+
+
+def in_pairs(ranges: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, or a copy, whose pairs lie side by side, at a whole number of pairs from each other."""
+    if ranges.stride(-1) != 1 or any(step % 2 for step in ranges.stride()[:-1]):
+        return _core(ranges, whole=1).contiguous().expand(ranges.shape)
+    return ranges
+
+
 def _addressable(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
     """The tensor itself when the elements of a head lie side by side, else a copy; and its strides. What was broadcast stays so."""
-    x, _ = _side_by_side(x.detach())
+    x, _ = side_by_side(x.detach())
     return x, _literal(x)
 
 
-def _side_by_side(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+def side_by_side(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
     """The tensor itself, or a copy, whose elements of the last axis lie side by side; and its strides."""
     if x.stride(-1) != 1 and x.shape[-1] > 1:
         x = _core(x, whole=1).contiguous().expand(x.shape)

@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 from torch.utils.dlpack import from_dlpack
 
+from ._cache_operators import attend, attend_arguments, of_cache
 from ._dlpack import converted, is_foreign
 from ._keywords import Keywords
 from ._operators import arguments, forward
-from ._prepared_torch import prepared
-from ._types import LocalOptions, Periods
+from ._prepared_torch import ATTENTION, prepared
+from ._types import ByteOptions, CacheOptions, LocalOptions, Periods
 from .handle import Handle
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class Options(Periods, LocalOptions[torch.Tensor], total=False):
+class Options(Periods, ByteOptions, CacheOptions[torch.Tensor], LocalOptions[torch.Tensor], total=False):
     """Keywords of `attention` that do not change how many tensors it returns."""
 
     dropout_seed: int | None
@@ -31,18 +32,18 @@ KEYWORDS = Keywords(Options, "torch.Tensor")
 
 @overload
 def attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: Literal[False] = ..., **options: Unpack[Options]
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None, *, return_lse: Literal[False] = ..., **options: Unpack[Options]
 ) -> torch.Tensor: ...
 @overload
 def attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: Literal[True], **options: Unpack[Options]
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None, *, return_lse: Literal[True], **options: Unpack[Options]
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
-@prepared
+@prepared(ATTENTION)
 @KEYWORDS.listed
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,
-    v: torch.Tensor,
+    v: torch.Tensor | None,
     *,
     return_lse: bool = False,
     **options: Any,
@@ -65,6 +66,14 @@ def attention(
     deterministic: the same gradients, bit for bit, every time on a GPU, too; None: as torch.use_deterministic_algorithms says.
     backend: a Handle; None: the thread's own for the tensors' device.
 
+    Over a cache
+        dim_v, causal_offset, list_space, seqused_q, seqused_k, leftpad_k, kv_batch_idx, page_table, the descales, their blocks, the
+        shifts, the tails and precision are those of flashattn.attention, and v may be None. k and v then have any of the library's
+        types. Such a call, and one with q, k or v of 8 or 4 bits, has no gradient and no dropout: a tensor that requires a gradient
+        raises NotImplementedError. It is the operator torch.ops.flashattn.attend. append_kv fills the cache.
+        k_dtype, v_dtype: what k and v of bytes (uint8) hold, as for append_kv: "q8_0" and the other names of flashattn.block_dtype.
+        Lengths, indices and tables on a GPU are not checked before the call.
+
     Arrays of other libraries that export DLPack, such as CuPy's and JAX's on a GPU, are taken without a copy by
     torch.from_dlpack. It makes torch's stream wait for theirs. Results are then arrays of q's library, by its from_dlpack.
     They carry no gradient.
@@ -76,6 +85,9 @@ def attention(
     if is_foreign(q) and not isinstance(q, torch.Tensor):
         result = attention(**{name: _tensor(name, value) for name, value in given.items()}, return_lse=return_lse)
         return tuple(converted(x, q, x) for x in result) if isinstance(result, tuple) else converted(result, q, result)
+    if of_cache(given):
+        out, lse = attend(*attend_arguments(given))
+        return (out, lse) if return_lse else out
     out, lse = forward(*arguments(given))
     out = out.transpose(1, 2) if given["layout"] == "bhsd" and out.ndim == 4 else out
     return (out, lse) if return_lse else out

@@ -26,6 +26,7 @@ Causal = Union[Alignment, Literal[False]]
 Layout = Literal["bshd", "bhsd"]
 Algorithm = Literal["flash", "standard", "flash1"]
 Precision = Literal["default", "native"]
+BlockName = Literal["q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "e2m1", "i4", "u4"]
 ListSpace = Literal["keys", "slots"]
 Stage = Literal["raw", "capped", "biased", "probability"]
 Operand = TypeVar("Operand")  # an array, as the library has it that a function is for
@@ -75,34 +76,46 @@ class Periods(TypedDict, total=False):
     mask_bits: bool
 
 
-class Options(Periods, LocalOptions[ArrayLike], total=False):
-    """Keywords of flashattn.attention that do not change how many arrays it returns."""
+class CacheOptions(TypedDict, Generic[Operand], total=False):
+    """Keywords of every `attention` without gradients: over caches, quantised tensors, and parts of tensors."""
 
     dim_v: int | None
-    causal_offset: ArrayLike | None
+    causal_offset: Operand | None
     list_space: ListSpace
-    seqused_q: ArrayLike | None
-    seqused_k: ArrayLike | None
-    leftpad_k: ArrayLike | None
-    kv_batch_idx: ArrayLike | None
-    page_table: ArrayLike | None
-    q_descale: ArrayLike | None
-    k_descale: ArrayLike | None
-    v_descale: ArrayLike | None
+    seqused_q: Operand | None
+    seqused_k: Operand | None
+    leftpad_k: Operand | None
+    kv_batch_idx: Operand | None
+    page_table: Operand | None
+    q_descale: Operand | None
+    k_descale: Operand | None
+    v_descale: Operand | None
     q_descale_block: tuple[int, int] | None
     k_descale_block: tuple[int, int] | None
     v_descale_block: tuple[int, int] | None
-    k_shift: ArrayLike | None
-    v_shift: ArrayLike | None
-    q_tail: ArrayLike | None
-    k_tail: ArrayLike | None
+    k_shift: Operand | None
+    v_shift: Operand | None
+    q_tail: Operand | None
+    k_tail: Operand | None
+    precision: Precision
+
+
+class ByteOptions(TypedDict, total=False):
+    """Keywords for k and v of types that a library has not, in bytes."""
+
+    k_dtype: BlockName | None
+    v_dtype: BlockName | None
+
+
+class Options(Periods, CacheOptions[ArrayLike], LocalOptions[ArrayLike], total=False):
+    """Keywords of flashattn.attention that do not change how many arrays it returns."""
+
     dropout_seed: int
     dropout_offset: int
     num_splits: int
     reserve_units: int
     split_size: int
     algorithm: Algorithm
-    precision: Precision
     device_status: ArrayLike | None
     o_scale: float | None
     out_dtype: DTypeLike | None

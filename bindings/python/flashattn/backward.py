@@ -13,7 +13,7 @@ from ._dlpack import exchanged
 from ._forward import build, repeating
 from ._keywords import NUMPY
 from ._layout import Order
-from ._place import BACKWARD, Gpu, Host, also_on_gpu, place_of
+from ._place import BACKWARD, Place, also_on_gpu, place_of
 from ._request import Request, literal
 from ._types import Array, BackendName, Options
 from .handle import Handle
@@ -112,7 +112,7 @@ def _like(name: str, value: ArrayLike, shape: tuple[int, ...], dtype: np.dtype[A
     return array
 
 
-def _gradient(place: Host | Gpu, request: Request, order: Order, field: str, like: Array, packed: bool) -> Array:
+def _gradient(place: Place, request: Request, order: Order, field: str, like: Array, packed: bool) -> Array:
     """A dense array of its own, also where the input is broadcast; the library does not touch the gaps of a packed one."""
     array: Array = place.room(like.shape, like.dtype, 0)
     seen = order.seen(array, array.ndim)
@@ -121,7 +121,7 @@ def _gradient(place: Host | Gpu, request: Request, order: Order, field: str, lik
     return array
 
 
-def _bias_gradient(place: Host | Gpu, request: Request, shape: tuple[int, ...]) -> Array:
+def _bias_gradient(place: Place, request: Request, shape: tuple[int, ...]) -> Array:
     desc = request.desc
     array = place.room(shape, np.float32, 0)
     seen = np.broadcast_to(array, repeating(desc, desc.bias_period))

@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike
 
 from . import _abi
 from ._arrays import FLOATS, dim_of, dtype_code, has_factors, int32_array, integer, readable, real, writable
-from ._dlpack import exchanged, full
+from ._dlpack import exchanged
 from ._layout import PACKED, Order, describe_keys, describe_queries
 from ._place import APPEND, also_on_gpu, place_of
 from ._request import Request, batch_of, literal, longest
 from ._types import Array, BackendName, Layout
-from .handle import Handle, handle_of
+from .handle import Handle
 
 
 @exchanged
@@ -62,14 +62,15 @@ def rotary(
     if position_offset is not None:
         request.point("position_offset", int32_array("position_offset", position_offset, (desc.batch,), "(batch,)"))
     shape = order.shape(x.shape)
-    out = full(shape, 0, x.dtype) if out is None else out
+    place = place_of(backend)
+    out = place.room(shape, x.dtype, 0) if out is None else out
     writable("out", out, unit=True)
     if out.shape != shape or out.dtype != x.dtype:
         raise ValueError(f"out is {out.shape} of {out.dtype}: expected x's {shape} of {x.dtype}")
     seen, out_strides = writable("out", order.seen(out, out.ndim), unit=True)
     request.point("out", seen)
     args.out_stride = literal(out_strides, packed=packed)
-    request.call(handle_of(backend))
+    place.run(request)
     return out
 
 

@@ -1,6 +1,6 @@
 """Attention for PyTorch: operators over libflashattn, the usual multi-head module, and SDPA.
 
-    from flashattn.torch import MultiheadAttention, Plan, attention, context_parallel, sdpa
+    from flashattn.torch import MultiheadAttention, Plan, append_kv, attention, context_parallel, rotary, sdpa
 
     out = attention(q, k, v, causal="bottom-right")       # (batch, rows, heads, dim), differentiable
     layer = MultiheadAttention(512, heads=8, heads_kv=2)  # projections, heads, attention, concatenation
@@ -8,6 +8,8 @@
         model(x)
     with context_parallel() as cp:                        # sequences distributed over processes
         out = cp.attention(q, k, v, causal="top-left")
+    append_kv(k_new, v_new, k, v, page_table=table, seqused_k=used, k_dtype="q8_0", v_dtype="q8_0")  # a cache of bytes, in pages
+    out = attention(q, k, v, page_table=table, seqused_k=used + 1, k_dtype="q8_0", v_dtype="q8_0")
 
 torch.ops.flashattn.forward and .backward are torch operators. torch.compile traces them without a graph break, also with dynamic
 shapes, and torch.export exports them. The package does not depend on torch: only this module imports it. Tensors are on the CPU or
@@ -16,6 +18,8 @@ take their workspace from torch, and can be captured into a graph. Only q, k, v,
 the backward. Second and forward-mode derivatives are refused. torch.func.grad, torch.vmap and batched gradients work: the operators
 are called once for each item. Under torch.autocast, q, k and v get its type. Tensors without memory (device "meta", fake tensors)
 give outputs without memory.
+
+torch.ops.flashattn.attend, .append_kv and .rotary, for inference, have no gradient. torch.compile and torch.export take them, too.
 """
 
 from __future__ import annotations
@@ -28,9 +32,10 @@ from torch import nn
 from ._context_parallel import context_parallel
 from ._library import require
 from ._prepared import in_order
-from ._prepared_torch import Prepared, settled, signature_of, unseen
+from ._prepared_torch import Prepared, attention_made, settled, signature_of, unseen
 from ._sdpa import sdpa
 from ._torch_attention import KEYWORDS, Options, attention
+from ._torch_cache import append_kv, rotary
 from .handle import handle_of
 
 if TYPE_CHECKING:
@@ -38,7 +43,7 @@ if TYPE_CHECKING:
 
 require(__name__)
 
-__all__ = ["MultiheadAttention", "Plan", "attention", "context_parallel", "sdpa"]
+__all__ = ["MultiheadAttention", "Plan", "append_kv", "attention", "context_parallel", "rotary", "sdpa"]
 
 Result = TypeVar("Result")
 
@@ -91,7 +96,7 @@ class Plan(Generic[Result]):
             self._signature, held = signature_of(tensors)
         self._prepared = None
         if self._signature is not None and not given["dropout_p"]:
-            made = Prepared({**given, **held}, held)
+            made = Prepared(attention_made({**given, **held}), held)
             self._prepared = made if made.copied is None else None
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **tensors: torch.Tensor) -> Result:

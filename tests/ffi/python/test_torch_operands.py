@@ -55,7 +55,7 @@ class Operands(unittest.TestCase):
             ("softmax_scale", "expected scale"),
             ("window_size", "expected window"),
             ("enable_gqa", "expected nothing in its place"),
-            ("k_descale", "k_descale is a keyword of flashattn.attention, which this function lacks"),
+            ("num_splits", "num_splits is a keyword of flashattn.attention, which this function lacks"),
             ("causl", "did you mean causal"),
         ):
             for call in (lambda **o: attention(**t, **o), lambda **o: MultiheadAttention(8, 2)(torch.ones(1, 2, 8), **o)):

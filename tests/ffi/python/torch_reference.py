@@ -10,7 +10,7 @@ from flashattn._library import library
 
 @contextlib.contextmanager
 def calls():
-    """Counts the calls of fa_forward_ex and fa_backward: a test of what reaches the library compares torch with torch without it."""
+    """Counts the calls of fa_forward_ex, fa_backward and fa_append_kv: a test of what reaches the library compares torch with torch without it."""
     found = Counter()
 
     def counted(name):
@@ -22,7 +22,7 @@ def calls():
 
         return mock.patch.object(library(), name, call)
 
-    with counted("fa_forward_ex"), counted("fa_backward"):
+    with counted("fa_forward_ex"), counted("fa_backward"), counted("fa_append_kv"):
         yield found
 
 
