@@ -11,8 +11,10 @@ targets=(fa_check abi_test abi_layout abi_c99) tests=(--label-regex quick)
 # far a compiler optimises it counts for --full.
 options=(-DFA_CHECK_FILES='accuracy|count|hostile|native|random' -DFA_UNOPTIMISED_ISAS="sve128;sve512;sve512_bf16" -DFA_KERNEL_OPTIMISATION=-O1)
 [ "${1-}" != --full ] || {
-    # Sums over thousands of keys take a quarter of an hour a test there, and round as anywhere.
-    targets=(all) tests=(--exclude-regex AccuracyLong) options=(-DFA_CHECK_FILES= -DFA_UNOPTIMISED_ISAS= -DFA_KERNEL_OPTIMISATION=-O3)
+    # Left out are sums over thousands of keys, which take a quarter of an hour a test and round as anywhere; and what qemu 7.2 does not
+    # bear: an assertion of its own fails where a process with threads forks, and a limit of threads refuses its own.
+    beyond_qemu='AccuracyLong|Fork\.(NewHandle|Grandchild)|Pools\.(OwnIsThereAgain|ForkWhile)|Machine\.ManyCallers|Refused\.[ET]'
+    targets=(all) tests=(--exclude-regex "$beyond_qemu") options=(-DFA_CHECK_FILES= -DFA_UNOPTIMISED_ISAS= -DFA_KERNEL_OPTIMISATION=-O3)
     shift
 }
 case "$#/${1-}" in
