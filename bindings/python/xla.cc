@@ -1,5 +1,6 @@
-// Handlers of XLA's FFI for flashattn.jax: one for each platform, of both passes. What a call computes is its descriptor, which
-// comes along as bytes, since it holds no pointer; where each buffer belongs in the args comes as offsets. The headers are jaxlib's
+// Handlers of XLA's FFI for flashattn.jax: one for each platform, of every call. What a call computes is its descriptor, which
+// comes along as bytes, since it holds no pointer, and so do its args without their pointers; where each buffer belongs in the
+// args comes as offsets. The headers are jaxlib's
 // (jax.ffi.include_dir()), and none of a GPU's is needed: its stream and its memory are pointers here.
 #include <cstring>
 #include <memory>
@@ -49,28 +50,34 @@ ffi::Error error_of(fa_status_t status, fa_handle_t handle) {
     return ffi::Error(code, std::string(fa_status_name(status)) + ": " + fa_last_error(handle));
 }
 
+// The functions that take a handle, a descriptor and args.
 struct Call {
     fa_attention_desc_t desc = FA_ATTENTION_DESC_INIT;
-    fa_forward_args_t forward = FA_FORWARD_ARGS_INIT;
-    fa_backward_args_t backward = FA_BACKWARD_ARGS_INIT;
+    fa_forward_args_t inputs = FA_FORWARD_ARGS_INIT;  // of a backward
+    union {
+        fa_forward_args_t forward;
+        fa_backward_args_t backward;
+        fa_rotary_args_t rotary;
+        fa_append_kv_args_t append;
+    } args = {FA_FORWARD_ARGS_INIT};
     int32_t op = 0;
 
-    ffi::Error fill(int64_t number, ffi::Span<const uint8_t> bytes, ffi::Span<const int64_t> where, ffi::RemainingArgs args,
-                    ffi::RemainingRets results) {
-        if (bytes.size() != sizeof desc || where.size() != args.size() + results.size() ||
-            (number != FA_OP_FORWARD && number != FA_OP_BACKWARD))
-            return ffi::Error::InvalidArgument("the call is not of this version's flashattn.jax");
+    ffi::Error fill(int64_t number, ffi::Span<const uint8_t> bytes, ffi::Span<const uint8_t> plain, ffi::Span<const int64_t> where,
+                    ffi::RemainingArgs given, ffi::RemainingRets results) {
         op = int32_t(number);
+        if (bytes.size() != sizeof desc || where.size() != given.size() + results.size() || plain.size() != size() || plain.size() == 0)
+            return ffi::Error::InvalidArgument("the call is not of this version's flashattn.jax");
         std::memcpy(&desc, bytes.begin(), sizeof desc);
-        backward.forward = &forward;
+        std::memcpy(&args, plain.begin(), plain.size());
+        if (op == FA_OP_BACKWARD) args.backward.forward = &inputs;
         for (size_t i = 0; i < where.size(); ++i) {
             void* data;
-            if (i < args.size()) {
-                const auto buffer = args.get<ffi::AnyBuffer>(i);
+            if (i < given.size()) {
+                const auto buffer = given.get<ffi::AnyBuffer>(i);
                 if (!buffer.has_value()) return buffer.error();
                 data = buffer->untyped_data();
             } else {
-                auto buffer = results.get<ffi::AnyBuffer>(i - args.size());
+                auto buffer = results.get<ffi::AnyBuffer>(i - given.size());
                 if (!buffer.has_value()) return buffer.error();
                 data = (*buffer)->untyped_data();
             }
@@ -79,37 +86,53 @@ struct Call {
         return ffi::Error::Success();
     }
 
+    // Bytes of the args; 0: the op is none of these.
+    size_t size() const {
+        switch (op) {
+            case FA_OP_FORWARD: return sizeof args.forward;
+            case FA_OP_BACKWARD: return sizeof args.backward;
+            case FA_OP_ROTARY: return sizeof args.rotary;
+            case FA_OP_APPEND_KV: return sizeof args.append;
+            default: return 0;
+        }
+    }
+
     bool point(int64_t offset, void* data) {
         if (offset == kSkip) return true;
-        const bool inner = op == FA_OP_FORWARD || offset >= kForward;
-        if (offset >= kForward) offset -= kForward;
-        if (offset < 0 || offset + int64_t(sizeof data) > int64_t(inner ? sizeof forward : sizeof backward)) return false;
-        std::memcpy((inner ? reinterpret_cast<char*>(&forward) : reinterpret_cast<char*>(&backward)) + offset, &data, sizeof data);
+        const bool inner = offset >= kForward;
+        if (inner) offset -= kForward;
+        if (offset < 0 || offset + sizeof data > (inner ? sizeof inputs : size())) return false;
+        std::memcpy((inner ? reinterpret_cast<char*>(&inputs) : reinterpret_cast<char*>(&args)) + offset, &data, sizeof data);
         return true;
     }
 
-    void enqueue(void* stream, void* workspace, uint64_t size) {
-        if (op == FA_OP_FORWARD) enqueue(&forward, stream, workspace, size);
-        else enqueue(&backward, stream, workspace, size);
-    }
-
-    template <typename Args>
-    static void enqueue(Args* args, void* stream, void* workspace, uint64_t size) {
-        args->flags |= FA_ARGS_STREAM;
-        args->stream = stream;
-        args->workspace = workspace;
-        args->workspace_size = size;
+    void enqueue(void* stream, void* workspace, uint64_t bytes) {
+        const auto in_stream = [&](auto& call) {
+            call.flags |= FA_ARGS_STREAM;
+            call.stream = stream;
+            call.workspace = workspace;
+            call.workspace_size = bytes;
+        };
+        if (op == FA_OP_FORWARD) in_stream(args.forward);
+        if (op == FA_OP_BACKWARD) in_stream(args.backward);
+        if (op == FA_OP_ROTARY) in_stream(args.rotary);
+        if (op == FA_OP_APPEND_KV) in_stream(args.append);
     }
 
     fa_status_t run(fa_handle_t handle) {
-        return op == FA_OP_FORWARD ? fa_forward_ex(handle, &desc, &forward) : fa_backward(handle, &desc, &backward);
+        switch (op) {
+            case FA_OP_FORWARD: return fa_forward_ex(handle, &desc, &args.forward);
+            case FA_OP_BACKWARD: return fa_backward(handle, &desc, &args.backward);
+            case FA_OP_ROTARY: return fa_rotary(handle, &desc, &args.rotary);
+            default: return fa_append_kv(handle, &desc, &args.append);
+        }
     }
 };
 
-ffi::Error on_cpu(int64_t op, ffi::Span<const uint8_t> desc, ffi::Span<const int64_t> where, ffi::RemainingArgs args,
-                  ffi::RemainingRets results) {
+ffi::Error on_cpu(int64_t op, ffi::Span<const uint8_t> desc, ffi::Span<const uint8_t> plain, ffi::Span<const int64_t> where,
+                  ffi::RemainingArgs args, ffi::RemainingRets results) {
     Call call;
-    if (ffi::Error error = call.fill(op, desc, where, args, results); error.failure()) return error;
+    if (ffi::Error error = call.fill(op, desc, plain, where, args, results); error.failure()) return error;
     fa_handle_t handle;
     if (const fa_status_t status = handle_of(FA_BACKEND_CPU, 0, &handle)) return error_of(status, nullptr);
     const fa_status_t status = call.run(handle);
@@ -119,9 +142,9 @@ ffi::Error on_cpu(int64_t op, ffi::Span<const uint8_t> desc, ffi::Span<const int
 // In the program's stream, with a workspace of XLA's.
 template <int32_t kBackend>
 ffi::Error on_gpu(void* stream, int32_t device, ffi::ScratchAllocator scratch, int64_t op, ffi::Span<const uint8_t> desc,
-                  ffi::Span<const int64_t> where, ffi::RemainingArgs args, ffi::RemainingRets results) {
+                  ffi::Span<const uint8_t> plain, ffi::Span<const int64_t> where, ffi::RemainingArgs args, ffi::RemainingRets results) {
     Call call;
-    if (ffi::Error error = call.fill(op, desc, where, args, results); error.failure()) return error;
+    if (ffi::Error error = call.fill(op, desc, plain, where, args, results); error.failure()) return error;
     fa_handle_t handle;
     if (const fa_status_t status = handle_of(kBackend, device, &handle)) return error_of(status, nullptr);
     uint64_t size = 0;
@@ -145,6 +168,7 @@ auto gpu_binding() {
         .Ctx<ffi::ScratchAllocator>()
         .Attr<int64_t>("op")
         .Attr<ffi::Span<const uint8_t>>("desc")
+        .Attr<ffi::Span<const uint8_t>>("args")
         .Attr<ffi::Span<const int64_t>>("where")
         .RemainingArgs()
         .RemainingRets();
@@ -162,6 +186,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(flashattn_xla_cpu, on_cpu,
                               ffi::Ffi::Bind()
                                   .Attr<int64_t>("op")
                                   .Attr<ffi::Span<const uint8_t>>("desc")
+                                  .Attr<ffi::Span<const uint8_t>>("args")
                                   .Attr<ffi::Span<const int64_t>>("where")
                                   .RemainingArgs()
                                   .RemainingRets());

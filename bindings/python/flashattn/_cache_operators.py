@@ -12,10 +12,10 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from ._forward import SCORE_SCALARS, named_causal, window_sides
+from ._keywords import BYTES
 from ._operators import each
 from ._tensors import OPERANDS, SETTINGS, constant, run_on
 from ._torch_described import (
-    BYTES,
     Described,
     attention_shapes,
     check_devices,
@@ -24,7 +24,6 @@ from ._torch_described import (
     described_rotary,
     written_by_append,
 )
-from ._types import DEFAULTS, ByteOptions, CacheOptions
 from .handle import Handle, handle_at
 
 # Arguments of each operator in their order, with their types in its schema; "Tensor!" is one that the call may change.
@@ -56,21 +55,6 @@ _ROTARY = {
     **dict.fromkeys(("positions", "position_offset", "cu_seqlens_q", "seqused_q"), "Tensor?"),
     **{"max_seqlen_q": "SymInt?", "interleaved": "bool", "rotary_begin": "SymInt", "layout": "str", "handle": "int"},
 }
-_ONLY_ATTEND = {name: DEFAULTS.get(name) for kind in (CacheOptions, ByteOptions) for name in kind.__annotations__}
-
-
-def of_cache(given: Mapping[str, Any]) -> bool:
-    """Is a call of `attention` one that only `attend` takes? given: its keywords, of which those with their defaults may be missing."""
-    for name, usual in _ONLY_ATTEND.items():
-        value = given.get(name)
-        if value is not None and not (isinstance(value, str) and value == usual):
-            return True
-    tensors = [given.get(name) for name in ("q", "k", "v")]
-    return tensors[2] is None or any(_is_quantised(x) for x in tensors)
-
-
-def _is_quantised(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and x.element_size() == 1 and (x.is_floating_point() or x.dtype == torch.int8)
 
 
 def attend_arguments(given: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -144,7 +128,7 @@ def _has_gradient(x: torch.Tensor) -> bool:
 
 def _below_autograd(operator: Any, arguments: Mapping[str, str]) -> Callable[..., Any]:
     """The operator's kernel of autograd, which refuses what it would lose."""
-    names = tuple(arguments)
+    names, called = tuple(arguments), f"flashattn.{operator.overloadpacket.__name__}"
     written = tuple(name.endswith(("!", "!?")) for name in arguments.values())
 
     def kernel(*values: Any) -> Any:
@@ -152,7 +136,7 @@ def _below_autograd(operator: Any, arguments: Mapping[str, str]) -> Callable[...
         for name, x, _ in tensors:
             if _has_gradient(x):
                 raise NotImplementedError(
-                    f"{name} requires a gradient, and {operator} has none: expected torch.no_grad(), or a tensor that is detached"
+                    f"{name} requires a gradient, and {called} has none: expected torch.no_grad(), or a tensor that is detached"
                 )
         with torch._C._AutoDispatchBelowAutograd():
             found = operator(*values)

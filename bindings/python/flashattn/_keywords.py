@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from inspect import Parameter
 from typing import Any, Callable, TypeVar, cast
 
-from ._types import DEFAULTS, Operand, Options
+from ._types import DEFAULTS, ByteOptions, CacheOptions, Operand, Options
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -36,6 +36,31 @@ _WORDS = {
     "causal": 'causal, "top-left" as scaled_dot_product_attention and JAX mean it, or "bottom-right" as flash-attn does',
     "heads": "nothing in its place, for k and v may have fewer heads than q, which theirs divide",
 }
+
+
+# Operands by what their elements are, of every function; all others but q, k, v, their like, biases and masks are numbers and words.
+INTEGERS = frozenset(
+    (
+        *("cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_new", "seqused_q", "seqused_k", "seqused_new", "leftpad_k", "kv_batch_idx"),
+        *("page_table", "causal_offset", "positions", "position_offset", "key_ranges"),
+        *("key_list", "key_list_count", "full_list", "full_list_count"),
+    )
+)
+REALS = frozenset(("sinks", "alibi_slopes", "bias_scale", "cos", "sin"))
+DESCALES = frozenset(("q_descale", "k_descale", "v_descale", "k_shift", "v_shift"))
+BYTES = {"k": "k_dtype", "v": "v_dtype"}  # what says of which type a tensor of bytes is
+_OF_CACHES = {name: DEFAULTS.get(name) for kind in (CacheOptions, ByteOptions) for name in kind.__annotations__}
+
+
+def of_cache(given: Mapping[str, Any]) -> bool:
+    """Is a call of `attention` of torch's tensors, or JAX's arrays, one without gradients? given: its keywords, of which those with their
+    defaults may be missing."""
+    for name, usual in _OF_CACHES.items():
+        value = given.get(name)
+        if value is not None and not (isinstance(value, str) and value == usual):
+            return True
+    tensors: list[Any] = [given.get(name) for name in ("q", "k", "v")]
+    return tensors[2] is None or any(hasattr(x, "dtype") and x.dtype.itemsize == 1 for x in tensors)
 
 
 class Keywords:

@@ -15,7 +15,8 @@ import numpy as np
 from . import _abi
 from ._arrays import address, as_array, as_int32, integer
 from ._dlpack import room
-from ._forward import KEY_LISTS, build, results
+from ._forward import build, results
+from ._keywords import INTEGERS
 from ._request import longest
 from ._types import Array, BackendName
 from .handle import Handle, handle_of
@@ -26,12 +27,6 @@ Given = dict[str, Any]
 
 TENSORS = ("q", "k", "v")
 RANDOM = ("dropout_seed", "dropout_offset")  # numbers that are a call's own, in its args
-INTEGERS = frozenset(
-    (
-        *("causal_offset", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "kv_batch_idx", "page_table"),
-        *("key_ranges", *KEY_LISTS),
-    )
-)
 LENGTHS = {"cu_seqlens_q": "max_seqlen_q", "cu_seqlens_k": "max_seqlen_k"}
 _OUTPUTS = ("o", "lse", "scores")
 # Of these a call can tell no two apart that are equal and of one type.

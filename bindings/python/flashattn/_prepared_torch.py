@@ -15,9 +15,10 @@ from torch.autograd import forward_ad, profiler
 from torch.autograd.graph import increment_version
 
 from . import _abi
-from ._cache_operators import ATTEND, attend_arguments, of_cache
+from ._cache_operators import ATTEND, attend_arguments
+from ._keywords import INTEGERS, of_cache
 from ._operators import arguments, call_of
-from ._prepared import INTEGERS, LENGTHS, TENSORS, Cache, Given, defaults_of, plain
+from ._prepared import LENGTHS, TENSORS, Cache, Given, defaults_of, plain
 from ._request import Request
 from ._tensors import integers, longest
 from ._torch_described import described_append, described_attention, written_by_append
@@ -28,7 +29,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _BACKENDS = (Handle, type(None))
 _OUTPUTS = ("o", "lse")
-_INTEGERS = INTEGERS | {"positions", "cu_seqlens_new", "seqused_new"}
 _OTHER_INTEGERS = frozenset((torch.int64, torch.int16, torch.int8, torch.uint8))
 _CPU = torch.device("cpu")
 
@@ -78,7 +78,7 @@ def signature_of(given: Mapping[str, Any]) -> tuple[Any, dict[str, torch.Tensor]
         if type(value) in _PLAIN:
             if (has_gradients and value.requires_grad) or torch._C._dispatch_keys(value).raw_repr() not in _KEYS:
                 return None, tensors
-            if name in _INTEGERS and value.dtype in _OTHER_INTEGERS:
+            if name in INTEGERS and value.dtype in _OTHER_INTEGERS:
                 value = integers(name, value)
             signature.append((name, value.shape, value.stride(), value.dtype))
             tensors[name] = value

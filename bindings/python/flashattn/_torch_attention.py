@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from ._cache_operators import attend, attend_arguments, of_cache
+from ._cache_operators import attend, attend_arguments
 from ._dlpack import converted, is_foreign
-from ._keywords import Keywords
+from ._keywords import Keywords, of_cache
 from ._operators import arguments, forward
 from ._prepared_torch import ATTENTION, prepared
 from ._types import ByteOptions, CacheOptions, LocalOptions, Periods

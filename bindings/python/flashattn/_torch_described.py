@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from ._arrays import FACTORS, QUERIES, bare_dtype, block_dtype, dims_in, type_name
-from ._forward import KEY_LISTS, build, results
-from ._keywords import NUMPY
+from ._forward import build, results
+from ._keywords import BYTES, DESCALES, INTEGERS, NUMPY, REALS
 from ._place import Place
 from ._request import Conversion, Request
 from ._tensors import CODES, in_pairs, integers, longest, reals, side_by_side
@@ -21,16 +21,7 @@ from .cache import append_kv, rotary
 
 # What the library writes must be where it is given; of all others one that it cannot address is copied.
 _READ = ("x", "q", "k", "v", "q_tail", "k_tail", "k_new", "v_new")
-_INTEGERS = frozenset(
-    (
-        *("cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_new", "seqused_q", "seqused_k", "seqused_new", "leftpad_k", "kv_batch_idx"),
-        *("page_table", "causal_offset", "positions", "position_offset", "key_ranges", *KEY_LISTS),
-    )
-)
-_REALS = frozenset(("sinks", "alibi_slopes", "bias_scale", "cos", "sin"))
-_FACTORS = frozenset(("q_descale", "k_descale", "v_descale", "k_shift", "v_shift"))
 _NAMES = {"float4_e2m1fn_x2": "e2m1"}  # of torch, where the library has another one
-BYTES = {"k": "k_dtype", "v": "v_dtype"}
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -120,14 +111,14 @@ class Described(Place):
     def _readable(name: str, x: torch.Tensor) -> torch.Tensor:
         if name in _READ:
             return side_by_side(x)[0]
-        if name in _INTEGERS:
+        if name in INTEGERS:
             x = integers(name, x)
             if name == "key_ranges":
                 return in_pairs(x)
             return x if name == "page_table" and x.stride(-1) == 1 else x.contiguous()
-        if name in _REALS:
+        if name in REALS:
             return reals(name, x).contiguous()
-        if (name in _FACTORS and name_of(x.dtype) not in FACTORS) or (name == "bias" and x.dtype not in CODES):
+        if (name in DESCALES and name_of(x.dtype) not in FACTORS) or (name == "bias" and x.dtype not in CODES):
             return reals(name, x)
         return x
 

@@ -27,26 +27,26 @@ from jax.custom_batching import custom_vmap
 from . import _abi
 from ._arrays import choice, narrow, number
 from ._forward import ALIGNMENTS, FLAGS, KEY_LISTS, SCORE_SCALARS, check_mask, list_shapes, named_causal, window_sides
+from ._jax_cache import append_kv, cached_attention, rotary
+from ._jax_call import ffi, integers
 from ._jax_request import BITS, INTEGERS, PER_HEAD, Arrays, Static, broadcast_strides, describe, point, sizes, strides
 from ._jax_terms import Terms
-from ._keywords import Keywords
+from ._keywords import Keywords, of_cache
 from ._layout import Order
 from ._library import library, require
 from ._request import Request
 from ._terms import TERMS
-from ._types import LocalOptions
+from ._types import ByteOptions, CacheOptions, LocalOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["attention"]
+__all__ = ["append_kv", "attention", "rotary"]
 
 _BROADCAST = ("bias", "mask", "key_ranges")  # along the batch
 _REALS = ("bias", "sinks", *TERMS)
 _PLATFORMS = {"cpu": "cpu", "CUDA": "cuda", "ROCM": "rocm"}
 _DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks", *TERMS)
-_IN_FORWARD = 1 << 20  # as in xla.cc
-_SKIP = -1
 _Shape: Any = jax.ShapeDtypeStruct  # JAX's own types leave these two out
 _capsule: Any = jax.ffi.pycapsule
 
@@ -59,7 +59,7 @@ class _Wanted:
     names: tuple[str, ...]
 
 
-class Options(LocalOptions[jax.Array], total=False):
+class Options(ByteOptions, CacheOptions[jax.Array], LocalOptions[jax.Array], total=False):
     """Keywords of `attention` that do not change how many arrays it returns."""
 
     dropout_key: jax.Array | None
@@ -71,17 +71,17 @@ _KEYWORDS = Keywords(Options, "jax.Array")
 
 @overload
 def attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, *, return_lse: Literal[False] = ..., **options: Unpack[Options]
+    q: jax.Array, k: jax.Array, v: jax.Array | None, *, return_lse: Literal[False] = ..., **options: Unpack[Options]
 ) -> jax.Array: ...
 @overload
 def attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, *, return_lse: Literal[True], **options: Unpack[Options]
+    q: jax.Array, k: jax.Array, v: jax.Array | None, *, return_lse: Literal[True], **options: Unpack[Options]
 ) -> tuple[jax.Array, jax.Array]: ...
 @_KEYWORDS.listed
 def attention(
     q: jax.Array,
     k: jax.Array,
-    v: jax.Array,
+    v: jax.Array | None,
     *,
     return_lse: bool = False,
     **options: Any,
@@ -110,6 +110,10 @@ def attention(
     library's message.
     """
     given = {"q": q, "k": k, "v": v, **_KEYWORDS.complete(attention, options)}
+    if of_cache(given):
+        numbers = {name: _constant(name, given[name]) for name in ("scale", *SCORE_SCALARS) if given[name] is not None}
+        out, lse = cached_attention({**given, **numbers})
+        return (out, lse) if return_lse else out
     dropout_p = _constant("dropout_p", given["dropout_p"], 1)
     if dropout_p:
         if given["dropout_key"] is None:
@@ -173,11 +177,7 @@ def _operand(name: str, x: jax.Array, packed: bool) -> jax.Array:
             raise TypeError(f"{name} has dtype {x.dtype}: expected real numbers")
         return x.astype(jnp.float32)
     if name in INTEGERS:
-        if not jnp.issubdtype(x.dtype, jnp.integer):
-            raise TypeError(f"{name} has dtype {x.dtype}: expected integers")
-        if x.dtype.itemsize == 8:  # none becomes another one; what is beyond 32 bits is beyond all keys
-            x = jnp.clip(x, max=2**31 - 1) if jnp.issubdtype(x.dtype, jnp.unsignedinteger) else jnp.clip(x, -(2**31), 2**31 - 1)
-        return x.astype(jnp.int32)
+        return integers(name, x)
     return x
 
 
@@ -257,7 +257,7 @@ def _forward(options: Static) -> Callable[..., Any]:
         results = _outputs(options, given)
         for name, x in results.items():
             point(request, name, x)
-        return _ffi(request, given, results, _gaps(options, results))
+        return ffi(request, given, results, _gaps(options, results))
 
     @call.def_vmap
     def rule(size: int, mapped: list[bool], *arrays: jax.Array) -> Any:
@@ -290,7 +290,7 @@ def _backward(options: Static, wanted: tuple[str, ...], with_dlse: bool) -> Call
                 setattr(request.args, f"{name}_stride", strides(options, x.shape))
         if "dbias" in results:
             request.args.dbias_stride = broadcast_strides(results["dbias"].shape)
-        return _ffi(request, given, results, _gaps(options, results))
+        return ffi(request, given, results, _gaps(options, results))
 
     @call.def_vmap
     def rule(size: int, mapped: list[bool], *arrays: jax.Array) -> Any:
@@ -308,25 +308,6 @@ def _backward(options: Static, wanted: tuple[str, ...], with_dlse: bool) -> Call
         return results, [True] * len(wanted)
 
     return call
-
-
-def _ffi(request: Request, given: Arrays, results: Arrays, gaps: Arrays) -> Any:
-    """gaps: what results hold where the call does not write."""
-    request.check_rooms()
-    where = [_place(request, name) for name in given] + [_SKIP] * len(gaps) + [_place(request, name) for name in results]
-    call = jax.ffi.ffi_call(
-        "flashattn", list(results.values()), input_output_aliases={len(given) + i: list(results).index(name) for i, name in enumerate(gaps)}
-    )
-    desc = np.frombuffer(bytes(request.desc), np.uint8)
-    return call(*given.values(), *gaps.values(), op=np.int64(request.op), desc=desc, where=np.array(where, np.int64))
-
-
-def _place(request: Request, name: str) -> int:
-    """The offset of its pointer in the args, or in those of a backward's forward."""
-    fields = type(request.args)
-    inner = not hasattr(fields, name)
-    offset: int = getattr(_abi.ForwardArgs if inner else fields, name).offset
-    return offset + _IN_FORWARD if inner else offset
 
 
 def _outputs(options: Static, given: Arrays) -> Arrays:
