@@ -25,9 +25,9 @@ cmake --build build/xla -- --quiet
 export TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 # which keep programs that call operators as an older version had them
 export PYTHONPATH=$PWD/bindings/python PYTHONDONTWRITEBYTECODE=1 FLASHATTN_LIBRARY=$PWD/build/xla/src/libflashattn.so.0
 export FLASHATTN_CP_LIBRARY=$PWD/build/xla/src/cp/libflashattn-cp.so.0
-(cd tests/ffi/python && "$venv/bin/python" -m unittest test_context_parallel test_dlpack test_gradients test_jax test_memory \
-    test_torch test_torch_cache test_torch_operands test_torch_operators test_torch_plan test_torch_sdpa test_transformers)
-(cd tests/ffi/python && PYTHONPATH=$oldest:$PYTHONPATH "$venv/bin/python" -m unittest test_transformers)
+(cd tests/ffi/python && "$venv/bin/python" -m unittest test_context_parallel test_dlpack test_gradients test_jax test_jax_cache test_memory \
+    test_torch test_torch_cache test_torch_operands test_torch_operators test_torch_plan test_torch_sdpa test_transformers test_paged_cache)
+(cd tests/ffi/python && PYTHONPATH=$oldest:$PYTHONPATH "$venv/bin/python" -m unittest test_transformers test_paged_cache)
 emulator=$PWD/build/release/src/emu/module
 [ ! -e "$emulator/libflashattn-hip.so" ] || (cd tests/ffi/python && FLASHATTN_BACKEND_DIR=$emulator "$venv/bin/python" -m unittest test_torch.TorchOfRocm)
 MYPYPATH=bindings/python "$venv/bin/python" -m mypy --strict --cache-dir build/xla/mypy -p flashattn

@@ -23,10 +23,12 @@ from typing import Any
 import torch
 
 from ._described_mask import Described, Pairs, described, masking
+from ._dispatch import untraced
+from ._paged_cache import PagedCache, Stored
 from ._sdpa import refusal
 from .torch import attention as library_attention
 
-__all__ = ["NAME", "attention", "mask", "register"]
+__all__ = ["NAME", "PagedCache", "attention", "mask", "register"]
 
 NAME = "libfa"
 _NAMES: set[str] = set()  # that are registered
@@ -115,9 +117,10 @@ def attention(
         causal = dense is None and rows > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
         by_mask = dense is not None and dense.dtype == torch.bool
         options = {"causal": "top-left"} if causal else {} if dense is None else {"mask" if by_mask else "bias": dense}
+    stored = isinstance(key, Stored)
     reason = _refusal(query, key, value, dense, dropout, scaling, others)
     if reason is not None:
-        if not fallback:
+        if not fallback or stored:
             raise NotImplementedError(f"attention is not flashattn's here: {reason}")
         for name, x in {**others, "softcap": softcap, "s_aux": s_aux}.items():
             if name in _UNKNOWN_TO_SDPA and x is not None:
@@ -137,7 +140,15 @@ def attention(
         options = {**options, "sinks": s_aux}
     if dropout:
         options = {**options, "dropout_p": dropout}
+    if stored:
+        return _over_pages(query.transpose(1, 2), key, value, scale=scaling, **options), None
     return library_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), scale=scaling, **options), None
+
+
+@untraced
+def _over_pages(query: torch.Tensor, key: Any, value: Any, **options: Any) -> torch.Tensor:
+    found: torch.Tensor = key.attention(query, value, **options)
+    return found
 
 
 def _refusal(
@@ -155,6 +166,8 @@ def _refusal(
             return f"{name} is given, which the library does not take"
     if others.get("output_attentions"):
         return "output_attentions is true, and the library has no weights to return"
+    if isinstance(key, Stored):  # which has the types of the tokens that it was made of, and is no tensor
+        return None
     return refusal(query, key, value, mask, dropout, False, scaling, True)
 
 
