@@ -16,12 +16,12 @@ constexpr Watched kWatched[] = {{SIGHUP, true}, {SIGINT, true}, {SIGTERM, true},
 
 // All that the handler touches: it may run on any thread, between any two instructions, and calls nothing but what POSIX allows there.
 struct Slot {
-    std::atomic<bool> taken, named;
+    std::atomic<int> taken, named;
     char path[PATH_MAX];
 } slots[4];  // more than any command writes at a time
-std::atomic<bool> patient;
+std::atomic<int> patient;
 std::atomic<int> asked;  // the signal that was waited with; 0: none
-static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free, "a handler must not wait for a lock");
+static_assert(std::atomic<int>::is_always_lock_free, "a handler must not wait for a lock");
 
 void on_signal(int number) {
     const auto* const watched =

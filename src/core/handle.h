@@ -12,7 +12,7 @@ struct fa_handle_s {
     fa::Host host;
     fa::Log log;
     int owner;               // a forked child has another: threads and devices did not come along
-    std::atomic<bool> busy;  // a call is inside
+    std::atomic<int> busy;   // a call is inside
     fa::ThreadState caller;  // of the thread that made it; callbacks run in it
     fa_parallel_for_fn parallel_for;
     void* parallel_user;

@@ -24,7 +24,7 @@ void append_to_file(void* user, int32_t level, const char* message) {
 Log log_of(const fa_create_info_t& info, const Environment& env) {
     Log log = {info.log, info.log_user, info.log_level != FA_LOG_NONE ? info.log_level : env.log_level};
     if (log.function == nullptr && env.log_file != nullptr) log = {append_to_file, const_cast<char*>(env.log_file), log.level};
-    static std::atomic<bool> warned{false};
+    static std::atomic<int> warned{false};
     if (env.wrong_log != nullptr && log.function != nullptr && !warned.exchange(true, std::memory_order_relaxed))
         log_line({log.function, log.user, FA_LOG_ERROR}, FA_LOG_ERROR,
                  "FLASHATTN_LOG is \"%s\" and counts as unset: expected none, error, info or debug", env.wrong_log);

@@ -65,11 +65,11 @@ struct fa_cp_s {
     fa_cp_transport_t transport;
     int64_t timeout_ms;
     fa::cp::Machine machine;
-    std::atomic<bool> busy;  // a call is inside
-    bool failed;             // the transport has: nobody knows any more which message comes next
-    bool device;             // FA_CP_DEVICE_MEMORY
-    bool entered;            // the transport has a call's stream
-    uint64_t groups;         // started so far: the same number on every rank, hence their messages' tags
+    std::atomic<int> busy;  // a call is inside
+    bool failed;            // the transport has: nobody knows any more which message comes next
+    bool device;            // FA_CP_DEVICE_MEMORY
+    bool entered;           // the transport has a call's stream
+    uint64_t groups;        // started so far: the same number on every rank, hence their messages' tags
     uint64_t bytes_sent, messages_sent;
     fa::cp::Slab slab[fa::cp::kSlots];
     fa::Message message;

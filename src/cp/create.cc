@@ -112,7 +112,7 @@ static fa_status_t create(fa_cp_t* out, fa_handle_t handle, const fa_cp_create_i
     FA_TRY(check_handle(handle, (transport.flags & FA_CP_DEVICE_MEMORY) != 0, message));
     fa_cp_s* cp = static_cast<fa_cp_s*>(calloc(1, sizeof(fa_cp_s)));
     if (!cp) return fail(message, FA_OUT_OF_MEMORY, "no memory for an object of %d bytes", int(sizeof(fa_cp_s)));
-    new (&cp->busy) std::atomic<bool>(false);
+    new (&cp->busy) std::atomic<int>(false);
     cp->handle = handle;
     cp->transport = transport;
     cp->timeout_ms = info.timeout_ms == 0 ? kDefaultTimeout : info.timeout_ms;

@@ -50,7 +50,7 @@ Worker workers[kMaxWorkers];
 std::atomic<int64_t> worker_total{0};
 std::atomic<int64_t> at_work{0};  // callers, and workers with a job
 std::atomic<uint64_t> callers_cpus[os::kMaxCpus / 64];
-std::atomic<bool> growing{false};  // whose owner has these two
+std::atomic<int> growing{false};  // whose owner has these two
 bool watching_forks = false;
 int64_t refused_until = 0;
 
