@@ -265,7 +265,8 @@ enum { /* instruction sets, 1 … 255; a family's levels ascend, with room betwe
     FA_ISA_NEON = 64,
     FA_ISA_NEON_BF16 = 68, /* with products of bf16 and of 8-bit integers: FEAT_BF16, FEAT_I8MM */
     FA_ISA_SVE = 72,
-    FA_ISA_SVE_BF16 = 76   /* SVE with the same products; vectors of 256 or 512 bits */
+    FA_ISA_SVE_BF16 = 76,  /* SVE with the same products; vectors of 256 or 512 bits */
+    FA_ISA_RVV = 112       /* RISC-V's V, version 1.0: vectors of 128 bits or more, of which 128, 256 or 512 are used */
 };
 /* The name of a level, such as "avx512_bf16", as FLASHATTN_MAX_ISA spells it; NULL: no such level. */
 FA_API const char* fa_isa_name(int32_t isa);

@@ -14,5 +14,8 @@ struct ArmFeatures {
 };
 ArmFeatures arm_features();
 
+// 64-bit RISC-V: the length of a vector; 0: no V, or one before version 1.0.
+int riscv_vector_bytes();
+
 }  // namespace os
 }  // namespace fa

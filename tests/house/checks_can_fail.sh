@@ -182,6 +182,10 @@ object tile.cc.o <<<'int f(void) { return 1; }'
 printf '#!/bin/sh\necho "  0: ld1w {z0.s}, p0/z, [x0]"\n' | file objdump
 chmod +x "$tree/objdump"
 OBJDUMP=$tree/objdump finds "uses z0.s, but is run on every CPU" "$tools/check_isa_objects" "$tree/tile.cc.o"
+printf '#!/bin/sh\necho "  0: vsetivli zero, 4, e32, m1, ta, ma"\n' | file objdump
+OBJDUMP=$tree/objdump finds "uses vsetivli, but is run on every CPU" "$tools/check_isa_objects" "$tree/tile.cc.o"
+object tile.cc.o <<<'int g(void) __asm__("__atomic_exchange_1"); int f(void) { return g(); }'
+finds "needs libatomic: __atomic_exchange_1" "$tools/check_isa_objects" "$tree/tile.cc.o"
 mkdir -p "$tree/site"
 file site/index.html <<<'<p id="there"><a href="#there">a</a> <a href="other.html#named">b</a> <a href="https://example.org">c</a>'
 file site/other.html <<<'<p id="named">'

@@ -1,5 +1,5 @@
 // Selects the kernel table: which of isa.def's this CPU can run, on x86-64 by CPUID and the registers that the system enables
-// (XCR0), on little-endian aarch64 by what the system says it has; and which of them it prefers.
+// (XCR0), on little-endian aarch64 and on RISC-V by what the system says it has; and which of them it prefers.
 #include "cpu/kernels/kernel_table.h"
 #include "cpu/driver/parallel.h"
 #include "os/processor.h"
@@ -10,17 +10,20 @@
 namespace fa {
 namespace cpu {
 
-#if defined(__x86_64__)
-#define FA_ON_X86(...) __VA_ARGS__
-#define FA_ON_ARM(...)
-#elif defined(__AARCH64EL__)
-#define FA_ON_X86(...)
-#define FA_ON_ARM(...) __VA_ARGS__
-#else
-#define FA_ON_X86(...)
-#define FA_ON_ARM(...)
-#endif
 #define FA_ON_ANY(...) __VA_ARGS__
+#define FA_ON_X86(...)
+#define FA_ON_ARM(...)
+#define FA_ON_RISCV(...)
+#if defined(__x86_64__)
+#undef FA_ON_X86
+#define FA_ON_X86(...) __VA_ARGS__
+#elif defined(__AARCH64EL__)
+#undef FA_ON_ARM
+#define FA_ON_ARM(...) __VA_ARGS__
+#elif defined(FA_COMPILES_RVV)
+#undef FA_ON_RISCV
+#define FA_ON_RISCV(...) __VA_ARGS__
+#endif
 
 #define FA_CPU_ISA(architecture, table, word, isa) FA_CPU_TABLE(architecture, table, isa)
 #define FA_CPU_TABLE(architecture, table, isa) FA_ON_##architecture(extern const Kernels kKernels_##table;)
@@ -88,6 +91,10 @@ bool detect(const Kernels& k) {
 }
 
 #define FA_PAUSE "yield"
+#elif defined(FA_COMPILES_RVV)
+bool detect(const Kernels& k) { return k.isa == FA_ISA_GENERIC || os::riscv_vector_bytes() >= k.lanes * int(sizeof(float)); }
+
+#define FA_PAUSE ".word 0x0100000f"  // `pause`: a fence that does nothing on CPUs without it, and that no option need permit
 #else
 bool detect(const Kernels&) { return true; }
 

@@ -11,5 +11,7 @@ ArmFeatures arm_features() {
     return {sysctl_value<int>("hw.optional.arm.FEAT_BF16") != 0 && sysctl_value<int>("hw.optional.arm.FEAT_I8MM") != 0, 0};
 }
 
+int riscv_vector_bytes() { return 0; }
+
 }  // namespace os
 }  // namespace fa

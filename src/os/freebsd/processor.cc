@@ -17,5 +17,7 @@ ArmFeatures arm_features() {
     return found;
 }
 
+int riscv_vector_bytes() { return 0; }  // nobody has tried it there
+
 }  // namespace os
 }  // namespace fa

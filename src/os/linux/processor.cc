@@ -28,5 +28,21 @@ ArmFeatures arm_features() {
     return found;
 }
 
+// Kernels of some vendors report V for processors that have its version 0.7, where the same bits ask for elements of 128 bits, of which no
+// vector has one. Neither instruction need be known to the assembler: vsetvl, and the register vlenb.
+int riscv_vector_bytes() {
+#ifdef __riscv
+    constexpr unsigned long v = 1ul << ('v' - 'a'), elements_of_32_bits = 0xd0;
+    if (!(getauxval(AT_HWCAP) & v)) return 0;
+    unsigned long elements, bytes;
+    __asm__ volatile(".insn r 0x57, 7, 0x40, %0, %1, %2" : "=r"(elements) : "r"(1ul), "r"(elements_of_32_bits));
+    if (elements != 1) return 0;
+    __asm__ volatile("csrr %0, 0xc22" : "=r"(bytes));
+    return int(bytes);
+#else
+    return 0;
+#endif
+}
+
 }  // namespace os
 }  // namespace fa

@@ -18,5 +18,7 @@ ArmFeatures arm_features() {
     return {IsProcessorFeaturePresent(kI8mm) && IsProcessorFeaturePresent(kBf16), 0};
 }
 
+int riscv_vector_bytes() { return 0; }
+
 }  // namespace os
 }  // namespace fa

@@ -122,6 +122,8 @@ pub const FA_ISA_NEON_BF16: i32 = 68;
 pub const FA_ISA_SVE: i32 = 72;
 /// SVE with the same products; vectors of 256 or 512 bits
 pub const FA_ISA_SVE_BF16: i32 = 76;
+/// RISC-V's V, version 1.0: vectors of 128 bits or more, of which 128, 256 or 512 are used
+pub const FA_ISA_RVV: i32 = 112;
 
 /// FA_POOL_CALLER if parallel_for was given, else FA_POOL_OWN
 pub const FA_POOL_AUTO: i32 = 0;

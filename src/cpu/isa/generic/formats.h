@@ -10,15 +10,6 @@ namespace {
 
 constexpr bool kMaskedReads = false;
 
-// Four values of a small type, each in a lane of its own.
-template <class T>
-inline VI read_four(const char* at) {
-    typedef T Small __attribute__((vector_size(4 * sizeof(T))));
-    Small x;
-    memcpy(&x, at, sizeof x);
-    return __builtin_convertvector(x, VI);
-}
-
 // As widen_small() of the specification, for the bits of a magnitude shifted to where a float has them.
 inline VI widen_small_v(VI magnitude, int32_t bias) {
     const V low = (V)(magnitude + (bias + 0x00800000)) - (V)(VI{} + (bias + 0x00800000));
@@ -41,25 +32,25 @@ struct F32 : StorageFormat<4> {
     }
 };
 struct F16 : StorageFormat<2> {
-    static VecPair read(const char* at) { return {widen_half(read_four<uint16_t>(at)), widen_half(read_four<uint16_t>(at + 8))}; }
+    static VecPair read(const char* at) { return {widen_half(read_small<uint16_t>(at)), widen_half(read_small<uint16_t>(at + 8))}; }
 };
 struct Bf16 : StorageFormat<2> {
-    static VecPair read(const char* at) { return {(V)(read_four<uint16_t>(at) << 16), (V)(read_four<uint16_t>(at + 8) << 16)}; }
+    static VecPair read(const char* at) { return {(V)(read_small<uint16_t>(at) << 16), (V)(read_small<uint16_t>(at + 8) << 16)}; }
 };
 struct E4m3 : StorageFormat<1> {
-    static VecPair read(const char* at) { return {widen_e4m3(read_four<uint8_t>(at)), widen_e4m3(read_four<uint8_t>(at + 4))}; }
+    static VecPair read(const char* at) { return {widen_e4m3(read_small<uint8_t>(at)), widen_e4m3(read_small<uint8_t>(at + 4))}; }
 };
 struct E5m2 : StorageFormat<1> {
-    static VecPair read(const char* at) { return {widen_half(read_four<uint8_t>(at) << 8), widen_half(read_four<uint8_t>(at + 4) << 8)}; }
+    static VecPair read(const char* at) { return {widen_half(read_small<uint8_t>(at) << 8), widen_half(read_small<uint8_t>(at + 4) << 8)}; }
 };
 struct I8 : StorageFormat<1> {
-    static V half(const char* at) { return __builtin_convertvector(read_four<int8_t>(at), V); }
+    static V half(const char* at) { return __builtin_convertvector(read_small<int8_t>(at), V); }
     static VecPair read(const char* at) { return {half(at), half(at + 4)}; }
 };
 
 // For the block formats.
-inline VI read_bytes(const char* at) { return read_four<uint8_t>(at); }
-inline VI read_signed_bytes(const char* at) { return read_four<int8_t>(at); }
+inline VI read_bytes(const char* at) { return read_small<uint8_t>(at); }
+inline VI read_signed_bytes(const char* at) { return read_small<int8_t>(at); }
 inline V to_floats(VI x) { return __builtin_convertvector(x, V); }
 inline V splat_half(const char* at) { return splat(f16_to_f32(load_le<uint16_t>(at))); }
 
