@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import cache
-from ._arrays import FACTORS, block_dtype
+from ._arrays import FACTORS, FLOATS, block_dtype
 from ._forward import KEY_LISTS, build, list_shapes, results
-from ._jax_call import ffi, integers
+from ._jax_call import array_of, ffi, integers
 from ._jax_request import Arrays
 from ._keywords import BYTES, DESCALES, INTEGERS, NUMPY, REALS
 from ._place import Place
@@ -58,15 +58,17 @@ def _operands(given: Mapping[str, Any]) -> Arrays:
     """JAX's arrays among the keywords, in types that the library reads."""
     found = {}
     for name, x in given.items():
-        if name in INTEGERS and x is not None:
-            found[name] = integers(name, jnp.asarray(x))
-        elif name in REALS and x is not None:
-            found[name] = jnp.asarray(x).astype(jnp.float32)
-        elif name in DESCALES and x is not None:
-            x = jnp.asarray(x)
-            found[name] = x if x.dtype.name in FACTORS else x.astype(jnp.float32)
-        elif hasattr(x, "dtype") and hasattr(x, "shape"):
-            found[name] = jnp.asarray(x)
+        is_array = name in INTEGERS or name in REALS or name in DESCALES or (hasattr(x, "dtype") and hasattr(x, "shape"))
+        if x is None or not is_array:
+            continue
+        array = array_of(name, x)
+        if name in INTEGERS:
+            array = integers(name, array)
+        elif name in REALS or (name in DESCALES and array.dtype.name not in FACTORS):
+            array = array.astype(jnp.float32)
+        elif name == "bias" and array.dtype.name not in FLOATS:
+            raise TypeError(f"bias has dtype {array.dtype}: expected float32, float16 or bfloat16")
+        found[name] = array
     return found
 
 

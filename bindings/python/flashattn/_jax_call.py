@@ -10,11 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _abi
+from ._arrays import narrow
 from ._jax_request import Arrays
 from ._request import Request
+from ._terms import TERMS
 
 _IN_FORWARD = 1 << 20  # as in xla.cc
 _SKIP = -1
+_REALS = ("bias", "sinks", *TERMS)
 
 
 def ffi(request: Request, given: Arrays, results: Arrays, gaps: Arrays, vmap_method: str | None = None) -> Any:
@@ -47,3 +50,12 @@ def integers(name: str, x: Any) -> jax.Array:
         x = jnp.clip(x, max=2**31 - 1) if jnp.issubdtype(x.dtype, jnp.unsignedinteger) else jnp.clip(x, -(2**31), 2**31 - 1)
     found: jax.Array = x.astype(jnp.int32)
     return found
+
+
+def array_of(name: str, x: Any) -> jax.Array:
+    """As JAX has it, unless numbers of 64 bits would become others without a word."""
+    if name in _REALS and not isinstance(x, jax.core.Tracer):
+        x = x if hasattr(x, "dtype") else np.asarray(x)
+        if x.dtype == np.float64:
+            narrow(name, np.asarray(x), factors=name in TERMS)
+    return jnp.asarray(x)

@@ -80,6 +80,11 @@ class Stored:
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]
 
+    def to(self, device: Any) -> Stored:
+        if torch.device(device) != self.device:
+            raise _not_ours(f"a copy on {device}")
+        return self
+
     def attention(self, query: torch.Tensor, values: Stored, **options: Any) -> torch.Tensor:
         """Of query (batch, rows, heads, dim) over these keys and values; options: of flashattn.torch.attention."""
         layer = self.layer

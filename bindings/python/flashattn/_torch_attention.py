@@ -85,7 +85,7 @@ def attention(
     if is_foreign(q) and not isinstance(q, torch.Tensor):
         result = attention(**{name: _tensor(name, value) for name, value in given.items()}, return_lse=return_lse)
         return tuple(converted(x, q, x) for x in result) if isinstance(result, tuple) else converted(result, q, result)
-    if of_cache(given):
+    if of_cache({"q": q, "k": k, "v": v, **options}):
         out, lse = attend(*attend_arguments(given))
         return (out, lse) if return_lse else out
     out, lse = forward(*arguments(given))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ._arrays import FACTORS, QUERIES, bare_dtype, block_dtype, dims_in, type_name
-from ._forward import build, results
+from ._forward import KEY_LISTS, build, list_shapes, results
 from ._keywords import BYTES, DESCALES, INTEGERS, NUMPY, REALS
 from ._place import Place
 from ._request import Conversion, Request
@@ -52,6 +52,12 @@ def dim_of(name: str, x: torch.Tensor, block: str | None) -> int:
     return held
 
 
+def _is_whole(x: torch.Tensor, layout: np.dtype[Any]) -> bool:
+    """Do rows, heads and sequences of bytes begin where a block does?"""
+    steps = (step * x.element_size() for length, step in zip(x.shape[:-1], x.stride()) if length > 1)
+    return not any(step % layout.itemsize for step in steps)
+
+
 def check_devices(given: Mapping[str, Any]) -> None:
     tensors = {name: x for name, x in given.items() if isinstance(x, torch.Tensor)}
     first, device = next((name, x.device) for name, x in tensors.items())
@@ -88,12 +94,22 @@ class Described(Place):
         """given, with an array in each tensor's place. written: names of what the call writes."""
         check_devices(given)
         found, given = {}, dict(given)
+        lists = {name: tuple(given[name].shape) for name in KEY_LISTS if given.get(name) is not None}
+        if lists:  # whose strides must be alike
+            shapes = list_shapes(lists, given["cu_seqlens_q"] is not None)
+            given |= {name: given[name].expand(shape).contiguous() for name, shape in shapes.items()}
         for tensor in ("k", "v"):
             self._one_layout(given, f"{tensor}_descale", f"{tensor}_shift", written)
         for name, x in given.items():
             if isinstance(x, torch.Tensor):
-                x = x.detach() if name in written else self._readable(name, x.detach())
-                x = self.array(x, layout_of(name, x, given.get(BYTES.get(name, ""))))
+                layout = layout_of(name, x, given.get(BYTES.get(name, "")))
+                if name not in written:
+                    x = self._readable(name, x)
+                    layout = layout if x.dtype == given[name].dtype else layout_of(name, x, None)
+                    x = x if _is_whole(x, layout) else x.contiguous()
+                elif not _is_whole(x, layout):
+                    raise ValueError(f"{name} has strides {x.stride()} of bytes: expected multiples of {layout.itemsize}, a block's bytes")
+                x = self.array(x, layout)
             found[name] = x
         return found
 
@@ -118,8 +134,10 @@ class Described(Place):
             return x if name == "page_table" and x.stride(-1) == 1 else x.contiguous()
         if name in REALS:
             return reals(name, x).contiguous()
-        if (name in DESCALES and name_of(x.dtype) not in FACTORS) or (name == "bias" and x.dtype not in CODES):
+        if name in DESCALES and name_of(x.dtype) not in FACTORS:
             return reals(name, x)
+        if name == "bias" and x.dtype not in CODES:
+            raise TypeError(f"bias has dtype {x.dtype}: expected float32, float16 or bfloat16")
         return x
 
     def room(self, shape: tuple[int, ...], dtype: Any, value: float | None) -> Array:

@@ -25,10 +25,10 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 
 from . import _abi
-from ._arrays import choice, narrow, number
+from ._arrays import choice, number
 from ._forward import ALIGNMENTS, FLAGS, KEY_LISTS, SCORE_SCALARS, check_mask, list_shapes, named_causal, window_sides
 from ._jax_cache import append_kv, cached_attention, rotary
-from ._jax_call import ffi, integers
+from ._jax_call import array_of, ffi, integers
 from ._jax_request import BITS, INTEGERS, PER_HEAD, Arrays, Static, broadcast_strides, describe, point, sizes, strides
 from ._jax_terms import Terms
 from ._keywords import Keywords, of_cache
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["append_kv", "attention", "rotary"]
 
 _BROADCAST = ("bias", "mask", "key_ranges")  # along the batch
-_REALS = ("bias", "sinks", *TERMS)
 _PLATFORMS = {"cpu": "cpu", "CUDA": "cuda", "ROCM": "rocm"}
 _DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks", *TERMS)
 _Shape: Any = jax.ShapeDtypeStruct  # JAX's own types leave these two out
@@ -121,7 +120,7 @@ def attention(
         given["rng_state"] = _seed(given["dropout_key"])
     packed = given["cu_seqlens_q"] is not None
     operands = {name: given[name] for name in ("q", "k", "v", *BITS) if given.get(name) is not None}
-    arrays = {name: _operand(name, _array(name, x), packed) for name, x in operands.items()}
+    arrays = {name: _operand(name, array_of(name, x), packed) for name, x in operands.items()}
     lists = {name: x.shape for name, x in arrays.items() if name in KEY_LISTS}
     if lists:
         arrays |= {name: jnp.broadcast_to(arrays[name], shape) for name, shape in list_shapes(lists, packed).items()}
@@ -149,15 +148,6 @@ def _constant(name: str, value: Any, *bounds: float) -> float:
             + ("; q times it, with scale=1, has one" if name == "scale" else "")
         )
     return float(number(name, value, *bounds).value)
-
-
-def _array(name: str, x: Any) -> jax.Array:
-    """As JAX has it, unless numbers of 64 bits would become others without a word."""
-    if name in _REALS and not isinstance(x, jax.core.Tracer):
-        x = x if hasattr(x, "dtype") else np.asarray(x)
-        if x.dtype == np.float64:
-            narrow(name, np.asarray(x), factors=name in TERMS)
-    return jnp.asarray(x)
 
 
 def _operand(name: str, x: jax.Array, packed: bool) -> jax.Array:

@@ -1,6 +1,7 @@
 """flashattn.transformers.PagedCache beside transformers' own caches, in small models of random weights: tokens, logits, memory, and a count
 of the library's calls. Skipped where transformers is not installed."""
 
+import copy
 import itertools
 import unittest
 import warnings
@@ -140,6 +141,30 @@ class Generation(Case):
             first = generated(model, cache, ids)
             found.append(generated(model, cache, torch.cat([first, more], 1)))
         self.assertTrue(torch.equal(*found))
+
+    def test_a_copied_prefix(self):
+        _, model = decoder("Llama", **DIMS)
+        ids, prefix = tokens(rows=20), PagedCache(model.config, "float32", page_size=8)
+        with torch.no_grad():
+            model(ids[:, :13], past_key_values=prefix)
+        want = generated(model, DynamicCache(config=model.config), ids)
+        for _ in range(2):
+            self.assertTrue(torch.equal(generated(model, copy.deepcopy(prefix), ids), want))
+        self.assertEqual(prefix.get_seq_length(), 13)
+
+    def test_decoders_with_an_encoder(self):
+        """Both caches in pages, or the decoder's own alone."""
+        sizes = {f"{part}_{name}": n for part in ("encoder", "decoder") for name, n in (("layers", 2), ("attention_heads", 2), ("ffn_dim", 64))}
+        sizes |= {"vocab_size": test_transformers.VOCABULARY, "d_model": 128, "max_position_embeddings": 64, "init_std": 0.2}
+        config = transformers.BartConfig(**sizes, pad_token_id=0, eos_token_id=None, forced_eos_token_id=None)
+        model = test_transformers.made(transformers.BartForConditionalGeneration, config, test_transformers.ours.NAME)
+        ids = tokens()
+        want = model.generate(ids, max_new_tokens=12, do_sample=False)
+        for cross in (DynamicCache(config=config), PagedCache(config, "float32")):
+            cache = transformers.EncoderDecoderCache(PagedCache(config, "float32"), cross)
+            with calls() as counted:
+                self.assertTrue(torch.equal(model.generate(ids, max_new_tokens=12, do_sample=False, past_key_values=cache), want))
+            self.assertEqual(counted["fa_append_kv"], 12 * 2 + (2 if isinstance(cross, PagedCache) else 0))
 
     def test_compiled(self):
         torch.compiler.reset()
