@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,17 @@ from ._arrays import FACTORS, FLOATS, block_dtype
 from ._forward import KEY_LISTS, build, list_shapes, results
 from ._jax_call import array_of, ffi, integers
 from ._jax_request import Arrays
-from ._keywords import BYTES, DESCALES, INTEGERS, NUMPY, REALS
+from ._keywords import BYTES, DESCALES, INTEGERS, NUMPY, REALS, Keywords
 from ._place import Place
 from ._request import Conversion, Request
-from ._types import Array, BlockName, Layout
+from ._types import AppendOptions, Array, RotaryOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _BOUNDS = {"cu_seqlens_q": ("max_seqlen_q", "q", "x"), "cu_seqlens_k": ("max_seqlen_k", "k"), "cu_seqlens_new": ("max_seqlen_new", "k_new")}
+_APPEND = Keywords(AppendOptions, "jax.Array")
+_ROTARY = Keywords(RotaryOptions, "jax.Array")
 _Shape: Any = jax.ShapeDtypeStruct  # which JAX's own types leave out
 
 
@@ -136,36 +141,9 @@ def cached_attention(given: Mapping[str, Any]) -> list[jax.Array]:
     return _run("attention", place, arrays, outputs, gaps)
 
 
+@_APPEND.listed
 def append_kv(
-    k_new: jax.Array,
-    v_new: jax.Array | None,
-    k: jax.Array,
-    v: jax.Array | None,
-    *,
-    seqused_k: jax.Array | None = None,
-    positions: jax.Array | None = None,
-    cu_seqlens_new: jax.Array | None = None,
-    max_seqlen_new: int | None = None,
-    seqused_new: jax.Array | None = None,
-    leftpad_k: jax.Array | None = None,
-    kv_batch_idx: jax.Array | None = None,
-    page_table: jax.Array | None = None,
-    max_seqlen_k: int | None = None,
-    k_descale: jax.Array | None = None,
-    v_descale: jax.Array | None = None,
-    k_descale_block: tuple[int, int] | None = None,
-    v_descale_block: tuple[int, int] | None = None,
-    k_shift: jax.Array | None = None,
-    v_shift: jax.Array | None = None,
-    k_tail: jax.Array | None = None,
-    dynamic_scale: bool = False,
-    cos: jax.Array | None = None,
-    sin: jax.Array | None = None,
-    interleaved: bool = False,
-    rotary_begin: int = 0,
-    k_dtype: BlockName | None = None,
-    v_dtype: BlockName | None = None,
-    layout: Layout = "bshd",
+    k_new: jax.Array, v_new: jax.Array | None, k: jax.Array, v: jax.Array | None, **options: Unpack[AppendOptions[jax.Array]]
 ) -> dict[str, jax.Array]:
     """The cache with new keys and values: a dict of k, v and, where they are given, k_tail and what dynamic_scale writes.
 
@@ -178,39 +156,27 @@ def append_kv(
     The other keywords are those of flashattn.append_kv. What is no array must be known when the program is traced. vmap makes a call for
     each item. There is no gradient.
     """
-    given, place = dict(locals()), _Described()
-    arrays = _operands(given)
-    factors = ("k_descale", "v_descale", "k_shift", "v_shift") if dynamic_scale else ()
+    given = {"k_new": k_new, "v_new": v_new, "k": k, "v": v, **_APPEND.complete(append_kv, options)}
+    arrays, place = _operands(given), _Described()
+    factors = ("k_descale", "v_descale", "k_shift", "v_shift") if given["dynamic_scale"] else ()
     written = {name: arrays[name] for name in ("k", "v", "k_tail", *factors) if name in arrays}
     cache.append_kv(**{**_seen(place, given, arrays), "backend": place})
     outputs = {name: _Shape(x.shape, x.dtype) for name, x in written.items()}
     return dict(zip(outputs, _run("append_kv", place, arrays, outputs, written)))
 
 
-def rotary(
-    x: jax.Array,
-    cos: jax.Array,
-    sin: jax.Array,
-    *,
-    positions: jax.Array | None = None,
-    position_offset: jax.Array | None = None,
-    cu_seqlens_q: jax.Array | None = None,
-    max_seqlen_q: int | None = None,
-    seqused_q: jax.Array | None = None,
-    interleaved: bool = False,
-    rotary_begin: int = 0,
-    layout: Layout = "bshd",
-) -> jax.Array:
+@_ROTARY.listed
+def rotary(x: jax.Array, cos: jax.Array, sin: jax.Array, **options: Unpack[RotaryOptions[jax.Array]]) -> jax.Array:
     """Rotary embedding as flashattn.rotary has it. It has no gradient; vmap makes a call for each item.
 
     x: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; float32, float16, bfloat16. cos, sin:
         (max_position, rotary_dim / 2). The keywords are those of flashattn.rotary, and layout as in `attention`.
     """
-    given, place = dict(locals()), _Described()
-    arrays = _operands(given)
+    given = {"x": x, "cos": cos, "sin": sin, **_ROTARY.complete(rotary, options)}
+    arrays, place = _operands(given), _Described()
     cache.rotary(**{**_seen(place, given, arrays), "backend": place})
     shape, _ = place.results[0]
-    gaps = {"out": jnp.zeros(shape.shape, shape.dtype)} if cu_seqlens_q is not None or seqused_q is not None else {}
+    gaps = {"out": jnp.zeros(shape.shape, shape.dtype)} if "cu_seqlens_q" in arrays or "seqused_q" in arrays else {}
     if "seqused_q" in arrays:
         arrays["seqused"] = arrays.pop("seqused_q")
     if "cu_seqlens_q" in arrays:

@@ -2,72 +2,53 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 
 import torch
 
+from . import _types
 from ._cache_operators import append, append_arguments, rotary_arguments
 from ._cache_operators import rotary as rotary_operator
+from ._keywords import Keywords
 from ._prepared_torch import APPEND, prepared
-from ._types import BlockName, Layout
 from .handle import Handle
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-def rotary(
-    x: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    *,
-    positions: torch.Tensor | None = None,
-    position_offset: torch.Tensor | None = None,
-    cu_seqlens_q: torch.Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    seqused_q: torch.Tensor | None = None,
-    interleaved: bool = False,
-    rotary_begin: int = 0,
-    layout: Layout = "bshd",
-    backend: Handle | None = None,
-) -> torch.Tensor:
+
+class RotaryOptions(_types.RotaryOptions[torch.Tensor], total=False):
+    """Keywords of `rotary`."""
+
+    backend: Handle | None
+
+
+class AppendOptions(_types.AppendOptions[torch.Tensor], total=False):
+    """Keywords of `append_kv`."""
+
+    backend: Handle | None
+
+
+ROTARY_KEYWORDS = Keywords(RotaryOptions, "torch.Tensor")
+APPEND_KEYWORDS = Keywords(AppendOptions, "torch.Tensor")
+
+
+@ROTARY_KEYWORDS.listed
+def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, **options: Unpack[RotaryOptions]) -> torch.Tensor:
     """Rotary embedding as flashattn.rotary has it, into a new tensor. It has no gradient.
 
     x: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; float32, float16, bfloat16. cos, sin:
         (max_position, rotary_dim / 2). The keywords are those of flashattn.rotary, and layout as in `attention`.
     """
-    result: torch.Tensor = rotary_operator(*rotary_arguments(locals()))
+    given = {"x": x, "cos": cos, "sin": sin, **ROTARY_KEYWORDS.complete(rotary, options)}
+    result: torch.Tensor = rotary_operator(*rotary_arguments(given))
     return result
 
 
 @prepared(APPEND)
+@APPEND_KEYWORDS.listed
 def append_kv(
-    k_new: torch.Tensor,
-    v_new: torch.Tensor | None,
-    k: torch.Tensor,
-    v: torch.Tensor | None,
-    *,
-    seqused_k: torch.Tensor | None = None,
-    positions: torch.Tensor | None = None,
-    cu_seqlens_new: torch.Tensor | None = None,
-    max_seqlen_new: int | None = None,
-    seqused_new: torch.Tensor | None = None,
-    leftpad_k: torch.Tensor | None = None,
-    kv_batch_idx: torch.Tensor | None = None,
-    page_table: torch.Tensor | None = None,
-    max_seqlen_k: int | None = None,
-    k_descale: torch.Tensor | None = None,
-    v_descale: torch.Tensor | None = None,
-    k_descale_block: tuple[int, int] | None = None,
-    v_descale_block: tuple[int, int] | None = None,
-    k_shift: torch.Tensor | None = None,
-    v_shift: torch.Tensor | None = None,
-    k_tail: torch.Tensor | None = None,
-    dynamic_scale: bool = False,
-    cos: torch.Tensor | None = None,
-    sin: torch.Tensor | None = None,
-    interleaved: bool = False,
-    rotary_begin: int = 0,
-    k_dtype: BlockName | None = None,
-    v_dtype: BlockName | None = None,
-    layout: Layout = "bshd",
-    backend: Handle | None = None,
+    k_new: torch.Tensor, v_new: torch.Tensor | None, k: torch.Tensor, v: torch.Tensor | None, **options: Unpack[AppendOptions]
 ) -> None:
     """Writes new keys and values into the cache k, v, in place. It has no gradient.
 
@@ -81,7 +62,5 @@ def append_kv(
     This is the operator torch.ops.flashattn.append_kv, which changes k, v, k_tail and, with dynamic_scale, descales and shifts.
     torch.compile traces it, and on a GPU it can be captured into a graph after a first call.
     """
-    append(*append_arguments(locals()))
-
-
-
+    given = {"k_new": k_new, "v_new": v_new, "k": k, "v": v, **APPEND_KEYWORDS.complete(append_kv, options)}
+    append(*append_arguments(given))

@@ -107,6 +107,46 @@ class ByteOptions(TypedDict, total=False):
     v_dtype: BlockName | None
 
 
+class RotaryOptions(TypedDict, Generic[Operand], total=False):
+    """Keywords of `rotary` of torch's tensors and JAX's arrays."""
+
+    positions: Operand | None
+    position_offset: Operand | None
+    cu_seqlens_q: Operand | None
+    max_seqlen_q: int | None
+    seqused_q: Operand | None
+    interleaved: bool
+    rotary_begin: int
+    layout: Layout
+
+
+class AppendOptions(ByteOptions, Generic[Operand], total=False):
+    """Keywords of `append_kv` of torch's tensors and JAX's arrays."""
+
+    seqused_k: Operand | None
+    positions: Operand | None
+    cu_seqlens_new: Operand | None
+    max_seqlen_new: int | None
+    seqused_new: Operand | None
+    leftpad_k: Operand | None
+    kv_batch_idx: Operand | None
+    page_table: Operand | None
+    max_seqlen_k: int | None
+    k_descale: Operand | None
+    v_descale: Operand | None
+    k_descale_block: tuple[int, int] | None
+    v_descale_block: tuple[int, int] | None
+    k_shift: Operand | None
+    v_shift: Operand | None
+    k_tail: Operand | None
+    dynamic_scale: bool
+    cos: Operand | None
+    sin: Operand | None
+    interleaved: bool
+    rotary_begin: int
+    layout: Layout
+
+
 class Options(Periods, CacheOptions[ArrayLike], LocalOptions[ArrayLike], total=False):
     """Keywords of flashattn.attention that do not change how many arrays it returns."""
 
@@ -139,4 +179,7 @@ DEFAULTS: dict[str, Any] = {
     "algorithm": "flash",
     "precision": "default",
     "deterministic": False,
+    "dynamic_scale": False,
+    "interleaved": False,
+    "rotary_begin": 0,
 }

@@ -190,6 +190,8 @@ class Caches(unittest.TestCase):
             for call in (lambda **o: append_kv(new, new, **o), lambda **o: attention(q, **o)):
                 with self.subTest(sentence=sentence), self.assertRaisesRegex(error, sentence):
                     call(**{**given, **options})
+        with self.assertRaisesRegex(TypeError, "append_kv.. got an unexpected keyword argument 'cache_seqlens': expected seqused_k"):
+            append_kv(new, new, **given, cache_seqlens=None)
         with self.assertRaisesRegex(Exception, "FA_INVALID_ARGUMENT: seqlen_k is 12: expected 13 or more, sequence 1 has 12 slots in use"):
             jax.block_until_ready(append_kv(new, new, **given, seqused_k=np.array([0, 12])))
 

@@ -333,6 +333,8 @@ class Caches(unittest.TestCase):
                     append_kv(**new, **{**given, **options})
                 with self.assertRaisesRegex(error, sentence):
                     attention(q, **{**given, **options})
+        with self.assertRaisesRegex(TypeError, "append_kv.. got an unexpected keyword argument 'cache_seqlens': expected seqused_k"):
+            append_kv(**new, **given, cache_seqlens=None)
         with self.assertRaisesRegex(ValueError, "written in place: byte strides"):
             append_kv(**new, **{**given, "k": torch.zeros(8, PAGE, HEADS, 136, dtype=torch.uint8, device=self.device)[..., ::2]})
         apart = torch.zeros(8, PAGE, HEADS, 69, dtype=torch.uint8, device=self.device)[..., :68]
