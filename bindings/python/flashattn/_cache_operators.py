@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from ._forward import SCORE_SCALARS, named_causal, window_sides
-from ._keywords import BYTES
+from ._keywords import BYTES, DESCALES
 from ._operators import each
 from ._tensors import OPERANDS, SETTINGS, constant, run_on
 from ._torch_described import (
@@ -43,7 +43,7 @@ ATTEND = {
 }
 for _name in ("dropout_seed", "dropout_p", "deterministic"):
     del ATTEND[_name]
-_APPEND = {
+APPEND = {
     **{"k_new": "Tensor", "v_new": "Tensor?", "k": "Tensor!", "v": "Tensor!?"},
     **dict.fromkeys((*_IN_CACHE, "positions", "cu_seqlens_new", "seqused_new", "cos", "sin"), "Tensor?"),
     **dict.fromkeys((*_FACTORS, "k_tail"), "Tensor!?"),
@@ -77,11 +77,14 @@ def attend_arguments(given: Mapping[str, Any]) -> tuple[Any, ...]:
 def _ordered(arguments: Mapping[str, str], given: Mapping[str, Any]) -> tuple[Any, ...]:
     backend: Handle | None = given["backend"]
     values = {**given, "handle": 0 if backend is None else backend.pointer}
+    for name in DESCALES & arguments.keys():
+        if isinstance(values[name], (int, float)):
+            values[name] = torch.tensor(values[name], dtype=torch.float32, device=given["k"].device)
     return tuple(values[name] for name in arguments)
 
 
 def append_arguments(given: Mapping[str, Any]) -> tuple[Any, ...]:
-    return _ordered(_APPEND, given)
+    return _ordered(APPEND, given)
 
 
 def rotary_arguments(given: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -107,7 +110,7 @@ def _attend_shapes(*values: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _append_shapes(*values: Any) -> None:
-    check_devices(dict(zip(_APPEND, values)))
+    check_devices(dict(zip(APPEND, values)))
 
 
 def _rotary_shapes(*values: Any) -> torch.Tensor:
@@ -154,7 +157,7 @@ def _schema(arguments: Mapping[str, str]) -> str:
 _Library: Any = torch.library.Library  # which has no types
 _LIBRARY = _Library("flashattn", "FRAGMENT")
 _run_attend = _kernel(ATTEND, described_attention)
-_run_append = _kernel(_APPEND, described_append)
+_run_append = _kernel(APPEND, described_append)
 _run_rotary = _kernel(_ROTARY, described_rotary)
 
 
@@ -173,7 +176,7 @@ def _rotary(*values: Any) -> torch.Tensor:
 
 for _name, _arguments, _returned, _plain, _shapes in (
     ("attend", ATTEND, "(Tensor, Tensor)", _attend, _attend_shapes),
-    ("append_kv", _APPEND, "()", _append, _append_shapes),
+    ("append_kv", APPEND, "()", _append, _append_shapes),
     ("rotary", _ROTARY, "Tensor", _rotary, _rotary_shapes),
 ):
     _LIBRARY.define(f"{_name}({_schema(_arguments)}) -> {_returned}", tags=torch.Tag.pt2_compliant_tag)

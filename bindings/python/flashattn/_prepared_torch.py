@@ -15,7 +15,8 @@ from torch.autograd import forward_ad, profiler
 from torch.autograd.graph import increment_version
 
 from . import _abi
-from ._cache_operators import ATTEND, attend_arguments
+from ._cache_operators import APPEND as APPEND_ARGUMENTS
+from ._cache_operators import ATTEND, append_arguments, attend_arguments
 from ._keywords import INTEGERS, of_cache
 from ._operators import arguments, call_of
 from ._prepared import LENGTHS, TENSORS, Cache, Given, defaults_of, plain
@@ -136,7 +137,8 @@ def attention_made(given: Given) -> Made:
 
 
 def _append_made(given: Given) -> Made:
-    return Made(described_append(given).request, [], written=written_by_append(given))
+    described = described_append(dict(zip(APPEND_ARGUMENTS, append_arguments({**given, "backend": None}))))
+    return Made(described.request, [], written=written_by_append(given))
 
 
 class Prepared:
@@ -154,8 +156,11 @@ class Prepared:
         self._outputs = tuple((name, x.shape, x.stride(), x.dtype, value) for name, x, value in zip(_OUTPUTS, outputs, values))
         self._written = made.written
         self._returns = len(outputs)
-        for name in (*self._fields, *(name for name, *_ in self._outputs)):
+        passing = (*self._fields, *(name for name, *_ in self._outputs))
+        for name in passing:
             setattr(request.args, name, None)
+        # Tensors that were made of numbers, which the signature has.
+        self._alive = [owner for name, owner in request.owners.items() if name not in passing]
         self._desc, self._function = request.desc, request.function
         self._kind, self._template = type(request.args), bytes(request.args)
 

@@ -182,7 +182,7 @@ def described_append(given: Mapping[str, Any]) -> Described:
     options = place.arrays(given, written_by_append(given))
     if given.get("cu_seqlens_new") is not None:
         options["max_seqlen_new"] = longest(given, "new")
-    for name in BYTES.values():
+    for name in (*BYTES.values(), "handle"):
         options.pop(name, None)
     append_kv(**{**options, "backend": place})
     return place

@@ -190,6 +190,9 @@ class Caches(unittest.TestCase):
             for call in (lambda **o: append_kv(new, new, **o), lambda **o: attention(q, **o)):
                 with self.subTest(sentence=sentence), self.assertRaisesRegex(error, sentence):
                     call(**{**given, **options})
+        for call in (lambda **o: append_kv(new, new, **o)["k"], lambda **o: attention(q, **o)):
+            with self.assertRaisesRegex(Exception, "FA_INVALID_ARGUMENT: page_table"):
+                jax.block_until_ready(call(**{**given, "page_table": np.array([[0, 1, 8]] * 2), "seqused_k": np.array([9, 9])}))
         with self.assertRaisesRegex(TypeError, "append_kv.. got an unexpected keyword argument 'cache_seqlens': expected seqused_k"):
             append_kv(new, new, **given, cache_seqlens=None)
         with self.assertRaisesRegex(Exception, "FA_INVALID_ARGUMENT: seqlen_k is 12: expected 13 or more, sequence 1 has 12 slots in use"):

@@ -342,11 +342,33 @@ class Caches(unittest.TestCase):
             append_kv(**new, **{**given, "k": apart})
         with self.assertRaisesRegex(TypeError, "bias has dtype torch.float64: expected float32"):
             attention(q, **given, bias=self.randn(2, 4, 1, 12).double())
+        if self.device == "cpu":
+            for wrong in (self.ints(*[[0, 1, 8]] * 2), self.ints(*[[0, 1, -1]] * 2)):
+                for call in (lambda **o: append_kv(**new, **o), lambda **o: attention(q, **o)):
+                    for _ in range(2):
+                        with self.assertRaisesRegex(flashattn.InvalidArgumentError, "page_table"):
+                            call(**{**given, "page_table": wrong, "seqused_k": self.ints(9, 9)})
         with self.assertRaisesRegex(ValueError, "k is on meta: expected"):
             attention(q, **{**given, "k": given["k"].to("meta")})
 
 
 class PreparedCalls(unittest.TestCase):
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_numbers_in_place_of_tensors(self):
+        """What was made of a number, for a call that is prepared, lives as long as that."""
+        torch.manual_seed(1)
+        q, k, v = torch.randn(2, 3, 4, DIM), torch.randint(-99, 99, (2, 9, 2, DIM), dtype=torch.int8), torch.randn(2, 9, 2, DIM)
+        given = {"causal": "explicit", "causal_offset": 4, "k_descale": 0.02}
+        tensors = {"causal": "explicit", "causal_offset": torch.tensor([4, 4]), "k_descale": torch.full((2, 9, 2), 0.02)}
+        want = attention(q, k, v, **tensors)
+        new, cache = torch.randn(2, 2, 1, 2, DIM), torch.zeros(2, 9, 2, DIM, dtype=torch.int8)
+        for _ in range(20):
+            self.assertTrue(torch.equal(attention(q, k, v, **given), want))
+            append_kv(*new, cache, cache.clone(), k_descale=0.02, v_descale=0.1)
+            self.assertTrue(torch.equal(cache[:, :1], (new[0] / 0.02).round().clamp(-128, 127).to(torch.int8)))
+            garbage = [torch.randint(-(2**31), 2**31 - 1, (n,), dtype=torch.int32) for n in (1, 2, 4, 8, 16)]
+        self.assertEqual(len(garbage), 5)
+
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_later_calls_are_prepared(self):
         case = Caches()
