@@ -12,13 +12,11 @@ step's time, as a multiple of the DynamicCache's. Needs torch, transformers and 
 import argparse
 from statistics import median
 
+from transformers_models import MODELS, OURS, SIZES, begun, models_of, seconds
+
 import torch
-import transformers
-from flashattn.handle import handle_of
 from flashattn.transformers import PagedCache
 from transformers import DynamicCache
-
-from transformers_models import MODELS, OURS, SIZES, models_of, seconds
 
 TYPES = ("float32", "bfloat16", "q8_0", "int8", "float8_e4m3fn", "q5_1", "q5_0", "q4_1", "q4_0", "u4", "i4", "e2m1")
 STEPS = 8
@@ -38,20 +36,11 @@ def step(model, token, cache):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("model", nargs="?", choices=MODELS, default="Llama")
-    parser.add_argument("--tokens", type=int, default=2048, help="of the prompt")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    transformers.logging.set_verbosity_error()
-    torch.manual_seed(1)
-    torch.set_num_threads(options.threads)
-    handle_of("cpu").threads = options.threads
+    options = begun(parser)
     model = models_of(options.model, options.tokens, getattr(torch, options.dtype))[OURS]
     ids = torch.randint(1, SIZES["vocab_size"], (1, options.tokens))
     prompts = torch.randint(1, SIZES["vocab_size"], (16, 32))
-    print(f"{options.model}, transformers {transformers.__version__}, torch {torch.__version__}, {options.tokens} tokens, {options.dtype}, "
-          f"{options.threads} thread(s)\n{'cache':14}{'÷ bf16':>8}{'÷ f32':>8}{'logits':>10}{'same':>6}{'step':>8}")
+    print(f"{options.model}\n{'cache':14}{'÷ bf16':>8}{'÷ f32':>8}{'logits':>10}{'same':>6}{'step':>8}")
 
     def tokens(cache):
         return model.generate(prompts, max_new_tokens=100, do_sample=False, past_key_values=cache)

@@ -84,12 +84,11 @@ def measure(name, options):
         print(f"{name:10} {part:8} {1e3 * median(ours):10.2f}{columns}", flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(MODELS)}; default all")
+def begun(parser):
+    """The options that every measurement of models has, in force; and what was measured, as the first line of its table."""
     parser.add_argument("--tokens", type=int, default=2048, help="of the prompt")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
@@ -97,7 +96,15 @@ def main():
     torch.set_num_threads(options.threads)
     handle_of("cpu").threads = options.threads
     print(f"transformers {transformers.__version__}, torch {torch.__version__}, {options.tokens} tokens, {options.dtype}, "
-          f"{options.threads} thread(s)\n{'model':10} {'part':8} {'ours, ms':>10}{'eager':>10}{'sdpa':>10}")
+          f"{options.threads} thread(s)")
+    return options
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(MODELS)}; default all")
+    options = begun(parser)
+    print(f"{'model':10} {'part':8} {'ours, ms':>10}{'eager':>10}{'sdpa':>10}")
     with torch.inference_mode():
         for name in options.models or MODELS:
             measure(name, options)
