@@ -42,6 +42,7 @@ if [ "$machine" = riscv64 ]; then
         export PATH=$folder/usr/bin:$PATH
     fi
     export QEMU_CPU=rv64,v=true,vlen=256
+    [ "${targets[*]}" = all ] || targets+=(cross_chosen)
 fi
 printf '\n== Building %s\n' "$machine"
 cmake --preset "$machine" -DFA_TESTS=ON -DFA_WERROR=ON "${options[@]}" --log-level=WARNING >/dev/null

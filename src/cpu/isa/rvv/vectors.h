@@ -11,18 +11,14 @@ namespace {
 // 24 accumulators and 4 operands of 32 registers, of which one holds masks: the broadcast operand is a scalar register.
 constexpr int kTileVectors = 4, kGemmRows[] = {0, 16, 12, 8, 6};
 
-inline V splat(float x) {
-    V v;
-    for (int i = 0; i < kLanes; i++) v[i] = x;
-    return v;
-}
+inline V splat(float x) { return x - V{}; }
 #ifdef __clang__
 inline V fma_v(V a, V b, V c) { return __builtin_elementwise_fma(a, b, c); }
 inline V max_v(V a, V b) { return __builtin_elementwise_max(a, b); }  // a number rather than a NaN
 #else
-// GCC makes an instruction of the loop.
+// GCC has no function for it, and of a loop over lanes it makes as many instructions where many of them are unrolled.
 inline V fma_v(V a, V b, V c) {
-    for (int i = 0; i < kLanes; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    __asm__("vsetivli zero, %3, e32, m1, ta, ma\n\tvfmacc.vv %0, %1, %2" : "+vr"(c) : "vr"(a), "vr"(b), "i"(kLanes) : "vl", "vtype");
     return c;
 }
 inline V max_v(V a, V b) { return a > b ? a : b; }
