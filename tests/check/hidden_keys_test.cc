@@ -86,7 +86,8 @@ bool sees_scattered(int64_t head, int64_t row, int64_t key) {
     return block % 5 == 1;
 }
 
-// Every form of a mask says the same. With a list alone, log2 e is a factor of q instead of the scores.
+// Every form of a mask says the same. With a list alone, log2 e is a factor of q instead of the scores. A GPU's kernel depends on the form,
+// and its bits with it.
 TEST_P(HiddenKeys, InEveryFormHaveTheSameBits) {
     FA_USE_ISA(handle, GetParam());
     for (const MaskedCall& kind : kMaskedCalls)
@@ -96,10 +97,10 @@ TEST_P(HiddenKeys, InEveryFormHaveTheSameBits) {
             for (const MaskForm form : kMaskForms) {
                 Case c = with_hidden_keys(call(kind, 4, 2, rows, 450), form, sees, false);
                 const std::vector<unsigned char> o = bits_of_run(handle, c);
-                const bool checked = first.empty() || form == MaskForm::lists;
+                const bool same = testing_the_cpu() && form != MaskForm::lists, checked = first.empty() || !same;
                 EXPECT_EQ(checked ? check_against_oracle(c, c.p_dtype) : "", "") << c.describe();
                 if (first.empty()) first = o;
-                EXPECT_TRUE(o == first || form == MaskForm::lists) << int(form) << ": " << c.describe();
+                EXPECT_TRUE(o == first || !same) << int(form) << ": " << c.describe();
             }
         }
 }

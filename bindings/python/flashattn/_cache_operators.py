@@ -77,8 +77,8 @@ def attend_arguments(given: Mapping[str, Any]) -> tuple[Any, ...]:
 def _ordered(arguments: Mapping[str, str], given: Mapping[str, Any]) -> tuple[Any, ...]:
     backend: Handle | None = given["backend"]
     values = {**given, "handle": 0 if backend is None else backend.pointer}
-    for name in DESCALES & arguments.keys():
-        if isinstance(values[name], (int, float)):
+    for name in arguments:
+        if name in DESCALES and isinstance(values[name], (int, float)):
             values[name] = torch.tensor(values[name], dtype=torch.float32, device=given["k"].device)
     return tuple(values[name] for name in arguments)
 

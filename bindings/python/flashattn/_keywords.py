@@ -55,9 +55,9 @@ _OF_CACHES = {name: DEFAULTS.get(name) for kind in (CacheOptions, ByteOptions) f
 def of_cache(given: Mapping[str, Any]) -> bool:
     """Is a call of `attention` of torch's tensors, or JAX's arrays, one without gradients? given: its keywords, of which those with their
     defaults may be missing."""
-    for name in _OF_CACHES.keys() & given.keys():
-        value = given[name]
-        if value is not None and not (isinstance(value, str) and value == _OF_CACHES[name]):
+    for name, default in _OF_CACHES.items():
+        value = given.get(name)
+        if value is not None and not (isinstance(value, str) and value == default):
             return True
     tensors: list[Any] = [given.get(name) for name in ("q", "k", "v")]
     return tensors[2] is None or any(hasattr(x, "dtype") and x.dtype.itemsize == 1 for x in tensors)
