@@ -1,14 +1,11 @@
 // Storage formats, by compiler vector extensions of 4 floats: how decoding reads a pair of vectors of each type.
 // kernels/storage_formats.h says what a format defines.
 #pragma once
-#include "cpu/kernels/byte_order.h"
-#include "cpu/kernels/storage_formats.h"
+#include "cpu/kernels/portable_formats.h"
 
 namespace fa {
 namespace cpu {
 namespace {
-
-constexpr bool kMaskedReads = false;
 
 // As widen_small() of the specification, for the bits of a magnitude shifted to where a float has them.
 inline VI widen_small_v(VI magnitude, int32_t bias) {
@@ -24,13 +21,6 @@ inline V widen_e4m3(VI x) {
     return (V)((magnitude == 0x07f00000 ? VI{} + 0x7fc00000 : widen_small_v(magnitude, 0x3c000000)) | (x & 0x80) << 24);
 }
 
-struct F32 : StorageFormat<4> {
-    static VecPair read(const char* at) {
-        VecPair x;
-        memcpy(&x, at, sizeof x);
-        return x;
-    }
-};
 struct F16 : StorageFormat<2> {
     static VecPair read(const char* at) { return {widen_half(read_small<uint16_t>(at)), widen_half(read_small<uint16_t>(at + 8))}; }
 };
@@ -43,16 +33,6 @@ struct E4m3 : StorageFormat<1> {
 struct E5m2 : StorageFormat<1> {
     static VecPair read(const char* at) { return {widen_half(read_small<uint8_t>(at) << 8), widen_half(read_small<uint8_t>(at + 4) << 8)}; }
 };
-struct I8 : StorageFormat<1> {
-    static V half(const char* at) { return __builtin_convertvector(read_small<int8_t>(at), V); }
-    static VecPair read(const char* at) { return {half(at), half(at + 4)}; }
-};
-
-// For the block formats.
-inline VI read_bytes(const char* at) { return read_small<uint8_t>(at); }
-inline VI read_signed_bytes(const char* at) { return read_small<int8_t>(at); }
-inline V to_floats(VI x) { return __builtin_convertvector(x, V); }
-inline V splat_half(const char* at) { return splat(f16_to_f32(load_le<uint16_t>(at))); }
 
 }  // namespace
 }  // namespace cpu

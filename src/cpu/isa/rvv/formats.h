@@ -1,14 +1,11 @@
 // Storage formats, by RISC-V's vectors: how decoding reads a pair of vectors of each type. kernels/storage_formats.h says what a format
 // defines. RVV 1.0 itself knows no type smaller than f32.
 #pragma once
-#include "cpu/kernels/byte_order.h"
-#include "cpu/kernels/storage_formats.h"
+#include "cpu/kernels/portable_formats.h"
 
 namespace fa {
 namespace cpu {
 namespace {
-
-constexpr bool kMaskedReads = false;
 
 // Of each pair of elements one: widened, the even element is the low half of a lane, and the odd one the upper half.
 inline VI read_pairs_of_halves(const char* at) {
@@ -28,13 +25,6 @@ inline V widen_magnitude(VI x, VI magnitude, float unit, int32_t first_special, 
 inline V widen_half(VI x) { return widen_magnitude(x, x >> 3 & 0x0fffe000, 0x1p+112f, 0x0f800000, 0x7f800000); }
 inline V widen_e4m3(VI x) { return widen_magnitude(x, x >> 4 & 0x07f00000, 0x1p+120f, 0x07f00000, 0x7fc00000); }
 
-struct F32 : StorageFormat<4> {
-    static VecPair read(const char* at) {
-        VecPair x;
-        memcpy(&x, at, sizeof x);
-        return x;
-    }
-};
 struct F16 : StorageFormat<2, true> {
     static VecPair read(const char* at) {
         const VI x = read_pairs_of_halves(at);
@@ -59,16 +49,6 @@ struct E5m2 : StorageFormat<1, true> {
         return {widen_half(x << 24), widen_half(x << 16 & int32_t(0xff000000u))};
     }
 };
-struct I8 : StorageFormat<1> {
-    static V half(const char* at) { return __builtin_convertvector(read_small<int8_t>(at), V); }
-    static VecPair read(const char* at) { return {half(at), half(at + kLanes)}; }
-};
-
-// For the block formats.
-inline VI read_bytes(const char* at) { return read_small<uint8_t>(at); }
-inline VI read_signed_bytes(const char* at) { return read_small<int8_t>(at); }
-inline V to_floats(VI x) { return __builtin_convertvector(x, V); }
-inline V splat_half(const char* at) { return splat(f16_to_f32(load_le<uint16_t>(at))); }
 
 }  // namespace
 }  // namespace cpu
